@@ -18,8 +18,8 @@ use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
-use weir_stack::iface::{Offload, Partial};
-use weir_stack::{Config, Outlet, Prefix, Stack};
+use weir_stack::iface::{Offload, TxMeta};
+use weir_stack::{Config, Prefix, Stack, TxSink};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};
 
@@ -332,7 +332,7 @@ impl Inner {
 #[derive(Default)]
 struct Frames(Vec<Vec<u8>>);
 
-impl Outlet for Frames {
+impl TxSink for Frames {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.0.push(vec![0; len]);
         self.0.last_mut().map(Vec::as_mut_slice)
@@ -342,7 +342,7 @@ impl Outlet for Frames {
 
     /// Completes the checksum. A segment that is to be cut stays whole, as
     /// Linux shows it to packetdrill.
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let Some(frame) = self.0.last_mut() else {
             return;
         };

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_stack::Stack;
-use weir_stack::udp::{GroupError, SendError, UdpBind, UdpEnds, UdpId, UdpOptions};
+use weir_stack::udp::{GroupError, SendError, UdpAddrs, UdpBind, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
@@ -480,14 +480,14 @@ fn udp(core: &Core) -> Result<UdpId, Errno> {
 }
 
 /// Ties one part to a peer; gives what it was before.
-fn connect(core: &Core, state: &mut State, peer: SocketAddr) -> Result<UdpEnds, Errno> {
+fn connect(core: &Core, state: &mut State, peer: SocketAddr) -> Result<UdpAddrs, Errno> {
     let id = udp(core)?;
     state.catch_up();
     state.stack.udp_connect(id, peer).map_err(errno::bind)
 }
 
 /// Gives a part back what it was before.
-fn restore(core: &Core, state: &mut State, before: UdpEnds) {
+fn restore(core: &Core, state: &mut State, before: UdpAddrs) {
     let restored = udp(core).map(|id| state.stack.udp_restore(id, before));
     debug_assert!(matches!(restored, Ok(Ok(()))), "{restored:?}");
 }
@@ -495,7 +495,7 @@ fn restore(core: &Core, state: &mut State, before: UdpEnds) {
 /// Makes one stack's part; gives its transport port.
 fn place(state: &mut State, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u16), Errno> {
     state.check()?;
-    let id = state.stack.udp_bind_as(at, how).map_err(errno::bind)?;
+    let id = state.stack.udp_bind_with(at, how).map_err(errno::bind)?;
     state.watch(Id::Udp(id));
     let local = state.stack.udp_local(id).unwrap_or(at);
     Ok((id, local.port()))
@@ -581,7 +581,7 @@ mod tests {
         let net = net.start().unwrap();
         let has = {
             let stack = &mut net.shard(2).lock().stack;
-            let has = stack.udp_bind_as(any, SHARED).unwrap();
+            let has = stack.udp_bind_with(any, SHARED).unwrap();
             stack.udp_connect(has, peer).unwrap();
             has
         };

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_socket::link::{self, Link, Take};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
-use weir_stack::{Config, Outlet};
+use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
 
 /// Long enough for anything that ought to happen.
@@ -26,7 +26,7 @@ struct Fragile {
     broken: Arc<AtomicBool>,
 }
 
-impl Outlet for Fragile {
+impl TxSink for Fragile {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.link.reserve(len)
     }

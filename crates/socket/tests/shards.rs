@@ -16,8 +16,8 @@ use weir_lab::net::{Host, Lab};
 use weir_lab::testenv;
 use weir_socket::link::{self, Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
-use weir_stack::iface::{Detect, Event};
-use weir_stack::{Config, Outlet, Shards};
+use weir_stack::iface::{DadMode, Event};
+use weir_stack::{Config, Shards, TxSink};
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Long enough for anything that ought to happen.
@@ -528,7 +528,7 @@ fn an_address_that_comes_later_is_all_shards() {
     let (a, b) = link::mem().unwrap();
     let mut config = Config::new(config(0).hardware);
     config.addresses = vec![format!("{}/64", V6[0]).parse().unwrap()];
-    config.detect = Detect::Before;
+    config.dad_mode = DadMode::Blocking;
     let late = Net::builder().link(a, &config).shards(4);
     let late = late.seed(SEED).start().unwrap();
     let near = start(b, 1, 2);

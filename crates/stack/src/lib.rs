@@ -26,6 +26,6 @@ pub mod tcp;
 pub mod udp;
 
 pub use iface::{Config, Prefix};
-pub use links::{LINKS_MAX, Link, Outlets};
-pub use shard::{Addressing, Dealt, SHARDS_MAX, STRAYS_MAX, Shards, ShardsError};
-pub use stack::{Outlet, Stack};
+pub use links::{LINKS_MAX, Link, TxSinks};
+pub use shard::{AddressConfig, MISDIRECTED_MAX, SHARDS_MAX, Shards, ShardsError, Steering};
+pub use stack::{Stack, TxSink};

@@ -40,17 +40,17 @@ impl Rng {
 /// Numbers that nobody predicts who has seen others of them: SipHash of a
 /// count and a purpose, keyed by a seed that peers do not know.
 #[derive(Clone, Debug)]
-pub(crate) struct Keyed {
+pub(crate) struct PrfRng {
     /// The seed and the purpose are in.
     keyed: DefaultHasher,
     count: u64,
 }
 
-impl Keyed {
-    pub(crate) fn new(seed: u128, purpose: &'static str) -> Keyed {
+impl PrfRng {
+    pub(crate) fn new(seed: u128, purpose: &'static str) -> PrfRng {
         let mut keyed = DefaultHasher::new();
         (seed, purpose).hash(&mut keyed);
-        Keyed { keyed, count: 0 }
+        PrfRng { keyed, count: 0 }
     }
 
     /// The next 64 bits.

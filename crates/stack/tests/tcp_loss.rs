@@ -6,7 +6,7 @@ use common::{V4, config, ip};
 use std::net::SocketAddr;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::tcp::{TcpError, TcpId};
-use weir_stack::{Outlet, Stack};
+use weir_stack::{Stack, TxSink};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -28,7 +28,7 @@ struct Out<'a> {
     frame: Vec<u8>,
 }
 
-impl Outlet for Out<'_> {
+impl TxSink for Out<'_> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)

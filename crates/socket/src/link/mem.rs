@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_stack::Outlet;
-use weir_stack::iface::Received;
+use weir_stack::TxSink;
+use weir_stack::iface::RxMeta;
 
 /// One end of a link in memory.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Mem {
     }
 }
 
-impl Outlet for Mem {
+impl TxSink for Mem {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)
@@ -109,7 +109,7 @@ impl Link for Mem {
         for _ in 0..BATCH {
             let received = self.lock().receive(self.end, now_ns);
             match received {
-                Some(received) => take(&received.bytes, Received::default()),
+                Some(received) => take(&received.bytes, RxMeta::default()),
                 None => return Ok(false),
             }
         }

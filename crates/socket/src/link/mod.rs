@@ -11,15 +11,15 @@ pub use tap::Tap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use weir_stack::Outlet;
-use weir_stack::iface::{Offload, Received};
+use weir_stack::TxSink;
+use weir_stack::iface::{Offload, RxMeta};
 
 /// Frames that [`Link::receive`] hands over at most in one call: then the
 /// stack sends what it has to, and programs have their turn.
 pub const BATCH: usize = 64;
 
 /// What takes frames from a link.
-pub type Take<'a> = dyn FnMut(&[u8], Received) + 'a;
+pub type Take<'a> = dyn FnMut(&[u8], RxMeta) + 'a;
 
 /// Who takes frames and waits to read what the next one of them brings.
 pub trait Reader {
@@ -31,10 +31,10 @@ pub trait Reader {
 
     /// A frame has come, of which `count` bytes were put there, behind `head`, and no
     /// more follow; false if it is another than was hoped for: then it comes whole.
-    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool;
+    fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool;
 
     /// A frame has come.
-    fn take(&mut self, frame: &[u8], received: Received);
+    fn take(&mut self, frame: &[u8], received: RxMeta);
 }
 
 /// A device that a host sends and receives frames on: whole Ethernet frames
@@ -42,7 +42,7 @@ pub trait Reader {
 ///
 /// Its [`Outlet`] takes what is sent. A frame it has no room for stays with
 /// the stack, which tries again when the link says so.
-pub trait Link: Outlet + Send {
+pub trait Link: TxSink + Send {
     /// Readable when frames wait to be received; writable when frames can be
     /// sent again after the outlet gave no room.
     fn fd(&self) -> BorrowedFd<'_>;

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
 use weir_broker::{Bytes, Timeout};
-use weir_stack::Outlet;
-use weir_stack::iface::Received;
+use weir_stack::TxSink;
+use weir_stack::iface::RxMeta;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
@@ -193,7 +193,7 @@ fn open(
     Ok(port)
 }
 
-impl Outlet for Port {
+impl TxSink for Port {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.count == SENT_MAX {
             self.flush();
@@ -228,9 +228,9 @@ impl Link for Port {
                     continue;
                 }
                 let bytes = frame.bytes();
-                let received = Received {
-                    vouched: is_partial(bytes) || frame.segment_size().is_some(),
-                    ..Received::default()
+                let received = RxMeta {
+                    checksum_ok: is_partial(bytes) || frame.segment_size().is_some(),
+                    ..RxMeta::default()
                 };
                 // An interface in promiscuous mode hears others' frames too.
                 let ours = bytes

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use weir_stack::iface::Detect;
+use weir_stack::iface::DadMode;
 use weir_stack::tcp::MEMORY_DEFAULT;
 use weir_stack::{Config, SHARDS_MAX, Shards, Stack};
 
@@ -109,7 +109,7 @@ impl Builder {
         let mut stacks = stacks(&configs, &shards, seed)?;
         let supply = table_memory::supply()?;
         for stack in &mut stacks {
-            stack.set_pcb_supply(&supply);
+            stack.set_pcb_chunk_source(&supply);
         }
         let wakes = (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
         let wakes: Vec<OwnedFd> = wakes.collect::<Result<_, _>>()?;
@@ -176,7 +176,7 @@ fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Sta
     let follower = |config: &Config| Config {
         addresses: Vec::new(),
         routes: Vec::new(),
-        detect: Detect::Never,
+        dad_mode: DadMode::Off,
         autoconf: false,
         dhcp: false,
         ..config.clone()
@@ -189,7 +189,7 @@ fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Sta
     for number in 1..count {
         let seed = shards.seed(number);
         let mut stack = Stack::with_links(&followers, seed).map_err(wrong)?;
-        stack.follow(&addressing);
+        stack.apply_addressing(&addressing);
         stack.tcp_shard(shards.clone(), number);
         stack.tcp_limit_memory(MEMORY_DEFAULT / count);
         stacks.push(stack);

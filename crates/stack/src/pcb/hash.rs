@@ -42,20 +42,20 @@
 //! time single look-ups to a few nanoseconds might learn something about it;
 //! across a network it cannot.
 
-use super::interned_addr::Local;
+use super::interned_addr::InternedAddr;
 use super::key::{Key4, Key6, Tuple};
 use std::hash::{DefaultHasher, Hasher};
 
 /// What stands for a key, and tells where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Image {
+pub(super) struct HashedKey {
     /// Its low half is the tag; the low bits of its high half tell the bucket.
     pub(super) x: u64,
     pub(super) ports: u32,
 }
 
-impl Image {
-    pub(super) const ZERO: Image = Image { x: 0, ports: 0 };
+impl HashedKey {
+    pub(super) const ZERO: HashedKey = HashedKey { x: 0, ports: 0 };
 
     #[inline]
     pub(super) fn tag(&self) -> u32 {
@@ -115,8 +115,8 @@ impl<const A: usize> KeyHash<A> {
 impl KeyHash<1> {
     /// The image of a connection over IPv4.
     #[inline]
-    pub(super) fn image4(&self, key: &Key4) -> Image {
-        Image {
+    pub(super) fn image4(&self, key: &Key4) -> HashedKey {
+        HashedKey {
             x: self.hash(key),
             ports: key.ports,
         }
@@ -126,13 +126,13 @@ impl KeyHash<1> {
 impl KeyHash<2> {
     /// The image of a connection over IPv6 from a local address.
     #[inline]
-    pub(super) fn image6(&self, key: &Key6, local: Local) -> Image {
+    pub(super) fn image6(&self, key: &Key6, local: InternedAddr) -> HashedKey {
         let [_, _, first, last] = key.addresses;
         let remote = Tuple {
             addresses: [first, last],
             ports: key.ports,
         };
-        Image {
+        HashedKey {
             // Last, so that nothing waits until the local address is found.
             x: self.hash(&remote).wrapping_add(local.0),
             ports: key.ports,

@@ -16,14 +16,14 @@ use super::time_wait::limit::Quiet;
 use super::time_wait::minisock::Waiting;
 use super::timer_heap::Deadlines;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::deadline::at;
-use crate::iface::{DropReason, Host, Incoming};
-use crate::links::{Hosts, Outlets};
-use crate::pcb::{Key, Listeners, PcbId, Supply, Table, Weir};
-use crate::rng::Keyed;
+use crate::deadline::from_ns;
+use crate::iface::{DropReason, Incoming, Interface};
+use crate::links::{Interfaces, TxSinks};
+use crate::pcb::{ChunkSource, Key, Listeners, PcbId, Table, Weir};
+use crate::rng::PrfRng;
 use crate::shard::Shard;
-use crate::slab::{Name, Slab};
-use crate::stack::Outlet;
+use crate::slab::{Handle, Slab};
+use crate::stack::TxSink;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use weir_wire::AddrPair;
@@ -58,8 +58,8 @@ pub(crate) struct Tcp {
     /// out again as they went in, in one piece.
     ready: Vec<VecDeque<u64>>,
     /// Those with something to tell the application.
-    pub(super) told: VecDeque<Name>,
-    pub(super) told_listeners: VecDeque<Name>,
+    pub(super) told: VecDeque<Handle>,
+    pub(super) told_listeners: VecDeque<Handle>,
     pub(super) cookies: Cookies,
     /// Connections of listeners that are not open yet.
     pub(super) half_open: usize,
@@ -73,19 +73,19 @@ pub(crate) struct Tcp {
     pub(super) memory: usize,
     pub(crate) held: usize,
     /// Those that cannot write for want of memory, by how much they need.
-    pub(super) starved: BTreeSet<(u32, Name)>,
+    pub(super) starved: BTreeSet<(u32, Handle)>,
     /// Whose segment came last, or who began since.
-    pub(super) latest: Option<Name>,
+    pub(super) latest: Option<Handle>,
     /// What the next segment is like, if it follows the one before.
     pub(super) train: Option<Train>,
-    pub(super) rng: Keyed,
+    pub(super) rng: PrfRng,
     /// Which of several stacks of one host this is.
     pub(crate) shard: Option<Box<Shard>>,
 }
 
 impl Tcp {
     pub(crate) fn new(links: usize, seed: u128) -> Tcp {
-        let mut rng = Keyed::new(seed, "tcp");
+        let mut rng = PrfRng::new(seed, "tcp");
         let table = Weir::new(rng.wide());
         let listening = Listeners::new(rng.wide());
         Tcp {
@@ -115,8 +115,8 @@ impl Tcp {
         }
     }
 
-    pub(crate) fn set_supply(&mut self, supply: &Supply) {
-        self.table.set_supply(supply);
+    pub(crate) fn set_chunk_source(&mut self, supply: &ChunkSource) {
+        self.table.set_chunk_source(supply);
     }
 
     /// Connections that are not open yet, and that nobody here opened.
@@ -133,11 +133,11 @@ impl Tcp {
     pub(crate) fn receive(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         incoming: &Incoming<'_>,
     ) -> Result<(), DropReason> {
         let segment = Segment::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
-        if !incoming.vouched && !segment.checksum_is_right(incoming.addresses) {
+        if !incoming.checksum_ok && !segment.checksum_is_right(incoming.addresses) {
             return Err(DropReason::ChecksumWrong);
         }
         if incoming.to_group {
@@ -215,7 +215,7 @@ impl Tcp {
     }
 
     /// Enters a connection that is not there.
-    pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Name {
+    pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Handle {
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
         let name = self.pcbs.insert(pcb);
         let entered = self.table.insert(key, PcbId(name.index));
@@ -241,7 +241,7 @@ impl Tcp {
 
     /// Counts the storage of a connection's buffers; those that waited for
     /// memory are told when there is some again.
-    pub(super) fn account(&mut self, name: Name) {
+    pub(super) fn account(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.account(&mut self.held)
         {
@@ -272,7 +272,7 @@ impl Tcp {
 
     /// After anything happened to a connection: its memory, its deadline, its
     /// turn to send, what there is to tell, and its end.
-    pub(super) fn settle(&mut self, now_ns: u64, name: Name) {
+    pub(super) fn settle(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
         };
@@ -291,7 +291,7 @@ impl Tcp {
 
     /// [`Tcp::settle`] of one that is over, or has only to wait.
     #[inline(never)]
-    fn settle_ending(&mut self, now_ns: u64, name: Name) {
+    fn settle_ending(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
         };
@@ -318,7 +318,7 @@ impl Tcp {
     }
 
     /// Has the next poll look at a connection's timers.
-    pub(super) fn due_now(&mut self, name: Name) {
+    pub(super) fn due_now(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.is_known
         {
@@ -327,14 +327,14 @@ impl Tcp {
         }
     }
 
-    pub(super) fn make_ready(&mut self, link: u8, name: Name) {
+    pub(super) fn make_ready(&mut self, link: u8, name: Handle) {
         self.ready[usize::from(link)].push_back(name.bits());
     }
 
     /// A connection is over: another may have its ends, and without an
     /// application it is gone.
     #[inline(never)]
-    fn over(&mut self, name: Name) {
+    fn over(&mut self, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
@@ -370,7 +370,7 @@ impl Tcp {
     }
 
     /// A PCB is gone, and no name leads to it any more.
-    pub(super) fn drop_pcb(&mut self, name: Name) {
+    pub(super) fn drop_pcb(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.remove(name) {
             self.held -= pcb.held as usize;
             if pcb.starved_of > 0 {
@@ -389,10 +389,10 @@ impl Tcp {
     /// Does what is due, and lets connections send in turns; gives the next
     /// deadline, `u64::MAX` if there is none.
     #[inline]
-    pub(crate) fn poll<O: Outlets + ?Sized>(
+    pub(crate) fn poll<O: TxSinks + ?Sized>(
         &mut self,
         now_ns: u64,
-        hosts: &mut Hosts,
+        hosts: &mut Interfaces,
         outs: &mut O,
     ) -> u64 {
         if self.deadlines.next_ns() <= now_ns {
@@ -407,7 +407,7 @@ impl Tcp {
                 continue;
             }
             let host = hosts.at_mut(link as u8);
-            more |= self.take_turns(now_ns, host, outs.outlet(host.link));
+            more |= self.take_turns(now_ns, host, outs.sink(host.link));
         }
         match more {
             false => self.deadlines.next_ns().min(self.waiting.next_ns()),
@@ -416,7 +416,7 @@ impl Tcp {
     }
 
     /// Does what is due.
-    fn strike(&mut self, now_ns: u64, hosts: &mut Hosts) {
+    fn strike(&mut self, now_ns: u64, hosts: &mut Interfaces) {
         while let Some(index) = self.deadlines.pop(now_ns) {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
@@ -431,13 +431,13 @@ impl Tcp {
     }
 
     /// Lets the connections of a link send; whether it stopped at so many bytes.
-    fn take_turns(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> bool {
+    fn take_turns(&mut self, now_ns: u64, host: &mut Interface, out: &mut dyn TxSink) -> bool {
         let link = usize::from(host.link);
         let mut sent = 0;
         while sent < POLL_BYTES
             && let Some(bits) = self.ready[link].pop_front()
         {
-            let name = Name::from_bits(bits);
+            let name = Handle::from_bits(bits);
             let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
                 continue;
             };
@@ -464,7 +464,7 @@ impl Tcp {
     pub(super) fn refuse(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         incoming: &Incoming<'_>,
         arrived: &Arrived<'_>,
     ) {
@@ -500,8 +500,8 @@ impl Tcp {
     pub(super) fn abort(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        name: Name,
+        host: &mut Interface,
+        name: Handle,
         error: Option<TcpError>,
     ) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
@@ -538,9 +538,9 @@ impl Tcp {
     fn woken(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &Interface,
         (local, remote): (&SocketAddr, &SocketAddr),
-    ) -> Result<Option<Name>, DropReason> {
+    ) -> Result<Option<Handle>, DropReason> {
         let Some(key) = Key::new(*local, *remote) else {
             return Ok(None);
         };
@@ -556,14 +556,14 @@ impl Tcp {
     }
 
     /// The connection between these ends, if it has a PCB.
-    pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+    pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
         let name = self.pcbs.at(pcb.0);
         name.filter(|name| self.is_between(*name, &local, &remote))
     }
 
     /// Whether a connection is the one between these ends.
-    pub(super) fn is_between(&self, name: Name, local: &SocketAddr, remote: &SocketAddr) -> bool {
+    pub(super) fn is_between(&self, name: Handle, local: &SocketAddr, remote: &SocketAddr) -> bool {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
         pcb.is_some_and(|pcb| pcb.local == *local && pcb.remote == *remote)
     }
@@ -583,10 +583,10 @@ impl Pcb {
     #[inline(always)]
     fn come_up(
         &mut self,
-        name: Name,
+        name: Handle,
         deadlines: &mut Deadlines,
         ready: &mut [VecDeque<u64>],
-        told: &mut VecDeque<Name>,
+        told: &mut VecDeque<Handle>,
     ) {
         self.be_due(name, deadlines);
         if !self.is_ready && self.wants_turn() {
@@ -601,7 +601,7 @@ impl Pcb {
 
     /// Sees to it that it comes up when the first of its timers is due.
     #[inline]
-    fn be_due(&mut self, name: Name, deadlines: &mut Deadlines) {
+    fn be_due(&mut self, name: Handle, deadlines: &mut Deadlines) {
         let at_ns = self.timers.next_ns();
         if at_ns < self.due_ns {
             self.due_ns = at_ns;
@@ -632,7 +632,7 @@ impl Pcb {
         let is_new = !std::mem::replace(&mut self.is_quiet, true);
         let again = self.state == State::TimeWait && self.timers.idle_ns.is_none();
         if is_new || again {
-            self.timers.idle_ns = at(now_ns + quiet_ns);
+            self.timers.idle_ns = from_ns(now_ns + quiet_ns);
         }
         is_new
     }
@@ -641,7 +641,7 @@ impl Pcb {
 /// Sends a segment without a connection, or beside it.
 pub(super) fn send(
     now_ns: u64,
-    host: &mut Host,
+    host: &mut Interface,
     options: TcpOptions,
     addresses: AddrPair,
     repr: &Repr,

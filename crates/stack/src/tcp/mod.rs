@@ -48,7 +48,7 @@ pub(crate) use connections::Tcp;
 pub(crate) use input::fast_path::Direct;
 
 use crate::iface::{HOP_LIMIT, Header};
-use crate::slab::Name;
+use crate::slab::Handle;
 use buffer::receive_buffer::Receive;
 use buffer::send_buffer::Send;
 use seq::Seq;
@@ -58,11 +58,11 @@ use weir_wire::{AddrPair, Protocol};
 
 /// Names a TCP connection of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct TcpId(pub(crate) Name);
+pub struct TcpId(pub(crate) Handle);
 
 /// Names a TCP listener of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ListenerId(pub(crate) Name);
+pub struct ListenerId(pub(crate) Handle);
 
 /// How a listener is at its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,10 +13,10 @@ use super::seq::Seq;
 use super::urgent::Urgent;
 use super::user_timeout::Patience;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::deadline::{When, ns};
-use crate::header_filter::Filter;
-use crate::iface::{Host, Way};
-use crate::slab::Name;
+use crate::deadline::{OptDeadline, as_ns};
+use crate::header_filter::HeaderFilter;
+use crate::iface::{HeaderCache, Interface};
+use crate::slab::Handle;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
 use weir_wire::{AddrPair, ipv4, ipv6, tcp};
@@ -67,12 +67,12 @@ const MSS_FIRST: usize = 536;
 pub(super) struct Timers {
     pub(super) loss: Option<(LossTimer, u64)>,
     /// An acknowledgment is owed by then.
-    pub(super) ack_ns: When,
+    pub(super) ack_ns: OptDeadline,
     /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or the time
     /// that it may linger; or else the peer is asked whether it is there.
-    pub(super) idle_ns: When,
+    pub(super) idle_ns: OptDeadline,
     /// Memory that nothing is in is given back.
-    pub(super) release_ns: When,
+    pub(super) release_ns: OptDeadline,
 }
 
 impl Timers {
@@ -80,7 +80,7 @@ impl Timers {
     #[inline]
     pub(super) fn next_ns(&self) -> u64 {
         // Never is zero: one less is the greatest.
-        let before = |when: When| ns(when).unwrap_or(0).wrapping_sub(1);
+        let before = |when: OptDeadline| as_ns(when).unwrap_or(0).wrapping_sub(1);
         let due = before(self.ack_ns)
             .min(before(self.idle_ns))
             .min(before(self.release_ns))
@@ -93,9 +93,9 @@ impl Timers {
 #[derive(Default)]
 pub(super) struct Headers {
     /// What the next one that comes looks like, once the connection is open.
-    pub(super) filter: Filter,
+    pub(super) filter: HeaderFilter,
     /// How those that go start, while it holds.
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<HeaderCache>,
 }
 
 impl Headers {
@@ -114,7 +114,7 @@ pub(super) struct Pcb {
     pub(super) remote: SocketAddr,
     pub(super) state: State,
     /// Who is to accept it.
-    pub(super) listener: Option<Name>,
+    pub(super) listener: Option<Handle>,
     /// It counts among its listener's that are not open yet.
     pub(super) is_half_open: bool,
     /// The application has let it go.
@@ -238,7 +238,7 @@ impl Pcb {
     pub(super) fn new(
         mut kept: Option<Box<Pcb>>,
         config: &TcpConfig,
-        host: &Host,
+        host: &Interface,
         (ours, theirs): &(SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,

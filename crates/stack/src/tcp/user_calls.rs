@@ -4,11 +4,11 @@ use super::buffer::byte_ring::clamp;
 use super::pcb::{Pcb, QUICK, State};
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
-use crate::deadline::{When, at, ns};
-use crate::iface::{Host, Unreached};
-use crate::links::{Hosts, plain, zoned};
+use crate::deadline::{OptDeadline, as_ns, from_ns};
+use crate::iface::{Interface, UnreachableKind};
+use crate::links::{Interfaces, strip_zone, with_zone};
 use crate::ports;
-use crate::slab::Name;
+use crate::slab::Handle;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
@@ -21,12 +21,12 @@ const RELEASE_NS: u64 = 1_000_000_000;
 
 /// The link that a connection goes out by; none leads to an address of ours.
 pub(super) fn outgoing(
-    hosts: &Hosts,
+    hosts: &Interfaces,
     local: Option<SocketAddr>,
     remote: SocketAddr,
-) -> Result<&Host, TcpError> {
+) -> Result<&Interface, TcpError> {
     let from = local.map_or(IpAddr::from([0; 4]), |local| local.ip());
-    let link = hosts.towards(from, remote, 0);
+    let link = hosts.egress_interface(from, remote, 0);
     let link = link.filter(|_| !hosts.is_ours(remote.ip()));
     Ok(hosts.at(link.ok_or(TcpError::NoRoute(remote))?))
 }
@@ -52,12 +52,12 @@ impl Tcp {
     pub(crate) fn connect(
         &mut self,
         now_ns: u64,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
         let host = outgoing(hosts, local, remote)?;
-        let pcb = self.connecting(now_ns, host, local.map(plain), plain(remote))?;
+        let pcb = self.connecting(now_ns, host, local.map(strip_zone), strip_zone(remote))?;
         Ok(TcpId(self.enter(now_ns, pcb)))
     }
 
@@ -65,7 +65,7 @@ impl Tcp {
     pub(super) fn connecting(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &Interface,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<Box<Pcb>, TcpError> {
@@ -160,7 +160,7 @@ impl Tcp {
 
     /// One that has not the room to write that it waits for, for want of memory,
     /// is told when there is as much.
-    fn note_starved(&mut self, name: Name) {
+    fn note_starved(&mut self, name: Handle) {
         let left = self.left().bytes;
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
@@ -179,7 +179,7 @@ impl Tcp {
     }
 
     /// Puts a connection into the queue of those with something to send.
-    fn wake(&mut self, name: Name) {
+    fn wake(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.state != State::Closed
             && !std::mem::replace(&mut pcb.is_ready, true)
@@ -262,7 +262,7 @@ impl Tcp {
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
+    pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         let Ok(pcb) = self.get(id) else {
             return;
         };
@@ -278,18 +278,24 @@ impl Tcp {
         self.settle(now_ns, id.0);
     }
 
-    pub(crate) fn close_within(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId, time_ns: u64) {
+    pub(crate) fn close_within(
+        &mut self,
+        now_ns: u64,
+        hosts: &mut Interfaces,
+        id: TcpId,
+        time_ns: u64,
+    ) {
         self.close(now_ns, hosts, id);
         if let Some(pcb) = self.pcbs.get_mut(id.0)
             && pcb.is_unfinished()
         {
             pcb.lingers = true;
-            pcb.timers.idle_ns = at(now_ns.saturating_add(time_ns));
+            pcb.timers.idle_ns = from_ns(now_ns.saturating_add(time_ns));
             self.settle(now_ns, id.0);
         }
     }
 
-    pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
+    pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         if let Ok(pcb) = self.get(id) {
             pcb.released = true;
             let host = hosts.at_mut(pcb.link);
@@ -304,7 +310,10 @@ impl Tcp {
 
     pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
         let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
-        Some((zoned(pcb.local, pcb.link), zoned(pcb.remote, pcb.link)))
+        Some((
+            with_zone(pcb.local, pcb.link),
+            with_zone(pcb.remote, pcb.link),
+        ))
     }
 
     pub(crate) fn write_room(&mut self, id: TcpId) -> usize {
@@ -488,7 +497,7 @@ impl Tcp {
         link: u8,
         ends: (SocketAddr, SocketAddr),
         seq: u32,
-        why: Unreached,
+        why: UnreachableKind,
     ) -> bool {
         let Some(name) = self.sent(link, ends, seq) else {
             return false;
@@ -496,16 +505,16 @@ impl Tcp {
         let pcb = self.pcbs.get_mut(name).expect("it was found");
         // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
         let error = match why {
-            Unreached::Port => Some(TcpError::Refused),
-            Unreached::Host | Unreached::Neighbour => Some(TcpError::HostUnreachable),
-            Unreached::Network => Some(TcpError::NetworkUnreachable),
-            Unreached::Other => None,
+            UnreachableKind::Port => Some(TcpError::Refused),
+            UnreachableKind::Host | UnreachableKind::Neighbour => Some(TcpError::HostUnreachable),
+            UnreachableKind::Network => Some(TcpError::NetworkUnreachable),
+            UnreachableKind::Other => None,
         };
         // What a router says of one that is opening ends it, as in other hosts
         // (RFC 5461 §4.1). But a question on the link may have been lost, and who
         // asked may hold the connection for open.
         let ends = match why {
-            Unreached::Neighbour => pcb.state == State::SynSent,
+            UnreachableKind::Neighbour => pcb.state == State::SynSent,
             _ => pcb.is_opening(),
         };
         if error.is_some() && ends {
@@ -546,7 +555,7 @@ impl Tcp {
         link: u8,
         (local, remote): (SocketAddr, SocketAddr),
         seq: u32,
-    ) -> Option<Name> {
+    ) -> Option<Handle> {
         let name = self.between(local, remote)?;
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.link == link)?;
         let send = &pcb.send;
@@ -612,13 +621,13 @@ impl Pcb {
         }
         self.timers.idle_ns = self
             .keep_alive_ns
-            .and_then(|after_ns| at(now_ns.saturating_add(after_ns.get())));
+            .and_then(|after_ns| from_ns(now_ns.saturating_add(after_ns.get())));
     }
 
     /// Does what is due; whether the connection is to be reset.
     pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
         self.wait_patiently(now_ns, self.waits());
-        let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
+        let due = |when: OptDeadline| as_ns(when).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
             && !self.loss_timeout(now_ns, timer)
         {
@@ -657,7 +666,7 @@ impl Pcb {
         }
         let released = idle && self.send.release() & self.receive.release();
         if !released && self.timers.release_ns.is_none() {
-            self.timers.release_ns = at(now_ns.saturating_add(RELEASE_NS));
+            self.timers.release_ns = from_ns(now_ns.saturating_add(RELEASE_NS));
         }
     }
 
@@ -676,13 +685,13 @@ impl Pcb {
         };
         let idle_since_ns = self.last_heard_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
-            self.timers.idle_ns = at(idle_since_ns);
+            self.timers.idle_ns = from_ns(idle_since_ns);
         } else if self.is_unanswered(now_ns) {
             self.end(Some(TcpError::TimedOut));
         } else {
             self.keep_alive_probes += 1;
             self.probe_window = true;
-            self.timers.idle_ns = at(now_ns + KEEP_ALIVE_EACH_NS);
+            self.timers.idle_ns = from_ns(now_ns + KEEP_ALIVE_EACH_NS);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use weir_socket::Net;
-use weir_stack::iface::{Event, Lost, Origin};
+use weir_stack::iface::{Event, Origin, RemovalReason};
 
 /// How long it may take to say what became of an address.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -165,19 +165,19 @@ fn log_change(link: Option<&str>, event: &Event) {
             let why = message.as_deref().unwrap_or("without a reason");
             format!("{server} refuses an address: {}", why.escape_debug())
         }
-        Event::Lost(prefix, Lost::Duplicate(Some(by))) => format!(
+        Event::Lost(prefix, RemovalReason::Duplicate(Some(by))) => format!(
             "{} is {by}'s too: it is not used any more; give another --addr",
             prefix.address()
         ),
-        Event::Lost(prefix, Lost::Duplicate(None)) => format!(
+        Event::Lost(prefix, RemovalReason::Duplicate(None)) => format!(
             "{} is another's too: it is not used any more; give another --addr",
             prefix.address()
         ),
-        Event::Lost(prefix, Lost::OtherLink) => format!(
+        Event::Lost(prefix, RemovalReason::OtherLink) => format!(
             "{} is another of our links' already: it is not used on this one",
             prefix.address()
         ),
-        Event::Lost(prefix, Lost::Over) => format!("{prefix} is over"),
+        Event::Lost(prefix, RemovalReason::Expired) => format!("{prefix} is over"),
         Event::Address(..) => return,
     };
     match link {

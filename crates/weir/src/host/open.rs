@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Builder, Net, link};
-use weir_stack::iface::{Detect, MTU};
+use weir_stack::iface::{DadMode, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
@@ -127,7 +127,7 @@ impl LinkHostConfig<'_> {
             )));
         }
         config.addresses = self.fixed().collect();
-        config.detect = Detect::Meanwhile;
+        config.dad_mode = DadMode::Optimistic;
         config.dhcp = self.has(Source::Dhcp);
         config.autoconf = self.has(Source::Auto);
         config.secret = Some(secret(&interface.name));

@@ -3,7 +3,7 @@
 
 use crate::link::Reader;
 use weir_stack::Stack;
-use weir_stack::iface::Received;
+use weir_stack::iface::RxMeta;
 use weir_stack::tcp::TcpId;
 
 /// See the module. What comes besides is taken as ever.
@@ -21,9 +21,9 @@ pub(in crate::net) struct Straight<'a> {
 }
 
 impl Straight<'_> {
-    fn on_link(&self, received: Received) -> Received {
+    fn on_link(&self, received: RxMeta) -> RxMeta {
         let link = self.link;
-        Received { link, ..received }
+        RxMeta { link, ..received }
     }
 }
 
@@ -35,7 +35,7 @@ impl Reader for Straight<'_> {
         }
     }
 
-    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool {
+    fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool {
         let received = self.on_link(received);
         let (stack, now_ns) = (&mut *self.stack, self.now_ns);
         let placed = stack.receive_placed(now_ns, head, received, self.connection, count);
@@ -46,7 +46,7 @@ impl Reader for Straight<'_> {
         placed
     }
 
-    fn take(&mut self, frame: &[u8], received: Received) {
+    fn take(&mut self, frame: &[u8], received: RxMeta) {
         self.frames += 1;
         let received = self.on_link(received);
         let (stack, out) = (&mut *self.stack, &mut self.out[self.count..]);

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use weir_stack::iface::Received;
-use weir_stack::{Outlet, Outlets};
+use weir_stack::iface::RxMeta;
+use weir_stack::{TxSink, TxSinks};
 
 /// See the module.
 pub(in crate::net) struct Links(Vec<One>);
@@ -47,8 +47,8 @@ struct One {
     tells: Option<Arc<AtomicBool>>,
 }
 
-impl Outlets for Links {
-    fn outlet(&mut self, link: u8) -> &mut dyn Outlet {
+impl TxSinks for Links {
+    fn sink(&mut self, link: u8) -> &mut dyn TxSink {
         &mut *self.0[usize::from(link)].link
     }
 }
@@ -86,7 +86,7 @@ impl Links {
         self.receive_from_each(|number, link| {
             link.receive(&mut |frame, received| {
                 let link = number;
-                take(frame, Received { link, ..received });
+                take(frame, RxMeta { link, ..received });
             })
         })
     }

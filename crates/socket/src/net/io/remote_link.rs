@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use weir_stack::Outlet;
-use weir_stack::iface::Partial;
+use weir_stack::TxSink;
+use weir_stack::iface::TxMeta;
 
 /// A frame for which there is room is no longer, in bytes.
 const FRAME_LEN: usize = 2048;
@@ -33,13 +33,13 @@ impl Relay {
         self.posts[self.holder].has_room_for(self.number, self.batch.cost() + len)
     }
 
-    fn added(&mut self, partial: Option<(Partial, usize)>, payload: [&[u8]; 2]) {
+    fn added(&mut self, partial: Option<(TxMeta, usize)>, payload: [&[u8]; 2]) {
         let link = self.link;
         self.batch.submit(What::Sent { link, partial }, payload);
     }
 }
 
-impl Outlet for Relay {
+impl TxSink for Relay {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.full = !self.has_room(len);
         match self.full {
@@ -52,7 +52,7 @@ impl Outlet for Relay {
         self.added(None, [&[], &[]]);
     }
 
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let head = self.batch.reserved();
         self.added(Some((partial, head)), payload);
     }

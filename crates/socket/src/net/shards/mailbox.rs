@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_stack::Addressing;
-use weir_stack::iface::{Partial, Received};
+use weir_stack::AddressConfig;
+use weir_stack::iface::{RxMeta, TxMeta};
 
 /// Bytes that wait for one stack at most, and a batch more of each that leaves
 /// some at that moment; frames counted with [`FRAME_COST`] each: beyond them what came is lost, and what is to be sent waits.
@@ -39,12 +39,12 @@ struct Handed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) enum What {
     /// It came.
-    Received(Received),
+    Received(RxMeta),
     /// It goes out by this link; if the link has something to complete, what,
     /// and how many bytes there are before the payload.
     Sent {
         link: u8,
-        partial: Option<(Partial, usize)>,
+        partial: Option<(TxMeta, usize)>,
     },
 }
 
@@ -105,7 +105,7 @@ pub(in crate::net) struct Post {
     /// The thread rests: it must be woken.
     rests: AtomicBool,
     wake: OwnedFd,
-    addressing: Mutex<Option<Arc<Addressing>>>,
+    addressing: Mutex<Option<Arc<AddressConfig>>>,
     /// Who waits for room, a bit a stack.
     starved: AtomicU64,
     /// The stack has nothing left to do.
@@ -203,16 +203,16 @@ impl Post {
         self.has_room(cost)
     }
 
-    pub(in crate::net) fn tell(&self, addressing: &Arc<Addressing>) {
+    pub(in crate::net) fn tell(&self, addressing: &Arc<AddressConfig>) {
         *self.addressing() = Some(Arc::clone(addressing));
         self.poke();
     }
 
-    pub(in crate::net) fn take_addressing(&self) -> Option<Arc<Addressing>> {
+    pub(in crate::net) fn take_addressing(&self) -> Option<Arc<AddressConfig>> {
         self.addressing().take()
     }
 
-    fn addressing(&self) -> MutexGuard<'_, Option<Arc<Addressing>>> {
+    fn addressing(&self) -> MutexGuard<'_, Option<Arc<AddressConfig>>> {
         let told = self.addressing.lock();
         told.unwrap_or_else(PoisonError::into_inner)
     }

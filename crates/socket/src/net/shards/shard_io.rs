@@ -5,8 +5,8 @@ use super::mailbox::{Batch, Post, What};
 use crate::net::io::links::Links;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use weir_stack::iface::Received;
-use weir_stack::{Addressing, Dealt, Outlets, Shards, Stack};
+use weir_stack::iface::RxMeta;
+use weir_stack::{AddressConfig, Shards, Stack, Steering, TxSinks};
 
 /// Batches that are taken at most before the stack sends what it has to.
 const BATCHES: usize = 16;
@@ -21,7 +21,7 @@ pub(crate) struct Part {
     out: Vec<Batch>,
     /// The addresses that the others were told of, and the stack's number for
     /// them; of the first, which looks after them.
-    told: Option<(u64, Arc<Addressing>)>,
+    told: Option<(u64, Arc<AddressConfig>)>,
 }
 
 impl Part {
@@ -62,12 +62,12 @@ impl Part {
         let (posts, out) = (&self.posts, &mut self.out);
         let lost = links.receive(&mut |frame, received| {
             *count += 1;
-            match shards.deal(frame) {
-                Dealt::One(owner) if owner == number => {
+            match shards.steer(frame) {
+                Steering::One(owner) if owner == number => {
                     stack.receive_with(now_ns, frame, received);
                 }
-                Dealt::One(owner) => leave(&posts[owner], &mut out[owner], frame, received),
-                Dealt::All => {
+                Steering::One(owner) => leave(&posts[owner], &mut out[owner], frame, received),
+                Steering::All => {
                     stack.receive_with(now_ns, frame, received);
                     for (post, batch) in others(posts, out, number) {
                         leave(post, batch, frame, received);
@@ -75,10 +75,10 @@ impl Part {
                 }
             }
         });
-        while let Some((owner, link, frame)) = stack.next_stray() {
-            let received = Received {
+        while let Some((owner, link, frame)) = stack.next_misdirected() {
+            let received = RxMeta {
                 link,
-                ..Received::default()
+                ..RxMeta::default()
             };
             leave(&self.posts[owner], &mut self.out[owner], &frame, received);
         }
@@ -113,7 +113,7 @@ impl Part {
                 What::Sent { link, partial } => {
                     let head = partial.map_or(frame.len(), |(_, head)| head);
                     let (head, payload) = frame.split_at(head);
-                    let outlet = links.outlet(link);
+                    let outlet = links.sink(link);
                     // A link that is full loses it, as a wire does.
                     let Some(room) = outlet.reserve(head.len()) else {
                         return self.post().lose();
@@ -140,7 +140,7 @@ impl Part {
         if self.number > 0
             && let Some(addressing) = self.post().take_addressing()
         {
-            stack.follow(&addressing);
+            stack.apply_addressing(&addressing);
         }
     }
 
@@ -180,7 +180,7 @@ impl Part {
     }
 }
 
-fn leave(post: &Post, batch: &mut Batch, frame: &[u8], received: Received) {
+fn leave(post: &Post, batch: &mut Batch, frame: &[u8], received: RxMeta) {
     match post.has_room(batch.cost() + frame.len()) {
         true => batch.add(frame, What::Received(received)),
         false => post.lose(),

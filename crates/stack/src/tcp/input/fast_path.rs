@@ -10,11 +10,11 @@
 
 use super::ack::Told;
 use super::train::is_long;
-use crate::header_filter::{Filter, Parts};
-use crate::iface::{DropReason, Host, Received};
-use crate::links::Hosts;
+use crate::header_filter::{HeaderFilter, ParsedPacket};
+use crate::iface::{DropReason, Interface, RxMeta};
+use crate::links::Interfaces;
 use crate::pcb::{Key4, Key6, PcbId};
-use crate::slab::Name;
+use crate::slab::Handle;
 use crate::tcp::TcpId;
 use crate::tcp::connections::Tcp;
 use crate::tcp::pcb::{Pcb, State};
@@ -32,7 +32,7 @@ pub(crate) enum Direct {
     /// It was not, for this reason.
     Dropped(DropReason),
     /// It takes the standard path; this is its connection, if it is known.
-    Standard(Option<Name>),
+    Standard(Option<Handle>),
 }
 
 impl Tcp {
@@ -42,9 +42,9 @@ impl Tcp {
     pub(crate) fn direct(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         packet: &[u8],
-        received: Received,
+        received: RxMeta,
     ) -> Direct {
         let Some((name, expected)) = self.connection_of(packet, received) else {
             return Direct::Standard(None);
@@ -60,7 +60,7 @@ impl Tcp {
             return standard;
         }
         pcb.receive.set_memory(left);
-        let Some(parts) = Parts::of(packet) else {
+        let Some(parts) = ParsedPacket::of(packet) else {
             return standard;
         };
         let opens = pcb.state == State::SynReceived;
@@ -87,12 +87,12 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         packet: &[u8],
-        received: Received,
+        received: RxMeta,
         id: TcpId,
         out: &mut [u8],
     ) -> Option<usize> {
         let pcb = self.read_from(packet, received, id)?;
-        let parts = Parts::of(packet)?;
+        let parts = ParsedPacket::of(packet)?;
         let (_, payload) = pcb.split(parts.transport)?;
         let out = out.get_mut(..payload.len())?;
         pcb.pass(now_ns, &parts, payload.len())?;
@@ -107,12 +107,12 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         head: &[u8],
-        received: Received,
+        received: RxMeta,
         id: TcpId,
         count: usize,
     ) -> Option<()> {
         let pcb = self.read_from(head, received, id)?;
-        let parts = Parts::of_head(head, count)?;
+        let parts = ParsedPacket::of_head(head, count)?;
         if !pcb.split(parts.transport)?.1.is_empty() {
             return None;
         }
@@ -123,10 +123,10 @@ impl Tcp {
 
     /// A connection that expects this packet, and that bytes can be read from past its
     /// buffer, which is empty.
-    fn read_from(&mut self, packet: &[u8], received: Received, id: TcpId) -> Option<&mut Pcb> {
+    fn read_from(&mut self, packet: &[u8], received: RxMeta, id: TcpId) -> Option<&mut Pcb> {
         let left = self.left();
         let pcb = self.pcbs.get_mut(id.0)?;
-        let fits = received.vouched && received.link == pcb.link && pcb.is_read_empty();
+        let fits = received.checksum_ok && received.link == pcb.link && pcb.is_read_empty();
         if !fits || !pcb.expects(packet) {
             return None;
         }
@@ -150,13 +150,13 @@ impl Tcp {
     /// Connections of addresses that are not ours any more expect nothing. They
     /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
     /// out or are closed.
-    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
+    pub(crate) fn disarm(&mut self, hosts: &Interfaces) {
         self.train = None;
         for pcb in self.pcbs.iter_mut() {
             if let Some(headers) = &mut pcb.headers
                 && !hosts.at(pcb.link).routes.is_ours(pcb.local.ip())
             {
-                headers.filter = Filter::default();
+                headers.filter = HeaderFilter::default();
             }
         }
     }
@@ -164,12 +164,12 @@ impl Tcp {
     /// The connection that a packet seems to be of, and whether its filter is
     /// known to accept it.
     #[inline]
-    fn connection_of(&mut self, packet: &[u8], received: Received) -> Option<(Name, bool)> {
+    fn connection_of(&mut self, packet: &[u8], received: RxMeta) -> Option<(Handle, bool)> {
         if let Some(channel) = received.channel {
             if is_syn(packet) {
                 return None;
             }
-            return Some((Name::from_bits(channel.tcp()?), false));
+            return Some((Handle::from_bits(channel.tcp()?), false));
         }
         if let Some(name) = self.latest
             && let Some(pcb) = self.pcbs.get(name)
@@ -184,7 +184,7 @@ impl Tcp {
     }
 
     /// The connection between the ends that a packet tells.
-    fn look_up(&mut self, packet: &[u8]) -> Option<Name> {
+    fn look_up(&mut self, packet: &[u8]) -> Option<Handle> {
         let half = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let tcp = Protocol::TCP.0;
         let found = match *packet {
@@ -373,7 +373,12 @@ impl Pcb {
     /// are right; `None` if it is out of order or tells nothing new, and
     /// nothing has changed.
     #[inline]
-    fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
+    fn take_plain(
+        &mut self,
+        now_ns: u64,
+        parts: &ParsedPacket<'_>,
+        received: RxMeta,
+    ) -> Option<bool> {
         let (words, payload) = self.split(parts.transport)?;
         let Told {
             seq,
@@ -400,7 +405,7 @@ impl Pcb {
         if unfit || !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
-        if received.vouched {
+        if received.checksum_ok {
             self.receive.stage(payload);
         } else {
             let sum = match payload {
@@ -438,7 +443,7 @@ impl Pcb {
 
     /// [`Pcb::take_plain`] of a segment whose bytes, so many, are read where they are:
     /// the buffer is empty.
-    fn pass(&mut self, now_ns: u64, parts: &Parts<'_>, count: usize) -> Option<()> {
+    fn pass(&mut self, now_ns: u64, parts: &ParsedPacket<'_>, count: usize) -> Option<()> {
         let (words, _) = self.split(parts.transport)?;
         let told = Told {
             bare: false,

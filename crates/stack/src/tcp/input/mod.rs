@@ -11,7 +11,7 @@ use super::info::{add, count};
 use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::recovery::rtt::RTO_MIN_NS;
 use super::seq::Seq;
-use crate::deadline::{at, ns};
+use crate::deadline::{as_ns, from_ns};
 use ack::Told;
 use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Options, Repr};
@@ -483,7 +483,7 @@ impl Pcb {
             }
             Taken::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
                 if self.timers.ack_ns.is_none() {
-                    self.timers.ack_ns = at(now_ns + DELAYED_ACK_NS);
+                    self.timers.ack_ns = from_ns(now_ns + DELAYED_ACK_NS);
                 }
             }
             Taken::InOrder => self.ack_now = true,
@@ -504,8 +504,8 @@ impl Pcb {
             self.receive.finish(fin);
         }
         if self.end_if_all_came() && opens && !self.ack_now {
-            let by_ns = ns(self.timers.ack_ns).unwrap_or(u64::MAX);
-            self.timers.ack_ns = at(by_ns.min(now_ns + FIN_ACK_NS));
+            let by_ns = as_ns(self.timers.ack_ns).unwrap_or(u64::MAX);
+            self.timers.ack_ns = from_ns(by_ns.min(now_ns + FIN_ACK_NS));
         } else {
             self.ack_now = true;
         }

@@ -7,9 +7,9 @@
 //! and the application already told: then nothing else changes with the next.
 
 use super::ack::Told;
-use crate::header_filter::Parts;
-use crate::iface::{Host, Received};
-use crate::slab::Name;
+use crate::header_filter::ParsedPacket;
+use crate::iface::{Interface, RxMeta};
+use crate::slab::Handle;
 use crate::tcp::buffer::receive_buffer::Taken;
 use crate::tcp::connections::Tcp;
 use crate::tcp::info::count;
@@ -30,7 +30,7 @@ const SEQ_AT: usize = 4;
 
 /// See the module.
 pub(in crate::tcp) struct Train {
-    name: Name,
+    name: Handle,
     link: u8,
     /// Where the TCP header and the payload begin, and bytes of the frame.
     tcp_at: usize,
@@ -51,7 +51,7 @@ pub(in crate::tcp) struct Train {
 
 /// Whether a segment is so long that it is worth being remembered.
 #[inline]
-pub(in crate::tcp) fn is_long(parts: &Parts<'_>) -> bool {
+pub(in crate::tcp) fn is_long(parts: &ParsedPacket<'_>) -> bool {
     parts.transport.len() >= Repr::LEN_MIN + 12 + PAYLOAD_MIN
 }
 
@@ -66,11 +66,11 @@ fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
 impl Train {
     /// What follows a packet in order, from which `told` was read.
     fn behind(
-        host: &Host,
+        host: &Interface,
         packet: &[u8],
-        parts: &Parts<'_>,
+        parts: &ParsedPacket<'_>,
         told: &Told<'_>,
-        (name, changes): (Name, u64),
+        (name, changes): (Handle, u64),
     ) -> Train {
         let tcp_at = IP_AT + packet.len() - parts.transport.len();
         let timestamps_len = if told.timestamps.is_some() { 12 } else { 0 };
@@ -132,15 +132,15 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         frame: &[u8],
-        received: &Received,
+        received: &RxMeta,
     ) -> Option<bool> {
         let train = self.train.as_ref()?;
         let same_way = received.link == train.link && received.channel.is_none();
-        let as_before = same_way && !received.vouched && self.pcbs.changes() == train.changes;
+        let as_before = same_way && !received.checksum_ok && self.pcbs.changes() == train.changes;
         if !as_before || !train.continues(frame) {
             return None;
         }
-        let pcb = self.pcbs.get_mut_unseen(train.name)?;
+        let pcb = self.pcbs.get_mut_untracked(train.name)?;
         let taken = pcb.take_next(now_ns, train, frame);
         if pcb.quick > 0 {
             self.train = None;
@@ -153,15 +153,15 @@ impl Tcp {
     pub(in crate::tcp) fn remember(
         &mut self,
         now_ns: u64,
-        host: &Host,
-        name: Name,
-        (packet, parts): (&[u8], &Parts<'_>),
-        received: Received,
+        host: &Interface,
+        name: Handle,
+        (packet, parts): (&[u8], &ParsedPacket<'_>),
+        received: RxMeta,
     ) {
         let ip_len = packet.len() - parts.transport.len();
         let is_v6 = packet[0] >> 4 == 6;
         let whole = ip_len == if is_v6 { 40 } else { 20 };
-        if received.vouched || received.channel.is_some() || !whole {
+        if received.checksum_ok || received.channel.is_some() || !whole {
             return;
         }
         if let Some(pcb) = self.pcbs.get(name)

@@ -2,29 +2,29 @@
 //! (`SO_REUSEPORT`), at one version of IP, or at both (RFC 3493 §5.3).
 
 use super::handshake::Listener;
-use crate::links::{Hosts, plain};
+use crate::links::{Interfaces, strip_zone};
 use crate::pcb::{InsertError, PcbId};
 use crate::ports;
-use crate::slab::Name;
+use crate::slab::Handle;
 use crate::tcp::{Listen, ListenerId, Tcp, TcpError, TcpOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Listeners that share a place with others, by the one that the table of
 /// listeners has; it is among them.
-pub(in crate::tcp) type Mates = BTreeMap<u32, Vec<Name>>;
+pub(in crate::tcp) type Mates = BTreeMap<u32, Vec<Handle>>;
 
 impl Tcp {
     pub(crate) fn listen(
         &mut self,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         local: SocketAddr,
         listen: Listen,
     ) -> Result<ListenerId, TcpError> {
         if !local.ip().is_unspecified() && !hosts.is_ours(local.ip()) {
             return Err(TcpError::Address(local));
         }
-        let mut local = plain(local);
+        let mut local = strip_zone(local);
         let both = listen.both_versions && local.ip() == Ipv6Addr::UNSPECIFIED;
         if local.port() == 0 {
             let listening = &mut self.listening;
@@ -61,7 +61,7 @@ impl Tcp {
     }
 
     /// Enters a listener at its place.
-    fn take_place(&mut self, name: Name) -> Result<(), InsertError> {
+    fn take_place(&mut self, name: Handle) -> Result<(), InsertError> {
         let Some(listener) = self.listeners.get(name) else {
             return Ok(());
         };
@@ -73,8 +73,8 @@ impl Tcp {
     }
 
     /// Lets a listener share the place of `first`, if both want to.
-    fn join(&mut self, first: PcbId, name: Name) -> bool {
-        let at = |name: Name| {
+    fn join(&mut self, first: PcbId, name: Handle) -> bool {
+        let at = |name: Handle| {
             let listener = self.listeners.get(name).filter(|one| one.shared);
             listener.map(|one| (one.local, one.both))
         };
@@ -95,7 +95,7 @@ impl Tcp {
         &mut self,
         local: &SocketAddr,
         remote: &SocketAddr,
-    ) -> Option<Name> {
+    ) -> Option<Handle> {
         let first = self.listening.find(local.ip(), local.port())?;
         match self.mates.get(&first.0) {
             None => self.listeners.at(first.0),
@@ -107,7 +107,7 @@ impl Tcp {
     }
 
     /// A listener is gone, and its place another's if it was shared.
-    pub(in crate::tcp) fn leave_place(&mut self, name: Name, local: SocketAddr) {
+    pub(in crate::tcp) fn leave_place(&mut self, name: Handle, local: SocketAddr) {
         let shared = self.mates.iter().find(|(_, mates)| mates.contains(&name));
         let Some((&first, _)) = shared else {
             self.listening.remove(local.ip(), local.port());

@@ -2,8 +2,8 @@
 //! client has been at its address before.
 
 use super::handshake::Listener;
-use crate::links::{Hosts, plain};
-use crate::slab::Name;
+use crate::links::{Interfaces, strip_zone};
+use crate::slab::Handle;
 use crate::tcp::input::Arrived;
 use crate::tcp::pcb::{Pcb, State};
 use crate::tcp::seq::Seq;
@@ -58,7 +58,7 @@ pub(in crate::tcp) struct Opening {
     /// Bytes of payload in it.
     pub(in crate::tcp) len: usize,
     /// The listener that has it already.
-    pub(in crate::tcp) listener: Option<Name>,
+    pub(in crate::tcp) listener: Option<Handle>,
 }
 
 impl Opening {
@@ -206,14 +206,14 @@ impl Tcp {
     pub(crate) fn connect_fast(
         &mut self,
         now_ns: u64,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         ends: (Option<SocketAddr>, SocketAddr),
         bytes: &[u8],
         without_cookie: bool,
     ) -> Result<(TcpId, usize), TcpError> {
         let (local, remote) = ends;
         let host = outgoing(hosts, local, remote)?;
-        let (local, remote) = (local.map(plain), plain(remote));
+        let (local, remote) = (local.map(strip_zone), strip_zone(remote));
         let option = match without_cookie {
             true => None,
             false => Some(self.cookies.option(remote.ip())),
@@ -238,7 +238,7 @@ impl Tcp {
 
 impl Pcb {
     /// A connection that a SYN opens at once: its bytes can be read.
-    pub(in crate::tcp) fn take_early(&mut self, now_ns: u64, syn: &Arrived<'_>, listener: Name) {
+    pub(in crate::tcp) fn take_early(&mut self, now_ns: u64, syn: &Arrived<'_>, listener: Handle) {
         self.receive.advertise_on_syn();
         if !syn.payload.is_empty() {
             self.receive.take(syn.data_seq(), syn.payload);

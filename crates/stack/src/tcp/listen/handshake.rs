@@ -1,7 +1,7 @@
 //! Connections begin: initial numbers (RFC 6528), listeners with bounded
 //! backlogs, SYN cookies (RFC 4987 §3.6).
 
-use crate::iface::Host;
+use crate::iface::Interface;
 use crate::tcp::input::{Arrived, MSS_TOLD_MIN, mss_told};
 use crate::tcp::pcb::{Pcb, State, Timestamps};
 use crate::tcp::seq::Seq;
@@ -209,7 +209,7 @@ impl Pcb {
         kept: Option<Box<Pcb>>,
         config: &TcpConfig,
         secret: &Secret,
-        host: &Host,
+        host: &Interface,
         now_ns: u64,
         ends: &(SocketAddr, SocketAddr),
     ) -> Box<Pcb> {

@@ -10,9 +10,9 @@ use super::input::{Arrived, Effect, MSS_TOLD_MIN, mss_told};
 use super::pcb::Pcb;
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpId, TcpOptions};
-use crate::iface::{DropReason, Host, Incoming};
-use crate::links::Hosts;
-use crate::slab::Name;
+use crate::iface::{DropReason, Incoming, Interface};
+use crate::links::Interfaces;
+use crate::slab::Handle;
 use fastopen::{Judged, Opening};
 use handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, Remembered};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ impl Tcp {
     pub(super) fn arrives_at_listener(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         incoming: &Incoming<'_>,
         ends: &(SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
@@ -90,7 +90,7 @@ impl Tcp {
     }
 
     /// A connection is open: its listener, or whoever opened it, is told.
-    pub(super) fn opened(&mut self, now_ns: u64, host: &mut Host, name: Name) {
+    pub(super) fn opened(&mut self, now_ns: u64, host: &mut Interface, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
@@ -109,7 +109,7 @@ impl Tcp {
     }
 
     /// A listener has one more connection to be accepted.
-    fn queue(&mut self, listener_name: Name, name: Name) {
+    fn queue(&mut self, listener_name: Handle, name: Handle) {
         let Some(listener) = self.listeners.get_mut(listener_name) else {
             return;
         };
@@ -123,7 +123,7 @@ impl Tcp {
     pub(super) fn send_cookie(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         out: TcpOptions,
         (local, remote): (SocketAddr, SocketAddr),
         syn: &Arrived<'_>,
@@ -175,8 +175,8 @@ impl Tcp {
     pub(super) fn take_cookie(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        name: Name,
+        host: &mut Interface,
+        name: Handle,
         (local, remote): (SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
     ) -> Result<(), DropReason> {
@@ -239,7 +239,7 @@ impl Tcp {
     }
 
     /// A listener is gone: so are the connections nobody accepted.
-    pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Hosts, id: ListenerId) {
+    pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Interfaces, id: ListenerId) {
         let Some(listener) = self.listeners.remove(id.0) else {
             return;
         };

@@ -1,8 +1,8 @@
 //! A segment is written: to the link in place, cut if it is longer than the
 //! path takes, or to wait for the next hop's address.
 
-use crate::iface::{Frame, Gso, Header, Host, Partial, RUN_MAX, Way};
-use crate::stack::Outlet;
+use crate::iface::{BURST_MAX, BurstFrame, Gso, Header, HeaderCache, Interface, TxMeta};
+use crate::stack::TxSink;
 use crate::tcp::buffer::send_buffer::Send;
 use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
@@ -74,10 +74,10 @@ impl Outgoing<'_> {
     #[inline]
     pub(in crate::tcp) fn emit(
         &mut self,
-        way: &Way,
+        way: &HeaderCache,
         send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
         let cuts = match way.is_v6() {
@@ -104,10 +104,10 @@ impl Outgoing<'_> {
     #[inline(never)]
     fn emit_full(
         &mut self,
-        way: &Way,
+        way: &HeaderCache,
         send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> usize {
         let (start, header_len) = (way.len(), self.header_len());
@@ -150,16 +150,16 @@ impl Outgoing<'_> {
     #[inline(never)]
     fn emit_run(
         &mut self,
-        way: &Way,
+        way: &HeaderCache,
         send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
         let (each, flags) = (frame_len(most), self.header.flags);
         let (way_len, header_len) = (way.len(), self.header_len());
-        let mut heads = [[0; HEADERS_MAX]; RUN_MAX];
-        let mut lens = [0; RUN_MAX];
+        let mut heads = [[0; HEADERS_MAX]; BURST_MAX];
+        let mut lens = [0; BURST_MAX];
         let mut left = self.payload_len;
         for (head, len) in heads.iter_mut().zip(&mut lens) {
             *len = left.min(each);
@@ -178,25 +178,25 @@ impl Outgoing<'_> {
             }
         }
         let mut start = self.start;
-        let run: [Frame<'_>; RUN_MAX] = std::array::from_fn(|at| {
+        let run: [BurstFrame<'_>; BURST_MAX] = std::array::from_fn(|at| {
             let payload = send.slices(start, lens[at]);
             start = start.plus(lens[at]);
-            Frame {
+            BurstFrame {
                 head: &heads[at][..way_len + header_len],
-                partial: self.partial(way, most, lens[at] > most),
+                meta: self.partial(way, most, lens[at] > most),
                 payload,
             }
         });
         let count = lens.iter().take_while(|len| **len > 0).count();
-        let taken = out.submit_run(&run[..count]);
+        let taken = out.submit_burst(&run[..count]);
         host.counters.frames_out += taken as u64;
         let done = lens[..taken].iter().sum();
         (taken > 0).then_some(done)
     }
 
     /// What the link has to do to it.
-    fn partial(&self, way: &Way, most: usize, cut: bool) -> Partial {
-        Partial {
+    fn partial(&self, way: &HeaderCache, most: usize, cut: bool) -> TxMeta {
+        TxMeta {
             checksum_start: way.len() as u16,
             checksum_offset: Repr::CHECKSUM_AT,
             gso: cut.then(|| Gso {
@@ -211,10 +211,10 @@ impl Outgoing<'_> {
     #[inline]
     fn emit_rest(
         &mut self,
-        way: &Way,
+        way: &HeaderCache,
         send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> bool {
         let header_len = self.header_len();
@@ -249,13 +249,19 @@ impl Outgoing<'_> {
     }
 
     /// Lets it wait for the next hop's address.
-    pub(in crate::tcp) fn hold(&self, now_ns: u64, header: Header, send: &Send, host: &mut Host) {
+    pub(in crate::tcp) fn hold(
+        &self,
+        now_ns: u64,
+        header: Header,
+        send: &Send,
+        host: &mut Interface,
+    ) {
         let header_len = self.header_len();
         let ip = Header {
             traffic_class: self.traffic_class,
             ..header
         };
-        host.hold(now_ns, &ip, header_len + self.payload_len, |segment| {
+        host.enqueue_unresolved(now_ns, &ip, header_len + self.payload_len, |segment| {
             send.payload(self.start, &mut segment[header_len..]);
             let repr = match self.options {
                 Some(options) => self.repr(options),

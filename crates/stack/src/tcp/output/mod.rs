@@ -7,8 +7,8 @@ use super::info::count;
 use super::input::DELAYED_ACK_NS;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use crate::iface::{Header, Host, Offload, Way};
-use crate::stack::Outlet;
+use crate::iface::{Header, HeaderCache, Interface, Offload};
+use crate::stack::TxSink;
 use emit::{Outgoing, frame_len};
 use std::net::SocketAddr;
 use weir_wire::tcp::{Flags, Options, Plain};
@@ -54,15 +54,15 @@ impl Pcb {
     pub(super) fn output(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         sent: &mut usize,
     ) -> Turn {
         if self.state == State::Closed {
             return Turn::Done;
         }
         if let Some(arrives) = self.advice.take() {
-            host.advise(now_ns, self.remote.ip(), arrives);
+            host.reachability_hint(now_ns, self.remote.ip(), arrives);
         }
         let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
         self.restart_after_idle(now_ns);
@@ -71,7 +71,7 @@ impl Pcb {
             false => Turn::Done,
         };
         if turn == Turn::More {
-            self.see_to_way(now_ns, host);
+            self.refresh_header_cache(now_ns, host);
         }
         let mut went = false;
         if turn == Turn::More {
@@ -100,8 +100,8 @@ impl Pcb {
     fn send_segments(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         (room, sent): (usize, &mut usize),
     ) -> (Turn, bool) {
         let mut turn = Turn::More;
@@ -188,8 +188,8 @@ impl Pcb {
     fn send_bare(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         fin: bool,
     ) -> (Turn, bool) {
         let mut flags = Flags::ACK;
@@ -250,20 +250,20 @@ impl Pcb {
 
     /// Sees to it that the way is one that holds, if there is one.
     #[inline]
-    fn see_to_way(&mut self, now_ns: u64, host: &mut Host) {
+    fn refresh_header_cache(&mut self, now_ns: u64, host: &mut Interface) {
         let way = self.way();
-        if !way.is_some_and(|way| host.way_holds(now_ns, way)) {
+        if !way.is_some_and(|way| host.header_cache_is_valid(now_ns, way)) {
             self.find_way(now_ns, host);
         }
     }
 
     #[inline(never)]
-    fn find_way(&mut self, now_ns: u64, host: &mut Host) {
-        let way = host.way(now_ns, &self.header());
+    fn find_way(&mut self, now_ns: u64, host: &mut Interface) {
+        let way = host.header_cache(now_ns, &self.header());
         self.headers_mut().way = way;
     }
 
-    fn way(&self) -> Option<&Way> {
+    fn way(&self) -> Option<&HeaderCache> {
         self.headers.as_deref()?.way.as_ref()
     }
 
@@ -291,7 +291,7 @@ impl Pcb {
         let cwnd = self.congestion.cwnd;
         let room = cwnd.saturating_sub(self.pipe());
         let burst_max = match cuts {
-            true => self.burst_max(most, offload.run.max(1).into()),
+            true => self.burst_max(most, offload.burst.max(1).into()),
             // The scoreboard cuts at full segments, and sees one of several as
             // arrived when all of it has: so no more than a small part.
             false if most == self.mss && self.way().is_some() => (left * most).min(cwnd / PARTS),

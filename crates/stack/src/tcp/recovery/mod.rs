@@ -8,7 +8,7 @@ pub(super) mod scoreboard;
 
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use crate::deadline::{When, at, ns};
+use crate::deadline::{OptDeadline, as_ns, from_ns};
 use rack::View;
 
 /// Time-outs in a row after which the network layer is told that nothing
@@ -54,7 +54,7 @@ pub(super) struct Recovery {
     /// Since when the time-out runs.
     pub(super) since_ns: u64,
     /// When more may be lost.
-    reorder_ns: When,
+    reorder_ns: OptDeadline,
 }
 
 /// Which of the timers about loss runs; only one does.
@@ -214,7 +214,7 @@ impl Pcb {
     fn detect(&mut self, now_ns: u64) -> usize {
         let view = self.view(now_ns);
         let (lost, next_ns) = self.rack.detect(&mut self.board, view);
-        self.recovery.reorder_ns = next_ns.and_then(at);
+        self.recovery.reorder_ns = next_ns.and_then(from_ns);
         lost
     }
 
@@ -352,7 +352,7 @@ impl Pcb {
             }
         } else {
             let timeout_ns = (self.recovery.since_ns + self.rtt.rto_ns()).max(now_ns + 1);
-            match (ns(self.recovery.reorder_ns), self.probe_after_ns()) {
+            match (as_ns(self.recovery.reorder_ns), self.probe_after_ns()) {
                 (Some(at_ns), _) => Some((LossTimer::Reorder, at_ns.max(now_ns + 1))),
                 // Never later than the time-out (RFC 8985 §7.2).
                 (None, Some(after_ns)) => {

@@ -2,8 +2,8 @@
 //! FIN-WAIT-2 when no application has them any more. A limit of their own leaves
 //! places, and memory, to those in use.
 
-use crate::deadline::ns;
-use crate::slab::Name;
+use crate::deadline::as_ns;
+use crate::slab::Handle;
 use crate::tcp::Tcp;
 use crate::tcp::connections::CONNECTIONS_MAX;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ pub const TIME_WAIT_MAX: usize = CONNECTIONS_MAX / 8;
 /// See the module.
 pub(in crate::tcp) struct Quiet {
     /// PCBs that wait, the longest first; also some that are gone.
-    order: VecDeque<Name>,
+    order: VecDeque<Handle>,
     /// All that wait, records included.
     count: usize,
     max: usize,
@@ -42,7 +42,7 @@ impl Quiet {
     }
 
     /// One waits as a record now.
-    pub(in crate::tcp) fn passes_on(&mut self, name: Name) {
+    pub(in crate::tcp) fn passes_on(&mut self, name: Handle) {
         self.order.pop_back_if(|last| *last == name);
     }
 }
@@ -60,14 +60,14 @@ impl Tcp {
 
     /// One more waits. Who has waited longest goes for it, if there are too many:
     /// the fewest of its segments are still on their way.
-    pub(in crate::tcp) fn waits(&mut self, now_ns: u64, name: Name) {
+    pub(in crate::tcp) fn waits(&mut self, now_ns: u64, name: Handle) {
         self.quiet.count += 1;
         self.line_up(name);
         self.cut_waits(now_ns);
     }
 
     /// A PCB waits from now on.
-    pub(in crate::tcp) fn line_up(&mut self, name: Name) {
+    pub(in crate::tcp) fn line_up(&mut self, name: Handle) {
         self.quiet.order.push_back(name);
         let Quiet { order, count, .. } = &mut self.quiet;
         if order.len() > 2 * *count + 64 {
@@ -97,10 +97,10 @@ impl Tcp {
     }
 
     /// The PCB that has waited longest, and when its time ends.
-    fn oldest_pcb(&mut self) -> Option<(u64, Name)> {
+    fn oldest_pcb(&mut self) -> Option<(u64, Handle)> {
         while let Some(&name) = self.quiet.order.front() {
             if let Some(pcb) = self.pcbs.get(name).filter(|pcb| pcb.is_known) {
-                return Some((ns(pcb.timers.idle_ns).unwrap_or(u64::MAX), name));
+                return Some((as_ns(pcb.timers.idle_ns).unwrap_or(u64::MAX), name));
             }
             self.quiet.order.pop_front();
         }

@@ -4,10 +4,10 @@
 //! segment that comes makes it a PCB again, for as long as that takes, so that there
 //! is one account of what is done with segments.
 
-use crate::deadline::{at, ns};
-use crate::iface::Host;
+use crate::deadline::{as_ns, from_ns};
+use crate::iface::Interface;
 use crate::pcb::{Key, PcbId, Table};
-use crate::slab::{Name, Slab};
+use crate::slab::{Handle, Slab};
 use crate::tcp::Tcp;
 use crate::tcp::connections::TIME_WAIT_NS;
 use crate::tcp::pcb::{Pcb, State, Timestamps};
@@ -47,7 +47,7 @@ pub(in crate::tcp) struct Waiting {
     records: Slab<Record>,
     /// By the span in which they end: when they are let go, and who; also some that
     /// are gone.
-    slots: BTreeMap<u64, VecDeque<(u64, Name)>>,
+    slots: BTreeMap<u64, VecDeque<(u64, Handle)>>,
     /// Names in all slots.
     named: usize,
     /// When the first of them is let go, or before; `u64::MAX` if there is none.
@@ -77,7 +77,7 @@ impl Waiting {
     }
 
     /// When the one is let go that is to go first, and who that is.
-    pub(in crate::tcp) fn first(&mut self) -> Option<(u64, Name)> {
+    pub(in crate::tcp) fn first(&mut self) -> Option<(u64, Handle)> {
         while let Some(mut slot) = self.slots.first_entry() {
             while let Some(&(at_ns, name)) = slot.get().front() {
                 if self.records.get(name).is_some() {
@@ -124,11 +124,11 @@ impl Waiting {
 impl Tcp {
     /// Puts a record in the place of a connection in TIME-WAIT that has nothing to
     /// send and that no application has; whether it was such a one.
-    pub(in crate::tcp) fn shrink(&mut self, name: Name) -> bool {
+    pub(in crate::tcp) fn shrink(&mut self, name: Handle) -> bool {
         let Some(pcb) = self.pcbs.get(name) else {
             return false;
         };
-        let (Some(expires_ns), true) = (ns(pcb.timers.idle_ns), pcb.may_shrink()) else {
+        let (Some(expires_ns), true) = (as_ns(pcb.timers.idle_ns), pcb.may_shrink()) else {
             return false;
         };
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
@@ -145,10 +145,10 @@ impl Tcp {
     pub(in crate::tcp) fn revive(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &Interface,
         key: &Key,
         PcbId(id): PcbId,
-    ) -> Option<Name> {
+    ) -> Option<Handle> {
         let index = id.checked_sub(RECORDS)?;
         let name = self.waiting.records.at(index)?;
         self.waiting
@@ -181,7 +181,7 @@ impl Tcp {
         }
     }
 
-    pub(in crate::tcp) fn end_wait(&mut self, name: Name) {
+    pub(in crate::tcp) fn end_wait(&mut self, name: Handle) {
         if let Some(record) = self.waiting.records.remove(name) {
             self.table.remove(&record.key);
             self.quiet.over();
@@ -222,7 +222,7 @@ impl Pcb {
     fn restore(&mut self, record: &Record) {
         self.state = State::TimeWait;
         (self.released, self.is_quiet) = (true, true);
-        self.timers.idle_ns = at(record.expires_ns);
+        self.timers.idle_ns = from_ns(record.expires_ns);
         self.challenged_ns = record.challenged_ns;
         let send = &mut self.send;
         (send.una, send.nxt, send.closed) = (record.snd_nxt, record.snd_nxt, true);

@@ -11,7 +11,7 @@ use super::routes::LinkId;
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
-use weir_stack::iface::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
+use weir_stack::iface::{DELAY_FIRST_PROBE_NS, REACHABLE_NS, RETRANS_TIMER_NS, SOLICITS_MAX};
 use weir_wire::ethernet::Address;
 
 /// Frames that wait for all neighbours. For one as many may wait as there is
@@ -147,7 +147,7 @@ impl Neighbours {
             State::Reachable { .. } | State::Stale => {
                 neighbour.state = State::Probe;
                 neighbour.solicits_sent = 0;
-                neighbour.next_solicit_ns = now_ns.saturating_add(DELAY_NS);
+                neighbour.next_solicit_ns = now_ns.saturating_add(DELAY_FIRST_PROBE_NS);
                 self.due.insert((neighbour.next_solicit_ns, number));
             }
         }
@@ -183,7 +183,7 @@ impl Neighbours {
         ) else {
             return Resolution::TableFull;
         };
-        let next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+        let next_ask_ns = now_ns.saturating_add(RETRANS_TIMER_NS);
         if let Some(neighbour) = self.slots[number as usize].as_mut() {
             neighbour.solicits_sent = 1;
             neighbour.next_solicit_ns = next_ask_ns;
@@ -336,14 +336,14 @@ impl Neighbours {
             let Some(neighbour) = self.slots[number as usize].as_mut() else {
                 continue;
             };
-            if neighbour.solicits_sent == ASKS_MAX {
+            if neighbour.solicits_sent == SOLICITS_MAX {
                 let place = neighbour.key;
                 let waited = self.remove(place);
                 silent.extend(waited.into_iter().map(|frame| (place.0, frame)));
                 continue;
             }
             neighbour.solicits_sent += 1;
-            neighbour.next_solicit_ns = now_ns.saturating_add(ASK_EACH_NS);
+            neighbour.next_solicit_ns = now_ns.saturating_add(RETRANS_TIMER_NS);
             let probe = matches!(neighbour.state, State::Probe);
             self.due.insert((neighbour.next_solicit_ns, number));
             let to = probe.then_some(neighbour.hardware);
