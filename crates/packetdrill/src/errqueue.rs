@@ -122,7 +122,7 @@ impl Inner {
             let mut info = None;
             match stage {
                 Stage::New(_) => {}
-                Stage::Listens(id) => seen.waiting = self.stack.tcp_waiting(id),
+                Stage::Listens(id) => seen.waiting = self.stack.tcp_accept_queue_len(id),
                 Stage::Stream(id) => {
                     info = self.stack.tcp_info(now_ns, id);
                     if let Some(info) = &info {

@@ -181,7 +181,7 @@ impl Inner {
         let events = match socket.stage {
             Stage::New(_) if socket.deferred.is_some() => OUT | WRNORM,
             Stage::New(_) => OUT | WRNORM | HUP,
-            Stage::Listens(id) => match self.stack.tcp_waiting(id) {
+            Stage::Listens(id) => match self.stack.tcp_accept_queue_len(id) {
                 0 => 0,
                 _ => IN | RDNORM,
             },
@@ -208,7 +208,7 @@ impl Inner {
             info.state,
             State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
         );
-        Ok(room && (open || info.syn_bytes && info.state == State::SynReceived))
+        Ok(room && (open || info.syn_data_acked && info.state == State::SynReceived))
     }
 
     fn stream_readiness(&mut self, fd: i32, info: &TcpInfo) -> Answer<u32> {

@@ -305,13 +305,13 @@ impl Inner {
     fn look(&mut self, fd: i32, len: usize) -> Answer<Vec<u8>> {
         let id = self.stream(fd)?;
         let mut bytes = vec![0; len];
-        match self.stack.tcp_look(id, &mut bytes) {
+        match self.stack.tcp_peek(id, &mut bytes) {
             Ok(count) => {
                 bytes.truncate(count);
                 Ok(bytes)
             }
-            Err(TcpError::NotNow) if self.socket(fd)?.deaf => Ok(Vec::new()),
-            Err(TcpError::NotNow) => Err(AGAIN),
+            Err(TcpError::WouldBlock) if self.socket(fd)?.deaf => Ok(Vec::new()),
+            Err(TcpError::WouldBlock) => Err(AGAIN),
             Err(error) => match self.socket(fd)?.told.replace(error) {
                 Some(_) => Ok(Vec::new()),
                 None => Err(errno(error)),
@@ -354,7 +354,7 @@ impl Inner {
         };
         let taken = match written {
             Ok(taken) => taken,
-            Err(TcpError::NotNow) => 0,
+            Err(TcpError::WouldBlock) => 0,
             Err(error) => return Err(errno(error)),
         };
         let more = flags & libc::MSG_MORE != 0;

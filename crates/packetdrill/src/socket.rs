@@ -163,16 +163,16 @@ pub(crate) fn errno_of(error: &io::Error) -> Errno {
 /// The number of an error of the stack's.
 pub(crate) fn errno(error: TcpError) -> Errno {
     Errno(match error {
-        TcpError::NotNow => libc::EAGAIN,
+        TcpError::WouldBlock => libc::EAGAIN,
         TcpError::Refused => libc::ECONNREFUSED,
         TcpError::HostUnreachable => libc::EHOSTUNREACH,
         TcpError::NetworkUnreachable => libc::ENETUNREACH,
         TcpError::Reset => libc::ECONNRESET,
         TcpError::TimedOut => libc::ETIMEDOUT,
-        TcpError::Shut => libc::EPIPE,
+        TcpError::WriteClosed => libc::EPIPE,
         TcpError::Closed => libc::ENOTCONN,
-        TcpError::Address(_) => libc::EADDRNOTAVAIL,
-        TcpError::InUse(_) => libc::EADDRINUSE,
+        TcpError::AddrNotAvailable(_) => libc::EADDRNOTAVAIL,
+        TcpError::AddrInUse(_) => libc::EADDRINUSE,
         TcpError::NoRoute(_) => libc::ENETUNREACH,
         TcpError::Full => libc::ENOBUFS,
     })

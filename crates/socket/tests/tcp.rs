@@ -281,7 +281,7 @@ fn writers_go_on_with_little_room() {
         let (a, b) = nets();
         if !own {
             a.tcp_configure(TcpConfig {
-                send_start: 3000,
+                send_initial: 3000,
                 ..TcpConfig::default()
             });
         }

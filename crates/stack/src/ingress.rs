@@ -5,7 +5,7 @@ use crate::iface::{
 };
 use crate::shard::MISDIRECTED_MAX;
 use crate::slab::Handle;
-use crate::tcp::{Direct, Tcp, TcpId};
+use crate::tcp::{FastPathVerdict, Tcp, TcpId};
 use crate::udp::Sockets;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{AddrPair, Protocol};
@@ -34,11 +34,11 @@ impl Ingress<'_> {
         };
         self.iface.counters.frames_in += 1;
         match self.direct(now_ns, packet, received) {
-            Direct::Standard(connection) => {
+            FastPathVerdict::Standard(connection) => {
                 self.packet(now_ns, packet, false, (received, connection))
             }
-            Direct::Taken => Ok(()),
-            Direct::Dropped(reason) => Err(reason),
+            FastPathVerdict::Taken => Ok(()),
+            FastPathVerdict::Dropped(reason) => Err(reason),
         }
     }
 
@@ -85,9 +85,9 @@ impl Ingress<'_> {
 
     /// The fast paths.
     #[inline]
-    fn direct(&mut self, now_ns: u64, packet: &[u8], received: RxMeta) -> Direct {
+    fn direct(&mut self, now_ns: u64, packet: &[u8], received: RxMeta) -> FastPathVerdict {
         if self.iface.mode != Mode::Opt {
-            return Direct::Standard(None);
+            return FastPathVerdict::Standard(None);
         }
         let protocol = if packet[0] >> 4 == 4 {
             packet[9]
@@ -96,19 +96,19 @@ impl Ingress<'_> {
         };
         match Protocol(protocol) {
             Protocol::TCP => {
-                let direct = self.tcp.direct(now_ns, self.iface, packet, received);
-                self.iface.counters.segments_fast += u64::from(direct == Direct::Taken);
+                let direct = self.tcp.fast_path(now_ns, self.iface, packet, received);
+                self.iface.counters.segments_fast += u64::from(direct == FastPathVerdict::Taken);
                 direct
             }
             Protocol::UDP => match self.udp.direct(packet, received) {
                 Some(Ok(())) => {
                     self.iface.counters.datagrams_fast += 1;
-                    Direct::Taken
+                    FastPathVerdict::Taken
                 }
-                Some(Err(reason)) => Direct::Dropped(reason),
-                None => Direct::Standard(None),
+                Some(Err(reason)) => FastPathVerdict::Dropped(reason),
+                None => FastPathVerdict::Standard(None),
             },
-            _ => Direct::Standard(None),
+            _ => FastPathVerdict::Standard(None),
         }
     }
 

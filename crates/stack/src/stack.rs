@@ -164,7 +164,7 @@ impl Stack {
     /// Takes a frame that is like the one before, but for its bytes; whether it is.
     #[inline(never)]
     fn receive_train(&mut self, now_ns: u64, frame: &[u8], received: &RxMeta) -> bool {
-        let Some(is_right) = self.tcp.take_next(now_ns, frame, received) else {
+        let Some(is_right) = self.tcp.receive_train(now_ns, frame, received) else {
             return false;
         };
         let counters = &mut self.interfaces.at_mut(received.link).counters;
@@ -275,7 +275,7 @@ impl Stack {
     /// What the stack has counted, on all its links.
     pub fn counters(&self) -> Counters {
         let mut counters = self.interfaces.counters();
-        counters.waits_cut = self.tcp.waits_cut();
+        counters.time_wait_evicted = self.tcp.time_wait_evicted();
         counters
     }
 
@@ -371,7 +371,7 @@ impl Stack {
 
     /// Bytes of storage that the buffers of all TCP connections have.
     pub fn tcp_memory(&self) -> usize {
-        self.tcp.held
+        self.tcp.charged_bytes
     }
 
     /// Waits for TCP connections at a local address and transport port; the
@@ -385,14 +385,14 @@ impl Stack {
         local: SocketAddr,
         backlog: usize,
     ) -> Result<ListenerId, TcpError> {
-        self.tcp_listen_as(local, Listen::new(backlog))
+        self.tcp_listen_with(local, Listen::new(backlog))
     }
 
     /// As [`Stack::tcp_listen`], perhaps for both versions, or beside others.
     ///
     /// # Errors
     /// As there.
-    pub fn tcp_listen_as(
+    pub fn tcp_listen_with(
         &mut self,
         local: SocketAddr,
         listen: Listen,
@@ -433,8 +433,8 @@ impl Stack {
     }
 
     /// How many connections wait to be accepted.
-    pub fn tcp_waiting(&self, listener: ListenerId) -> usize {
-        self.tcp.waiting(listener)
+    pub fn tcp_accept_queue_len(&self, listener: ListenerId) -> usize {
+        self.tcp.accept_queue_len(listener)
     }
 
     /// Closes a listener; connections that it has not given are reset.
@@ -485,8 +485,8 @@ impl Stack {
     }
 
     /// Forgets the cookies of servers.
-    pub fn tcp_forget_cookies(&mut self) {
-        self.tcp.forget_cookies();
+    pub fn tcp_clear_tfo_cookies(&mut self) {
+        self.tcp.clear_tfo_cookies();
     }
 
     /// Lets connections to a listener begin with bytes (RFC 7413), or not.
@@ -560,8 +560,8 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Stack::tcp_read`].
-    pub fn tcp_look(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
-        self.tcp.look(connection, out)
+    pub fn tcp_peek(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.tcp.peek(connection, out)
     }
 
     /// What a connection tells of itself; `None` if it was let go.
@@ -574,8 +574,8 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Stack::tcp_read`].
-    pub fn tcp_peek(&mut self, connection: TcpId) -> Result<&[u8], TcpError> {
-        self.tcp.peek(connection)
+    pub fn tcp_readable_slice(&mut self, connection: TcpId) -> Result<&[u8], TcpError> {
+        self.tcp.readable_slice(connection)
     }
 
     /// Takes bytes that were read by [`Stack::tcp_peek`].
@@ -603,15 +603,15 @@ impl Stack {
 
     /// As [`Stack::tcp_close`], and resets the connection if the peer has not
     /// acknowledged all that was written after so long.
-    pub fn tcp_close_within(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
+    pub fn tcp_close_linger(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
         self.tcp
-            .close_within(now_ns, &mut self.interfaces, connection, time_ns);
+            .close_linger(now_ns, &mut self.interfaces, connection, time_ns);
     }
 
     /// Whether the peer has acknowledged all that was written, and the end if
     /// the connection was shut down for writing; also if it is over.
-    pub fn tcp_has_arrived(&self, connection: TcpId) -> bool {
-        self.tcp.has_arrived(connection)
+    pub fn tcp_all_acked(&self, connection: TcpId) -> bool {
+        self.tcp.all_acked(connection)
     }
 
     /// Resets a connection and lets it go.
@@ -728,12 +728,12 @@ impl Stack {
     ///
     /// # Errors
     /// If the connection is closed.
-    pub fn tcp_set_unsent_max(
+    pub fn tcp_set_notsent_lowat(
         &mut self,
         connection: TcpId,
         bytes: Option<usize>,
     ) -> Result<(), TcpError> {
-        self.tcp.set_unsent_max(connection, bytes)
+        self.tcp.set_notsent_lowat(connection, bytes)
     }
 
     /// Acknowledges what comes at once, one that is owed included, or with what
@@ -773,13 +773,13 @@ impl Stack {
     /// A connection that something happened to since it was last named: bytes
     /// came or left, or its state changed. What it was is for the caller to
     /// see.
-    pub fn tcp_next_changed(&mut self) -> Option<TcpId> {
-        self.tcp.next_told()
+    pub fn tcp_next_event(&mut self) -> Option<TcpId> {
+        self.tcp.next_notified()
     }
 
     /// A listener that got a connection since it was last named.
     pub fn tcp_next_opened(&mut self) -> Option<ListenerId> {
-        self.tcp.next_told_listener()
+        self.tcp.next_notified_listener()
     }
 
     /// The channel by which a link may hand over a connection's frames
@@ -791,8 +791,8 @@ impl Stack {
 
     /// TCP connections that were let go while the peer has not got all that
     /// was written: who ends now cuts them off.
-    pub fn tcp_unfinished(&self) -> usize {
-        self.tcp.unfinished()
+    pub fn tcp_orphans(&self) -> usize {
+        self.tcp.orphans()
     }
 
     /// TCP connections of listeners whose peers have not acknowledged our

@@ -205,7 +205,10 @@ fn what_comes_by_another_link_is_not_for_us() {
     let mut wrong = right.clone();
     wrong[..6].copy_from_slice(&hardware(0, 1).0);
     world.by(0, &wrong);
-    assert_eq!(world.host.tcp_read(id, &mut [0; 9]), Err(TcpError::NotNow));
+    assert_eq!(
+        world.host.tcp_read(id, &mut [0; 9]),
+        Err(TcpError::WouldBlock)
+    );
     assert_eq!(world.dropped(0, DropReason::NotOurAddress), 1);
     // A guessed reset, too.
     world.by(0, &reset(hardware(0, 1), remote, local));

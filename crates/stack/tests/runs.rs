@@ -155,7 +155,7 @@ fn transfer(case: &Case) -> (usize, usize, usize) {
     let mut chance = Chance(case.seed);
     let tcp = TcpConfig {
         receive_buffer: case.window,
-        receive_start: case.window.min(1 << 20),
+        receive_initial: case.window.min(1 << 20),
         send_buffer: 4 << 20,
         timestamps: case.timestamps,
         ..TcpConfig::default()
@@ -350,7 +350,7 @@ fn a_long_run_holds_up_nobody() {
             for run in [1, 4] {
                 let tcp = TcpConfig {
                     receive_buffer: 8 << 20,
-                    receive_start: 1 << 20,
+                    receive_initial: 1 << 20,
                     send_buffer: 4 << 20,
                     ..TcpConfig::default()
                 };

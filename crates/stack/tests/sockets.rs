@@ -161,7 +161,7 @@ impl Leased {
         let stacks = &mut self.pair.stacks;
         let mut read = |end: usize| match stacks[end].tcp_read(self.tcp[end], &mut [0; 9]) {
             Ok(count) => count > 0,
-            Err(error) => (error != TcpError::NotNow) && panic!("{error}"),
+            Err(error) => (error != TcpError::WouldBlock) && panic!("{error}"),
         };
         let tcp = [read(1), read(0)];
         let mut came = |end: usize| stacks[end].udp_receive(self.udp[end]).is_some();

@@ -100,7 +100,7 @@ fn rate(delay_ns: u64, loss_ppm: u32, seed: u64, time_ns: u64) -> (f64, f64) {
             Some(id) => loop {
                 match line.stacks[1].tcp_read(id, &mut room) {
                     Ok(count) => read += count,
-                    Err(TcpError::NotNow) => break,
+                    Err(TcpError::WouldBlock) => break,
                     Err(error) => panic!("{error}"),
                 }
             },
@@ -111,7 +111,7 @@ fn rate(delay_ns: u64, loss_ppm: u32, seed: u64, time_ns: u64) -> (f64, f64) {
         }
     }
     let info = line.stacks[0].tcp_info(line.now_ns, sender).unwrap();
-    let again = f64::from(info.counts.again) / f64::from(info.counts.segments_out);
+    let again = f64::from(info.counts.retransmitted) / f64::from(info.counts.segments_out);
     (read as f64 * 8e3 / time_ns as f64, again)
 }
 

@@ -216,7 +216,7 @@ impl World {
                     let info = stream.info().expect("it is open");
                     let _ = stream.shutdown(Shutdown::Both);
                     end_linux(&[&reader]);
-                    let (again, all) = (info.counts.again, info.counts.segments_out);
+                    let (again, all) = (info.counts.retransmitted, info.counts.segments_out);
                     (info.min_rtt_ns as f64 / 1e3, again as f64 / all as f64)
                 })
             }

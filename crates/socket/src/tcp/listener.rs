@@ -145,7 +145,7 @@ fn listen(state: &mut State, wish: Wish) -> io::Result<(ListenerId, SocketAddr)>
     state.check()?;
     let Wish { at, how, .. } = wish;
     let stack = &mut state.stack;
-    let id = stack.tcp_listen_as(at, how).map_err(errno::tcp)?;
+    let id = stack.tcp_listen_with(at, how).map_err(errno::tcp)?;
     let set = stack.tcp_set_listener_options(id, wish.options);
     set.and_then(|()| stack.tcp_set_fast_open(id, wish.fast_open))
         .map_err(errno::tcp)?;

@@ -73,7 +73,7 @@ impl TcpSocket {
     /// Each connection goes to one of them, by a keyed hash of its ends; those
     /// that wait at one that is closed are reset.
     pub fn set_reuse_port(&mut self, reuse: bool) {
-        self.listen.shared = reuse;
+        self.listen.reuse_port = reuse;
     }
 
     /// `TCP_FASTOPEN`: whether bytes in a SYN are taken from who has a cookie, and

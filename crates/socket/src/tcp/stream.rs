@@ -105,7 +105,7 @@ impl TcpStream {
     pub fn read_with(&self, mut take: impl FnMut(&[u8]) -> usize) -> io::Result<usize> {
         self.core.wait(Side::Read, |state, _| {
             self.front(state)?;
-            let bytes = match state.stack.tcp_peek(self.id) {
+            let bytes = match state.stack.tcp_readable_slice(self.id) {
                 Ok(bytes) => bytes,
                 Err(_) => &[],
             };
@@ -118,10 +118,10 @@ impl TcpStream {
     /// Whether there is something to read, or the end.
     fn front(&self, state: &mut State) -> Result<(), Errno> {
         let shut = state.watch(self.core.id).shut_read;
-        match state.stack.tcp_peek(self.id) {
+        match state.stack.tcp_readable_slice(self.id) {
             Ok(_) => Ok(()),
-            Err(TcpError::NotNow) if shut => Ok(()),
-            Err(TcpError::NotNow) => state.check().and(Err(Errno::AGAIN)),
+            Err(TcpError::WouldBlock) if shut => Ok(()),
+            Err(TcpError::WouldBlock) => state.check().and(Err(Errno::AGAIN)),
             // After the error there is only the end.
             Err(_) => self.error(state).map_or(Ok(()), Err),
         }
@@ -153,7 +153,7 @@ impl TcpStream {
         state.check()?;
         match state.stack.tcp_write(self.id, bytes) {
             Ok(count) => Ok(count),
-            Err(TcpError::NotNow) => Err(Errno::AGAIN),
+            Err(TcpError::WouldBlock) => Err(Errno::AGAIN),
             Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
         }
     }
@@ -173,7 +173,7 @@ impl TcpStream {
             state.check()?;
             match state.stack.tcp_write_urgent(self.id, bytes) {
                 Ok(count) => Ok(count),
-                Err(TcpError::NotNow) => Err(Errno::AGAIN),
+                Err(TcpError::WouldBlock) => Err(Errno::AGAIN),
                 Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
             }
         })
@@ -213,7 +213,7 @@ impl TcpStream {
     pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
         self.core.wait(Side::Read, |state, _| {
             self.front(state)?;
-            let bytes = match state.stack.tcp_peek(self.id) {
+            let bytes = match state.stack.tcp_readable_slice(self.id) {
                 Ok(bytes) => bytes,
                 Err(_) => &[],
             };
@@ -294,7 +294,7 @@ impl TcpStream {
     }
 
     fn has_arrived(&self, state: &mut State) -> Result<(), Errno> {
-        if !state.stack.tcp_has_arrived(self.id) {
+        if !state.stack.tcp_all_acked(self.id) {
             return state.check().and(Err(Errno::AGAIN));
         }
         match state.stack.tcp_state(self.id) {
@@ -436,7 +436,7 @@ impl TcpStream {
     pub fn set_unsent_max(&self, bytes: Option<usize>) -> io::Result<()> {
         let set = self
             .core
-            .call(|state, _| state.stack.tcp_set_unsent_max(self.id, bytes));
+            .call(|state, _| state.stack.tcp_set_notsent_lowat(self.id, bytes));
         set.map_err(|error| errno::tcp(error).into())
     }
 
@@ -570,7 +570,10 @@ impl Attempt<usize> for Reading<'_> {
     }
 
     fn is_eager(&self, state: &mut State) -> bool {
-        matches!(state.stack.tcp_peek(self.stream.id), Err(TcpError::NotNow))
+        matches!(
+            state.stack.tcp_readable_slice(self.stream.id),
+            Err(TcpError::WouldBlock)
+        )
     }
 
     fn act(&mut self, state: &mut State, _: u64) -> Result<usize, Errno> {

@@ -161,7 +161,7 @@ impl Streams {
         // Only a sender over TCP knows.
         let again = |index: usize| {
             let info = self.open.get(index).filter(|_| self.sends)?.info().ok()?;
-            Some(i64::from(info.counts.again))
+            Some(i64::from(info.counts.retransmitted))
         };
         let result = |(index, counts): (usize, &Arc<Counts>)| StreamResult {
             id: stream_id(index),

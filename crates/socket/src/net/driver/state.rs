@@ -90,7 +90,7 @@ impl State {
             return true;
         }
         let late = Instant::now() >= at;
-        let own = self.is_gone() || late || self.stack.tcp_unfinished() == 0;
+        let own = self.is_gone() || late || self.stack.tcp_orphans() == 0;
         match &self.part {
             None => own,
             Some(part) => part.is_over(own) || late,
@@ -241,7 +241,7 @@ impl State {
         if let Some(part) = &mut self.part {
             part.tell(&self.stack);
         }
-        while let Some(id) = self.stack.tcp_next_changed() {
+        while let Some(id) = self.stack.tcp_next_event() {
             self.refresh(Id::Stream(id));
         }
         while let Some(id) = self.stack.tcp_next_opened() {
@@ -390,7 +390,7 @@ impl State {
         match id {
             Id::Stream(id) => self.stream_readiness(id),
             Id::Listener(id) => Readiness {
-                readable: self.stack.tcp_waiting(id) > 0,
+                readable: self.stack.tcp_accept_queue_len(id) > 0,
                 ..Readiness::default()
             },
             Id::Udp(id) => {
@@ -419,7 +419,7 @@ impl State {
         let error = self.stack.tcp_error(id);
         let least = watch.map_or(0, |watch| watch.read_least);
         let waits = match least {
-            0 | 1 => !matches!(self.stack.tcp_peek(id), Err(TcpError::NotNow)),
+            0 | 1 => !matches!(self.stack.tcp_readable_slice(id), Err(TcpError::WouldBlock)),
             _ => self.stack.tcp_is_readable(id, least),
         };
         // As a kernel's socket says: at once, though what came is still to be
@@ -435,7 +435,7 @@ impl State {
         Readiness {
             readable: waits || shut_read,
             writable: room || shut_write || state == tcp::State::Closed,
-            arrived: self.stack.tcp_has_arrived(id),
+            arrived: self.stack.tcp_all_acked(id),
             ended: ended || shut_read,
             over: error.is_some() || ended && shut_write,
             failed: error.is_some() && !told,

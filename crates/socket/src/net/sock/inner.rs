@@ -291,7 +291,7 @@ impl Core {
             let opening = state.stack.tcp_state(id) == Some(tcp::State::SynSent);
             let unread = state
                 .stack
-                .tcp_peek(id)
+                .tcp_readable_slice(id)
                 .is_ok_and(|bytes| !bytes.is_empty());
             !opening && !unread && state.stack.tcp_shutdown(now_ns, id).is_ok()
         });
@@ -301,7 +301,7 @@ impl Core {
             let _ = self.wait_until(
                 Side::Arrived,
                 began.checked_add(linger),
-                |state, _| match state.is_gone() || state.stack.tcp_has_arrived(id) {
+                |state, _| match state.is_gone() || state.stack.tcp_all_acked(id) {
                     true => Ok(()),
                     false => Err(Errno::AGAIN),
                 },
@@ -397,7 +397,7 @@ impl Drop for Core {
             (Id::Stream(id), None) => stack.tcp_close(now_ns, id),
             (Id::Stream(id), Some(Duration::ZERO)) => stack.tcp_abort(now_ns, id),
             (Id::Stream(id), Some(_)) => {
-                stack.tcp_close_within(now_ns, id, left.as_nanos() as u64);
+                stack.tcp_close_linger(now_ns, id, left.as_nanos() as u64);
             }
             (Id::Listener(id), _) => stack.tcp_unlisten(now_ns, id),
             (Id::Udp(id), _) => stack.udp_close(id),

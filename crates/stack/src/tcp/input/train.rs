@@ -6,11 +6,11 @@
 //! Segments are remembered only where an acknowledgment is already due at once,
 //! and the application already told: then nothing else changes with the next.
 
-use super::ack::Told;
+use super::ack::AckInfo;
 use crate::header_filter::ParsedPacket;
 use crate::iface::{Interface, RxMeta};
 use crate::slab::Handle;
-use crate::tcp::buffer::receive_buffer::Taken;
+use crate::tcp::buffer::receive_buffer::Insertion;
 use crate::tcp::connections::Tcp;
 use crate::tcp::info::count;
 use crate::tcp::pcb::{Pcb, State};
@@ -69,7 +69,7 @@ impl Train {
         host: &Interface,
         packet: &[u8],
         parts: &ParsedPacket<'_>,
-        told: &Told<'_>,
+        told: &AckInfo<'_>,
         (name, changes): (Handle, u64),
     ) -> Train {
         let tcp_at = IP_AT + packet.len() - parts.transport.len();
@@ -128,7 +128,7 @@ impl Tcp {
     /// Takes a frame whose segment is next in the train: whether its checksum is
     /// right. `None` if it is not next, and nothing has changed.
     #[inline]
-    pub(crate) fn take_next(
+    pub(crate) fn receive_train(
         &mut self,
         now_ns: u64,
         frame: &[u8],
@@ -142,7 +142,7 @@ impl Tcp {
         }
         let pcb = self.pcbs.get_mut_untracked(train.name)?;
         let taken = pcb.take_next(now_ns, train, frame);
-        if pcb.quick > 0 {
+        if pcb.quickacks > 0 {
             self.train = None;
         }
         taken
@@ -165,7 +165,7 @@ impl Tcp {
             return;
         }
         if let Some(pcb) = self.pcbs.get(name)
-            && let Some(told) = pcb.told(parts.transport)
+            && let Some(told) = pcb.ack_info_of(parts.transport)
             && pcb.needs_nothing_more(now_ns, &told)
         {
             let whose = (name, self.pcbs.changes());
@@ -177,14 +177,16 @@ impl Tcp {
 impl Pcb {
     /// Whether more bytes in order, with which the same is told, leave nothing to
     /// do but to keep them.
-    fn needs_nothing_more(&self, now_ns: u64, told: &Told<'_>) -> bool {
+    fn needs_nothing_more(&self, now_ns: u64, told: &AckInfo<'_>) -> bool {
         let receives = matches!(
             self.state,
             State::Established | State::FinWait1 | State::FinWait2
         );
-        let is_plain = receives && !self.released && self.is_plain();
-        let says_nothing = self.ack_now && self.quick == 0 && self.is_ready && self.is_told;
-        let hears_nothing = self.knows(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
+        let is_plain = receives && !self.orphaned && self.fast_path_allowed();
+        let says_nothing =
+            self.ack_now && self.quickacks == 0 && self.in_output_queue && self.in_notify_queue;
+        let hears_nothing =
+            self.is_current_ack(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
         is_plain && says_nothing && hears_nothing
     }
 
@@ -213,13 +215,13 @@ impl Pcb {
         }
         count(&mut self.counts.segments_in, 1);
         self.last_received_ns = now_ns;
-        self.heard(now_ns);
+        self.note_segment(now_ns);
         self.send.same_window(seq);
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
-        if self.quick > 0 {
+        if self.quickacks > 0 {
             // It has been silent for long.
-            self.owe_ack(now_ns, Taken::InOrder);
+            self.schedule_ack(now_ns, Insertion::InOrder);
         }
         Some(true)
     }

@@ -3,7 +3,7 @@
 
 use crate::iface::{BURST_MAX, BurstFrame, Gso, Header, HeaderCache, Interface, TxMeta};
 use crate::stack::TxSink;
-use crate::tcp::buffer::send_buffer::Send;
+use crate::tcp::buffer::send_buffer::SendBuffer;
 use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::{Flags, Options, Plain, Repr};
@@ -13,15 +13,15 @@ const HEADERS_MAX: usize = 14 + 40 + 60;
 
 /// Bytes of payload in a segment that the link cuts: with all headers no more
 /// than an IP packet's length can say.
-pub(in crate::tcp) const BURST_MAX: usize = 65_535 - 60 - 60;
+pub(in crate::tcp) const GSO_BYTES_MAX: usize = 65_535 - 60 - 60;
 
 /// Of these as many as are cut into full segments of `most`.
 pub(in crate::tcp) fn frame_len(most: usize) -> usize {
-    (BURST_MAX / most).max(1) * most
+    (GSO_BYTES_MAX / most).max(1) * most
 }
 
 /// One that is to be written.
-pub(in crate::tcp) struct Outgoing<'a> {
+pub(in crate::tcp) struct TxSegment<'a> {
     pub(in crate::tcp) start: Seq,
     pub(in crate::tcp) payload_len: usize,
     /// The urgent pointer; 0 for none. What has one has options by themselves.
@@ -34,7 +34,7 @@ pub(in crate::tcp) struct Outgoing<'a> {
     pub(in crate::tcp) options_len: usize,
 }
 
-impl Outgoing<'_> {
+impl TxSegment<'_> {
     fn header_len(&self) -> usize {
         Repr::LEN_MIN + self.options_len
     }
@@ -75,7 +75,7 @@ impl Outgoing<'_> {
     pub(in crate::tcp) fn emit(
         &mut self,
         way: &HeaderCache,
-        send: &Send,
+        send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
@@ -91,8 +91,8 @@ impl Outgoing<'_> {
                 return Some(done).filter(|done| *done > 0);
             }
         }
-        if self.payload_len > BURST_MAX && cuts {
-            return self.emit_run(way, send, host, out, most);
+        if self.payload_len > GSO_BYTES_MAX && cuts {
+            return self.emit_burst(way, send, host, out, most);
         }
         let written = self.emit_rest(way, send, host, out, most);
         done += if written { self.payload_len } else { 0 };
@@ -105,7 +105,7 @@ impl Outgoing<'_> {
     fn emit_full(
         &mut self,
         way: &HeaderCache,
-        send: &Send,
+        send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
@@ -148,10 +148,10 @@ impl Outgoing<'_> {
     /// Writes it in several pieces that the link cuts, as a run; gives how many bytes
     /// are out, and `None` if the link takes nothing.
     #[inline(never)]
-    fn emit_run(
+    fn emit_burst(
         &mut self,
         way: &HeaderCache,
-        send: &Send,
+        send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
@@ -183,7 +183,7 @@ impl Outgoing<'_> {
             start = start.plus(lens[at]);
             BurstFrame {
                 head: &heads[at][..way_len + header_len],
-                meta: self.partial(way, most, lens[at] > most),
+                meta: self.tx_meta(way, most, lens[at] > most),
                 payload,
             }
         });
@@ -195,7 +195,7 @@ impl Outgoing<'_> {
     }
 
     /// What the link has to do to it.
-    fn partial(&self, way: &HeaderCache, most: usize, cut: bool) -> TxMeta {
+    fn tx_meta(&self, way: &HeaderCache, most: usize, cut: bool) -> TxMeta {
         TxMeta {
             checksum_start: way.len() as u16,
             checksum_offset: Repr::CHECKSUM_AT,
@@ -212,7 +212,7 @@ impl Outgoing<'_> {
     fn emit_rest(
         &mut self,
         way: &HeaderCache,
-        send: &Send,
+        send: &SendBuffer,
         host: &mut Interface,
         out: &mut dyn TxSink,
         most: usize,
@@ -237,7 +237,7 @@ impl Outgoing<'_> {
                 self.header.flags = self.header.flags | Flags::PSH;
             }
             self.emit_partial(header, way.pseudo(len));
-            let partial = self.partial(way, most, cut);
+            let partial = self.tx_meta(way, most, cut);
             out.submit_partial(partial, send.slices(self.start, self.payload_len));
         } else {
             let sum = send.payload_summed(self.start, payload);
@@ -249,11 +249,11 @@ impl Outgoing<'_> {
     }
 
     /// Lets it wait for the next hop's address.
-    pub(in crate::tcp) fn hold(
+    pub(in crate::tcp) fn enqueue_unresolved(
         &self,
         now_ns: u64,
         header: Header,
-        send: &Send,
+        send: &SendBuffer,
         host: &mut Interface,
     ) {
         let header_len = self.header_len();
