@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_socket::link::{self, Link, Take};
+use weir_socket::link::{self, Link, RxSink};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
@@ -41,7 +41,7 @@ impl Link for Fragile {
         self.link.fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         assert!(!self.broken.swap(false, Relaxed), "as the test wants it");
         self.link.receive(take)
     }

@@ -16,7 +16,7 @@ use weir_lab::net::{Host, Lab};
 use weir_lab::seeds::seeds;
 use weir_lab::{testenv, wait};
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_socket::link::{BATCH, Link, Take, Tap};
+use weir_socket::link::{BATCH, Link, RxSink, Tap};
 use weir_socket::{Net, TcpListener, TcpStream};
 use weir_stack::TxSink;
 use weir_stack::iface::RxMeta;
@@ -72,7 +72,7 @@ impl Link for Bad {
         self.tap.fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         self.deliver();
         let now_ns = self.now_ns();
         let line = &mut self.line;

@@ -2,7 +2,7 @@
 use weir_lab::net::Lab;
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_socket::link::{self, Link, Reader};
+use weir_socket::link::{self, DirectReceiver, Link};
 use weir_stack::iface::RxMeta;
 struct Rng(u64);
 impl Rng {
@@ -32,8 +32,8 @@ impl Whim {
         self.out.resize(len, 0xee);
     }
 }
-impl Reader for Whim {
-    fn place(&mut self) -> (usize, &mut [u8]) {
+impl DirectReceiver for Whim {
+    fn buffer(&mut self) -> (usize, &mut [u8]) {
         (self.head_len, &mut self.out)
     }
     fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool {
@@ -54,7 +54,7 @@ impl Reader for Whim {
         self.next();
         true
     }
-    fn take(&mut self, frame: &[u8], _: RxMeta) {
+    fn receive(&mut self, frame: &[u8], _: RxMeta) {
         self.got.push(frame.to_vec());
         self.next();
     }

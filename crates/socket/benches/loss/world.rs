@@ -12,7 +12,7 @@ use weir_lab::lossy::Lossy;
 use weir_lab::net::{Host, Lab, Offloads, get_option, set_option_bytes};
 use weir_link::net::Tap;
 use weir_socket::Net;
-use weir_socket::link::{BATCH, Link, Take};
+use weir_socket::link::{BATCH, Link, RxSink};
 use weir_stack::iface::RxMeta;
 use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
@@ -108,7 +108,7 @@ impl Link for Line {
         self.fd.as_fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         for _ in 0..BATCH {
             match rustix::io::read(&self.fd, &mut self.came) {
                 Ok(count) => take(&self.came[..count], RxMeta::default()),

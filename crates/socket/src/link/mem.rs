@@ -1,6 +1,6 @@
 //! A link in memory, between two nets of one program.
 
-use super::{BATCH, Link, Take};
+use super::{BATCH, Link, RxSink};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -102,7 +102,7 @@ impl Link for Mem {
         }
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         // Before the look, so that what comes after it tells again.
         let _ = rustix::io::read(self.fd(), &mut [0; 8]);
         let now_ns = self.now_ns();

@@ -4,7 +4,7 @@
 //! not answer for us; one gets copies of what is for all, and asks for our
 //! addresses: ARP and neighbour discovery.
 
-use super::{Link, Take};
+use super::{Link, RxSink};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
 use std::net::IpAddr;
@@ -216,7 +216,7 @@ impl Link for Port {
         self.fd.as_fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         self.look()?;
         let hardware = self.hardware;
         for port in [&mut self.own, &mut self.all] {

@@ -1,6 +1,6 @@
 //! TAP interfaces: the kernel is at the other end.
 
-use super::{BATCH, Link, Reader, Take};
+use super::{BATCH, DirectReceiver, Link, RxSink};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -234,7 +234,7 @@ impl Link for Tap {
         }
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         let mut left = BATCH_LEN;
         for _ in 0..BATCH {
             let Some(len) = came(self.tap.receive(&mut self.received))? else {
@@ -251,14 +251,14 @@ impl Link for Tap {
         Ok(true)
     }
 
-    fn receive_to(&mut self, reader: &mut dyn Reader) -> io::Result<bool> {
+    fn receive_to(&mut self, reader: &mut dyn DirectReceiver) -> io::Result<bool> {
         if self.header_len == 0 {
             // Nobody vouches for these.
-            return self.receive(&mut |frame, received| reader.take(frame, received));
+            return self.receive(&mut |frame, received| reader.receive(frame, received));
         }
         let mut left = BATCH_LEN;
         for _ in 0..BATCH {
-            let (head_len, out) = reader.place();
+            let (head_len, out) = reader.buffer();
             let start = (self.header_len + head_len).min(self.received.len());
             // What does not fit there lies behind the hole that it leaves.
             let room = out.len().min(self.received.len() - start);
@@ -272,11 +272,11 @@ impl Link for Tap {
             let fits = count > 0 && len == start + count;
             let head = &self.received[self.header_len..start];
             if !fits || !reader.placed(head, count, self.told()) {
-                let (_, out) = reader.place();
+                let (_, out) = reader.buffer();
                 let out = out.get(..count).unwrap_or_default();
                 self.received[start..start + out.len()].copy_from_slice(out);
                 if let Some(frame) = self.received.get(self.header_len..len) {
-                    reader.take(frame, self.told());
+                    reader.receive(frame, self.told());
                 }
             }
             if left == 0 {

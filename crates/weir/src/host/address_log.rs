@@ -68,7 +68,7 @@ pub(super) fn wait_configured(
         if net.is_link_gone(*number) {
             return Err(CliError::run(format!("{link} is gone")));
         }
-        if let Some((at, event)) = events.next_link_within(STOP_POLL_INTERVAL) {
+        if let Some((at, event)) = events.next_link_timeout(STOP_POLL_INTERVAL) {
             tell(at, &event);
             if let Event::Address(_, got) = event {
                 wanted.retain(|(number, origin, _)| (*number, *origin) != (at, got));
@@ -84,7 +84,7 @@ pub(super) fn wait_configured(
         }
     }
     // What came with the last of them is said before the command goes on.
-    while let Some((link, event)) = events.next_link_within(Duration::ZERO) {
+    while let Some((link, event)) = events.next_link_timeout(Duration::ZERO) {
         tell(link, &event);
     }
     let thread = std::thread::Builder::new().name("weir-told".to_owned());

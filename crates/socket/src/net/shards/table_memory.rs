@@ -12,7 +12,7 @@ use weir_stack::pcb::{ChunkSource, TableChunk};
 ///
 /// # Errors
 /// If there can be no other thread.
-pub(in crate::net) fn supply() -> io::Result<ChunkSource> {
+pub(in crate::net) fn chunk_source() -> io::Result<ChunkSource> {
     let (ask, asked) = sync_channel(1);
     let (give, ready) = sync_channel(1);
     let thread = Builder::new().name("weir-segments".to_owned());
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn one_comes_and_then_the_next() {
-        let supply = supply().unwrap();
+        let supply = chunk_source().unwrap();
         let patience = Instant::now() + Duration::from_secs(60);
         for _ in 0..3 {
             while supply().is_none() {
