@@ -12,19 +12,19 @@ const OPT_SYN_DATA: u8 = 32;
 
 /// What a socket knows beside its connection.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Facts {
+pub(crate) struct SocketInfo {
     pub(crate) is_listening: bool,
 }
 
 impl Socket {
-    pub(crate) fn facts(socket: &Socket) -> Facts {
-        Facts {
-            is_listening: matches!(socket.stage, crate::socket::Stage::Listens(_)),
+    pub(crate) fn socket_info(socket: &Socket) -> SocketInfo {
+        SocketInfo {
+            is_listening: matches!(socket.phase, crate::socket::SocketPhase::Listens(_)),
         }
     }
 }
 
-fn state(info: Option<&TcpInfo>, facts: &Facts) -> u8 {
+fn state(info: Option<&TcpInfo>, facts: &SocketInfo) -> u8 {
     let Some(info) = info else {
         return if facts.is_listening { 10 } else { 7 };
     };
@@ -66,7 +66,7 @@ impl Fields {
 }
 
 /// The structure's bytes; without a connection only its state.
-pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &Facts) -> Vec<u8> {
+pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &SocketInfo) -> Vec<u8> {
     let mut fields = Fields::default();
     fields.byte(state(info, facts));
     if let Some(info) = info {
