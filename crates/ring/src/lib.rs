@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] takes the records out of a BPF ring buffer, in batches and
 //! without copies. It needs nothing but a descriptor of the ring: no
-//! privilege, no bpf(2), nothing else of ours. [`Transmitter`] sends through
+//! privilege, no bpf(2), nothing else of ours. [`XskTx`] sends through
 //! an `AF_XDP` socket that it is given. [`umem`] is the memory of frames that
 //! are passed by pointer, [`XskRings`] the four rings that pass them, [`Zeroed`] is memory
 //! of this process alone, and

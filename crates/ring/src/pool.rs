@@ -44,7 +44,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// All chunks of new memory, for process number `me` (not 0). `kept` of
+    /// All chunks of new memory, for process number `me` (not 0). `reserved` of
     /// them are never lent to the kernel to be filled.
     ///
     /// # Panics

@@ -34,7 +34,7 @@ impl LockOwner {
     /// generation 24 bits count.
     ///
     /// # Panics
-    /// For a number beyond [`NUMBER_MAX`], and for 0.
+    /// For a number beyond [`OWNERS_MAX`], and for 0.
     pub fn new(number: u16, generation: u32) -> LockOwner {
         assert!(
             (1..=OWNERS_MAX).contains(&number),

@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Where several processes share the memory, each keeps some free chunks to
-//! itself (`READY`, for process n); `FREE` ones are whoever's changes the word
+//! itself (`CACHED`, for process n); `FREE` ones are whoever's changes the word
 //! first.
 #![allow(unsafe_code)] // Mapped memory.
 
@@ -360,7 +360,7 @@ impl Umem {
     /// is.
     ///
     /// # Panics
-    /// For a number beyond [`NUMBER_MAX`].
+    /// For a number beyond [`OWNERS_MAX`].
     pub fn next_generation(&self, number: u16) -> u32 {
         assert!(number <= OWNERS_MAX, "processes are numbered up to 255");
         let at = GENERATIONS_AT + 4 * usize::from(number);

@@ -240,7 +240,7 @@ impl XskRings {
     /// # Safety
     /// The socket is bound with this memory. No other process and no other value
     /// of this one uses its rings, but for those with which they are
-    /// [shared](crate::LinkQueue::share).
+    /// [shared](crate::XskQueue::share).
     ///
     /// # Errors
     /// If they were not, or the descriptor is none of such a socket.

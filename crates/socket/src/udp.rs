@@ -32,7 +32,7 @@ struct SocketAddrs {
     /// It is a socket of IPv4 alone (`AF_INET`).
     is_ipv4: bool,
     peer: Mutex<Option<SocketAddr>>,
-    /// The stack that has the peer's datagrams; [`OPEN`] without a peer.
+    /// The stack that has the peer's datagrams; [`UNCONNECTED`] without a peer.
     shard: AtomicUsize,
 }
 

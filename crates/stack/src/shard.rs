@@ -242,7 +242,7 @@ impl Stack {
     /// connections: those that [`Shards::owner`] says, and with the datagrams that
     /// [`Shards::datagram_owner`] says. What is another's must not come here; TCP's
     /// transport ports that nobody chose are chosen so that nothing does. Fragments
-    /// can all be given to one of them: see [`Stack::next_stray`].
+    /// can all be given to one of them: see [`Stack::next_misdirected`].
     ///
     /// # Panics
     /// If there are not so many shards.
@@ -257,7 +257,7 @@ impl Stack {
 
     /// A packet that came in fragments and is another shard's: whose it is, and
     /// the frame, by its link, that the other is to receive. At most
-    /// [`STRAYS_MAX`] wait.
+    /// [`MISDIRECTED_MAX`] wait.
     pub fn next_misdirected(&mut self) -> Option<(usize, u8, Vec<u8>)> {
         self.tcp.shard.as_mut()?.misdirected.pop_front()
     }

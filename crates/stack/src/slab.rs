@@ -44,7 +44,7 @@ impl<T> Slab<T> {
     }
 
     /// Another number than before if anything has come, gone, or was lent to be
-    /// changed; [`Slab::get_mut_unseen`] does not count.
+    /// changed; [`Slab::get_mut_untracked`] does not count.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes

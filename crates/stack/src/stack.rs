@@ -20,8 +20,8 @@ use weir_wire::ethernet;
 
 /// Where frames go out.
 ///
-/// Each frame is written in place: what [`Outlet::reserve`] gave is filled
-/// and goes out with [`Outlet::submit`].
+/// Each frame is written in place: what [`TxSink::reserve`] gave is filled
+/// and goes out with [`TxSink::submit`].
 pub trait TxSink {
     /// Room for the next frame, of exactly `len` bytes; `None` if the link
     /// takes no more now. What was there before is undefined.
@@ -355,7 +355,7 @@ impl Stack {
     /// have together ([`crate::tcp::MEMORY_DEFAULT`] until then). At the limit
     /// windows do not open, what comes beyond the storage there is is dropped
     /// and comes again, and nothing more is taken to be sent;
-    /// [`Stack::tcp_next_changed`] names those who waited when there is memory
+    /// [`Stack::tcp_next_event`] names those who waited when there is memory
     /// again. Nothing is taken from who has it.
     pub fn tcp_limit_memory(&mut self, bytes: usize) {
         self.tcp.limit_memory(bytes);
@@ -427,7 +427,7 @@ impl Stack {
     /// The next connection that a listener has.
     ///
     /// # Errors
-    /// [`TcpError::NotNow`] if there is none.
+    /// [`TcpError::WouldBlock`] if there is none.
     pub fn tcp_accept(&mut self, _now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
         self.tcp.accept(listener)
     }
@@ -504,7 +504,7 @@ impl Stack {
     /// Writes bytes to be sent; gives how many there was room for.
     ///
     /// # Errors
-    /// [`TcpError::NotNow`] if there was none; otherwise why there never will
+    /// [`TcpError::WouldBlock`] if there was none; otherwise why there never will
     /// be.
     pub fn tcp_write(&mut self, connection: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         self.tcp.write(connection, bytes)
@@ -521,7 +521,7 @@ impl Stack {
 
     /// How many bytes are to be read until the last urgent one of the peer's is, that
     /// one included; some may not have come. `None` if none is known of. With 1 the
-    /// next byte is the one (`SIOCATMARK`). [`Stack::tcp_next_changed`] names the
+    /// next byte is the one (`SIOCATMARK`). [`Stack::tcp_next_event`] names the
     /// connection when this changes.
     pub fn tcp_urgent(&self, connection: TcpId) -> Option<usize> {
         self.tcp.urgent(connection)
@@ -534,7 +534,7 @@ impl Stack {
 
     /// How many bytes [`Stack::tcp_write`] would take now. If want of memory
     /// makes it less than [`Stack::tcp_is_writable`] asks for,
-    /// [`Stack::tcp_next_changed`] names the connection when there is as much.
+    /// [`Stack::tcp_next_event`] names the connection when there is as much.
     pub fn tcp_write_room(&mut self, connection: TcpId) -> usize {
         self.tcp.write_room(connection)
     }
@@ -542,7 +542,7 @@ impl Stack {
     /// Whether there is room to write that is worth coming for: 16 KiB, or a
     /// quarter of what may wait to be sent if that is less, or a sixteenth of
     /// all connections' memory. If there is not,
-    /// [`Stack::tcp_next_changed`] names the connection when there is.
+    /// [`Stack::tcp_next_event`] names the connection when there is.
     pub fn tcp_is_writable(&mut self, connection: TcpId) -> bool {
         self.tcp.is_writable(connection)
     }
@@ -550,7 +550,7 @@ impl Stack {
     /// Reads bytes that came; none if the peer has closed.
     ///
     /// # Errors
-    /// [`TcpError::NotNow`] if there are none; otherwise why there never will
+    /// [`TcpError::WouldBlock`] if there are none; otherwise why there never will
     /// be.
     pub fn tcp_read(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
         self.tcp.read(connection, out)
@@ -578,7 +578,7 @@ impl Stack {
         self.tcp.readable_slice(connection)
     }
 
-    /// Takes bytes that were read by [`Stack::tcp_peek`].
+    /// Takes bytes that were read by [`Stack::tcp_readable_slice`].
     ///
     /// # Errors
     /// If the connection is closed.
@@ -796,7 +796,7 @@ impl Stack {
     }
 
     /// TCP connections of listeners whose peers have not acknowledged our
-    /// answer, at most [`HALF_OPEN_ALL_MAX`](crate::tcp::HALF_OPEN_ALL_MAX).
+    /// answer, at most [`SYN_QUEUE_ALL_MAX`](crate::tcp::SYN_QUEUE_ALL_MAX).
     pub fn tcp_half_open(&self) -> usize {
         self.tcp.half_open()
     }

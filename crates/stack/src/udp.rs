@@ -607,7 +607,7 @@ impl Sockets {
         socket.is_some_and(|socket| std::mem::take(&mut socket.port_unreachable))
     }
 
-    /// Whether [`Sockets::take_refused`] has something to tell.
+    /// Whether [`Sockets::take_port_unreachable`] has something to tell.
     pub(crate) fn is_port_unreachable(&self, id: UdpId) -> bool {
         self.sockets
             .get(id.0)

@@ -40,7 +40,7 @@ pub trait DirectReceiver {
 /// A device that a host sends and receives frames on: whole Ethernet frames
 /// without check sequence.
 ///
-/// Its [`Outlet`] takes what is sent. A frame it has no room for stays with
+/// Its [`TxSink`] takes what is sent. A frame it has no room for stays with
 /// the stack, which tries again when the link says so.
 pub trait Link: TxSink + Send {
     /// Readable when frames wait to be received; writable when frames can be

@@ -16,7 +16,7 @@ impl Events {
         Some(self.next_link_timeout(time)?.1)
     }
 
-    /// As [`Events::next_within`], with the number of the link that it concerns.
+    /// As [`Events::next_timeout`], with the number of the link that it concerns.
     pub fn next_link_timeout(&mut self, time: Duration) -> Option<(u8, Event)> {
         self.wait(Instant::now().checked_add(time))
     }

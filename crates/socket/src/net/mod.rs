@@ -193,7 +193,7 @@ impl Net {
         sum
     }
 
-    /// [`PortStats::handed`] and [`PortStats::handed_lost`], without waiting for any
+    /// [`NetStats::forwarded`] and [`NetStats::forwarded_lost`], without waiting for any
     /// stack.
     pub fn forwarded(&self) -> (u64, u64) {
         let counted = self

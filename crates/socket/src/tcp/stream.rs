@@ -289,7 +289,7 @@ impl TcpStream {
             })
     }
 
-    /// As [`TcpStream::wait_arrived`], for a task.
+    /// As [`TcpStream::wait_all_acked`], for a task.
     ///
     /// # Errors
     /// Why the connection failed.

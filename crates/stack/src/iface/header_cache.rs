@@ -11,7 +11,7 @@ use weir_wire::{AddrPair, ethernet, ipv4, ipv6};
 const LEN_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN;
 
 /// See the module. Lengths, the traffic class and the checksum that depends
-/// on them are left to [`Way::write`].
+/// on them are left to [`HeaderCache::write`].
 ///
 /// `start` is first, so that it is read in the pieces in which a copy was written.
 #[derive(Clone)]

@@ -214,7 +214,7 @@ impl Interface {
         self.slow_ns = due.into_iter().min().unwrap_or(u64::MAX);
     }
 
-    /// When [`Host::poll`] is due; `u64::MAX` if it is not.
+    /// When [`Interface::poll`] is due; `u64::MAX` if it is not.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         let neighbours_ns = self.neighbours.next_ns().unwrap_or(u64::MAX);
@@ -267,8 +267,8 @@ impl Interface {
         self.unreached.pop()
     }
 
-    /// Whether there may be something of [`Host::take_lost`],
-    /// [`Host::take_taken`] or [`Host::next_unreached`].
+    /// Whether there may be something of [`Interface::take_removed`],
+    /// [`Interface::take_added`] or [`Interface::next_unreached`].
     #[inline]
     pub(crate) fn has_changes(&self) -> bool {
         self.has_lost | self.has_taken | !self.unreached.is_empty()

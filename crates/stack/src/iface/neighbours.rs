@@ -24,7 +24,7 @@ const INCOMPLETE_MAX: usize = NEIGHBOURS_MAX / 4;
 /// longest datagram at an MTU of 576 bytes; one more displaces the oldest.
 pub const UNRESOLVED_MAX: usize = 128;
 /// Frames that wait for all neighbours: for one as many as there is room left
-/// for others. Its newest [`WAITING_MIN`] wait in any case, so that there may be
+/// for others. Its newest [`UNRESOLVED_MIN`] wait in any case, so that there may be
 /// that many times [`NEIGHBOURS_MAX`] more.
 pub const UNRESOLVED_ALL_MAX: usize = 1024;
 /// Frames that wait for one neighbour's address however many wait for others.
@@ -94,7 +94,7 @@ pub(super) struct ResolvedHop {
 
 impl Neighbours {
     /// [`Neighbours::resolve`], to be kept for a while: for as long as the
-    /// neighbour is there for sure, at most [`HOP_NS`].
+    /// neighbour is there for sure, at most [`HEADER_CACHE_MAX_NS`].
     pub(super) fn hop(&mut self, now_ns: u64, ip: IpAddr) -> Option<ResolvedHop> {
         let hardware = self.resolve(now_ns, ip)?;
         let until_ns = match self.entries.get(&ip)?.state {

@@ -11,7 +11,7 @@ pub struct Offload {
     /// The same, of IPv6.
     pub tso6: bool,
     /// So many of these it takes at once better than one after the other
-    /// ([`Outlet::submit_run`](crate::Outlet::submit_run)); [`RUN_MAX`] at most, 0 is
+    /// ([`TxSink::submit_burst`](crate::TxSink::submit_burst)); [`BURST_MAX`] at most, 0 is
     /// as 1.
     pub burst: u8,
 }

@@ -149,7 +149,7 @@ impl Interface {
     }
 
     /// The way of packets with this header, if the next hop's address is known;
-    /// if it is not, it is asked for when [`Host::hold`] is called. None leads
+    /// if it is not, it is asked for when [`Interface::enqueue_unresolved`] is called. None leads
     /// from an address that was lost. A peer's connections often begin close to
     /// one another: the last one's way is kept.
     pub(crate) fn header_cache(&mut self, now_ns: u64, header: &Header) -> Option<HeaderCache> {

@@ -20,7 +20,7 @@ pub type ChunkSource = Arc<dyn Fn() -> Option<TableChunk> + Send + Sync>;
 /// Memory for 32,768 buckets of [`Weir`](super::Weir): 2 MiB, a large page of most
 /// machines. Where a table is spread over small ones, half of a look-up beyond the caches
 /// is spent on finding the page; but the kernel clears a large one in one piece, for which
-/// no insert should wait. So that is done ahead, elsewhere: see [`Supply`].
+/// no insert should wait. So that is done ahead, elsewhere: see [`ChunkSource`].
 pub struct TableChunk {
     buckets: Zeroed<Buckets>,
     /// All pages are there.

@@ -1,7 +1,7 @@
 //! Keyed hashing: peers choose their addresses and transport ports, and must
 //! not be able to choose collisions with them.
 //!
-//! A key becomes an [`Image`], which the table keeps, compares, and moves without
+//! A key becomes a [`HashedKey`], which the table keeps, compares, and moves without
 //! hashing again. Of the last word of addresses, *w*, the others, *k*, and the
 //! ports *p*, with secret random *m* and *c*, of 64 and 128 bits, and odd secret *f*
 //! and *g*:

@@ -53,7 +53,7 @@ impl AddrInterner {
         }
     }
 
-    /// What stands for a key's local address: [`Local::NOBODY`] if it has no
+    /// What stands for a key's local address: [`InternedAddr::NONE`] if it has no
     /// connection.
     #[inline]
     pub(super) fn get(&mut self, key: &Key6) -> InternedAddr {

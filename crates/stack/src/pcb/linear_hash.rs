@@ -12,7 +12,7 @@
 //!        more      low bits    more               size: a power of two
 //! ```
 //!
-//! Buckets lie in [`Segment`]s, so that growing copies none. Who finds a bucket full
+//! Buckets lie in [`TableChunk`]s, so that growing copies none. Who finds a bucket full
 //! goes on to the next, also behind the last.
 
 use super::bucket::{Bucket, PCB_END, SLOTS};

@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
 ///   It does not shrink: memory follows the most connections there were at
 ///   once, 43 bytes each, half as much again up to 16,384. Who has more than some 49,000
-///   finds them sooner in memory that a [`Supply`] makes ahead.
+///   finds them sooner in memory that a [`ChunkSource`] makes ahead.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
     hash4: KeyHash<1>,

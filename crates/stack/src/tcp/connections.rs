@@ -294,7 +294,7 @@ impl Tcp {
         }
     }
 
-    /// [`Tcp::settle`] of one that is over, or has only to wait.
+    /// [`Tcp::after_event`] of one that is over, or has only to wait.
     #[inline(never)]
     fn after_event_ending(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {

@@ -158,7 +158,7 @@ pub(super) struct Pcb {
     pub(super) quickacks: u8,
     /// We answer what comes: an acknowledgment goes with the answer.
     pub(super) pingpong: bool,
-    /// See [`TcpConfig::timestamps_always`].
+    /// See [`TcpConfig::timestamps_required`].
     pub(super) timestamps_required: bool,
     /// The peer is asked for its window, or whether it is there.
     pub(super) probe_window: bool,
@@ -187,10 +187,10 @@ pub(super) struct Pcb {
     pub(super) syn_retries: u8,
     /// See [`TcpConfig::retries`].
     pub(super) retries: u8,
-    /// See [`TcpConfig::probes`] and [`TcpConfig::restarts`].
+    /// See [`TcpConfig::tail_loss_probe`] and [`TcpConfig::slow_start_after_idle`].
     pub(super) tail_loss_probe: bool,
     pub(super) slow_start_after_idle: bool,
-    /// See [`TcpConfig::burst_min`].
+    /// See [`TcpConfig::min_tso_segs`].
     pub(super) min_tso_segs: u8,
     /// When it comes up among the deadlines, at the latest.
     pub(super) due_ns: u64,

@@ -5,7 +5,7 @@
 //! about to wait, while there is news for no other socket, does what the thread
 //! would do: it leads. Between such calls nobody waits for the links; each call
 //! looks for what has come, and if there is none for [`RATE_INTERVAL`], the thread takes
-//! over. It does at once where calls are [`BRIEF_NS`] apart or more.
+//! over. It does at once where calls are [`CALL_GAP_MAX_NS`] apart or more.
 //!
 //! ```text
 //!            a call waits                     it has what it waited for
@@ -69,7 +69,7 @@ pub(in crate::net) struct Leadership<Name = Id> {
     leader: Leader,
     thread: Thread,
     /// When a call came last that might wait, or the last one to lead ended; and whether
-    /// that was [`BRIEF_NS`] before at most, and there was no news for others.
+    /// that was [`CALL_GAP_MAX_NS`] before at most, and there was no news for others.
     called_ns: u64,
     is_brief: bool,
     /// The socket that others than the leader last had news of, and when; when

@@ -144,7 +144,7 @@ impl StackDriver {
         }
     }
 
-    /// As [`Shared::after`], and gives the lock back.
+    /// As [`StackDriver::after_call`], and gives the lock back.
     pub(crate) fn finish(&self, mut state: MutexGuard<'_, NetState>) {
         self.after_call(&mut state);
         unlock(state);

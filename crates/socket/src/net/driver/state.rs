@@ -182,7 +182,7 @@ impl NetState {
         self.has_received(lost);
     }
 
-    /// As [`State::receive`], where a connection's bytes go to who waits to read of
+    /// As [`NetState::receive`], where a connection's bytes go to who waits to read of
     /// it if they may; gives how many. Of several stacks none does.
     pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
         if self.shard_io.is_some() {
@@ -272,7 +272,7 @@ impl NetState {
         woken | std::mem::take(&mut self.wakes)
     }
 
-    /// As [`State::settle`], in a call that settles once more at its end: that tells
+    /// As [`NetState::settle`], in a call that settles once more at its end: that tells
     /// whether who drives is to be woken.
     pub(crate) fn settle_within(&mut self, now_ns: u64) {
         self.wakes = self.settle(now_ns);

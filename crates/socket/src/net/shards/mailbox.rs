@@ -193,7 +193,7 @@ impl Mailbox {
         }
     }
 
-    /// As [`Post::has_room`]; else `who` is to be poked when there is.
+    /// As [`Mailbox::has_room`]; else `who` is to be poked when there is.
     pub(in crate::net) fn has_room_for(&self, who: usize, cost: usize) -> bool {
         if self.has_room(cost) {
             return true;

@@ -98,7 +98,7 @@ impl SocketInner {
         self.net.shard(self.shard)
     }
 
-    /// A call that ends at once: `act` gets the state and the time.
+    /// A call that ends at once: `try_once` gets the state and the time.
     pub(crate) fn call<T>(&self, act: impl FnOnce(&mut NetState, u64) -> T) -> T {
         let shared = self.shared();
         let mut state = shared.lock();
@@ -113,7 +113,7 @@ impl SocketInner {
         look(&mut self.shared().lock())
     }
 
-    /// A call that waits as the socket is set to: `act` is tried until it
+    /// A call that waits as the socket is set to: `try_once` is tried until it
     /// does not fail with [`Errno::AGAIN`].
     pub(crate) fn wait<T>(
         &self,
@@ -123,7 +123,7 @@ impl SocketInner {
         self.wait_for(side, Standard(act))
     }
 
-    /// As [`Core::wait`], until `deadline` at most.
+    /// As [`SocketInner::wait`], until `deadline` at most.
     pub(crate) fn wait_until<T>(
         &self,
         side: Interest,
@@ -133,7 +133,7 @@ impl SocketInner {
         self.run_operation(side, deadline, Standard(act))
     }
 
-    /// As [`Core::wait`].
+    /// As [`SocketInner::wait`].
     pub(crate) fn wait_for<T>(
         &self,
         side: Interest,
@@ -209,7 +209,7 @@ impl SocketInner {
         state
     }
 
-    /// As [`Core::wait`] for a task: it is woken when it is worth to try again.
+    /// As [`SocketInner::wait`] for a task: it is woken when it is worth to try again.
     pub(crate) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -328,7 +328,7 @@ impl SocketInner {
 }
 
 /// The calls by which sockets wait, which are the same for all: `core` is where
-/// a type keeps its [`Core`], then comes what its descriptor tells.
+/// a type keeps its [`SocketInner`], then comes what its descriptor tells.
 macro_rules! waits {
     ($type:ident, $core:tt, $ready:literal) => {
         impl $type {

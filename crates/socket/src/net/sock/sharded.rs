@@ -20,7 +20,7 @@ const BATCH_PER_SHARD: usize = 16;
 pub(crate) struct ShardedSocket {
     /// One for each stack.
     shards: Vec<SocketInner>,
-    /// Whose queue is looked at first, times [`ROW`], and how much was taken of it
+    /// Whose queue is looked at first, times [`BATCH_PER_SHARD`], and how much was taken of it
     /// in a row.
     next_shard: AtomicUsize,
     gate: Arc<EventCount>,
@@ -93,7 +93,7 @@ impl ShardedSocket {
         }
     }
 
-    /// As [`Parts::wait`] for a task: it is woken when it is worth to try
+    /// As [`ShardedSocket::wait`] for a task: it is woken when it is worth to try
     /// again.
     pub(crate) fn poll<T>(
         &self,
@@ -127,7 +127,7 @@ impl ShardedSocket {
         Poll::Pending
     }
 
-    /// Something was taken where the last [`Parts::poll`] or [`Parts::wait`] found
+    /// Something was taken where the last [`ShardedSocket::poll`] or [`ShardedSocket::wait`] found
     /// it: sooner or later it is another stack's turn.
     pub(crate) fn took(&self) {
         let next = self.next_shard.load(Relaxed) + 1;

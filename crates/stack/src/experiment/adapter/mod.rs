@@ -13,7 +13,7 @@
 //!
 //! The link is not measured: it is another in each case. Everything runs on
 //! one thread, one part after the other, so that no part waits for another.
-//! [`Ours`] is our stack, by [`Mode::Mux`](crate::iface::Mode) or
+//! [`WeirHost`] is our stack, by [`Mode::Mux`](crate::iface::Mode) or
 //! [`Mode::Opt`](crate::iface::Mode); whoever has another implements [`End`].
 
 mod weir_host;

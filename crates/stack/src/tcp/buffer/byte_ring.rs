@@ -88,7 +88,7 @@ impl ByteRing {
         out[start.len()..].copy_from_slice(rest);
     }
 
-    /// [`Ring::copy`], and the bytes' sum.
+    /// [`ByteRing::copy`], and the bytes' sum.
     #[inline]
     pub(in crate::tcp) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
         if out.is_empty() {
@@ -120,7 +120,7 @@ impl ByteRing {
         self.stage_split(bytes)
     }
 
-    /// [`Ring::stage`] of bytes for which there is no room in one piece.
+    /// [`ByteRing::stage`] of bytes for which there is no room in one piece.
     #[inline(never)]
     fn stage_split(&mut self, bytes: &[u8]) -> Sum {
         let end = self.len() + bytes.len();

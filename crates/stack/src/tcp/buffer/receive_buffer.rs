@@ -289,12 +289,12 @@ impl ReceiveBuffer {
     }
 
     /// Copies the next bytes, which are within the window and behind which
-    /// nothing waits; [`Receive::commit`] takes them.
+    /// nothing waits; [`ReceiveBuffer::commit`] takes them.
     pub(in crate::tcp) fn stage(&mut self, bytes: &[u8]) {
         self.buffer.write_behind(0, bytes);
     }
 
-    /// [`Receive::stage`], and the bytes' sum.
+    /// [`ReceiveBuffer::stage`], and the bytes' sum.
     #[inline]
     pub(in crate::tcp) fn stage_summed(&mut self, bytes: &[u8]) -> Sum {
         self.buffer.stage(bytes)

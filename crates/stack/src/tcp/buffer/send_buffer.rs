@@ -382,7 +382,7 @@ impl SendBuffer {
         }
     }
 
-    /// [`Send::ready`], of the `left` bytes of a record behind which others wait:
+    /// [`SendBuffer::sendable`], of the `left` bytes of a record behind which others wait:
     /// its last segment waits for nothing.
     fn sendable_record(&self, left: usize, most: usize, burst: usize) -> Sendable {
         let window = self.wnd.saturating_sub(self.nxt.since(self.una));

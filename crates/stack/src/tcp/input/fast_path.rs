@@ -441,7 +441,7 @@ impl Pcb {
         Some(true)
     }
 
-    /// [`Pcb::take_plain`] of a segment whose bytes, so many, are read where they are:
+    /// [`Pcb::take_predicted`] of a segment whose bytes, so many, are read where they are:
     /// the buffer is empty.
     fn advance_placed(
         &mut self,
