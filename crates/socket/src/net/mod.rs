@@ -27,7 +27,8 @@ pub use builder::Builder;
 pub use events::Events;
 
 pub(crate) use driver::state::{Id, NetState};
-pub(crate) use sock::inner::{Interest, Operation, SocketInner, waits};
+pub(crate) use sock::inner::{Operation, SocketInner, waits};
+pub(crate) use sock::readiness::Interest;
 pub(crate) use sock::sharded::ShardedSocket;
 
 use crate::link::Link;

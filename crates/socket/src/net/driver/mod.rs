@@ -4,7 +4,7 @@ pub(super) mod leader;
 pub(super) mod park;
 pub(super) mod state;
 
-use super::sock::inner::Interest;
+use super::sock::readiness::Interest;
 use leader::WakeVia;
 use park::Parker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

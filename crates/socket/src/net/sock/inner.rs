@@ -1,5 +1,6 @@
 //! What all sockets share: how they wait.
 
+use super::readiness::Interest;
 use crate::net::driver::StackDriver;
 use crate::net::{Id, Net, NetState};
 use rustix::io::Errno;
@@ -10,15 +11,6 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpId};
-
-/// What a call waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Interest {
-    Read,
-    Write,
-    /// That the peer has all that was written.
-    AllAcked,
-}
 
 /// What a call does as often as it takes.
 pub(crate) trait Operation<T> {

@@ -1,10 +1,18 @@
 //! Who waits for a socket: threads, tasks, and who polls its descriptor.
 
-use super::inner::Interest;
 use super::ready_fd::{ReadyFd, SharedReadyFd};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+    /// That the peer has all that was written.
+    AllAcked,
+}
 
 /// What can be done with a socket without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

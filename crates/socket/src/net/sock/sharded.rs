@@ -1,7 +1,8 @@
 //! One socket on all stacks of a net, a listener or one of UDP: each has a queue
 //! of its own, and what comes stays in the stack whose it is until it is taken.
 
-use super::inner::{Interest, SocketInner};
+use super::inner::SocketInner;
+use super::readiness::Interest;
 use super::ready_fd::SharedReadyFd;
 use crate::net::{Net, NetState};
 use rustix::io::Errno;
