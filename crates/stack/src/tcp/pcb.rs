@@ -57,6 +57,10 @@ pub(super) struct Timestamps {
     pub(super) recent_ns: u64,
 }
 
+/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
+/// half a second).
+pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
+
 /// The least segment that [`TcpConfig::mss_max`] can ask for, in bytes.
 const MSS_MIN: usize = 88;
 /// Bytes of a segment before anything is known of path and peer.

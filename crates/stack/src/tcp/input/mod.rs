@@ -8,7 +8,7 @@ pub(super) mod train;
 use super::TcpError;
 use super::buffer::receive_buffer::{Insertion, SHORT_RTT_NS};
 use super::info::{add, count};
-use super::pcb::{Pcb, QUICKACKS_MAX, State, Timestamps};
+use super::pcb::{DELAYED_ACK_NS, Pcb, QUICKACKS_MAX, State, Timestamps};
 use super::recovery::rtt::RTO_MIN_NS;
 use super::seq::Seq;
 use crate::deadline::{as_ns, from_ns};
@@ -39,10 +39,7 @@ pub(super) enum Effect {
     ReuseTimeWait,
 }
 
-/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
-/// half a second).
-pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
-/// The same of a FIN's, so that ours goes with it: who is told of the end mostly
+/// How long an acknowledgment of a FIN may wait, so that ours goes with it: who is told of the end mostly
 /// closes at once, and the peer waits no longer for who does not.
 const FIN_ACK_NS: u64 = 1_000_000;
 /// The least time between answers to segments that may be a stranger's, so

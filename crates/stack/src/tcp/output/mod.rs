@@ -4,8 +4,7 @@ pub(super) mod emit;
 
 use super::buffer::send_buffer::Sendable;
 use super::info::count;
-use super::input::DELAYED_ACK_NS;
-use super::pcb::{Pcb, State};
+use super::pcb::{DELAYED_ACK_NS, Pcb, State};
 use super::seq::Seq;
 use crate::iface::{Header, HeaderCache, Interface, Offload};
 use crate::stack::TxSink;
