@@ -39,8 +39,9 @@ pub(super) enum Effect {
     ReuseTimeWait,
 }
 
-/// How long an acknowledgment of a FIN may wait, so that ours goes with it: who is told of the end mostly
-/// closes at once, and the peer waits no longer for who does not.
+/// How long an acknowledgment of a FIN may wait, so that ours goes with it: an
+/// application that is told of the end mostly closes at once, and the peer waits no
+/// longer for one that does not.
 const FIN_ACK_NS: u64 = 1_000_000;
 /// The least time between answers to segments that may be a stranger's, so
 /// that two confused peers do not answer one another for ever (RFC 5961 §7).
