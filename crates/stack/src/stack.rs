@@ -364,7 +364,7 @@ impl Stack {
     /// Sets how many TCP connections may wait for nothing but their time to end,
     /// in TIME-WAIT or, when the application has closed them, for the peer's FIN
     /// ([`crate::tcp::TIME_WAIT_MAX`] until then). Beyond it those go that have waited
-    /// longest ([`Counters::waits_cut`]).
+    /// longest ([`Counters::time_wait_evicted`]).
     pub fn tcp_limit_time_wait(&mut self, now_ns: u64, count: usize) {
         self.tcp.limit_time_wait(now_ns, count);
     }

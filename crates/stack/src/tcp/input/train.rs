@@ -190,7 +190,7 @@ impl Pcb {
         is_plain && says_nothing && hears_nothing
     }
 
-    /// [`Pcb::take_plain`] of a frame that continues a train. Whatever else that
+    /// [`Pcb::take_predicted`] of a frame that continues a train. Whatever else that
     /// does, it has done with the segment before, which was as long and told the same:
     /// echoed are the timestamps of what is acknowledged next.
     #[inline(always)]
