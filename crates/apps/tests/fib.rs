@@ -21,7 +21,7 @@ impl<K: Key> Linear<K> {
             .retain(|route| (route.0, route.1) != (key.masked(len), len));
     }
 
-    fn look_up(&self, key: K) -> u32 {
+    fn lookup(&self, key: K) -> u32 {
         let matching = self
             .0
             .iter()
@@ -159,7 +159,7 @@ fn a_short_prefix_is_brought_in_step_by_step() {
 struct ByLength<K>(Vec<HashMap<K, u32>>);
 
 impl<K: Key + Hash> ByLength<K> {
-    fn look_up(&self, key: K) -> u32 {
+    fn lookup(&self, key: K) -> u32 {
         let mut longest_first = (0..=K::BITS).rev();
         let found = longest_first.find_map(|len| self.0[usize::from(len)].get(&key.masked(len)));
         found.copied().unwrap_or(0)
