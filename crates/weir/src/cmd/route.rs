@@ -125,14 +125,14 @@ pub(crate) struct Args {
 
     /// Have the kernel forward by itself between addresses that weir has
     /// forwarded between: on or off; then not every frame comes to weir
-    #[arg(long, value_name = "WHAT", default_value = "off")]
-    fast_path: OnOff,
+    #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
+    flow_cache: OnOff,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
     /// where the devices take them so (auto), the same and say where not (on),
     /// or never (off)
-    #[arg(long, value_name = "WHAT", default_value = "auto")]
-    bulk: TxBurstMode,
+    #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
+    tx_burst: TxBurstMode,
 
     /// Frames that may wait in each ring, a power of two; by default 16384 for
     /// two links, 4096 for eight
@@ -224,9 +224,9 @@ fn tap(args: &Args, links: usize) -> weir_tap::Config {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
-        tx_burst: args.bulk.is_tried(),
+        tx_burst: args.tx_burst.is_tried(),
         flow_cache: args
-            .fast_path
+            .flow_cache
             .is_on()
             .then(|| FlowCacheConfig::of(&[FastKind::Addresses])),
         ..weir_tap::Config::default()
@@ -322,7 +322,7 @@ impl StatsReporter<'_> {
         if self.began.is_none() {
             self.began = Some(now);
             self.life.ready();
-            introduce(view, self.args.bulk);
+            introduce(view, self.args.tx_burst);
         }
         self.life.beat();
         self.longest.warn(view.tap);
@@ -337,7 +337,7 @@ impl StatsReporter<'_> {
             && due(self.rendered, METRICS_INTERVAL)
         {
             self.rendered = Some(now);
-            metrics.show(Report::new(view, self.args.bulk).prometheus());
+            metrics.show(Report::new(view, self.args.tx_burst).prometheus());
         }
         let wanted = self.args.stats || self.json.is_some();
         if wanted
@@ -352,7 +352,7 @@ impl StatsReporter<'_> {
     }
 
     fn report_stats(&mut self, view: &Snapshot<'_>, now: Instant, last: bool) {
-        let report = Report::new(view, self.args.bulk);
+        let report = Report::new(view, self.args.tx_burst);
         if self.args.stats
             && let Some((at, before)) = &self.last_report
         {

@@ -279,7 +279,7 @@ fn killed_nothing_it_had_remembered_is_served() {
         "--stats-json",
         &json,
     ];
-    let remembering = [&options[..], &["--fast-path", "on"]].concat();
+    let remembering = [&options[..], &["--flow-cache", "on"]].concat();
     let bridge = net.bridge(&remembering).until("ready");
     assert!(net.pings());
     // On a busy machine it may be long until the first of them is through.

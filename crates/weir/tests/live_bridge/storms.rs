@@ -93,7 +93,7 @@ impl Storm {
         net.set_one_queue();
         let folder = Folder::new(&format!("{name}-{fast}"));
         let json = folder.path("stats.json");
-        let bridge = ["--hang-ms", "10000", "--fast-path", fast];
+        let bridge = ["--hang-ms", "10000", "--flow-cache", fast];
         let bridge = net.bridge(&[&bridge[..], &["--stats-json", &json]].concat());
         let came = [&net.a, &net.b].map(|host| Came {
             socket: host.capture().unwrap(),

@@ -98,8 +98,8 @@ pub(crate) struct Args {
 
     /// Have the kernel forward by itself between stations that are known: on or
     /// off; then not every frame comes to weir
-    #[arg(long, value_name = "WHAT", default_value = "off")]
-    fast_path: OnOff,
+    #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
+    flow_cache: OnOff,
 
     /// How frames get to the memory: auto, copy or zero-copy
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode)]
@@ -118,8 +118,8 @@ pub(crate) struct Args {
     /// In copy mode, send many frames at once without a socket buffer for each:
     /// where the devices take them so (auto), the same and say where not (on),
     /// or never (off)
-    #[arg(long, value_name = "WHAT", default_value = "auto")]
-    bulk: TxBurstMode,
+    #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
+    tx_burst: TxBurstMode,
 
     /// Have our own calls poll the devices, for so many microseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
@@ -217,7 +217,7 @@ fn bridge(
     if args.restore {
         bridge = bridge.restore();
     }
-    if args.fast_path.is_on() {
+    if args.flow_cache.is_on() {
         bridge = bridge.cache_verdicts(
             &[BridgeFlowKind::MacPair],
             FLOW_ENTRIES_MAX,
@@ -254,7 +254,7 @@ fn bridge(
                 && (written.elapsed() >= WRITE || stop.is_requested() || last.is_empty())
             {
                 written = Instant::now();
-                last = Report::of(tap, &switch.borrow(), second.get(), args.bulk);
+                last = Report::of(tap, &switch.borrow(), second.get(), args.tx_burst);
                 if let Some(file) = &mut json {
                     // What cannot be written now may be at the end.
                     let _ = file.write(&last);
@@ -319,7 +319,7 @@ fn configure(config: &mut Config, args: &Args) {
     *config = config.with_rings(args.ring, LINKS);
     config.spin = Duration::from_micros(args.spin_us);
     config.syscall_per_frame = args.calls_each;
-    config.tx_burst = args.bulk.is_tried();
+    config.tx_burst = args.tx_burst.is_tried();
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
@@ -329,7 +329,7 @@ fn introduce(args: &Args, tap: &Tap) {
     let modes: Vec<String> = links
         .filter_map(|(name, link)| {
             let (mode, hook) = tap.mode(link)?;
-            let bulk = TxBurstReport::of(tap, link, args.bulk);
+            let bulk = TxBurstReport::of(tap, link, args.tx_burst);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();

@@ -140,7 +140,7 @@ const ALL: [Candidate; 7] = [
     contestant(
         "weir bridge, cached",
         "(no cached verdicts)",
-        ("--dut", "weir bridge {a} {b} --fast-path on"),
+        ("--dut", "weir bridge {a} {b} --flow-cache on"),
         NONE,
         None,
     ),

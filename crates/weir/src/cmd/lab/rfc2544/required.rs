@@ -33,8 +33,11 @@ impl Kind {
             ["weir", "route", ..] => Path::Router,
             _ => return None,
         };
-        let is_fast = words.windows(2).any(|two| two == ["--fast-path", "on"])
-            || words.contains(&"--fast-path=on");
+        // `--fast-path` is the flag's name of before.
+        let is_fast = ["--flow-cache", "--fast-path"].iter().any(|flag| {
+            words.windows(2).any(|two| two == [*flag, "on"])
+                || words.contains(&format!("{flag}=on").as_str())
+        });
         Some(if is_fast {
             Kind::Fast(path)
         } else {
@@ -222,7 +225,7 @@ mod tests {
         );
         assert_eq!(bridge.rate(Baseline::XdpRedirect, Sink::Tc), Bar::None);
         assert_eq!(bridge.latency(Baseline::LinuxBridge), Bar::AtMost(1.5));
-        for line in ["--fast-path on", "--fast-path=on"] {
+        for line in ["--flow-cache on", "--flow-cache=on", "--fast-path on"] {
             let fast = Kind::of(&format!("weir bridge {{a}} {{b}} {line}")).unwrap();
             assert_eq!(
                 fast.rate(Baseline::LinuxBridge, Sink::Tc),
@@ -238,7 +241,7 @@ mod tests {
             );
             assert_eq!(fast.latency(Baseline::LinuxBridge), Bar::None);
         }
-        let router = Kind::of("weir route {a} {b} --fast-path off").unwrap();
+        let router = Kind::of("weir route {a} {b} --flow-cache off").unwrap();
         assert_eq!(
             router.rate(Baseline::LinuxRouting, Sink::Xdp),
             Bar::AtLeast(0.8)
