@@ -16,6 +16,10 @@ pub enum Mode {
     Only(CopyMode),
 }
 
+/// The limit for hangs where none is given: how long a frame may wait for a
+/// process that does not take it before the bypass takes over.
+pub const HANG_MAX_DEFAULT: Duration = Duration::from_millis(10);
+
 /// What a tap is to be: sizes, and what happens when its program fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -84,7 +88,7 @@ impl Default for Config {
             complete_checksums: None,
             syscall_per_frame: false,
             bypass: Bypass::Kernel,
-            hang_max: Some(Duration::from_millis(10)),
+            hang_max: Some(HANG_MAX_DEFAULT),
             flow_cache: None,
         };
         least.with_rings(Config::ring_for(LINKS), LINKS)

@@ -69,7 +69,7 @@ mod trust;
 mod wake;
 
 pub use bridge::{Bridge, BridgeFlowKind, Context, StopToken, Verdict, fdb, switch};
-pub use config::{Config, Mode};
+pub use config::{Config, HANG_MAX_DEFAULT, Mode};
 pub use error::TapError;
 pub use flow_cache::{
     FlowCache, FlowCacheConfig, FlowCacheStats, FlowEntry, InsertOutcome, LEASE, PATIENCE, Traffic,

@@ -34,7 +34,6 @@ pub(super) mod shared {
     pub(in crate::load) const BYTES: u32 = 80;
 }
 
-const KTIME_GET_NS: i32 = 5;
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 
@@ -100,7 +99,7 @@ pub(super) fn program(ways: &[(&Template, Output)]) -> Vec<Insn> {
     asm.bind(limit);
     asm.push(load(Reg::R1, shared::ENDED));
     asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), drop);
-    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(Insn::call(helper::KTIME_GET_NS));
     asm.push(store(shared::ENDED, Reg::R0));
     asm.bind(drop);
     asm.push(Insn::mov32(Reg::R0, XDP_DROP));
@@ -127,7 +126,7 @@ fn send(asm: &mut Asm, template: &Template, exit: Output, ways: u32) {
     asm.push(Insn::alu64(op::ADD, SENT, 1));
     asm.push(store(shared::SENT, SENT));
     if let Some(offset) = template.time_at {
-        asm.push(Insn::call(KTIME_GET_NS));
+        asm.push(Insn::call(helper::KTIME_GET_NS));
         asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R0));
     }
     leave(asm, exit);
@@ -158,7 +157,7 @@ fn begin(asm: &mut Asm) {
     let begun = asm.label();
     asm.push(load(Reg::R1, shared::BEGUN));
     asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), begun);
-    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(Insn::call(helper::KTIME_GET_NS));
     asm.push(store(shared::BEGUN, Reg::R0));
     asm.push(store(shared::START, Reg::R0));
     asm.bind(begun);
@@ -175,7 +174,7 @@ fn wait(asm: &mut Asm, drop: Label) {
     asm.push(Insn::alu64(op::SUB, Reg::R3, Reg::R1));
     asm.push(load(Reg::R1, shared::UNTIMED));
     asm.jump(Insn::jump64(op::JSET, Reg::R3, Reg::R1), due);
-    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(Insn::call(helper::KTIME_GET_NS));
     asm.push(load(Reg::R1, shared::START));
     // r2 = START + (SENT - FIRST) * INTERVAL / 2^16
     asm.push(Insn::mov64(Reg::R2, SENT));

@@ -120,7 +120,7 @@ impl Udp {
 }
 
 /// Offsets in an Ethernet frame of IPv4 without options and UDP.
-const IP: usize = 14;
+const IP: usize = weir_wire::ethernet::Repr::LEN;
 const IP_CHECKSUM: usize = IP + 10;
 const IP_SRC: usize = IP + 12;
 const IP_DST: usize = IP + 16;

@@ -17,7 +17,7 @@ use weir_wire::{EtherType, Protocol};
 const TAGS_MAX: usize = 2;
 
 /// Bytes of the Ethernet header.
-const ETHERNET: usize = 14;
+const ETHERNET: usize = weir_wire::ethernet::Repr::LEN;
 
 /// Where in the frame the checksum is, what it covers, and the sum of the
 /// pseudo-header.

@@ -120,7 +120,7 @@ pub(crate) struct Args {
 
     /// How long a frame may wait for a weir that does nothing, in
     /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     hang_ms: u64,
 
     /// Have the kernel forward by itself between addresses that weir has
