@@ -36,6 +36,7 @@ pub mod membership;
 pub mod nd;
 mod protocol;
 pub mod pup;
+pub mod rng;
 pub mod tcp;
 pub mod udp;
 
