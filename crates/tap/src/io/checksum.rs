@@ -86,7 +86,7 @@ type Found = (AddrPair, Protocol, usize, usize);
 
 fn v4(bytes: &[u8], ip: usize) -> Option<Found> {
     let header = bytes.get(ip..ip + 20)?;
-    let header_len = usize::from(header[0] & 15) * 4;
+    let header_len = weir_wire::ipv4::header_len(header);
     let total = usize::from(half(header, 2)?);
     let fragment = half(header, 6)? & 0x3fff;
     if header[0] >> 4 != 4 || header_len < 20 || total < header_len || fragment != 0 {

@@ -22,7 +22,7 @@ impl Router {
         mtu: usize,
     ) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
-        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let header_len = ipv4::header_len(packet);
         let (header, payload) = packet.split_at(header_len);
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
         // At least 8 bytes: a link takes 68 or more, and a header has 60 at most.

@@ -86,7 +86,7 @@ impl Router {
 
     fn read_options(&mut self, now_ns: u64, frame: &[u8]) -> Result<Options, Reason> {
         let packet = &frame[ETHERNET..];
-        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let header_len = ipv4::header_len(packet);
         if header_len == ipv4::Repr::LEN {
             return Ok(Options::default());
         }
@@ -131,7 +131,7 @@ impl Router {
         if total_len > mtu {
             return self.fragment(now_ns, hop, &frame[..len], mtu);
         }
-        if usize::from(frame[ETHERNET] & 0xf) * 4 == ipv4::Repr::LEN {
+        if ipv4::header_len(&frame[ETHERNET..]) == ipv4::Repr::LEN {
             self.note_cacheable(hop, link);
         }
         self.dispatch(now_ns, hop, dst.into(), frame, len)

@@ -115,7 +115,7 @@ pub(in crate::router::engine) fn fill(
         Some(IpAddr::V4(own)) => own,
         _ => Ipv4Addr::UNSPECIFIED,
     };
-    let header_len = usize::from(packet[0] & 0xf) * 4;
+    let header_len = ipv4::header_len(packet);
     let header = &mut packet[..header_len];
     if let Some(at) = options.record {
         let start = at + usize::from(header[at + 2]) - 1;

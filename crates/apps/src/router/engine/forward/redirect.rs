@@ -43,7 +43,7 @@ impl Router {
             Some(IpAddr::V4(own)) => own,
             _ => return,
         };
-        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let header_len = ipv4::header_len(packet);
         let kind = packet.get(header_len);
         let is_icmp = packet[9] == Protocol::ICMPV4.0;
         if src.is_unspecified()
