@@ -5,10 +5,10 @@
 //! fuzzers (their input). Any tape gives a verified program: an exhausted tape
 //! reads as zeros, and zeros choose the simplest thing everywhere.
 
-use weir_wire::rng::SplitMix64;
 use weir_filter::ir::{
     BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value, Width,
 };
+use weir_wire::rng::SplitMix64;
 
 /// Blocks in a generated program, at most.
 pub const BLOCKS_MAX: usize = 24;

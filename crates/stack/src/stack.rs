@@ -1,6 +1,7 @@
 //! The whole stack of one host.
 
 mod datagrams;
+mod fastopen;
 mod placement;
 
 use crate::iface::unreachable_report;
@@ -11,9 +12,7 @@ use crate::iface::{
 use crate::ingress::Ingress;
 use crate::links::{Interfaces, Link, NullTx, SingleTx, TxSinks};
 use crate::pcb::ChunkSource;
-use crate::tcp::{
-    FastOpenServer, Listen, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
-};
+use crate::tcp::{Listen, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions};
 use crate::udp;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::ethernet;
@@ -455,50 +454,6 @@ impl Stack {
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
         self.tcp.connect(now_ns, &self.interfaces, local, remote)
-    }
-
-    /// Opens a connection whose SYN carries the first of `bytes` (RFC 7413), if
-    /// the server has given us a cookie before; otherwise it asks for one.
-    /// Gives how many bytes went along: the rest is for [`Stack::tcp_write`].
-    ///
-    /// They may come twice: send what may be asked twice. `without_cookie` is
-    /// for servers that take bytes without.
-    ///
-    /// # Errors
-    /// As [`Stack::tcp_connect`].
-    pub fn tcp_connect_fast(
-        &mut self,
-        now_ns: u64,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        bytes: &[u8],
-        without_cookie: bool,
-    ) -> Result<(TcpId, usize), TcpError> {
-        let ends = (local, remote);
-        self.tcp
-            .connect_fast(now_ns, &self.interfaces, ends, bytes, without_cookie)
-    }
-
-    /// Whether a server has given us a cookie for [`Stack::tcp_connect_fast`].
-    pub fn tcp_has_cookie(&self, server: IpAddr) -> bool {
-        self.tcp.has_cookie(server)
-    }
-
-    /// Forgets the cookies of servers.
-    pub fn tcp_clear_tfo_cookies(&mut self) {
-        self.tcp.clear_tfo_cookies();
-    }
-
-    /// Lets connections to a listener begin with bytes (RFC 7413), or not.
-    ///
-    /// # Errors
-    /// If the listener is closed.
-    pub fn tcp_set_fast_open(
-        &mut self,
-        listener: ListenerId,
-        server: Option<FastOpenServer>,
-    ) -> Result<(), TcpError> {
-        self.tcp.set_fast_open(listener, server)
     }
 
     /// Writes bytes to be sent; gives how many there was room for.

@@ -23,8 +23,8 @@ use super::liveness::{LOCK_WORD, THREADS};
 use super::shared_page::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
 use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
 use crate::xdp::abi::{
-    DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, RX_QUEUE,
-    XDP_ADJUST_META, XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
+    DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, RX_QUEUE, XDP_ADJUST_META,
+    XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
 };
 use crate::xdp::flow_cache::{Fast, Spec, program as fast};
 use crate::xdp::host_filter::HostFilter;
