@@ -5,11 +5,11 @@
 use libfuzzer_sys::fuzz_target;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
-use weir_broker::protocol::{Request, Said, decode, encode};
+use weir_broker::protocol::{Request, ServerMessage, decode, encode};
 
 fuzz_target!(|data: &[u8]| {
     same::<Request>(data);
-    same::<Said>(data);
+    same::<ServerMessage>(data);
 });
 
 fn same<T: DeserializeOwned + Serialize + PartialEq + Debug>(data: &[u8]) {

@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     // Few bindings run directly unless told not to.
     let mut plan = match tape.below(4) {
         0 => Plan::new(seed),
-        _ => Plan::tabled(seed),
+        _ => Plan::indexed_only(seed),
     };
     let mut reference = Reference(Vec::new());
     let mut verdict = Verdict::new();
@@ -48,8 +48,8 @@ fn binding(tape: &mut Tape) -> Binding {
         1 => {
             // Two of each shape, so that tables get several entries.
             let seed = u64::from(tape.byte() & 1);
-            let shapes = weir_lab::rules::shapes(seed, weir_lab::rules::SHAPES);
-            let text = &shapes[tape.below(shapes.len())];
+            let forms = weir_lab::rules::mixed_forms(seed, weir_lab::rules::FORMS);
+            let text = &forms[tape.below(forms.len())];
             let program = compile(text, &Context::new(LinkType::EN10MB));
             binding.filter = Filter::new(program.expect("every shape compiles"));
         }

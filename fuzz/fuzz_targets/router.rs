@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use weir_apps::router::engine::Router;
-use weir_apps::router::engine::config::{Config, Facts};
+use weir_apps::router::engine::config::{Config, InterfaceInfo};
 use weir_wire::ethernet::Address;
 
 fuzz_target!(|data: &[u8]| {
@@ -13,12 +13,12 @@ fuzz_target!(|data: &[u8]| {
     let Ok(config) = Config::parse(text, &[]) else {
         return;
     };
-    let facts = Facts {
+    let info = InterfaceInfo {
         hardware: Address([2, 0, 0, 0, 0, 1]),
         mtu: 1500,
         addresses: Vec::new(),
     };
-    let Ok((settings, _)) = config.settings(&vec![facts; config.links.len()]) else {
+    let Ok((settings, _)) = config.settings(&vec![info; config.links.len()]) else {
         return;
     };
     if let Err(error) = Router::new(&settings, 1) {

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use weir_apps::router::engine::fib::{Fib, Key};
-use weir_apps::router::engine::{LinkSettings, Origin, Router, Settings, Target};
+use weir_apps::router::engine::{LinkSettings, Origin, Router, RouterConfig, Target};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_lab::rng::Rng;
 use weir_stack::Prefix;
@@ -72,8 +72,8 @@ where
     for (number, (key, len)) in routes.iter().enumerate() {
         fib.insert(*key, *len, 1 + (number % 200) as u32);
     }
-    while !fib.is_settled() {
-        fib.work(1 << 16);
+    while !fib.is_up_to_date() {
+        fib.rebuild_some(1 << 16);
     }
     fib
 }
@@ -139,7 +139,7 @@ fn look_ups(c: &mut Criterion) {
         group.bench_function(format!("v4 {count} dependent"), |b| {
             let run = || {
                 keys.iter()
-                    .fold(0, |last, key| fib.look_up(key ^ (last >> 31)))
+                    .fold(0, |last, key| fib.lookup(key ^ (last >> 31)))
             };
             in_turn = least(b, run).min(in_turn);
         });
@@ -167,7 +167,7 @@ where
 {
     let mut values = [0; BATCH];
     keys.chunks(BATCH).fold(0, |sum, keys| {
-        fib.look_up_batch(keys, &mut values);
+        fib.lookup_batch(keys, &mut values);
         sum ^ values[0]
     })
 }
@@ -249,7 +249,7 @@ fn router(routes: &[(u32, u8)]) -> Router {
         addresses: vec![Prefix::new(Ipv4Addr::new(240, number, 0, 1).into(), 16).unwrap()],
     };
     let hop = |number: u32| Ipv4Addr::from_bits(0xf001_0100 + number);
-    let settings = Settings {
+    let settings = RouterConfig {
         links: vec![link(0), link(1)],
         neighbours: (0..200)
             .map(|number| {
@@ -260,7 +260,7 @@ fn router(routes: &[(u32, u8)]) -> Router {
                 )
             })
             .collect(),
-        ..Settings::default()
+        ..RouterConfig::default()
     };
     let mut router = Router::new(&settings, 1).unwrap();
     for (number, (key, len)) in routes.iter().enumerate() {
@@ -271,7 +271,7 @@ fn router(routes: &[(u32, u8)]) -> Router {
             .insert(prefix, Origin::Configured, target)
             .unwrap();
     }
-    while router.routes_mut().work() {}
+    while router.routes_mut().rebuild_some() {}
     router
 }
 

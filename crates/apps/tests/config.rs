@@ -1,19 +1,19 @@
 //! `router.toml`: what is taken, and what is said of what is not.
 
 use std::net::IpAddr;
-use weir_apps::router::engine::config::{Config, Facts};
+use weir_apps::router::engine::config::{Config, InterfaceInfo};
 use weir_apps::router::engine::{Hop, Router, Target};
 use weir_lab::rng::Rng;
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> InterfaceInfo {
+    InterfaceInfo {
         hardware: "02:00:00:00:00:01".parse().unwrap(),
         mtu: 1500,
         addresses: vec!["10.1.0.1/24".parse().unwrap()],
     }
 }
 
-fn read(text: &str) -> Result<weir_apps::router::engine::config::Made, String> {
+fn read(text: &str) -> Result<weir_apps::router::engine::config::Instantiated, String> {
     let config = Config::parse(text, &[]).map_err(|error| error.to_string())?;
     let interfaces = vec![facts(); config.links.len()];
     config

@@ -13,11 +13,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_apps::router;
 use weir_apps::router::engine::config::Config;
-use weir_lab::net::{Device, Host, Line, Offloads};
+use weir_lab::net::{Device, Host, Linear, Offloads};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_tap::{FastConfig, FastCounts, FastKind};
+use weir_tap::{FastKind, FlowCacheConfig, FlowCacheStats};
 use weir_wire::{EtherType, checksum, ethernet};
 
 /// `a ── left │ r │ right ── b`.
@@ -26,12 +26,12 @@ struct Net {
     b: Device,
     r: Host,
     links: [Device; 2],
-    _line: Line,
+    _line: Linear,
 }
 
 impl Net {
     fn new() -> Net {
-        let line = Line::new(Offloads::OFF).unwrap();
+        let line = Linear::new(Offloads::OFF).unwrap();
         for device in [&line.eth_a, &line.left, &line.right, &line.eth_b] {
             // Only so does a veth take redirected frames, and once it is up.
             let offloads = Offloads {
@@ -88,14 +88,14 @@ impl Net {
             let tap = weir_tap::Config {
                 hang_max: Some(Duration::from_secs(10)),
                 complete_checksums: Some(false),
-                fast: is_fast.then(|| FastConfig::of(&[FastKind::Addresses])),
+                flow_cache: is_fast.then(|| FlowCacheConfig::of(&[FastKind::Addresses])),
                 ..weir_tap::Config::default()
             };
-            let mut counts = FastCounts::default();
+            let mut counts = FlowCacheStats::default();
             let ran = router::run(&config, tap, false, Vec::new(), |view| {
                 counts = view
                     .tap
-                    .fast_counts()
+                    .flow_cache_stats()
                     .map(|fast| fast.counts())
                     .unwrap_or_default();
                 let _ = ready.send(());
@@ -114,11 +114,11 @@ impl Net {
 
 struct Running {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<FastCounts>,
+    thread: JoinHandle<FlowCacheStats>,
 }
 
 impl Running {
-    fn end(self) -> FastCounts {
+    fn end(self) -> FlowCacheStats {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
@@ -233,11 +233,11 @@ fn the_same_leaves_with_cached_verdicts_as_without() {
         let out = through(&net, &frames);
         (out, running.end())
     });
-    assert_eq!(without.1.carried.frames, 0);
+    assert_eq!(without.1.traffic.frames, 0);
     println!("{} of 1,500 leave, {:?}", without.0.len(), with.1);
     let first = with.0.iter().zip(&without.0).position(|(a, b)| a != b);
     assert_eq!(first.map(|at| (&with.0[at], &without.0[at])), None);
     assert_eq!(with.0.len(), without.0.len());
-    assert!(with.1.carried.frames > 300, "{:?}", with.1);
+    assert!(with.1.traffic.frames > 300, "{:?}", with.1);
     assert!(without.0.len() > 500);
 }

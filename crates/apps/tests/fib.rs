@@ -21,7 +21,7 @@ impl<K: Key> Linear<K> {
             .retain(|route| (route.0, route.1) != (key.masked(len), len));
     }
 
-    fn look_up(&self, key: K) -> u32 {
+    fn lookup(&self, key: K) -> u32 {
         let matching = self
             .0
             .iter()
@@ -62,11 +62,11 @@ macro_rules! check {
                     linear.remove(key, len);
                 }
             }
-            fib.work(work);
+            fib.rebuild_some(work);
             prop_assert_eq!(fib.len(), linear.0.len());
         }
-        while !fib.is_settled() {
-            fib.work(4096);
+        while !fib.is_up_to_date() {
+            fib.rebuild_some(4096);
         }
         // Where prefixes begin and end, and anywhere.
         let edges = linear.0.iter().flat_map(|(key, len, _)| {
@@ -75,10 +75,10 @@ macro_rules! check {
         });
         let keys: Vec<$type> = edges.chain($keys).collect();
         let mut found = vec![0; keys.len()];
-        fib.look_up_batch(&keys, &mut found);
+        fib.lookup_batch(&keys, &mut found);
         for (key, found) in keys.iter().zip(found) {
-            let expected = linear.look_up(*key);
-            prop_assert_eq!(fib.look_up(*key), expected, "{:x}", key);
+            let expected = linear.lookup(*key);
+            prop_assert_eq!(fib.lookup(*key), expected, "{:x}", key);
             prop_assert_eq!(found, expected, "{:x} in a batch", key);
         }
     }};
@@ -126,11 +126,11 @@ fn what_is_removed_leaves_nothing_behind() {
         for (key, len) in routes() {
             fib.remove(key, len);
         }
-        while !fib.is_settled() {
-            fib.work(u32::MAX);
+        while !fib.is_up_to_date() {
+            fib.rebuild_some(u32::MAX);
         }
         assert!(fib.is_empty());
-        assert!((0..1000u32).all(|n| fib.look_up(n.wrapping_mul(0x0123_4567)) == 0));
+        assert!((0..1000u32).all(|n| fib.lookup(n.wrapping_mul(0x0123_4567)) == 0));
         // What the first turn took is enough for the later ones.
         assert!(
             turn == 0 || fib.bytes() <= grown + grown / 8,
@@ -146,20 +146,20 @@ fn a_short_prefix_is_brought_in_step_by_step() {
     let mut fib = Fib::<u32>::default();
     fib.insert(0x0a00_0000, 24, 7);
     fib.insert(0, 4, 9);
-    assert!(!fib.is_settled());
-    assert_eq!(fib.look_up(0x0a00_0001), 7, "what is there goes on");
-    fib.work(1 << 14);
-    assert!(fib.is_settled());
-    assert_eq!((fib.look_up(0x0a00_0001), fib.look_up(0x0b00_0001)), (7, 9));
+    assert!(!fib.is_up_to_date());
+    assert_eq!(fib.lookup(0x0a00_0001), 7, "what is there goes on");
+    fib.rebuild_some(1 << 14);
+    assert!(fib.is_up_to_date());
+    assert_eq!((fib.lookup(0x0a00_0001), fib.lookup(0x0b00_0001)), (7, 9));
     fib.insert(0, 0, 3);
-    assert_eq!(fib.look_up(0xf000_0000), 3, "the default is there at once");
+    assert_eq!(fib.lookup(0xf000_0000), 3, "the default is there at once");
 }
 
 /// The oracle of a large table: of each length, its prefixes.
 struct ByLength<K>(Vec<HashMap<K, u32>>);
 
 impl<K: Key + Hash> ByLength<K> {
-    fn look_up(&self, key: K) -> u32 {
+    fn lookup(&self, key: K) -> u32 {
         let mut longest_first = (0..=K::BITS).rev();
         let found = longest_first.find_map(|len| self.0[usize::from(len)].get(&key.masked(len)));
         found.copied().unwrap_or(0)
@@ -194,8 +194,8 @@ fn full<K: Key + Hash>(
         fib.remove(*key, *len);
         model.0[usize::from(*len)].remove(&key.masked(*len));
     }
-    while !fib.is_settled() {
-        fib.work(u32::MAX);
+    while !fib.is_up_to_date() {
+        fib.rebuild_some(u32::MAX);
     }
     assert_eq!(fib.len(), model.0.iter().map(HashMap::len).sum::<usize>());
     let anywhere = (0..SAMPLE).map(|_| any(&mut rng)).collect::<Vec<K>>();
@@ -205,10 +205,10 @@ fn full<K: Key + Hash>(
         .chain(anywhere)
         .collect();
     let mut found = vec![0; keys.len()];
-    fib.look_up_batch(&keys, &mut found);
+    fib.lookup_batch(&keys, &mut found);
     for (key, found) in keys.iter().zip(found) {
-        let expected = model.look_up(*key);
-        assert_eq!((found, fib.look_up(*key)), (expected, expected), "{key:x?}");
+        let expected = model.lookup(*key);
+        assert_eq!((found, fib.lookup(*key)), (expected, expected), "{key:x?}");
     }
 }
 

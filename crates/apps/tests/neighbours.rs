@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::net::Ipv4Addr;
-use weir_apps::router::engine::{Reason, Verdict, WAITING_ALL_MAX};
+use weir_apps::router::engine::{Reason, UNRESOLVED_ALL_MAX, Verdict};
 use weir_wire::EtherType;
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::Address;
@@ -17,7 +17,7 @@ fn a_neighbour_is_asked_for_and_what_waits_is_sent_or_given_up() {
     let unknown = Ipv4Addr::new(198, 51, 100, 77);
     let mut asks = 0;
     // Half of all that may wait, where nobody else does.
-    const WAITING: usize = WAITING_ALL_MAX / 2;
+    const WAITING: usize = UNRESOLVED_ALL_MAX / 2;
     for number in 0..WAITING + 3 {
         let sent = udp_v4(PEER_V4[0], unknown, 64, number % 1000, true);
         let given = give(&mut router, 0, 0, sent);
@@ -68,20 +68,23 @@ fn a_silent_neighbour_leaves_room_for_others() {
             give(router, 0, 0, udp_v4(PEER_V4[0], host(to), 64, 10, true));
         }
     };
-    send(&mut router, 70, 2 * WAITING_ALL_MAX);
+    send(&mut router, 70, 2 * UNRESOLVED_ALL_MAX);
     // And to a hundred more: the newest for each waits in any case.
     let others = 100..200;
     for other in others.clone() {
         send(&mut router, other, 10);
     }
-    send(&mut router, 70, 2 * WAITING_ALL_MAX);
+    send(&mut router, 70, 2 * UNRESOLVED_ALL_MAX);
     let mut sent = 0;
     for other in others {
         sent += give(&mut router, 1, 1, answer(host(other))).own.len();
     }
     assert_eq!(sent, 1000, "none of theirs was lost");
     let greedy = give(&mut router, 1, 1, answer(host(70))).own.len();
-    assert!((1000..=WAITING_ALL_MAX / 2).contains(&greedy), "{greedy}");
+    assert!(
+        (1000..=UNRESOLVED_ALL_MAX / 2).contains(&greedy),
+        "{greedy}"
+    );
 }
 
 /// Those that came first had half of all, a quarter, …, and the twelfth one frame.
@@ -93,17 +96,17 @@ fn silent_neighbours_come_to_equal_shares() {
         give(router, 0, 0, udp_v4(PEER_V4[0], to, 64, 10, true));
     };
     for host in hosts.clone() {
-        (0..WAITING_ALL_MAX).for_each(|_| send(&mut router, host));
+        (0..UNRESOLVED_ALL_MAX).for_each(|_| send(&mut router, host));
     }
     // Each as much again, by turns.
-    for _ in 0..WAITING_ALL_MAX {
+    for _ in 0..UNRESOLVED_ALL_MAX {
         hosts.clone().for_each(|host| send(&mut router, host));
     }
     let waited: Vec<usize> = hosts
         .map(|host| give(&mut router, 1, 1, answer(host)).own.len())
         .collect();
     // One share is left for who comes next.
-    let share = WAITING_ALL_MAX / (waited.len() + 1);
+    let share = UNRESOLVED_ALL_MAX / (waited.len() + 1);
     let near = |count: &usize| (share * 9 / 10..=share * 11 / 10).contains(count);
     assert!(waited.iter().all(near), "{share}: {waited:?}");
 }
@@ -124,13 +127,13 @@ fn what_the_router_itself_sends_on_is_not_overtaken() {
     let (mut verdicts, mut told, mut next) = (Vec::new(), answer(unknown), packet(4));
     router.process(1, 1, &mut [&mut told[..]], &mut verdicts);
     router.process(1, 0, &mut [&mut next[..]], &mut verdicts);
-    assert_eq!((verdicts[0], router.alike()), (Verdict::Done, 0));
+    assert_eq!((verdicts[0], router.cacheable()), (Verdict::Done, 0));
     let own = own(&mut router);
     assert_eq!(bytes(&own), [1, 2, 3, 4]);
     assert!(own[3].1 == next && own[3].1[..6] == NEIGHBOUR.0);
     let after = give(&mut router, 1, 0, packet(5));
     assert!(matches!(after.verdict, Verdict::Forward { link: 1, .. }));
-    assert_eq!(router.alike(), 1);
+    assert_eq!(router.cacheable(), 1);
     // In pieces, and one behind it in the same batch; and elsewhere none waits.
     let [mut long, mut short] = [packet(1450), packet(6)];
     let mut back = udp_v4(PEER_V4[0], PEER_V4[0], 64, 7, false);
@@ -155,7 +158,7 @@ fn nothing_is_slept_through_that_waits_to_be_taken() {
     router.process(1, 1, &mut [&mut told[..]], &mut Vec::new());
     for _ in 0..3 {
         assert_eq!(router.next_ns(), Some(0));
-        assert!(router.next_own().is_some());
+        assert!(router.next_output().is_some());
     }
     assert_ne!(router.next_ns(), Some(0));
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
-use weir_apps::router::engine::{LinkSettings, Origin, Router, Settings, Target, Verdict};
+use weir_apps::router::engine::{LinkSettings, Origin, Router, RouterConfig, Target, Verdict};
 use weir_lab::net::{Host, Lab};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
@@ -160,7 +160,7 @@ fn ours(macs: [Address; 2]) -> Router {
         mtu: MTU[number],
         addresses: NETS[number].map(|text| text.parse().unwrap()).to_vec(),
     });
-    let settings = Settings {
+    let settings = RouterConfig {
         links: links.collect(),
         neighbours: (0..2)
             .flat_map(|link| PEERS[link].map(|ip| (link as u16, ip.parse().unwrap(), PEER[link])))
@@ -168,7 +168,7 @@ fn ours(macs: [Address; 2]) -> Router {
         icmp_per_second: u32::MAX,
         icmp_burst: u32::MAX,
         redirects: false,
-        ..Settings::default()
+        ..RouterConfig::default()
     };
     let mut router = Router::new(&settings, 1).unwrap();
     let via = |link: usize, family: usize| {
@@ -190,7 +190,7 @@ fn ours(macs: [Address; 2]) -> Router {
             .insert(prefix.parse().unwrap(), Origin::Configured, target)
             .unwrap();
     }
-    while router.routes_mut().work() {}
+    while router.routes_mut().rebuild_some() {}
     router
 }
 
@@ -202,7 +202,9 @@ fn route(router: &mut Router, link: usize, frame: &[u8]) -> Out {
     if let Verdict::Forward { link, len } = verdicts[0] {
         out.push((usize::from(link), bytes[..len].to_vec()));
     }
-    out.extend(std::iter::from_fn(|| router.next_own()).map(|(link, frame)| (link.into(), frame)));
+    out.extend(
+        std::iter::from_fn(|| router.next_output()).map(|(link, frame)| (link.into(), frame)),
+    );
     out
 }
 

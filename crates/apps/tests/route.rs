@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use std::net::Ipv4Addr;
 use weir_apps::router::engine::{
-    HEARD_BURST, HEARD_PER_SECOND, Heard, Hop, Origin, QUEUE_MAX, Reason, Settings, Target, Verdict,
+    Hop, NeighbourUpdate, Origin, QUEUE_MAX, Reason, RouterConfig, Target, UPDATE_BURST,
+    UPDATES_PER_SECOND, Verdict,
 };
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
@@ -342,7 +343,7 @@ fn configured_routes_come_before_learned_ones_and_low_metrics_first() {
     let prefix = "203.0.113.0/24".parse().unwrap();
     let routes = router.routes_mut();
     let through = |link| Target::to(link, Some(PEER_V4[usize::from(link)].into()));
-    let look = |routes: &weir_apps::router::engine::Routes| routes.look_up(FAR.into()).cloned();
+    let look = |routes: &weir_apps::router::engine::Routes| routes.lookup(FAR.into()).cloned();
     routes
         .insert(prefix, Origin::Learned(20), through(0))
         .unwrap();
@@ -363,7 +364,7 @@ fn configured_routes_come_before_learned_ones_and_low_metrics_first() {
 
 #[test]
 fn a_flow_keeps_to_one_of_several_hops_whose_link_is_up() {
-    let mut router = router(&Settings {
+    let mut router = router(&RouterConfig {
         redirects: false,
         ..settings()
     });
@@ -419,7 +420,7 @@ fn a_host_on_the_same_link_is_redirected() {
 
 #[test]
 fn errors_are_never_about_errors_and_bounded() {
-    let mut router = router(&Settings {
+    let mut router = router(&RouterConfig {
         icmp_per_second: 10,
         icmp_burst: 4,
         ..settings()
@@ -448,7 +449,7 @@ fn errors_are_never_about_errors_and_bounded() {
 #[test]
 fn storms_fill_no_table_beyond_its_limit() {
     let max = 64;
-    let mut router = router(&Settings {
+    let mut router = router(&RouterConfig {
         neighbours_max: max,
         ..settings()
     });
@@ -484,7 +485,7 @@ fn storms_fill_no_table_beyond_its_limit() {
 
 #[test]
 fn the_own_queue_is_bounded() {
-    let mut router = router(&Settings {
+    let mut router = router(&RouterConfig {
         icmp_per_second: u32::MAX,
         icmp_burst: 1 << 20,
         ..settings()
@@ -544,7 +545,7 @@ fn pieces_leave_room_for_others() {
 
 #[test]
 fn a_loop_ends_by_the_hops_left() {
-    let mut router = router(&Settings {
+    let mut router = router(&RouterConfig {
         redirects: false,
         ..settings()
     });
@@ -610,7 +611,7 @@ fn words() -> [Vec<u8>; 2] {
 
 #[test]
 fn a_host_beside_the_router_hears_its_neighbours() {
-    let mut host = router(&Settings {
+    let mut host = router(&RouterConfig {
         host: true,
         ..settings()
     });
@@ -622,7 +623,7 @@ fn a_host_beside_the_router_hears_its_neighbours() {
         // Nobody but the host has asked.
         let given = give(&mut host, 0, 0, word.clone());
         assert_eq!((given.verdict, given.own.len()), (Verdict::Done, 0));
-        let heard = Heard {
+        let heard = NeighbourUpdate {
             link: 0,
             address: address.parse().unwrap(),
             hardware: PEER[1],
@@ -631,10 +632,13 @@ fn a_host_beside_the_router_hears_its_neighbours() {
             router: !replaces,
         };
         assert_eq!(host.next_ns(), Some(0), "it is to be told at once");
-        assert_eq!((host.next_heard(), host.next_heard()), (Some(heard), None));
+        assert_eq!(
+            (host.next_neighbour_update(), host.next_neighbour_update()),
+            (Some(heard), None)
+        );
         assert_ne!(host.next_ns(), Some(0));
         give(&mut alone, 0, 0, word);
-        assert_eq!(alone.next_heard(), None);
+        assert_eq!(alone.next_neighbour_update(), None);
     }
     assert_eq!(host.counters().dropped(Reason::NeighbourRefused), 0);
     assert_eq!(alone.counters().dropped(Reason::NeighbourRefused), 2);
@@ -642,22 +646,22 @@ fn a_host_beside_the_router_hears_its_neighbours() {
 
 #[test]
 fn a_host_hears_no_more_than_it_can_bear() {
-    let mut router = router(&Settings {
+    let mut router = router(&RouterConfig {
         host: true,
         ..settings()
     });
     let [word, _] = words();
-    for _ in 0..10 * HEARD_BURST {
+    for _ in 0..10 * UPDATE_BURST {
         give(&mut router, 0, 0, word.clone());
     }
-    let heard = std::iter::from_fn(|| router.next_heard()).count();
-    assert_eq!(heard, HEARD_BURST as usize);
+    let heard = std::iter::from_fn(|| router.next_neighbour_update()).count();
+    assert_eq!(heard, UPDATE_BURST as usize);
     let second = 1_000_000_000;
     let mut heard = 0;
     for at in 0..10_000 {
         give(&mut router, second + at * 100_000, 0, word.clone());
-        heard += usize::from(router.next_heard().is_some());
+        heard += usize::from(router.next_neighbour_update().is_some());
     }
-    let most = (HEARD_PER_SECOND + HEARD_BURST) as usize;
+    let most = (UPDATES_PER_SECOND + UPDATE_BURST) as usize;
     assert!((most - 1..=most).contains(&heard), "{heard}");
 }

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::engine::kernel::KernelBackend;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
-use weir_broker::runtime_dir::Keep;
+use weir_broker::runtime_dir::RuntimeDir;
 use weir_broker::{Builder, Bytes, Port, Timeout};
 use weir_lab::affinity::set_realtime;
 use weir_lab::load::{Generator, Rate, Udp};
@@ -94,12 +94,12 @@ fn measure(results: &Recorder) -> Result<(), Failed> {
         let broker = scope.spawn(move || -> Result<(), Failed> {
             host.enter()?;
             set_realtime(None, true)?;
-            let keep = Keep::open(folder)?;
-            let fabric = KernelFabric::open()?.pinned(&keep);
+            let keep = RuntimeDir::open(folder)?;
+            let fabric = KernelBackend::open()?.pinned(&keep);
             let policy = Policy::parse(POLICY, &Accounts::default())?;
             let listener = Listener::bind(socket)?;
             let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default())?;
-            daemon.keep(keep)?;
+            daemon.persist_in(keep)?;
             ready.send(())?;
             Ok(daemon.run(stopped.as_fd())?)
         });
@@ -137,7 +137,7 @@ fn measure(results: &Recorder) -> Result<(), Failed> {
         result
     });
     let _ = std::fs::remove_file(&socket);
-    net.b.run(|| Keep::clean(&folder))?;
+    net.b.run(|| RuntimeDir::clean(&folder))?;
     std::fs::remove_dir(&folder)?;
     result
 }

@@ -21,7 +21,7 @@ pub fn is_path(name: &str) -> bool {
 
 /// An interface's facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub struct InterfaceInfo {
     /// Its name.
     pub name: String,
     /// Its number.
@@ -49,7 +49,7 @@ pub struct Facts {
     pub dropped: u64,
 }
 
-impl Facts {
+impl InterfaceInfo {
     /// The mask of its first IPv4 network.
     pub fn netmask(&self) -> Option<Ipv4Addr> {
         let v4 = |(address, len): &(IpAddr, u8)| address.is_ipv4().then_some(*len);
@@ -61,8 +61,8 @@ impl Facts {
     /// These, but with what [`events_since`](Self::events_since) tells of as
     /// it was: so that it is still told.
     #[must_use]
-    pub fn as_told(self, before: &Facts) -> Facts {
-        Facts {
+    pub fn as_reported(self, before: &InterfaceInfo) -> InterfaceInfo {
+        InterfaceInfo {
             name: before.name.clone(),
             mtu: before.mtu,
             is_up: before.is_up,
@@ -72,7 +72,7 @@ impl Facts {
     }
 
     /// What has happened since `before`.
-    pub fn events_since(&self, before: &Facts) -> Vec<Event> {
+    pub fn events_since(&self, before: &InterfaceInfo) -> Vec<Event> {
         let mut events = Vec::new();
         if self.name != before.name {
             let name = self.name.clone();
@@ -81,7 +81,7 @@ impl Facts {
         if self.mtu != before.mtu {
             events.push(Event::Mtu { mtu: self.mtu });
         }
-        let works = |facts: &Facts| facts.is_up && facts.is_running;
+        let works = |facts: &InterfaceInfo| facts.is_up && facts.is_running;
         match (works(before), works(self)) {
             (false, true) => events.push(Event::Up),
             (true, false) => events.push(Event::Down),
@@ -101,16 +101,16 @@ pub struct UnknownLinkType {
     pub name: String,
 }
 
-impl TryFrom<Interface> for Facts {
+impl TryFrom<Interface> for InterfaceInfo {
     type Error = UnknownLinkType;
 
-    fn try_from(interface: Interface) -> Result<Facts, UnknownLinkType> {
+    fn try_from(interface: Interface) -> Result<InterfaceInfo, UnknownLinkType> {
         let Some(linktype) = interface.linktype else {
             let name = interface.name;
             return Err(UnknownLinkType { name });
         };
         let addresses = interface.addresses.iter();
-        Ok(Facts {
+        Ok(InterfaceInfo {
             header_len: u32::try_from(interface.header_bytes()).unwrap_or(u32::MAX),
             addresses: addresses.map(|one| (one.ip, one.prefix_len)).collect(),
             name: interface.name,
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn an_interface_of_unknown_frames_is_refused_by_name() {
-        let facts = Facts::try_from(interface(Some(LinkType::RAW))).unwrap();
+        let facts = InterfaceInfo::try_from(interface(Some(LinkType::RAW))).unwrap();
         assert_eq!(facts.header_len, 0);
         assert_eq!(facts.netmask(), Some(Ipv4Addr::new(255, 255, 240, 0)));
-        let refused = Facts::try_from(interface(None)).unwrap_err();
+        let refused = InterfaceInfo::try_from(interface(None)).unwrap_err();
         assert!(refused.to_string().contains("x0"), "{refused}");
     }
 }

@@ -49,6 +49,6 @@ pub mod runtime_dir;
 
 pub use byte_size::{Bytes, NotASize};
 pub use client::{
-    Builder, Connection, Frame, Frames, InProcess, Port, PortCounters, PortError, SOCKET_DEFAULT,
+    Builder, Connection, Frame, Frames, LocalPorts, Port, PortCounters, PortError, SOCKET_DEFAULT,
     Signal, Timeout, in_process,
 };

@@ -16,7 +16,7 @@
 //! connection to see it.
 
 use crate::engine::kernel::SweepError;
-use crate::policy::Who;
+use crate::policy::PeerCred;
 use crate::protocol::OpenPort;
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -42,11 +42,11 @@ const PORT_LEN_MAX: usize = crate::protocol::MESSAGE_LEN_MAX;
 const LINE_LEN_MAX: usize = 2 * PORT_LEN_MAX;
 
 /// How long the kernel may take to remove what a dead program sent by.
-const USER_GONE_MAX: Duration = Duration::from_secs(1);
+const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Why nothing can be kept in a folder.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
+pub enum RuntimeDirError {
     /// Another broker does.
     #[error("another broker runs with {}; stop it first", path.display())]
     InUse {
@@ -85,19 +85,19 @@ pub enum KeepError {
 
 /// The folder, of one broker at a time.
 #[derive(Debug)]
-pub struct Keep {
+pub struct RuntimeDir {
     path: PathBuf,
     ports: OwnedFd,
     pins: Arc<PinFolder>,
     /// Open files of ports that have changed of late, the latest last: who
     /// changes a filter once often does so again.
-    changed: VecDeque<Changed>,
+    open_records: VecDeque<OpenRecord>,
     _lock: OwnedFd,
 }
 
 /// The open file of a port.
 #[derive(Debug)]
-struct Changed {
+struct OpenRecord {
     port: u32,
     file: File,
     len: usize,
@@ -108,7 +108,7 @@ const CHANGED_MAX: usize = 16;
 
 /// A port as it is kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct PortRecord {
     /// Its number.
     pub(crate) port: u32,
     /// The protocol that its program speaks, and by which it reads its ring; not
@@ -133,26 +133,26 @@ pub(crate) struct Kept {
     /// What was asked for.
     pub(crate) asked: OpenPort,
     /// By which its program proves that it is its own
-    /// ([`Ask::Resume`](crate::protocol::Ask::Resume)).
+    /// ([`RequestKind::Resume`](crate::protocol::RequestKind::Resume)).
     #[serde(default)]
     pub(crate) secret: String,
     /// What it sends by.
     #[serde(default)]
-    pub(crate) path: Option<KeptPath>,
+    pub(crate) path: Option<EgressRecord>,
 }
 
 /// A path that a port sends by.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct KeptPath {
+pub(crate) struct EgressRecord {
     /// Its name.
     pub(crate) name: String,
     /// Its rules, as a filter: by other rules it does not go on.
     pub(crate) rules: String,
 }
 
-impl Kept {
-    pub(crate) fn who(&self) -> Who {
-        Who {
+impl PortRecord {
+    pub(crate) fn peer_cred(&self) -> PeerCred {
+        PeerCred {
             uid: self.uid,
             gids: self.gids.as_slice().into(),
             pid: self.pid,
@@ -166,13 +166,13 @@ const FOLDER: OFlags = OFlags::DIRECTORY
     .union(OFlags::CLOEXEC);
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
-impl Keep {
+impl RuntimeDir {
     /// Makes the folder where it is missing, locks it, and mounts the BPF
     /// file system where there is none. Needs privilege.
     ///
     /// # Errors
-    /// See [`KeepError`].
-    pub fn open(path: &Path) -> Result<Keep, KeepError> {
+    /// See [`RuntimeDirError`].
+    pub fn open(path: &Path) -> Result<RuntimeDir, RuntimeDirError> {
         let folder = open_folder(path)?;
         let lock = fs::openat(
             &folder,
@@ -185,17 +185,17 @@ impl Keep {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let path = path.to_owned();
-                return Err(KeepError::InUse { path });
+                return Err(RuntimeDirError::InUse { path });
             }
             Err(error) => return Err(failed("lock", path)(error)),
         }
         made(fs::mkdirat(&folder, "ports", Mode::RWXU)).map_err(failed("make `ports` in", path))?;
         let ports = fs::openat(&folder, "ports", FOLDER, Mode::empty());
-        Ok(Keep {
+        Ok(RuntimeDir {
             path: path.to_owned(),
             ports: ports.map_err(failed("open `ports` in", path))?,
             pins: Arc::new(PinFolder::mount(&path.join("bpf"))?),
-            changed: VecDeque::new(),
+            open_records: VecDeque::new(),
             _lock: lock,
         })
     }
@@ -211,8 +211,8 @@ impl Keep {
     }
 
     /// Notes a port, in place of what was noted.
-    pub(crate) fn save(&mut self, port: &Kept) -> io::Result<()> {
-        self.changed.retain(|one| one.port != port.port);
+    pub(crate) fn save(&mut self, port: &PortRecord) -> io::Result<()> {
+        self.open_records.retain(|one| one.port != port.port);
         let (new, name) = (format!("{}.new", port.port), format!("{}.port", port.port));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let text = line(port)?;
@@ -224,9 +224,12 @@ impl Keep {
 
     /// Notes what has changed of a port that is noted: a line more, which
     /// is quicker than a new file.
-    pub(crate) fn save_change(&mut self, port: &Kept) -> io::Result<()> {
-        let known = self.changed.iter().position(|one| one.port == port.port);
-        let mut changed = match known.and_then(|at| self.changed.remove(at)) {
+    pub(crate) fn save_change(&mut self, port: &PortRecord) -> io::Result<()> {
+        let known = self
+            .open_records
+            .iter()
+            .position(|one| one.port == port.port);
+        let mut changed = match known.and_then(|at| self.open_records.remove(at)) {
             Some(known) => known,
             None => self.open_changed(port.port)?,
         };
@@ -242,23 +245,23 @@ impl Keep {
             return Err(error);
         }
         changed.len += line.len();
-        if self.changed.len() >= CHANGED_MAX {
-            self.changed.pop_front();
+        if self.open_records.len() >= CHANGED_MAX {
+            self.open_records.pop_front();
         }
-        self.changed.push_back(changed);
+        self.open_records.push_back(changed);
         Ok(())
     }
 
-    fn open_changed(&self, port: u32) -> io::Result<Changed> {
+    fn open_changed(&self, port: u32) -> io::Result<OpenRecord> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let name = format!("{port}.port");
         let file = File::from(fs::openat(&self.ports, &name, flags, Mode::empty())?);
         let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
-        Ok(Changed { port, file, len })
+        Ok(OpenRecord { port, file, len })
     }
 
     /// A descriptor that holds a port, for its program.
-    pub(crate) fn hold(&self, port: u32) -> io::Result<OwnedFd> {
+    pub(crate) fn lifetime_fd(&self, port: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let held = fs::openat(&self.ports, format!("{port}.held"), flags, OWNER)?;
         fs::flock(&held, FlockOperation::NonBlockingLockShared)?;
@@ -266,7 +269,7 @@ impl Keep {
     }
 
     /// Whether some program has the port.
-    pub(crate) fn is_held(&self, port: u32) -> bool {
+    pub(crate) fn is_owned(&self, port: u32) -> bool {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let held = fs::openat(&self.ports, format!("{port}.held"), flags, Mode::empty());
         held.is_ok_and(|held| {
@@ -276,7 +279,7 @@ impl Keep {
 
     /// Forgets a port.
     pub(crate) fn forget(&mut self, port: u32) {
-        self.changed.retain(|one| one.port != port);
+        self.open_records.retain(|one| one.port != port);
         for kind in ["port", "held", "new"] {
             let _ = fs::unlinkat(&self.ports, format!("{port}.{kind}"), AtFlags::empty());
         }
@@ -284,7 +287,7 @@ impl Keep {
 
     /// The ports that are noted, by number. What cannot be read, since a
     /// broker was killed in the middle, is forgotten.
-    pub(crate) fn ports(&mut self) -> Vec<Kept> {
+    pub(crate) fn ports(&mut self) -> Vec<PortRecord> {
         let mut all = Vec::new();
         for number in self.numbers() {
             match self.port(number) {
@@ -309,7 +312,7 @@ impl Keep {
         numbers
     }
 
-    fn port(&self, number: u32) -> Option<Kept> {
+    fn port(&self, number: u32) -> Option<PortRecord> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat(&self.ports, format!("{number}.port"), flags, Mode::empty());
         let mut text = Vec::new();
@@ -324,9 +327,9 @@ impl Keep {
     /// any more.
     ///
     /// # Errors
-    /// See [`KeepError`]; [`KeepError::InUse`] while a broker runs.
-    pub fn clean(path: &Path) -> Result<(), KeepError> {
-        let mut keep = Keep::open(path)?;
+    /// See [`RuntimeDirError`]; [`RuntimeDirError::InUse`] while a broker runs.
+    pub fn clean(path: &Path) -> Result<(), RuntimeDirError> {
+        let mut keep = RuntimeDir::open(path)?;
         if path == Path::new(FOLDER_DEFAULT) {
             crate::client::sweep_roster();
         }
@@ -350,7 +353,7 @@ impl Keep {
 }
 
 /// Begins with a line's end, so that nothing unfinished is before it.
-fn line(port: &Kept) -> io::Result<Vec<u8>> {
+fn line(port: &PortRecord) -> io::Result<Vec<u8>> {
     let mut text = vec![b'\n'];
     serde_json::to_writer(&mut text, port)?;
     text.push(b'\n');
@@ -364,18 +367,18 @@ fn line(port: &Kept) -> io::Result<Vec<u8>> {
 /// Sweeps everything. A path of another network namespace can only be removed
 /// when its user is gone, and the kernel takes a moment to see to that.
 fn sweep_all(pins: &Arc<PinFolder>) -> Result<(), SweepError> {
-    let deadline = Instant::now() + USER_GONE_MAX;
+    let deadline = Instant::now() + EXIT_WAIT_MAX;
     loop {
         match crate::engine::kernel::sweep(pins, &[], &[]) {
             Err(SweepError::Path(PathError::Elsewhere { .. })) if Instant::now() < deadline => {
-                std::thread::sleep(USER_GONE_MAX / 50);
+                std::thread::sleep(EXIT_WAIT_MAX / 50);
             }
             swept => return swept,
         }
     }
 }
 
-pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, KeepError> {
+pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, RuntimeDirError> {
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
     let is_new = fs::mkdir(path, mode);
     let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;
@@ -389,7 +392,7 @@ pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, KeepError> {
     let (uid, mode) = (stat.st_uid, stat.st_mode & 0o7777);
     if uid != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
         let path = path.to_owned();
-        return Err(KeepError::NotOurs { path, uid, mode });
+        return Err(RuntimeDirError::NotOurs { path, uid, mode });
     }
     Ok(folder)
 }
@@ -401,9 +404,9 @@ fn made(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> KeepError {
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> RuntimeDirError {
     let path = path.to_owned();
-    move |error| KeepError::System {
+    move |error| RuntimeDirError::System {
         what,
         path,
         source: error.into(),
@@ -417,7 +420,7 @@ mod tests {
     #[test]
     fn what_is_noted_can_be_read_again() {
         let asked = r#"{"interface": "eth0", "filter": {"text": ""}, "ring": 4096}"#;
-        let mut port = Kept {
+        let mut port = PortRecord {
             port: 7,
             version: 0,
             slot: 0,

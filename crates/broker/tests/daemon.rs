@@ -13,7 +13,8 @@ use support::{Running, copy, udp};
 use weir_broker::Bytes;
 use weir_broker::compile::Source;
 use weir_broker::protocol::{
-    Answer, Ask, Channel, ErrorKind, Event, MESSAGE_LEN_MAX, OpenPort, Said, decode, encode,
+    Channel, ErrorKind, Event, MESSAGE_LEN_MAX, OpenPort, RequestKind, Response, ServerMessage,
+    decode, encode,
 };
 use weir_lab::net::unprivileged;
 use weir_lab::rng::Rng;
@@ -88,13 +89,16 @@ fn ports_get_their_frames_and_go_with_the_connection() {
 
     let port = take.port;
     let filter = Source::expr("udp port 54");
-    assert_eq!(client.ask(Ask::SetFilter { port, filter }).0, Answer::Done);
+    assert_eq!(
+        client.ask(RequestKind::SetFilter { port, filter }).0,
+        Response::Done
+    );
     assert!(send(53) && !send(54));
-    let wrong = Ask::SetFilter {
+    let wrong = RequestKind::SetFilter {
         port,
         filter: Source::expr("udp prot 1"),
     };
-    let (Answer::Refused(refusal), _) = client.ask(wrong) else {
+    let (Response::Refused(refusal), _) = client.ask(wrong) else {
         panic!("the filter is wrong");
     };
     assert_eq!(
@@ -103,7 +107,9 @@ fn ports_get_their_frames_and_go_with_the_connection() {
     );
     assert!(!send(54), "the old filter stays");
 
-    let (Answer::Ports { ports, more: false }, _) = client.ask(Ask::Ports { after: None }) else {
+    let (Response::Ports { ports, more: false }, _) =
+        client.ask(RequestKind::Ports { after: None })
+    else {
         panic!("there are two ports");
     };
     let shown: Vec<_> = ports
@@ -112,11 +118,11 @@ fn ports_get_their_frames_and_go_with_the_connection() {
         .collect();
     assert_eq!(shown, [(true, 5, "udp"), (false, 3, "udp port 54")]);
 
-    assert_eq!(client.ask(Ask::Close { port }).0, Answer::Done);
+    assert_eq!(client.ask(RequestKind::Close { port }).0, Response::Done);
     assert!(send(54));
     assert!(matches!(
-        client.ask(Ask::Close { port }).0,
-        Answer::Refused(_)
+        client.ask(RequestKind::Close { port }).0,
+        Response::Refused(_)
     ));
     drop(client);
     running.wait_until_clean();
@@ -183,9 +189,12 @@ fn a_policy_holds_whatever_is_asked() {
         // Neither can another connection have more.
         let refusal = running.connect().open(copy("")).unwrap_err();
         assert!(refusal.message.contains("3 ports"), "{refusal}");
-        assert!(matches!(client.ask(Ask::Stop).0, Answer::Refused(_)));
-        let unknown = Ask::Interface { name: "lo".into() };
-        assert!(matches!(client.ask(unknown).0, Answer::Refused(_)));
+        assert!(matches!(
+            client.ask(RequestKind::Stop).0,
+            Response::Refused(_)
+        ));
+        let unknown = RequestKind::Interface { name: "lo".into() };
+        assert!(matches!(client.ask(unknown).0, Response::Refused(_)));
     });
     running.wait_until_clean();
 }
@@ -201,27 +210,31 @@ fn users_do_not_see_or_touch_each_others_ports() {
     unprivileged::run(|| {
         let mut client = running.connect();
         let own = client.open(copy("udp")).unwrap().port;
-        let (Answer::Ports { ports, .. }, _) = client.ask(Ask::Ports { after: None }) else {
+        let (Response::Ports { ports, .. }, _) = client.ask(RequestKind::Ports { after: None })
+        else {
             panic!("ports");
         };
         assert_eq!(ports.iter().map(|one| one.port).collect::<Vec<_>>(), [own]);
         let filter = Source::expr("");
-        for ask in [Ask::Close { port }, Ask::SetFilter { port, filter }] {
-            let (Answer::Refused(refusal), _) = client.ask(ask) else {
+        for ask in [
+            RequestKind::Close { port },
+            RequestKind::SetFilter { port, filter },
+        ] {
+            let (Response::Refused(refusal), _) = client.ask(ask) else {
                 panic!("not theirs");
             };
             assert_eq!(refusal.kind, ErrorKind::Port);
         }
     });
-    let (Answer::Ports { ports, .. }, _) = root.ask(Ask::Ports { after: None }) else {
+    let (Response::Ports { ports, .. }, _) = root.ask(RequestKind::Ports { after: None }) else {
         panic!("ports");
     };
     assert!(ports.iter().any(|one| one.port == port));
     // A connection of the same user is another's too.
     let mut other = running.connect();
     assert!(matches!(
-        other.ask(Ask::Close { port }).0,
-        Answer::Refused(_)
+        other.ask(RequestKind::Close { port }).0,
+        Response::Refused(_)
     ));
 }
 
@@ -250,10 +263,10 @@ fn nonsense_ends_the_connection_with_a_reason_and_hurts_nobody_else() {
     }
     assert!(running.fabric.send(running.eth, &udp(1)));
     assert!(running.fabric.receive(running.eth, port.slot).is_some());
-    let interface = Ask::Interface {
+    let interface = RequestKind::Interface {
         name: "eth0".into(),
     };
-    let (Answer::Interface(status), _) = steady.ask(interface) else {
+    let (Response::Interface(status), _) = steady.ask(interface) else {
         panic!("the facts of eth0");
     };
     assert_eq!((status.mtu, status.attach.as_deref()), (1500, Some("tc")));
@@ -302,10 +315,10 @@ fn who_does_not_read_is_dropped() {
     let running = Running::start(ALL);
     let mut client = running.connect();
     client.open(copy("udp")).unwrap();
-    let ask = Ask::Interface {
+    let ask = RequestKind::Interface {
         name: "eth0".into(),
     };
-    let bytes = encode(&weir_broker::protocol::Request { id: 0, ask }).unwrap();
+    let bytes = encode(&weir_broker::protocol::Request { id: 0, kind: ask }).unwrap();
     // Answers fill the socket, then the daemon asks for no more: our own
     // requests fill up too. All the while others are served.
     let mut sent = 0;
@@ -334,11 +347,11 @@ fn what_happens_to_an_interface_is_said() {
         facts.is_running = false;
         facts.name = "lan0".into();
     });
-    running.fabric.tell();
+    running.fabric.notify();
     let mut events = Vec::new();
     while events.len() < 3 {
         let message = client.channel.receive(true).unwrap().unwrap();
-        let Said::Event { port: of, event } = decode(&message.bytes).unwrap() else {
+        let ServerMessage::Event { port: of, event } = decode(&message.bytes).unwrap() else {
             panic!("an event");
         };
         assert_eq!(of, port);
@@ -349,16 +362,16 @@ fn what_happens_to_an_interface_is_said() {
     };
     assert_eq!(events, [renamed, Event::Mtu { mtu: 9000 }, Event::Down]);
     running.fabric.remove(running.eth);
-    running.fabric.tell();
+    running.fabric.notify();
     let message = client.channel.receive(true).unwrap().unwrap();
     let event = Event::Gone;
     assert_eq!(
-        decode::<Said>(&message.bytes).unwrap(),
-        Said::Event { port, event }
+        decode::<ServerMessage>(&message.bytes).unwrap(),
+        ServerMessage::Event { port, event }
     );
     assert!(matches!(
-        client.ask(Ask::Close { port }).0,
-        Answer::Refused(_)
+        client.ask(RequestKind::Close { port }).0,
+        Response::Refused(_)
     ));
     running.wait_until_clean();
 }
@@ -370,12 +383,12 @@ fn what_happens_is_said_also_when_a_port_is_opened_first() {
     let port = client.open(copy("udp")).unwrap().port;
     running.fabric.change(running.eth, |facts| facts.mtu = 9000);
     running.connect().open(copy("tcp")).unwrap();
-    running.fabric.tell();
+    running.fabric.notify();
     let message = client.channel.receive(true).unwrap().unwrap();
     let event = Event::Mtu { mtu: 9000 };
     assert_eq!(
-        decode::<Said>(&message.bytes).unwrap(),
-        Said::Event { port, event }
+        decode::<ServerMessage>(&message.bytes).unwrap(),
+        ServerMessage::Event { port, event }
     );
 }
 
@@ -389,7 +402,7 @@ fn many_ports_are_listed_page_by_page() {
     }
     let (mut after, mut seen, mut pages) = (None, 0, 0);
     loop {
-        let (Answer::Ports { ports, more }, _) = client.ask(Ask::Ports { after }) else {
+        let (Response::Ports { ports, more }, _) = client.ask(RequestKind::Ports { after }) else {
             panic!("ports");
         };
         seen += ports.len();
@@ -431,8 +444,8 @@ fn lingering() -> (OwnedFd, TcpStream) {
 fn answered(running: &Running) -> Duration {
     let began = Instant::now();
     let name = "eth0".into();
-    let (answer, _) = running.connect().ask(Ask::Interface { name });
-    assert!(matches!(answer, Answer::Interface(_)), "{answer:?}");
+    let (answer, _) = running.connect().ask(RequestKind::Interface { name });
+    assert!(matches!(answer, Response::Interface(_)), "{answer:?}");
     began.elapsed()
 }
 
@@ -477,8 +490,8 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
     // Whose they are is not heard until they are closed.
     unprivileged::run(|| {
         let channel = Channel::connect(&running.path).unwrap();
-        let ask = Ask::Ports { after: None };
-        let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+        let ask = RequestKind::Ports { after: None };
+        let bytes = encode(&weir_broker::protocol::Request { id: 1, kind: ask }).unwrap();
         channel.send(&bytes, &[], true).unwrap();
         channel.wait_at_most(Duration::from_millis(300)).unwrap();
         assert!(channel.receive(true).unwrap().is_none(), "answered");
@@ -554,8 +567,8 @@ fn who_sends_no_descriptors_does_not_wait_for_those_who_do() {
         assert!(began.elapsed() < PATIENCE, "{} threads", closers());
         std::thread::sleep(Duration::from_millis(5));
     }
-    let ask = || Ask::Ports { after: None };
-    let bytes = encode(&weir_broker::protocol::Request { id: 1, ask: ask() }).unwrap();
+    let ask = || RequestKind::Ports { after: None };
+    let bytes = encode(&weir_broker::protocol::Request { id: 1, kind: ask() }).unwrap();
     unprivileged::run(|| {
         for _ in 0..20 {
             // With requests in the queue, an empty message too, when it ends.
@@ -570,7 +583,7 @@ fn who_sends_no_descriptors_does_not_wait_for_those_who_do() {
         // Also once the daemon has seen all of them end.
         for _ in 0..5 {
             let (answer, _) = client.ask(ask());
-            assert!(matches!(answer, Answer::Ports { .. }), "{answer:?}");
+            assert!(matches!(answer, Response::Ports { .. }), "{answer:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     });
@@ -600,7 +613,7 @@ fn who_has_no_grant_is_turned_away_at_once() {
     unprivileged::run(|| {
         let channel = Channel::connect(&running.path).unwrap();
         let message = channel.receive(true).unwrap().unwrap();
-        let Said::Goodbye { reason, kind } = decode(&message.bytes).unwrap() else {
+        let ServerMessage::Shutdown { reason, kind } = decode(&message.bytes).unwrap() else {
             panic!("not turned away");
         };
         assert_eq!(kind, Some(ErrorKind::Denied));
@@ -638,8 +651,8 @@ fn groups_are_those_of_the_process() {
         .expect("a member, whatever /etc/group says");
     let channel = with_groups(&[4712], || Channel::connect(&running.path).unwrap());
     let message = channel.receive(true).unwrap().unwrap();
-    let said = decode::<Said>(&message.bytes).unwrap();
-    assert!(matches!(said, Said::Goodbye { .. }), "{said:?}");
+    let said = decode::<ServerMessage>(&message.bytes).unwrap();
+    assert!(matches!(said, ServerMessage::Shutdown { .. }), "{said:?}");
 }
 
 #[test]
@@ -656,11 +669,11 @@ fn one_user_does_not_have_all_requests_that_wait_for_memory() {
     let answered = unprivileged::run(|| {
         let mut client = running.connect();
         let port = client.open(open()).unwrap().port;
-        client.ask(Ask::Close { port });
+        client.ask(RequestKind::Close { port });
         // All that there may be is held; so requests wait for two seconds.
         let began = Instant::now();
-        let ask = Ask::Open(open());
-        let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+        let ask = RequestKind::Open(open());
+        let bytes = encode(&weir_broker::protocol::Request { id: 1, kind: ask }).unwrap();
         let clients = Vec::from_iter((0..10).map(|_| running.connect()));
         for client in &clients {
             for _ in 0..4 {
@@ -696,8 +709,8 @@ fn ports_that_take_long_to_bind_hold_nobody_up() {
     running.fabric.take_to_bind(Duration::from_millis(500));
     let mut first = running.connect();
     let opening = std::thread::spawn(move || first.open(copy("udp")).unwrap());
-    let ask = Ask::Open(copy("udp"));
-    let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+    let ask = RequestKind::Open(copy("udp"));
+    let bytes = encode(&weir_broker::protocol::Request { id: 1, kind: ask }).unwrap();
     let clients = unprivileged::run(|| {
         let clients = Vec::from_iter((0..40).map(|_| running.connect()));
         for client in &clients {
@@ -717,8 +730,8 @@ fn ports_that_take_long_to_bind_hold_nobody_up() {
     let time = began.elapsed();
     assert!(time < Duration::from_secs(1), "another user: {time:?}");
     // The user's budget: a burst of 100 ms, and a quarter of the time.
-    let open = running.connect().ask(Ask::Ports { after: None }).0;
-    let Answer::Ports { ports, .. } = open else {
+    let open = running.connect().ask(RequestKind::Ports { after: None }).0;
+    let Response::Ports { ports, .. } = open else {
         panic!("{open:?}");
     };
     assert!(ports.len() > 10, "asked for in vain");
@@ -737,7 +750,7 @@ fn who_is_in_too_many_groups_is_turned_away() {
     with_groups(&groups[1..], || running.connect().open(copy(""))).unwrap();
     let channel = with_groups(&groups, || Channel::connect(&running.path).unwrap());
     let message = channel.receive(true).unwrap().unwrap();
-    let Said::Goodbye { reason, kind } = decode(&message.bytes).unwrap() else {
+    let ServerMessage::Shutdown { reason, kind } = decode(&message.bytes).unwrap() else {
         panic!("not turned away");
     };
     assert_eq!(kind, Some(ErrorKind::Limit));
@@ -763,8 +776,8 @@ fn long_messages_that_make_no_sense_count_for_their_user() {
         hosts: [("a".to_owned(), addresses)].into(),
         ..Source::expr("udp")
     };
-    let ask = Ask::SetFilter { port: 1, filter };
-    let mut bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+    let ask = RequestKind::SetFilter { port: 1, filter };
+    let mut bytes = encode(&weir_broker::protocol::Request { id: 1, kind: ask }).unwrap();
     *bytes.last_mut().unwrap() = b']';
     let (before, mut count) = (spent(&running), 0);
     unprivileged::run(|| {

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 use weir_broker::Bytes;
 use weir_broker::compile::{Source, limits};
-use weir_broker::engine::mem::MemFabric;
+use weir_broker::engine::mem::MemBackend;
 use weir_broker::engine::{Engine, Owner};
-use weir_broker::policy::{Accounts, Policy, Who};
-use weir_broker::protocol::{Answer, Attach, ErrorKind, OpenPort};
+use weir_broker::policy::{Accounts, PeerCred, Policy};
+use weir_broker::protocol::{Attach, ErrorKind, OpenPort, Response};
 
 const POLICY: &str = r#"
 [[grant]]
@@ -19,7 +19,7 @@ memory_max = "256 KiB"
 /// The connection of that number, of a user's.
 fn owner(connection: u64, uid: u32) -> Owner {
     let gids = [uid].into();
-    let who = Who {
+    let who = PeerCred {
         uid,
         gids,
         pid: 1,
@@ -52,7 +52,7 @@ fn with(filter: &str) -> OpenPort {
 /// then must not have more made than is theirs.
 #[test]
 fn who_goes_before_a_ring_is_made_has_its_memory_until_then() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
     let mut engine = Engine::new(fabric, policy);
@@ -72,7 +72,7 @@ fn who_goes_before_a_ring_is_made_has_its_memory_until_then() {
     assert!(refusal.passes, "they are about to be given back");
     open(11, 1002).expect("others have their own");
     // They are made, and given back.
-    assert_eq!(engine.finished().len(), 1);
+    assert_eq!(engine.poll_finished().len(), 1);
     engine.open(owner(12, 1001), port()).expect("it is free");
 }
 
@@ -91,7 +91,7 @@ fn ranges(count: usize) -> String {
 
 #[test]
 fn nobody_keeps_the_verifier_for_long() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
     let mut engine = Engine::new(fabric, policy);
@@ -111,7 +111,7 @@ fn nobody_keeps_the_verifier_for_long() {
     ] {
         let opened = engine.open(owner(1, 1001), with(filter));
         opened.unwrap_or_else(|refusal| panic!("{filter}: {refusal}"));
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
         engine.close_all(1);
     }
     // All of a user's together.
@@ -121,14 +121,14 @@ fn nobody_keeps_the_verifier_for_long() {
             .open(owner(2, 1001), asked())
             .expect("it is one of three");
     }
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     let refusal = engine.open(owner(2, 1001), asked()).unwrap_err();
     assert!(refusal.to_string().contains("other ports"), "{refusal}");
     engine
         .open(owner(3, 1002), asked())
         .expect("another user's");
     let last = engine.open(owner(2, 1001), port()).expect("tables hold it");
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     let mut change = |filter: &str| {
         let source = Source::expr(filter);
         engine.set_filter(&owner(2, 1001), last, source)
@@ -158,7 +158,7 @@ fn users_leave_room_for_the_superusers_long_and_many_filters() {
             filter: source.clone(),
             ..port()
         };
-        let fabric = MemFabric::new();
+        let fabric = MemBackend::new();
         fabric.add("eth0");
         let mut engine = Engine::new(fabric, policy.clone());
         let mut opened = 0;
@@ -168,7 +168,7 @@ fn users_leave_room_for_the_superusers_long_and_many_filters() {
                     Ok(_) => opened += 1,
                     Err(refusal) => break refusal,
                 }
-                let _ = engine.finished();
+                let _ = engine.poll_finished();
                 assert!(opened <= most, "{opened}");
             };
             assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
@@ -181,7 +181,7 @@ fn users_leave_room_for_the_superusers_long_and_many_filters() {
 /// What one user's filters leave of the room for shapes is everybody's.
 #[test]
 fn nobody_has_all_shapes() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let roomy = POLICY.replace("= 4", "= 200").replace("256 KiB", "64 MiB");
     let policy = Policy::parse(&roomy, &Accounts::default()).unwrap();
@@ -195,7 +195,7 @@ fn nobody_has_all_shapes() {
             Ok(port) => opened.push(port),
             Err(refusal) => break refusal,
         }
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
         assert!(opened.len() <= limits::SUBTABLES_MAX, "never refused");
     };
     assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
@@ -245,7 +245,7 @@ fn ipv4(protocol: u8, src_port: u16, dst_port: u16) -> Vec<u8> {
 fn the_shipped_policy_hides_no_frame_from_who_copies() {
     let shipped = include_str!("../../../examples/policy.toml");
     let policy = Policy::parse(shipped, &Accounts::default()).unwrap();
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     let eth = fabric.add("eth0");
     let mut engine = Engine::new(fabric.clone(), policy);
     let icmp6 = {
@@ -272,7 +272,7 @@ fn the_shipped_policy_hides_no_frame_from_who_copies() {
     ];
     let user = |connection, uid, gid| Owner {
         connection,
-        who: Who {
+        who: PeerCred {
             uid,
             gids: [gid].into(),
             pid: 1,
@@ -293,8 +293,8 @@ fn the_shipped_policy_hides_no_frame_from_who_copies() {
             ..with(filter)
         };
         engine.open(owner, asked).expect(filter);
-        let finished = engine.finished().pop().expect("it is ready");
-        let Ok((Answer::Opened(opened), _)) = finished.result else {
+        let finished = engine.poll_finished().pop().expect("it is ready");
+        let Ok((Response::Opened(opened), _)) = finished.result else {
             panic!("{filter} is not opened");
         };
         opened.slot
@@ -321,7 +321,7 @@ fn the_shipped_policy_hides_no_frame_from_who_copies() {
 /// One user of a shared host may have 65,536 numbers.
 #[test]
 fn many_users_have_no_more_than_their_grant_together() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let text = "[[grant]]\nusers = ['*']\ninterfaces = ['eth0']\nports_max = 2\nports_total = 10\n\
                 memory_max = '128 KiB'\nmemory_total = '1 MiB'\n";
@@ -345,7 +345,7 @@ fn many_users_have_no_more_than_their_grant_together() {
         engine.close_all(uid);
     }
     // Memory of ports that are closed before it is made counts, too.
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     for uid in 0..8 {
         let opened = engine.open(owner(uid, 200_000 + uid as u32), ring(128));
         opened.expect("one of eight");
@@ -354,7 +354,7 @@ fn many_users_have_no_more_than_their_grant_together() {
     let refusal = engine.open(owner(8, 200_008), ring(128)).unwrap_err();
     assert!(refusal.message.contains("1 MiB in use"), "{refusal}");
     assert!(refusal.passes, "{refusal}");
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     let opened = engine.open(owner(8, 200_008), ring(128));
     opened.expect("it was given back");
 }
@@ -366,7 +366,7 @@ fn shape(at: usize) -> String {
 
 #[test]
 fn users_leave_shapes_and_verifier_steps_to_root() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let limits = "interfaces = ['eth0']\nports_max = 64\nports_total = 2000\n\
                   memory_max = '64 MiB'\nmemory_total = '1 GiB'\n";
@@ -385,7 +385,7 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
             Ok(_) => opened += 1,
             Err(refusal) => break (opened, refusal),
         }
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
         assert!(opened < 1000, "never refused");
     };
     let (of_grant, refusal) = fill(1000);
@@ -402,7 +402,7 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
 
     let heavy = || with(&ranges(20));
     let mut engine = {
-        let fabric = MemFabric::new();
+        let fabric = MemBackend::new();
         fabric.add("eth0");
         let policy = Policy::parse(text, &Accounts::default()).unwrap();
         Engine::new(fabric, policy)
@@ -414,7 +414,7 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
             Ok(_) => heavies += 1,
             Err(refusal) => break (heavies, refusal),
         }
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
         assert!(heavies < 100, "never refused");
     };
     let (of_grant, refusal) = fill(1000);
@@ -424,7 +424,7 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
     assert!(refusal.message.contains("other users' ports"), "{refusal}");
     for _ in 0..3 {
         engine.open(owner(1, 0), heavy()).expect("root's reserve");
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
     }
     // But root's do not let everybody wait for ever either.
     let refusals = (0..20).filter(|_| engine.open(owner(1, 0), heavy()).is_err());
@@ -445,7 +445,7 @@ fn udp(dst_port: u16) -> Vec<u8> {
 
 #[test]
 fn another_policy_holds_for_ports_that_are_open() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     let eth = fabric.add("eth0");
     let parse = |text: &str| Policy::parse(text, &Accounts::default()).unwrap();
     let mut engine = Engine::new(fabric.clone(), parse(TWO));
@@ -457,7 +457,7 @@ fn another_policy_holds_for_ports_that_are_open() {
     let second = engine.open(owner(2, 1002), with("udp")).unwrap();
     let third = engine.open(owner(2, 1002), with("tcp")).unwrap();
     let roots = engine.open(owner(3, 0), with("udp")).unwrap();
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     assert!(!fabric.send(eth, &udp(5000)), "taken");
     // Opened as it is reloaded: its answer is the refusal.
     let late = engine.open(owner(1, 1001), with("udp")).unwrap();
@@ -474,7 +474,7 @@ fn another_policy_holds_for_ports_that_are_open() {
     assert_eq!((reloaded.kept, reloaded.ended), (2, 3));
     let told: Vec<_> = events.iter().map(|(who, port, _)| (*who, *port)).collect();
     assert_eq!(told, [(1, first), (2, third), (1, late)]);
-    let refused = engine.finished();
+    let refused = engine.poll_finished();
     let refused = refused.iter().find(|one| one.port == late).unwrap();
     assert_eq!(refused.result.as_ref().unwrap_err().kind, ErrorKind::Denied);
     assert!(fabric.send(eth, &udp(5000)), "no longer taken");
@@ -496,7 +496,7 @@ fn another_policy_holds_for_ports_that_are_open() {
 
 #[test]
 fn what_a_revoked_port_leaves_counts_for_the_grant_of_now() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let parse = |text: &str| Policy::parse(text, &Accounts::default()).unwrap();
     let mut engine = Engine::new(fabric, parse(TWO));
@@ -517,14 +517,14 @@ fn what_a_revoked_port_leaves_counts_for_the_grant_of_now() {
     // Its ring is still being made.
     let refusal = engine.open(owner(1, 1001), wide(false)).unwrap_err();
     assert!(refusal.passes, "{refusal}");
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     let opened = engine.open(owner(1, 1001), wide(false));
     opened.expect("it was given back");
 }
 
 #[test]
 fn claims_that_do_not_change_stay_before_ports_of_equal_priority() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     let eth = fabric.add("eth0");
     let claim =
         |port| format!("[[host]]\ninterfaces = ['*']\npriority = 9\nfilter = 'udp port {port}'\n");
@@ -536,7 +536,7 @@ fn claims_that_do_not_change_stay_before_ports_of_equal_priority() {
         ..with("udp")
     };
     engine.open(owner(1, 0), taker).unwrap();
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     for text in [claim(7), claim(8) + &claim(7), claim(7)] {
         assert!(fabric.send(eth, &udp(7)), "the host's");
         assert!(!fabric.send(eth, &udp(9)), "taken");
@@ -550,7 +550,7 @@ fn claims_that_do_not_change_stay_before_ports_of_equal_priority() {
 
 #[test]
 fn rings_of_closed_ports_are_bounded() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
     let mut engine = Engine::new(fabric.clone(), policy);
@@ -561,7 +561,7 @@ fn rings_of_closed_ports_are_bounded() {
     };
     let mut open = || {
         let port = engine.open(owner(1, 1001), small())?;
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
         engine.close(&owner(1, 1001), port)
     };
     for _ in 0..16 {
@@ -578,7 +578,7 @@ fn rings_of_closed_ports_are_bounded() {
 
 #[test]
 fn a_reload_changes_all_ports_at_once() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     let eth = fabric.add("eth0");
     let policy = |filter: &str| {
         let text = format!(
@@ -590,10 +590,10 @@ fn a_reload_changes_all_ports_at_once() {
     let mut engine = Engine::new(fabric.clone(), policy(""));
     for _ in 0..20 {
         engine.open(owner(1, 1001), with("udp")).unwrap();
-        let _ = engine.finished();
+        let _ = engine.poll_finished();
     }
     let roots = engine.open(owner(2, 0), with("udp")).unwrap();
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     let (before, mut signs) = (fabric.loads(), 0);
     let accounts = Accounts::default();
     let (reloaded, _) = engine
@@ -614,7 +614,7 @@ fn a_reload_changes_all_ports_at_once() {
 
 #[test]
 fn a_lost_membership_ends_a_port_with_the_next_policy() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     fabric.add("eth0");
     const PASSWD: &str = "bob:x:1001:1001::/:/bin/sh\n";
     let text = "[[grant]]\ngroups = ['lab']\ninterfaces = ['eth0']\n";
@@ -624,14 +624,14 @@ fn a_lost_membership_ends_a_port_with_the_next_policy() {
     let mut engine = Engine::new(fabric, policy(&with));
     let bob = Owner {
         connection: 1,
-        who: Who {
+        who: PeerCred {
             uid: 1001,
             gids: [1001, 110].into(),
-            ..Who::default()
+            ..PeerCred::default()
         },
     };
     engine.open(bob, port()).unwrap();
-    let _ = engine.finished();
+    let _ = engine.poll_finished();
     let (reloaded, _) = engine.reload(policy(&with), &with, || ()).unwrap();
     assert_eq!((reloaded.kept, reloaded.ended), (1, 0));
     let (reloaded, _) = engine.reload(policy(&without), &without, || ()).unwrap();
@@ -640,7 +640,7 @@ fn a_lost_membership_ends_a_port_with_the_next_policy() {
 
 #[test]
 fn native_xdp_stays_for_a_while() {
-    let fabric = MemFabric::new();
+    let fabric = MemBackend::new();
     let eth = fabric.add("eth0");
     let policy = "[[grant]]\nusers = [1001]\ninterfaces = ['eth0']\ntake = true\n";
     let policy = Policy::parse(policy, &Accounts::default()).unwrap();
@@ -651,7 +651,7 @@ fn native_xdp_stays_for_a_while() {
         take: true,
         ..port()
     };
-    let attached = |engine: &mut Engine<MemFabric>| {
+    let attached = |engine: &mut Engine<MemBackend>| {
         let status = engine.interface_status(&owner(1, 0), "eth0").unwrap();
         status.attach
     };

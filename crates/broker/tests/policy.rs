@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use weir_broker::Bytes;
 use weir_broker::policy::{
-    Accounts, Denied, Doubt, Grant, Machine, Policy, PolicyError, Usage, Who, Wish,
+    AccessRequest, Accounts, Denied, Doubt, Grant, Machine, PeerCred, Policy, PolicyError, Usage,
 };
 
 const PASSWD: &str =
@@ -15,8 +15,8 @@ fn parse(text: &str) -> Result<Policy, PolicyError> {
     Policy::parse(text, &Accounts::parse(PASSWD, GROUP))
 }
 
-fn who(uid: u32, gids: &[u32]) -> Who {
-    Who {
+fn who(uid: u32, gids: &[u32]) -> PeerCred {
+    PeerCred {
         uid,
         gids: gids.into(),
         pid: 1,
@@ -48,7 +48,7 @@ interfaces = ["lo"]
 #[test]
 fn the_first_grant_that_fits_applies() {
     let policy = parse(POLICY).unwrap();
-    let place = |who: &Who, interface| policy.grant(who, interface).map(|(place, _)| place);
+    let place = |who: &PeerCred, interface| policy.grant(who, interface).map(|(place, _)| place);
     let (bob, amy, eve) = (who(1001, &[1001]), who(1002, &[1002, 110]), who(4, &[4]));
     assert_eq!(place(&bob, "eth0"), Some(0));
     assert_eq!(place(&bob, "eth1"), None);
@@ -63,7 +63,7 @@ fn the_first_grant_that_fits_applies() {
 fn nobody_gets_more_than_granted() {
     let policy = parse(POLICY).unwrap();
     let (_, grant) = policy.grant(&who(1001, &[]), "eth0").unwrap();
-    let wish = Wish {
+    let wish = AccessRequest {
         interface: "eth0",
         priority: 10,
         take: true,
@@ -73,7 +73,7 @@ fn nobody_gets_more_than_granted() {
     };
     let mut usage = Usage::default();
     assert_eq!(grant.allows(&wish, usage), Ok(()));
-    let refused = |change: fn(&mut Wish<'_>), usage| {
+    let refused = |change: fn(&mut AccessRequest<'_>), usage| {
         let mut wish = wish.clone();
         change(&mut wish);
         grant.allows(&wish, usage).unwrap_err()
@@ -104,17 +104,17 @@ fn nobody_gets_more_than_granted() {
         grant.allows(&wish, Usage::default()).unwrap_err(),
         Denied::Priority { asked: 10, max: 0 }
     );
-    let wish = Wish {
+    let wish = AccessRequest {
         priority: 0,
         ..wish
     };
     assert_eq!(grant.allows(&wish, Usage::default()), Err(Denied::Take));
-    let copy = Wish {
+    let copy = AccessRequest {
         take: false,
         ..wish
     };
     assert_eq!(grant.allows(&copy, Usage::default()), Err(Denied::Xdp));
-    let at_tc = Wish {
+    let at_tc = AccessRequest {
         memory: Bytes(1 << 16),
         xdp: false,
         ..copy

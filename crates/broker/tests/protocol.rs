@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use weir_broker::Bytes;
 use weir_broker::compile::Source;
 use weir_broker::protocol::{
-    Answer, Ask, Attach, Channel, DecodeError, ErrorKind, Event, Listener, MESSAGE_LEN_MAX,
-    OpenPort, Refusal, Request, Said, Sent, VERSION, decode, encode,
+    Attach, Channel, DecodeError, ErrorKind, Event, Listener, MESSAGE_LEN_MAX, OpenPort, Refusal,
+    Request, RequestKind, Response, Sent, ServerMessage, VERSION, decode, encode,
 };
 use weir_lab::rng::Rng;
 
@@ -14,7 +14,7 @@ fn open() -> Request {
     let filter = Source::expr("udp port 53 and \"quoted\" \u{1f980}");
     Request {
         id: 7,
-        ask: Ask::Open(OpenPort {
+        kind: RequestKind::Open(OpenPort {
             interface: "eth0".into(),
             filter,
             priority: 10,
@@ -36,18 +36,18 @@ fn what_is_encoded_is_decoded() {
         open(),
         Request {
             id: 0,
-            ask: Ask::Ports { after: Some(4) },
+            kind: RequestKind::Ports { after: Some(4) },
         },
         Request {
             id: 1,
-            ask: Ask::SetFilter {
+            kind: RequestKind::SetFilter {
                 port: 3,
                 filter: Source::expr(""),
             },
         },
         Request {
             id: 2,
-            ask: Ask::Stop,
+            kind: RequestKind::Stop,
         },
     ];
     for request in requests {
@@ -61,27 +61,27 @@ fn what_is_encoded_is_decoded() {
         passes: false,
     };
     for said in [
-        Said::Answer {
+        ServerMessage::Answer {
             to: 7,
-            answer: Answer::Refused(refusal),
+            answer: Response::Refused(refusal),
         },
-        Said::Event {
+        ServerMessage::Event {
             port: 1,
             event: Event::Mtu { mtu: 9000 },
         },
-        Said::Event {
+        ServerMessage::Event {
             port: 1,
             event: Event::Revoked {
                 reason: "why".into(),
             },
         },
-        Said::Goodbye {
+        ServerMessage::Shutdown {
             reason: "enough".into(),
             kind: Some(ErrorKind::Denied),
         },
     ] {
         let bytes = encode(&said).unwrap();
-        assert_eq!(decode::<Said>(&bytes), Ok(said));
+        assert_eq!(decode::<ServerMessage>(&bytes), Ok(said));
     }
 }
 
@@ -92,7 +92,7 @@ fn a_plain_request_need_not_say_much() {
     bytes.truncate(8);
     bytes.extend(text);
     let Request {
-        ask: Ask::Open(port),
+        kind: RequestKind::Open(port),
         ..
     } = decode(&bytes).unwrap()
     else {
@@ -150,7 +150,7 @@ fn another_version_is_refused_by_name() {
 
 #[test]
 fn a_message_has_a_limit() {
-    let said = Said::Goodbye {
+    let said = ServerMessage::Shutdown {
         kind: None,
         reason: "x".repeat(MESSAGE_LEN_MAX),
     };

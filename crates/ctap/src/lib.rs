@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use weir_tap::{Bypass, Census, Config, Frame, LinkId, Pull, Tap};
+use weir_tap::{Bypass, ChunkCounts, Config, Frame, LinkId, Pull, Tap};
 
 /// `struct weir_config`.
 #[repr(C)]
@@ -145,7 +145,7 @@ impl CConfig {
         CConfig {
             chunks: config.chunks,
             chunk_bytes: config.chunk_bytes,
-            kept: config.kept,
+            kept: config.reserved,
             ring: config.ring,
             spin_us: micros(config.spin),
             hang_us: config.hang_max.map_or(0, micros),
@@ -170,7 +170,7 @@ impl CConfig {
         Some(Config {
             chunks: self.chunks,
             chunk_bytes: self.chunk_bytes,
-            kept: self.kept,
+            reserved: self.kept,
             ring: self.ring,
             spin: micros(self.spin_us),
             hang_max: (self.hang_us > 0).then(|| micros(self.hang_us)),
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_i
     let tap = unsafe { Box::from_raw(tap) };
     match tap.own.into_inner().tap.unmap() {
         Ok(found) => {
-            let Census {
+            let ChunkCounts {
                 free,
                 process,
                 fill,
@@ -501,7 +501,7 @@ pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut us
     let Some(frame) = frame.filter(|_| !len.is_null()) else {
         return std::ptr::null_mut();
     };
-    match frame.piece_mut(piece as usize) {
+    match frame.frag_mut(piece as usize) {
         Some(bytes) => {
             // SAFETY: not null, so a place for one by the caller's promise,
             // which need not hold a value yet.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use weir_lab::command::Command;
-use weir_lab::net::{Host, Line, Offloads, Process, Signal};
+use weir_lab::net::{Host, Linear, Offloads, Process, Signal};
 use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
@@ -97,7 +97,7 @@ fn the_example_forwards_and_outlives_its_founder() {
     let Some(program) = compiled(&folder) else {
         return;
     };
-    let line = Line::new(Offloads::OFF).and_then(Line::with_addresses);
+    let line = Linear::new(Offloads::OFF).and_then(Linear::with_addresses);
     let line = line.unwrap();
     let pings = || line.pings().unwrap();
     let path = folder.0.join("meet");

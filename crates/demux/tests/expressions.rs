@@ -10,7 +10,7 @@ use weir_filter::opt::optimise;
 use weir_lab::corpus;
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{Profile, SHAPES, Trace, generate, shapes};
+use weir_lab::rules::{FORMS, Profile, Trace, generate, mixed_forms};
 use weir_wire::LinkType;
 
 /// A filter by each way from text: of the optimised program, and of the plain
@@ -71,7 +71,7 @@ fn rule_sets() {
 #[test]
 fn expressions_of_many_shapes() {
     let mut rng = Rng::new(1);
-    let texts = shapes(5, 6 * SHAPES).into_iter();
+    let texts = mixed_forms(5, 6 * FORMS).into_iter();
     let (plan, reference) = bound(Plan::new(3), texts, &mut rng);
     let mut verdict = Verdict::new();
     let mut tape = Tape::seeded(8, 60_000);

@@ -79,7 +79,7 @@ fn main() {
     };
     println!("{}", oracle.version());
     println!("\nfrom weir's front end");
-    report(&rows, all, |row| row.ours.as_deref());
+    report(&rows, all, |row| row.weir.as_deref());
     println!("\nfrom libpcap's unoptimised programs");
     report(&rows, all, |row| row.lifted.as_deref());
 }

@@ -34,7 +34,7 @@ pub fn pin(thread: Option<u32>, cpu: usize) -> io::Result<()> {
 }
 
 /// Has a command's process run on that CPU only.
-pub fn place(command: &mut Command, cpu: usize) {
+pub fn pin_command(command: &mut Command, cpu: usize) {
     // SAFETY: the closure makes one system call, and neither allocates nor
     // takes a lock, but for the message of a CPU that does not exist.
     unsafe { command.pre_exec(move || pin(None, cpu)) };

@@ -23,7 +23,7 @@ pub struct Row {
     /// libpcap's before its optimiser.
     pub unoptimised: Vec<Insn>,
     /// From our front end, by our optimiser; `None` where ours refuses it.
-    pub ours: Option<Vec<Insn>>,
+    pub weir: Option<Vec<Insn>>,
     /// libpcap's unoptimised program, by our optimiser; `None` where it cannot
     /// be lifted (it has a loop).
     pub lifted: Option<Vec<Insn>>,
@@ -48,7 +48,7 @@ pub fn row(oracle: &Oracle, entry: &Entry, context: &Context<'_>) -> Option<Row>
     Some(Row {
         entry: entry.clone(),
         libpcap: libpcap.insns().to_vec(),
-        ours: compile(&entry.text, context).ok().and_then(optimised),
+        weir: compile(&entry.text, context).ok().and_then(optimised),
         lifted: lift(&unoptimised).ok().and_then(optimised),
         unoptimised,
     })
@@ -86,14 +86,14 @@ pub fn difference(one: &[Insn], other: &[Insn], seed: u64) -> Option<Frame> {
 
 /// A place in the frame and a constant that it is compared with.
 #[derive(Clone, Copy)]
-struct Clue {
+struct FieldConstant {
     offset: usize,
     width: usize,
     constant: u32,
 }
 
-fn clues(insns: &[Insn]) -> Vec<Clue> {
-    let mut clues: Vec<Clue> = Vec::new();
+fn clues(insns: &[Insn]) -> Vec<FieldConstant> {
+    let mut clues: Vec<FieldConstant> = Vec::new();
     let mut loaded = None;
     for insn in insns {
         match class(insn.code) {
@@ -110,7 +110,7 @@ fn clues(insns: &[Insn]) -> Vec<Clue> {
             }
             JMP if op(insn.code) != JA && !takes_x(insn.code) => {
                 if let Some((offset, width)) = loaded {
-                    clues.push(Clue {
+                    clues.push(FieldConstant {
                         offset,
                         width,
                         constant: insn.k,
@@ -124,7 +124,7 @@ fn clues(insns: &[Insn]) -> Vec<Clue> {
     clues
 }
 
-fn likely_frame(clues: &[Clue], rng: &mut Rng) -> Frame {
+fn likely_frame(clues: &[FieldConstant], rng: &mut Rng) -> Frame {
     let mut bytes = vec![0_u8; 480];
     if rng.below(2) == 0 {
         for byte in &mut bytes[..100] {

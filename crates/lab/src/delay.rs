@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// The longest frame, in bytes.
 const FRAME_LEN_MAX: usize = 2048;
 /// Frames that one direction holds at most; more are dropped.
-const HELD_MAX: usize = 100_000;
+const QUEUE_MAX: usize = 100_000;
 /// Frames that are read in one go before those that are due are written.
 const BATCH: usize = 32;
 /// How often a line that carries nothing looks whether it is to end.
-const LOOK_EACH: Duration = Duration::from_millis(20);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The line. It ends when this is dropped.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub struct DelayLine {
 }
 
 /// One direction.
-struct Way {
+struct Direction {
     from: usize,
-    held: VecDeque<(Instant, Vec<u8>)>,
+    queue: VecDeque<(Instant, Vec<u8>)>,
     /// Storage of frames that have gone.
     spare: Vec<Vec<u8>>,
 }
@@ -71,9 +71,9 @@ impl Drop for DelayLine {
 }
 
 fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
-    let mut ways = [0, 1].map(|from| Way {
+    let mut ways = [0, 1].map(|from| Direction {
         from,
-        held: VecDeque::new(),
+        queue: VecDeque::new(),
         spare: Vec::new(),
     });
     let mut frame = vec![0; FRAME_LEN_MAX];
@@ -85,10 +85,11 @@ fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
         if is_idle {
             let due = ways
                 .iter()
-                .filter_map(|way| way.held.front())
+                .filter_map(|way| way.queue.front())
                 .map(|held| held.0);
-            let left = due.min().map_or(LOOK_EACH, |due| {
-                due.saturating_duration_since(Instant::now()).min(LOOK_EACH)
+            let left = due.min().map_or(STOP_POLL_INTERVAL, |due| {
+                due.saturating_duration_since(Instant::now())
+                    .min(STOP_POLL_INTERVAL)
             });
             let mut fds = [0, 1].map(|end| PollFd::new(&ends[end], PollFlags::IN));
             let timeout = Timespec::try_from(left).expect("it is short");
@@ -97,7 +98,7 @@ fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
     }
 }
 
-impl Way {
+impl Direction {
     /// Reads what has come, and writes what is due; whether it did anything.
     fn turn(&mut self, ends: &[OwnedFd; 2], delay: Duration, frame: &mut [u8]) -> bool {
         let to = &ends[1 - self.from];
@@ -110,18 +111,18 @@ impl Way {
             did = true;
             if delay.is_zero() {
                 write(to, &frame[..count]);
-            } else if self.held.len() < HELD_MAX {
+            } else if self.queue.len() < QUEUE_MAX {
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 bytes.clear();
                 bytes.extend_from_slice(&frame[..count]);
-                self.held.push_back((Instant::now() + delay, bytes));
+                self.queue.push_back((Instant::now() + delay, bytes));
             }
         }
-        if self.held.is_empty() {
+        if self.queue.is_empty() {
             return did;
         }
         let now = Instant::now();
-        while let Some((_, bytes)) = self.held.pop_front_if(|(due, _)| *due <= now) {
+        while let Some((_, bytes)) = self.queue.pop_front_if(|(due, _)| *due <= now) {
             write(to, &bytes);
             self.spare.push(bytes);
             did = true;

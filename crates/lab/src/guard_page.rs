@@ -47,7 +47,7 @@ impl Guarded {
     /// # Panics
     /// If there are more than there is room for.
     pub fn at_end(&mut self, bytes: &[u8]) -> &[u8] {
-        self.place(bytes, self.room - bytes.len())
+        self.copy_in(bytes, self.room - bytes.len())
     }
 
     /// `bytes`, the first of them right behind a guard page.
@@ -55,7 +55,7 @@ impl Guarded {
     /// # Panics
     /// If there are more than there is room for.
     pub fn at_start(&mut self, bytes: &[u8]) -> &[u8] {
-        self.place(bytes, 0)
+        self.copy_in(bytes, 0)
     }
 
     /// A frame that fills the room with zeros but for `marks`, which are
@@ -71,7 +71,7 @@ impl Guarded {
         frame
     }
 
-    fn place(&mut self, bytes: &[u8], offset: usize) -> &[u8] {
+    fn copy_in(&mut self, bytes: &[u8], offset: usize) -> &[u8] {
         assert!(offset + bytes.len() <= self.room, "no room for the frame");
         // SAFETY: within the room, which is readable, writable and zeroed;
         // the slice borrows `self`, so no other one exists.

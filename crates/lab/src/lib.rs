@@ -5,11 +5,11 @@
 //! - [`load`]: frames at a rate, sinks, the lossless rate.
 //! - [`delay`], [`lossy`]: lines that hold frames, and that lose some.
 //! - [`frames`]: short ones, by hand.
-//! - [`cpu`]: which CPU runs what, and before whom.
+//! - [`affinity`]: which CPU runs what, and before whom.
 //! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
 //! - [`results`]: what benches measure, and what is required of it.
 //! - [`command`]: the programs that a test starts.
-//! - [`need`]: what a test needs from its surroundings.
+//! - [`testenv`]: what a test needs from its surroundings.
 //! - [`wait`]: waits with limits.
 //! - [`seeds`]: which random runs it makes.
 //!

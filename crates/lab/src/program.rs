@@ -8,6 +8,7 @@
 use weir_filter::ir::{
     BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value, Width,
 };
+use weir_wire::rng::SplitMix64;
 
 /// Blocks in a generated program, at most.
 pub const BLOCKS_MAX: usize = 24;
@@ -33,14 +34,10 @@ impl Tape {
 
     /// `len` bytes from `seed`, by splitmix64: the same on every machine.
     pub fn seeded(seed: u64, len: usize) -> Tape {
-        let mut state = seed;
+        let mut rng = SplitMix64::new(seed);
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = state;
-            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            bytes.extend_from_slice(&(word ^ (word >> 31)).to_le_bytes());
+            bytes.extend_from_slice(&rng.bits().to_le_bytes());
         }
         bytes.truncate(len);
         Tape::new(bytes)

@@ -2,25 +2,21 @@
 //! failure, on any machine.
 
 use std::ops::Range;
+use weir_wire::rng::SplitMix64;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast and the same
-/// everywhere. Not for secrets.
+/// Numbers by [`SplitMix64`]. Not for secrets.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// A sequence of its own for each seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng(SplitMix64::new(seed))
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// The next 32 bits.

@@ -39,12 +39,12 @@ pub fn skip(reason: &str) {
     }
     let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
     assert!(!in_ci, "missing in CI: {reason}");
-    tell(&line);
+    write_stderr(&line);
 }
 
 /// Writes to standard error, where `eprint!` would write to what the test
 /// harness keeps of a test.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
@@ -92,10 +92,10 @@ fn own_network() -> io::Result<()> {
 
 /// Whether this process can make TAP and TUN interfaces; `false` (after
 /// [`skip`]) if not. Root can where the kernel has the driver; which mode the
-/// device has is without meaning then, and processes of [`nobody`] have a
+/// device has is without meaning then, and processes of [`unprivileged`] have a
 /// device of their own.
 ///
-/// [`nobody`]: crate::net::unprivileged
+/// [`unprivileged`]: crate::net::unprivileged
 pub fn tun() -> bool {
     allowed(has_tun())
 }

@@ -41,7 +41,7 @@ fn no_expression_takes_more_instructions_than_libpcaps() {
         .collect();
     let (mut libpcap, mut ours) = (0, 0);
     for row in &rows {
-        let Some(insns) = &row.ours else { continue };
+        let Some(insns) = &row.weir else { continue };
         libpcap += row.libpcap.len();
         ours += insns.len();
         if follows || UNCHANGED.contains(&row.entry.family) {

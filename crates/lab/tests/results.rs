@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use weir_lab::results::{
-    Bar, Better, Measurement, Place, Verdict, compare, read, recorder, summarise,
+    Bar, Better, LineRef, Measurement, Verdict, compare, read, recorder, summarise,
 };
 
 /// A file of one test, gone with it.
@@ -43,10 +43,10 @@ fn runs(name: &str, values: &[f64]) -> String {
         .collect()
 }
 
-fn measured(text: &str) -> Vec<(Place, Measurement)> {
+fn measured(text: &str) -> Vec<(LineRef, Measurement)> {
     let parse = |(text, line): (&str, usize)| {
         let file = "a".into();
-        (Place { file, line }, serde_json::from_str(text).unwrap())
+        (LineRef { file, line }, serde_json::from_str(text).unwrap())
     };
     text.lines().zip(1..).map(parse).collect()
 }

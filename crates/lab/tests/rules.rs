@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use weir_lab::oracle::Oracle;
-use weir_lab::rules::{NARROW_SHAPES, Profile, SHAPES, Trace, generate, narrow, shapes};
+use weir_lab::rules::{FORMS, NARROW_FORMS, Profile, Trace, generate, mixed_forms, narrow};
 use weir_wire::LinkType;
 
 #[test]
@@ -61,8 +61,8 @@ fn local_traces_repeat_and_even_ones_do_not() {
 #[test]
 fn every_shape_compiles() {
     let Some(oracle) = Oracle::load() else { return };
-    let all = shapes(5, SHAPES * 25);
-    assert!(all.iter().collect::<HashSet<_>>().len() > SHAPES * 24);
+    let all = mixed_forms(5, FORMS * 25);
+    assert!(all.iter().collect::<HashSet<_>>().len() > FORMS * 24);
     for text in all {
         if let Err(error) = oracle.compile(&text, LinkType::EN10MB, true) {
             panic!("{text}: {error}");
@@ -73,8 +73,8 @@ fn every_shape_compiles() {
 #[test]
 fn narrow_expressions_accept_their_frames_and_few_others() {
     let Some(oracle) = Oracle::load() else { return };
-    let all = narrow(5, NARROW_SHAPES * 8);
-    assert_eq!(all[..50], narrow(5, NARROW_SHAPES * 8)[..50]);
+    let all = narrow(5, NARROW_FORMS * 8);
+    assert_eq!(all[..50], narrow(5, NARROW_FORMS * 8)[..50]);
     let mut accepted = 0;
     for (number, rule) in all.iter().enumerate() {
         let text = &rule.expression;

@@ -135,7 +135,7 @@ impl Cut {
 
     fn v4(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
         let header = frame.get(ip..ip + 20)?;
-        let len = usize::from(header[0] & 0xf) * 4;
+        let len = weir_wire::ipv4::header_len(header);
         let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header.first_chunk::<20>()?;
         let addresses = AddrPair::new([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into())?;
         // A fragment's payload has no header of its own.

@@ -6,7 +6,7 @@
 //! - [`pcap`]: capture files.
 //! - [`mem`]: two ends joined in memory, with impairments; traffic to send.
 //! - [`plan`]: a plan in the kernel.
-//! - [`segment`]: super-frames, cut.
+//! - [`gso`]: super-frames, cut.
 //! - [`xdp`]: taps, frames by pointer.
 //! - [`names`]: what the system calls hosts, networks, services, protocols.
 

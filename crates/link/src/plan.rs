@@ -59,7 +59,7 @@ struct Made {
 
 /// The maps that ports hang on, whatever the plan: rings, settings and
 /// counters. Pinned, they outlive the process, and its plan's programs with
-/// them; the next process makes its plan [over](PlanMaps::over) them.
+/// them; the next process makes its plan [over](PlanMaps::create) them.
 #[derive(Debug)]
 pub struct PortMaps {
     made: [(MapRole, Map); 3],

@@ -3,7 +3,7 @@
 //!
 //! Pointers of the caller's are numbers here: nobody but `memory` follows them.
 
-use crate::simulation::World;
+use crate::simulation::Simulation;
 use crate::{Answer, Errno, interpose, user_memory};
 use libc::{c_int, c_uint, c_ulong, c_void, nfds_t, size_t, socklen_t, ssize_t};
 
@@ -22,7 +22,7 @@ macro_rules! interface {
 
         $(
             extern "C" fn $name(userdata: Userdata, $($arg: $kind),*) -> $result {
-                answer(world(userdata).$name($($arg),*)) as $result
+                answer(simulation(userdata).$name($($arg),*)) as $result
             }
         )+
 
@@ -79,7 +79,7 @@ interface! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn packetdrill_interface_init(flags: usize, interface: *mut Interface) {
     let flags = user_memory::take_text(flags, 1024);
-    let world = match World::new(&flags) {
+    let world = match Simulation::new(&flags) {
         Ok(world) => Box::into_raw(Box::new(world)),
         Err(error) => {
             eprintln!("weir: {error}");
@@ -95,13 +95,13 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: usize, interface: *mu
 extern "C" fn free(userdata: Userdata) {
     interpose::end();
     // SAFETY: `init` made it of a box, and packetdrill calls this once, last.
-    drop(unsafe { Box::from_raw(userdata.cast::<World>()) });
+    drop(unsafe { Box::from_raw(userdata.cast::<Simulation>()) });
 }
 
-fn world<'a>(userdata: Userdata) -> &'a World {
+fn simulation<'a>(userdata: Userdata) -> &'a Simulation {
     // SAFETY: packetdrill hands back what `init` gave it, until `free`; a world
     // is changed only behind its lock.
-    unsafe { &*userdata.cast::<World>() }
+    unsafe { &*userdata.cast::<Simulation>() }
 }
 
 /// An answer as C has it: -1, and `errno`.

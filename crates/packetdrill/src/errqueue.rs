@@ -3,8 +3,8 @@
 //! an edge (`EPOLLET`).
 
 use crate::sendmsg::Message;
-use crate::simulation::{AGAIN, Inner, World};
-use crate::socket::{Socket, Stage};
+use crate::simulation::{AGAIN, Inner, Simulation};
+use crate::socket::{Socket, SocketPhase};
 use crate::{Answer, user_memory};
 use weir_stack::tcp::{State, TcpInfo};
 
@@ -18,20 +18,20 @@ pub(crate) const SENT: u32 = 0;
 pub(crate) const SCHEDULED: u32 = 1;
 pub(crate) const ACKNOWLEDGED: u32 = 2;
 /// Notices of one socket, at most: the oldest goes.
-const NOTICES_MAX: usize = 4096;
+const EVENTS_MAX: usize = 4096;
 
 /// Something that waits in the queue of errors.
 #[derive(Clone, Debug)]
-pub(crate) enum Notice {
+pub(crate) enum ErrEvent {
     /// The buffers of these writes are free.
-    Free { first: u32, last: u32 },
+    ZeroCopy { first: u32, last: u32 },
     /// A byte went or arrived.
-    Stamp { of: u32, byte: u32, at_ns: u64 },
+    Timestamp { of: u32, byte: u32, at_ns: u64 },
 }
 
 /// A write that somebody wants to be told about.
 #[derive(Clone, Debug)]
-pub(crate) enum Watched {
+pub(crate) enum TxWatch {
     Free { write: u32, end: u64 },
     Stamp { of: u32, byte: u32, end: u64 },
 }
@@ -45,9 +45,9 @@ pub(crate) struct Seen {
 }
 
 impl Socket {
-    fn push(&mut self, notice: Notice) {
+    fn push(&mut self, notice: ErrEvent) {
         // Writes that follow one another share a notice.
-        if let (Notice::Free { first, last }, Some(Notice::Free { last: before, .. })) =
+        if let (ErrEvent::ZeroCopy { first, last }, Some(ErrEvent::ZeroCopy { last: before, .. })) =
             (&notice, self.notices.back_mut())
             && before.wrapping_add(1) == *first
         {
@@ -55,7 +55,7 @@ impl Socket {
         } else {
             self.notices.push_back(notice);
         }
-        if self.notices.len() > NOTICES_MAX {
+        if self.notices.len() > EVENTS_MAX {
             self.notices.pop_front();
         }
         self.happened += 1;
@@ -69,17 +69,17 @@ impl Socket {
         let watched = std::mem::take(&mut self.watched);
         for one in watched {
             let due = match &one {
-                Watched::Free { end, .. } => over || *end <= arrived,
-                Watched::Stamp { of, end, .. } if *of == ACKNOWLEDGED => *end <= arrived,
-                Watched::Stamp { end, .. } => *end <= sent,
+                TxWatch::Free { end, .. } => over || *end <= arrived,
+                TxWatch::Stamp { of, end, .. } if *of == ACKNOWLEDGED => *end <= arrived,
+                TxWatch::Stamp { end, .. } => *end <= sent,
             };
             match one {
                 one if !due => self.watched.push(one),
-                Watched::Free { write, .. } => self.push(Notice::Free {
+                TxWatch::Free { write, .. } => self.push(ErrEvent::ZeroCopy {
                     first: write,
                     last: write,
                 }),
-                Watched::Stamp { of, byte, .. } => self.push(Notice::Stamp {
+                TxWatch::Stamp { of, byte, .. } => self.push(ErrEvent::Timestamp {
                     of,
                     byte,
                     at_ns: now_ns,
@@ -89,9 +89,9 @@ impl Socket {
     }
 }
 
-impl World {
+impl Simulation {
     /// The next notice, with the control messages that tell it.
-    pub(crate) fn receive_notice(&self, fd: i32, message: &Message) -> Answer {
+    pub(crate) fn receive_event(&self, fd: i32, message: &Message) -> Answer {
         let mut inner = self.lock();
         let socket = inner.socket(fd)?;
         let notice = socket.notices.pop_front().ok_or(AGAIN)?;
@@ -99,9 +99,9 @@ impl World {
         let len = control.len().min(message.control.1);
         user_memory::give(message.control.0, &control[..len])?;
         let cut = match notice {
-            Notice::Free { .. } => 0,
+            ErrEvent::ZeroCopy { .. } => 0,
             // The bytes themselves, for which nobody has room.
-            Notice::Stamp { .. } => libc::MSG_TRUNC,
+            ErrEvent::Timestamp { .. } => libc::MSG_TRUNC,
         };
         message.finish(libc::MSG_ERRQUEUE | cut, len)?;
         Ok(0)
@@ -110,20 +110,20 @@ impl World {
 
 impl Inner {
     /// Looks what has happened to each socket.
-    pub(crate) fn notice(&mut self) {
+    pub(crate) fn poll_sockets(&mut self) {
         let now_ns = self.now_ns;
         let fds: Vec<i32> = self.entries.keys().copied().collect();
         for fd in fds {
             let Ok(socket) = self.socket(fd) else {
                 continue;
             };
-            let stage = socket.stage;
+            let stage = socket.phase;
             let mut seen = Seen::default();
             let mut info = None;
             match stage {
-                Stage::New(_) => {}
-                Stage::Listens(id) => seen.waiting = self.stack.tcp_waiting(id),
-                Stage::Stream(id) => {
+                SocketPhase::New(_) => {}
+                SocketPhase::Listens(id) => seen.waiting = self.stack.tcp_accept_queue_len(id),
+                SocketPhase::Stream(id) => {
                     info = self.stack.tcp_info(now_ns, id);
                     if let Some(info) = &info {
                         seen.bytes_in = info.counts.bytes_in;
@@ -164,12 +164,12 @@ pub(crate) fn control_message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn control(notice: &Notice, is_v6: bool) -> Vec<u8> {
+fn control(notice: &ErrEvent, is_v6: bool) -> Vec<u8> {
     match *notice {
-        Notice::Free { first, last } => {
+        ErrEvent::ZeroCopy { first, last } => {
             extended(0, (ORIGIN_ZEROCOPY, ZEROCOPY_COPIED), (first, last), is_v6)
         }
-        Notice::Stamp { of, byte, at_ns } => {
+        ErrEvent::Timestamp { of, byte, at_ns } => {
             let mut times = Vec::new();
             times.extend_from_slice(&(at_ns / 1_000_000_000).to_ne_bytes());
             times.extend_from_slice(&(at_ns % 1_000_000_000).to_ne_bytes());

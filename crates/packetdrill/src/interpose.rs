@@ -6,15 +6,15 @@
 //! leave all others to the kernel.
 
 use crate::abi::answer;
-use crate::simulation::World;
+use crate::simulation::Simulation;
 use libc::{c_int, c_long};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The world that packetdrill has made; null before and after.
-static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+static WORLD: AtomicPtr<Simulation> = AtomicPtr::new(std::ptr::null_mut());
 
 /// There is a world now.
-pub(crate) fn begin(world: *mut World) {
+pub(crate) fn begin(world: *mut Simulation) {
     WORLD.store(world, Ordering::Release);
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn end() {
 }
 
 /// The world, if a descriptor is one of its.
-fn world_of(fd: c_int) -> Option<&'static World> {
+fn simulation_of(fd: c_int) -> Option<&'static Simulation> {
     // SAFETY: the pointer is null, or the world that lives until `free`, which
     // packetdrill calls last of all.
     let world = unsafe { WORLD.load(Ordering::Acquire).as_ref() };
@@ -42,7 +42,7 @@ pub extern "C" fn getsockopt(
     value: usize,
     len: usize,
 ) -> c_int {
-    if let Some(world) = world_of(fd) {
+    if let Some(world) = simulation_of(fd) {
         return answer(world.getsockopt(fd, level, name, value, len)) as c_int;
     }
     // SAFETY: the caller's own system call; the kernel judges its pointers.
@@ -56,7 +56,7 @@ pub extern "C" fn getsockopt(
 // goes to the kernel as it came.
 #[unsafe(no_mangle)]
 pub extern "C" fn sendfile(to: c_int, from: c_int, offset: usize, count: usize) -> isize {
-    if let Some(world) = world_of(to) {
+    if let Some(world) = simulation_of(to) {
         return answer(world.sendfile(to, from, offset, count)) as isize;
     }
     // SAFETY: the caller's own system call; the kernel judges its pointers.

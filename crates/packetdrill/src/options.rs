@@ -1,7 +1,7 @@
 //! Options of sockets: set, kept and given back.
 
-use crate::simulation::{Inner, World};
-use crate::socket::{Options, Socket, Stage, errno};
+use crate::simulation::{Inner, Simulation};
+use crate::socket::{Options, Socket, SocketPhase, errno};
 use crate::{Answer, Errno, tcp_info, user_memory};
 use std::num::NonZeroU32;
 use weir_stack::tcp::{FastOpenServer, TcpConfig, TcpOptions};
@@ -66,7 +66,7 @@ fn time_ns(value: &[u8]) -> Option<u64> {
     Some(seconds * 1_000_000_000 + u64::try_from(us).ok()? * 1000)
 }
 
-impl World {
+impl Simulation {
     pub(crate) fn setsockopt(
         &self,
         fd: i32,
@@ -147,13 +147,13 @@ impl Inner {
     pub(crate) fn apply(&mut self, fd: i32) -> Answer<()> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
-        let id = match socket.stage {
-            Stage::Stream(id) => id,
-            Stage::Listens(_) => {
+        let id = match socket.phase {
+            SocketPhase::Stream(id) => id,
+            SocketPhase::Listens(_) => {
                 self.prepare(fd, false)?;
                 return self.open_fast(fd);
             }
-            Stage::New(_) => return Ok(()),
+            SocketPhase::New(_) => return Ok(()),
         };
         let options = socket.options.clone();
         let stack = &mut self.stack;
@@ -193,7 +193,7 @@ impl Inner {
         let bits = self.settings.fast_open();
         let key = self.settings.fast_open_key();
         let socket = self.socket(fd)?;
-        let Stage::Listens(listener) = socket.stage else {
+        let SocketPhase::Listens(listener) = socket.phase else {
             return Ok(());
         };
         let options = &socket.options;
@@ -242,7 +242,7 @@ impl Inner {
             }
             (TCP, TCP_CC_INFO) => Ok(Vec::new()),
             (TCP, libc::TCP_INFO) => {
-                let socket = Socket::facts(socket);
+                let socket = Socket::socket_info(socket);
                 let info = id.and_then(|id| self.stack.tcp_info(now_ns, id));
                 let mut bytes = tcp_info::bytes(info.as_ref(), &socket);
                 bytes.resize(room, 0);

@@ -1,7 +1,7 @@
 //! What sockets are ready for: `poll` and `epoll`.
 
-use crate::simulation::{Inner, World};
-use crate::socket::{Kind, Stage};
+use crate::simulation::{Inner, Simulation};
+use crate::socket::{Kind, SocketPhase};
 use crate::{Answer, Errno, user_memory};
 use weir_stack::tcp::{State, TcpInfo};
 
@@ -71,7 +71,7 @@ fn until(now_ns: u64, timeout_ms: i32) -> Option<u64> {
     Some(now_ns + timeout_ms * 1_000_000)
 }
 
-impl World {
+impl Simulation {
     pub(crate) fn poll(&self, fds: usize, count: u64, timeout_ms: i32) -> Answer {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         if count > FDS_MAX {
@@ -178,14 +178,14 @@ impl Inner {
         let socket = self.socket(fd)?;
         let happened = socket.happened;
         let errors = if socket.notices.is_empty() { 0 } else { ERR };
-        let events = match socket.stage {
-            Stage::New(_) if socket.deferred.is_some() => OUT | WRNORM,
-            Stage::New(_) => OUT | WRNORM | HUP,
-            Stage::Listens(id) => match self.stack.tcp_waiting(id) {
+        let events = match socket.phase {
+            SocketPhase::New(_) if socket.deferred.is_some() => OUT | WRNORM,
+            SocketPhase::New(_) => OUT | WRNORM | HUP,
+            SocketPhase::Listens(id) => match self.stack.tcp_accept_queue_len(id) {
                 0 => 0,
                 _ => IN | RDNORM,
             },
-            Stage::Stream(id) => match self.stack.tcp_info(now_ns, id) {
+            SocketPhase::Stream(id) => match self.stack.tcp_info(now_ns, id) {
                 Some(info) => self.stream_readiness(fd, &info)?,
                 None => IN | OUT | HUP,
             },
@@ -208,7 +208,7 @@ impl Inner {
             info.state,
             State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
         );
-        Ok(room && (open || info.syn_bytes && info.state == State::SynReceived))
+        Ok(room && (open || info.syn_data_acked && info.state == State::SynReceived))
     }
 
     fn stream_readiness(&mut self, fd: i32, info: &TcpInfo) -> Answer<u32> {

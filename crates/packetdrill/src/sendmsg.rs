@@ -1,15 +1,15 @@
 //! Bytes in and out of sockets.
 
-use crate::errqueue::{ACKNOWLEDGED, SCHEDULED, SENT, Watched, control_message};
+use crate::errqueue::{ACKNOWLEDGED, SCHEDULED, SENT, TxWatch, control_message};
 use crate::options::CLIENT;
-use crate::simulation::{AGAIN, Inner, World};
-use crate::socket::{Socket, Stage, errno, take_address};
+use crate::simulation::{AGAIN, Inner, Simulation};
+use crate::socket::{Socket, SocketPhase, errno, take_address};
 use crate::{Answer, Errno, user_memory};
 use std::net::SocketAddr;
 use weir_stack::tcp::{State, TcpError, TcpId};
 
 /// Pieces of one scattered transfer, at most (UIO_MAXIOV).
-const PIECES_MAX: usize = 1024;
+const IOVECS_MAX: usize = 1024;
 const WORD: usize = size_of::<usize>();
 
 /// A `struct msghdr` of the caller's.
@@ -30,7 +30,7 @@ impl Message {
         Ok(Message {
             at,
             name: (word(0), word(1) as u32),
-            pieces: pieces(word(2), word(3))?,
+            pieces: iovecs(word(2), word(3))?,
             control: (word(4), word(5)),
         })
     }
@@ -43,8 +43,8 @@ impl Message {
 }
 
 /// The caller's `struct iovec`s.
-fn pieces(at: usize, count: usize) -> Answer<Vec<(usize, usize)>> {
-    if count > PIECES_MAX {
+fn iovecs(at: usize, count: usize) -> Answer<Vec<(usize, usize)>> {
+    if count > IOVECS_MAX {
         return Err(Errno(libc::EMSGSIZE));
     }
     let bytes = user_memory::take(at, 2 * WORD * count)?;
@@ -75,13 +75,13 @@ fn scatter(pieces: &[(usize, usize)], mut bytes: &[u8]) -> Answer<()> {
     Ok(())
 }
 
-impl World {
+impl Simulation {
     pub(crate) fn read(&self, fd: i32, bytes: usize, len: usize) -> Answer {
         self.recv(fd, bytes, len, 0)
     }
 
     pub(crate) fn readv(&self, fd: i32, at: usize, count: i32) -> Answer {
-        let pieces = pieces(at, usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?)?;
+        let pieces = iovecs(at, usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?)?;
         self.receive_into(fd, &pieces, 0)
     }
 
@@ -109,7 +109,7 @@ impl World {
     pub(crate) fn recvmsg(&self, fd: i32, message: usize, flags: i32) -> Answer {
         let message = Message::take(message)?;
         if flags & libc::MSG_ERRQUEUE != 0 {
-            return self.receive_notice(fd, &message);
+            return self.receive_event(fd, &message);
         }
         let received = self.receive_into(fd, &message.pieces, flags)?;
         let mut inner = self.lock();
@@ -131,7 +131,7 @@ impl World {
             let nonblocking = socket.nonblocking || flags & libc::MSG_DONTWAIT != 0;
             (nonblocking, (timeout_ns > 0).then(|| now_ns + timeout_ns))
         };
-        let attempt = |inner: &mut Inner| match inner.look(fd, len) {
+        let attempt = |inner: &mut Inner| match inner.peek(fd, len) {
             Err(error) if error == AGAIN && !nonblocking => None,
             Err(error) => Some(Err(error)),
             Ok(bytes) => Some(scatter(pieces, &bytes).map(|()| {
@@ -149,7 +149,7 @@ impl World {
     }
 
     pub(crate) fn writev(&self, fd: i32, at: usize, count: i32) -> Answer {
-        let pieces = pieces(at, usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?)?;
+        let pieces = iovecs(at, usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?)?;
         self.transmit_to(fd, &gather(&pieces)?, 0, Ok(None))
     }
 
@@ -193,15 +193,15 @@ impl World {
         let begun = self.act(|inner| {
             let socket = inner.socket(fd)?;
             let asked = flags & libc::MSG_FASTOPEN != 0;
-            let remote = match (socket.stage, socket.deferred) {
-                (Stage::New(_), Some(remote)) => remote,
-                (Stage::New(_), None) if asked => {
+            let remote = match (socket.phase, socket.deferred) {
+                (SocketPhase::New(_), Some(remote)) => remote,
+                (SocketPhase::New(_), None) if asked => {
                     if inner.settings.fast_open() & CLIENT == 0 {
                         return Err(Errno(libc::EOPNOTSUPP));
                     }
                     remote?.ok_or(Errno(libc::EOPNOTSUPP))?
                 }
-                (Stage::Stream(id), _) if asked => {
+                (SocketPhase::Stream(id), _) if asked => {
                     let opening = State::SynSent;
                     return match inner.stack.tcp_state(id) == Some(opening) {
                         true => Err(Errno(libc::EALREADY)),
@@ -294,24 +294,24 @@ impl World {
 impl Inner {
     fn stream(&mut self, fd: i32) -> Answer<TcpId> {
         let socket = self.socket(fd)?;
-        match socket.stage {
-            Stage::Stream(id) => Ok(id),
-            Stage::New(_) if socket.deferred.is_some() => Err(AGAIN),
+        match socket.phase {
+            SocketPhase::Stream(id) => Ok(id),
+            SocketPhase::New(_) if socket.deferred.is_some() => Err(AGAIN),
             _ => Err(Errno(libc::ENOTCONN)),
         }
     }
 
     /// The bytes that can be read, at most `len`; they stay.
-    fn look(&mut self, fd: i32, len: usize) -> Answer<Vec<u8>> {
+    fn peek(&mut self, fd: i32, len: usize) -> Answer<Vec<u8>> {
         let id = self.stream(fd)?;
         let mut bytes = vec![0; len];
-        match self.stack.tcp_look(id, &mut bytes) {
+        match self.stack.tcp_peek(id, &mut bytes) {
             Ok(count) => {
                 bytes.truncate(count);
                 Ok(bytes)
             }
-            Err(TcpError::NotNow) if self.socket(fd)?.deaf => Ok(Vec::new()),
-            Err(TcpError::NotNow) => Err(AGAIN),
+            Err(TcpError::WouldBlock) if self.socket(fd)?.deaf => Ok(Vec::new()),
+            Err(TcpError::WouldBlock) => Err(AGAIN),
             Err(error) => match self.socket(fd)?.told.replace(error) {
                 Some(_) => Ok(Vec::new()),
                 None => Err(errno(error)),
@@ -335,7 +335,7 @@ impl Inner {
     /// Writes what there is room for.
     fn put(&mut self, fd: i32, bytes: &[u8], flags: i32) -> Answer<usize> {
         let socket = self.socket(fd)?;
-        let Stage::Stream(id) = socket.stage else {
+        let SocketPhase::Stream(id) = socket.phase else {
             return Err(Errno(libc::EPIPE));
         };
         match self.stack.tcp_state(id) {
@@ -354,7 +354,7 @@ impl Inner {
         };
         let taken = match written {
             Ok(taken) => taken,
-            Err(TcpError::NotNow) => 0,
+            Err(TcpError::WouldBlock) => 0,
             Err(error) => return Err(errno(error)),
         };
         let more = flags & libc::MSG_MORE != 0;
@@ -402,7 +402,7 @@ impl Socket {
         if flags & libc::MSG_ZEROCOPY != 0 && !copies {
             let write = self.zero_copies;
             self.zero_copies = write.wrapping_add(1);
-            self.watched.push(Watched::Free { write, end });
+            self.watched.push(TxWatch::Free { write, end });
         }
         let asked = self.options.number(libc::SOL_SOCKET, libc::SO_TIMESTAMPING) as u32;
         let byte = (end - 1).wrapping_sub(self.stamps_from) as u32;
@@ -412,7 +412,7 @@ impl Socket {
             (libc::SOF_TIMESTAMPING_TX_ACK, ACKNOWLEDGED),
         ] {
             if asked & bit != 0 {
-                self.watched.push(Watched::Stamp { of, byte, end });
+                self.watched.push(TxWatch::Stamp { of, byte, end });
             }
         }
     }

@@ -18,24 +18,24 @@ use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
-use weir_stack::iface::{Offload, Partial};
-use weir_stack::{Config, Outlet, Prefix, Stack};
+use weir_stack::iface::{Offload, TxMeta};
+use weir_stack::{Config, Prefix, Stack, TxSink};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};
 
 /// The clock's start: some moment, long enough after zero for any past.
 const START_NS: u64 = 1_000_000_000_000_000;
 /// How far a call may move the clock in search of what it waits for.
-const SEARCH_NS: u64 = 600_000_000_000;
+const ADVANCE_MAX_NS: u64 = 600_000_000_000;
 /// How long the clock waits for a thread that blocks to look, in real time.
-const LOOK: Duration = Duration::from_secs(5);
+const BLOCKED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a thread has to say that its call has ended, in real time.
-const ENDS: Duration = Duration::from_millis(3);
+const RETURN_TIMEOUT: Duration = Duration::from_millis(3);
 const OURS: Address = Address([2, 0, 0, 0, 0, 1]);
 const PEER: Address = Address([2, 0, 0, 0, 0, 2]);
 
 /// See the module.
-pub(crate) struct World {
+pub(crate) struct Simulation {
     inner: Mutex<Inner>,
     /// Something has happened.
     happened: Condvar,
@@ -77,11 +77,11 @@ thread_local! {
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Inner>;
 
-impl World {
-    pub(crate) fn new(flags: &str) -> Result<World, String> {
+impl Simulation {
+    pub(crate) fn new(flags: &str) -> Result<Simulation, String> {
         let config = configure(flags)?;
         let stack = Stack::new(&config, 0x5eed).map_err(|error| error.to_string())?;
-        Ok(World {
+        Ok(Simulation {
             inner: Mutex::new(Inner {
                 now_ns: START_NS,
                 stack,
@@ -164,7 +164,7 @@ impl World {
         until_ns: Option<u64>,
         mut attempt: impl FnMut(&mut Inner) -> Option<T>,
     ) -> Option<T> {
-        let limit_ns = inner.now_ns + SEARCH_NS;
+        let limit_ns = inner.now_ns + ADVANCE_MAX_NS;
         let until_ns = until_ns.unwrap_or(limit_ns).min(limit_ns);
         loop {
             let answer = attempt(&mut inner);
@@ -204,7 +204,9 @@ impl World {
             let mut others = inner.blocked.iter().filter(|other| other.thread != me);
             others.any(|other| other.event < event)
         };
-        let waited = self.looked.wait_timeout_while(inner, LOOK, behind);
+        let waited = self
+            .looked
+            .wait_timeout_while(inner, BLOCKED_CALL_TIMEOUT, behind);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -218,7 +220,7 @@ impl World {
     /// packetdrill reports as an error.
     pub(crate) fn netdev_receive(&self, packet: usize, len: usize, time_us: usize) -> Answer {
         let mut inner = self.lock();
-        let limit_ns = inner.now_ns + SEARCH_NS;
+        let limit_ns = inner.now_ns + ADVANCE_MAX_NS;
         while inner.sent.is_empty() {
             let next_ns = inner.next_ns.filter(|next_ns| *next_ns <= limit_ns);
             let Some(next_ns) = next_ns else {
@@ -240,7 +242,7 @@ impl World {
         ENDED_NS.set(None);
         if std::mem::take(&mut self.lock().ended) {
             // packetdrill has let go of its own lock, which that thread needs.
-            std::thread::sleep(ENDS);
+            std::thread::sleep(RETURN_TIMEOUT);
         }
         let inner = self.lock();
         let to_ns = inner.now_ns + u64::from(us) * 1000;
@@ -262,7 +264,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Simulation {
     fn drop(&mut self) {
         for (_, entry) in self.lock().entries.drain() {
             // packetdrill has closed it by close(2).
@@ -305,7 +307,7 @@ impl Inner {
                 self.leaves(&frame);
             }
         }
-        self.notice();
+        self.poll_sockets();
     }
 
     /// A frame of ours: a question for a neighbour is answered at once.
@@ -332,7 +334,7 @@ impl Inner {
 #[derive(Default)]
 struct Frames(Vec<Vec<u8>>);
 
-impl Outlet for Frames {
+impl TxSink for Frames {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.0.push(vec![0; len]);
         self.0.last_mut().map(Vec::as_mut_slice)
@@ -342,7 +344,7 @@ impl Outlet for Frames {
 
     /// Completes the checksum. A segment that is to be cut stays whole, as
     /// Linux shows it to packetdrill.
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let Some(frame) = self.0.last_mut() else {
             return;
         };

@@ -1,6 +1,6 @@
 //! Sockets, and the descriptors that stand for them.
 
-use crate::errqueue::{Notice, Seen, Watched};
+use crate::errqueue::{ErrEvent, Seen, TxWatch};
 use crate::poll::Epoll;
 use crate::simulation::Inner;
 use crate::{Answer, Errno, user_memory};
@@ -44,7 +44,7 @@ impl Entry {
 
 /// Where a socket is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum SocketPhase {
     /// Neither listens nor is connected; perhaps it has an address.
     New(Option<SocketAddr>),
     Listens(ListenerId),
@@ -54,7 +54,7 @@ pub(crate) enum Stage {
 
 /// A TCP socket.
 pub(crate) struct Socket {
-    pub(crate) stage: Stage,
+    pub(crate) phase: SocketPhase,
     /// It was made for IPv6; IPv4 addresses are mapped.
     pub(crate) is_v6: bool,
     pub(crate) nonblocking: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Socket {
     /// Bytes that were written.
     pub(crate) written: u64,
     /// Writes that somebody wants to be told about.
-    pub(crate) watched: Vec<Watched>,
+    pub(crate) watched: Vec<TxWatch>,
     /// Writes without copies, counted.
     pub(crate) zero_copies: u32,
     /// The byte from which time-stamps count.
@@ -80,7 +80,7 @@ pub(crate) struct Socket {
     /// What it looked like last.
     pub(crate) seen: Seen,
     /// Its queue of errors.
-    pub(crate) notices: VecDeque<Notice>,
+    pub(crate) notices: VecDeque<ErrEvent>,
     /// Counts what would wake who waits for it.
     pub(crate) happened: u64,
 }
@@ -100,9 +100,9 @@ pub(crate) struct Options {
 }
 
 impl Socket {
-    pub(crate) fn new(inner: &Inner, stage: Stage, is_v6: bool) -> Socket {
+    pub(crate) fn new(inner: &Inner, stage: SocketPhase, is_v6: bool) -> Socket {
         Socket {
-            stage,
+            phase: stage,
             is_v6,
             nonblocking: false,
             options: Options {
@@ -131,8 +131,8 @@ impl Socket {
     }
 
     pub(crate) fn stream(&self) -> Option<TcpId> {
-        match self.stage {
-            Stage::Stream(id) => Some(id),
+        match self.phase {
+            SocketPhase::Stream(id) => Some(id),
             _ => None,
         }
     }
@@ -163,16 +163,16 @@ pub(crate) fn errno_of(error: &io::Error) -> Errno {
 /// The number of an error of the stack's.
 pub(crate) fn errno(error: TcpError) -> Errno {
     Errno(match error {
-        TcpError::NotNow => libc::EAGAIN,
+        TcpError::WouldBlock => libc::EAGAIN,
         TcpError::Refused => libc::ECONNREFUSED,
         TcpError::HostUnreachable => libc::EHOSTUNREACH,
         TcpError::NetworkUnreachable => libc::ENETUNREACH,
         TcpError::Reset => libc::ECONNRESET,
         TcpError::TimedOut => libc::ETIMEDOUT,
-        TcpError::Shut => libc::EPIPE,
+        TcpError::WriteClosed => libc::EPIPE,
         TcpError::Closed => libc::ENOTCONN,
-        TcpError::Address(_) => libc::EADDRNOTAVAIL,
-        TcpError::InUse(_) => libc::EADDRINUSE,
+        TcpError::AddrNotAvailable(_) => libc::EADDRNOTAVAIL,
+        TcpError::AddrInUse(_) => libc::EADDRINUSE,
         TcpError::NoRoute(_) => libc::ENETUNREACH,
         TcpError::Full => libc::ENOBUFS,
     })

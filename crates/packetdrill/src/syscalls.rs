@@ -2,13 +2,13 @@
 
 use crate::options::{CLIENT, CLIENT_WITHOUT_COOKIE};
 use crate::poll::Epoll;
-use crate::simulation::{AGAIN, Inner, World};
-use crate::socket::{Kind, Socket, Stage, errno, give_address, take_address};
+use crate::simulation::{AGAIN, Inner, Simulation};
+use crate::socket::{Kind, Socket, SocketPhase, errno, give_address, take_address};
 use crate::{Answer, Errno, user_memory};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_stack::tcp::{State, TcpId};
 
-impl World {
+impl Simulation {
     pub(crate) fn socket(&self, domain: i32, kind: i32, _protocol: i32) -> Answer {
         let is_v6 = match domain {
             libc::AF_INET => false,
@@ -19,7 +19,7 @@ impl World {
             return Err(Errno(libc::EPROTONOSUPPORT));
         }
         let mut inner = self.lock();
-        let mut socket = Socket::new(&inner, Stage::New(None), is_v6);
+        let mut socket = Socket::new(&inner, SocketPhase::New(None), is_v6);
         socket.nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         inner.enter(Kind::Socket(Box::new(socket))).map(i64::from)
     }
@@ -29,12 +29,12 @@ impl World {
         let mut inner = self.lock();
         let known = inner.stack.addresses().any(|ip| ip == address.ip());
         let socket = inner.socket(fd)?;
-        let is_new = socket.stage == Stage::New(None);
+        let is_new = socket.phase == SocketPhase::New(None);
         match (is_new, known || address.ip().is_unspecified()) {
             (false, _) => Err(Errno(libc::EINVAL)),
             (true, false) => Err(Errno(libc::EADDRNOTAVAIL)),
             (true, true) => {
-                socket.stage = Stage::New(Some(address));
+                socket.phase = SocketPhase::New(Some(address));
                 Ok(0)
             }
         }
@@ -47,7 +47,7 @@ impl World {
                 true => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
                 false => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             };
-            let Stage::New(local) = socket.stage else {
+            let SocketPhase::New(local) = socket.phase else {
                 return Err(Errno(libc::EINVAL));
             };
             let backlog = usize::try_from(backlog).unwrap_or(0).saturating_add(1);
@@ -55,7 +55,7 @@ impl World {
             let listener = inner.stack.tcp_listen(local.unwrap_or(any), backlog);
             let listener = listener.map_err(errno)?;
             let socket = inner.socket(fd)?;
-            socket.stage = Stage::Listens(listener);
+            socket.phase = SocketPhase::Listens(listener);
             socket.options.backlog = backlog - 1;
             inner.open_fast(fd)?;
             Ok(0)
@@ -112,7 +112,7 @@ impl World {
         self.act(|inner| {
             let now_ns = inner.now_ns;
             let socket = inner.socket(fd)?;
-            let Stage::Stream(id) = socket.stage else {
+            let SocketPhase::Stream(id) = socket.phase else {
                 return Err(Errno(libc::ENOTCONN));
             };
             if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
@@ -135,13 +135,13 @@ impl World {
             }
             if let Kind::Socket(socket) = entry.close() {
                 let now_ns = inner.now_ns;
-                match socket.stage {
-                    Stage::New(_) => {}
-                    Stage::Listens(id) => inner.stack.tcp_unlisten(now_ns, id),
-                    Stage::Stream(id) if socket.options.linger == Some(0) => {
+                match socket.phase {
+                    SocketPhase::New(_) => {}
+                    SocketPhase::Listens(id) => inner.stack.tcp_unlisten(now_ns, id),
+                    SocketPhase::Stream(id) if socket.options.linger == Some(0) => {
                         inner.stack.tcp_abort(now_ns, id);
                     }
-                    Stage::Stream(id) => inner.stack.tcp_close(now_ns, id),
+                    SocketPhase::Stream(id) => inner.stack.tcp_close(now_ns, id),
                 }
             }
             Ok(0)
@@ -208,11 +208,11 @@ impl Inner {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
         let (is_v6, options) = (socket.is_v6, socket.options.clone());
-        let Stage::Listens(listener) = socket.stage else {
+        let SocketPhase::Listens(listener) = socket.phase else {
             return Err(Errno(libc::EINVAL));
         };
         let id = self.stack.tcp_accept(now_ns, listener).map_err(errno)?;
-        let mut socket = Socket::new(self, Stage::Stream(id), is_v6);
+        let mut socket = Socket::new(self, SocketPhase::Stream(id), is_v6);
         socket.options = options;
         socket.was_open = true;
         let nodelay = socket.options.number(libc::IPPROTO_TCP, libc::TCP_NODELAY) != 0;
@@ -247,7 +247,7 @@ impl Inner {
             .options
             .number(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT)
             != 0;
-        let is_new = matches!(socket.stage, Stage::New(_));
+        let is_new = matches!(socket.phase, SocketPhase::New(_));
         let defers = asked && is_new && may && bits & CLIENT != 0;
         if defers {
             socket.deferred = Some(remote);
@@ -265,7 +265,7 @@ impl Inner {
     ) -> Answer<usize> {
         let now_ns = self.now_ns;
         let bits = self.settings.fast_open();
-        let Stage::New(local) = self.socket(fd)?.stage else {
+        let SocketPhase::New(local) = self.socket(fd)?.phase else {
             return Err(Errno(libc::EALREADY));
         };
         self.prepare(fd, true)?;
@@ -274,7 +274,7 @@ impl Inner {
         let opened = stack.tcp_connect_fast(now_ns, local, remote, bytes, without_cookie);
         let (id, len) = opened.map_err(errno)?;
         let socket = self.socket(fd)?;
-        (socket.stage, socket.deferred) = (Stage::Stream(id), None);
+        (socket.phase, socket.deferred) = (SocketPhase::Stream(id), None);
         socket.watch(len, flags);
         self.apply(fd)?;
         Ok(len)
@@ -284,11 +284,11 @@ impl Inner {
     pub(crate) fn begin(&mut self, fd: i32, remote: SocketAddr) -> Answer<()> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
-        let local = match socket.stage {
-            Stage::New(local) => local,
-            Stage::Listens(_) => return Err(Errno(libc::EISCONN)),
-            Stage::Stream(_) if socket.was_open => return Err(Errno(libc::EISCONN)),
-            Stage::Stream(_) => return Err(Errno(libc::EALREADY)),
+        let local = match socket.phase {
+            SocketPhase::New(local) => local,
+            SocketPhase::Listens(_) => return Err(Errno(libc::EISCONN)),
+            SocketPhase::Stream(_) if socket.was_open => return Err(Errno(libc::EISCONN)),
+            SocketPhase::Stream(_) => return Err(Errno(libc::EALREADY)),
         };
         let options = &self.socket(fd)?.options;
         if options.number(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) != 0 {
@@ -299,7 +299,7 @@ impl Inner {
             .stack
             .tcp_connect(now_ns, local, remote)
             .map_err(errno)?;
-        self.socket(fd)?.stage = Stage::Stream(id);
+        self.socket(fd)?.phase = SocketPhase::Stream(id);
         self.apply(fd)
     }
 
@@ -307,8 +307,8 @@ impl Inner {
     fn disconnect(&mut self, fd: i32) -> Answer<()> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
-        if let Stage::Stream(id) = socket.stage {
-            socket.stage = Stage::New(None);
+        if let SocketPhase::Stream(id) = socket.phase {
+            socket.phase = SocketPhase::New(None);
             socket.was_open = false;
             self.stack.tcp_abort(now_ns, id);
         }

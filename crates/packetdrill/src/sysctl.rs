@@ -77,20 +77,20 @@ impl Settings {
         TcpConfig {
             receive_buffer: receive.get(2).map_or(1 << 20, |bytes| *bytes as usize),
             send_buffer: self.send_buffer(),
-            receive_start: usize::MAX,
-            send_start: usize::MAX,
+            receive_initial: usize::MAX,
+            send_initial: usize::MAX,
             sack: self.is_on("tcp_sack", true),
             timestamps: self.is_on("tcp_timestamps", true),
-            timestamps_always: false,
+            timestamps_required: false,
             // 1: always; 2: if the peer asks.
             ecn: match self.number("tcp_ecn") {
                 Some(1) => true,
                 Some(2) => !opens,
                 _ => false,
             },
-            probes: self.is_on("tcp_early_retrans", true),
-            restarts: self.is_on("tcp_slow_start_after_idle", true),
-            burst_min: self
+            tail_loss_probe: self.is_on("tcp_early_retrans", true),
+            slow_start_after_idle: self.is_on("tcp_slow_start_after_idle", true),
+            min_tso_segs: self
                 .number("tcp_min_tso_segs")
                 .map_or(2, |segments| segments.clamp(1, 255) as u8),
             syn_retries: self

@@ -2,7 +2,7 @@
 //! is counted in segments here.
 
 use crate::socket::Socket;
-use weir_stack::tcp::{Repair, State, TcpInfo};
+use weir_stack::tcp::{CaState, State, TcpInfo};
 
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
@@ -12,19 +12,19 @@ const OPT_SYN_DATA: u8 = 32;
 
 /// What a socket knows beside its connection.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Facts {
+pub(crate) struct SocketInfo {
     pub(crate) is_listening: bool,
 }
 
 impl Socket {
-    pub(crate) fn facts(socket: &Socket) -> Facts {
-        Facts {
-            is_listening: matches!(socket.stage, crate::socket::Stage::Listens(_)),
+    pub(crate) fn socket_info(socket: &Socket) -> SocketInfo {
+        SocketInfo {
+            is_listening: matches!(socket.phase, crate::socket::SocketPhase::Listens(_)),
         }
     }
 }
 
-fn state(info: Option<&TcpInfo>, facts: &Facts) -> u8 {
+fn state(info: Option<&TcpInfo>, facts: &SocketInfo) -> u8 {
     let Some(info) = info else {
         return if facts.is_listening { 10 } else { 7 };
     };
@@ -66,7 +66,7 @@ impl Fields {
 }
 
 /// The structure's bytes; without a connection only its state.
-pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &Facts) -> Vec<u8> {
+pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &SocketInfo) -> Vec<u8> {
     let mut fields = Fields::default();
     fields.byte(state(info, facts));
     if let Some(info) = info {
@@ -79,12 +79,12 @@ pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &Facts) -> Vec<u8> {
 
 /// The fields of a byte and less.
 fn small(fields: &mut Fields, info: &TcpInfo) {
-    fields.byte(match info.repair {
-        Repair::None => 0,
-        Repair::Disorder => 1,
-        Repair::Marked => 2,
-        Repair::Recovery => 3,
-        Repair::Loss => 4,
+    fields.byte(match info.ca_state {
+        CaState::Open => 0,
+        CaState::Disorder => 1,
+        CaState::Cwr => 2,
+        CaState::Recovery => 3,
+        CaState::Loss => 4,
     });
     fields.byte(info.retries);
     fields.byte(info.probes);
@@ -93,14 +93,14 @@ fn small(fields: &mut Fields, info: &TcpInfo) {
     for (option, set) in [
         (OPT_TIMESTAMPS, info.timestamps),
         (OPT_SACK, info.sack),
-        (OPT_WSCALE, info.scales.is_some()),
+        (OPT_WSCALE, info.window_scales.is_some()),
         (OPT_ECN, info.ecn),
-        (OPT_SYN_DATA, info.syn_bytes),
+        (OPT_SYN_DATA, info.syn_data_acked),
     ] {
         options |= if set { option } else { 0 };
     }
     fields.byte(options);
-    let (theirs, ours) = info.scales.unwrap_or((0, 0));
+    let (theirs, ours) = info.window_scales.unwrap_or((0, 0));
     fields.byte(theirs & 15 | ours << 4);
     fields.byte(0);
 }
@@ -117,25 +117,25 @@ fn words(fields: &mut Fields, info: &TcpInfo) {
     fields.word(info.in_flight);
     fields.word(info.sacked);
     // Linux counts what was lost until it has arrived, sent again or not.
-    let repairs = matches!(info.repair, Repair::Recovery | Repair::Loss);
-    fields.word(info.lost + if repairs { info.sent_again } else { 0 });
-    fields.word(info.sent_again);
+    let repairs = matches!(info.ca_state, CaState::Recovery | CaState::Loss);
+    fields.word(info.lost + if repairs { info.retrans } else { 0 });
+    fields.word(info.retrans);
     fields.word(0);
     fields.word(ms(info.since_sent_ns));
     fields.word(0);
     fields.word(ms(info.since_received_ns));
-    fields.word(ms(info.since_heard_ns));
-    fields.word(info.mss_ours + 40);
+    fields.word(ms(info.since_segment_ns));
+    fields.word(info.mss_advertised + 40);
     fields.word(info.rcv_wnd);
     fields.word(us(info.srtt_ns.unwrap_or(0)));
     fields.word(us(info.rttvar_ns));
     fields.word(info.ssthresh.map_or(0x7fff_ffff, |bytes| bytes / mss));
     fields.word(info.cwnd / mss);
-    fields.word(info.mss_ours);
-    fields.word(info.reordered.div_ceil(mss).max(3));
+    fields.word(info.mss_advertised);
+    fields.word(info.reordering_bytes.div_ceil(mss).max(3));
     fields.word(0);
     fields.word(info.rcv_wnd);
-    fields.word(info.counts.again);
+    fields.word(info.counts.retransmitted);
 }
 
 /// What follows, up to `tcpi_rcv_wnd`.

@@ -6,35 +6,35 @@ use std::cell::Cell;
 
 thread_local! {
     /// Writes that are left; `None` for any number.
-    static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    static WRITES_REMAINING: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// Whether the next write happens.
-pub(crate) fn may_write() -> bool {
-    match LEFT.get() {
+pub(crate) fn write_allowed() -> bool {
+    match WRITES_REMAINING.get() {
         None => true,
         Some(0) => false,
         Some(left) => {
-            LEFT.set(Some(left - 1));
+            WRITES_REMAINING.set(Some(left - 1));
             true
         }
     }
 }
 
 /// Runs what dies after so many writes; tells whether it did.
-pub(crate) fn dies_after(writes: u64, run: impl FnOnce()) -> bool {
-    LEFT.set(Some(writes));
+pub(crate) fn crash_after(writes: u64, run: impl FnOnce()) -> bool {
+    WRITES_REMAINING.set(Some(writes));
     run();
-    LEFT.take() == Some(0)
+    WRITES_REMAINING.take() == Some(0)
 }
 
 /// Runs what others do, the kernel among them, called by this thread: not if it
 /// is dead, and none of their writes counts.
-pub(crate) fn by_others(run: impl FnOnce()) {
-    let left = LEFT.get();
+pub(crate) fn interleave(run: impl FnOnce()) {
+    let left = WRITES_REMAINING.get();
     if left != Some(0) {
-        LEFT.set(None);
+        WRITES_REMAINING.set(None);
         run();
-        LEFT.set(left);
+        WRITES_REMAINING.set(left);
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! [`Reader`] takes the records out of a BPF ring buffer, in batches and
 //! without copies. It needs nothing but a descriptor of the ring: no
-//! privilege, no bpf(2), nothing else of ours. [`Transmitter`] sends through
+//! privilege, no bpf(2), nothing else of ours. [`XskTx`] sends through
 //! an `AF_XDP` socket that it is given. [`umem`] is the memory of frames that
 //! are passed by pointer, [`XskRings`] the four rings that pass them, [`Zeroed`] is memory
 //! of this process alone, and
 //! [`queue`] the protocol of these. Several processes may have one memory and
-//! its rings: see [`sharing`].
+//! its rings: see [`shared_queue`].
 //!
 //! ```text
 //!  offset        what                              we may
@@ -61,6 +61,6 @@ pub use pool::{Frame, Pool};
 pub use ringbuf::{Batch, Error, Mode, Reader, Records, Woke};
 pub use umem::Umem;
 pub use xsk::{Descriptor, MappedRing, RingSizes, Words, XskRings};
-pub use xsk_queue::{LinkQueue, Oddities};
-pub use xsk_tx::{SendError, Transmitter};
+pub use xsk_queue::{RingErrors, XskQueue};
+pub use xsk_tx::{SendError, XskTx};
 pub use zeroed::Zeroed;

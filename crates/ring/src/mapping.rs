@@ -72,35 +72,35 @@ impl Mapping {
 
     /// Writes the 32-bit number at a place; releases what was written before.
     #[inline]
-    pub(crate) fn put_word(&self, at: usize, value: u32) {
-        if may_write() {
-            self.word(at).store(value, Ordering::Release);
+    pub(crate) fn write_u32(&self, at: usize, value: u32) {
+        if write_allowed() {
+            self.atomic_u32(at).store(value, Ordering::Release);
         }
     }
 
     /// Writes the 32-bit number at a place if it is `from`; tells whether it
     /// was.
     #[inline]
-    pub(crate) fn change_word(&self, at: usize, from: u32, to: u32) -> bool {
+    pub(crate) fn compare_exchange_u32(&self, at: usize, from: u32, to: u32) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        may_write()
+        write_allowed()
             && self
-                .word(at)
+                .atomic_u32(at)
                 .compare_exchange(from, to, success, failure)
                 .is_ok()
     }
 
     /// Writes the 64-bit number at a place, in no order with others.
     #[inline]
-    pub(crate) fn put_wide(&self, at: usize, value: u64) {
-        if may_write() {
-            self.wide(at).store(value, Ordering::Relaxed);
+    pub(crate) fn write_u64(&self, at: usize, value: u64) {
+        if write_allowed() {
+            self.atomic_u64(at).store(value, Ordering::Relaxed);
         }
     }
 
     /// The 32-bit number at a place.
     #[inline]
-    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+    pub(crate) fn atomic_u32(&self, at: usize) -> &AtomicU32 {
         assert!(
             at.is_multiple_of(4) && at + 4 <= self.bytes,
             "a word lies inside the memory"
@@ -112,7 +112,7 @@ impl Mapping {
 
     /// The 64-bit number at a place.
     #[inline]
-    pub(crate) fn wide(&self, at: usize) -> &AtomicU64 {
+    pub(crate) fn atomic_u64(&self, at: usize) -> &AtomicU64 {
         assert!(
             at.is_multiple_of(8) && at + 8 <= self.bytes,
             "a word lies inside the memory"
@@ -125,11 +125,11 @@ impl Mapping {
 
 /// Tests have processes die between any two writes.
 #[cfg(test)]
-use crate::fault_injection::may_write;
+use crate::fault_injection::write_allowed;
 
 #[cfg(not(test))]
 #[inline(always)]
-fn may_write() -> bool {
+fn write_allowed() -> bool {
     true
 }
 

@@ -8,23 +8,23 @@
 //! chunks in it; the rest is nobody's, for whoever wants it.
 #![allow(unsafe_code)] // Bytes of chunks.
 
-use crate::umem::{Census, Owner, Umem};
+use crate::umem::{ChunkCounts, Owner, Umem};
 use crate::xsk::Descriptor;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Most chunks of one frame: 64 KiB in chunks of 2 KiB.
-pub const PIECES_MAX: usize = 40;
+pub const FRAGS_MAX: usize = 40;
 
 /// Free chunks that a process of several keeps to itself at most, beside
 /// those that are kept for [`Pool::alloc`].
-const READY_MAX: usize = 512;
+const CACHE_MAX: usize = 512;
 
 /// The same, as a part of all chunks.
-const PARTS: usize = 32;
+const CACHE_DIVISOR: usize = 32;
 
 /// Chunks that are looked at, at most, for free ones on a frame's way.
-const LOOKS_MAX: u32 = 256;
+const SCAN_MAX: u32 = 256;
 
 /// The free chunks of a process.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ pub struct Pool {
     /// The last one freed is the first to be had: it is in the cache.
     free: RefCell<Vec<u32>>,
     /// Which chunks are this pool's: in `free`, or in a frame.
-    held: Held,
+    held: OwnedChunks,
     /// As many are kept for [`alloc`](Self::alloc).
-    kept: u32,
+    reserved: u32,
     /// Other processes have the memory, too.
     is_shared: Cell<bool>,
     /// Where to look next for a chunk that is nobody's.
@@ -44,7 +44,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// All chunks of new memory, for process number `me` (not 0). `kept` of
+    /// All chunks of new memory, for process number `me` (not 0). `reserved` of
     /// them are never lent to the kernel to be filled.
     ///
     /// # Panics
@@ -75,11 +75,11 @@ impl Pool {
     fn empty(umem: Umem, me: u16, kept: u32) -> Pool {
         assert!(me != 0, "processes count from 1");
         Pool {
-            held: Held::new(umem.chunks()),
+            held: OwnedChunks::new(umem.chunks()),
             umem,
             me,
             free: RefCell::new(Vec::new()),
-            kept,
+            reserved: kept,
             is_shared: Cell::new(false),
             next: Cell::new(0),
         }
@@ -90,18 +90,18 @@ impl Pool {
     pub fn share(&self) {
         if !self.is_shared.replace(true) {
             let mut free = self.free.borrow_mut();
-            let beyond = free.len().saturating_sub(self.ready_max());
+            let beyond = free.len().saturating_sub(self.cache_max());
             free.drain(..beyond)
                 .for_each(|chunk| self.held.clear(chunk));
-            let ready = Owner::Ready(self.me);
+            let ready = Owner::Cached(self.me);
             free.iter()
                 .for_each(|chunk| self.umem.set_owner(*chunk, ready));
         }
     }
 
-    fn ready_max(&self) -> usize {
-        let part = self.umem.chunks() as usize / PARTS;
-        part.min(READY_MAX) + self.kept as usize
+    fn cache_max(&self) -> usize {
+        let part = self.umem.chunks() as usize / CACHE_DIVISOR;
+        part.min(CACHE_MAX) + self.reserved as usize
     }
 
     /// The memory.
@@ -129,19 +129,19 @@ impl Pool {
     /// tells whether they are.
     pub fn ready(&self, count: u32) -> bool {
         let missing = (count as usize).saturating_sub(self.free());
-        self.gather(missing as u32, self.umem.chunks());
+        self.refill_cache(missing as u32, self.umem.chunks());
         self.free() >= count as usize
     }
 
     /// As many as are wanted and found among `looks` chunks.
-    fn gather(&self, want: u32, looks: u32) {
+    fn refill_cache(&self, want: u32, looks: u32) {
         if !self.is_shared.get() || want == 0 {
             return;
         }
         let mut free = self.free.borrow_mut();
         let (end, mut at) = (free.len() + want as usize, self.next.get());
         for _ in 0..looks.min(self.umem.chunks()) {
-            let ready = Owner::Ready(self.me);
+            let ready = Owner::Cached(self.me);
             // An owner word that calls a chunk of this pool free is a lie.
             if self.umem.owner(at) == Owner::Free
                 && !self.held.has(at)
@@ -164,7 +164,7 @@ impl Pool {
 
     /// An empty frame of one chunk; `None` if no chunk is free.
     pub fn alloc(self: &Rc<Pool>) -> Option<Frame> {
-        let chunk = self.grab()?;
+        let chunk = self.alloc_chunk()?;
         let headroom = u64::from(crate::umem::HEADROOM_BYTES);
         let address = self.umem.address(chunk) + headroom;
         let first = Descriptor {
@@ -176,32 +176,32 @@ impl Pool {
     }
 
     /// Who owns how many.
-    pub fn census(&self) -> Census {
-        self.umem.census()
+    pub fn chunk_counts(&self) -> ChunkCounts {
+        self.umem.chunk_counts()
     }
 
     /// How many chunks may be lent to the kernel, where it takes `room`.
     #[inline]
-    pub(crate) fn to_lend(&self, room: u32) -> u32 {
-        let spare = || self.free().saturating_sub(self.kept as usize) as u32;
+    pub(crate) fn fill_quota(&self, room: u32) -> u32 {
+        let spare = || self.free().saturating_sub(self.reserved as usize) as u32;
         let missing = room.saturating_sub(spare());
-        self.gather(missing, LOOKS_MAX);
+        self.refill_cache(missing, SCAN_MAX);
         room.min(spare())
     }
 
     /// One of those that are free, to be lent: its owner word is to follow.
     #[inline]
-    pub(crate) fn lend(&self) -> Option<u32> {
+    pub(crate) fn give_to_fill(&self) -> Option<u32> {
         let chunk = self.free.borrow_mut().pop()?;
         self.held.clear(chunk);
         Some(chunk)
     }
 
     #[inline]
-    fn grab(&self) -> Option<u32> {
+    fn alloc_chunk(&self) -> Option<u32> {
         let pop = || self.free.borrow_mut().pop();
         let chunk = pop().or_else(|| {
-            self.gather(1, self.umem.chunks());
+            self.refill_cache(1, self.umem.chunks());
             pop()
         })?;
         self.umem.set_owner(chunk, Owner::Process(self.me));
@@ -247,10 +247,10 @@ impl Pool {
             self.free.borrow_mut().push(chunk);
             return;
         }
-        self.umem.set_owner(chunk, Owner::Ready(self.me));
+        self.umem.set_owner(chunk, Owner::Cached(self.me));
         let mut free = self.free.borrow_mut();
         free.push(chunk);
-        if free.len() > self.ready_max() {
+        if free.len() > self.cache_max() {
             let half = free.len() / 2;
             let freed = free.drain(..half);
             freed.for_each(|chunk| {
@@ -276,7 +276,7 @@ impl Pool {
     }
 
     #[inline]
-    fn release_piece(&self, piece: &Descriptor) {
+    fn release_frag(&self, piece: &Descriptor) {
         let chunk = self.umem.chunk(piece.address);
         self.release(chunk.expect("a frame's pieces were compared when it came"));
     }
@@ -286,11 +286,11 @@ impl Pool {
 /// and rings are memory that other processes write, these bits are what a pool
 /// believes: whatever stands in there, no chunk is in two frames of a pool.
 #[derive(Debug)]
-struct Held(Box<[Cell<u64>]>);
+struct OwnedChunks(Box<[Cell<u64>]>);
 
-impl Held {
-    fn new(chunks: u32) -> Held {
-        Held(vec![Cell::new(0); chunks.div_ceil(64) as usize].into())
+impl OwnedChunks {
+    fn new(chunks: u32) -> OwnedChunks {
+        OwnedChunks(vec![Cell::new(0); chunks.div_ceil(64) as usize].into())
     }
 
     #[inline]
@@ -338,7 +338,7 @@ impl Frame {
     }
 
     /// It goes on with this piece, whose chunk is the process's.
-    pub(crate) fn goes_on(&mut self, piece: Descriptor) {
+    pub(crate) fn push_frag(&mut self, piece: Descriptor) {
         self.rest.push(piece);
     }
 
@@ -395,12 +395,12 @@ impl Frame {
 
     /// How many pieces it has.
     #[inline]
-    pub fn pieces(&self) -> usize {
+    pub fn frags(&self) -> usize {
         1 + self.rest.len()
     }
 
     /// The bytes of a piece, from 0.
-    pub fn piece(&self, index: usize) -> Option<&[u8]> {
+    pub fn frag(&self, index: usize) -> Option<&[u8]> {
         let piece = match index {
             0 => &self.first,
             _ => self.rest.get(index - 1)?,
@@ -410,7 +410,7 @@ impl Frame {
     }
 
     /// The same, to write.
-    pub fn piece_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+    pub fn frag_mut(&mut self, index: usize) -> Option<&mut [u8]> {
         let piece = match index {
             0 => &self.first,
             _ => self.rest.get(index - 1)?,
@@ -421,25 +421,25 @@ impl Frame {
 
     /// Copies the whole frame behind what is in `to`.
     pub fn copy_to(&self, to: &mut Vec<u8>) {
-        (0..self.pieces()).for_each(|index| self.pool.umem.copy_to(&self.at(index), to));
+        (0..self.frags()).for_each(|index| self.pool.umem.copy_to(&self.at(index), to));
     }
 
     /// Makes it these bytes, in as many chunks as they need; `false`, and the
     /// frame as it was, if so many are not free or not possible.
     pub fn set(&mut self, bytes: &[u8]) -> bool {
-        let room = self.pool.umem.room() as usize;
+        let room = self.pool.umem.frame_bytes_max() as usize;
         let pieces = bytes.len().div_ceil(room).max(1);
         let more = (pieces - 1).saturating_sub(self.rest.len());
-        if pieces > PIECES_MAX || !self.pool.ready(more as u32) {
+        if pieces > FRAGS_MAX || !self.pool.ready(more as u32) {
             return false;
         }
         let headroom = u64::from(crate::umem::HEADROOM_BYTES);
         while self.rest.len() > pieces - 1 {
             let piece = self.rest.pop().expect("as just compared");
-            self.pool.release_piece(&piece);
+            self.pool.release_frag(&piece);
         }
         while self.rest.len() < pieces - 1 {
-            let chunk = self.pool.grab().expect("as just compared");
+            let chunk = self.pool.alloc_chunk().expect("as just compared");
             self.rest.push(Descriptor {
                 address: self.pool.umem.address(chunk),
                 len: 0,
@@ -494,9 +494,9 @@ impl AsMut<[u8]> for Frame {
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        self.pool.release_piece(&self.first);
+        self.pool.release_frag(&self.first);
         for piece in &self.rest {
-            self.pool.release_piece(piece);
+            self.pool.release_frag(piece);
         }
     }
 }

@@ -17,7 +17,7 @@
 //! [`Corrupt`], and no entry is touched.
 
 /// What both sides of a ring share.
-pub trait Cells {
+pub trait RingMemory {
     /// What a ring holds.
     type Entry: Copy;
     /// How many entries there are, a power of two.
@@ -50,7 +50,7 @@ pub struct Corrupt {
 
 /// The side that puts entries in: of the fill and the tx ring.
 #[derive(Debug)]
-pub struct Producer<C: Cells> {
+pub struct Producer<C: RingMemory> {
     cells: C,
     entries: u32,
     /// Behind the last entry written.
@@ -61,7 +61,7 @@ pub struct Producer<C: Cells> {
     consumer: u32,
 }
 
-impl<C: Cells> Producer<C> {
+impl<C: RingMemory> Producer<C> {
     /// Goes on where the ring is.
     pub fn new(cells: C) -> Producer<C> {
         let next = cells.producer();
@@ -138,7 +138,7 @@ impl<C: Cells> Producer<C> {
     ///
     /// # Errors
     /// [`Corrupt`].
-    pub fn take_back(&mut self) -> Result<Vec<C::Entry>, Corrupt> {
+    pub fn reclaim_unsent(&mut self) -> Result<Vec<C::Entry>, Corrupt> {
         let held = self.held()?;
         let mut entries = Vec::with_capacity(held as usize);
         for _ in 0..held {
@@ -152,7 +152,7 @@ impl<C: Cells> Producer<C> {
     /// How many entries were put in that the other side was not
     /// [told](Self::submit) of.
     #[inline]
-    pub fn kept_back(&self) -> u32 {
+    pub fn unsubmitted_len(&self) -> u32 {
         self.next.wrapping_sub(self.submitted)
     }
 
@@ -161,8 +161,8 @@ impl<C: Cells> Producer<C> {
     /// # Panics
     /// Where there are not so many.
     #[inline]
-    pub fn kept(&self, index: u32) -> C::Entry {
-        assert!(index < self.kept_back(), "entries are counted first");
+    pub fn unsubmitted_at(&self, index: u32) -> C::Entry {
+        assert!(index < self.unsubmitted_len(), "entries are counted first");
         let place = self.submitted.wrapping_add(index);
         self.cells.load(place & (self.entries - 1))
     }
@@ -172,11 +172,11 @@ impl<C: Cells> Producer<C> {
     /// # Panics
     /// Where there are not so many.
     #[inline]
-    pub fn withdraw(&mut self, count: u32) {
-        let left = self.kept_back().checked_sub(count);
+    pub fn pop_unsubmitted(&mut self, count: u32) {
+        let left = self.unsubmitted_len().checked_sub(count);
         let left = left.expect("entries are counted first");
         for index in 0..left {
-            let entry = self.kept(count + index);
+            let entry = self.unsubmitted_at(count + index);
             let place = self.submitted.wrapping_add(index);
             self.cells.store(place & (self.entries - 1), entry);
         }
@@ -226,7 +226,7 @@ impl<C: Cells> Producer<C> {
 
 /// The side that takes entries out: of the rx and the completion ring.
 #[derive(Debug)]
-pub struct Consumer<C: Cells> {
+pub struct Consumer<C: RingMemory> {
     cells: C,
     entries: u32,
     /// The first entry that was not taken.
@@ -237,7 +237,7 @@ pub struct Consumer<C: Cells> {
     producer: u32,
 }
 
-impl<C: Cells> Consumer<C> {
+impl<C: RingMemory> Consumer<C> {
     /// Goes on where the ring is.
     pub fn new(cells: C) -> Consumer<C> {
         let next = cells.consumer();
@@ -262,7 +262,7 @@ impl<C: Cells> Consumer<C> {
     /// The position of the next entry in shared memory, and whether there is
     /// one: whichever process takes it.
     #[inline]
-    pub fn look(&self) -> (u32, bool) {
+    pub fn peek_position(&self) -> (u32, bool) {
         let consumer = self.cells.consumer();
         (consumer, self.cells.producer() != consumer)
     }

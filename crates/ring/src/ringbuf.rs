@@ -1,10 +1,10 @@
 //! The reader.
 #![allow(unsafe_code)] // Views of shared memory.
 
-use crate::coalesce::nap;
+use crate::coalesce::sleep_precisely;
 use crate::cursor::{BUSY, Corrupt, Cursor, DISCARDED, Memory, Span, record_bytes};
 use crate::fork::Fork;
-use crate::ringbuf_map::Mapped;
+use crate::ringbuf_map::RingbufMap;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fmt;
@@ -17,21 +17,21 @@ const BATCH_RECORDS_MAX: usize = 256;
 
 /// A batch is at most this part of the ring (or one record), so that the
 /// kernel has room again before the reader is through with a full one.
-const BATCH_PART: u64 = 4;
+const BATCH_DIVISOR: u64 = 4;
 
 /// How long a ring's reader naps after a burst: at a million records a second
 /// 25 come meanwhile, and a ring of 64 KiB holds the shortest of them.
-const NAP: Duration = Duration::from_micros(25);
+const COALESCE: Duration = Duration::from_micros(25);
 
 /// How long it naps at most. A nap takes some 7 µs of the thread's own time:
 /// where many records come, longer ones are less of it for each.
-const NAP_MAX: Duration = Duration::from_micros(200);
+const COALESCE_MAX: Duration = Duration::from_micros(200);
 
 /// The next nap is twice as long if so many records have come since the last
 /// one, and half as long if less than half as many have, or more bytes than
 /// this part of the ring.
-const NAP_RECORDS: usize = 32;
-const NAP_PART: u64 = 8;
+const COALESCE_RECORDS: usize = 32;
+const COALESCE_DIVISOR: u64 = 8;
 
 /// How to wait for records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -128,14 +128,14 @@ pub enum Woke {
 #[derive(Debug)]
 pub struct Reader {
     fd: OwnedFd,
-    memory: Mapped,
+    memory: RingbufMap,
     cursor: Cursor,
     fork: Fork,
     mode: Mode,
     /// Records and bytes that were read since the last nap.
     burst: (usize, u64),
     /// How long the next one is.
-    nap: Duration,
+    coalesce_time: Duration,
     /// The end of what [`Reader::records`] gave and is not released.
     held: Option<u64>,
 }
@@ -155,7 +155,7 @@ impl Reader {
     /// `/proc/self/fdinfo`), or memory is missing.
     pub unsafe fn open(ring: OwnedFd) -> Result<Reader, Error> {
         let bytes = ring_bytes(ring.as_fd())?;
-        let memory = Mapped::new(ring.as_fd(), bytes);
+        let memory = RingbufMap::new(ring.as_fd(), bytes);
         let memory = memory.map_err(|source| Error::Map { bytes, source })?;
         let fork = Fork::new().map_err(|source| Error::Map { bytes, source })?;
         let (published, noted) = memory.left_at();
@@ -166,7 +166,7 @@ impl Reader {
             fork,
             mode: Mode::default(),
             burst: (0, 0),
-            nap: NAP,
+            coalesce_time: COALESCE,
             held: None,
         })
     }
@@ -201,7 +201,7 @@ impl Reader {
     /// [`Error::Corrupt`] only.
     pub fn peek_at_most(&mut self, records: usize) -> Result<Batch<'_>, Error> {
         self.release_held();
-        let bytes_max = self.memory.bytes() / BATCH_PART;
+        let bytes_max = self.memory.bytes() / BATCH_DIVISOR;
         let records_max = records.min(BATCH_RECORDS_MAX);
         let span = self.scan(records_max, bytes_max)?;
         Ok(Batch { reader: self, span })
@@ -214,7 +214,7 @@ impl Reader {
     /// [`Error::Corrupt`] only.
     pub fn records(&mut self) -> Result<Records<'_>, Error> {
         self.release_held();
-        let bytes_max = self.memory.bytes() / BATCH_PART;
+        let bytes_max = self.memory.bytes() / BATCH_DIVISOR;
         let span = self.scan(BATCH_RECORDS_MAX, bytes_max)?;
         self.held = Some(span.end);
         Ok(Records {
@@ -237,15 +237,15 @@ impl Reader {
 
     /// Naps, if there was a burst, as long as it asks for, but not beyond
     /// `time_max`.
-    fn rest(&mut self, time_max: Option<Duration>) {
+    fn coalesce(&mut self, time_max: Option<Duration>) {
         let (records, bytes) = std::mem::take(&mut self.burst);
-        if records < NAP_RECORDS / 2 || bytes > self.memory.bytes() / NAP_PART {
-            self.nap = (self.nap / 2).max(NAP);
-        } else if records >= NAP_RECORDS {
-            self.nap = (self.nap * 2).min(NAP_MAX);
+        if records < COALESCE_RECORDS / 2 || bytes > self.memory.bytes() / COALESCE_DIVISOR {
+            self.coalesce_time = (self.coalesce_time / 2).max(COALESCE);
+        } else if records >= COALESCE_RECORDS {
+            self.coalesce_time = (self.coalesce_time * 2).min(COALESCE_MAX);
         }
-        if records > 0 && time_max.is_none_or(|time| time > self.nap) {
-            nap(self.nap);
+        if records > 0 && time_max.is_none_or(|time| time > self.coalesce_time) {
+            sleep_precisely(self.coalesce_time);
         }
     }
 
@@ -277,7 +277,7 @@ impl Reader {
         }
         let deadline = time_max.and_then(|time| Instant::now().checked_add(time));
         if self.mode == Mode::Throughput {
-            self.rest(time_max);
+            self.coalesce(time_max);
             if self.cursor.is_ready(&self.memory) {
                 return Ok(Woke::Ready);
             }
@@ -391,7 +391,7 @@ impl<'a> IntoIterator for &'a Batch<'_> {
 /// The records of a batch.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
-    memory: &'a Mapped,
+    memory: &'a RingbufMap,
     position: u64,
     /// The end of what was scanned.
     end: u64,

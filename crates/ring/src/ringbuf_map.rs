@@ -14,7 +14,7 @@ const NOTE_OFFSET: usize = 64;
 
 /// The two mappings; see the drawing in the crate's documentation.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct RingbufMap {
     consumer: *mut c_void,
     producer: *mut c_void,
     page: usize,
@@ -23,11 +23,11 @@ pub(crate) struct Mapped {
 
 // SAFETY: the mappings belong to no thread. All that changes in them is
 // accessed by atomics.
-unsafe impl Send for Mapped {}
+unsafe impl Send for RingbufMap {}
 
-impl Mapped {
+impl RingbufMap {
     /// Maps a ring of `bytes`, a power of two of at least a page.
-    pub(crate) fn new(ring: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapped> {
+    pub(crate) fn new(ring: BorrowedFd<'_>, bytes: usize) -> io::Result<RingbufMap> {
         let page = rustix::param::page_size();
         let read = ProtFlags::READ;
         // SAFETY: new mappings, in places of the kernel's choice.
@@ -42,7 +42,7 @@ impl Mapped {
             }
             (consumer, producer?)
         };
-        Ok(Mapped {
+        Ok(RingbufMap {
             consumer,
             producer,
             page,
@@ -90,7 +90,7 @@ impl Mapped {
     }
 }
 
-impl Memory for Mapped {
+impl Memory for RingbufMap {
     fn bytes(&self) -> u64 {
         self.bytes as u64
     }
@@ -124,7 +124,7 @@ impl Memory for Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for RingbufMap {
     fn drop(&mut self) {
         // SAFETY: mapped by us with these lengths; nothing borrows them now.
         unsafe {

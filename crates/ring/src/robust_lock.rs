@@ -9,7 +9,7 @@
 //! Nobody waits for it: who does not get it does something else.
 
 /// A word of 32 bits in shared memory.
-pub trait Word {
+pub trait AtomicWord {
     /// Reads it; acquires what was written before it was.
     fn load(&self) -> u32;
     /// Writes `to` if it is `from`, and tells whether it was; acquires and
@@ -20,27 +20,27 @@ pub trait Word {
 }
 
 /// Most processes that a lock can tell apart.
-pub const NUMBER_MAX: u16 = 255;
+pub const OWNERS_MAX: u16 = 255;
 
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Holder {
+pub struct LockOwner {
     number: u16,
     generation: u32,
 }
 
-impl Holder {
+impl LockOwner {
     /// The process of that number (from 1), and which of that number; of the
     /// generation 24 bits count.
     ///
     /// # Panics
-    /// For a number beyond [`NUMBER_MAX`], and for 0.
-    pub fn new(number: u16, generation: u32) -> Holder {
+    /// For a number beyond [`OWNERS_MAX`], and for 0.
+    pub fn new(number: u16, generation: u32) -> LockOwner {
         assert!(
-            (1..=NUMBER_MAX).contains(&number),
+            (1..=OWNERS_MAX).contains(&number),
             "processes count from 1 to 255"
         );
-        Holder {
+        LockOwner {
             number,
             generation: generation & 0x00ff_ffff,
         }
@@ -58,8 +58,8 @@ impl Holder {
 
 /// The number of the process that has the lock; `None` if it is free.
 #[inline]
-pub fn holder(word: &impl Word) -> Option<u16> {
-    match word.load() & u32::from(NUMBER_MAX) {
+pub fn owner(word: &impl AtomicWord) -> Option<u16> {
+    match word.load() & u32::from(OWNERS_MAX) {
         0 => None,
         number => Some(number as u16),
     }
@@ -67,36 +67,36 @@ pub fn holder(word: &impl Word) -> Option<u16> {
 
 /// What became of a try.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Tried {
+pub enum TryLock {
     /// It was free, and is ours.
-    Taken,
+    Acquired,
     /// Its holder had died, and it is ours: what was under way is to be
     /// recovered.
-    Inherited,
+    OwnerDied,
     /// Another one has it.
-    Held,
+    Busy,
 }
 
 /// Tries to take a lock. `is_alive` tells whether the process of a number
 /// lives; it is asked after the word was read, so that a holder that was found
 /// dead was dead while it held the lock.
 #[inline]
-pub fn try_lock(word: &impl Word, me: Holder, is_alive: impl Fn(u16) -> bool) -> Tried {
+pub fn try_lock(word: &impl AtomicWord, me: LockOwner, is_alive: impl Fn(u16) -> bool) -> TryLock {
     let found = word.load();
-    let number = (found & u32::from(NUMBER_MAX)) as u16;
+    let number = (found & u32::from(OWNERS_MAX)) as u16;
     let (is_dead, won) = match found {
-        0 => (false, Tried::Taken),
+        0 => (false, TryLock::Acquired),
         // One of our own number came before us.
-        _ => (number == me.number || !is_alive(number), Tried::Inherited),
+        _ => (number == me.number || !is_alive(number), TryLock::OwnerDied),
     };
     if (found == 0 || is_dead) && word.change(found, me.word()) {
         return won;
     }
-    Tried::Held
+    TryLock::Busy
 }
 
 /// Lets it go. Only its holder may.
 #[inline]
-pub fn unlock(word: &impl Word) {
+pub fn unlock(word: &impl AtomicWord) {
     word.store(0);
 }

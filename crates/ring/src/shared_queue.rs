@@ -22,16 +22,16 @@
 //! an entry must be gone from the rings before its chunk is somebody else's.
 
 use crate::queue::Corrupt;
-use crate::robust_lock::{self, Holder, Tried, Word};
+use crate::robust_lock::{self, AtomicWord, LockOwner, TryLock};
 use crate::umem::{Owner, QueueWord, Umem};
-use crate::xsk_queue::LinkQueue;
+use crate::xsk_queue::XskQueue;
 
-type Step = fn(&mut LinkQueue) -> Result<(), Corrupt>;
+type Step = fn(&mut XskQueue) -> Result<(), Corrupt>;
 
-impl LinkQueue {
+impl XskQueue {
     /// Has other processes on the rings from now on: before anything is taken
     /// or put, the side's lock is to be had.
-    pub fn share(&mut self, me: Holder) {
+    pub fn share(&mut self, me: LockOwner) {
         self.sharer = Some(me);
     }
 
@@ -47,8 +47,8 @@ impl LinkQueue {
         self.lock_side(
             QueueWord::RxLock,
             is_alive,
-            LinkQueue::resync_rx,
-            LinkQueue::recover_rx,
+            XskQueue::resync_rx,
+            XskQueue::recover_rx,
         )
     }
 
@@ -68,8 +68,8 @@ impl LinkQueue {
         self.lock_side(
             QueueWord::TxLock,
             is_alive,
-            LinkQueue::resync_tx,
-            LinkQueue::recover_tx,
+            XskQueue::resync_tx,
+            XskQueue::recover_tx,
         )
     }
 
@@ -91,15 +91,15 @@ impl LinkQueue {
     ) -> Result<bool, Corrupt> {
         let ready = match self.try_lock(word, is_alive) {
             None => return Ok(true),
-            Some(Tried::Held) => return Ok(false),
-            Some(Tried::Taken) => resync(self),
-            Some(Tried::Inherited) => resync(self).and_then(|()| recover(self)),
+            Some(TryLock::Busy) => return Ok(false),
+            Some(TryLock::Acquired) => resync(self),
+            Some(TryLock::OwnerDied) => resync(self).and_then(|()| recover(self)),
         };
         ready.inspect_err(|_| self.unlock(word)).map(|()| true)
     }
 
     #[inline]
-    fn try_lock(&self, word: QueueWord, is_alive: impl Fn(u16) -> bool) -> Option<Tried> {
+    fn try_lock(&self, word: QueueWord, is_alive: impl Fn(u16) -> bool) -> Option<TryLock> {
         let me = self.sharer?;
         let word = self.pool.umem().queue_word(self.link, word);
         Some(robust_lock::try_lock(&word, me, is_alive))
@@ -115,8 +115,8 @@ impl LinkQueue {
     /// The position of the rx ring's next entry, and whether there is one, by
     /// a look that needs no lock.
     #[inline]
-    pub fn look(&self) -> (u32, bool) {
-        self.rings.rx.look()
+    pub fn peek_position(&self) -> (u32, bool) {
+        self.rings.rx.peek_position()
     }
 
     #[inline]
@@ -181,7 +181,7 @@ impl LinkQueue {
     /// Recovers what a process that has died was about here.
     fn recover_from(&mut self, dead: u16, is_alive: impl Fn(u16) -> bool) -> Result<(), Corrupt> {
         let umem = self.pool.umem();
-        let holds = |word| robust_lock::holder(&umem.queue_word(self.link, word)) == Some(dead);
+        let holds = |word| robust_lock::owner(&umem.queue_word(self.link, word)) == Some(dead);
         let (rx, tx) = (holds(QueueWord::RxLock), holds(QueueWord::TxLock));
         // Another may have been quicker.
         if rx && self.lock_rx(&is_alive)? {
@@ -209,7 +209,7 @@ fn free_if(umem: &Umem, chunk: Option<u32>, owner: Owner) {
 pub fn reclaim<'a>(
     umem: &Umem,
     dead: u16,
-    queues: impl IntoIterator<Item = &'a mut LinkQueue>,
+    queues: impl IntoIterator<Item = &'a mut XskQueue>,
     is_alive: impl Fn(u16) -> bool,
 ) -> Result<u32, Corrupt> {
     let mut first = Ok(());
@@ -219,7 +219,7 @@ pub fn reclaim<'a>(
     }
     let mut freed = 0;
     for chunk in 0..umem.chunks() {
-        for owner in [Owner::Process(dead), Owner::Ready(dead)] {
+        for owner in [Owner::Process(dead), Owner::Cached(dead)] {
             freed += u32::from(umem.change_owner(chunk, owner, Owner::Free));
         }
     }

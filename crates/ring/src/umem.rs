@@ -29,12 +29,12 @@
 //! ```
 //!
 //! Where several processes share the memory, each keeps some free chunks to
-//! itself (`READY`, for process n); `FREE` ones are whoever's changes the word
+//! itself (`CACHED`, for process n); `FREE` ones are whoever's changes the word
 //! first.
 #![allow(unsafe_code)] // Mapped memory.
 
 use crate::mapping::Mapping;
-use crate::robust_lock::{NUMBER_MAX, Word};
+use crate::robust_lock::{AtomicWord, OWNERS_MAX};
 use crate::xsk::Descriptor;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::io;
@@ -75,7 +75,7 @@ pub enum Owner {
     /// The process of that number, from 1.
     Process(u16),
     /// The process of that number, which keeps it ready for its next frame.
-    Ready(u16),
+    Cached(u16),
     /// The kernel, to fill it with a frame of that link.
     Fill(u16),
     /// The kernel, to send it on that link.
@@ -86,7 +86,7 @@ const KIND_SHIFT: u32 = 16;
 const PROCESS: u32 = 0;
 const FILL: u32 = 1;
 const TX: u32 = 2;
-const READY: u32 = 3;
+const CACHED: u32 = 3;
 
 impl Owner {
     #[inline]
@@ -94,7 +94,7 @@ impl Owner {
         match self {
             Owner::Free => 0,
             Owner::Process(number) => PROCESS << KIND_SHIFT | u32::from(number),
-            Owner::Ready(number) => READY << KIND_SHIFT | u32::from(number),
+            Owner::Cached(number) => CACHED << KIND_SHIFT | u32::from(number),
             Owner::Fill(link) => FILL << KIND_SHIFT | u32::from(link),
             Owner::Tx(link) => TX << KIND_SHIFT | u32::from(link),
         }
@@ -105,7 +105,7 @@ impl Owner {
         let number = word as u16;
         match word >> KIND_SHIFT {
             PROCESS if number != 0 => Owner::Process(number),
-            READY if number != 0 => Owner::Ready(number),
+            CACHED if number != 0 => Owner::Cached(number),
             FILL => Owner::Fill(number),
             TX => Owner::Tx(number),
             _ => Owner::Free,
@@ -115,7 +115,7 @@ impl Owner {
 
 /// How many chunks whom have.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Census {
+pub struct ChunkCounts {
     /// Nobody, or ready for a process's next frame.
     pub free: u32,
     /// Processes.
@@ -126,7 +126,7 @@ pub struct Census {
     pub tx: u32,
 }
 
-impl Census {
+impl ChunkCounts {
     /// All of them.
     pub fn total(&self) -> u32 {
         self.free + self.process + self.fill + self.tx
@@ -203,9 +203,9 @@ impl Umem {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|e| failed(e.into()))?;
         let mapping = Mapping::new(file.as_fd(), 0, bytes).map_err(failed)?;
-        mapping.word(8).store(chunk_bytes, Ordering::Relaxed);
-        mapping.word(12).store(chunks, Ordering::Relaxed);
-        mapping.wide(0).store(MAGIC, Ordering::Release);
+        mapping.atomic_u32(8).store(chunk_bytes, Ordering::Relaxed);
+        mapping.atomic_u32(12).store(chunks, Ordering::Relaxed);
+        mapping.atomic_u64(0).store(MAGIC, Ordering::Release);
         Ok(Umem::over(mapping, file, (chunks, chunk_bytes), true))
     }
 
@@ -236,11 +236,11 @@ impl Umem {
             source,
         };
         let mapping = Mapping::new(file.as_fd(), 0, held).map_err(failed)?;
-        if mapping.wide(0).load(Ordering::Acquire) != MAGIC {
+        if mapping.atomic_u64(0).load(Ordering::Acquire) != MAGIC {
             return Err(UmemError::NotOurs);
         }
-        let chunk_bytes = mapping.word(8).load(Ordering::Relaxed);
-        let chunks = mapping.word(12).load(Ordering::Relaxed);
+        let chunk_bytes = mapping.atomic_u32(8).load(Ordering::Relaxed);
+        let chunks = mapping.atomic_u32(12).load(Ordering::Relaxed);
         if sized(chunks, chunk_bytes)? != held {
             return Err(UmemError::NotOurs);
         }
@@ -279,7 +279,7 @@ impl Umem {
     }
 
     /// Most bytes of a frame that the kernel puts into one chunk.
-    pub fn room(&self) -> u32 {
+    pub fn frame_bytes_max(&self) -> u32 {
         self.chunk_bytes() - HEADROOM_BYTES
     }
 
@@ -321,13 +321,14 @@ impl Umem {
     /// Says who owns a chunk.
     #[inline]
     pub fn set_owner(&self, chunk: u32, owner: Owner) {
-        self.mapping.put_word(self.owner_at(chunk), owner.word());
+        self.mapping.write_u32(self.owner_at(chunk), owner.word());
     }
 
     /// Changes who owns a chunk, if it is who we think.
     pub fn change_owner(&self, chunk: u32, from: Owner, to: Owner) -> bool {
         let at = self.owner_at(chunk);
-        self.mapping.change_word(at, from.word(), to.word())
+        self.mapping
+            .compare_exchange_u32(at, from.word(), to.word())
     }
 
     #[inline]
@@ -338,15 +339,15 @@ impl Umem {
 
     #[inline]
     fn owner_word(&self, chunk: u32) -> &AtomicU32 {
-        self.mapping.word(self.owner_at(chunk))
+        self.mapping.atomic_u32(self.owner_at(chunk))
     }
 
     /// Counts who owns how many.
-    pub fn census(&self) -> Census {
-        let mut census = Census::default();
+    pub fn chunk_counts(&self) -> ChunkCounts {
+        let mut census = ChunkCounts::default();
         for chunk in 0..self.chunks {
             match self.owner(chunk) {
-                Owner::Free | Owner::Ready(_) => census.free += 1,
+                Owner::Free | Owner::Cached(_) => census.free += 1,
                 Owner::Process(_) => census.process += 1,
                 Owner::Fill(_) => census.fill += 1,
                 Owner::Tx(_) => census.tx += 1,
@@ -359,16 +360,16 @@ impl Umem {
     /// is.
     ///
     /// # Panics
-    /// For a number beyond [`NUMBER_MAX`].
+    /// For a number beyond [`OWNERS_MAX`].
     pub fn next_generation(&self, number: u16) -> u32 {
-        assert!(number <= NUMBER_MAX, "processes are numbered up to 255");
+        assert!(number <= OWNERS_MAX, "processes are numbered up to 255");
         let at = GENERATIONS_AT + 4 * usize::from(number);
         let next = self
             .mapping
-            .word(at)
+            .atomic_u32(at)
             .load(Ordering::Relaxed)
             .wrapping_add(1);
-        self.mapping.put_word(at, next);
+        self.mapping.write_u32(at, next);
         next
     }
 
@@ -378,7 +379,7 @@ impl Umem {
     /// Beyond [`LINKS_MAX`].
     pub fn link_holders(&self, link: u16) -> &AtomicU32 {
         assert!(link < LINKS_MAX, "links are numbered below 256");
-        self.mapping.word(LINKS_AT + 4 * usize::from(link))
+        self.mapping.atomic_u32(LINKS_AT + 4 * usize::from(link))
     }
 
     /// A word of a queue's.
@@ -450,7 +451,7 @@ impl Umem {
         }
         let at = self.chunks_at + piece.address as usize - 8;
         match at.is_multiple_of(8) {
-            true => Some(self.mapping.wide(at).load(Ordering::Relaxed)),
+            true => Some(self.mapping.atomic_u64(at).load(Ordering::Relaxed)),
             false => None,
         }
     }
@@ -489,20 +490,20 @@ pub(crate) struct SharedWord<'a> {
     at: usize,
 }
 
-impl Word for SharedWord<'_> {
+impl AtomicWord for SharedWord<'_> {
     #[inline]
     fn load(&self) -> u32 {
-        self.mapping.word(self.at).load(Ordering::Acquire)
+        self.mapping.atomic_u32(self.at).load(Ordering::Acquire)
     }
 
     #[inline]
     fn change(&self, from: u32, to: u32) -> bool {
-        self.mapping.change_word(self.at, from, to)
+        self.mapping.compare_exchange_u32(self.at, from, to)
     }
 
     #[inline]
     fn store(&self, value: u32) {
-        self.mapping.put_word(self.at, value);
+        self.mapping.write_u32(self.at, value);
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The promise of whoever maps them.
 
 use crate::mapping::Mapping;
-use crate::queue::{Cells, Consumer, Producer};
+use crate::queue::{Consumer, Producer, RingMemory};
 use crate::umem::Umem;
 use rustix::net::sockopt;
 use rustix::net::xdp::XdpRingOffset;
@@ -128,7 +128,7 @@ impl<E: Words> MappedRing<E> {
     }
 }
 
-impl<E: Words> Cells for MappedRing<E> {
+impl<E: Words> RingMemory for MappedRing<E> {
     type Entry = E;
 
     fn entries(&self) -> u32 {
@@ -137,22 +137,26 @@ impl<E: Words> Cells for MappedRing<E> {
 
     #[inline]
     fn producer(&self) -> u32 {
-        self.mapping.word(self.producer).load(Ordering::Acquire)
+        self.mapping
+            .atomic_u32(self.producer)
+            .load(Ordering::Acquire)
     }
 
     #[inline]
     fn consumer(&self) -> u32 {
-        self.mapping.word(self.consumer).load(Ordering::Acquire)
+        self.mapping
+            .atomic_u32(self.consumer)
+            .load(Ordering::Acquire)
     }
 
     #[inline]
     fn set_producer(&self, position: u32) {
-        self.mapping.put_word(self.producer, position);
+        self.mapping.write_u32(self.producer, position);
     }
 
     #[inline]
     fn set_consumer(&self, position: u32) {
-        self.mapping.put_word(self.consumer, position);
+        self.mapping.write_u32(self.consumer, position);
     }
 
     #[inline]
@@ -160,7 +164,10 @@ impl<E: Words> Cells for MappedRing<E> {
         let at = self.place(place);
         let mut words = [0; 2];
         for (index, word) in words.iter_mut().enumerate().take(E::COUNT) {
-            *word = self.mapping.wide(at + 8 * index).load(Ordering::Relaxed);
+            *word = self
+                .mapping
+                .atomic_u64(at + 8 * index)
+                .load(Ordering::Relaxed);
         }
         E::from_words(words)
     }
@@ -169,13 +176,13 @@ impl<E: Words> Cells for MappedRing<E> {
     fn store(&self, place: u32, entry: E) {
         let at = self.place(place);
         for (index, word) in entry.to_words().iter().enumerate().take(E::COUNT) {
-            self.mapping.put_wide(at + 8 * index, *word);
+            self.mapping.write_u64(at + 8 * index, *word);
         }
     }
 
     #[inline]
     fn needs_wakeup(&self) -> bool {
-        let flags = self.flags.map(|at| self.mapping.word(at));
+        let flags = self.flags.map(|at| self.mapping.atomic_u32(at));
         flags.is_none_or(|word| word.load(Ordering::Relaxed) & NEED_WAKEUP != 0)
     }
 }
@@ -233,7 +240,7 @@ impl XskRings {
     /// # Safety
     /// The socket is bound with this memory. No other process and no other value
     /// of this one uses its rings, but for those with which they are
-    /// [shared](crate::LinkQueue::share).
+    /// [shared](crate::XskQueue::share).
     ///
     /// # Errors
     /// If they were not, or the descriptor is none of such a socket.

@@ -3,17 +3,17 @@
 //! What rings say is compared with the owner words: a chunk that the kernel
 //! was not given comes from a wild writer, and is never taken.
 
-use crate::pool::{Frame, PIECES_MAX, Pool};
+use crate::pool::{FRAGS_MAX, Frame, Pool};
 use crate::queue::Corrupt;
-use crate::robust_lock::Holder;
-use crate::robust_lock::Word;
+use crate::robust_lock::AtomicWord;
+use crate::robust_lock::LockOwner;
 use crate::umem::{Owner, QueueWord};
 use crate::xsk::{Descriptor, XskRings};
 use std::rc::Rc;
 
 /// What a queue has met that should not be.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Oddities {
+pub struct RingErrors {
     /// Entries that name no chunk, or one that the kernel did not have.
     pub invalid: u64,
     /// Frames of too many pieces, dropped.
@@ -22,48 +22,48 @@ pub struct Oddities {
 
 /// How many frames before it is taken a frame's first bytes are fetched: the
 /// kernel has written them on another CPU, mostly.
-const AHEAD: u32 = 6;
+const PREFETCH_DISTANCE: u32 = 6;
 
 /// So many pieces come before the fill ring is looked at.
 const REFILL_MIN: u32 = 32;
 
 /// One queue of a link: its rings, and the pool that they draw on.
 #[derive(Debug)]
-pub struct LinkQueue {
+pub struct XskQueue {
     pub(crate) rings: XskRings,
     pub(crate) pool: Rc<Pool>,
     pub(crate) link: u16,
     /// Who we are among those that share it.
-    pub(crate) sharer: Option<Holder>,
+    pub(crate) sharer: Option<LockOwner>,
     /// As many chunks are lent by it at most.
     share: u32,
     /// Pieces that came since the fill ring was filled.
     came: u32,
-    oddities: Oddities,
+    ring_errors: RingErrors,
 }
 
-impl LinkQueue {
+impl XskQueue {
     /// Over the rings of a socket on the pool's memory; `link` is the number
     /// of this queue among those of all links.
     ///
     /// # Panics
     /// For a number beyond [`QUEUES_MAX`](crate::umem::QUEUES_MAX), and for
     /// rings of other memory than the pool's.
-    pub fn new(rings: XskRings, pool: &Rc<Pool>, link: u16) -> LinkQueue {
+    pub fn new(rings: XskRings, pool: &Rc<Pool>, link: u16) -> XskQueue {
         assert!(
             link < crate::umem::QUEUES_MAX,
             "queues are numbered below 512"
         );
         let memory = pool.umem().registered().0;
         assert!(rings.memory == memory, "rings are of the pool's memory");
-        LinkQueue {
+        XskQueue {
             rings,
             pool: Rc::clone(pool),
             link,
             sharer: None,
             share: u32::MAX,
             came: 0,
-            oddities: Oddities::default(),
+            ring_errors: RingErrors::default(),
         }
     }
 
@@ -100,9 +100,11 @@ impl LinkQueue {
         let free = fill.reserve(fill.entries())?;
         let lent = fill.entries() - free;
         let room = free.min(self.share.saturating_sub(lent));
-        let count = pool.to_lend(room);
+        let count = pool.fill_quota(room);
         for _ in 0..count {
-            let Some(chunk) = pool.lend() else { break };
+            let Some(chunk) = pool.give_to_fill() else {
+                break;
+            };
             fill.put(umem.address(chunk));
             // In this order, see `sharing`.
             if self.sharer.is_some() {
@@ -130,7 +132,7 @@ impl LinkQueue {
             match umem.chunk(address) {
                 Some(chunk)
                     if umem.owner(chunk) == Owner::Tx(self.link) && self.pool.take_back(chunk) => {}
-                _ => self.oddities.invalid += 1,
+                _ => self.ring_errors.invalid += 1,
             }
         }
         completion.release();
@@ -159,15 +161,15 @@ impl LinkQueue {
             }
             let first = self.rings.rx.get(0);
             if first.is_continued() {
-                match self.take_pieces()? {
-                    Taken::Frame(frame) => return Ok(Some(frame)),
-                    Taken::Nothing => continue,
-                    Taken::Unfinished => return Ok(None),
+                match self.take_frags()? {
+                    RxResult::Frame(frame) => return Ok(Some(frame)),
+                    RxResult::Empty => continue,
+                    RxResult::Partial => return Ok(None),
                 }
             }
             let is_ours = self.own(&first);
             self.rings.rx.take();
-            if let Some(later) = self.rings.rx.ahead(AHEAD) {
+            if let Some(later) = self.rings.rx.ahead(PREFETCH_DISTANCE) {
                 self.pool.umem().prefetch(later.address);
             }
             if is_ours {
@@ -178,7 +180,7 @@ impl LinkQueue {
 
     /// A frame of several pieces: its entries come together.
     #[cold]
-    fn take_pieces(&mut self) -> Result<Taken, Corrupt> {
+    fn take_frags(&mut self) -> Result<RxResult, Corrupt> {
         let there = self.rings.rx.peek(self.rings.rx.entries())?;
         let mut count = 0;
         loop {
@@ -186,7 +188,7 @@ impl LinkQueue {
                 match there == self.rings.rx.entries() {
                     // It will never end.
                     true => break,
-                    false => return Ok(Taken::Unfinished),
+                    false => return Ok(RxResult::Partial),
                 }
             }
             count += 1;
@@ -203,16 +205,16 @@ impl LinkQueue {
             whole &= is_ours;
             match &mut frame {
                 _ if !is_ours => {}
-                Some(frame) => frame.goes_on(piece),
+                Some(frame) => frame.push_frag(piece),
                 None => frame = Some(Frame::new(piece, &self.pool)),
             }
         }
-        let too_long = count as usize > PIECES_MAX;
-        self.oddities.too_long += u64::from(too_long);
+        let too_long = count as usize > FRAGS_MAX;
+        self.ring_errors.too_long += u64::from(too_long);
         match frame {
-            Some(frame) if whole && !too_long => Ok(Taken::Frame(frame)),
+            Some(frame) if whole && !too_long => Ok(RxResult::Frame(frame)),
             // What there is of it is freed.
-            _ => Ok(Taken::Nothing),
+            _ => Ok(RxResult::Empty),
         }
     }
 
@@ -228,7 +230,7 @@ impl LinkQueue {
             self.came += 1;
             return true;
         }
-        self.oddities.invalid += 1;
+        self.ring_errors.invalid += 1;
         false
     }
 
@@ -255,7 +257,7 @@ impl LinkQueue {
     /// [`Corrupt`], which drops the frame.
     #[inline]
     pub fn put(&mut self, frame: Frame) -> Result<Option<Frame>, Corrupt> {
-        let pieces = frame.pieces() as u32;
+        let pieces = frame.frags() as u32;
         if !frame.is_of(&self.pool) || self.rings.tx.reserve(pieces)? < pieces {
             return Ok(Some(frame));
         }
@@ -283,8 +285,8 @@ impl LinkQueue {
     /// # Errors
     /// [`Corrupt`].
     #[inline]
-    pub fn kept_back(&mut self) -> Result<u32, Corrupt> {
-        let kept = self.rings.tx.kept_back();
+    pub fn unsubmitted_len(&mut self) -> Result<u32, Corrupt> {
+        let kept = self.rings.tx.unsubmitted_len();
         match self.rings.tx.held()? == kept {
             true => Ok(kept),
             false => Ok(0),
@@ -297,8 +299,8 @@ impl LinkQueue {
     /// # Panics
     /// Where there are not so many.
     #[inline]
-    pub fn kept(&self, index: u32) -> Option<&[u8]> {
-        let piece = self.rings.tx.kept(index);
+    pub fn unsubmitted_at(&self, index: u32) -> Option<&[u8]> {
+        let piece = self.rings.tx.unsubmitted_at(index);
         let umem = self.pool.umem();
         let chunk = umem.chunk(piece.address)?;
         let is_whole = !piece.is_continued() && umem.holds(&piece);
@@ -313,12 +315,12 @@ impl LinkQueue {
     ///
     /// # Panics
     /// Where there are not so many.
-    pub fn withdraw(&mut self, count: u32) {
+    pub fn pop_unsubmitted(&mut self, count: u32) {
         for index in 0..count {
-            let piece = self.rings.tx.kept(index);
-            self.take_back_piece(&piece);
+            let piece = self.rings.tx.unsubmitted_at(index);
+            self.reclaim_frag(&piece);
         }
-        self.rings.tx.withdraw(count);
+        self.rings.tx.pop_unsubmitted(count);
     }
 
     /// Shows the kernel what was put into the tx ring.
@@ -341,24 +343,24 @@ impl LinkQueue {
     ///
     /// # Errors
     /// [`Corrupt`].
-    pub fn take_back(&mut self) -> Result<u32, Corrupt> {
-        let entries = self.rings.tx.take_back()?;
+    pub fn reclaim_unsent(&mut self) -> Result<u32, Corrupt> {
+        let entries = self.rings.tx.reclaim_unsent()?;
         for piece in &entries {
-            self.take_back_piece(piece);
+            self.reclaim_frag(piece);
         }
         Ok(entries.len() as u32)
     }
 
     /// Frees what was in the tx ring.
-    fn take_back_piece(&mut self, piece: &Descriptor) {
+    fn reclaim_frag(&mut self, piece: &Descriptor) {
         let chunk = self.pool.umem().chunk(piece.address);
         if !chunk.is_some_and(|chunk| self.pool.take_back(chunk)) {
-            self.oddities.invalid += 1;
+            self.ring_errors.invalid += 1;
         }
     }
 
     /// Frees what the kernel still had, after its socket was closed.
-    pub fn end(self) -> Oddities {
+    pub fn end(self) -> RingErrors {
         let umem = self.pool.umem();
         for chunk in 0..umem.chunks() {
             let owner = umem.owner(chunk);
@@ -366,7 +368,7 @@ impl LinkQueue {
                 self.pool.take_back(chunk);
             }
         }
-        self.oddities
+        self.ring_errors
     }
 
     /// Whether the kernel wants to be called to send.
@@ -382,13 +384,13 @@ impl LinkQueue {
     }
 
     /// What should not have been.
-    pub fn oddities(&self) -> Oddities {
-        self.oddities
+    pub fn ring_errors(&self) -> RingErrors {
+        self.ring_errors
     }
 }
 
-enum Taken {
+enum RxResult {
     Frame(Frame),
-    Nothing,
-    Unfinished,
+    Empty,
+    Partial,
 }

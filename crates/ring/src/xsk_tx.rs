@@ -62,7 +62,7 @@ pub enum SendError {
 /// Sends frames from shared memory. What the kernel lets through is decided
 /// by whoever made the socket.
 #[derive(Debug)]
-pub struct Transmitter {
+pub struct XskTx {
     socket: OwnedFd,
     memory: Mapping,
     chunk_bytes: usize,
@@ -71,10 +71,10 @@ pub struct Transmitter {
     /// Chunks that the kernel does not have.
     free: Vec<u32>,
     /// Which chunks it has.
-    lent: Vec<bool>,
+    in_kernel: Vec<bool>,
 }
 
-impl Transmitter {
+impl XskTx {
     /// Maps a socket's rings, of as many entries as there are chunks, and its
     /// memory.
     ///
@@ -85,7 +85,7 @@ impl Transmitter {
         memory: OwnedFd,
         memory_bytes: usize,
         chunk_bytes: usize,
-    ) -> Result<Transmitter, SendError> {
+    ) -> Result<XskTx, SendError> {
         let not = |reason: String| SendError::NotASocket { reason };
         let chunks = memory_bytes / chunk_bytes.max(1);
         let fits = chunk_bytes.is_power_of_two()
@@ -113,14 +113,14 @@ impl Transmitter {
         let completion = ring(COMPLETION_RING, &offsets.cr, COMPLETION_BYTES);
         let memory = Mapping::new(memory.as_fd(), 0, memory_bytes);
         let map = |error: io::Error| not(format!("cannot be mapped: {error}"));
-        Ok(Transmitter {
+        Ok(XskTx {
             tx: tx.map_err(map)?,
             completion: completion.map_err(map)?,
             memory: memory.map_err(map)?,
             socket,
             chunk_bytes,
             free: (0..chunks as u32).rev().collect(),
-            lent: vec![false; chunks],
+            in_kernel: vec![false; chunks],
         })
     }
 
@@ -150,7 +150,7 @@ impl Transmitter {
             let address = chunk as usize * self.chunk_bytes;
             self.memory.write(address, frame);
             self.tx.put_tx(position, address as u64, frame.len() as u32);
-            self.lent[chunk as usize] = true;
+            self.in_kernel[chunk as usize] = true;
             position = position.wrapping_add(1);
             sent += 1;
         }
@@ -163,13 +163,13 @@ impl Transmitter {
     fn reap(&mut self) {
         let mut position = self.completion.consumer();
         let end = self.completion.producer();
-        let mut left = self.lent.len();
+        let mut left = self.in_kernel.len();
         while position != end && left > 0 {
             let address = self.completion.completed(position);
             let chunk = (address / self.chunk_bytes as u64) as usize;
             // One that we do not know of was lent by another holder.
-            if self.lent.get(chunk).copied().unwrap_or(false) {
-                self.lent[chunk] = false;
+            if self.in_kernel.get(chunk).copied().unwrap_or(false) {
+                self.in_kernel[chunk] = false;
                 self.free.push(chunk as u32);
             }
             position = position.wrapping_add(1);
@@ -208,7 +208,7 @@ impl Transmitter {
     }
 }
 
-impl AsFd for Transmitter {
+impl AsFd for XskTx {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -248,22 +248,26 @@ impl Ring {
     }
 
     fn producer(&self) -> u32 {
-        self.mapping.word(self.producer).load(Ordering::Acquire)
+        self.mapping
+            .atomic_u32(self.producer)
+            .load(Ordering::Acquire)
     }
 
     fn consumer(&self) -> u32 {
-        self.mapping.word(self.consumer).load(Ordering::Acquire)
+        self.mapping
+            .atomic_u32(self.consumer)
+            .load(Ordering::Acquire)
     }
 
     fn publish(&self, position: u32) {
         self.mapping
-            .word(self.producer)
+            .atomic_u32(self.producer)
             .store(position, Ordering::Release);
     }
 
     fn release(&self, position: u32) {
         self.mapping
-            .word(self.consumer)
+            .atomic_u32(self.consumer)
             .store(position, Ordering::Release);
     }
 
@@ -273,14 +277,18 @@ impl Ring {
         let words = [first, second, len, 0];
         for (index, word) in words.into_iter().enumerate() {
             self.mapping
-                .word(at + 4 * index)
+                .atomic_u32(at + 4 * index)
                 .store(word, Ordering::Relaxed);
         }
     }
 
     fn completed(&self, position: u32) -> u64 {
         let at = self.entries + (position & self.mask) as usize * COMPLETION_BYTES;
-        let half = |index: usize| self.mapping.word(at + 4 * index).load(Ordering::Relaxed);
+        let half = |index: usize| {
+            self.mapping
+                .atomic_u32(at + 4 * index)
+                .load(Ordering::Relaxed)
+        };
         let [a, b] = [half(0), half(1)].map(u32::to_ne_bytes);
         u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
     }

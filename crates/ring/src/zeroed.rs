@@ -25,7 +25,7 @@ impl<T: FromZeros> Zeroed<T> {
     ///
     /// # Errors
     /// If there is no room for it.
-    pub fn bit_by_bit() -> io::Result<Zeroed<T>> {
+    pub fn lazy() -> io::Result<Zeroed<T>> {
         let zeroed = Self::map()?;
         // A system may be set to give large pages unasked; those without any refuse this.
         zeroed.advise(Advice::LinuxNoHugepage).ok();
@@ -38,7 +38,7 @@ impl<T: FromZeros> Zeroed<T> {
     ///
     /// # Errors
     /// If there is no room for it.
-    pub fn at_once() -> io::Result<Zeroed<T>> {
+    pub fn populated() -> io::Result<Zeroed<T>> {
         let zeroed = Self::map()?;
         zeroed.advise(Advice::LinuxHugepage).ok();
         // Page by page: the kernel's own way (`MADV_POPULATE_WRITE`) holds up all who map
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn it_is_all_zeros_and_keeps_what_is_written() {
         type Value = [u64; 3 << 18];
-        for make in [Zeroed::<Value>::bit_by_bit, Zeroed::<Value>::at_once] {
+        for make in [Zeroed::<Value>::lazy, Zeroed::<Value>::populated] {
             let mut value = make().unwrap();
             assert!(value.iter().all(|&word| word == 0));
             value[5] = 7;
@@ -149,18 +149,18 @@ mod tests {
     fn pages_are_there_when_they_should_be() {
         type Value = [u8; 2 << 20];
         let page = rustix::param::page_size();
-        let mut value = Zeroed::<Value>::bit_by_bit().unwrap();
+        let mut value = Zeroed::<Value>::lazy().unwrap();
         assert!(present(&value).iter().all(|&is| !is));
         value.populate(3 * page..7 * page);
         let wanted = (0..size_of::<Value>() / page).map(|at| (3..7).contains(&at));
         assert!(present(&value).into_iter().eq(wanted));
-        let value = Zeroed::<Value>::at_once().unwrap();
+        let value = Zeroed::<Value>::populated().unwrap();
         assert!(present(&value).iter().all(|&is| is));
     }
 
     #[test]
     fn no_room_is_an_error() {
-        assert!(Zeroed::<[u8; 1 << 60]>::bit_by_bit().is_err());
-        assert!(Zeroed::<[u8; 1 << 60]>::at_once().is_err());
+        assert!(Zeroed::<[u8; 1 << 60]>::lazy().is_err());
+        assert!(Zeroed::<[u8; 1 << 60]>::populated().is_err());
     }
 }

@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
-use weir_ring::robust_lock::{Holder, Tried, Word, try_lock, unlock};
+use weir_ring::robust_lock::{AtomicWord, LockOwner, TryLock, try_lock, unlock};
 
 /// What the lock guards: two numbers that are equal, written one by one.
 struct Shared {
@@ -22,7 +22,7 @@ struct Shared {
 
 struct Cell<'a>(&'a Shared);
 
-impl Word for Cell<'_> {
+impl AtomicWord for Cell<'_> {
     fn load(&self) -> u32 {
         self.0.lock.load(Ordering::Acquire)
     }
@@ -40,7 +40,7 @@ impl Word for Cell<'_> {
 /// tells whether it came to the end.
 fn adds(shared: &Shared, number: u16, generation: u32, steps: u32) -> bool {
     let is_alive = |number: u16| !shared.dead[usize::from(number)].load(Ordering::Acquire);
-    let me = Holder::new(number, generation);
+    let me = LockOwner::new(number, generation);
     let mut left = steps;
     let mut dies = || {
         let dead = left == 0;
@@ -52,7 +52,7 @@ fn adds(shared: &Shared, number: u16, generation: u32, steps: u32) -> bool {
         dead
     };
     let tried = try_lock(&Cell(shared), me, is_alive);
-    if tried == Tried::Held {
+    if tried == TryLock::Busy {
         return false;
     }
     let (first, second) = (
@@ -60,7 +60,7 @@ fn adds(shared: &Shared, number: u16, generation: u32, steps: u32) -> bool {
         shared.second.load(Ordering::Relaxed),
     );
     match tried {
-        Tried::Inherited => {
+        TryLock::OwnerDied => {
             assert!(first == second || first == second + 1, "{first} {second}");
             shared.second.store(first, Ordering::Relaxed);
         }
@@ -121,7 +121,7 @@ fn the_model_sees_a_lock_that_is_let_go_too_early() {
 #[test]
 fn a_lock_is_not_taken_from_the_next_of_the_same_number() {
     struct Late<'a>(&'a std::cell::Cell<u32>);
-    impl Word for Late<'_> {
+    impl AtomicWord for Late<'_> {
         fn load(&self) -> u32 {
             self.0.get()
         }
@@ -139,16 +139,25 @@ fn a_lock_is_not_taken_from_the_next_of_the_same_number() {
     let word = std::cell::Cell::new(0);
     let lock = Late(&word);
     let alive = |_| true;
-    assert_eq!(try_lock(&lock, Holder::new(1, 1), alive), Tried::Taken);
-    let tried = try_lock(&lock, Holder::new(2, 1), |number| {
+    assert_eq!(
+        try_lock(&lock, LockOwner::new(1, 1), alive),
+        TryLock::Acquired
+    );
+    let tried = try_lock(&lock, LockOwner::new(2, 1), |number| {
         assert_eq!(number, 1);
         // Meanwhile its number is reclaimed and given anew.
         unlock(&lock);
-        assert_eq!(try_lock(&lock, Holder::new(1, 2), alive), Tried::Taken);
+        assert_eq!(
+            try_lock(&lock, LockOwner::new(1, 2), alive),
+            TryLock::Acquired
+        );
         false
     });
-    assert_eq!(tried, Tried::Held);
+    assert_eq!(tried, TryLock::Busy);
     assert_eq!(word.get() & 255, 1);
     // One of our own number came before us: nobody else can have it.
-    assert_eq!(try_lock(&lock, Holder::new(1, 3), alive), Tried::Inherited);
+    assert_eq!(
+        try_lock(&lock, LockOwner::new(1, 3), alive),
+        TryLock::OwnerDied
+    );
 }

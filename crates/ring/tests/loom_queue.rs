@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use weir_ring::queue::{Cells, Consumer, Producer};
+use weir_ring::queue::{Consumer, Producer, RingMemory};
 
 /// A ring of `PLACES` entries; three go through, so that a place is used again.
 const PLACES: usize = 2;
@@ -38,7 +38,7 @@ impl Ring {
 #[derive(Clone)]
 struct Side(Arc<Ring>);
 
-impl Cells for Side {
+impl RingMemory for Side {
     type Entry = [u64; 2];
 
     fn entries(&self) -> u32 {

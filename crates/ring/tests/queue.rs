@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_ring::queue::{Cells, Consumer, Producer};
+use weir_ring::queue::{Consumer, Producer, RingMemory};
 use weir_ring::umem::{Owner, UmemError};
 use weir_ring::{Descriptor, Umem};
 
@@ -19,7 +19,7 @@ struct Shared {
     entries: RefCell<[u64; ENTRIES as usize]>,
 }
 
-impl Cells for Ring {
+impl RingMemory for Ring {
     type Entry = u64;
     fn entries(&self) -> u32 {
         ENTRIES
@@ -121,7 +121,7 @@ fn what_was_not_sent_can_be_taken_back() {
     (10..15).for_each(|entry| producer.put(entry));
     producer.submit();
     ring.0.consumer.set(2);
-    assert_eq!(producer.take_back().unwrap(), [14, 13, 12]);
+    assert_eq!(producer.reclaim_unsent().unwrap(), [14, 13, 12]);
     assert_eq!(ring.0.producer.get(), 2);
     assert_eq!(producer.held(), Ok(0));
     assert_eq!(producer.reserve(9), Ok(8));
@@ -170,7 +170,7 @@ fn memory_is_shared_by_its_descriptor_and_nothing_else_is() {
     assert_eq!(owners, expected);
     assert!(other.change_owner(3, Owner::Process(7), Owner::Free));
     assert!(!umem.change_owner(3, Owner::Process(7), Owner::Free));
-    let census = umem.census();
+    let census = umem.chunk_counts();
     assert_eq!((census.free, census.fill, census.tx), (14, 1, 1));
     assert_eq!(census.total(), 16);
     let file = std::fs::File::open("/proc/self/exe").unwrap();
@@ -192,23 +192,29 @@ fn the_oldest_entries_are_withdrawn_and_the_others_move_up() {
         ring.set_producer(start);
         ring.set_consumer(start);
         let mut producer = Producer::new(ring.clone());
-        assert_eq!(producer.kept_back(), 0);
+        assert_eq!(producer.unsubmitted_len(), 0);
         producer.reserve(6).unwrap();
         producer.put(1);
         producer.submit();
         (2..=6).for_each(|entry| producer.put(entry));
-        assert_eq!(producer.kept_back(), 5, "one was shown");
-        assert_eq!((producer.kept(0), producer.kept(4)), (2, 6));
-        producer.withdraw(3);
-        assert_eq!(producer.kept_back(), 2);
-        assert_eq!((producer.kept(0), producer.kept(1)), (5, 6));
+        assert_eq!(producer.unsubmitted_len(), 5, "one was shown");
+        assert_eq!(
+            (producer.unsubmitted_at(0), producer.unsubmitted_at(4)),
+            (2, 6)
+        );
+        producer.pop_unsubmitted(3);
+        assert_eq!(producer.unsubmitted_len(), 2);
+        assert_eq!(
+            (producer.unsubmitted_at(0), producer.unsubmitted_at(1)),
+            (5, 6)
+        );
         producer.put(7);
         producer.submit();
         let mut consumer = Consumer::new(ring);
         assert_eq!(consumer.peek(ENTRIES).unwrap(), 4);
         let taken: Vec<u64> = (0..4).map(|_| consumer.take()).collect();
         assert_eq!(taken, [1, 5, 6, 7]);
-        assert_eq!(producer.kept_back(), 0);
-        producer.withdraw(0);
+        assert_eq!(producer.unsubmitted_len(), 0);
+        producer.pop_unsubmitted(0);
     }
 }

@@ -295,11 +295,11 @@ fn main() {
         );
         results.record(&name, two / one, Unit::RateOf(one_stack), Bar::None);
     }
-    let handed = worlds[1].net.counted();
-    let share = handed.handed as f64 / handed.received as f64;
+    let handed = worlds[1].net.stats();
+    let share = handed.forwarded as f64 / handed.received as f64;
     println!(
         "handed over: {:.1} % of the frames that came, {} lost",
         100.0 * share,
-        handed.handed_lost
+        handed.forwarded_lost
     );
 }

@@ -7,16 +7,16 @@ use weir_stack::udp::{BindError, GroupError, SendError};
 /// As `connect(2)`, `read(2)` and `write(2)` fail.
 pub(crate) fn tcp(error: TcpError) -> Errno {
     match error {
-        TcpError::NotNow => Errno::AGAIN,
+        TcpError::WouldBlock => Errno::AGAIN,
         TcpError::Refused => Errno::CONNREFUSED,
         TcpError::HostUnreachable => Errno::HOSTUNREACH,
         TcpError::NetworkUnreachable => Errno::NETUNREACH,
         TcpError::Reset => Errno::CONNRESET,
         TcpError::TimedOut => Errno::TIMEDOUT,
-        TcpError::Shut => Errno::PIPE,
+        TcpError::WriteClosed => Errno::PIPE,
         TcpError::Closed => Errno::NOTCONN,
-        TcpError::Address(_) => Errno::ADDRNOTAVAIL,
-        TcpError::InUse(_) => Errno::ADDRINUSE,
+        TcpError::AddrNotAvailable(_) => Errno::ADDRNOTAVAIL,
+        TcpError::AddrInUse(_) => Errno::ADDRINUSE,
         TcpError::NoRoute(_) => Errno::NETUNREACH,
         TcpError::Full => Errno::NOBUFS,
     }

@@ -50,6 +50,6 @@ mod tcp;
 pub mod tokio;
 mod udp;
 
-pub use net::{Builder, Counted, Events, Net};
+pub use net::{Builder, Events, Net, NetStats};
 pub use tcp::{Incoming, TcpListener, TcpSocket, TcpStream};
 pub use udp::UdpSocket;

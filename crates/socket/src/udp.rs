@@ -6,7 +6,7 @@
 //! and looks into the one.
 
 use crate::errno;
-use crate::net::{Core, Id, Net, Parts, Side, State, waits};
+use crate::net::{Id, Interest, Net, NetState, ShardedSocket, SocketInner, waits};
 use crate::tcp::first;
 use rustix::io::Errno;
 use std::io;
@@ -17,27 +17,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_stack::Stack;
-use weir_stack::udp::{GroupError, SendError, UdpBind, UdpEnds, UdpId, UdpOptions};
+use weir_stack::udp::{GroupError, SendError, UdpAddrs, UdpBind, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
 pub struct UdpSocket {
-    parts: Arc<Parts>,
-    ends: Arc<Ends>,
+    parts: Arc<ShardedSocket>,
+    addrs: Arc<SocketAddrs>,
 }
 
 /// Between whom a socket is.
-struct Ends {
+struct SocketAddrs {
     local_port: u16,
     /// It is a socket of IPv4 alone (`AF_INET`).
     is_ipv4: bool,
     peer: Mutex<Option<SocketAddr>>,
-    /// The stack that has the peer's datagrams; [`OPEN`] without a peer.
-    owner: AtomicUsize,
+    /// The stack that has the peer's datagrams; [`UNCONNECTED`] without a peer.
+    shard: AtomicUsize,
 }
 
 /// That a socket hears whoever speaks.
-const OPEN: usize = usize::MAX;
+const UNCONNECTED: usize = usize::MAX;
 
 impl UdpSocket {
     /// A socket at the first of these addresses that can be had: the
@@ -49,7 +49,7 @@ impl UdpSocket {
     /// place is taken.
     pub fn bind(net: &Net, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         first(address, |address| {
-            UdpSocket::bind_as(net, address, UdpBind::default())
+            UdpSocket::bind_with(net, address, UdpBind::default())
         })
     }
 
@@ -64,7 +64,7 @@ impl UdpSocket {
             both_versions: true,
             ..UdpBind::default()
         };
-        UdpSocket::bind_as(net, (Ipv6Addr::UNSPECIFIED, port).into(), how)
+        UdpSocket::bind_with(net, (Ipv6Addr::UNSPECIFIED, port).into(), how)
     }
 
     /// As [`UdpSocket::bind`], perhaps for both versions (`IPV6_V6ONLY` off), or
@@ -72,34 +72,34 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As there.
-    pub fn bind_as(net: &Net, address: SocketAddr, how: UdpBind) -> io::Result<UdpSocket> {
+    pub fn bind_with(net: &Net, address: SocketAddr, how: UdpBind) -> io::Result<UdpSocket> {
         // Who has the first stack's place has the others'.
         let mut first = net.first().lock();
         let (id, local_port) = place(&mut first, address, how)?;
         let mut at = address;
         at.set_port(local_port);
-        let mut cores = vec![Core::of_watched(net, 0, Id::Udp(id))];
+        let mut cores = vec![SocketInner::new(net, 0, Id::Udp(id))];
         for shard in 1..net.shards() {
             let mut state = net.shard(shard).lock();
-            state.catch_up();
+            state.apply_addressing();
             match place(&mut state, at, how) {
-                Ok((id, _)) => cores.push(Core::of_watched(net, shard, Id::Udp(id))),
+                Ok((id, _)) => cores.push(SocketInner::new(net, shard, Id::Udp(id))),
                 Err(error) => {
                     // To close the others takes their stacks' locks.
                     drop((state, first));
-                    drop(Parts::of(cores));
+                    drop(ShardedSocket::of(cores));
                     return Err(error.into());
                 }
             }
         }
         drop(first);
         Ok(UdpSocket {
-            parts: Arc::new(Parts::of(cores)),
-            ends: Arc::new(Ends {
+            parts: Arc::new(ShardedSocket::of(cores)),
+            addrs: Arc::new(SocketAddrs {
                 local_port,
                 is_ipv4: address.is_ipv4(),
                 peer: Mutex::default(),
-                owner: AtomicUsize::new(OPEN),
+                shard: AtomicUsize::new(UNCONNECTED),
             }),
         })
     }
@@ -116,7 +116,7 @@ impl UdpSocket {
 
     /// Fails as the kernel does on an address of the other version of IP.
     fn check_family(&self, to: SocketAddr) -> Result<(), Errno> {
-        match self.ends.is_ipv4 && to.is_ipv6() {
+        match self.addrs.is_ipv4 && to.is_ipv6() {
             true => Err(Errno::AFNOSUPPORT),
             false => Ok(()),
         }
@@ -125,10 +125,15 @@ impl UdpSocket {
     fn connect_to(&self, peer: SocketAddr) -> Result<(), Errno> {
         self.check_family(peer)?;
         let mut known = self.lock_peer();
-        let owner = self.owner_of(peer);
+        let owner = self.shard_of(peer);
         self.tie(peer)?;
         let mut waiting = Vec::new();
-        for core in self.parts.cores().iter().filter(|core| core.shard != owner) {
+        for core in self
+            .parts
+            .shards()
+            .iter()
+            .filter(|core| core.shard != owner)
+        {
             core.call(|state, _| {
                 let id = udp(core)?;
                 waiting.extend(std::iter::from_fn(|| state.stack.udp_receive(id)));
@@ -136,7 +141,7 @@ impl UdpSocket {
             })?;
         }
         // What had come before is still to be had.
-        let core = &self.parts.cores()[owner];
+        let core = &self.parts.shards()[owner];
         core.call(|state, _| {
             let id = udp(core)?;
             let waiting = waiting.into_iter();
@@ -144,9 +149,9 @@ impl UdpSocket {
             Ok::<_, Errno>(())
         })?;
         *known = Some(peer);
-        let before = self.ends.owner.swap(owner, Relaxed);
+        let before = self.addrs.shard.swap(owner, Relaxed);
         // Who waits for another peer's is to wait where this one's come.
-        if let Some(core) = self.parts.cores().get(before).filter(|_| before != owner) {
+        if let Some(core) = self.parts.shards().get(before).filter(|_| before != owner) {
             core.call(|state, _| state.wake_readers(core.id));
         }
         Ok(())
@@ -156,7 +161,7 @@ impl UdpSocket {
     fn tie(&self, peer: SocketAddr) -> Result<(), Errno> {
         let tied = self.tie_parts(peer);
         // Whom it concerns is told without a lock: he may come back at once.
-        for core in self.parts.cores() {
+        for core in self.parts.shards() {
             core.call(|_, _| ());
         }
         tied
@@ -164,7 +169,7 @@ impl UdpSocket {
 
     fn tie_parts(&self, peer: SocketAddr) -> Result<(), Errno> {
         let net = self.parts.net();
-        let (core, others) = (self.parts.first(), &self.parts.cores()[1..]);
+        let (core, others) = (self.parts.first(), &self.parts.shards()[1..]);
         // Who changes places begins with the first stack's: while that is had,
         // nobody takes what the parts had before, and they can have it again.
         let mut first = net.first().lock();
@@ -187,28 +192,28 @@ impl UdpSocket {
     }
 
     fn lock_peer(&self) -> MutexGuard<'_, Option<SocketAddr>> {
-        let peer = self.ends.peer.lock();
+        let peer = self.addrs.peer.lock();
         peer.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The stack that has what the socket and a peer send each other.
-    fn owner_of(&self, peer: SocketAddr) -> usize {
+    fn shard_of(&self, peer: SocketAddr) -> usize {
         let any = Ipv4Addr::UNSPECIFIED.into();
-        let local = SocketAddr::new(any, self.ends.local_port);
+        let local = SocketAddr::new(any, self.addrs.local_port);
         self.parts.net().datagram_owner(local, peer)
     }
 
     /// The part that hears the peer; `None` without one.
-    fn connected(&self) -> Option<&Core> {
-        self.parts.cores().get(self.owner())
+    fn connected(&self) -> Option<&SocketInner> {
+        self.parts.shards().get(self.shard())
     }
 
-    fn owner(&self) -> usize {
-        self.ends.owner.load(Relaxed)
+    fn shard(&self) -> usize {
+        self.addrs.shard.load(Relaxed)
     }
 
     /// The part that hears the peer, or else the one that answers for all.
-    fn main(&self) -> &Core {
+    fn main(&self) -> &SocketInner {
         self.connected().unwrap_or(self.parts.first())
     }
 
@@ -222,8 +227,8 @@ impl UdpSocket {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or(Errno::DESTADDRREQ)?;
         self.check_family(to)?;
-        let core = &self.parts.cores()[self.owner_of(to)];
-        core.wait(Side::Write, |state, now_ns| {
+        let core = &self.parts.shards()[self.shard_of(to)];
+        core.wait(Interest::Write, |state, now_ns| {
             try_send(core, state, now_ns, to, bytes)
         })
     }
@@ -236,7 +241,7 @@ impl UdpSocket {
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let to = self.lock_peer().ok_or(Errno::DESTADDRREQ)?;
         let core = self.main();
-        core.wait(Side::Write, |state, now_ns| {
+        core.wait(Interest::Write, |state, now_ns| {
             try_send(core, state, now_ns, to, bytes)
         })
     }
@@ -254,8 +259,8 @@ impl UdpSocket {
         if let Err(error) = self.check_family(to) {
             return Poll::Ready(Err(error.into()));
         }
-        let core = &self.parts.cores()[self.owner_of(to)];
-        core.poll(context, Side::Write, |state, now_ns| {
+        let core = &self.parts.shards()[self.shard_of(to)];
+        core.poll(context, Interest::Write, |state, now_ns| {
             try_send(core, state, now_ns, to, bytes)
         })
     }
@@ -264,10 +269,10 @@ impl UdpSocket {
     /// one now, since the socket was connected to another peer.
     fn of_owner<T>(
         &self,
-        core: &Core,
+        core: &SocketInner,
         take: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<Option<T>, Errno> {
-        match self.owner() == core.shard {
+        match self.shard() == core.shard {
             true => take().map(Some),
             false => Ok(None),
         }
@@ -276,10 +281,10 @@ impl UdpSocket {
     /// Waits for what `take` gives of a part that has something.
     fn read<T>(
         &self,
-        mut take: impl FnMut(&Core, &mut State) -> Result<T, Errno>,
+        mut take: impl FnMut(&SocketInner, &mut NetState) -> Result<T, Errno>,
     ) -> io::Result<T> {
         while let Some(core) = self.connected() {
-            let read = core.wait(Side::Read, |state, _| {
+            let read = core.wait(Interest::Read, |state, _| {
                 self.of_owner(core, || take(core, state))
             });
             if let Some(read) = read.transpose() {
@@ -328,11 +333,12 @@ impl UdpSocket {
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
         let received = loop {
             let Some(core) = self.connected() else {
-                let take = |core: &Core, state: &mut State, _| receive(core, state, out, true);
+                let take =
+                    |core: &SocketInner, state: &mut NetState, _| receive(core, state, out, true);
                 let received = self.parts.poll(context, take);
                 break received.map_ok(|(_, received)| received);
             };
-            let received = core.poll(context, Side::Read, |state, _| {
+            let received = core.poll(context, Interest::Read, |state, _| {
                 self.of_owner(core, || receive(core, state, out, true))
             });
             match received.map(Result::transpose) {
@@ -460,7 +466,7 @@ impl UdpSocket {
         if options.hop_limit == 0 {
             return Err(Errno::INVAL.into());
         }
-        for core in self.parts.cores() {
+        for core in self.parts.shards() {
             let id = udp(core)?;
             core.look(|state| {
                 let at = state.stack.udp_options(id).ok_or(Errno::BADF)?;
@@ -472,7 +478,7 @@ impl UdpSocket {
     }
 }
 
-fn udp(core: &Core) -> Result<UdpId, Errno> {
+fn udp(core: &SocketInner) -> Result<UdpId, Errno> {
     match core.id {
         Id::Udp(id) => Ok(id),
         _ => Err(Errno::INVAL),
@@ -480,29 +486,29 @@ fn udp(core: &Core) -> Result<UdpId, Errno> {
 }
 
 /// Ties one part to a peer; gives what it was before.
-fn connect(core: &Core, state: &mut State, peer: SocketAddr) -> Result<UdpEnds, Errno> {
+fn connect(core: &SocketInner, state: &mut NetState, peer: SocketAddr) -> Result<UdpAddrs, Errno> {
     let id = udp(core)?;
-    state.catch_up();
+    state.apply_addressing();
     state.stack.udp_connect(id, peer).map_err(errno::bind)
 }
 
 /// Gives a part back what it was before.
-fn restore(core: &Core, state: &mut State, before: UdpEnds) {
+fn restore(core: &SocketInner, state: &mut NetState, before: UdpAddrs) {
     let restored = udp(core).map(|id| state.stack.udp_restore(id, before));
     debug_assert!(matches!(restored, Ok(Ok(()))), "{restored:?}");
 }
 
 /// Makes one stack's part; gives its transport port.
-fn place(state: &mut State, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u16), Errno> {
+fn place(state: &mut NetState, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u16), Errno> {
     state.check()?;
-    let id = state.stack.udp_bind_as(at, how).map_err(errno::bind)?;
-    state.watch(Id::Udp(id));
+    let id = state.stack.udp_bind_with(at, how).map_err(errno::bind)?;
+    state.socket_waiters(Id::Udp(id));
     let local = state.stack.udp_local(id).unwrap_or(at);
     Ok((id, local.port()))
 }
 
 /// Fails as a call on this part does that had an error before.
-fn check(core: &Core, state: &mut State) -> Result<UdpId, Errno> {
+fn check(core: &SocketInner, state: &mut NetState) -> Result<UdpId, Errno> {
     state.check()?;
     let id = udp(core)?;
     match state.stack.udp_take_refused(id) {
@@ -512,8 +518,8 @@ fn check(core: &Core, state: &mut State) -> Result<UdpId, Errno> {
 }
 
 fn receive(
-    core: &Core,
-    state: &mut State,
+    core: &SocketInner,
+    state: &mut NetState,
     out: &mut [u8],
     take: bool,
 ) -> Result<(usize, SocketAddr), Errno> {
@@ -529,14 +535,14 @@ fn receive(
 }
 
 fn try_send(
-    core: &Core,
-    state: &mut State,
+    core: &SocketInner,
+    state: &mut NetState,
     now_ns: u64,
     to: SocketAddr,
     bytes: &[u8],
 ) -> Result<usize, Errno> {
     state.check()?;
-    state.catch_up();
+    state.apply_addressing();
     let id = udp(core)?;
     let mut sent = state.stack.udp_send(now_ns, id, to, bytes);
     if sent == Err(SendError::Full) {
@@ -544,7 +550,7 @@ fn try_send(
         sent = state.stack.udp_send(now_ns, id, to, bytes);
     }
     if sent == Err(SendError::Full) {
-        state.block(core.id);
+        state.mark_tx_blocked(core.id);
     }
     sent.map_err(errno::send)?;
     Ok(bytes.len())
@@ -581,7 +587,7 @@ mod tests {
         let net = net.start().unwrap();
         let has = {
             let stack = &mut net.shard(2).lock().stack;
-            let has = stack.udp_bind_as(any, SHARED).unwrap();
+            let has = stack.udp_bind_with(any, SHARED).unwrap();
             stack.udp_connect(has, peer).unwrap();
             has
         };
@@ -622,7 +628,7 @@ mod tests {
     fn who_is_refused_keeps_what_he_had() {
         let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
         let (net, _has) = net_with(any, peer);
-        let bind = || UdpSocket::bind_as(&net, any, SHARED).unwrap();
+        let bind = || UdpSocket::bind_with(&net, any, SHARED).unwrap();
         let (socket, greedy) = (bind(), bind());
         socket.connect(other).unwrap();
         const TIMES: usize = 20_000;
@@ -631,14 +637,14 @@ mod tests {
             (0..TIMES).for_each(|_| assert!(socket.connect(peer).is_err()));
         });
         assert_eq!(socket.peer_addr().unwrap(), other);
-        for core in socket.parts.cores() {
+        for core in socket.parts.shards() {
             core.look(|state| {
                 let id = udp(core).unwrap();
                 let mut ends = || state.stack.udp_connect(id, other).unwrap();
                 assert_eq!(ends(), ends(), "stack {}", core.shard);
             });
         }
-        let ties = greedy.parts.cores().iter().filter(|core| {
+        let ties = greedy.parts.shards().iter().filter(|core| {
             core.look(|state| state.stack.udp_channel(udp(core).unwrap()).is_some())
         });
         assert_eq!(ties.count(), 0);
@@ -649,9 +655,9 @@ mod tests {
     fn who_cannot_be_connected_everywhere_is_nowhere() {
         let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
         let (net, has) = net_with(any, peer);
-        let socket = UdpSocket::bind_as(&net, any, SHARED).unwrap();
+        let socket = UdpSocket::bind_with(&net, any, SHARED).unwrap();
         let ties = || {
-            let parts = socket.parts.cores().iter();
+            let parts = socket.parts.shards().iter();
             let tied = parts.map(|core| {
                 core.look(|state| state.stack.udp_channel(udp(core)?).ok_or(Errno::NOTCONN))
             });
@@ -668,7 +674,7 @@ mod tests {
         refused();
         assert_eq!((ties(), socket.peer_addr().unwrap()), (3, other));
         // Who was connected to before has not lost its peer to anybody.
-        let third = UdpSocket::bind_as(&net, any, SHARED).unwrap();
+        let third = UdpSocket::bind_with(&net, any, SHARED).unwrap();
         assert!(third.connect(other).is_err());
         net.shard(2).lock().stack.udp_close(has);
         socket.connect(peer).unwrap();

@@ -137,7 +137,7 @@ fn waiting_and_closing_are_two_calls_for_those_who_want_it() {
     client.shutdown(Shutdown::Write).unwrap();
     let patience = Duration::from_millis(200);
     let began = Instant::now();
-    let error = client.wait_arrived(Some(patience)).unwrap_err();
+    let error = client.wait_all_acked(Some(patience)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert!(began.elapsed() >= patience);
     drop(client);
@@ -147,10 +147,10 @@ fn waiting_and_closing_are_two_calls_for_those_who_want_it() {
 #[test]
 fn waiting_ends_when_the_connection_does() {
     let (_a, _b, mut client, server) = connected(true);
-    client.wait_arrived(None).unwrap();
+    client.wait_all_acked(None).unwrap();
     client.write_all(&bytes(LEN)).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.wait_arrived(None));
+        let waiter = scope.spawn(|| client.wait_all_acked(None));
         std::thread::sleep(DELAY);
         server.reset();
         let error = waiter.join().unwrap().unwrap_err();
@@ -164,7 +164,7 @@ async fn tasks_wait_for_what_they_wrote() {
     let began = Instant::now();
     (&client).write_all(&bytes(LEN)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    let arrived = std::future::poll_fn(|context| client.poll_arrived(context));
+    let arrived = std::future::poll_fn(|context| client.poll_all_acked(context));
     tokio::time::timeout(Duration::from_secs(20), arrived)
         .await
         .expect("it is told")

@@ -12,9 +12,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_socket::link::{self, Link, Take};
+use weir_socket::link::{self, Link, RxSink};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
-use weir_stack::{Config, Outlet};
+use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
 
 /// Long enough for anything that ought to happen.
@@ -26,7 +26,7 @@ struct Fragile {
     broken: Arc<AtomicBool>,
 }
 
-impl Outlet for Fragile {
+impl TxSink for Fragile {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.link.reserve(len)
     }
@@ -41,7 +41,7 @@ impl Link for Fragile {
         self.link.fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         assert!(!self.broken.swap(false, Relaxed), "as the test wants it");
         self.link.receive(take)
     }

@@ -95,7 +95,7 @@ fn linux_sends_bytes_in_syns_to_us() {
                     stream.read_exact(&mut bytes).unwrap();
                     assert_eq!(&bytes, b"hello");
                     assert_eq!(
-                        stream.info().unwrap().syn_bytes,
+                        stream.info().unwrap().syn_data_acked,
                         number > 0,
                         "{at} {number}"
                     );
@@ -137,7 +137,7 @@ fn we_send_bytes_in_syns_to_linux() {
             assert_eq!(&bytes, b"world");
             assert_eq!(taken, if number > 0 { 5 } else { 0 });
             assert_eq!(
-                stream.info().unwrap().syn_bytes,
+                stream.info().unwrap().syn_data_acked,
                 number > 0,
                 "{at} {number}"
             );

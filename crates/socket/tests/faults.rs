@@ -16,10 +16,10 @@ use weir_lab::net::{Host, Lab};
 use weir_lab::seeds::seeds;
 use weir_lab::{testenv, wait};
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_socket::link::{BATCH, Link, Take, Tap};
+use weir_socket::link::{BATCH, Link, RxSink, Tap};
 use weir_socket::{Net, TcpListener, TcpStream};
-use weir_stack::Outlet;
-use weir_stack::iface::Received;
+use weir_stack::TxSink;
+use weir_stack::iface::RxMeta;
 use weir_stack::rng::Rng;
 
 const MS: u64 = 1_000_000;
@@ -54,7 +54,7 @@ impl Bad {
     }
 }
 
-impl Outlet for Bad {
+impl TxSink for Bad {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)
@@ -72,7 +72,7 @@ impl Link for Bad {
         self.tap.fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         self.deliver();
         let now_ns = self.now_ns();
         let line = &mut self.line;
@@ -81,7 +81,7 @@ impl Link for Bad {
         })?;
         for _ in 0..BATCH {
             match line.receive(End::A, now_ns) {
-                Some(frame) => take(&frame.bytes, Received::default()),
+                Some(frame) => take(&frame.bytes, RxMeta::default()),
                 None => return Ok(more),
             }
         }

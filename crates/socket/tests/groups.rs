@@ -6,7 +6,7 @@ use weir_lab::net::{Host, Lab};
 use weir_lab::testenv;
 use weir_socket::{Net, UdpSocket, link};
 use weir_stack::Config;
-use weir_stack::iface::Detect;
+use weir_stack::iface::DadMode;
 use weir_wire::ethernet::Address;
 
 fn run(host: &Host, line: &str) -> String {
@@ -62,7 +62,7 @@ fn a_bridge_learns_of_groups_and_forgets_them() {
         let mut config = Config::new(Address([2, 0, 0, 0, 0, 5]))
             .address("192.0.2.5/24".parse().unwrap())
             .address("2001:db8::5/64".parse().unwrap());
-        config.detect = Detect::Meanwhile;
+        config.dad_mode = DadMode::Optimistic;
         let net = Net::new(tap, &config).unwrap();
         // The group that stands for our address, by itself.
         assert!(holds(&host, "ff02::1:ff00:5", true), "MLDv{mld}");

@@ -87,10 +87,10 @@ impl Stream for TcpStream {
         self.ready_fd().unwrap()
     }
     fn set_read_least(&self, bytes: usize) {
-        self.set_read_least(bytes);
+        self.set_recv_lowat(bytes);
     }
     fn set_unsent_max(&self, bytes: usize) {
-        self.set_unsent_max(Some(bytes)).unwrap();
+        self.set_notsent_lowat(Some(bytes)).unwrap();
     }
 }
 
@@ -267,7 +267,7 @@ fn no_more_than_a_segment_beyond_waits_to_be_sent() {
     server.set_receive_buffer(5000).unwrap();
     client.set_nonblocking(true).unwrap();
     for most in [1, 3000, 40_000] {
-        client.set_unsent_max(Some(most)).unwrap();
+        client.set_notsent_lowat(Some(most)).unwrap();
         // In the end the window closes, and so much waits.
         let began = Instant::now();
         let mut unsent = 0;
@@ -278,7 +278,7 @@ fn no_more_than_a_segment_beyond_waits_to_be_sent() {
             assert!(unsent < most + 1500, "{unsent} of {most}");
         }
     }
-    client.set_unsent_max(None).unwrap();
+    client.set_notsent_lowat(None).unwrap();
     assert!(client.write(&[7; 70_000]).unwrap() > 40_000);
 }
 

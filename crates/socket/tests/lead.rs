@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::net::Lab;
 use weir_lab::testenv;
-use weir_socket::link::{Link, Mem, Take};
+use weir_socket::link::{Link, Mem, RxSink};
 use weir_socket::{Net, TcpListener, TcpStream, link};
 
 /// Longer than a call must go on alone before it leads.
@@ -92,7 +92,7 @@ fn a_call_that_leads_and_panics_takes_the_net_down() {
     let (near, far) = link::mem().unwrap();
     let armed = Arc::new(AtomicBool::new(false));
     let fires = Arc::clone(&armed);
-    let near = Through(near, move |mem: &mut Mem, take: &mut Take<'_>| {
+    let near = Through(near, move |mem: &mut Mem, take: &mut RxSink<'_>| {
         let leads = thread::current().name() == Some("leads");
         assert!(!leads || !fires.swap(false, SeqCst), "a fault");
         mem.receive(take)

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use weir_socket::link::{self, Link, Mem, Take};
+use weir_socket::link::{self, Link, Mem, RxSink};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 use weir_stack::Config;
 use weir_wire::ethernet::Address;
@@ -30,7 +30,7 @@ fn hosts() -> (Net, [Arc<AtomicBool>; 2], [Net; 2]) {
     let near = [0, 1].map(|number: u8| {
         let (a, b) = link::mem().unwrap();
         let is_out = Arc::clone(&out[usize::from(number)]);
-        let loose = move |link: &mut Mem, take: &mut Take<'_>| match is_out.load(Relaxed) {
+        let loose = move |link: &mut Mem, take: &mut RxSink<'_>| match is_out.load(Relaxed) {
             true => Err(Errno::NODEV.into()),
             false => link.receive(take),
         };

@@ -170,7 +170,7 @@ fn talk(client: &Net, listener: &TcpListener, to: &str) -> (bool, bool, usize) {
     let mut bytes = [0; 5];
     stream.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"world");
-    let took = |end: &TcpStream| end.info().unwrap().syn_bytes;
+    let took = |end: &TcpStream| end.info().unwrap().syn_data_acked;
     assert_eq!(took(&stream), took(&accepted));
     assert!(sent == 0 || sent == 5, "{sent}");
     (sent > 0, took(&accepted), accepted.shard())

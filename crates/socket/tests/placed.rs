@@ -2,8 +2,8 @@
 use weir_lab::net::Lab;
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_socket::link::{self, Link, Reader};
-use weir_stack::iface::Received;
+use weir_socket::link::{self, DirectReceiver, Link};
+use weir_stack::iface::RxMeta;
 struct Rng(u64);
 impl Rng {
     fn below(&mut self, most: usize) -> usize {
@@ -32,13 +32,13 @@ impl Whim {
         self.out.resize(len, 0xee);
     }
 }
-impl Reader for Whim {
-    fn place(&mut self) -> (usize, &mut [u8]) {
+impl DirectReceiver for Whim {
+    fn buffer(&mut self) -> (usize, &mut [u8]) {
         (self.head_len, &mut self.out)
     }
-    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool {
+    fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool {
         assert!(count > 0 && head.len() == self.head_len);
-        self.vouched += usize::from(received.vouched);
+        self.vouched += usize::from(received.checksum_ok);
         self.fits += 1;
         if self.rng.below(2) == 0 {
             self.refused += 1;
@@ -54,7 +54,7 @@ impl Reader for Whim {
         self.next();
         true
     }
-    fn take(&mut self, frame: &[u8], _: Received) {
+    fn receive(&mut self, frame: &[u8], _: RxMeta) {
         self.got.push(frame.to_vec());
         self.next();
     }

@@ -14,10 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab};
 use weir_lab::testenv;
-use weir_socket::link::{self, Link, Mem, Take};
+use weir_socket::link::{self, Link, Mem, RxSink};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
-use weir_stack::iface::{Detect, Event};
-use weir_stack::{Config, Outlet, Shards};
+use weir_stack::iface::{DadMode, Event};
+use weir_stack::{Config, Shards, TxSink};
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Long enough for anything that ought to happen.
@@ -132,9 +132,13 @@ fn connections_spread_over_all_shards_and_carry_their_own_bytes() {
             check_spread(&a, &clients);
             check_spread(&b, &servers);
             converse(clients, servers, 40_000);
-            let counted = [a.counted(), b.counted()];
-            assert!(counted.iter().all(|one| one.handed_lost == 0));
-            assert!(counted.iter().all(|one| (one.handed > 0) == (shards > 1)));
+            let counted = [a.stats(), b.stats()];
+            assert!(counted.iter().all(|one| one.forwarded_lost == 0));
+            assert!(
+                counted
+                    .iter()
+                    .all(|one| (one.forwarded > 0) == (shards > 1))
+            );
         }
     }
 }
@@ -204,7 +208,7 @@ fn a_kernel_connects_and_is_connected_to() {
                 }
             });
         }
-        assert_eq!(net.counted().handed_lost, 0);
+        assert_eq!(net.stats().forwarded_lost, 0);
     }
 }
 
@@ -231,7 +235,7 @@ fn errors_about_connections_reach_their_shard() {
 }
 
 /// Receives TCP's packets as if they had been cut into fragments.
-fn cutting(link: &mut Mem, take: &mut Take<'_>) -> std::io::Result<bool> {
+fn cutting(link: &mut Mem, take: &mut RxSink<'_>) -> std::io::Result<bool> {
     link.receive(&mut |frame, received| {
         for piece in cut(frame) {
             take(&piece, received);
@@ -369,9 +373,9 @@ fn what_finds_no_room_is_lost_and_counted() {
         });
         is_held.recv().unwrap();
         let began = Instant::now();
-        while net.handed().1 == 0 {
+        while net.forwarded().1 == 0 {
             send();
-            assert!(began.elapsed() < PATIENCE, "{:?}", net.handed());
+            assert!(began.elapsed() < PATIENCE, "{:?}", net.forwarded());
         }
         drop(release);
     });
@@ -386,24 +390,24 @@ fn what_finds_no_room_is_lost_and_counted() {
             .unwrap()
     };
     let quiet = || {
-        let before = net.counted().received;
+        let before = net.stats().received;
         thread::sleep(Duration::from_millis(20));
-        before == net.counted().received
+        before == net.stats().received
     };
-    while !quiet() || came() + sent() != net.counted().handed {
+    while !quiet() || came() + sent() != net.stats().forwarded {
         assert!(
             began.elapsed() < PATIENCE,
             "{} of {:?}",
             came(),
-            net.counted()
+            net.stats()
         );
     }
-    let (before, lost) = (came(), net.counted().handed_lost);
+    let (before, lost) = (came(), net.stats().forwarded_lost);
     send();
     while came() == before {
-        assert!(began.elapsed() < PATIENCE, "{:?}", net.counted());
+        assert!(began.elapsed() < PATIENCE, "{:?}", net.stats());
     }
-    assert_eq!(net.counted().handed_lost, lost);
+    assert_eq!(net.stats().forwarded_lost, lost);
 }
 
 #[test]
@@ -528,7 +532,7 @@ fn an_address_that_comes_later_is_all_shards() {
     let (a, b) = link::mem().unwrap();
     let mut config = Config::new(config(0).hardware);
     config.addresses = vec![format!("{}/64", V6[0]).parse().unwrap()];
-    config.detect = Detect::Before;
+    config.dad_mode = DadMode::Blocking;
     let late = Net::builder().link(a, &config).shards(4);
     let late = late.seed(SEED).start().unwrap();
     let near = start(b, 1, 2);
@@ -542,7 +546,7 @@ fn an_address_that_comes_later_is_all_shards() {
         PATIENCE
     };
     loop {
-        let event = events.next_within(wait).expect("it is nobody else's");
+        let event = events.next_timeout(wait).expect("it is nobody else's");
         if matches!(event, Event::Address(prefix, _) if prefix.address() == at.ip()) {
             break;
         }

@@ -92,7 +92,7 @@ fn datagrams_are_their_owners_whatever_queue_they_come_by() {
         for shard in 0..shards {
             assert!(took(shard) > 0, "shard {shard} of {shards}");
         }
-        assert_eq!(net.counted().handed_lost, 0);
+        assert_eq!(net.stats().forwarded_lost, 0);
     }
 }
 
@@ -279,10 +279,10 @@ fn a_place_is_one_for_all_shards() {
     let at = SocketAddr::new(ip(V4[0]), 7);
     for _ in 0..3 {
         let one = UdpSocket::bind(&net, at).unwrap();
-        let error = UdpSocket::bind_as(&net, at, shared).err().unwrap();
+        let error = UdpSocket::bind_with(&net, at, shared).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         drop(one);
-        let both = [0; 2].map(|_| UdpSocket::bind_as(&net, at, shared).unwrap());
+        let both = [0; 2].map(|_| UdpSocket::bind_with(&net, at, shared).unwrap());
         let error = UdpSocket::bind(&net, at).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         drop(both);
@@ -305,7 +305,7 @@ fn sockets_that_share_a_place_share_the_peers() {
         ..UdpBind::default()
     };
     let at = SocketAddr::new(ip(V4[0]), 7);
-    let servers = [0; 2].map(|_| UdpSocket::bind_as(&net, at, shared).unwrap());
+    let servers = [0; 2].map(|_| UdpSocket::bind_with(&net, at, shared).unwrap());
     let any = SocketAddr::new(ip(V4[1]), 0);
     let clients: Vec<std::net::UdpSocket> = host.run(|| {
         let bind = |_| std::net::UdpSocket::bind(any).unwrap();

@@ -195,7 +195,7 @@ fn what_is_over_both_ways_is_not_shut_down_again() {
     assert_eq!(server.read(&mut [0; 9]).unwrap(), 0);
     server.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.read(&mut [0; 9]).unwrap(), 0);
-    client.wait_arrived(None).unwrap();
+    client.wait_all_acked(None).unwrap();
     let error = client.shutdown(Shutdown::Both).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotConnected);
     // As std has it, too.
@@ -281,7 +281,7 @@ fn writers_go_on_with_little_room() {
         let (a, b) = nets();
         if !own {
             a.tcp_configure(TcpConfig {
-                send_start: 3000,
+                send_initial: 3000,
                 ..TcpConfig::default()
             });
         }

@@ -20,7 +20,9 @@ use std::num::NonZeroU32;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
-use weir_stack::pcb::{Bsd, Key, Key4, Key6, Mtf, PcbId, Segment, Sequent, Supply, Table, Weir};
+use weir_stack::pcb::{
+    Bsd, ChunkSource, Key, Key4, Key6, Mtf, PcbId, Sequent, Table, TableChunk, Weir,
+};
 
 const ROUNDS: usize = 11;
 /// Look-ups of one round, at most.
@@ -37,12 +39,12 @@ fn ran_ns() -> f64 {
 }
 
 /// A thread that makes the next segment when it is asked for one, as in `weir-socket`.
-fn supply() -> Supply {
+fn supply() -> ChunkSource {
     let (ask, asked) = sync_channel(1);
     let (give, ready) = sync_channel(1);
     std::thread::spawn(move || {
         while asked.recv().is_ok() {
-            let segment = Segment::ready().expect("there is memory");
+            let segment = TableChunk::ready().expect("there is memory");
             if give.send(segment).is_err() {
                 return;
             }
@@ -58,7 +60,7 @@ fn supply() -> Supply {
 
 fn table() -> Weir {
     let mut table = Weir::new(1);
-    table.set_supply(&supply());
+    table.set_chunk_source(&supply());
     table
 }
 

@@ -50,7 +50,7 @@ impl Ours {
             let mut stack = Stack::new(&config, number.into()).unwrap();
             // A batch is written before any of it is acknowledged.
             stack.tcp_configure(TcpConfig {
-                send_start: 1 << 20,
+                send_initial: 1 << 20,
                 ..TcpConfig::default()
             });
             stack
@@ -135,7 +135,7 @@ fn open_and_close(end: fn(&mut Stack, u64, TcpId)) -> f64 {
             }
         };
         ours.stacks[0].tcp_shutdown(ours.now_ns, client).unwrap();
-        while ours.stacks[1].tcp_read(accepted, &mut byte) == Err(TcpError::NotNow) {
+        while ours.stacks[1].tcp_read(accepted, &mut byte) == Err(TcpError::WouldBlock) {
             ours.turn(0);
             ours.turn(1);
         }
@@ -320,7 +320,7 @@ fn open_all(ours: &mut Ours, open: usize, each_ns: u64) -> Vec<(TcpId, TcpId)> {
         }
         ours.now_ns += each_ns;
         for stack in &mut ours.stacks {
-            while stack.tcp_next_changed().is_some() {}
+            while stack.tcp_next_event().is_some() {}
         }
         pairs.extend(clients.into_iter().zip(accepted));
     }

@@ -3,16 +3,16 @@
 use std::num::NonZeroU64;
 
 /// A time in nanoseconds, or never, in eight bytes; zero is taken for one.
-pub(crate) type When = Option<NonZeroU64>;
+pub(crate) type OptDeadline = Option<NonZeroU64>;
 
 /// At that time.
 #[inline]
-pub(crate) fn at(ns: u64) -> When {
+pub(crate) fn from_ns(ns: u64) -> OptDeadline {
     NonZeroU64::new(ns.max(1))
 }
 
 /// The time as a number.
 #[inline]
-pub(crate) fn ns(when: When) -> Option<u64> {
+pub(crate) fn as_ns(when: OptDeadline) -> Option<u64> {
     when.map(NonZeroU64::get)
 }

@@ -33,7 +33,7 @@ const BYTES: usize = 8 * WORDS;
 
 /// See the module.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Filter {
+pub(crate) struct HeaderFilter {
     value: [u64; WORDS],
     /// How many of the words count; none of a filter that is not armed.
     words: u8,
@@ -47,9 +47,9 @@ enum Layout {
     #[default]
     Udp,
     /// TCP without options.
-    Bare,
+    TcpPlain,
     /// TCP with timestamps.
-    Timed,
+    TcpTimestamps,
 }
 
 /// Where the transport header starts.
@@ -101,7 +101,7 @@ const fn mask(v6: bool, layout: Layout) -> [u64; WORDS] {
         // All flags but PSH and FIN.
         bytes[tcp + 13] = 0xf6;
     }
-    if matches!(layout, Layout::Timed) {
+    if matches!(layout, Layout::TcpTimestamps) {
         set(&mut bytes, tcp + 20, tcp + 24);
     }
     words(&bytes)
@@ -110,8 +110,8 @@ const fn mask(v6: bool, layout: Layout) -> [u64; WORDS] {
 const fn masks(v6: bool) -> [[u64; WORDS]; 3] {
     [
         mask(v6, Layout::Udp),
-        mask(v6, Layout::Bare),
-        mask(v6, Layout::Timed),
+        mask(v6, Layout::TcpPlain),
+        mask(v6, Layout::TcpTimestamps),
     ]
 }
 
@@ -120,7 +120,7 @@ const MASKS: [[[u64; WORDS]; 3]; 2] = [masks(false), masks(true)];
 
 const ACK: u8 = 0x10;
 
-impl Filter {
+impl HeaderFilter {
     /// Sets the words of the IP header and the transport ports of packets from
     /// `remote` to `local`, and clears the others.
     #[inline]
@@ -176,15 +176,15 @@ impl Filter {
         self.words = words_without as u8 + u8::from(timestamps);
         self.v6 = v6;
         self.layout = match timestamps {
-            true => Layout::Timed,
-            false => Layout::Bare,
+            true => Layout::TcpTimestamps,
+            false => Layout::TcpPlain,
         };
     }
 
     /// For datagrams from a connected socket's peer.
-    pub(crate) fn udp(remote: SocketAddr, local: SocketAddr) -> Filter {
+    pub(crate) fn udp(remote: SocketAddr, local: SocketAddr) -> HeaderFilter {
         let v6 = local.is_ipv6();
-        let mut filter = Filter {
+        let mut filter = HeaderFilter {
             value: [0; WORDS],
             words: if v6 { 6 } else { 3 },
             v6,
@@ -247,19 +247,19 @@ fn ends(packet: &[u8]) -> (usize, usize) {
 
 /// The parts of an IP packet without options or extensions, of which a filter
 /// has accepted the headers.
-pub(crate) struct Parts<'a> {
+pub(crate) struct ParsedPacket<'a> {
     /// The transport header and what follows.
     pub(crate) transport: &'a [u8],
     ip: &'a [u8],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ParsedPacket<'a> {
     /// Takes a packet apart, padding behind it left out; `None` if its length
     /// is wrong.
     #[inline]
-    pub(crate) fn of(packet: &'a [u8]) -> Option<Parts<'a>> {
+    pub(crate) fn of(packet: &'a [u8]) -> Option<ParsedPacket<'a>> {
         let (start, end) = ends(packet);
-        (start <= end && end <= packet.len()).then(|| Parts {
+        (start <= end && end <= packet.len()).then(|| ParsedPacket {
             transport: &packet[start..end],
             ip: &packet[..start],
         })
@@ -268,10 +268,10 @@ impl<'a> Parts<'a> {
     /// As [`Parts::of`], of the headers alone: the transport payload, of so many
     /// bytes, lies elsewhere, without padding.
     #[inline]
-    pub(crate) fn of_head(head: &'a [u8], payload_len: usize) -> Option<Parts<'a>> {
+    pub(crate) fn of_head(head: &'a [u8], payload_len: usize) -> Option<ParsedPacket<'a>> {
         let (start, end) = ends(head);
         let (ip, transport) = head.split_at_checked(start)?;
-        (end == head.len() + payload_len).then_some(Parts { transport, ip })
+        (end == head.len() + payload_len).then_some(ParsedPacket { transport, ip })
     }
 
     /// Whether the IP header's checksum is right, if it has one.
@@ -346,7 +346,7 @@ mod tests {
     fn filters_accept_what_is_expected_and_nothing_else() {
         for (v6, timed) in [(false, false), (false, true), (true, false), (true, true)] {
             let (remote, local) = ends(v6);
-            let mut filter = Filter::default();
+            let mut filter = HeaderFilter::default();
             filter.arm_tcp(&remote, &local, timed);
             let tcp = Repr {
                 src_port: 80,
@@ -377,7 +377,7 @@ mod tests {
                 with(|tcp| (tcp.seq, tcp.ack, tcp.window) = (1000, 2000, 501)),
             ] {
                 assert!(filter.accepts(&fine), "{fine:x?}");
-                let parts = Parts::of(&fine).unwrap();
+                let parts = ParsedPacket::of(&fine).unwrap();
                 let sum = parts.pseudo(6).and(Sum::new().bytes(parts.transport));
                 assert!(parts.header_is_right() && sum.finish() == 0);
             }
@@ -404,7 +404,7 @@ mod tests {
                 wrong[at] ^= 1;
             }
             assert!(filter.accepts(&wrong) && !filter.accepts(&wrong[..39]));
-            assert!(!Filter::default().accepts(&wrong));
+            assert!(!HeaderFilter::default().accepts(&wrong));
         }
     }
 }

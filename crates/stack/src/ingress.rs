@@ -1,16 +1,18 @@
 //! What comes by one link finds its way to TCP, UDP and ICMP.
 
-use crate::iface::{DropReason, Host, Incoming, Input, Mode, Problem, Received, Report, Unreached};
-use crate::shard::STRAYS_MAX;
-use crate::slab::Name;
-use crate::tcp::{Direct, Tcp, TcpId};
+use crate::iface::{
+    DropReason, Incoming, Input, Interface, Mode, Problem, Report, RxMeta, UnreachableKind,
+};
+use crate::shard::MISDIRECTED_MAX;
+use crate::slab::Handle;
+use crate::tcp::{FastPathVerdict, Tcp, TcpId};
 use crate::udp::Sockets;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{AddrPair, Protocol};
 
 /// A link's layers and what is above them.
 pub(crate) struct Ingress<'a> {
-    pub(crate) host: &'a mut Host,
+    pub(crate) iface: &'a mut Interface,
     pub(crate) tcp: &'a mut Tcp,
     pub(crate) udp: &'a mut Sockets,
 }
@@ -22,21 +24,21 @@ impl Ingress<'_> {
         &mut self,
         now_ns: u64,
         frame: &[u8],
-        received: Received,
+        received: RxMeta,
     ) -> Result<(), DropReason> {
-        let Some(packet) = self.host.plain(frame) else {
-            return match self.host.frame(now_ns, frame)? {
+        let Some(packet) = self.iface.plain(frame) else {
+            return match self.iface.frame(now_ns, frame)? {
                 Some((packet, to_group)) => self.packet(now_ns, packet, to_group, (received, None)),
                 None => Ok(()),
             };
         };
-        self.host.counters.frames_in += 1;
+        self.iface.counters.frames_in += 1;
         match self.direct(now_ns, packet, received) {
-            Direct::Standard(connection) => {
+            FastPathVerdict::Standard(connection) => {
                 self.packet(now_ns, packet, false, (received, connection))
             }
-            Direct::Taken => Ok(()),
-            Direct::Dropped(reason) => Err(reason),
+            FastPathVerdict::Taken => Ok(()),
+            FastPathVerdict::Dropped(reason) => Err(reason),
         }
     }
 
@@ -46,7 +48,7 @@ impl Ingress<'_> {
         &mut self,
         now_ns: u64,
         frame: &[u8],
-        received: Received,
+        received: RxMeta,
         (id, out): (TcpId, &mut [u8]),
     ) -> Option<usize> {
         let packet = self.read_packet(frame)?;
@@ -61,7 +63,7 @@ impl Ingress<'_> {
         &mut self,
         now_ns: u64,
         head: &[u8],
-        received: Received,
+        received: RxMeta,
         (id, count): (TcpId, usize),
     ) -> Option<()> {
         let packet = self.read_packet(head)?;
@@ -73,19 +75,19 @@ impl Ingress<'_> {
 
     /// The packet in a frame that the fast paths may take.
     fn read_packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        (self.host.mode == Mode::Opt).then(|| self.host.plain(frame))?
+        (self.iface.mode == Mode::Opt).then(|| self.iface.plain(frame))?
     }
 
     fn count_fast(&mut self) {
-        self.host.counters.frames_in += 1;
-        self.host.counters.segments_fast += 1;
+        self.iface.counters.frames_in += 1;
+        self.iface.counters.segments_fast += 1;
     }
 
     /// The fast paths.
     #[inline]
-    fn direct(&mut self, now_ns: u64, packet: &[u8], received: Received) -> Direct {
-        if self.host.mode != Mode::Opt {
-            return Direct::Standard(None);
+    fn direct(&mut self, now_ns: u64, packet: &[u8], received: RxMeta) -> FastPathVerdict {
+        if self.iface.mode != Mode::Opt {
+            return FastPathVerdict::Standard(None);
         }
         let protocol = if packet[0] >> 4 == 4 {
             packet[9]
@@ -94,19 +96,19 @@ impl Ingress<'_> {
         };
         match Protocol(protocol) {
             Protocol::TCP => {
-                let direct = self.tcp.direct(now_ns, self.host, packet, received);
-                self.host.counters.segments_fast += u64::from(direct == Direct::Taken);
+                let direct = self.tcp.fast_path(now_ns, self.iface, packet, received);
+                self.iface.counters.segments_fast += u64::from(direct == FastPathVerdict::Taken);
                 direct
             }
             Protocol::UDP => match self.udp.direct(packet, received) {
                 Some(Ok(())) => {
-                    self.host.counters.datagrams_fast += 1;
-                    Direct::Taken
+                    self.iface.counters.datagrams_fast += 1;
+                    FastPathVerdict::Taken
                 }
-                Some(Err(reason)) => Direct::Dropped(reason),
-                None => Direct::Standard(None),
+                Some(Err(reason)) => FastPathVerdict::Dropped(reason),
+                None => FastPathVerdict::Standard(None),
             },
-            _ => Direct::Standard(None),
+            _ => FastPathVerdict::Standard(None),
         }
     }
 
@@ -115,16 +117,16 @@ impl Ingress<'_> {
         now_ns: u64,
         bytes: &[u8],
         to_group: bool,
-        (received, connection): (Received, Option<Name>),
+        (received, connection): (RxMeta, Option<Handle>),
     ) -> Result<(), DropReason> {
         // What comes of it stays where it is: it is many bytes to move.
-        match &mut self.host.packet(now_ns, bytes, to_group) {
+        match &mut self.iface.packet(now_ns, bytes, to_group) {
             Ok(Input::Datagram(incoming)) => {
-                (incoming.vouched, incoming.connection) = (received.vouched, connection);
+                (incoming.checksum_ok, incoming.connection) = (received.checksum_ok, connection);
                 self.datagram(now_ns, incoming)
             }
             Ok(Input::Partial) => Ok(()),
-            Ok(Input::Whole(whole)) if self.strays(whole)? => Ok(()),
+            Ok(Input::Whole(whole)) if self.keep_if_misdirected(whole)? => Ok(()),
             Ok(Input::Whole(whole)) => self.whole(now_ns, whole, to_group),
             Err(reason) => Err(*reason),
         }
@@ -133,7 +135,7 @@ impl Ingress<'_> {
     /// Takes a packet that came in fragments.
     #[cold]
     fn whole(&mut self, now_ns: u64, bytes: &[u8], to_group: bool) -> Result<(), DropReason> {
-        match self.host.packet(now_ns, bytes, to_group)? {
+        match self.iface.packet(now_ns, bytes, to_group)? {
             Input::Datagram(mut incoming) => {
                 incoming.fragmented = true;
                 self.datagram(now_ns, &incoming)
@@ -145,44 +147,44 @@ impl Ingress<'_> {
 
     /// Keeps a packet put together of fragments for another stack of this host,
     /// if it is one's; whether it is.
-    fn strays(&mut self, packet: &[u8]) -> Result<bool, DropReason> {
+    fn keep_if_misdirected(&mut self, packet: &[u8]) -> Result<bool, DropReason> {
         let Some(shard) = &mut self.tcp.shard else {
             return Ok(false);
         };
         let Some(other) = shard.other(packet) else {
             return Ok(false);
         };
-        if shard.strays.len() >= STRAYS_MAX {
+        if shard.misdirected.len() >= MISDIRECTED_MAX {
             return Err(DropReason::ReassemblyFull);
         }
-        let frame = self.host.framed(packet);
-        shard.strays.push_back((other, self.host.link, frame));
+        let frame = self.iface.framed(packet);
+        shard.misdirected.push_back((other, self.iface.link, frame));
         Ok(true)
     }
 
     fn datagram(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
         if incoming.protocol == Protocol::TCP {
-            return self.tcp.receive(now_ns, self.host, incoming);
+            return self.tcp.receive(now_ns, self.iface, incoming);
         }
         let done = match (incoming.protocol, incoming.addresses) {
             (Protocol::ICMPV4, AddrPair::V4(..)) | (Protocol::ICMPV6, AddrPair::V6(..)) => {
-                let report = self.host.icmp(now_ns, incoming)?;
+                let report = self.iface.icmp(now_ns, incoming)?;
                 report.map_or(Ok(()), |report| self.report(now_ns, report))
             }
-            (Protocol::IGMP, AddrPair::V4(..)) => self.host.igmp(now_ns, incoming),
-            (Protocol::UDP, AddrPair::V4(..)) if self.host.is_dhcp(incoming) => {
-                self.host.dhcp_answer(now_ns, incoming)
+            (Protocol::IGMP, AddrPair::V4(..)) => self.iface.igmp(now_ns, incoming),
+            (Protocol::UDP, AddrPair::V4(..)) if self.iface.is_dhcp(incoming) => {
+                self.iface.dhcp_answer(now_ns, incoming)
             }
             (Protocol::UDP, _) => {
-                self.host.counters.datagrams_standard += 1;
+                self.iface.counters.datagrams_standard += 1;
                 self.udp.receive(incoming)
             }
             _ => Err(DropReason::ProtocolUnknown),
         };
         match done {
-            Err(DropReason::PortUnknown) => self.host.send_error(now_ns, incoming, Problem::Port),
+            Err(DropReason::PortUnknown) => self.iface.send_error(now_ns, incoming, Problem::Port),
             Err(DropReason::ProtocolUnknown) => {
-                self.host.send_error(now_ns, incoming, Problem::Protocol);
+                self.iface.send_error(now_ns, incoming, Problem::Protocol);
             }
             _ => {}
         }
@@ -208,16 +210,16 @@ impl Ingress<'_> {
             AddrPair::V4(src, dst) => (src.into(), dst.into()),
             AddrPair::V6(src, dst) => (src.into(), dst.into()),
         };
-        if !self.host.routes.is_ours(src) {
+        if !self.iface.routes.is_ours(src) {
             return Err(DropReason::IcmpUnrelated);
         }
         let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
         let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
-        let link = self.host.link;
+        let link = self.iface.link;
         let related = match (protocol, report) {
             (Protocol::UDP, Report::Unreachable { why, .. }) => {
                 self.udp
-                    .unreachable(link, local, remote, why == Unreached::Port)
+                    .unreachable(link, local, remote, why == UnreachableKind::Port)
             }
             (Protocol::UDP, Report::TooBig { .. }) => {
                 self.udp.unreachable(link, local, remote, false)
@@ -233,7 +235,7 @@ impl Ingress<'_> {
             return Err(DropReason::IcmpUnrelated);
         }
         if let Report::TooBig { mtu, .. } = report
-            && self.host.narrow_path(now_ns, dst, mtu).is_some()
+            && self.iface.update_pmtu(now_ns, dst, mtu).is_some()
             && protocol == Protocol::TCP
         {
             self.tcp.too_big(now_ns, link, (local, remote), seq);

@@ -4,7 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`Stack`] | a host on one link or several: frames in, frames out, UDP and TCP sockets |
-//! | [`host`] | the link and IP layers on each link: configuration, limits, counters |
+//! | [`iface`] | the link and IP layers on each link: configuration, limits, counters |
 //! | [`udp`] | UDP sockets |
 //! | [`tcp`] | TCP, split by role |
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
@@ -26,6 +26,6 @@ pub mod tcp;
 pub mod udp;
 
 pub use iface::{Config, Prefix};
-pub use links::{LINKS_MAX, Link, Outlets};
-pub use shard::{Addressing, Dealt, SHARDS_MAX, STRAYS_MAX, Shards, ShardsError};
-pub use stack::{Outlet, Stack};
+pub use links::{LINKS_MAX, Link, TxSinks};
+pub use shard::{AddressConfig, MISDIRECTED_MAX, SHARDS_MAX, Shards, ShardsError, Steering};
+pub use stack::{Stack, TxSink};

@@ -20,9 +20,9 @@
 //!
 //! Nothing can loop: a host forwards nothing, by whatever link it came.
 
-use crate::iface::{Config, ConfigError, Counters, Host, Lease, Lost};
-use crate::rng::Keyed;
-use crate::stack::Outlet;
+use crate::iface::{Config, ConfigError, Counters, Interface, Lease, RemovalReason};
+use crate::rng::PrfRng;
+use crate::stack::TxSink;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// Links of one stack.
@@ -30,25 +30,25 @@ pub const LINKS_MAX: usize = 16;
 
 /// Where the frames of several links go out: anything that gives the outlet of
 /// each, by its number.
-pub trait Outlets {
+pub trait TxSinks {
     /// The outlet of a link that the stack was made with.
-    fn outlet(&mut self, link: u8) -> &mut dyn Outlet;
+    fn sink(&mut self, link: u8) -> &mut dyn TxSink;
 }
 
-impl<O: Outlet> Outlets for Vec<O> {
-    fn outlet(&mut self, link: u8) -> &mut dyn Outlet {
+impl<O: TxSink> TxSinks for Vec<O> {
+    fn sink(&mut self, link: u8) -> &mut dyn TxSink {
         &mut self[usize::from(link)]
     }
 }
 
 /// The outlet of the first link; frames of others stay with the stack.
-pub(crate) struct First<'a>(pub(crate) &'a mut dyn Outlet, pub(crate) Shut);
+pub(crate) struct SingleTx<'a>(pub(crate) &'a mut dyn TxSink, pub(crate) NullTx);
 
 /// Takes nothing.
 #[derive(Default)]
-pub(crate) struct Shut;
+pub(crate) struct NullTx;
 
-impl Outlet for Shut {
+impl TxSink for NullTx {
     fn reserve(&mut self, _len: usize) -> Option<&mut [u8]> {
         None
     }
@@ -56,8 +56,8 @@ impl Outlet for Shut {
     fn submit(&mut self) {}
 }
 
-impl Outlets for First<'_> {
-    fn outlet(&mut self, link: u8) -> &mut dyn Outlet {
+impl TxSinks for SingleTx<'_> {
+    fn sink(&mut self, link: u8) -> &mut dyn TxSink {
         match link {
             0 => self.0,
             _ => &mut self.1,
@@ -66,7 +66,7 @@ impl Outlets for First<'_> {
 }
 
 /// What a stack tells of one of its links.
-pub struct Link<'a>(&'a Host);
+pub struct Link<'a>(&'a Interface);
 
 impl<'a> Link<'a> {
     /// Our addresses on it, the link-local one of IPv6 included; those that may
@@ -89,10 +89,10 @@ impl<'a> Link<'a> {
 }
 
 /// The link and IP layers of each link; there is one at least.
-pub(crate) struct Hosts(Vec<Host>);
+pub(crate) struct Interfaces(Vec<Interface>);
 
-impl Hosts {
-    pub(crate) fn new(configs: &[Config], seed: u128) -> Result<Hosts, ConfigError> {
+impl Interfaces {
+    pub(crate) fn new(configs: &[Config], seed: u128) -> Result<Interfaces, ConfigError> {
         if !(1..=LINKS_MAX).contains(&configs.len()) {
             return Err(ConfigError::Links(configs.len()));
         }
@@ -106,13 +106,13 @@ impl Hosts {
             }
         }
         // The first has the stack's seed, as if it were alone.
-        let mut seeds = Keyed::new(seed, "links");
+        let mut seeds = PrfRng::new(seed, "links");
         let make = |(link, config)| {
             let seed = if link == 0 { seed } else { seeds.wide() };
-            Host::new(config, link as u8, seed)
+            Interface::new(config, link as u8, seed)
         };
         let hosts: Result<_, _> = configs.iter().enumerate().map(make).collect();
-        Ok(Hosts(hosts?))
+        Ok(Interfaces(hosts?))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -120,27 +120,27 @@ impl Hosts {
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, link: u8) -> Option<&mut Host> {
+    pub(crate) fn get_mut(&mut self, link: u8) -> Option<&mut Interface> {
         self.0.get_mut(usize::from(link))
     }
 
     /// A link that is there, as one that a connection came by.
     #[inline]
-    pub(crate) fn at(&self, link: u8) -> &Host {
+    pub(crate) fn at(&self, link: u8) -> &Interface {
         &self.0[usize::from(link)]
     }
 
-    /// As [`Hosts::at`], to be changed.
+    /// As [`Interfaces::at`], to be changed.
     #[inline]
-    pub(crate) fn at_mut(&mut self, link: u8) -> &mut Host {
+    pub(crate) fn at_mut(&mut self, link: u8) -> &mut Interface {
         &mut self.0[usize::from(link)]
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Host> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Interface> {
         self.0.iter()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Host> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Interface> {
         self.0.iter_mut()
     }
 
@@ -160,8 +160,8 @@ impl Hosts {
     /// What a router or a server on this link has given is given up if another
     /// link has it: an address has one link, whoever says otherwise. Link-local
     /// ones mean something on their link alone.
-    pub(crate) fn give_up_twice(&mut self, now_ns: u64, link: u8) {
-        while self.at_mut(link).take_taken() {
+    pub(crate) fn abandon_duplicates(&mut self, now_ns: u64, link: u8) {
+        while self.at_mut(link).take_added() {
             let elsewhere = |address: &IpAddr| {
                 let mut others = self.iter().filter(|host| host.link != link);
                 others.any(|host| host.routes.find(*address).is_some())
@@ -172,21 +172,22 @@ impl Hosts {
                 .filter(|address| !is_link_local(*address) && elsewhere(address))
                 .collect();
             for address in twice {
-                self.at_mut(link).give_up(now_ns, address, Lost::OtherLink);
+                self.at_mut(link)
+                    .abandon(now_ns, address, RemovalReason::OtherLink);
             }
         }
     }
 
     /// The first that has this address.
-    pub(crate) fn owner(&self, address: IpAddr) -> Option<&Host> {
+    pub(crate) fn owner(&self, address: IpAddr) -> Option<&Interface> {
         self.iter().find(|host| host.routes.is_ours(address))
     }
 
     /// Whether packets to `to` may go by this link: it is there, and no zone says
     /// another.
-    pub(crate) fn is_towards(&self, link: u8, to: SocketAddr) -> bool {
+    pub(crate) fn is_egress_interface(&self, link: u8, to: SocketAddr) -> bool {
         !self.at(link).is_gone
-            && (self.count() == 1 || zone(to).is_none_or(|zone| zone == link.into()))
+            && (self.count() == 1 || zone(to).is_none_or(|zone| zone == u32::from(link)))
     }
 
     /// Whether it is an address of ours, on whichever link.
@@ -200,7 +201,12 @@ impl Hosts {
     /// or all stations, goes by `group_link`. `None` if two of them contradict
     /// each other, or the link is gone.
     #[inline]
-    pub(crate) fn towards(&self, from: IpAddr, to: SocketAddr, group_link: u8) -> Option<u8> {
+    pub(crate) fn egress_interface(
+        &self,
+        from: IpAddr,
+        to: SocketAddr,
+        group_link: u8,
+    ) -> Option<u8> {
         let link = match self.0[..] {
             [_] => 0,
             _ => self.choose(from, to, group_link)?,
@@ -259,7 +265,7 @@ fn zone(address: SocketAddr) -> Option<u32> {
 }
 
 /// An address with its zone, if it means something on one link alone.
-pub(crate) fn zoned(address: SocketAddr, link: u8) -> SocketAddr {
+pub(crate) fn with_zone(address: SocketAddr, link: u8) -> SocketAddr {
     match address {
         SocketAddr::V6(one) if is_link_local((*one.ip()).into()) => {
             SocketAddrV6::new(*one.ip(), one.port(), 0, link.into()).into()
@@ -269,7 +275,7 @@ pub(crate) fn zoned(address: SocketAddr, link: u8) -> SocketAddr {
 }
 
 /// An address without its zone, as tables have it.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+pub(crate) fn strip_zone(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 

@@ -1,6 +1,6 @@
 //! Transport ports that nobody chose.
 
-use crate::rng::Keyed;
+use crate::rng::PrfRng;
 
 /// The range they are from (RFC 6335 §6).
 const FIRST: u16 = 49_152;
@@ -8,7 +8,7 @@ const COUNT: u32 = 65_536 - FIRST as u32;
 
 /// A free transport port, hard to guess: drawn at random, from there on the
 /// first that is free (RFC 6056 §3.3.1). `None` if all are taken.
-pub(crate) fn free(rng: &mut Keyed, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
+pub(crate) fn free(rng: &mut PrfRng, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
     let start = rng.below(COUNT);
     (0..COUNT)
         .map(|step| FIRST + ((start + step) % COUNT) as u16)
@@ -21,7 +21,7 @@ mod tests {
 
     #[test]
     fn every_free_port_is_found() {
-        let mut rng = Keyed::new(1, "test");
+        let mut rng = PrfRng::new(1, "test");
         assert_eq!(free(&mut rng, |port| port == 65_535), Some(65_535));
         assert_eq!(free(&mut rng, |port| port == FIRST), Some(FIRST));
         assert_eq!(free(&mut rng, |_| false), None);

@@ -1,24 +1,21 @@
 //! A seeded source of numbers: the same seed gives the same run everywhere.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use weir_wire::rng::SplitMix64;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014). Not for secrets.
+/// Numbers by [`SplitMix64`]. Not for secrets.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// A sequence of its own for each seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng(SplitMix64::new(seed))
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// A number below `bound`; zero for a bound of zero.
@@ -40,17 +37,17 @@ impl Rng {
 /// Numbers that nobody predicts who has seen others of them: SipHash of a
 /// count and a purpose, keyed by a seed that peers do not know.
 #[derive(Clone, Debug)]
-pub(crate) struct Keyed {
+pub(crate) struct PrfRng {
     /// The seed and the purpose are in.
     keyed: DefaultHasher,
     count: u64,
 }
 
-impl Keyed {
-    pub(crate) fn new(seed: u128, purpose: &'static str) -> Keyed {
+impl PrfRng {
+    pub(crate) fn new(seed: u128, purpose: &'static str) -> PrfRng {
         let mut keyed = DefaultHasher::new();
         (seed, purpose).hash(&mut keyed);
-        Keyed { keyed, count: 0 }
+        PrfRng { keyed, count: 0 }
     }
 
     /// The next 64 bits.

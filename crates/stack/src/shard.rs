@@ -17,9 +17,9 @@
 //! all connections to one shard. Of UDP our address does not count, which a socket
 //! that sends need not know yet.
 
-use crate::iface::{Host, LinkAddressing, quoted_by, walk};
+use crate::iface::{Interface, LinkAddressing, quoted_by, walk};
 use crate::pcb::{Key, KeyHash};
-use crate::rng::Keyed;
+use crate::rng::PrfRng;
 use crate::stack::Stack;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,7 +29,7 @@ use weir_wire::{AddrPair, EtherType, Protocol, arp, dhcp, ethernet, ipv4, ipv6};
 /// Stacks of one host.
 pub const SHARDS_MAX: usize = 64;
 /// Packets that wait in one stack to be fetched for another.
-pub const STRAYS_MAX: usize = 64;
+pub const MISDIRECTED_MAX: usize = 64;
 
 /// The type of ICMPv6's neighbour advertisements (RFC 4861 §4.4).
 const ADVERTISEMENT: u8 = 136;
@@ -45,7 +45,7 @@ pub struct Shards {
 
 /// Whose a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dealt {
+pub enum Steering {
     /// The stack's of this number.
     One(usize),
     /// Everybody's: it tells who a neighbour is.
@@ -60,7 +60,7 @@ pub struct ShardsError(pub usize);
 /// The addresses and routes of a host, as its stacks tell each other: see
 /// [`Stack::addressing`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Addressing(pub(crate) Vec<LinkAddressing>);
+pub struct AddressConfig(pub(crate) Vec<LinkAddressing>);
 
 impl Shards {
     /// So many, dealt to by a secret.
@@ -71,7 +71,7 @@ impl Shards {
         if !(1..=SHARDS_MAX).contains(&count) {
             return Err(ShardsError(count));
         }
-        let mut rng = Keyed::new(seed, "shards");
+        let mut rng = PrfRng::new(seed, "shards");
         Ok(Shards {
             count: count as u64,
             seed: rng.wide(),
@@ -87,7 +87,7 @@ impl Shards {
 
     /// A seed for the stack of this number, from which no other's can be had.
     pub fn seed(&self, number: usize) -> u128 {
-        let mut rng = Keyed::new(self.seed, "a shard");
+        let mut rng = PrfRng::new(self.seed, "a shard");
         for _ in 0..number {
             rng.wide();
         }
@@ -123,11 +123,11 @@ impl Shards {
 
     /// Whose a frame that came is.
     #[inline]
-    pub fn deal(&self, frame: &[u8]) -> Dealt {
-        self.find(frame).unwrap_or(Dealt::One(0))
+    pub fn steer(&self, frame: &[u8]) -> Steering {
+        self.find(frame).unwrap_or(Steering::One(0))
     }
 
-    fn find(&self, frame: &[u8]) -> Option<Dealt> {
+    fn find(&self, frame: &[u8]) -> Option<Steering> {
         let frame = ethernet::Frame::new(frame).ok()?;
         match frame.ether_type() {
             EtherType::IPV4 | EtherType::IPV6 => self.find_packet(frame.payload()),
@@ -137,13 +137,13 @@ impl Shards {
                 // An answer, or an announcement (RFC 5227 §3).
                 let tells =
                     arp.operation == arp::Operation::REPLY || arp.sender_ip == arp.target_ip;
-                tells.then_some(Dealt::All)
+                tells.then_some(Steering::All)
             }
             _ => None,
         }
     }
 
-    fn find_packet(&self, bytes: &[u8]) -> Option<Dealt> {
+    fn find_packet(&self, bytes: &[u8]) -> Option<Steering> {
         let (addresses, protocol, payload) = match bytes.first()? >> 4 {
             4 => {
                 let packet = ipv4::Packet::new(bytes).ok()?;
@@ -168,20 +168,22 @@ impl Shards {
         match protocol {
             Protocol::TCP => {
                 let [src, dst] = ends(addresses, payload)?;
-                Some(Dealt::One(self.owner(dst, src)))
+                Some(Steering::One(self.owner(dst, src)))
             }
             Protocol::UDP => {
                 let [src, dst] = ends(addresses, payload)?;
-                Some(Dealt::One(self.datagram_owner(dst, src)))
+                Some(Steering::One(self.datagram_owner(dst, src)))
             }
-            Protocol::ICMPV6 if !v4 && payload.first() == Some(&ADVERTISEMENT) => Some(Dealt::All),
+            Protocol::ICMPV6 if !v4 && payload.first() == Some(&ADVERTISEMENT) => {
+                Some(Steering::All)
+            }
             Protocol::ICMPV4 | Protocol::ICMPV6 => {
                 let message = Message::new(payload).ok()?;
                 let (addresses, protocol, transport) = quoted_by(&message, v4)?;
                 let [src, dst] = ends(addresses, transport)?;
                 match protocol {
-                    Protocol::TCP => Some(Dealt::One(self.owner(src, dst))),
-                    Protocol::UDP => Some(Dealt::One(self.datagram_owner(src, dst))),
+                    Protocol::TCP => Some(Steering::One(self.owner(src, dst))),
+                    Protocol::UDP => Some(Steering::One(self.datagram_owner(src, dst))),
                     _ => None,
                 }
             }
@@ -209,7 +211,7 @@ pub(crate) struct Shard {
     pub(crate) shards: Shards,
     number: usize,
     /// Whole packets of others, with the link that they came by.
-    pub(crate) strays: VecDeque<(usize, u8, Vec<u8>)>,
+    pub(crate) misdirected: VecDeque<(usize, u8, Vec<u8>)>,
 }
 
 impl Shard {
@@ -217,7 +219,7 @@ impl Shard {
         Shard {
             shards,
             number,
-            strays: VecDeque::new(),
+            misdirected: VecDeque::new(),
         }
     }
 
@@ -229,7 +231,7 @@ impl Shard {
     /// The other one that a whole packet is for.
     pub(crate) fn other(&self, packet: &[u8]) -> Option<usize> {
         match self.shards.find_packet(packet) {
-            Some(Dealt::One(owner)) => Some(owner).filter(|owner| *owner != self.number),
+            Some(Steering::One(owner)) => Some(owner).filter(|owner| *owner != self.number),
             _ => None,
         }
     }
@@ -240,7 +242,7 @@ impl Stack {
     /// connections: those that [`Shards::owner`] says, and with the datagrams that
     /// [`Shards::datagram_owner`] says. What is another's must not come here; TCP's
     /// transport ports that nobody chose are chosen so that nothing does. Fragments
-    /// can all be given to one of them: see [`Stack::next_stray`].
+    /// can all be given to one of them: see [`Stack::next_misdirected`].
     ///
     /// # Panics
     /// If there are not so many shards.
@@ -255,9 +257,9 @@ impl Stack {
 
     /// A packet that came in fragments and is another shard's: whose it is, and
     /// the frame, by its link, that the other is to receive. At most
-    /// [`STRAYS_MAX`] wait.
-    pub fn next_stray(&mut self) -> Option<(usize, u8, Vec<u8>)> {
-        self.tcp.shard.as_mut()?.strays.pop_front()
+    /// [`MISDIRECTED_MAX`] wait.
+    pub fn next_misdirected(&mut self) -> Option<(usize, u8, Vec<u8>)> {
+        self.tcp.shard.as_mut()?.misdirected.pop_front()
     }
 
     /// Which shard a connection belongs to that is opened from a transport port
@@ -267,8 +269,8 @@ impl Stack {
         let shard = self.tcp.shard.as_ref()?;
         let ip = match local.ip() {
             ip if ip.is_unspecified() => {
-                let link = self.hosts.towards(ip, remote, 0)?;
-                self.hosts.at(link).routes.source_for(remote.ip())?
+                let link = self.interfaces.egress_interface(ip, remote, 0)?;
+                self.interfaces.at(link).routes.source_for(remote.ip())?
             }
             ip => ip,
         };
@@ -281,13 +283,13 @@ impl Stack {
 
     /// The addresses and routes that this stack looks after, for others of the
     /// same host.
-    pub fn addressing(&self) -> Addressing {
-        Addressing(self.hosts.iter().map(Host::addressing).collect())
+    pub fn addressing(&self) -> AddressConfig {
+        AddressConfig(self.interfaces.iter().map(Interface::addressing).collect())
     }
 
     /// A number that changes when [`Stack::addressing`] may have.
     pub fn addressing_epoch(&self) -> u64 {
-        let epochs = self.hosts.iter().map(Host::addressing_epoch);
+        let epochs = self.interfaces.iter().map(Interface::addressing_epoch);
         epochs.map(u64::from).sum()
     }
 
@@ -295,11 +297,11 @@ impl Stack {
     /// looks after: it alone asks whether they are free, routers and servers for
     /// them, and answers who asks for them. The others are made without
     /// addresses and routes, and without all that in their configurations.
-    pub fn follow(&mut self, addressing: &Addressing) {
+    pub fn apply_addressing(&mut self, addressing: &AddressConfig) {
         let mut lost = false;
-        for (host, told) in self.hosts.iter_mut().zip(&addressing.0) {
+        for (host, told) in self.interfaces.iter_mut().zip(&addressing.0) {
             host.follow(told);
-            lost |= host.take_lost();
+            lost |= host.take_removed();
         }
         if lost {
             self.disarm();

@@ -2,20 +2,20 @@
 
 /// A thing's place, and which of the things that had this place it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Name {
+pub(crate) struct Handle {
     pub(crate) index: u32,
     generation: u32,
 }
 
-impl Name {
+impl Handle {
     /// The name as a number.
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
     /// The name that was this number.
-    pub(crate) fn from_bits(bits: u64) -> Name {
-        Name {
+    pub(crate) fn from_bits(bits: u64) -> Handle {
+        Handle {
             index: bits as u32,
             generation: (bits >> 32) as u32,
         }
@@ -24,7 +24,7 @@ impl Name {
 
 struct Slot<T> {
     generation: u32,
-    thing: Option<T>,
+    value: Option<T>,
 }
 
 /// See the module.
@@ -44,7 +44,7 @@ impl<T> Slab<T> {
     }
 
     /// Another number than before if anything has come, gone, or was lent to be
-    /// changed; [`Slab::get_mut_unseen`] does not count.
+    /// changed; [`Slab::get_mut_untracked`] does not count.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
@@ -55,73 +55,73 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
-    pub(crate) fn insert(&mut self, thing: T) -> Name {
+    pub(crate) fn insert(&mut self, thing: T) -> Handle {
         self.changes += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            slot.thing = Some(thing);
+            slot.value = Some(thing);
             let generation = slot.generation;
-            return Name { index, generation };
+            return Handle { index, generation };
         }
         let index = u32::try_from(self.slots.len()).expect("tables are limited below 2^32");
         self.slots.push(Slot {
             generation: 0,
-            thing: Some(thing),
+            value: Some(thing),
         });
-        Name {
+        Handle {
             index,
             generation: 0,
         }
     }
 
-    pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
+    pub(crate) fn remove(&mut self, name: Handle) -> Option<T> {
         self.get(name)?;
         self.changes += 1;
         let slot = self.slots.get_mut(name.index as usize)?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(name.index);
-        slot.thing.take()
+        slot.value.take()
     }
 
-    pub(crate) fn get(&self, name: Name) -> Option<&T> {
+    pub(crate) fn get(&self, name: Handle) -> Option<&T> {
         let slot = self.slots.get(name.index as usize)?;
-        slot.thing
+        slot.value
             .as_ref()
             .filter(|_| slot.generation == name.generation)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, name: Handle) -> Option<&mut T> {
         self.changes += 1;
-        self.get_mut_unseen(name)
+        self.get_mut_untracked(name)
     }
 
     /// A thing to be changed, for whoever goes by [`Slab::changes`] and knows what
     /// it does to it.
     #[inline]
-    pub(crate) fn get_mut_unseen(&mut self, name: Name) -> Option<&mut T> {
+    pub(crate) fn get_mut_untracked(&mut self, name: Handle) -> Option<&mut T> {
         let slot = self.slots.get_mut(name.index as usize)?;
-        slot.thing
+        slot.value
             .as_mut()
             .filter(|_| slot.generation == name.generation)
     }
 
     /// All things.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter_map(|slot| slot.thing.as_ref())
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
     /// All things, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.changes += 1;
-        self.slots.iter_mut().filter_map(|slot| slot.thing.as_mut())
+        self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
     }
 
     /// The thing that is at this place now, and its name.
-    pub(crate) fn at(&self, index: u32) -> Option<Name> {
+    pub(crate) fn at(&self, index: u32) -> Option<Handle> {
         let slot = self.slots.get(index as usize)?;
         let generation = slot.generation;
-        slot.thing.is_some().then_some(Name { index, generation })
+        slot.value.is_some().then_some(Handle { index, generation })
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         let a = slab.insert('a');
         assert!(changed(&slab));
         assert!(slab.get(a).is_some() && slab.at(0).is_some() && slab.iter().count() == 1);
-        assert_eq!(slab.get_mut_unseen(a), Some(&mut 'a'));
+        assert_eq!(slab.get_mut_untracked(a), Some(&mut 'a'));
         assert!(!changed(&slab));
         slab.get_mut(a);
         assert!(changed(&slab));

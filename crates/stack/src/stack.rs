@@ -1,28 +1,27 @@
 //! The whole stack of one host.
 
 mod datagrams;
+mod fastopen;
 mod placement;
 
-use crate::iface::unreached;
+use crate::iface::unreachable_report;
 use crate::iface::{
-    Channel, Config, ConfigError, Counters, DropReason, Event, Frame, Host, Lease, Partial,
-    Received,
+    BurstFrame, Channel, Config, ConfigError, Counters, DropReason, Event, Interface, Lease,
+    RxMeta, TxMeta,
 };
 use crate::ingress::Ingress;
-use crate::links::{First, Hosts, Link, Outlets, Shut};
-use crate::pcb::Supply;
-use crate::tcp::{
-    FastOpenServer, Listen, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
-};
+use crate::links::{Interfaces, Link, NullTx, SingleTx, TxSinks};
+use crate::pcb::ChunkSource;
+use crate::tcp::{Listen, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions};
 use crate::udp;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::ethernet;
 
 /// Where frames go out.
 ///
-/// Each frame is written in place: what [`Outlet::reserve`] gave is filled
-/// and goes out with [`Outlet::submit`].
-pub trait Outlet {
+/// Each frame is written in place: what [`TxSink::reserve`] gave is filled
+/// and goes out with [`TxSink::submit`].
+pub trait TxSink {
     /// Room for the next frame, of exactly `len` bytes; `None` if the link
     /// takes no more now. What was there before is undefined.
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
@@ -36,26 +35,26 @@ pub trait Outlet {
     ///
     /// # Panics
     /// If the link does no such thing, and the configuration says it does.
-    fn submit_partial(&mut self, partial: Partial, _payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, _payload: [&[u8]; 2]) {
         panic!("{partial:?} for a link without offload: set `Config::offload` to what it does");
     }
 
     /// Several frames go out, one after the other, that the link completes; gives how
     /// many of them it took, from the first.
-    fn submit_run(&mut self, run: &[Frame<'_>]) -> usize {
+    fn submit_burst(&mut self, run: &[BurstFrame<'_>]) -> usize {
         for (taken, frame) in run.iter().enumerate() {
             let Some(room) = self.reserve(frame.head.len()) else {
                 return taken;
             };
             room.copy_from_slice(frame.head);
-            self.submit_partial(frame.partial, frame.payload);
+            self.submit_partial(frame.meta, frame.payload);
         }
         run.len()
     }
 }
 
 /// An outlet without a limit, which keeps frames in memory.
-impl Outlet for Vec<Vec<u8>> {
+impl TxSink for Vec<Vec<u8>> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.push(vec![0; len]);
         self.last_mut().map(Vec::as_mut_slice)
@@ -86,7 +85,7 @@ impl Outlet for Vec<Vec<u8>> {
 /// # }
 /// ```
 pub struct Stack {
-    pub(crate) hosts: Hosts,
+    pub(crate) interfaces: Interfaces,
     udp: udp::Sockets,
     pub(crate) tcp: Tcp,
 }
@@ -112,7 +111,7 @@ impl Stack {
     /// have the same address.
     pub fn with_links(configs: &[Config], seed: u128) -> Result<Stack, ConfigError> {
         Ok(Stack {
-            hosts: Hosts::new(configs, seed)?,
+            interfaces: Interfaces::new(configs, seed)?,
             udp: udp::Sockets::new(seed),
             tcp: Tcp::new(configs.len(), seed),
         })
@@ -121,37 +120,41 @@ impl Stack {
     /// Where the tables of connections get their memory from when they grow beyond some
     /// 49,000 connections, as far as some is at hand; else they make do with small pages,
     /// in which a look-up takes longer.
-    pub fn set_pcb_supply(&mut self, supply: &Supply) {
-        self.tcp.set_supply(supply);
-        self.udp.set_supply(supply);
+    pub fn set_pcb_chunk_source(&mut self, supply: &ChunkSource) {
+        self.tcp.set_chunk_source(supply);
+        self.udp.set_chunk_source(supply);
     }
 
     /// Takes a frame from the first link, without its check sequence.
     #[inline]
     pub fn receive(&mut self, now_ns: u64, frame: &[u8]) {
-        self.receive_with(now_ns, frame, Received::default());
+        self.receive_with(now_ns, frame, RxMeta::default());
     }
 
     /// Takes a frame about which the link tells something: several TCP
     /// segments merged into one, up to 64 KB, if the link vouches for them.
-    pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: Received) {
-        if self.tcp.expects_train() && self.take_next(now_ns, frame, &received) {
+    pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: RxMeta) {
+        if self.tcp.expects_train() && self.receive_train(now_ns, frame, &received) {
             return;
         }
-        let Some(host) = self.hosts.get_mut(received.link) else {
-            let counters = &mut self.hosts.at_mut(0).counters;
+        let Some(host) = self.interfaces.get_mut(received.link) else {
+            let counters = &mut self.interfaces.at_mut(0).counters;
             counters.frames_in += 1;
             counters.drop(DropReason::OtherLink);
             return;
         };
         let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-        let mut ingress = Ingress { host, tcp, udp };
+        let mut ingress = Ingress {
+            iface: host,
+            tcp,
+            udp,
+        };
         if let Err(reason) = ingress.frame(now_ns, frame, received) {
-            ingress.host.counters.drop(reason);
+            ingress.iface.counters.drop(reason);
         }
-        if ingress.host.has_news() {
-            self.hosts.give_up_twice(now_ns, received.link);
-            if self.hosts.at_mut(received.link).take_lost() {
+        if ingress.iface.has_changes() {
+            self.interfaces.abandon_duplicates(now_ns, received.link);
+            if self.interfaces.at_mut(received.link).take_removed() {
                 self.disarm();
             }
         }
@@ -159,11 +162,11 @@ impl Stack {
 
     /// Takes a frame that is like the one before, but for its bytes; whether it is.
     #[inline(never)]
-    fn take_next(&mut self, now_ns: u64, frame: &[u8], received: &Received) -> bool {
-        let Some(is_right) = self.tcp.take_next(now_ns, frame, received) else {
+    fn receive_train(&mut self, now_ns: u64, frame: &[u8], received: &RxMeta) -> bool {
+        let Some(is_right) = self.tcp.receive_train(now_ns, frame, received) else {
             return false;
         };
-        let counters = &mut self.hosts.at_mut(received.link).counters;
+        let counters = &mut self.interfaces.at_mut(received.link).counters;
         counters.frames_in += 1;
         match is_right {
             true => counters.segments_fast += 1,
@@ -175,8 +178,8 @@ impl Stack {
     /// What comes to an address that was lost takes no fast path any more: the
     /// standard one knows that it is not for us.
     pub(crate) fn disarm(&mut self) {
-        self.tcp.disarm(&self.hosts);
-        self.udp.disarm(&self.hosts);
+        self.tcp.disarm(&self.interfaces);
+        self.udp.disarm(&self.interfaces);
     }
 
     /// Does what is due and sends what is ready, as far as the link takes it;
@@ -186,26 +189,26 @@ impl Stack {
     /// full and takes frames again.
     ///
     /// Frames of other links than the first stay: see [`Stack::poll_links`].
-    pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
-        self.run(now_ns, &mut First(out, Shut))
+    pub fn poll(&mut self, now_ns: u64, out: &mut dyn TxSink) -> Option<u64> {
+        self.run(now_ns, &mut SingleTx(out, NullTx))
     }
 
     /// As [`Stack::poll`], for a stack on several links: each frame goes to its
     /// link's outlet, and a link that is full holds up no other.
-    pub fn poll_links(&mut self, now_ns: u64, outs: &mut dyn Outlets) -> Option<u64> {
+    pub fn poll_links(&mut self, now_ns: u64, outs: &mut dyn TxSinks) -> Option<u64> {
         self.run(now_ns, outs)
     }
 
     #[inline]
-    fn run<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) -> Option<u64> {
-        if self.hosts.iter().any(|host| host.is_due(now_ns)) {
+    fn run<O: TxSinks + ?Sized>(&mut self, now_ns: u64, outs: &mut O) -> Option<u64> {
+        if self.interfaces.iter().any(|host| host.is_due(now_ns)) {
             self.tend(now_ns, outs);
         }
-        let mut next_ns = self.tcp.poll(now_ns, &mut self.hosts, outs);
-        for host in self.hosts.iter_mut() {
+        let mut next_ns = self.tcp.poll(now_ns, &mut self.interfaces, outs);
+        for host in self.interfaces.iter_mut() {
             // Questions for neighbours' addresses, that TCP needs.
             if host.has_frames() {
-                host.flush(outs.outlet(host.link));
+                host.flush(outs.sink(host.link));
             }
             next_ns = next_ns.min(host.due_ns());
         }
@@ -214,26 +217,30 @@ impl Stack {
 
     /// Does what is due of the links, and hands them the frames that wait.
     #[cold]
-    fn tend<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) {
+    fn tend<O: TxSinks + ?Sized>(&mut self, now_ns: u64, outs: &mut O) {
         let mut has_news = false;
-        for host in self.hosts.iter_mut().filter(|host| host.is_due(now_ns)) {
+        for host in self
+            .interfaces
+            .iter_mut()
+            .filter(|host| host.is_due(now_ns))
+        {
             host.poll(now_ns);
-            has_news |= host.has_news();
+            has_news |= host.has_changes();
         }
         if has_news {
-            self.take_news(now_ns);
+            self.apply_changes(now_ns);
         }
-        for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
-            host.flush(outs.outlet(host.link));
+        for host in self.interfaces.iter_mut().filter(|host| host.has_frames()) {
+            host.flush(outs.sink(host.link));
         }
     }
 
     /// Deals with what the links' polls have found.
     #[cold]
-    fn take_news(&mut self, now_ns: u64) {
+    fn apply_changes(&mut self, now_ns: u64) {
         let mut lost = false;
-        for link in 0..self.hosts.count() as u8 {
-            lost |= self.take_news_of(now_ns, link);
+        for link in 0..self.interfaces.count() as u8 {
+            lost |= self.apply_changes_of(now_ns, link);
         }
         if lost {
             self.disarm();
@@ -241,16 +248,23 @@ impl Stack {
     }
 
     /// Those of one link; whether an address was lost.
-    fn take_news_of(&mut self, now_ns: u64, link: u8) -> bool {
-        self.hosts.give_up_twice(now_ns, link);
-        let host = self.hosts.at_mut(link);
-        let lost = host.take_lost();
+    fn apply_changes_of(&mut self, now_ns: u64, link: u8) -> bool {
+        self.interfaces.abandon_duplicates(now_ns, link);
+        let host = self.interfaces.at_mut(link);
+        let lost = host.take_removed();
         let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-        let mut ingress = Ingress { host, tcp, udp };
-        while let Some(frame) = ingress.host.next_unreached() {
+        let mut ingress = Ingress {
+            iface: host,
+            tcp,
+            udp,
+        };
+        while let Some(frame) = ingress.iface.next_unreached() {
             // A packet of ours that is told of is related to something, or its
             // sender is gone.
-            if let Some(report) = frame.get(ethernet::Repr::LEN..).and_then(unreached) {
+            if let Some(report) = frame
+                .get(ethernet::Repr::LEN..)
+                .and_then(unreachable_report)
+            {
                 let _ = ingress.report(now_ns, report);
             }
         }
@@ -259,14 +273,14 @@ impl Stack {
 
     /// What the stack has counted, on all its links.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.hosts.counters();
-        counters.waits_cut = self.tcp.waits_cut();
+        let mut counters = self.interfaces.counters();
+        counters.time_wait_evicted = self.tcp.time_wait_evicted();
         counters
     }
 
     /// One of its links, by number; `None` if it has fewer.
     pub fn link(&self, link: u8) -> Option<Link<'_>> {
-        self.hosts.link(link)
+        self.interfaces.link(link)
     }
 
     /// A link is gone, as a device that was pulled out, and does not come back:
@@ -274,7 +288,7 @@ impl Stack {
     /// now on takes another link, or has no route. Connections by it stay, and
     /// time out. A number that no link has means nothing.
     pub fn lose_link(&mut self, link: u8) {
-        if let Some(host) = self.hosts.get_mut(link) {
+        if let Some(host) = self.interfaces.get_mut(link) {
             host.is_gone = true;
         }
     }
@@ -282,7 +296,7 @@ impl Stack {
     /// Our addresses on all links, the link-local ones of IPv6 included; those
     /// that may turn out to be another's only once they are used.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let owned = self.hosts.iter().map(|host| host.routes.addresses());
+        let owned = self.interfaces.iter().map(|host| host.routes.addresses());
         let ours = owned.flatten().filter(|owned| owned.is_ours());
         ours.map(|owned| owned.prefix.address())
     }
@@ -295,40 +309,40 @@ impl Stack {
 
     /// Whether [`Stack::next_event`] has something to tell.
     pub fn has_events(&self) -> bool {
-        self.hosts.iter().any(Host::has_events)
+        self.interfaces.iter().any(Interface::has_events)
     }
 
     /// As [`Stack::next_event`], with the number of the link.
     pub fn next_link_event(&mut self) -> Option<(u8, Event)> {
-        let mut hosts = self.hosts.iter_mut();
+        let mut hosts = self.interfaces.iter_mut();
         hosts.find_map(|host| Some((host.link, host.next_event()?)))
     }
 
     /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask; on
     /// several links, the first: see [`Link::lease`].
     pub fn lease(&self) -> Option<&Lease> {
-        self.hosts.iter().find_map(Host::lease)
+        self.interfaces.iter().find_map(Interface::lease)
     }
 
     /// Gives DHCP servers their addresses back, and asks for none any more. It
     /// is sent by the next poll.
     pub fn release(&mut self, now_ns: u64) {
-        for host in self.hosts.iter_mut() {
+        for host in self.interfaces.iter_mut() {
             host.release_lease(now_ns);
-            host.take_lost();
+            host.take_removed();
         }
         self.disarm();
     }
 
     /// Who resolves names, as routers and servers say.
     pub fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
-        self.hosts.iter().flat_map(Host::resolvers)
+        self.interfaces.iter().flat_map(Interface::resolvers)
     }
 
     /// Whether some router says that addresses are given by DHCPv6, which is
     /// not built in.
     pub fn is_managed(&self) -> bool {
-        self.hosts.iter().any(Host::is_managed)
+        self.interfaces.iter().any(Interface::is_managed)
     }
 
     /// How TCP connections behave that begin from now on.
@@ -340,7 +354,7 @@ impl Stack {
     /// have together ([`crate::tcp::MEMORY_DEFAULT`] until then). At the limit
     /// windows do not open, what comes beyond the storage there is is dropped
     /// and comes again, and nothing more is taken to be sent;
-    /// [`Stack::tcp_next_changed`] names those who waited when there is memory
+    /// [`Stack::tcp_next_event`] names those who waited when there is memory
     /// again. Nothing is taken from who has it.
     pub fn tcp_limit_memory(&mut self, bytes: usize) {
         self.tcp.limit_memory(bytes);
@@ -349,14 +363,14 @@ impl Stack {
     /// Sets how many TCP connections may wait for nothing but their time to end,
     /// in TIME-WAIT or, when the application has closed them, for the peer's FIN
     /// ([`crate::tcp::TIME_WAIT_MAX`] until then). Beyond it those go that have waited
-    /// longest ([`Counters::waits_cut`]).
+    /// longest ([`Counters::time_wait_evicted`]).
     pub fn tcp_limit_time_wait(&mut self, now_ns: u64, count: usize) {
         self.tcp.limit_time_wait(now_ns, count);
     }
 
     /// Bytes of storage that the buffers of all TCP connections have.
     pub fn tcp_memory(&self) -> usize {
-        self.tcp.held
+        self.tcp.charged_bytes
     }
 
     /// Waits for TCP connections at a local address and transport port; the
@@ -370,19 +384,19 @@ impl Stack {
         local: SocketAddr,
         backlog: usize,
     ) -> Result<ListenerId, TcpError> {
-        self.tcp_listen_as(local, Listen::new(backlog))
+        self.tcp_listen_with(local, Listen::new(backlog))
     }
 
     /// As [`Stack::tcp_listen`], perhaps for both versions, or beside others.
     ///
     /// # Errors
     /// As there.
-    pub fn tcp_listen_as(
+    pub fn tcp_listen_with(
         &mut self,
         local: SocketAddr,
         listen: Listen,
     ) -> Result<ListenerId, TcpError> {
-        self.tcp.listen(&self.hosts, local, listen)
+        self.tcp.listen(&self.interfaces, local, listen)
     }
 
     /// Where a listener is; `None` if it is closed.
@@ -412,19 +426,20 @@ impl Stack {
     /// The next connection that a listener has.
     ///
     /// # Errors
-    /// [`TcpError::NotNow`] if there is none.
+    /// [`TcpError::WouldBlock`] if there is none.
     pub fn tcp_accept(&mut self, _now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
         self.tcp.accept(listener)
     }
 
     /// How many connections wait to be accepted.
-    pub fn tcp_waiting(&self, listener: ListenerId) -> usize {
-        self.tcp.waiting(listener)
+    pub fn tcp_accept_queue_len(&self, listener: ListenerId) -> usize {
+        self.tcp.accept_queue_len(listener)
     }
 
     /// Closes a listener; connections that it has not given are reset.
     pub fn tcp_unlisten(&mut self, now_ns: u64, listener: ListenerId) {
-        self.tcp.close_listener(now_ns, &mut self.hosts, listener);
+        self.tcp
+            .close_listener(now_ns, &mut self.interfaces, listener);
     }
 
     /// Opens a connection, from a transport port that nobody can guess unless
@@ -438,57 +453,13 @@ impl Stack {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
-        self.tcp.connect(now_ns, &self.hosts, local, remote)
-    }
-
-    /// Opens a connection whose SYN carries the first of `bytes` (RFC 7413), if
-    /// the server has given us a cookie before; otherwise it asks for one.
-    /// Gives how many bytes went along: the rest is for [`Stack::tcp_write`].
-    ///
-    /// They may come twice: send what may be asked twice. `without_cookie` is
-    /// for servers that take bytes without.
-    ///
-    /// # Errors
-    /// As [`Stack::tcp_connect`].
-    pub fn tcp_connect_fast(
-        &mut self,
-        now_ns: u64,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        bytes: &[u8],
-        without_cookie: bool,
-    ) -> Result<(TcpId, usize), TcpError> {
-        let ends = (local, remote);
-        self.tcp
-            .connect_fast(now_ns, &self.hosts, ends, bytes, without_cookie)
-    }
-
-    /// Whether a server has given us a cookie for [`Stack::tcp_connect_fast`].
-    pub fn tcp_has_cookie(&self, server: IpAddr) -> bool {
-        self.tcp.has_cookie(server)
-    }
-
-    /// Forgets the cookies of servers.
-    pub fn tcp_forget_cookies(&mut self) {
-        self.tcp.forget_cookies();
-    }
-
-    /// Lets connections to a listener begin with bytes (RFC 7413), or not.
-    ///
-    /// # Errors
-    /// If the listener is closed.
-    pub fn tcp_set_fast_open(
-        &mut self,
-        listener: ListenerId,
-        server: Option<FastOpenServer>,
-    ) -> Result<(), TcpError> {
-        self.tcp.set_fast_open(listener, server)
+        self.tcp.connect(now_ns, &self.interfaces, local, remote)
     }
 
     /// Writes bytes to be sent; gives how many there was room for.
     ///
     /// # Errors
-    /// [`TcpError::NotNow`] if there was none; otherwise why there never will
+    /// [`TcpError::WouldBlock`] if there was none; otherwise why there never will
     /// be.
     pub fn tcp_write(&mut self, connection: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         self.tcp.write(connection, bytes)
@@ -505,7 +476,7 @@ impl Stack {
 
     /// How many bytes are to be read until the last urgent one of the peer's is, that
     /// one included; some may not have come. `None` if none is known of. With 1 the
-    /// next byte is the one (`SIOCATMARK`). [`Stack::tcp_next_changed`] names the
+    /// next byte is the one (`SIOCATMARK`). [`Stack::tcp_next_event`] names the
     /// connection when this changes.
     pub fn tcp_urgent(&self, connection: TcpId) -> Option<usize> {
         self.tcp.urgent(connection)
@@ -518,7 +489,7 @@ impl Stack {
 
     /// How many bytes [`Stack::tcp_write`] would take now. If want of memory
     /// makes it less than [`Stack::tcp_is_writable`] asks for,
-    /// [`Stack::tcp_next_changed`] names the connection when there is as much.
+    /// [`Stack::tcp_next_event`] names the connection when there is as much.
     pub fn tcp_write_room(&mut self, connection: TcpId) -> usize {
         self.tcp.write_room(connection)
     }
@@ -526,7 +497,7 @@ impl Stack {
     /// Whether there is room to write that is worth coming for: 16 KiB, or a
     /// quarter of what may wait to be sent if that is less, or a sixteenth of
     /// all connections' memory. If there is not,
-    /// [`Stack::tcp_next_changed`] names the connection when there is.
+    /// [`Stack::tcp_next_event`] names the connection when there is.
     pub fn tcp_is_writable(&mut self, connection: TcpId) -> bool {
         self.tcp.is_writable(connection)
     }
@@ -534,7 +505,7 @@ impl Stack {
     /// Reads bytes that came; none if the peer has closed.
     ///
     /// # Errors
-    /// [`TcpError::NotNow`] if there are none; otherwise why there never will
+    /// [`TcpError::WouldBlock`] if there are none; otherwise why there never will
     /// be.
     pub fn tcp_read(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
         self.tcp.read(connection, out)
@@ -544,8 +515,8 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Stack::tcp_read`].
-    pub fn tcp_look(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
-        self.tcp.look(connection, out)
+    pub fn tcp_peek(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.tcp.peek(connection, out)
     }
 
     /// What a connection tells of itself; `None` if it was let go.
@@ -558,11 +529,11 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Stack::tcp_read`].
-    pub fn tcp_peek(&mut self, connection: TcpId) -> Result<&[u8], TcpError> {
-        self.tcp.peek(connection)
+    pub fn tcp_readable_slice(&mut self, connection: TcpId) -> Result<&[u8], TcpError> {
+        self.tcp.readable_slice(connection)
     }
 
-    /// Takes bytes that were read by [`Stack::tcp_peek`].
+    /// Takes bytes that were read by [`Stack::tcp_readable_slice`].
     ///
     /// # Errors
     /// If the connection is closed.
@@ -582,25 +553,25 @@ impl Stack {
     /// Lets a connection go: what was written is sent, what comes is refused.
     /// If bytes wait to be read, it is reset instead.
     pub fn tcp_close(&mut self, now_ns: u64, connection: TcpId) {
-        self.tcp.close(now_ns, &mut self.hosts, connection);
+        self.tcp.close(now_ns, &mut self.interfaces, connection);
     }
 
     /// As [`Stack::tcp_close`], and resets the connection if the peer has not
     /// acknowledged all that was written after so long.
-    pub fn tcp_close_within(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
+    pub fn tcp_close_linger(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
         self.tcp
-            .close_within(now_ns, &mut self.hosts, connection, time_ns);
+            .close_linger(now_ns, &mut self.interfaces, connection, time_ns);
     }
 
     /// Whether the peer has acknowledged all that was written, and the end if
     /// the connection was shut down for writing; also if it is over.
-    pub fn tcp_has_arrived(&self, connection: TcpId) -> bool {
-        self.tcp.has_arrived(connection)
+    pub fn tcp_all_acked(&self, connection: TcpId) -> bool {
+        self.tcp.all_acked(connection)
     }
 
     /// Resets a connection and lets it go.
     pub fn tcp_abort(&mut self, now_ns: u64, connection: TcpId) {
-        self.tcp.reset(now_ns, &mut self.hosts, connection);
+        self.tcp.reset(now_ns, &mut self.interfaces, connection);
     }
 
     /// Where a connection is in its life; `None` if it was let go.
@@ -712,12 +683,12 @@ impl Stack {
     ///
     /// # Errors
     /// If the connection is closed.
-    pub fn tcp_set_unsent_max(
+    pub fn tcp_set_notsent_lowat(
         &mut self,
         connection: TcpId,
         bytes: Option<usize>,
     ) -> Result<(), TcpError> {
-        self.tcp.set_unsent_max(connection, bytes)
+        self.tcp.set_notsent_lowat(connection, bytes)
     }
 
     /// Acknowledges what comes at once, one that is owed included, or with what
@@ -757,13 +728,13 @@ impl Stack {
     /// A connection that something happened to since it was last named: bytes
     /// came or left, or its state changed. What it was is for the caller to
     /// see.
-    pub fn tcp_next_changed(&mut self) -> Option<TcpId> {
-        self.tcp.next_told()
+    pub fn tcp_next_event(&mut self) -> Option<TcpId> {
+        self.tcp.next_notified()
     }
 
     /// A listener that got a connection since it was last named.
     pub fn tcp_next_opened(&mut self) -> Option<ListenerId> {
-        self.tcp.next_told_listener()
+        self.tcp.next_notified_listener()
     }
 
     /// The channel by which a link may hand over a connection's frames
@@ -775,12 +746,12 @@ impl Stack {
 
     /// TCP connections that were let go while the peer has not got all that
     /// was written: who ends now cuts them off.
-    pub fn tcp_unfinished(&self) -> usize {
-        self.tcp.unfinished()
+    pub fn tcp_orphans(&self) -> usize {
+        self.tcp.orphans()
     }
 
     /// TCP connections of listeners whose peers have not acknowledged our
-    /// answer, at most [`HALF_OPEN_ALL_MAX`](crate::tcp::HALF_OPEN_ALL_MAX).
+    /// answer, at most [`SYN_QUEUE_ALL_MAX`](crate::tcp::SYN_QUEUE_ALL_MAX).
     pub fn tcp_half_open(&self) -> usize {
         self.tcp.half_open()
     }

@@ -3,14 +3,14 @@
 mod bind_table;
 mod fast_path;
 
-use crate::header_filter::Filter;
+use crate::header_filter::HeaderFilter;
 use crate::iface::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
-use crate::links::{Hosts, plain, zoned};
-use crate::pcb::{InsertError, Key, PcbId, Supply, Table, Weir};
+use crate::links::{Interfaces, strip_zone, with_zone};
+use crate::pcb::{ChunkSource, InsertError, Key, PcbId, Table, Weir};
 use crate::ports;
-use crate::rng::Keyed;
-use crate::slab::{Name, Slab};
-use bind_table::{Place, Places};
+use crate::rng::PrfRng;
+use crate::slab::{Handle, Slab};
+use bind_table::{BindKey, BindTable};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::{AddrPair, Protocol, udp};
@@ -28,7 +28,7 @@ pub const UDP_GROUPS_MAX: usize = 20;
 
 /// Names a UDP socket of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct UdpId(Name);
+pub struct UdpId(Handle);
 
 /// A datagram that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -151,7 +151,7 @@ pub struct UdpBind {
 
 /// Where a socket is, and who its peer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UdpEnds {
+pub struct UdpAddrs {
     local: SocketAddr,
     both: bool,
     link: u8,
@@ -165,60 +165,60 @@ struct Socket {
     /// Others may be where it is.
     shared: bool,
     /// Its place is taken by it.
-    is_placed: bool,
+    is_bound: bool,
     /// The link of its local address, once it has a peer.
     link: u8,
     remote: Option<SocketAddr>,
     received: VecDeque<Datagram>,
     /// Bytes in `received`, costs included.
-    held: usize,
+    charged_bytes: usize,
     /// The peer said that nobody is there.
-    refused: bool,
+    port_unreachable: bool,
     /// What the peer's datagrams look like; not armed without one.
-    filter: Filter,
+    filter: HeaderFilter,
     options: UdpOptions,
     /// Groups that it is in, and on which link.
     groups: Vec<(u8, IpAddr)>,
     /// Whether it is among those that something happened to.
-    is_told: bool,
+    in_notify_queue: bool,
 }
 
 /// All UDP sockets of a stack.
 pub(crate) struct Sockets {
     sockets: Slab<Socket>,
-    places: Places,
+    binds: BindTable,
     connected: Weir,
     /// Which socket got a datagram last.
-    latest: Option<Name>,
+    last_socket: Option<Handle>,
     /// Sockets that something happened to, each once.
-    told: VecDeque<Name>,
-    rng: Keyed,
+    notify_queue: VecDeque<Handle>,
+    rng: PrfRng,
 }
 
 impl Sockets {
     pub(crate) fn new(seed: u128) -> Sockets {
-        let mut rng = Keyed::new(seed, "udp");
+        let mut rng = PrfRng::new(seed, "udp");
         Sockets {
             sockets: Slab::new(),
-            places: Places::new(|| rng.wide()),
+            binds: BindTable::new(|| rng.wide()),
             connected: Weir::new(rng.wide()),
-            latest: None,
-            told: VecDeque::new(),
+            last_socket: None,
+            notify_queue: VecDeque::new(),
             rng,
         }
     }
 
-    pub(crate) fn set_supply(&mut self, supply: &Supply) {
-        self.connected.set_supply(supply);
+    pub(crate) fn set_chunk_source(&mut self, supply: &ChunkSource) {
+        self.connected.set_chunk_source(supply);
     }
 
     pub(crate) fn bind(
         &mut self,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         local: SocketAddr,
         how: UdpBind,
     ) -> Result<UdpId, BindError> {
-        let mut local = plain(local);
+        let mut local = strip_zone(local);
         let ip = local.ip();
         let both = how.both_versions && ip == Ipv6Addr::UNSPECIFIED;
         if !ip.is_unspecified() && !hosts.is_ours(ip) {
@@ -228,7 +228,7 @@ impl Sockets {
             return Err(BindError::Full);
         }
         if local.port() == 0 {
-            let places = &mut self.places;
+            let places = &mut self.binds;
             let port = ports::free(&mut self.rng, |port| {
                 !(places.is_taken(ip, port) || both && places.is_taken(ANY4, port))
             });
@@ -238,20 +238,20 @@ impl Sockets {
             local,
             both,
             shared: how.shared,
-            is_placed: true,
+            is_bound: true,
             link: 0,
             remote: None,
             received: VecDeque::new(),
-            held: 0,
-            refused: false,
-            filter: Filter::default(),
+            charged_bytes: 0,
+            port_unreachable: false,
+            filter: HeaderFilter::default(),
             options: UdpOptions::default(),
             groups: Vec::new(),
-            is_told: false,
+            in_notify_queue: false,
         };
-        let place = socket.place();
+        let place = socket.bind_key();
         let name = self.sockets.insert(socket);
-        match self.places.insert(place, PcbId(name.index), true) {
+        match self.binds.insert(place, PcbId(name.index), true) {
             Ok(()) => Ok(UdpId(name)),
             Err(error) => {
                 self.sockets.remove(name);
@@ -265,36 +265,36 @@ impl Sockets {
 
     pub(crate) fn connect(
         &mut self,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         id: UdpId,
         remote: SocketAddr,
-    ) -> Result<UdpEnds, BindError> {
+    ) -> Result<UdpAddrs, BindError> {
         let socket = self.sockets.get(id.0).ok_or(BindError::Closed)?;
         let from = socket.from(remote);
-        let link = hosts.towards(from, remote, socket.options.group_link);
+        let link = hosts.egress_interface(from, remote, socket.options.group_link);
         let link = link.ok_or(BindError::NoRoute(remote))?;
         let source = source(&hosts.at(link).routes, from, remote);
         let source = source.ok_or(BindError::NoRoute(remote))?;
-        let remote = plain(remote);
+        let remote = strip_zone(remote);
         let local = SocketAddr::new(source, socket.local.port());
         let key = Key::new(local, remote).ok_or(BindError::NoRoute(remote))?;
         if socket.connection() == Some(key) {
             return Ok(socket.ends());
         }
         // From now on the socket is at this address alone.
-        let ends = UdpEnds {
+        let ends = UdpAddrs {
             local,
             both: false,
             link,
             remote: Some(remote),
         };
-        self.tie(id, ends)
+        self.set_peer(id, ends)
     }
 
     /// Gives a socket other ends; tells those that it had.
-    pub(crate) fn tie(&mut self, id: UdpId, ends: UdpEnds) -> Result<UdpEnds, BindError> {
+    pub(crate) fn set_peer(&mut self, id: UdpId, ends: UdpAddrs) -> Result<UdpAddrs, BindError> {
         let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
-        let (before, place, pcb) = (socket.ends(), socket.place(), PcbId(id.0.index));
+        let (before, place, pcb) = (socket.ends(), socket.bind_key(), PcbId(id.0.index));
         if before == ends {
             return Ok(before);
         }
@@ -307,20 +307,22 @@ impl Sockets {
         }
         (socket.local, socket.both) = (ends.local, ends.both);
         (socket.remote, socket.link) = (ends.remote, ends.link);
-        let filter = ends.remote.map(|remote| Filter::udp(remote, ends.local));
+        let filter = ends
+            .remote
+            .map(|remote| HeaderFilter::udp(remote, ends.local));
         socket.filter = filter.unwrap_or_default();
-        let moved = socket.place();
-        if socket.is_placed {
-            self.places.remove(place, pcb);
+        let moved = socket.bind_key();
+        if socket.is_bound {
+            self.binds.remove(place, pcb);
         }
         // Another may be at that very address already; then this one is found by
         // its connection only.
-        let entered = self.places.insert(moved, pcb, ends.remote.is_none());
-        socket.is_placed = entered.is_ok();
+        let entered = self.binds.insert(moved, pcb, ends.remote.is_none());
+        socket.is_bound = entered.is_ok();
         Ok(before)
     }
 
-    pub(crate) fn close(&mut self, hosts: &mut Hosts, id: UdpId) {
+    pub(crate) fn close(&mut self, hosts: &mut Interfaces, id: UdpId) {
         let Some(socket) = self.sockets.remove(id.0) else {
             return;
         };
@@ -330,14 +332,14 @@ impl Sockets {
         if let Some(key) = socket.connection() {
             self.connected.remove(&key);
         }
-        if socket.is_placed {
-            self.places.remove(socket.place(), PcbId(id.0.index));
+        if socket.is_bound {
+            self.binds.remove(socket.bind_key(), PcbId(id.0.index));
         }
     }
 
     pub(crate) fn join(
         &mut self,
-        hosts: &mut Hosts,
+        hosts: &mut Interfaces,
         id: UdpId,
         group: IpAddr,
         link: Option<u8>,
@@ -361,7 +363,7 @@ impl Sockets {
 
     pub(crate) fn leave(
         &mut self,
-        hosts: &mut Hosts,
+        hosts: &mut Interfaces,
         id: UdpId,
         group: IpAddr,
         link: Option<u8>,
@@ -387,23 +389,23 @@ impl Sockets {
     pub(crate) fn send(
         &mut self,
         now_ns: u64,
-        hosts: &mut Hosts,
+        hosts: &mut Interfaces,
         id: UdpId,
         to: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let socket = self.sockets.get_mut(id.0).ok_or(SendError::Closed)?;
-        if std::mem::take(&mut socket.refused) {
+        if std::mem::take(&mut socket.port_unreachable) {
             return Err(SendError::Refused(socket.remote.unwrap_or(to)));
         }
         let local = socket.from(to);
         let link = match socket.remote {
-            Some(_) => Some(socket.link).filter(|link| hosts.is_towards(*link, to)),
-            None => hosts.towards(local, to, socket.options.group_link),
+            Some(_) => Some(socket.link).filter(|link| hosts.is_egress_interface(*link, to)),
+            None => hosts.egress_interface(local, to, socket.options.group_link),
         };
         let host = link.and_then(|link| hosts.get_mut(link));
         let host = host.ok_or(SendError::NoRoute(to))?;
-        let to = plain(to);
+        let to = strip_zone(to);
         let from = source(&host.routes, local, to).ok_or(SendError::NoRoute(to))?;
         let addresses = AddrPair::new(from, to.ip()).ok_or(SendError::NoRoute(to))?;
         let most = match addresses {
@@ -440,7 +442,7 @@ impl Sockets {
             && options.group_loop
             && host.is_in(to.ip())
             && let Err(reason @ DropReason::SocketFull) =
-                self.keep_for_all(zoned(from, host.link), to, bytes)
+                self.deliver_to_group(with_zone(from, host.link), to, bytes)
         {
             host.counters.drop(reason);
         }
@@ -450,16 +452,16 @@ impl Sockets {
     pub(crate) fn take(&mut self, id: UdpId) -> Option<Datagram> {
         let socket = self.sockets.get_mut(id.0)?;
         let datagram = socket.received.pop_front()?;
-        socket.held -= DATAGRAM_COST + datagram.bytes.len();
+        socket.charged_bytes -= DATAGRAM_COST + datagram.bytes.len();
         Some(datagram)
     }
 
     /// Lets a datagram wait that was counted before, whatever waits already.
-    pub(crate) fn put(&mut self, id: UdpId, datagram: Datagram) {
+    pub(crate) fn enqueue(&mut self, id: UdpId, datagram: Datagram) {
         if let Some(socket) = self.sockets.get_mut(id.0) {
-            socket.held += DATAGRAM_COST + datagram.bytes.len();
+            socket.charged_bytes += DATAGRAM_COST + datagram.bytes.len();
             socket.received.push_back(datagram);
-            self.tell(id.0);
+            self.notify(id.0);
         }
     }
 
@@ -472,17 +474,17 @@ impl Sockets {
         let v6 = matches!(incoming.addresses, AddrPair::V6(..));
         match datagram.checksum_is_right(incoming.addresses) {
             Some(true) => {}
-            Some(false) if incoming.vouched => {}
+            Some(false) if incoming.checksum_ok => {}
             // IPv4 allows none.
             None if !v6 => {}
             _ => return Err(DropReason::ChecksumWrong),
         }
         let from = SocketAddr::new(incoming.src(), datagram.src_port());
         let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
-        let connected = self.between(local, from);
+        let connected = self.find_connected(local, from);
         if incoming.to_group && connected.is_none() {
-            let from = zoned(from, incoming.link);
-            return self.keep_for_all(from, local, datagram.payload());
+            let from = with_zone(from, incoming.link);
+            return self.deliver_to_group(from, local, datagram.payload());
         }
         let name = connected.or_else(|| self.find_open(local, from));
         let name = name.ok_or(DropReason::PortUnknown)?;
@@ -494,52 +496,52 @@ impl Sockets {
             }
             if !socket.filter.is_armed() {
                 // Its address was lost, and is back.
-                socket.filter = Filter::udp(remote, socket.local);
+                socket.filter = HeaderFilter::udp(remote, socket.local);
             }
         }
-        let from = zoned(from, incoming.link);
-        self.keep(name, from, local.ip(), datagram.payload())
+        let from = with_zone(from, incoming.link);
+        self.deliver(name, from, local.ip(), datagram.payload())
     }
 
     /// Lets what came to a group, or to all stations, wait in each socket that
     /// hears it.
-    fn keep_for_all(
+    fn deliver_to_group(
         &mut self,
         from: SocketAddr,
         local: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
-        let hearers = self.places.all(local);
+        let hearers = self.binds.all(local);
         let names = hearers.iter().filter_map(|pcb| self.sockets.at(pcb.0));
-        let names: Vec<Name> = names.collect();
+        let names: Vec<Handle> = names.collect();
         let nobody = Err(DropReason::PortUnknown);
         names.into_iter().fold(nobody, |kept, name| {
-            let one = self.keep(name, from, local.ip(), bytes);
+            let one = self.deliver(name, from, local.ip(), bytes);
             if kept.is_ok() { kept } else { one }
         })
     }
 
     /// Lets a datagram wait in a socket.
-    fn keep(
+    fn deliver(
         &mut self,
-        name: Name,
+        name: Handle,
         from: SocketAddr,
         to: IpAddr,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
-        self.latest = Some(name);
+        self.last_socket = Some(name);
         let socket = self.sockets.get_mut(name).ok_or(DropReason::PortUnknown)?;
         let cost = DATAGRAM_COST + bytes.len();
-        if socket.held + cost > UDP_QUEUE_BYTES_MAX {
+        if socket.charged_bytes + cost > UDP_QUEUE_BYTES_MAX {
             return Err(DropReason::SocketFull);
         }
-        socket.held += cost;
+        socket.charged_bytes += cost;
         socket.received.push_back(Datagram {
             from,
             to,
             bytes: bytes.to_vec(),
         });
-        self.tell(name);
+        self.notify(name);
         Ok(())
     }
 
@@ -550,38 +552,38 @@ impl Sockets {
     }
 
     /// The socket that is connected to `remote`, or hears it as it hears others.
-    fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
-        let connected = self.between(local, remote);
+    fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
+        let connected = self.find_connected(local, remote);
         connected.or_else(|| self.find_open(local, remote))
     }
 
     /// The socket that is connected between these ends: the table may take others for
     /// them.
-    fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+    fn find_connected(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
         let key = Key::new(local, remote)?;
         let name = self.sockets.at(self.connected.find(&key)?.0)?;
         let socket = self.sockets.get(name)?;
         (socket.connection() == Some(key)).then_some(name)
     }
 
-    fn find_open(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
-        let pcb = self.places.pick(local, &Key::new(local, remote)?)?;
+    fn find_open(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
+        let pcb = self.binds.select(local, &Key::new(local, remote)?)?;
         self.sockets.at(pcb.0)
     }
 
-    fn tell(&mut self, name: Name) {
+    fn notify(&mut self, name: Handle) {
         if let Some(socket) = self.sockets.get_mut(name)
-            && !std::mem::replace(&mut socket.is_told, true)
+            && !std::mem::replace(&mut socket.in_notify_queue, true)
         {
-            self.told.push_back(name);
+            self.notify_queue.push_back(name);
         }
     }
 
     /// A socket that something happened to since it was last named here.
-    pub(crate) fn next_told(&mut self) -> Option<UdpId> {
-        while let Some(name) = self.told.pop_front() {
+    pub(crate) fn next_notified(&mut self) -> Option<UdpId> {
+        while let Some(name) = self.notify_queue.pop_front() {
             if let Some(socket) = self.sockets.get_mut(name) {
-                socket.is_told = false;
+                socket.in_notify_queue = false;
                 return Some(UdpId(name));
             }
         }
@@ -600,14 +602,16 @@ impl Sockets {
     }
 
     /// That nobody is at the peer, once.
-    pub(crate) fn take_refused(&mut self, id: UdpId) -> bool {
+    pub(crate) fn take_port_unreachable(&mut self, id: UdpId) -> bool {
         let socket = self.sockets.get_mut(id.0);
-        socket.is_some_and(|socket| std::mem::take(&mut socket.refused))
+        socket.is_some_and(|socket| std::mem::take(&mut socket.port_unreachable))
     }
 
-    /// Whether [`Sockets::take_refused`] has something to tell.
-    pub(crate) fn is_refused(&self, id: UdpId) -> bool {
-        self.sockets.get(id.0).is_some_and(|socket| socket.refused)
+    /// Whether [`Sockets::take_port_unreachable`] has something to tell.
+    pub(crate) fn is_port_unreachable(&self, id: UdpId) -> bool {
+        self.sockets
+            .get(id.0)
+            .is_some_and(|socket| socket.port_unreachable)
     }
 
     /// A router or the peer says, by a link, that a datagram of ours did not
@@ -629,8 +633,8 @@ impl Sockets {
                 return false;
             }
             if hard {
-                socket.refused = true;
-                self.tell(name);
+                socket.port_unreachable = true;
+                self.notify(name);
             }
         }
         true
@@ -647,22 +651,22 @@ impl Socket {
     }
 
     /// The link of its groups, unless another is named.
-    fn group_link(&self, hosts: &Hosts) -> u8 {
+    fn group_link(&self, hosts: &Interfaces) -> u8 {
         let owner = hosts.owner(self.local.ip());
         owner.map_or(self.options.group_link, |host| host.link)
     }
 
     /// Where it is.
-    fn place(&self) -> Place {
-        Place {
+    fn bind_key(&self) -> BindKey {
+        BindKey {
             local: self.local,
             both: self.both,
             shared: self.shared,
         }
     }
 
-    fn ends(&self) -> UdpEnds {
-        UdpEnds {
+    fn ends(&self) -> UdpAddrs {
+        UdpAddrs {
             local: self.local,
             both: self.both,
             link: self.link,
@@ -675,7 +679,7 @@ impl Socket {
     }
 }
 
-impl UdpEnds {
+impl UdpAddrs {
     fn connection(&self) -> Option<Key> {
         Key::new(self.local, self.remote?)
     }

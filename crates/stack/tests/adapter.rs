@@ -1,7 +1,9 @@
 //! Round trips and transfers between two of our hosts: all bytes arrive, and
 //! by `Opt` on the fast path.
 
-use weir_stack::experiment::adapter::{End, Ours, Silent, Transport, pair, round_trips, transfer};
+use weir_stack::experiment::adapter::{
+    End, Stalled, Transport, WeirHost, pair, round_trips, transfer,
+};
 use weir_stack::iface::Mode;
 
 const START_NS: u64 = 1_000_000_000;
@@ -15,7 +17,7 @@ fn clock() -> impl FnMut() -> u64 {
     }
 }
 
-fn ends(mode: Mode, transport: Transport) -> (Ours, Ours) {
+fn ends(mode: Mode, transport: Transport) -> (WeirHost, WeirHost) {
     pair(mode, transport, 1996, START_NS)
 }
 
@@ -32,7 +34,7 @@ fn each_part_of_a_round_trip_is_measured_and_a_look_at_the_clock_is_not() {
 }
 
 /// An end whose every call takes time.
-struct Slow<'a>(Ours, &'a std::cell::Cell<u64>, [u64; 4]);
+struct Slow<'a>(WeirHost, &'a std::cell::Cell<u64>, [u64; 4]);
 
 impl Slow<'_> {
     fn spend(&self, what: usize) {
@@ -106,7 +108,7 @@ fn messages_of_every_size_arrive() {
 }
 
 /// An end whose link loses everything.
-struct Deaf(Ours);
+struct Deaf(WeirHost);
 
 impl End for Deaf {
     fn write(&mut self, now_ns: u64, bytes: &[u8]) -> usize {
@@ -133,5 +135,5 @@ fn a_link_that_loses_everything_is_said() {
     let (client, server) = ends(Mode::Opt, Transport::Udp);
     let (mut client, mut server) = (Deaf(client), Deaf(server));
     let lost = round_trips(&mut client, &mut server, 1, 1, &mut clock());
-    assert_eq!(lost, Err(Silent));
+    assert_eq!(lost, Err(Stalled));
 }

@@ -11,18 +11,18 @@ use common::{HARDWARE, ip, packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_stack::Config;
 use weir_stack::iface::{
-    AUTOMATIC_MAX, Detect, DropReason, Event, LEARNT_ROUTES_MAX, Lost, Origin, PREFIXES_MAX,
-    REDIRECTS_MAX, ROUTERS_MAX,
+    AUTOMATIC_MAX, DadMode, DropReason, Event, LEARNT_ROUTES_MAX, Origin, PREFIXES_MAX,
+    REDIRECTS_MAX, ROUTERS_MAX, RemovalReason,
 };
 use weir_wire::{Protocol, arp};
 
 fn is_lost_to_another(event: &Event) -> bool {
-    matches!(event, Event::Lost(_, Lost::Duplicate(_)))
+    matches!(event, Event::Lost(_, RemovalReason::Duplicate(_)))
 }
 
 #[test]
 fn an_address_is_probed_then_used_then_announced() {
-    let mut world = World::new(&v4_config(Detect::Before));
+    let mut world = World::new(&v4_config(DadMode::Blocking));
     assert!(!world.has("192.0.2.1"));
     world.receive(&arp_from("192.0.2.9", "192.0.2.1", arp::Operation::REQUEST));
     let mut probes = Vec::new();
@@ -69,14 +69,14 @@ fn an_address_that_another_has_is_not_used() {
         arp_from("0.0.0.0", "192.0.2.1", arp::Operation::REQUEST),
         arp_from("192.0.2.1", "0.0.0.0", arp::Operation::REPLY),
     ] {
-        let mut world = World::new(&v4_config(Detect::Before));
+        let mut world = World::new(&v4_config(DadMode::Blocking));
         world.pass(SECOND * 3 / 2);
         world.receive(&conflict);
         world.pass(30 * SECOND);
         assert!(!world.has("192.0.2.1"));
         assert!(is_lost_to_another(&world.events()[0]));
     }
-    let mut world = World::new(&v4_config(Detect::Meanwhile));
+    let mut world = World::new(&v4_config(DadMode::Optimistic));
     assert!(world.has("192.0.2.1"));
     world.pass(SECOND);
     world.receive(&arp_from("192.0.2.1", "192.0.2.1", arp::Operation::REPLY));
@@ -86,9 +86,9 @@ fn an_address_that_another_has_is_not_used() {
 /// As a kernel answers a probe: from the very address.
 #[test]
 fn an_answer_from_the_address_itself_is_heard() {
-    for detect in [Detect::Meanwhile, Detect::Before] {
+    for detect in [DadMode::Optimistic, DadMode::Blocking] {
         let mut config = Config::new(HARDWARE[0]).address("2001:db8::1/64".parse().unwrap());
-        config.detect = detect;
+        config.dad_mode = detect;
         let mut world = World::new(&config);
         world.pass(SECOND / 2);
         let target: Ipv6Addr = "2001:db8::1".parse().unwrap();
@@ -108,7 +108,7 @@ fn an_answer_from_the_address_itself_is_heard() {
 
 #[test]
 fn an_address_that_is_ours_is_defended_now_and_then() {
-    let mut world = World::new(&v4_config(Detect::Meanwhile));
+    let mut world = World::new(&v4_config(DadMode::Optimistic));
     world.pass(20 * SECOND);
     world.take();
     let mut told = 0;
@@ -179,14 +179,14 @@ fn automatic_addresses_come_and_go_with_what_routers_say() {
     assert!(!world.stack.addresses().any(|one| one == made));
     assert!(world.events().contains(&Event::Lost(
         weir_stack::Prefix::new(made, 64).unwrap(),
-        Lost::Over
+        RemovalReason::Expired
     )));
 }
 
 #[test]
 fn an_automatic_address_that_another_has_is_made_anew() {
     let mut config = auto();
-    config.detect = Detect::Before;
+    config.dad_mode = DadMode::Blocking;
     let mut world = World::new(&config);
     let mut targets = Vec::new();
     for _ in 0..200 {

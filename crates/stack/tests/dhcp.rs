@@ -6,7 +6,7 @@ use common::packet;
 use common::world::{OTHER, SECOND, World, arp_from};
 use common::{HARDWARE, ip};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_stack::iface::{Detect, DropReason, Event, Lost};
+use weir_stack::iface::{DadMode, DropReason, Event, RemovalReason};
 use weir_stack::{Config, Stack};
 use weir_wire::dhcp::MessageType;
 use weir_wire::ethernet::Address;
@@ -81,7 +81,7 @@ fn lease_of(seconds: u32) -> Vec<u8> {
 fn dhcp_config() -> Config {
     let mut config = Config::new(HARDWARE[0]);
     config.dhcp = true;
-    config.detect = Detect::Meanwhile;
+    config.dad_mode = DadMode::Optimistic;
     config
 }
 
@@ -106,7 +106,7 @@ fn an_address_that_another_link_has_is_declined() {
     };
     assert!(!has(&world, 0) && has(&world, 1));
     assert_eq!(world.stack.lease(), None);
-    let lost = Event::Lost(at, Lost::OtherLink);
+    let lost = Event::Lost(at, RemovalReason::OtherLink);
     assert!(world.events().contains(&lost));
     // Nothing is left of the lease: what is bound there goes by its own link.
     let bound = world.stack.udp_bind((GIVEN, 9).into()).unwrap();
@@ -262,7 +262,11 @@ fn a_refusal_and_a_conflict_begin_anew() {
         world.pass(61 * SECOND);
         world.last_ask(MessageType::Request).1
     });
-    world.receive(&answer(&renew, MessageType::Nak, &[56, 4, b'g', b'o', b'n', b'e']));
+    world.receive(&answer(
+        &renew,
+        MessageType::Nak,
+        &[56, 4, b'g', b'o', b'n', b'e'],
+    ));
     assert!(!world.has("192.0.2.50"));
     let message = Some("gone".to_owned());
     let server = Some(SERVER);

@@ -117,7 +117,7 @@ fn bytes_are_read_before_the_handshake_ends() {
     // Once, though the SYN came more than once.
     assert_eq!(pair.read(server), b"");
     let info = pair.server.tcp_info(pair.now_ns, server).unwrap();
-    assert!(info.syn_bytes);
+    assert!(info.syn_data_acked);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn what_a_server_does_not_take_goes_again() {
         let id = pair.accept().unwrap();
         assert_eq!(pair.read(id), [5; 1000]);
         let info = pair.client.tcp_info(pair.now_ns, client).unwrap();
-        assert_eq!(info.syn_bytes, expected);
+        assert_eq!(info.syn_data_acked, expected);
     }
 }
 

@@ -554,10 +554,10 @@ fn floods_meet_limits() {
 #[test]
 fn a_full_link_holds_frames_back() {
     struct Narrow(Vec<Vec<u8>>, usize);
-    impl weir_stack::Outlet for Narrow {
+    impl weir_stack::TxSink for Narrow {
         fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
             self.1 = self.1.checked_sub(1)?;
-            weir_stack::Outlet::reserve(&mut self.0, len)
+            weir_stack::TxSink::reserve(&mut self.0, len)
         }
         fn submit(&mut self) {}
     }

@@ -5,10 +5,10 @@ mod common;
 use common::ip;
 use common::packet::{self, frame};
 use std::net::{IpAddr, SocketAddr};
-use weir_stack::iface::{ConfigError, DropReason, Event, Lost, Received};
+use weir_stack::iface::{ConfigError, DropReason, Event, RemovalReason, RxMeta};
 use weir_stack::tcp::{State, TcpError, TcpId};
 use weir_stack::udp::{GroupError, SendError, UdpId};
-use weir_stack::{Config, LINKS_MAX, Outlet, Outlets, Stack};
+use weir_stack::{Config, LINKS_MAX, Stack, TxSink, TxSinks};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, ipv4, tcp, udp};
 
@@ -87,9 +87,9 @@ impl World {
 
     /// A frame comes to the host by a link.
     fn by(&mut self, link: u8, frame: &[u8]) {
-        let received = Received {
+        let received = RxMeta {
             link,
-            ..Received::default()
+            ..RxMeta::default()
         };
         self.host.receive_with(self.now_ns, frame, received);
     }
@@ -205,7 +205,10 @@ fn what_comes_by_another_link_is_not_for_us() {
     let mut wrong = right.clone();
     wrong[..6].copy_from_slice(&hardware(0, 1).0);
     world.by(0, &wrong);
-    assert_eq!(world.host.tcp_read(id, &mut [0; 9]), Err(TcpError::NotNow));
+    assert_eq!(
+        world.host.tcp_read(id, &mut [0; 9]),
+        Err(TcpError::WouldBlock)
+    );
     assert_eq!(world.dropped(0, DropReason::NotOurAddress), 1);
     // A guessed reset, too.
     world.by(0, &reset(hardware(0, 1), remote, local));
@@ -371,7 +374,7 @@ fn an_address_is_of_the_link_that_has_it_first() {
     let mut lost = 0;
     while let Some((link, event)) = world.host.next_link_event() {
         if let Event::Lost(_, why) = event {
-            assert_eq!((link, why), (0, Lost::OtherLink));
+            assert_eq!((link, why), (0, RemovalReason::OtherLink));
             lost += 1;
         }
     }
@@ -632,7 +635,7 @@ struct Half(Vec<Vec<u8>>, Full);
 #[derive(Default)]
 struct Full;
 
-impl Outlet for Full {
+impl TxSink for Full {
     fn reserve(&mut self, _: usize) -> Option<&mut [u8]> {
         None
     }
@@ -641,8 +644,8 @@ impl Outlet for Full {
     }
 }
 
-impl Outlets for Half {
-    fn outlet(&mut self, link: u8) -> &mut dyn Outlet {
+impl TxSinks for Half {
+    fn sink(&mut self, link: u8) -> &mut dyn TxSink {
         match link {
             0 => &mut self.1,
             _ => &mut self.0,

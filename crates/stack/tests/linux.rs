@@ -12,7 +12,7 @@ use weir_lab::net::{Host, Lab};
 use weir_lab::{testenv, wait};
 use weir_link::net::Tap;
 use weir_stack::tcp::State;
-use weir_stack::{Outlet, Stack};
+use weir_stack::{Stack, TxSink};
 
 /// How much goes each way.
 const BYTES: usize = 3_000_000;
@@ -31,7 +31,7 @@ struct Out<'a> {
     frame: Vec<u8>,
 }
 
-impl Outlet for Out<'_> {
+impl TxSink for Out<'_> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)

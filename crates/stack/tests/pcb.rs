@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use weir_stack::pcb::{
-    Bsd, InsertError, Key, Listeners, Mtf, PcbId, Segment, Sequent, Supply, Table, Weir,
+    Bsd, ChunkSource, InsertError, Key, Listeners, Mtf, PcbId, Sequent, Table, TableChunk, Weir,
 };
 
 fn tables(seed: u128) -> Vec<(&'static str, Box<dyn Table>)> {
@@ -454,13 +454,15 @@ fn the_most_exact_listener_wins_in_constant_time() {
 fn a_table_takes_memory_from_a_supply_and_does_without() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let supply: Supply = Arc::new(move || {
+    let supply: ChunkSource = Arc::new(move || {
         let number = count.fetch_add(1, Relaxed);
         // Neither time for the second, ahead for the third, late for the fourth.
-        [2, 4].contains(&number).then(|| Segment::ready().unwrap())
+        [2, 4]
+            .contains(&number)
+            .then(|| TableChunk::ready().unwrap())
     });
     let mut table = Weir::new(11);
-    table.set_supply(&supply);
+    table.set_chunk_source(&supply);
     for index in 0..16_000 {
         table.insert(key(false, index), PcbId(index)).unwrap();
     }

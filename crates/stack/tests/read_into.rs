@@ -5,7 +5,7 @@ mod common;
 use common::{V4, V6, config};
 use std::net::SocketAddr;
 use weir_stack::Stack;
-use weir_stack::iface::Received;
+use weir_stack::iface::RxMeta;
 struct Chance(u64);
 impl Chance {
     fn below(&mut self, most: usize) -> usize {
@@ -20,7 +20,7 @@ fn place(
     a: &mut Stack,
     now: u64,
     frame: &[u8],
-    received: Received,
+    received: RxMeta,
     t: weir_stack::tcp::TcpId,
     out: &mut [u8],
     chance: &mut Chance,
@@ -99,12 +99,12 @@ fn run(address: &str, seed: u64, rough: bool) -> usize {
             }
         }
         for frame in &frames {
-            let received = Received {
-                vouched: chance.below(8) > 0,
-                ..Received::default()
+            let received = RxMeta {
+                checksum_ok: chance.below(8) > 0,
+                ..RxMeta::default()
             };
             let mut frame = frame.clone();
-            if rough && !received.vouched && frame.len() > 80 && chance.below(4) == 0 {
+            if rough && !received.checksum_ok && frame.len() > 80 && chance.below(4) == 0 {
                 let l = frame.len();
                 frame[l - 1] ^= 1;
             }
@@ -182,9 +182,9 @@ fn run(address: &str, seed: u64, rough: bool) -> usize {
             sender.receive_with(
                 now,
                 f,
-                Received {
-                    vouched: true,
-                    ..Received::default()
+                RxMeta {
+                    checksum_ok: true,
+                    ..RxMeta::default()
                 },
             );
         }

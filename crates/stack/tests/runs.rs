@@ -3,9 +3,9 @@ mod common;
 use common::offload::finish;
 use common::{V4, V6, config};
 use std::net::SocketAddr;
-use weir_stack::iface::{Frame, Offload, Partial, RUN_MAX, Received};
+use weir_stack::iface::{BURST_MAX, BurstFrame, Offload, RxMeta, TxMeta};
 use weir_stack::tcp::{State as TcpState, TcpConfig};
-use weir_stack::{Outlet, Stack};
+use weir_stack::{Stack, TxSink};
 
 struct Chance(u64);
 impl Chance {
@@ -24,7 +24,7 @@ enum Policy {
     Single,
 }
 struct Out {
-    frames: Vec<(Vec<u8>, Option<Partial>)>,
+    frames: Vec<(Vec<u8>, Option<TxMeta>)>,
     room: usize,
     policy: Policy,
     chance: Chance,
@@ -51,7 +51,7 @@ fn half(b: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([b[at], b[at + 1]]))
 }
 /// What the kernel would hold it to: lengths, sums, as a whole.
-fn check(frame: &[u8], partial: Partial) -> (u32, usize, u8) {
+fn check(frame: &[u8], partial: TxMeta) -> (u32, usize, u8) {
     let at = usize::from(partial.checksum_start);
     let ip = &frame[14..at];
     let pseudo = match ip[0] >> 4 {
@@ -84,7 +84,7 @@ fn check(frame: &[u8], partial: Partial) -> (u32, usize, u8) {
         frame[at + 13],
     )
 }
-impl Outlet for Out {
+impl TxSink for Out {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.room == 0 {
             self.refused = true;
@@ -97,19 +97,19 @@ impl Outlet for Out {
             .map(|(frame, _)| frame.as_mut_slice())
     }
     fn submit(&mut self) {}
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let (frame, left) = self.frames.last_mut().unwrap();
         frame.extend_from_slice(&payload.concat());
         check(frame, partial);
         *left = Some(partial);
     }
-    fn submit_run(&mut self, run: &[Frame<'_>]) -> usize {
-        assert!((1..=RUN_MAX).contains(&run.len()));
+    fn submit_burst(&mut self, run: &[BurstFrame<'_>]) -> usize {
+        assert!((1..=BURST_MAX).contains(&run.len()));
         self.runs += 1;
         self.widest = self.widest.max(run.len());
-        let wholes: Vec<(Vec<u8>, Partial)> = run
+        let wholes: Vec<(Vec<u8>, TxMeta)> = run
             .iter()
-            .map(|f| ([f.head, f.payload[0], f.payload[1]].concat(), f.partial))
+            .map(|f| ([f.head, f.payload[0], f.payload[1]].concat(), f.meta))
             .collect();
         self.bytes_max = self
             .bytes_max
@@ -155,7 +155,7 @@ fn transfer(case: &Case) -> (usize, usize, usize) {
     let mut chance = Chance(case.seed);
     let tcp = TcpConfig {
         receive_buffer: case.window,
-        receive_start: case.window.min(1 << 20),
+        receive_initial: case.window.min(1 << 20),
         send_buffer: 4 << 20,
         timestamps: case.timestamps,
         ..TcpConfig::default()
@@ -165,7 +165,7 @@ fn transfer(case: &Case) -> (usize, usize, usize) {
         c.mtu = case.mtu;
         if end == 0 {
             c.offload = Offload {
-                run: case.run,
+                burst: case.run,
                 ..Offload::ALL
             };
         }
@@ -251,7 +251,7 @@ fn transfer(case: &Case) -> (usize, usize, usize) {
             });
         }
         for frame in &wire {
-            receiver.receive_with(now, frame, Received::default());
+            receiver.receive_with(now, frame, RxMeta::default());
         }
         if to.is_none() {
             to = receiver.tcp_accept(now, listener).ok();
@@ -270,7 +270,7 @@ fn transfer(case: &Case) -> (usize, usize, usize) {
         now += 20_000;
         for frame in &back {
             if case.rough == 0 || chance.below(4 * case.rough) > 0 {
-                sender.receive_with(now, frame, Received::default());
+                sender.receive_with(now, frame, RxMeta::default());
             }
         }
         if heard.len() == data.len()
@@ -350,7 +350,7 @@ fn a_long_run_holds_up_nobody() {
             for run in [1, 4] {
                 let tcp = TcpConfig {
                     receive_buffer: 8 << 20,
-                    receive_start: 1 << 20,
+                    receive_initial: 1 << 20,
                     send_buffer: 4 << 20,
                     ..TcpConfig::default()
                 };
@@ -359,7 +359,7 @@ fn a_long_run_holds_up_nobody() {
                     c.mtu = mtu;
                     if end == 0 {
                         c.offload = Offload {
-                            run,
+                            burst: run,
                             ..Offload::ALL
                         };
                     }
@@ -394,9 +394,9 @@ fn a_long_run_holds_up_nobody() {
                             receiver.receive_with(
                                 now,
                                 &frame,
-                                Received {
-                                    vouched: true,
-                                    ..Received::default()
+                                RxMeta {
+                                    checksum_ok: true,
+                                    ..RxMeta::default()
                                 },
                             );
                         }
@@ -418,9 +418,9 @@ fn a_long_run_holds_up_nobody() {
                         sender.receive_with(
                             now,
                             frame,
-                            Received {
-                                vouched: true,
-                                ..Received::default()
+                            RxMeta {
+                                checksum_ok: true,
+                                ..RxMeta::default()
                             },
                         );
                     }

@@ -7,7 +7,7 @@ use common::{HARDWARE, V4, V6, config, ip};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use weir_stack::rng::Rng;
 use weir_stack::tcp::{State, TcpError};
-use weir_stack::{Config, Dealt, SHARDS_MAX, Shards, Stack};
+use weir_stack::{Config, SHARDS_MAX, Shards, Stack, Steering};
 use weir_wire::arp::Operation;
 use weir_wire::{AddrPair, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
@@ -86,8 +86,8 @@ fn both_directions_and_errors_are_their_connections() {
             let ends = ends(addresses, (port, 80));
             let owner = shards.owner(ends[0], ends[1]);
             met[owner] += 1;
-            let own = Dealt::One(owner);
-            assert_eq!(shards.deal(&tcp_to_us(ends)), own);
+            let own = Steering::One(owner);
+            assert_eq!(shards.steer(&tcp_to_us(ends)), own);
             let kinds: &[u8] = if ends[0].is_ipv4() {
                 &[3, 11, 12]
             } else {
@@ -95,12 +95,12 @@ fn both_directions_and_errors_are_their_connections() {
             };
             for kind in kinds {
                 assert_eq!(
-                    shards.deal(&error(ends, Protocol::TCP, *kind)),
+                    shards.steer(&error(ends, Protocol::TCP, *kind)),
                     own,
                     "{kind}"
                 );
-                let own = Dealt::One(shards.datagram_owner(ends[0], ends[1]));
-                assert_eq!(shards.deal(&error(ends, Protocol::UDP, *kind)), own);
+                let own = Steering::One(shards.datagram_owner(ends[0], ends[1]));
+                assert_eq!(shards.steer(&error(ends, Protocol::UDP, *kind)), own);
             }
         }
     }
@@ -138,14 +138,20 @@ fn datagrams_are_dealt_by_their_ends() {
                 let local = SocketAddr::new(local, port);
                 assert_eq!(shards.datagram_owner(local, there), owner);
                 let came = datagram_to_us([local, there]);
-                assert_eq!(shards.deal(&came), Dealt::One(owner));
+                assert_eq!(shards.steer(&came), Steering::One(owner));
             }
             let group = SocketAddr::new(ip(group), port);
-            assert_eq!(shards.deal(&datagram_to_us([group, there])), Dealt::One(0));
+            assert_eq!(
+                shards.steer(&datagram_to_us([group, there])),
+                Steering::One(0)
+            );
             assert_eq!(shards.datagram_owner(here, group), 0);
             let dhcp = SocketAddr::new(here.ip(), 68);
             let server = SocketAddr::new(there.ip(), port);
-            assert_eq!(shards.deal(&datagram_to_us([dhcp, server])), Dealt::One(0));
+            assert_eq!(
+                shards.steer(&datagram_to_us([dhcp, server])),
+                Steering::One(0)
+            );
         }
     }
     assert!(met.iter().all(|met| (32..128).contains(met)), "{met:?}");
@@ -185,27 +191,27 @@ fn neighbours_are_everybodys_and_the_rest_is_the_firsts() {
             target_ip,
         };
         repr.emit(&mut bytes);
-        shards.deal(&frame(TO_US, EtherType::ARP, &bytes))
+        shards.steer(&frame(TO_US, EtherType::ARP, &bytes))
     };
-    assert_eq!(heard(Operation::REPLY, there, here), Dealt::All);
-    assert_eq!(heard(Operation::REQUEST, there, there), Dealt::All);
-    assert_eq!(heard(Operation::REQUEST, there, here), Dealt::One(0));
+    assert_eq!(heard(Operation::REPLY, there, here), Steering::All);
+    assert_eq!(heard(Operation::REQUEST, there, there), Steering::All);
+    assert_eq!(heard(Operation::REQUEST, there, here), Steering::One(0));
     let (IpAddr::V6(here), IpAddr::V6(there)) = (ip(V6[0]), ip(V6[1])) else {
         unreachable!()
     };
     for (kind, dealt) in [
-        (136, Dealt::All),
-        (135, Dealt::One(0)),
-        (134, Dealt::One(0)),
-        (137, Dealt::One(0)),
-        (128, Dealt::One(0)),
+        (136, Steering::All),
+        (135, Steering::One(0)),
+        (134, Steering::One(0)),
+        (137, Steering::One(0)),
+        (128, Steering::One(0)),
     ] {
         let message = packet::icmpv6(TO_US, (there, here), 255, kind, 0, &[0; 32]);
-        assert_eq!(shards.deal(&message), dealt, "type {kind}");
+        assert_eq!(shards.steer(&message), dealt, "type {kind}");
     }
     for protocol in [Protocol::IGMP, Protocol(99)] {
         let packet = to_us(ip(V4[1]), ip(V4[0]), protocol, &[9; 40]);
-        assert_eq!(shards.deal(&packet), Dealt::One(0));
+        assert_eq!(shards.steer(&packet), Steering::One(0));
     }
 }
 
@@ -224,7 +230,7 @@ fn whatever_comes_is_somebodys() {
     for frame in frames {
         for len in 0..=frame.len() {
             let cut = &frame[..len];
-            assert!(!matches!(shards.deal(cut), Dealt::One(7..)));
+            assert!(!matches!(shards.steer(cut), Steering::One(7..)));
         }
         for _ in 0..2000 {
             let mut changed = frame.clone();
@@ -234,7 +240,7 @@ fn whatever_comes_is_somebodys() {
                     *byte = rng.bits() as u8;
                 }
             }
-            assert!(!matches!(shards.deal(&changed), Dealt::One(7..)));
+            assert!(!matches!(shards.steer(&changed), Steering::One(7..)));
         }
     }
 }
@@ -261,7 +267,7 @@ fn extension_headers_are_passed_over() {
         &payload,
     );
     let owner = shards.owner(ends[0], ends[1]);
-    assert_eq!(shards.deal(&with), Dealt::One(owner));
+    assert_eq!(shards.steer(&with), Steering::One(owner));
 }
 
 /// One of several stacks at our addresses.
@@ -343,17 +349,17 @@ fn what_is_put_together_of_fragments_is_given_on_whole() {
             let mut first = shard(&shards, 0);
             first.tcp_listen(ends[0], 4).unwrap();
             for piece in fragments(ends) {
-                assert_eq!(shards.deal(&piece), Dealt::One(0));
+                assert_eq!(shards.steer(&piece), Steering::One(0));
                 first.receive(0, &piece);
             }
-            let Some((other, link, whole)) = first.next_stray() else {
+            let Some((other, link, whole)) = first.next_misdirected() else {
                 assert_eq!((owner, first.tcp_connections()), (0, 1));
                 continue;
             };
             assert_eq!((other, link, first.tcp_connections()), (owner, 0, 0));
             let mut stack = shard(&shards, owner);
             stack.tcp_listen(ends[0], 4).unwrap();
-            assert_eq!(shards.deal(&whole), Dealt::One(owner));
+            assert_eq!(shards.steer(&whole), Steering::One(owner));
             stack.receive(0, &whole);
             assert_eq!(stack.tcp_connections(), 1, "port {port}");
         }
@@ -370,8 +376,11 @@ fn others_follow_the_first_in_its_addresses_and_routes() {
     other.tcp_shard(shards, 1);
     let at = SocketAddr::new(ip(V4[0]), 80);
     let far = SocketAddr::new(ip("203.0.113.1"), 80);
-    assert!(matches!(other.tcp_listen(at, 1), Err(TcpError::Address(_))));
-    other.follow(&first.addressing());
+    assert!(matches!(
+        other.tcp_listen(at, 1),
+        Err(TcpError::AddrNotAvailable(_))
+    ));
+    other.apply_addressing(&first.addressing());
     assert_eq!(other.addressing(), first.addressing());
     assert!(other.addresses().eq(first.addresses()));
     other.tcp_listen(at, 1).unwrap();
@@ -383,7 +392,7 @@ fn others_follow_the_first_in_its_addresses_and_routes() {
     let mut less = all.clone();
     less.addresses.remove(0);
     less.routes.clear();
-    other.follow(&Stack::new(&less, 3).unwrap().addressing());
+    other.apply_addressing(&Stack::new(&less, 3).unwrap().addressing());
     assert!(!other.addresses().any(|one| one == at.ip()));
     assert!(matches!(
         other.tcp_connect(0, None, far),
@@ -399,7 +408,7 @@ fn others_follow_the_first_in_its_addresses_and_routes() {
 fn numbers_of_addressing_change_with_it() {
     let mut config = config(0);
     config.addresses.retain(|prefix| prefix.address().is_ipv6());
-    config.detect = weir_stack::iface::Detect::Before;
+    config.dad_mode = weir_stack::iface::DadMode::Blocking;
     let mut stack = Stack::new(&config, 1).unwrap();
     let mut known = (stack.addressing_epoch(), stack.addressing());
     let mut changes = 0;

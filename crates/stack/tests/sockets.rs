@@ -7,14 +7,14 @@ use common::world::{ROUTER, SECOND, World, arp_from, auto, prefix_option, router
 use common::{Pair, V6, config, ip};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use weir_link::mem::Impairments;
-use weir_stack::iface::{Detect, DropReason};
+use weir_stack::iface::{DadMode, DropReason};
 use weir_stack::tcp::{TcpError, TcpId};
 use weir_stack::udp::{SendError, UdpId};
 use weir_wire::{arp, ipv4};
 
 #[test]
 fn packets_for_who_never_answers_end_connections() {
-    let mut world = World::new(&v4_config(Detect::Never));
+    let mut world = World::new(&v4_config(DadMode::Off));
     let to = "192.0.2.77:80".parse().unwrap();
     let id = world.stack.tcp_connect(world.now_ns, None, to).unwrap();
     world.pass(4 * SECOND);
@@ -24,7 +24,7 @@ fn packets_for_who_never_answers_end_connections() {
 
 #[test]
 fn datagrams_go_as_far_as_their_socket_says() {
-    let mut world = World::new(&v4_config(Detect::Never));
+    let mut world = World::new(&v4_config(DadMode::Off));
     world.receive(&arp_from("192.0.2.9", "192.0.2.1", arp::Operation::REQUEST));
     let socket = world.stack.udp_bind("0.0.0.0:9".parse().unwrap()).unwrap();
     let sent = |world: &mut World, to: &str| {
@@ -53,7 +53,7 @@ fn datagrams_go_as_far_as_their_socket_says() {
 
 #[test]
 fn a_socket_hears_the_groups_it_is_in() {
-    let mut world = World::new(&v4_config(Detect::Never));
+    let mut world = World::new(&v4_config(DadMode::Off));
     let socket = world.stack.udp_bind("0.0.0.0:9".parse().unwrap()).unwrap();
     let group = ip("224.1.1.1");
     let send = |world: &mut World| {
@@ -161,7 +161,7 @@ impl Leased {
         let stacks = &mut self.pair.stacks;
         let mut read = |end: usize| match stacks[end].tcp_read(self.tcp[end], &mut [0; 9]) {
             Ok(count) => count > 0,
-            Err(error) => (error != TcpError::NotNow) && panic!("{error}"),
+            Err(error) => (error != TcpError::WouldBlock) && panic!("{error}"),
         };
         let tcp = [read(1), read(0)];
         let mut came = |end: usize| stacks[end].udp_receive(self.udp[end]).is_some();

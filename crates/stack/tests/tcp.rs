@@ -115,8 +115,8 @@ fn tcp_config(rng: &mut Rng, features: &mut Rng) -> TcpConfig {
             Algorithm::NewReno
         },
         mss_max: (features.below(4) == 0).then(|| features.below(1500) as u16),
-        probes: features.below(4) > 0,
-        restarts: features.below(4) > 0,
+        tail_loss_probe: features.below(4) > 0,
+        slow_start_after_idle: features.below(4) > 0,
         ..TcpConfig::default()
     }
 }
@@ -354,7 +354,7 @@ fn many_connections_share_a_link() {
     assert!(done, "{served} served");
     let mut answered = 0;
     pair.run(100 * S, |pair| {
-        while let Some(changed) = pair.stacks[0].tcp_next_changed() {
+        while let Some(changed) = pair.stacks[0].tcp_next_event() {
             let mut bytes = [0; 10];
             if pair.stacks[0].tcp_read(changed, &mut bytes) == Ok(4) {
                 answered += 1;

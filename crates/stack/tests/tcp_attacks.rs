@@ -6,7 +6,7 @@ use common::peer::{ACK, FIN, Peer, RST, S, SYN, flags};
 use common::{HARDWARE, V4, V6, ip};
 use std::net::IpAddr;
 use weir_stack::iface::DropReason;
-use weir_stack::tcp::{HALF_OPEN_MAX, State, TcpError};
+use weir_stack::tcp::{SYN_QUEUE_MAX, State, TcpError};
 use weir_wire::tcp::{Flags, Options};
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, icmp, ipv4};
 
@@ -66,7 +66,7 @@ fn guessed_segments_do_no_harm() {
     // Data with an acknowledgment far off is no data of this connection.
     peer.tell(ACK, seq, ack.wrapping_sub(50_000), b"evil");
     assert_eq!(peer.stack.tcp_state(connection), Some(State::Established));
-    assert_eq!(peer.read(connection), Err(TcpError::NotNow));
+    assert_eq!(peer.read(connection), Err(TcpError::WouldBlock));
     peer.tell(RST, seq, 0, b"");
     assert_eq!(peer.read(connection), Err(TcpError::Reset));
     assert_eq!(peer.stack.tcp_state(connection), Some(State::Closed));
@@ -94,7 +94,7 @@ fn syn_floods_are_answered_with_cookies() {
             peer.tell(SYN, u32::from(number), 0, b"");
             answers.extend(peer.heard());
         }
-        assert_eq!(peer.stack.tcp_connections(), HALF_OPEN_MAX);
+        assert_eq!(peer.stack.tcp_connections(), SYN_QUEUE_MAX);
         assert_eq!(answers.len(), 3000, "all are answered");
         let (cookie, _) = answers.last().unwrap();
         assert_eq!(cookie.flags, flags(SYN, ACK));
@@ -108,7 +108,10 @@ fn syn_floods_are_answered_with_cookies() {
         // A wrong guess is refused.
         peer.tell(ACK, 3000, open ^ 0x10, b"");
         assert_eq!(peer.heard()[0].0.flags, RST);
-        assert_eq!(peer.stack.tcp_accept(0, listener), Err(TcpError::NotNow));
+        assert_eq!(
+            peer.stack.tcp_accept(0, listener),
+            Err(TcpError::WouldBlock)
+        );
         peer.tell(ACK, 3000, open, b"hello");
         let connection = peer.stack.tcp_accept(0, listener).unwrap();
         assert_eq!(peer.read(connection).unwrap(), b"hello");
@@ -168,7 +171,10 @@ fn a_backlog_is_bounded_and_given_back() {
         (3..10).contains(&answers),
         "{answers} SYN-ACKs, then silence"
     );
-    assert_eq!(peer.stack.tcp_accept(0, listener), Err(TcpError::NotNow));
+    assert_eq!(
+        peer.stack.tcp_accept(0, listener),
+        Err(TcpError::WouldBlock)
+    );
 }
 
 /// Bytes out of order, many and tiny, take bounded memory; all come out right.

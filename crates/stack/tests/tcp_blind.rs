@@ -43,7 +43,7 @@ impl Victim {
         let listener = pair.stacks[0].tcp_listen(at, 10).unwrap();
         let mut open = || {
             let client = pair.stacks[1].tcp_connect(pair.now_ns, None, at).unwrap();
-            assert!(pair.run(S, |pair| pair.stacks[0].tcp_waiting(listener) == 1));
+            assert!(pair.run(S, |pair| pair.stacks[0].tcp_accept_queue_len(listener) == 1));
             let now_ns = pair.now_ns;
             [pair.stacks[0].tcp_accept(now_ns, listener).unwrap(), client]
         };
@@ -178,7 +178,7 @@ fn blind_data(guesses: u32, timestamps: bool) {
     let mut buffer = [0; 100];
     assert_eq!(
         victim.pair.stacks[0].tcp_read(victim.ids[0], &mut buffer),
-        Err(TcpError::NotNow)
+        Err(TcpError::WouldBlock)
     );
     // Nor is it answered more often than it asks.
     let answers = victim.counters().frames_out - before;
@@ -230,7 +230,10 @@ fn who_opens_is_not_refused_by_guesses() {
     }
     assert_eq!(pair.stacks[0].tcp_state(id), Some(State::SynSent));
     let listener = pair.stacks[1].tcp_listen(far, 1).unwrap();
-    assert!(pair.run(5 * S, |pair| pair.stacks[1].tcp_waiting(listener) == 1));
+    assert!(
+        pair.run(5 * S, |pair| pair.stacks[1].tcp_accept_queue_len(listener)
+            == 1)
+    );
 }
 
 /// Somebody who sees the connection gives each side bytes that the other never

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_link::mem::Impairments;
 use weir_stack::iface::NEIGHBOURS_MAX;
 use weir_stack::tcp::{
-    CONNECTIONS_MAX, HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, ListenerId, PIECES_MAX, TcpConfig, TcpId,
+    CONNECTIONS_MAX, ListenerId, OOO_RANGES_MAX, SYN_QUEUE_ALL_MAX, SYN_QUEUE_MAX, TcpConfig, TcpId,
 };
 use weir_wire::ethernet::Address;
 use weir_wire::tcp::{Flags, Options, Repr};
@@ -83,12 +83,12 @@ impl Server {
         let mut pair = Pair::with([ours, config(1)], Impairments::default(), seed);
         let listener = pair.stacks[0].tcp_listen(at(80), 1000).unwrap();
         let config = TcpConfig {
-            receive_start: 64 << 10,
+            receive_initial: 64 << 10,
             ..TcpConfig::default()
         };
         pair.stacks[0].tcp_configure(config);
         let client = pair.stacks[1].tcp_connect(0, None, at(80)).unwrap();
-        assert!(pair.run(S, |pair| pair.stacks[0].tcp_waiting(listener) == 1));
+        assert!(pair.run(S, |pair| pair.stacks[0].tcp_accept_queue_len(listener) == 1));
         let accepted = pair.stacks[0].tcp_accept(pair.now_ns, listener).unwrap();
         Server {
             pair,
@@ -234,7 +234,7 @@ fn syn_flood(milliseconds: usize, each: u32, v6: bool, near: bool) {
         let stack = &server.pair.stacks[0];
         // One connection of the server's is not half open, newcomers pass by, and
         // stay a minute in TIME-WAIT.
-        let most = HALF_OPEN_MAX * (1 + usize::from(v6)) + server.asked + 1;
+        let most = SYN_QUEUE_MAX * (1 + usize::from(v6)) + server.asked + 1;
         assert!(
             stack.tcp_connections() <= most,
             "{}",
@@ -245,13 +245,13 @@ fn syn_flood(milliseconds: usize, each: u32, v6: bool, near: bool) {
     let counters = server.counters();
     let given = counters.cookies_out;
     assert!(
-        given >= u64::from(number) - 2 * HALF_OPEN_MAX as u64,
+        given >= u64::from(number) - 2 * SYN_QUEUE_MAX as u64,
         "{given} cookies for {number} SYNs"
     );
     if !v6 {
         assert!(counters.cookies_back > 0, "newcomers came by cookies");
     }
-    assert!(six.is_none_or(|six| server.pair.stacks[0].tcp_waiting(six) == 0));
+    assert!(six.is_none_or(|six| server.pair.stacks[0].tcp_accept_queue_len(six) == 0));
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn half_open(listeners: u16, each: u32) {
             .unwrap();
     }
     let all = u32::from(listeners) * each;
-    let most = HALF_OPEN_ALL_MAX.min(usize::from(listeners) * HALF_OPEN_MAX.min(each as usize));
+    let most = SYN_QUEUE_ALL_MAX.min(usize::from(listeners) * SYN_QUEUE_MAX.min(each as usize));
     let batch = (all / 100).max(1);
     let mut at_once = 0;
     for number in 0..all {
@@ -339,14 +339,14 @@ fn resident() -> usize {
 
 #[test]
 fn half_open_connections_to_many_listeners_go_by_themselves() {
-    half_open(3, HALF_OPEN_MAX as u32 + 200);
+    half_open(3, SYN_QUEUE_MAX as u32 + 200);
 }
 
 #[test]
 #[ignore = "a million connections, below 2 GB: with --release"]
 fn a_million_half_open_connections() {
-    let listeners = HALF_OPEN_ALL_MAX.div_ceil(HALF_OPEN_MAX) as u16 + 20;
-    half_open(listeners, HALF_OPEN_MAX as u32);
+    let listeners = SYN_QUEUE_ALL_MAX.div_ceil(SYN_QUEUE_MAX) as u16 + 20;
+    half_open(listeners, SYN_QUEUE_MAX as u32);
 }
 
 /// Strangers leave a gap before each byte they send: what is known of the gaps
@@ -359,7 +359,7 @@ fn out_of_order(connections: u32, limit: usize) {
     for number in 0..connections {
         let from = stranger(false, false, number);
         let (_, seq, ack) = server.admit(from, 64_000, 1460);
-        for piece in 0..PIECES_MAX as u32 + 20 {
+        for piece in 0..OOO_RANGES_MAX as u32 + 20 {
             server.tell(from, (seq + 1 + 2 * piece, ack, 64_000), b"x");
         }
         if number % 4 == 0 {
@@ -373,7 +373,7 @@ fn out_of_order(connections: u32, limit: usize) {
     server.assert_served(milliseconds);
     // It is the limit that was met, by what a connection may keep.
     assert!(most > limit / 2, "{most} of {limit} bytes");
-    let each = 2048 + PIECES_MAX * 12;
+    let each = 2048 + OOO_RANGES_MAX * 12;
     assert!(connections as usize * each > limit);
     println!("{connections} connections out of order: {most} of {limit} bytes");
 }

@@ -6,7 +6,7 @@ use common::{V4, config, ip};
 use std::net::SocketAddr;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::tcp::{TcpError, TcpId};
-use weir_stack::{Outlet, Stack};
+use weir_stack::{Stack, TxSink};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -28,7 +28,7 @@ struct Out<'a> {
     frame: Vec<u8>,
 }
 
-impl Outlet for Out<'_> {
+impl TxSink for Out<'_> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)
@@ -100,7 +100,7 @@ fn rate(delay_ns: u64, loss_ppm: u32, seed: u64, time_ns: u64) -> (f64, f64) {
             Some(id) => loop {
                 match line.stacks[1].tcp_read(id, &mut room) {
                     Ok(count) => read += count,
-                    Err(TcpError::NotNow) => break,
+                    Err(TcpError::WouldBlock) => break,
                     Err(error) => panic!("{error}"),
                 }
             },
@@ -111,7 +111,7 @@ fn rate(delay_ns: u64, loss_ppm: u32, seed: u64, time_ns: u64) -> (f64, f64) {
         }
     }
     let info = line.stacks[0].tcp_info(line.now_ns, sender).unwrap();
-    let again = f64::from(info.counts.again) / f64::from(info.counts.segments_out);
+    let again = f64::from(info.counts.retransmitted) / f64::from(info.counts.segments_out);
     (read as f64 * 8e3 / time_ns as f64, again)
 }
 

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::tcp::{HALF_OPEN_MAX, TcpConfig, TcpError, TcpId};
+use weir_stack::tcp::{SYN_QUEUE_MAX, TcpConfig, TcpError, TcpId};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -17,8 +17,8 @@ const S: u64 = 1000 * MS;
 /// Connections that begin with 128 KB each way.
 fn small() -> TcpConfig {
     TcpConfig {
-        receive_start: 128 << 10,
-        send_start: 128 << 10,
+        receive_initial: 128 << 10,
+        send_initial: 128 << 10,
         ..TcpConfig::default()
     }
 }
@@ -55,7 +55,7 @@ fn windows_grow_with_the_path() {
         ..grows.clone()
     };
     let stays = TcpConfig {
-        receive_buffer: grows.receive_start,
+        receive_buffer: grows.receive_initial,
         ..grows.clone()
     };
     let shares = [
@@ -88,7 +88,7 @@ fn windows_do_not_grow_for_nothing() {
     });
     assert!(done);
     let info = pair.stacks[1].tcp_info(pair.now_ns, accepted).unwrap();
-    assert!(info.rcv_wnd <= small().receive_start, "{}", info.rcv_wnd);
+    assert!(info.rcv_wnd <= small().receive_initial, "{}", info.rcv_wnd);
 }
 
 fn open(pair: &mut Pair, count: usize) -> Vec<(TcpId, TcpId)> {
@@ -126,7 +126,7 @@ fn memory_is_bounded_and_shared() {
     let mut due: Vec<usize> = (0..pairs.len()).collect();
     let reads = Cell::new(false);
     let mut turn = |pair: &mut Pair| {
-        while let Some(id) = pair.stacks[0].tcp_next_changed() {
+        while let Some(id) = pair.stacks[0].tcp_next_event() {
             due.extend(pairs.iter().position(|(client, _)| *client == id));
         }
         // Only those that are told try again.
@@ -136,7 +136,7 @@ fn memory_is_bounded_and_shared() {
                     .tcp_write(pairs[at].0, &buffer[..EACH - written[at].max(EACH - 1000)])
                 {
                     Ok(count) => written[at] += count,
-                    Err(TcpError::NotNow) => {
+                    Err(TcpError::WouldBlock) => {
                         refused += 1;
                         break;
                     }
@@ -205,14 +205,14 @@ fn bytes_behind_a_cookie_are_within_the_limit() {
     let mut peer = Peer::new(V4);
     let listener = peer.listen(10);
     let mut cookie = 0;
-    for port in 0..=HALF_OPEN_MAX as u16 {
+    for port in 0..=SYN_QUEUE_MAX as u16 {
         peer.port = 1000 + port;
         peer.tell(SYN, 1000, 0, b"");
         cookie = peer.heard()[0].0.seq;
     }
     peer.stack.tcp_limit_memory(0);
     peer.tell(ACK, 1001, cookie.wrapping_add(1), b"hello");
-    assert_eq!(peer.stack.tcp_waiting(listener), 1);
+    assert_eq!(peer.stack.tcp_accept_queue_len(listener), 1);
     assert_eq!(peer.stack.tcp_memory(), 0);
     // It comes again, when there is memory.
     peer.stack.tcp_limit_memory(1 << 20);
@@ -233,7 +233,7 @@ fn there_is_no_room_without_memory() {
     };
     pair.stacks[0].tcp_limit_memory(LIMIT);
     while pair.stacks[0].tcp_write(one, &[1; 2048]).is_ok() {}
-    while pair.stacks[0].tcp_next_changed().is_some() {}
+    while pair.stacks[0].tcp_next_event().is_some() {}
     assert_eq!(pair.stacks[0].tcp_write_room(two), 0);
     // The first is read, and gives its storage back.
     let mut buffer = vec![0; LIMIT];
@@ -241,7 +241,7 @@ fn there_is_no_room_without_memory() {
         while pair.stacks[1].tcp_read(reads, &mut buffer).is_ok() {}
         pair.poll_all();
         let stack = &mut pair.stacks[0];
-        let named = std::iter::from_fn(|| stack.tcp_next_changed()).any(|id| id == two);
+        let named = std::iter::from_fn(|| stack.tcp_next_event()).any(|id| id == two);
         // It may be named for another reason before.
         named && stack.tcp_write_room(two) > 0
     });
@@ -257,7 +257,7 @@ fn who_has_too_little_room_for_want_of_memory_is_told() {
     let mut pair = Pair::new(link(MS, 1_000_000_000), 7);
     // What is not read stays with who sent it.
     pair.stacks[1].tcp_configure(TcpConfig {
-        receive_start: 4096,
+        receive_initial: 4096,
         receive_buffer: 4096,
         ..TcpConfig::default()
     });
@@ -273,7 +273,7 @@ fn who_has_too_little_room_for_want_of_memory_is_told() {
     assert_eq!(stack.tcp_write(one, &[1; 64 << 10]), Ok(64 << 10));
     assert_eq!(stack.tcp_write(three, &[1; 4 << 10]), Ok(4 << 10));
     let told = |stack: &mut Stack| {
-        let all: Vec<_> = std::iter::from_fn(|| stack.tcp_next_changed()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| stack.tcp_next_event()).collect();
         all.contains(&two)
     };
     told(stack);

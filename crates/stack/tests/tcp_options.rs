@@ -7,7 +7,7 @@ use common::{Pair, V4, V6, config, ip};
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
 use weir_stack::iface::Offload;
-use weir_stack::tcp::{HALF_OPEN_MAX, ListenerId, State, TcpConfig, TcpError, TcpId, TcpOptions};
+use weir_stack::tcp::{ListenerId, SYN_QUEUE_MAX, State, TcpConfig, TcpError, TcpId, TcpOptions};
 use weir_wire::tcp::{Flags, Segment};
 use weir_wire::{EtherType, Protocol, ethernet, ipv4, ipv6};
 
@@ -160,7 +160,7 @@ fn every_segment_goes_out_as_the_options_say() {
 fn cookies_go_out_as_the_listener_says() {
     let mut pair = Pair::new(slow(), 2);
     let to = SocketAddr::new(ip(V4[1]), 80);
-    let backlog = 2 * HALF_OPEN_MAX;
+    let backlog = 2 * SYN_QUEUE_MAX;
     let listener = pair.stacks[1].tcp_listen(to, backlog).unwrap();
     let set = pair.stacks[1].tcp_set_listener_options(listener, options(9, 0x28));
     set.unwrap();
@@ -170,11 +170,14 @@ fn cookies_go_out_as_the_listener_says() {
         pair.stacks[0].tcp_state(first) == Some(State::Established)
     });
     pair.kept = Some(Vec::new());
-    for _ in 0..HALF_OPEN_MAX + 3 {
+    for _ in 0..SYN_QUEUE_MAX + 3 {
         pair.stacks[0].tcp_connect(pair.now_ns, None, to).unwrap();
     }
     pair.run(S, |_| false);
-    assert_eq!(pair.stacks[1].tcp_waiting(listener), HALF_OPEN_MAX + 4);
+    assert_eq!(
+        pair.stacks[1].tcp_accept_queue_len(listener),
+        SYN_QUEUE_MAX + 4
+    );
     let mut accepted = Vec::new();
     while let Ok(id) = pair.stacks[1].tcp_accept(pair.now_ns, listener) {
         assert_eq!(pair.stacks[1].tcp_options(id), Some(options(9, 0x28)));
@@ -183,7 +186,7 @@ fn cookies_go_out_as_the_listener_says() {
     let kept = pair.kept.take().unwrap();
     let answers = kept.iter().filter_map(seen).filter(|(end, ..)| *end == 1);
     let answers: Vec<_> = answers.collect();
-    assert!(answers.len() >= HALF_OPEN_MAX + 3, "{}", answers.len());
+    assert!(answers.len() >= SYN_QUEUE_MAX + 3, "{}", answers.len());
     for (_, flags, hop_limit, class) in answers {
         assert_eq!((hop_limit, class & !3), (9, 0x28), "{flags:?}");
     }
@@ -202,7 +205,7 @@ fn stuck() -> Opened {
     let written = opened.pair.stacks[0].tcp_write(opened.client, &[5; 20_000]);
     assert_eq!(written, Ok(20_000));
     opened.pair.run(S, |_| false);
-    assert!(!opened.pair.stacks[0].tcp_has_arrived(opened.client));
+    assert!(!opened.pair.stacks[0].tcp_all_acked(opened.client));
     opened
 }
 
@@ -218,8 +221,8 @@ fn who_lingers_is_reset_when_the_time_is_over() {
     // A question whether the peer is there does not come between.
     let asked = pair.stacks[0].tcp_set_keep_alive(began_ns, client, Some(100 * MS));
     asked.unwrap();
-    pair.stacks[0].tcp_close_within(began_ns, client, 700 * MS);
-    assert_eq!(pair.stacks[0].tcp_unfinished(), 1);
+    pair.stacks[0].tcp_close_linger(began_ns, client, 700 * MS);
+    assert_eq!(pair.stacks[0].tcp_orphans(), 1);
     let failed = |pair: &Pair| {
         let info = pair.stacks[1].tcp_info(pair.now_ns, server).unwrap();
         info.error
@@ -229,10 +232,10 @@ fn who_lingers_is_reset_when_the_time_is_over() {
     assert_eq!(failed(&pair), Some(TcpError::Reset));
     let stacks = &pair.stacks;
     assert_eq!(
-        (stacks[0].tcp_unfinished(), stacks[0].tcp_connections()),
+        (stacks[0].tcp_orphans(), stacks[0].tcp_connections()),
         (0, 0)
     );
-    assert_eq!(stacks[1].tcp_waiting(listener), 0);
+    assert_eq!(stacks[1].tcp_accept_queue_len(listener), 0);
 }
 
 #[test]
@@ -243,7 +246,7 @@ fn who_lingers_ends_well_if_all_arrives_in_time() {
         server,
         ..
     } = stuck();
-    pair.stacks[0].tcp_close_within(pair.now_ns, client, 60 * S);
+    pair.stacks[0].tcp_close_linger(pair.now_ns, client, 60 * S);
     let mut heard = 0;
     let mut out = vec![0; 1 << 16];
     assert!(pair.run(50 * S, |pair| {
@@ -251,7 +254,7 @@ fn who_lingers_ends_well_if_all_arrives_in_time() {
             assert!(out[..count].iter().all(|byte| *byte == 5));
             heard += count;
         }
-        pair.stacks[0].tcp_unfinished() == 0
+        pair.stacks[0].tcp_orphans() == 0
     }));
     assert_eq!(heard, 20_000);
     assert_eq!(pair.stacks[1].tcp_read(server, &mut out), Ok(0));
@@ -269,7 +272,7 @@ fn all_has_arrived_when_it_is_acknowledged() {
     let Opened {
         mut pair, client, ..
     } = opened(Pair::new(slow(), 4), V6, plain, plain);
-    let arrived = |pair: &Pair| pair.stacks[0].tcp_has_arrived(client);
+    let arrived = |pair: &Pair| pair.stacks[0].tcp_all_acked(client);
     assert!(arrived(&pair));
     pair.stacks[0].tcp_write(client, b"bytes").unwrap();
     assert!(!arrived(&pair));
@@ -281,5 +284,5 @@ fn all_has_arrived_when_it_is_acknowledged() {
 }
 
 fn arrived_of(client: TcpId) -> impl FnMut(&mut Pair) -> bool {
-    move |pair| pair.stacks[0].tcp_has_arrived(client)
+    move |pair| pair.stacks[0].tcp_all_acked(client)
 }

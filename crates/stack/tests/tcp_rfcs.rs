@@ -343,11 +343,11 @@ fn urgent_bytes_are_known_before_they_are_read() {
     let listener = peer.listen(1);
     let id = peer.open(listener);
     let (seq, ack) = (peer.seq, peer.ack);
-    while peer.stack.tcp_next_changed().is_some() {}
+    while peer.stack.tcp_next_event().is_some() {}
     // The pointer goes before its bytes.
     peer.urgent = 8;
     peer.tell(flags(ACK, Flags::URG), seq, ack, b"hello");
-    assert_eq!(peer.stack.tcp_next_changed(), Some(id));
+    assert_eq!(peer.stack.tcp_next_event(), Some(id));
     assert_eq!(peer.stack.tcp_urgent(id), Some(8));
     assert_eq!(peer.read(id), Ok(b"hello".to_vec()));
     assert_eq!(peer.stack.tcp_urgent(id), Some(3));

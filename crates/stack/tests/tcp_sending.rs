@@ -175,7 +175,7 @@ fn answers_to_other_syns_are_refused() {
         assert_eq!(answer(&mut peer, value), ACK);
         assert_eq!(peer.stack.tcp_state(connection), Some(State::Established));
         let nothing = peer.stack.tcp_read(connection, &mut [0]);
-        assert_eq!(nothing, Err(TcpError::NotNow));
+        assert_eq!(nothing, Err(TcpError::WouldBlock));
     }
 }
 
@@ -226,7 +226,7 @@ fn time_outs_are_outlived_as_often_as_configured() {
     for (retries, later) in [(0, None), (15, None), (40, None), (15, Some(3))] {
         let config = TcpConfig {
             retries,
-            probes: false,
+            tail_loss_probe: false,
             ..TcpConfig::default()
         };
         let mut peer = Peer::with(V4, config);
@@ -236,7 +236,7 @@ fn time_outs_are_outlived_as_often_as_configured() {
         }
         peer.stack.tcp_write(connection, b"hello").unwrap();
         let mut sent = 0;
-        while peer.read(connection) == Err(TcpError::NotNow) {
+        while peer.read(connection) == Err(TcpError::WouldBlock) {
             sent += peer.heard().len();
             peer.now_ns += 100 * MS;
             assert!(peer.now_ns < 3000 * S, "{sent} times");

@@ -51,7 +51,7 @@ fn those_that_wait_longest_go_first_when_too_many_wait() {
             let expected = MAX.min(usize::from(number) + 1);
             assert_eq!(peer.stack.tcp_connections(), expected, "{end:?}");
         }
-        assert_eq!(peer.stack.counters().waits_cut, 2 * MAX as u64);
+        assert_eq!(peer.stack.counters().time_wait_evicted, 2 * MAX as u64);
         // The last is still there: a FIN is answered as its state says.
         peer.tell(flags(FIN, ACK), last.0, last.1, b"");
         let heard = peer.heard();
@@ -69,7 +69,7 @@ fn those_that_wait_longest_go_first_when_too_many_wait() {
         peer.now_ns += 61 * S;
         peer.heard();
         assert_eq!(peer.stack.tcp_connections(), 1);
-        assert_eq!(peer.stack.counters().waits_cut, 2 * MAX as u64);
+        assert_eq!(peer.stack.counters().time_wait_evicted, 2 * MAX as u64);
     }
 }
 
@@ -87,7 +87,7 @@ fn who_has_one_that_waits_reads_its_end() {
     assert_eq!(peer.stack.tcp_state(id), Some(State::TimeWait));
     peer.stack.tcp_limit_time_wait(peer.now_ns, 0);
     assert_eq!(peer.stack.tcp_state(id), Some(State::Closed));
-    assert_eq!(peer.stack.counters().waits_cut, 1);
+    assert_eq!(peer.stack.counters().time_wait_evicted, 1);
     assert_eq!(peer.read(id).unwrap(), b"last words");
     assert_eq!(peer.read(id).unwrap(), b"");
     assert_eq!(peer.stack.tcp_error(id), None);
@@ -185,7 +185,7 @@ fn what_waits_has_its_ends() {
     let local = format!("{}:80", V4[0]).parse().unwrap();
     let remote = format!("{}:4000", V4[1]).parse().unwrap();
     let connect = |peer: &mut Peer| peer.stack.tcp_connect(peer.now_ns, Some(local), remote);
-    assert_eq!(connect(&mut peer), Err(TcpError::InUse(local)));
+    assert_eq!(connect(&mut peer), Err(TcpError::AddrInUse(local)));
     for _ in 0..5 {
         peer.tell(ACK, peer.seq - 1, peer.ack, b"");
     }

@@ -159,7 +159,7 @@ fn what_happens_between_two_segments_counts() {
     let acts: [(&str, Act); 13] = [
         ("nothing", |_, _, _| {}),
         ("told", |stack, to, _| {
-            assert_eq!(stack.tcp_next_changed(), Some(to));
+            assert_eq!(stack.tcp_next_event(), Some(to));
         }),
         ("poll", |stack, _, now_ns| {
             stack.poll(now_ns, &mut Vec::new());

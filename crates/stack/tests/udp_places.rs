@@ -7,7 +7,7 @@ use common::packet;
 use common::world::{OTHER, World, v4_config};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use weir_stack::iface::{Detect, DropReason};
+use weir_stack::iface::{DadMode, DropReason};
 use weir_stack::udp::{BindError, UdpBind, UdpId};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, Protocol, udp};
@@ -63,8 +63,8 @@ fn heard(world: &mut World, sockets: &[UdpId]) -> Vec<(usize, SocketAddr)> {
 }
 
 fn world(count: usize) -> (World, Vec<UdpId>) {
-    let mut world = World::new(&v4_config(Detect::Never));
-    let bind = |_| world.stack.udp_bind_as(at("0.0.0.0:9"), SHARED).unwrap();
+    let mut world = World::new(&v4_config(DadMode::Off));
+    let bind = |_| world.stack.udp_bind_with(at("0.0.0.0:9"), SHARED).unwrap();
     let sockets = (0..count).map(bind).collect();
     (world, sockets)
 }
@@ -104,7 +104,7 @@ fn peers_are_spread_and_each_stays_with_one_socket() {
 fn all_must_share_and_the_same_place() {
     let (mut world, _sockets) = world(1);
     let taken = |world: &mut World, place: &str, how| {
-        let bound = world.stack.udp_bind_as(at(place), how);
+        let bound = world.stack.udp_bind_with(at(place), how);
         matches!(bound, Err(BindError::InUse(_)))
     };
     let alone = UdpBind::default();
@@ -179,7 +179,7 @@ fn a_connected_socket_keeps_its_place_and_refuses_strangers() {
         Err(BindError::InUse(here)),
         "it does not share"
     );
-    let other = world.stack.udp_bind_as(here, SHARED).unwrap();
+    let other = world.stack.udp_bind_with(here, SHARED).unwrap();
     hear(&mut world, peer(2), OURS);
     assert_eq!(
         heard(&mut world, &[sockets[0], other]),
@@ -218,7 +218,7 @@ fn a_connection_that_is_undone_leaves_a_socket_as_it_was() {
     }
     assert_eq!(heard(&mut world, &sockets), [(0, peer(1)), (0, peer(2))]);
     // Another has its peer meanwhile.
-    let other = world.stack.udp_bind_as(at("0.0.0.0:9"), SHARED).unwrap();
+    let other = world.stack.udp_bind_with(at("0.0.0.0:9"), SHARED).unwrap();
     world.stack.udp_connect(other, peer(1)).unwrap();
     let here = SocketAddr::from((OURS, 9));
     assert_eq!(restore(&mut world, first), Err(BindError::InUse(here)));

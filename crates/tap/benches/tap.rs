@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sink};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_link::bpf::Hook;
-use weir_ring::robust_lock::{Holder, Tried, Word, try_lock, unlock};
+use weir_ring::robust_lock::{AtomicWord, LockOwner, TryLock, try_lock, unlock};
 use weir_tap::{Config, LinkId, Pull, Tap};
 
 const FRAMES: u64 = 1_000_000;
 
 struct Cell(AtomicU32);
 
-impl Word for Cell {
+impl AtomicWord for Cell {
     fn load(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
@@ -43,11 +43,11 @@ fn cpu_ns() -> f64 {
 
 fn lock_alone(results: &Recorder) {
     const TIMES: u32 = 20_000_000;
-    let (word, me) = (Cell(AtomicU32::new(0)), Holder::new(1, 1));
+    let (word, me) = (Cell(AtomicU32::new(0)), LockOwner::new(1, 1));
     let (begun, mut taken) = (cpu_ns(), 0_u32);
     for _ in 0..TIMES {
         let tried = try_lock(std::hint::black_box(&word), me, |_| true);
-        taken += u32::from(tried == Tried::Taken);
+        taken += u32::from(tried == TryLock::Acquired);
         unlock(std::hint::black_box(&word));
     }
     let each = (cpu_ns() - begun) / f64::from(TIMES);
@@ -71,7 +71,7 @@ fn forward(tap: &mut Tap, stop: &AtomicBool) -> Cost {
     let links: Vec<LinkId> = tap.links().collect();
     let mut cost = Cost::default();
     tap.ready().unwrap();
-    let (mut begun, calls) = (cpu_ns(), tap.counts().calls_tx);
+    let (mut begun, calls) = (cpu_ns(), tap.counts().syscalls_tx);
     while !stop.load(Ordering::Relaxed) {
         if !tap.pull(Pull::Frame(Duration::from_millis(20))).unwrap() && cost.frames == 0 {
             begun = cpu_ns();
@@ -88,7 +88,7 @@ fn forward(tap: &mut Tap, stop: &AtomicBool) -> Cost {
         cost.batches += u64::from(count > 0);
     }
     cost.cpu_ns = cpu_ns() - begun;
-    cost.calls = tap.counts().calls_tx - calls;
+    cost.calls = tap.counts().syscalls_tx - calls;
     cost
 }
 

@@ -1,7 +1,7 @@
 //! What a tap is to be.
 
 use crate::error::TapError;
-use crate::flow_cache::FastConfig;
+use crate::flow_cache::FlowCacheConfig;
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode};
 use weir_ring::umem::CHUNKS_MAX;
@@ -16,6 +16,10 @@ pub enum Mode {
     Only(CopyMode),
 }
 
+/// The limit for hangs where none is given: how long a frame may wait for a
+/// process that does not take it before the bypass takes over.
+pub const HANG_MAX_DEFAULT: Duration = Duration::from_millis(10);
+
 /// What a tap is to be: sizes, and what happens when its program fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -26,7 +30,7 @@ pub struct Config {
     pub chunk_bytes: u32,
     /// Chunks that are kept ready to be allocated, and never lent to the
     /// kernel to receive.
-    pub kept: u32,
+    pub reserved: u32,
     /// Frames that may wait in each ring, a power of two up to 2^16.
     pub ring: u32,
     /// How frames get to the memory.
@@ -45,7 +49,7 @@ pub struct Config {
     /// frames stay in a receiver's queues, the kernel keeps what it made for
     /// each such call as long, so that there are 256 of these at most, see
     /// `docs/explanation/bypass-and-flow-cache.md`.
-    pub bulk: bool,
+    pub tx_burst: bool,
     /// Complete TCP and UDP checksums that were left to the device: it makes
     /// them what a wire would carry. `None`: where the driver is that of
     /// veths, whose frames have never seen a wire.
@@ -53,15 +57,15 @@ pub struct Config {
     /// A [`Bridge`](crate::Bridge) calls the kernel before it takes each frame
     /// and after it gave it, instead of once for many: to see what that costs
     /// (the paper, §7).
-    pub calls_each: bool,
+    pub syscall_per_frame: bool,
     /// What becomes of frames when the program fails.
     pub bypass: Bypass,
     /// How long a frame may wait for a program that does nothing, before it
     /// counts as hung; `None` for ever. At least 1 ms.
     pub hang_max: Option<Duration>,
-    /// Answers that the kernel may remember, see [`FastPath`](crate::FastPath);
+    /// Answers that the kernel may remember, see [`FlowCache`](crate::FlowCache);
     /// `None`: every frame comes to the application.
-    pub fast: Option<FastConfig>,
+    pub flow_cache: Option<FlowCacheConfig>,
 }
 
 /// Links that the rings are long enough for by default: a bump in a wire has two.
@@ -75,17 +79,17 @@ impl Default for Config {
         let least = Config {
             chunks: 0,
             chunk_bytes: 2048,
-            kept: 64,
+            reserved: 64,
             ring: 0,
             mode: Mode::Auto,
             spin: Duration::from_micros(50),
             busy_poll: None,
-            bulk: false,
+            tx_burst: false,
             complete_checksums: None,
-            calls_each: false,
+            syscall_per_frame: false,
             bypass: Bypass::Kernel,
-            hang_max: Some(Duration::from_millis(10)),
-            fast: None,
+            hang_max: Some(HANG_MAX_DEFAULT),
+            flow_cache: None,
         };
         least.with_rings(Config::ring_for(LINKS), LINKS)
     }
@@ -106,7 +110,9 @@ impl Config {
     /// the others theirs all the same.
     #[must_use]
     pub fn with_rings(self, ring: u32, links: usize) -> Config {
-        let chunks = ring.saturating_mul(parts(links)).saturating_add(self.kept);
+        let chunks = ring
+            .saturating_mul(rings(links))
+            .saturating_add(self.reserved);
         Config {
             ring,
             chunks: chunks.min(CHUNKS_MAX),
@@ -118,13 +124,13 @@ impl Config {
     /// links: a processor that does something else for some milliseconds shall
     /// cost no frame, and the memory of all of them stay within 128 MiB.
     pub fn ring_for(links: usize) -> u32 {
-        let fit = (RINGS_CHUNKS_MAX / parts(links)).max(1);
+        let fit = (RINGS_CHUNKS_MAX / rings(links)).max(1);
         RING_MAX.min(1 << fit.ilog2())
     }
 }
 
 /// How many rings' frames there are chunks for.
-fn parts(links: usize) -> u32 {
+fn rings(links: usize) -> u32 {
     let links = links.clamp(1, weir_link::xdp::LINKS_MAX as usize) as u32;
     2 * links - 1
 }
@@ -143,9 +149,9 @@ pub(crate) fn check(config: &Config) -> Result<(), TapError> {
         let range = "a power of two from 64 to 65536";
         return setting("a ring", config.ring.into(), range);
     }
-    if config.kept >= config.chunks {
+    if config.reserved >= config.chunks {
         let range = "fewer than there are chunks";
-        return setting("a reserve", config.kept.into(), range);
+        return setting("a reserve", config.reserved.into(), range);
     }
     if let Some(limit) = config.hang_max
         && limit < Duration::from_millis(1)
@@ -167,9 +173,9 @@ mod tests {
         for links in 1..=8 {
             let config = Config::default().with_rings(long(links), links);
             assert!(check(&config).is_ok());
-            assert!(config.chunks <= RINGS_CHUNKS_MAX + config.kept);
+            assert!(config.chunks <= RINGS_CHUNKS_MAX + config.reserved);
             // One full rx ring, and a fill ring for each link.
-            assert!(config.chunks >= config.ring * (links as u32) + config.kept);
+            assert!(config.chunks >= config.ring * (links as u32) + config.reserved);
         }
     }
 

@@ -43,7 +43,7 @@
 //! A program may say of a frame "and the same for its like": then the program
 //! in the kernel forwards them by itself, and counts them, until it is told
 //! otherwise, none came for a while, or the program dies or hangs. See
-//! [`FastPath`], and [`Verdict::ForwardAndRemember`] for a bump in the wire.
+//! [`FlowCache`], and [`Verdict::ForwardAndCache`] for a bump in the wire.
 //!
 //! # When the program fails
 //!
@@ -68,13 +68,13 @@ mod tap;
 mod trust;
 mod wake;
 
-pub use bridge::{Alike, Bridge, Context, Stop, Verdict, fdb, switch};
-pub use config::{Config, Mode};
+pub use bridge::{Bridge, BridgeFlowKind, Context, StopToken, Verdict, fdb, switch};
+pub use config::{Config, HANG_MAX_DEFAULT, Mode};
 pub use error::TapError;
 pub use flow_cache::{
-    Carried, FastConfig, FastCounts, FastEntry, FastPath, LEASE, PATIENCE, Remembered,
+    FlowCache, FlowCacheConfig, FlowCacheStats, FlowEntry, InsertOutcome, LEASE, PATIENCE, Traffic,
 };
-pub use io::tx_burst::NoBulk;
+pub use io::tx_burst::NoBurst;
 pub use stats::{Counts, LinkCounts};
 pub use tap::{LinkId, Pull, Tap};
 pub use weir_link::xdp::{
@@ -82,4 +82,4 @@ pub use weir_link::xdp::{
     HostFilterError, Why,
 };
 pub use weir_ring::Frame;
-pub use weir_ring::umem::Census;
+pub use weir_ring::umem::ChunkCounts;

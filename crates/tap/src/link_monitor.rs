@@ -7,42 +7,47 @@ use std::time::{Duration, Instant};
 
 /// How long an answer is good for: whoever looks more often, as each push to a link that is
 /// down does, is not to keep a core busy with asking.
-const GOOD_FOR: Duration = Duration::from_millis(10);
+const ANSWER_TTL: Duration = Duration::from_millis(10);
 
 /// A thread that asks, so that frames need not wait for the answer: the kernel gives it when
 /// nobody on the host makes or removes an interface, which on a busy one may take tenths of a
 /// second. It ends when they are not there.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct LinkMonitor {
     /// `None` once the thread is to end.
-    ask: Option<SyncSender<()>>,
+    requests: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    asked_at: Option<Instant>,
+    requested_at: Option<Instant>,
 }
 
-impl Watch {
+impl LinkMonitor {
     /// Begins the thread; `are_there` is what it asks.
-    pub(crate) fn new(mut are_there: impl FnMut() -> bool + Send + 'static) -> io::Result<Watch> {
+    pub(crate) fn new(
+        mut are_there: impl FnMut() -> bool + Send + 'static,
+    ) -> io::Result<LinkMonitor> {
         // Without room: who is asking is not asked again meanwhile.
         let (ask, asked) = sync_channel(0);
         let thread = Builder::new().name("weir-links".to_owned());
         let thread = thread.spawn(move || while asked.recv().is_ok() && are_there() {})?;
-        Ok(Watch {
-            ask: Some(ask),
+        Ok(LinkMonitor {
+            requests: Some(ask),
             thread: Some(thread),
-            asked_at: None,
+            requested_at: None,
         })
     }
 
     /// What was answered last, `true` before there was any; has it asked anew, if that is
     /// due. Never waits.
     pub(crate) fn are_there(&mut self) -> bool {
-        if self.asked_at.is_some_and(|at| at.elapsed() < GOOD_FOR) {
+        if self
+            .requested_at
+            .is_some_and(|at| at.elapsed() < ANSWER_TTL)
+        {
             return true;
         }
-        match self.ask.as_ref().map(|ask| ask.try_send(())) {
+        match self.requests.as_ref().map(|ask| ask.try_send(())) {
             Some(Ok(())) => {
-                self.asked_at = Some(Instant::now());
+                self.requested_at = Some(Instant::now());
                 true
             }
             Some(Err(TrySendError::Full(()))) => true,
@@ -51,11 +56,11 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for LinkMonitor {
     /// Waits for the thread: what it asks with is held by it, and would keep programs at the
     /// links.
     fn drop(&mut self) {
-        self.ask = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             // If it panicked, it has let go of everything all the same.
             let _ = thread.join();
@@ -72,10 +77,10 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// One that answers what it is sent, and says when it is asked.
-    fn watch() -> (Watch, Receiver<()>, Sender<bool>) {
+    fn watch() -> (LinkMonitor, Receiver<()>, Sender<bool>) {
         let (say, asked) = channel();
         let (answer, answers) = channel();
-        let watch = Watch::new(move || {
+        let watch = LinkMonitor::new(move || {
             say.send(()).unwrap();
             answers.recv().unwrap_or(false)
         });
@@ -123,14 +128,14 @@ mod tests {
         }
         drop(answer);
         // The second time after the first look here, the third so much later.
-        assert!(asked_at[2] - asked_at[0] >= GOOD_FOR, "{asked_at:?}");
+        assert!(asked_at[2] - asked_at[0] >= ANSWER_TTL, "{asked_at:?}");
     }
 
     #[test]
     fn what_it_asks_with_is_gone_when_it_is() {
         let held = Arc::new(());
         let also = Arc::clone(&held);
-        let mut watch = Watch::new(move || Arc::strong_count(&also) > 1).unwrap();
+        let mut watch = LinkMonitor::new(move || Arc::strong_count(&also) > 1).unwrap();
         assert!(watch.are_there());
         assert_eq!(Arc::strong_count(&held), 2);
         drop(watch);
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_is_no_good_news() {
-        let mut watch = Watch::new(|| panic!("on purpose")).unwrap();
+        let mut watch = LinkMonitor::new(|| panic!("on purpose")).unwrap();
         until(|| !watch.are_there());
     }
 }

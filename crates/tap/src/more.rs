@@ -2,9 +2,9 @@
 //! kernel remembers, and calls that only measurements make.
 
 use crate::error::TapError;
-use crate::flow_cache::FastPath;
+use crate::flow_cache::FlowCache;
 use crate::io::queue::TapLink;
-use crate::news::News;
+use crate::news::LinkEvents;
 use crate::tap::{LinkId, Tap};
 use std::os::fd::{AsFd, OwnedFd};
 use weir_link::net::Interface;
@@ -50,24 +50,24 @@ impl Tap {
     /// Begins to hear what happens to the links of now.
     pub(crate) fn listen(&mut self) -> Result<(), TapError> {
         // The thread of before has ended then.
-        self.news = None;
+        self.link_events = None;
         let links = self.links.iter().enumerate();
         let links = links.filter_map(|(number, link)| Some((number, &link.as_ref()?.interface)));
-        let news = News::begin(links).map_err(unheard)?;
-        self.news = Some(news);
-        self.wakes.look_soon();
+        let news = LinkEvents::begin(links).map_err(unheard)?;
+        self.link_events = Some(news);
+        self.wakes.poll_soon();
         Ok(())
     }
 
     /// Looks what there is besides frames.
     #[cold]
-    pub(crate) fn look_around(&mut self, now: u64) -> Result<(), TapError> {
-        let news = self.news.as_ref().map(AsFd::as_fd);
-        if !self.wakes.look(news, now) {
+    pub(crate) fn poll_control(&mut self, now: u64) -> Result<(), TapError> {
+        let news = self.link_events.as_ref().map(AsFd::as_fd);
+        if !self.wakes.poll(news, now) {
             return Ok(());
         }
         let (links, state) = (&mut self.links, &self.state);
-        let taken = self.news.as_mut().map(|news| {
+        let taken = self.link_events.as_mut().map(|news| {
             news.take(|number, facts| {
                 let Some(Some(link)) = links.get_mut(number) else {
                     return;
@@ -86,8 +86,8 @@ impl Tap {
     /// Says which frames are settled: those that were taken, once all has
     /// been sent.
     #[inline]
-    pub(crate) fn settle(&mut self, now: u64) {
-        let Some(fast) = self.fast.as_mut().filter(|fast| fast.has_entries()) else {
+    pub(crate) fn note_drained(&mut self, now: u64) {
+        let Some(fast) = self.flow_cache.as_mut().filter(|fast| fast.has_entries()) else {
             return;
         };
         let is_sent = self.links.iter_mut().flatten().all(TapLink::is_sent);
@@ -95,7 +95,7 @@ impl Tap {
         for (link, number) in self.links.iter_mut().zip(0..).filter(|_| is_sent) {
             let queues = link.iter_mut().flat_map(|link| &mut link.queues);
             for (queue, at) in queues.zip(0..) {
-                is_pressed |= queue.settle(&self.state, (number, at), now);
+                is_pressed |= queue.note_drained(&self.state, (number, at), now);
             }
         }
         fast.set_pressed(is_pressed);
@@ -103,18 +103,18 @@ impl Tap {
 
     /// Answers that the kernel remembers, if [`Config::fast`](crate::Config::fast) says so.
     #[inline]
-    pub fn fast(&mut self) -> Option<&mut FastPath> {
-        self.fast.as_mut()
+    pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
+        self.flow_cache.as_mut()
     }
 
     /// The same, to read.
-    pub fn fast_counts(&self) -> Option<&FastPath> {
-        self.fast.as_ref()
+    pub fn flow_cache_stats(&self) -> Option<&FlowCache> {
+        self.flow_cache.as_ref()
     }
 
     /// See [`Config::calls_each`](crate::Config::calls_each).
-    pub(crate) fn calls_each(&self) -> bool {
-        self.config.calls_each
+    pub(crate) fn syscall_per_frame(&self) -> bool {
+        self.config.syscall_per_frame
     }
 
     /// Has the kernel look for frames of a queue, whether that is of use or

@@ -15,7 +15,7 @@ use weir_link::net::{Event, Interface, Watcher};
 
 /// A link as the kernel told of it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct LinkState {
     /// Bytes of the longest packet, without the link-layer header.
     pub(crate) mtu: u32,
     /// Up, and something at the other end.
@@ -25,29 +25,29 @@ pub(crate) struct Facts {
     changes: u32,
 }
 
-impl Facts {
-    fn new(interface: &Interface) -> Facts {
-        Facts {
+impl LinkState {
+    fn new(interface: &Interface) -> LinkState {
+        LinkState {
             mtu: interface.mtu,
             running: interface.running,
             changes: 0,
         }
     }
 
-    fn hear(self, event: &Event) -> Facts {
+    fn after_event(self, event: &Event) -> LinkState {
         let next = match event {
-            Event::MtuChanged { to, .. } => Facts { mtu: *to, ..self },
-            Event::Running { .. } => Facts {
+            Event::MtuChanged { to, .. } => LinkState { mtu: *to, ..self },
+            Event::Running { .. } => LinkState {
                 running: true,
                 ..self
             },
-            Event::NotRunning { .. } | Event::Down { .. } => Facts {
+            Event::NotRunning { .. } | Event::Down { .. } => LinkState {
                 running: false,
                 ..self
             },
             _ => return self,
         };
-        Facts {
+        LinkState {
             changes: self.changes.wrapping_add(1) & CHANGES,
             ..next
         }
@@ -57,8 +57,8 @@ impl Facts {
         u64::from(self.changes) << 33 | u64::from(self.running) << 32 | u64::from(self.mtu)
     }
 
-    fn unpack(word: u64) -> Facts {
-        Facts {
+    fn unpack(word: u64) -> LinkState {
+        LinkState {
             mtu: word as u32,
             running: word >> 32 & 1 != 0,
             changes: (word >> 33) as u32,
@@ -66,7 +66,7 @@ impl Facts {
     }
 }
 
-/// Bits of [`Facts::changes`].
+/// Bits of [`LinkState::changes`].
 const CHANGES: u32 = u32::MAX >> 1;
 
 /// What is told of a failure without an error number.
@@ -74,17 +74,17 @@ const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
 /// A link of which the thread tells.
 #[derive(Debug)]
-struct Told {
+struct MonitoredLink {
     ifindex: u32,
     /// Its number in the tap.
     number: usize,
-    /// [`Facts`], packed.
-    facts: AtomicU64,
+    /// [`LinkState`], packed.
+    state: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Shared {
-    links: Vec<Told>,
+    links: Vec<MonitoredLink>,
     /// Readable when facts have changed.
     woken: OwnedFd,
     /// The error number after which the thread has ended; 0 while it lives.
@@ -93,33 +93,33 @@ struct Shared {
 
 /// The news of some links, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct LinkEvents {
     shared: Arc<Shared>,
     /// The facts that were taken last, for each of the links.
-    seen: Vec<Facts>,
+    last_seen: Vec<LinkState>,
     /// A byte written there ends the thread. To close it would not while a forked
     /// process has a copy.
     end: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
 
-impl News {
+impl LinkEvents {
     /// Begins with these links of the calling thread's network namespace, given
     /// by their numbers and as they were when they were tapped.
     pub(crate) fn begin<'a>(
         links: impl Iterator<Item = (usize, &'a Interface)>,
-    ) -> io::Result<News> {
+    ) -> io::Result<LinkEvents> {
         let watcher = Watcher::open()?;
-        let seen: Vec<(usize, u32, Facts)> = links
-            .map(|(number, interface)| (number, interface.index, Facts::new(interface)))
+        let seen: Vec<(usize, u32, LinkState)> = links
+            .map(|(number, interface)| (number, interface.index, LinkState::new(interface)))
             .collect();
         let told = seen.iter().map(|&(number, ifindex, before)| {
             let now = watcher.known().find(|one| one.index == ifindex);
-            let facts = now.map_or(before, Facts::new);
-            Told {
+            let facts = now.map_or(before, LinkState::new);
+            MonitoredLink {
                 ifindex,
                 number,
-                facts: AtomicU64::new(facts.pack()),
+                state: AtomicU64::new(facts.pack()),
             }
         });
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -135,9 +135,9 @@ impl News {
             shared: Arc::clone(&shared),
         };
         let named = Builder::new().name("weir-news".to_owned());
-        Ok(News {
+        Ok(LinkEvents {
             shared,
-            seen: seen.into_iter().map(|(.., facts)| facts).collect(),
+            last_seen: seen.into_iter().map(|(.., facts)| facts).collect(),
             end,
             thread: Some(named.spawn(move || thread.run(&ended))?),
         })
@@ -147,12 +147,12 @@ impl News {
     ///
     /// # Errors
     /// When the kernel no longer tells.
-    pub(crate) fn take(&mut self, mut change: impl FnMut(usize, Facts)) -> io::Result<()> {
+    pub(crate) fn take(&mut self, mut change: impl FnMut(usize, LinkState)) -> io::Result<()> {
         let mut count = [0; 8];
         // Nothing to read is an answer, too.
         let _ = rustix::io::read(&self.shared.woken, &mut count);
-        for (link, seen) in self.shared.links.iter().zip(&mut self.seen) {
-            let facts = Facts::unpack(link.facts.load(Ordering::Acquire));
+        for (link, seen) in self.shared.links.iter().zip(&mut self.last_seen) {
+            let facts = LinkState::unpack(link.state.load(Ordering::Acquire));
             if *seen != facts {
                 *seen = facts;
                 change(link.number, facts);
@@ -165,14 +165,14 @@ impl News {
     }
 }
 
-impl AsFd for News {
-    /// Readable when there is something to [take](News::take).
+impl AsFd for LinkEvents {
+    /// Readable when there is something to [take](LinkEvents::take).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.woken.as_fd()
     }
 }
 
-impl Drop for News {
+impl Drop for LinkEvents {
     fn drop(&mut self) {
         // Into an empty pipe.
         let _ = self.end.write(&[0]);
@@ -191,7 +191,7 @@ struct Thread {
 impl Thread {
     fn run(mut self, ended: &PipeReader) {
         loop {
-            match self.hear() {
+            match self.read_events() {
                 Ok(false) => {}
                 Ok(true) => self.wake(),
                 Err(error) => {
@@ -212,14 +212,14 @@ impl Thread {
     }
 
     /// Notes what the kernel has told; whether any link has changed.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn read_events(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
         while let Some(event) = self.watcher.next_event(Some(Duration::ZERO))? {
             let links = self.shared.links.iter();
             for link in links.filter(|link| link.ifindex == event.index()) {
-                let before = link.facts.load(Ordering::Relaxed);
-                let now = Facts::unpack(before).hear(&event).pack();
-                link.facts.store(now, Ordering::Release);
+                let before = link.state.load(Ordering::Relaxed);
+                let now = LinkState::unpack(before).after_event(&event).pack();
+                link.state.store(now, Ordering::Release);
                 is_changed |= now != before;
             }
         }
@@ -236,8 +236,8 @@ impl Thread {
 mod tests {
     use super::*;
 
-    fn facts(mtu: u32, running: bool) -> Facts {
-        Facts {
+    fn facts(mtu: u32, running: bool) -> LinkState {
+        LinkState {
             mtu,
             running,
             changes: 0,
@@ -249,11 +249,11 @@ mod tests {
         for mtu in [68, 1500, 65_536, u32::MAX] {
             for running in [false, true] {
                 for changes in [0, 1, CHANGES] {
-                    let facts = Facts {
+                    let facts = LinkState {
                         changes,
                         ..facts(mtu, running)
                     };
-                    assert_eq!(Facts::unpack(facts.pack()), facts);
+                    assert_eq!(LinkState::unpack(facts.pack()), facts);
                 }
             }
         }
@@ -264,15 +264,15 @@ mod tests {
         let before = facts(1500, true);
         let index = 3;
         let after = before
-            .hear(&Event::Down { index })
-            .hear(&Event::Running { index });
+            .after_event(&Event::Down { index })
+            .after_event(&Event::Running { index });
         assert!(after.running);
         assert_ne!(after, before);
-        assert_eq!(before.hear(&Event::Up { index }), before);
-        let last = Facts {
+        assert_eq!(before.after_event(&Event::Up { index }), before);
+        let last = LinkState {
             changes: CHANGES,
             ..before
         };
-        assert_eq!(last.hear(&Event::Down { index }).changes, 0);
+        assert_eq!(last.after_event(&Event::Down { index }).changes, 0);
     }
 }

@@ -12,7 +12,7 @@ pub struct LinkCounts {
     /// Their bytes.
     pub tx_bytes: u64,
     /// Frames that were to be sent and were dropped: the tx ring was full.
-    pub no_room: u64,
+    pub tx_ring_full: u64,
     /// Frames that were to be sent and were dropped: longer than the link's MTU
     /// allows, or than its sockets can send.
     pub tx_too_long: u64,
@@ -21,7 +21,7 @@ pub struct LinkCounts {
     pub stale: u64,
     /// Frames that were being sent while the bypass began: others may be past
     /// them.
-    pub late: u64,
+    pub overtaken: u64,
     /// Frames that took the bypass.
     pub bypassed: u64,
     /// Frames that the host's own protocols were [left](crate::Tap::across).
@@ -33,7 +33,7 @@ pub struct LinkCounts {
     pub rx_dropped: u64,
     /// Frames received whose checksum had been left to the device, and was
     /// completed.
-    pub completed: u64,
+    pub checksums_completed: u64,
     /// Entries of rings that nobody should have written.
     pub invalid: u64,
 }
@@ -42,18 +42,18 @@ pub struct LinkCounts {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// System calls to send.
-    pub calls_tx: u64,
+    pub syscalls_tx: u64,
     /// Frames that were sent many at once without a socket buffer, each with a
     /// copy of our own more: see [`Config::bulk`](crate::Config::bulk).
-    pub bulk_frames: u64,
+    pub burst_frames: u64,
     /// Such calls that the kernel held up for a millisecond and more, since
     /// somebody on the machine changed XDP programs: after each, sockets send for
     /// a while.
-    pub bulk_held_up: u64,
+    pub burst_stalls: u64,
     /// System calls to receive: none in copy mode.
-    pub calls_rx: u64,
+    pub syscalls_rx: u64,
     /// System calls to sleep until a frame comes.
-    pub calls_wait: u64,
+    pub syscalls_wait: u64,
     /// Times that the program was found hung.
     pub hung: u64,
     /// Times that a program was found dead.

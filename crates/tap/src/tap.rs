@@ -2,12 +2,12 @@
 
 use crate::config::{Config, Mode, check};
 use crate::error::TapError;
-use crate::flow_cache::FastPath;
-use crate::io::adaptive_poll::Spin;
+use crate::flow_cache::FlowCache;
+use crate::io::adaptive_poll::AdaptivePoll;
 use crate::io::queue::{Shared, TapLink};
-use crate::io::tx_burst::{BulkOut, NoBulk};
-use crate::link_monitor::Watch;
-use crate::news::News;
+use crate::io::tx_burst::{BurstSender, NoBurst};
+use crate::link_monitor::LinkMonitor;
+use crate::news::LinkEvents;
 use crate::shared::members::Members;
 use crate::stats::Counts;
 use crate::wake::Wakes;
@@ -17,7 +17,7 @@ use weir_link::net::{Interface, InterfaceError};
 use weir_link::xdp::{
     Bypass, CopyMode, DeathWord, Gate, GateError, HostChange, HostFilter, State, XskError,
 };
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 use weir_ring::{Pool, Umem};
 use weir_wire::LinkType;
 
@@ -65,8 +65,8 @@ pub struct Tap {
     pub(crate) pool: Rc<Pool>,
     pub(crate) config: Config,
     pub(crate) counts: Counts,
-    pub(crate) fast: Option<FastPath>,
-    pub(crate) bulk: Result<BulkOut, NoBulk>,
+    pub(crate) flow_cache: Option<FlowCache>,
+    pub(crate) burst: Result<BurstSender, NoBurst>,
     /// The gate was opened.
     pub(crate) is_ready: bool,
     /// What the gate said when it was opened.
@@ -79,7 +79,7 @@ pub struct Tap {
     pub(crate) busy_at: u64,
     /// Since when there is none, and we wait for one.
     pub(crate) idle_since: Option<u64>,
-    pub(crate) spin: Spin,
+    pub(crate) spin: AdaptivePoll,
     /// When we said last that we are alive; 0 where we have to.
     pub(crate) beaten_at: u64,
     /// What is left behind when the process ends.
@@ -89,9 +89,9 @@ pub struct Tap {
     /// Links that others have still.
     pub(crate) untapped: Vec<TapLink>,
     /// Who asks whether the links of now are there.
-    pub(crate) watch: Option<Watch>,
+    pub(crate) watch: Option<LinkMonitor>,
     /// What happens to the links of now.
-    pub(crate) news: Option<News>,
+    pub(crate) link_events: Option<LinkEvents>,
     /// What else ends a wait for frames.
     pub(crate) wakes: Wakes,
 }
@@ -106,7 +106,7 @@ impl Tap {
         check(&config)?;
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let gate = Gate::new(config.bypass)?;
-        Tap::over(config, umem, gate, false)
+        Tap::from_parts(config, umem, gate, false)
     }
 
     /// As [`map`](Self::map) and [`tap`](Self::tap) of two links, which are
@@ -123,7 +123,7 @@ impl Tap {
                 interface: a.to_owned(),
             });
         }
-        Tap::hold(config, interfaces.into(), |gate| gate.join(0, 1))
+        Tap::open_persistent(config, interfaces.into(), |gate| gate.join(0, 1))
     }
 
     /// As [`map`](Self::map) and [`tap`](Self::tap) of these links, in order,
@@ -140,7 +140,7 @@ impl Tap {
     ) -> Result<Tap, TapError> {
         let interfaces = interfaces.iter().map(|name| ethernet(name));
         let interfaces = interfaces.collect::<Result<_, TapError>>()?;
-        Tap::hold(config, interfaces, |gate| match host {
+        Tap::open_persistent(config, interfaces, |gate| match host {
             Some(host) => {
                 gate.leave_to_host(host);
                 gate.renew()
@@ -150,7 +150,7 @@ impl Tap {
     }
 
     /// Taps links whose programs stay, unless the bypass is the host's.
-    fn hold(
+    fn open_persistent(
         config: Config,
         interfaces: Vec<Interface>,
         prepare: impl FnOnce(&mut Gate) -> Result<(), GateError>,
@@ -167,7 +167,7 @@ impl Tap {
             }
             return Err(error.into());
         }
-        let mut tap = Tap::over(config, umem, gate, outlives)?;
+        let mut tap = Tap::from_parts(config, umem, gate, outlives)?;
         let bound = interfaces.into_iter().try_for_each(|interface| {
             let number = tap.links.len();
             tap.links.push(None);
@@ -205,15 +205,17 @@ impl Tap {
         missing.filter(|_| !found).map_or(Ok(found), Err)
     }
 
-    fn over(config: Config, umem: Umem, gate: Gate, outlives: bool) -> Result<Tap, TapError> {
-        let pool = Pool::new(umem, ME, config.kept);
+    fn from_parts(config: Config, umem: Umem, gate: Gate, outlives: bool) -> Result<Tap, TapError> {
+        let pool = Pool::new(umem, ME, config.reserved);
         let mut tap = Tap::of(config, gate, pool, outlives);
-        if config.bulk {
-            tap.bulk = BulkOut::new();
+        if config.tx_burst {
+            tap.burst = BurstSender::new();
         }
-        let fast = config.fast.map(|fast| FastPath::new(fast, &tap.state));
+        let fast = config
+            .flow_cache
+            .map(|fast| FlowCache::new(fast, &tap.state));
         match fast.transpose() {
-            Ok(fast) => tap.fast = fast,
+            Ok(fast) => tap.flow_cache = fast,
             Err(error) => {
                 let _ = tap.unmap();
                 return Err(error);
@@ -232,21 +234,21 @@ impl Tap {
             gate,
             config,
             counts: Counts::default(),
-            fast: None,
-            bulk: Err(NoBulk::NotAsked),
+            flow_cache: None,
+            burst: Err(NoBurst::NotAsked),
             is_ready: false,
             epoch: 0,
             check_until: 0,
             now_ns: 0,
             busy_at: 0,
             idle_since: None,
-            spin: Spin::new(config.spin),
+            spin: AdaptivePoll::new(config.spin),
             beaten_at: 0,
             outlives,
             members: None,
             untapped: Vec::new(),
             watch: None,
-            news: None,
+            link_events: None,
             wakes: Wakes::default(),
         }
     }
@@ -258,7 +260,7 @@ impl Tap {
     ///
     /// # Errors
     /// When a link cannot be left as it was.
-    pub fn unmap(mut self) -> Result<Census, TapError> {
+    pub fn unmap(mut self) -> Result<ChunkCounts, TapError> {
         if self.is_shared() {
             let (census, is_last) = self.leave()?;
             if !is_last {
@@ -269,7 +271,7 @@ impl Tap {
         self.death = None;
         let links = self.links.iter_mut().filter_map(Option::take);
         links.chain(self.untapped.drain(..)).for_each(TapLink::end);
-        let census = self.pool.census();
+        let census = self.pool.chunk_counts();
         // What never began leaves nothing but what was there before it.
         let stays = self.outlives && (self.is_ready || self.gate.is_adopted());
         if !stays {
@@ -292,7 +294,7 @@ impl Tap {
     pub fn host_changes(&self) -> Result<Vec<HostChange>, TapError> {
         let links = self.links.iter().enumerate();
         let links = links.filter_map(|(number, link)| Some((number, link.as_ref()?)));
-        let fast = self.fast.as_ref().map(FastPath::kernel);
+        let fast = self.flow_cache.as_ref().map(FlowCache::kernel);
         let changes = links.map(|(number, link)| {
             let fast = fast.map(|fast| (fast, link.completes));
             Ok(self.gate.host_change(number, fast)?)
@@ -331,7 +333,7 @@ impl Tap {
             return Err(error);
         }
         // Of links that are tapped before the first pull, that is when news begin.
-        if self.news.is_some() {
+        if self.link_events.is_some() {
             self.listen()?;
         }
         Ok(LinkId(number))
@@ -343,7 +345,7 @@ impl Tap {
         let first = all.clone().next();
         let shared = Shared {
             pool: &self.pool,
-            other: first.and_then(|link| Some(&link.queues.first()?.socket)),
+            shared_with: first.and_then(|link| Some(&link.queues.first()?.socket)),
             mode: first.map(|link| link.mode),
         };
         let until = Instant::now() + CLOSING;
@@ -365,16 +367,16 @@ impl Tap {
             }
             bound => bound?,
         };
-        if let Some(fast) = &mut self.fast {
+        if let Some(fast) = &mut self.flow_cache {
             fast.add_link(number, link.interface.index);
             self.gate.use_fast(number, fast.kernel(), link.completes)?;
             // No socket is there yet that could be handed anything.
             for (queue, at) in link.queues.iter_mut().zip(0..) {
-                queue.settle_all(&self.state, number as u32, at);
+                queue.note_all_drained(&self.state, number as u32, at);
             }
         }
-        if let Ok(bulk) = &self.bulk {
-            link.bulk = bulk.add(&link, number);
+        if let Ok(bulk) = &self.burst {
+            link.burst = bulk.add(&link, number);
         }
         link.put_sockets(&self.gate, number)?;
         self.state.set_longest(number as u32, link.longest);
@@ -386,7 +388,7 @@ impl Tap {
     /// are bound first would have them all, where queues are many.
     fn share_out(&mut self) -> Result<(), TapError> {
         let queues = || self.links.iter().flatten().flat_map(|link| &link.queues);
-        let each = (self.config.chunks - self.config.kept) / queues().count().max(1) as u32;
+        let each = (self.config.chunks - self.config.reserved) / queues().count().max(1) as u32;
         for link in self.links.iter_mut().flatten() {
             for queue in &mut link.queues {
                 queue.ring.set_share(each.max(1));
@@ -441,9 +443,9 @@ impl Tap {
                 self.counts.untapped += kept.count() as u64;
             }
             self.untapped.extend(untapped);
-            return self.let_go(link.0 as u16, bit);
+            return self.release_link(link.0 as u16, bit);
         }
-        if let Some(fast) = &mut self.fast {
+        if let Some(fast) = &mut self.flow_cache {
             fast.remove_link(link.0);
         }
         self.gate.remove(link.0)?;

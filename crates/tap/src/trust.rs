@@ -2,7 +2,7 @@
 //!
 //! Members of a tap are processes of one user, or root's: both ends of the
 //! socket by which a process joins look at who the other is
-//! ([`pass`](crate::shared::fd_passing)). Each maps the memory of all frames and every ring,
+//! ([`fd_passing`](crate::shared::fd_passing)). Each maps the memory of all frames and every ring,
 //! to read and write. Members trust each other with the bytes of frames: a
 //! member that writes to a chunk that it does not own changes a frame while
 //! another works on it. Whatever a member writes, no process has one chunk

@@ -1,14 +1,14 @@
 //! What ends a wait for frames early: descriptors that become readable.
 //!
 //! A tap that sleeps polls them beside its sockets. One that has frames looks
-//! at them once in [`LOOK_NS`], by one system call without waiting.
+//! at them once in [`POLL_INTERVAL_NS`], by one system call without waiting.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How often, in nanoseconds, a busy tap looks at them: a call of about 0.5 µs
 /// each time.
-const LOOK_NS: u64 = 1_000_000;
+const POLL_INTERVAL_NS: u64 = 1_000_000;
 
 /// The descriptors, and what the last look has found.
 #[derive(Debug, Default)]
@@ -23,11 +23,11 @@ impl Wakes {
     /// Adds one.
     pub(crate) fn add(&mut self, fd: OwnedFd) {
         self.fds.push(fd);
-        self.look_soon();
+        self.poll_soon();
     }
 
     /// Has the next look not wait until it is due.
-    pub(crate) fn look_soon(&mut self) {
+    pub(crate) fn poll_soon(&mut self) {
         self.due_ns = 0;
     }
 
@@ -45,8 +45,8 @@ impl Wakes {
     /// Looks which are readable, without waiting; tells whether `own` is, which is
     /// not among them.
     #[cold]
-    pub(crate) fn look(&mut self, own: Option<BorrowedFd<'_>>, now: u64) -> bool {
-        self.due_ns = now + LOOK_NS;
+    pub(crate) fn poll(&mut self, own: Option<BorrowedFd<'_>>, now: u64) -> bool {
+        self.due_ns = now + POLL_INTERVAL_NS;
         let fds = own.into_iter().chain(self.fds());
         let mut fds: Vec<PollFd<'_>> = fds
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))

@@ -79,7 +79,7 @@ fn dst_port(n: u64) -> u16 {
 fn measure_frames(folder: &Path, frames: u64, runs: usize, results: &Recorder) {
     let alike = (0..PORTS).map(|port| format!("udp dst port {}", 5000 + port));
     let alike = write_ports(folder, "alike", alike);
-    let mixed = write_ports(folder, "mixed", rules::shapes(11, PORTS.into()));
+    let mixed = write_ports(folder, "mixed", rules::mixed_forms(11, PORTS.into()));
     println!("seed {SEED:#x}, {PORTS} ports, one core");
     let record = |what: &str, rate: f64, bar| {
         let name = format!("demux_file: {PORTS} ports, {what}");

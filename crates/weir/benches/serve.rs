@@ -132,7 +132,7 @@ impl World {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut command = std::process::Command::from(command);
-        affinity::place(&mut command, self.cores.server);
+        affinity::pin_command(&mut command, self.cores.server);
         let process = host.spawn(command).expect("the server starts");
         let began = Instant::now();
         while self.client.run(|| TcpStream::connect(at(ip))).is_err() {
@@ -172,7 +172,7 @@ impl World {
         wrk.args(["-t1", "--latency", "--timeout", "20s", &connections, &time]);
         wrk.arg(format!("http://{ip}/file"));
         let mut wrk = std::process::Command::from(wrk);
-        affinity::place(&mut wrk, self.cores.client);
+        affinity::pin_command(&mut wrk, self.cores.client);
         let before = (busy_s(self.cores.server), ran_s(server.id()));
         let output = self.client.output(wrk).expect("wrk runs");
         let busy_s = busy_s(self.cores.server) - before.0;

@@ -58,7 +58,7 @@ fn demo() -> Vec<Row> {
 
 /// `count` expressions of 40 kinds.
 fn diverse(count: usize) -> Vec<Row> {
-    let texts = rules::shapes(11, count);
+    let texts = rules::mixed_forms(11, count);
     texts.iter().map(|text| row(text, 10, false)).collect()
 }
 

@@ -1,24 +1,24 @@
 //! Configuration files: what is wrong in one is one line, the same for every
 //! command, `FILE:LINE:COLUMN: why`, as compilers say it.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::Path;
 
 /// A place in a text: line and column, in characters, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct TextPosition {
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
 
-impl Place {
+impl TextPosition {
     /// That of a byte of the text; the end for one behind it.
-    pub(crate) fn of(text: &str, byte: usize) -> Place {
+    pub(crate) fn of(text: &str, byte: usize) -> TextPosition {
         let before = &text[..text.floor_char_boundary(byte)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        Place {
+        TextPosition {
             line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
         }
@@ -28,7 +28,7 @@ impl Place {
 /// What is wrong in a file; without a place, in all of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<TextPosition>,
     pub(crate) why: String,
 }
 
@@ -36,7 +36,7 @@ impl Wrong {
     /// At a byte of the text.
     pub(crate) fn at(text: &str, byte: usize, why: impl fmt::Display) -> Wrong {
         Wrong {
-            place: Some(Place::of(text, byte)),
+            place: Some(TextPosition::of(text, byte)),
             why: plain(&why.to_string()),
         }
     }
@@ -50,15 +50,15 @@ impl Wrong {
     }
 
     /// As the refusal of the file.
-    pub(crate) fn refused(&self, path: &Path) -> Failure {
-        Failure::refused(self.of(name(path)))
+    pub(crate) fn refused(&self, path: &Path) -> CliError {
+        CliError::refused(self.of(name(path)))
     }
 
     /// The line that a person reads.
     pub(crate) fn of(&self, file: impl fmt::Display) -> String {
         let why = &self.why;
         match self.place {
-            Some(Place { line, column }) => format!("{file}:{line}:{column}: {why}"),
+            Some(TextPosition { line, column }) => format!("{file}:{line}:{column}: {why}"),
             None => format!("{file}: {why}"),
         }
     }
@@ -134,7 +134,7 @@ mod tests {
             let wrong = parse::<Table>(text).unwrap_err();
             assert_eq!(
                 wrong.place,
-                Some(Place { line, column }),
+                Some(TextPosition { line, column }),
                 "{text}: {wrong:?}"
             );
             assert!(
@@ -152,8 +152,14 @@ mod tests {
 
     #[test]
     fn a_place_behind_the_text_is_its_end() {
-        assert_eq!(Place::of("a\nbc", 99), Place { line: 2, column: 3 });
+        assert_eq!(
+            TextPosition::of("a\nbc", 99),
+            TextPosition { line: 2, column: 3 }
+        );
         // Inside of a character: its begin.
-        assert_eq!(Place::of("é", 1), Place { line: 1, column: 1 });
+        assert_eq!(
+            TextPosition::of("é", 1),
+            TextPosition { line: 1, column: 1 }
+        );
     }
 }

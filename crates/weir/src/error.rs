@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 /// Why a command ends without full success.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CliError {
     /// The input is damaged, or something on the machine failed: status 1.
     Run(anyhow::Error),
     /// The request is refused: a filter that does not compile, a port given
@@ -15,52 +15,52 @@ pub(crate) enum Failure {
     Refused(anyhow::Error),
     /// A signal asked us to end, after reporting: status 128 and its number.
     Stopped(u8),
-    /// As [`Failure::Stopped`], where something else went wrong, too.
+    /// As [`CliError::Stopped`], where something else went wrong, too.
     StoppedAmid(u8, anyhow::Error),
     /// Whoever read our output has closed it: quietly, status 0.
     OutputClosed,
 }
 
-impl Display for Failure {
+impl Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Run(error) | Failure::Refused(error) => write!(f, "{error:#}"),
-            Failure::StoppedAmid(signal, error) => {
+            CliError::Run(error) | CliError::Refused(error) => write!(f, "{error:#}"),
+            CliError::StoppedAmid(signal, error) => {
                 write!(f, "{error:#}{NEXT}{}", stopped(*signal))
             }
-            Failure::Stopped(signal) => f.write_str(&stopped(*signal)),
-            Failure::OutputClosed => f.write_str("the output was closed"),
+            CliError::Stopped(signal) => f.write_str(&stopped(*signal)),
+            CliError::OutputClosed => f.write_str("the output was closed"),
         }
     }
 }
 
-impl Failure {
+impl CliError {
     /// A refusal with this message.
-    pub(crate) fn refused(message: impl Display) -> Failure {
-        Failure::Refused(anyhow::anyhow!("{message}"))
+    pub(crate) fn refused(message: impl Display) -> CliError {
+        CliError::Refused(anyhow::anyhow!("{message}"))
     }
 
     /// A failure at run time with this message.
-    pub(crate) fn run(message: impl Display) -> Failure {
-        Failure::Run(anyhow::anyhow!("{message}"))
+    pub(crate) fn run(message: impl Display) -> CliError {
+        CliError::Run(anyhow::anyhow!("{message}"))
     }
 
     /// A failure to write to standard output.
-    pub(crate) fn output(error: io::Error) -> Failure {
+    pub(crate) fn output(error: io::Error) -> CliError {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            Failure::OutputClosed
+            CliError::OutputClosed
         } else {
-            Failure::run(format!("cannot write to standard output: {error}"))
+            CliError::run(format!("cannot write to standard output: {error}"))
         }
     }
 
     /// Says it on standard error and gives the exit status.
     pub(crate) fn report(self) -> ExitCode {
         let status = match self {
-            Failure::OutputClosed => return ExitCode::SUCCESS,
-            Failure::Stopped(signal) | Failure::StoppedAmid(signal, _) => 128 + signal,
-            Failure::Run(_) => 1,
-            Failure::Refused(_) => 2,
+            CliError::OutputClosed => return ExitCode::SUCCESS,
+            CliError::Stopped(signal) | CliError::StoppedAmid(signal, _) => 128 + signal,
+            CliError::Run(_) => 1,
+            CliError::Refused(_) => 2,
         };
         say(&format!("weir: {}", harmless(&self.to_string())));
         ExitCode::from(status)
@@ -83,14 +83,14 @@ const NEXT: &str = "\nweir: ";
 
 /// Why what is reported is not the whole of the input.
 #[derive(Default)]
-pub(crate) struct Gaps {
+pub(crate) struct Incomplete {
     /// What went wrong: a message each.
     pub(crate) troubles: Vec<String>,
     /// The signal that ended the work.
     pub(crate) signal: Option<u8>,
 }
 
-impl Gaps {
+impl Incomplete {
     /// The field `error` of a report in JSON; `None` if nothing is missing.
     pub(crate) fn error(&self) -> Option<String> {
         let troubles = self.troubles.iter().cloned();
@@ -100,13 +100,13 @@ impl Gaps {
 
     /// How the command ends. A signal gives the exit status, whatever else
     /// went wrong: who sent it asks whether it was heeded.
-    pub(crate) fn outcome(self) -> Result<(), Failure> {
+    pub(crate) fn outcome(self) -> Result<(), CliError> {
         let said = anyhow::anyhow!(self.troubles.join(NEXT));
         match (self.signal, self.troubles.as_slice()) {
             (None, []) => Ok(()),
-            (None, _) => Err(Failure::Run(said)),
-            (Some(signal), []) => Err(Failure::Stopped(signal)),
-            (Some(signal), _) => Err(Failure::StoppedAmid(signal, said)),
+            (None, _) => Err(CliError::Run(said)),
+            (Some(signal), []) => Err(CliError::Stopped(signal)),
+            (Some(signal), _) => Err(CliError::StoppedAmid(signal, said)),
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_signal_gives_the_status_and_troubles_are_told() {
-        let gaps = |troubles: &[&str], signal| Gaps {
+        let gaps = |troubles: &[&str], signal| Incomplete {
             troubles: troubles.iter().map(|why| (*why).to_owned()).collect(),
             signal,
         };
@@ -159,14 +159,14 @@ mod tests {
             "a is full\nb is full\nstopped by SIGTERM"
         );
         let failure = both().outcome().unwrap_err();
-        assert!(matches!(failure, Failure::StoppedAmid(15, _)));
+        assert!(matches!(failure, CliError::StoppedAmid(15, _)));
         assert_eq!(
             failure.to_string(),
             "a is full\nweir: b is full\nweir: stopped by SIGTERM"
         );
         assert_eq!(failure.report(), ExitCode::from(143));
         let failure = gaps(&["a is full"], None).outcome().unwrap_err();
-        assert!(matches!(failure, Failure::Run(_)));
+        assert!(matches!(failure, CliError::Run(_)));
         assert_eq!(gaps(&[], Some(2)).error().unwrap(), "stopped by SIGINT");
     }
 

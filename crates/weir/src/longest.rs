@@ -5,14 +5,14 @@ use weir_tap::{LinkId, Tap};
 
 /// What was said of each link.
 #[derive(Debug, Default)]
-pub(crate) struct Longest {
+pub(crate) struct MtuWarnings {
     said: Vec<(LinkId, u32)>,
 }
 
-impl Longest {
+impl MtuWarnings {
     /// Says, once for each MTU of a link, if the tap cannot send packets of that
     /// length.
-    pub(crate) fn tell(&mut self, tap: &Tap) {
+    pub(crate) fn warn(&mut self, tap: &Tap) {
         for link in tap.links() {
             let (Some(interface), Some(most)) = (tap.interface(link), tap.mtu(link)) else {
                 continue;

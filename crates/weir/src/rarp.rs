@@ -2,9 +2,9 @@
 //! ports: the example of how short a protocol in user space is.
 //! `docs/tutorials/protocol.md` goes through it.
 
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::input::live_port;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -16,7 +16,7 @@ use weir_wire::arp::{Operation, Packet, Repr};
 use weir_wire::ethernet::{self, Address};
 
 /// How often it is looked whether to end.
-const LOOK: Duration = Duration::from_millis(100);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Answers requests for the stations of `table` until a signal comes, and
 /// tells `answered` of each.
@@ -24,9 +24,9 @@ pub(crate) fn serve(
     interface: &str,
     socket: Option<&Path>,
     table: &BTreeMap<Address, Ipv4Addr>,
-    stop: &Stop,
-    mut answered: impl FnMut(Address, Ipv4Addr) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    stop: &ShutdownSignal,
+    mut answered: impl FnMut(Address, Ipv4Addr) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     let (mut port, own) = open(interface, socket, "rarp[6:2] = 3")?;
     let addresses = port.status().map_err(live_port::failure)?.addresses;
     let own_ip = addresses.iter().find_map(|(address, _)| match address {
@@ -38,7 +38,7 @@ pub(crate) fn serve(
         table.len()
     ));
     say("ready");
-    while !stop.asked() {
+    while !stop.is_requested() {
         for request in receive(&mut port)? {
             // Who does not know the station is silent.
             let Some(ip) = table.get(&request.target) else {
@@ -57,10 +57,10 @@ pub(crate) fn serve(
         for event in port.events().unwrap_or_default() {
             match event {
                 Event::Gone => {
-                    return Err(Failure::run(format!("interface {interface} is gone")));
+                    return Err(CliError::run(format!("interface {interface} is gone")));
                 }
                 Event::Revoked { reason } => {
-                    return Err(Failure::run(format!("the policy has changed: {reason}")));
+                    return Err(CliError::run(format!("the policy has changed: {reason}")));
                 }
                 _ => {}
             }
@@ -71,11 +71,11 @@ pub(crate) fn serve(
 
 /// Asks for this station's own address: writes, reads with a time-out, and
 /// tries again if need be, as the 1987 paper (§3) has it.
-pub(crate) fn ask(
+pub(crate) fn request_address(
     interface: &str,
     socket: Option<&Path>,
-    stop: &Stop,
-) -> Result<Ipv4Addr, Failure> {
+    stop: &ShutdownSignal,
+) -> Result<Ipv4Addr, CliError> {
     let (mut port, own) = open(interface, socket, "rarp[6:2] = 4")?;
     let request = Repr {
         operation: Operation::REVERSE_REQUEST,
@@ -88,8 +88,8 @@ pub(crate) fn ask(
         send(&mut port, Address::BROADCAST, &request)?;
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
-            if stop.asked() {
-                return Err(Failure::Stopped(stop.signal()));
+            if stop.is_requested() {
+                return Err(CliError::Stopped(stop.signal()));
             }
             let replies = receive(&mut port)?;
             if let Some(reply) = replies.iter().find(|reply| reply.target == own) {
@@ -97,31 +97,31 @@ pub(crate) fn ask(
             }
         }
         if port.counters().is_ok_and(|counters| counters.refused > 0) {
-            return Err(Failure::refused(format!(
+            return Err(CliError::refused(format!(
                 "the policy lets no RARP be sent on {interface}: \
                  the grant needs send = {{ ethertypes = [0x8035] }}"
             )));
         }
     }
     let message = format!("no RARP server on {interface} knows {own}");
-    Err(Failure::run(message))
+    Err(CliError::run(message))
 }
 
 /// A port for one kind of message, and the station's own address.
-fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, Address), Failure> {
+fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, Address), CliError> {
     let port = live_port::port(interface, filter, socket)?.send(true);
     let mut port = port.open().map_err(live_port::failure)?;
     let own = port.status().map_err(live_port::failure)?.address;
     let own = own.parse().map_err(|_| {
         let message = format!("{interface} is no Ethernet: RARP needs one");
-        Failure::run(message)
+        CliError::run(message)
     })?;
     Ok((port, own))
 }
 
 /// The messages of the next moment.
-fn receive(port: &mut Port) -> Result<Vec<Repr>, Failure> {
-    let frames = port.recv_batch(Timeout::after(LOOK));
+fn receive(port: &mut Port) -> Result<Vec<Repr>, CliError> {
+    let frames = port.recv_batch(Timeout::after(STOP_POLL_INTERVAL));
     let frames = frames.map_err(live_port::failure)?;
     let messages = frames.filter_map(|frame| {
         let frame = ethernet::Frame::new(frame.bytes()).ok()?;
@@ -130,7 +130,7 @@ fn receive(port: &mut Port) -> Result<Vec<Repr>, Failure> {
     Ok(messages.collect())
 }
 
-fn send(port: &mut Port, dst: Address, message: &Repr) -> Result<(), Failure> {
+fn send(port: &mut Port, dst: Address, message: &Repr) -> Result<(), CliError> {
     // The shortest frame of an Ethernet, without its check sequence.
     let mut frame = [0; 60];
     let header = ethernet::Repr {

@@ -11,7 +11,7 @@
 //!
 //! SIGXFSZ is not among them: see [`report_file_size_limit`].
 
-use crate::error::{Failure, limited};
+use crate::error::{CliError, limited};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -26,41 +26,45 @@ use std::thread;
 use std::time::Duration;
 
 /// Signals within this time are one.
-const ONE: Duration = Duration::from_secs(1);
+const SIGNAL_WINDOW: Duration = Duration::from_secs(1);
 
 /// Whether somebody asked this process to end.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop {
-    asked: Arc<AtomicBool>,
+pub(crate) struct ShutdownSignal {
+    requested: Arc<AtomicBool>,
     /// The number of the last signal.
     signal: Arc<AtomicUsize>,
     /// Becomes readable with the first signal.
     wake: Arc<UnixStream>,
 }
 
-impl Stop {
+impl ShutdownSignal {
     /// Begins to watch for SIGINT and SIGTERM, by a command to which SIGHUP means
     /// something else.
-    pub(crate) fn watch() -> Result<Stop, Failure> {
-        Stop::watch_for(&[SIGINT, SIGTERM])
+    pub(crate) fn watch() -> Result<ShutdownSignal, CliError> {
+        ShutdownSignal::watch_for(&[SIGINT, SIGTERM])
     }
 
     /// Begins to watch for SIGINT, SIGTERM, and SIGHUP unless it is ignored.
-    pub(crate) fn watch_hangup_too() -> Result<Stop, Failure> {
+    pub(crate) fn watch_hangup_too() -> Result<ShutdownSignal, CliError> {
         match is_ignored(SIGHUP) {
-            true => Stop::watch_for(&[SIGINT, SIGTERM]),
-            false => Stop::watch_for(&[SIGINT, SIGTERM, SIGHUP]),
+            true => ShutdownSignal::watch_for(&[SIGINT, SIGTERM]),
+            false => ShutdownSignal::watch_for(&[SIGINT, SIGTERM, SIGHUP]),
         }
     }
 
-    fn watch_for(signals: &[c_int]) -> Result<Stop, Failure> {
+    fn watch_for(signals: &[c_int]) -> Result<ShutdownSignal, CliError> {
         let cannot = |error| format!("cannot watch for signals: {}", limited(&error));
-        let stop = Stop::of(signals, ONE, || {});
-        stop.map_err(|error| Failure::run(cannot(error)))
+        let stop = ShutdownSignal::of(signals, SIGNAL_WINDOW, || {});
+        stop.map_err(|error| CliError::run(cannot(error)))
     }
 
     /// Signals within `one` are one; `between` runs after each step of it.
-    fn of(signals: &[c_int], one: Duration, mut between: impl FnMut()) -> io::Result<Stop> {
+    fn of(
+        signals: &[c_int],
+        one: Duration,
+        mut between: impl FnMut(),
+    ) -> io::Result<ShutdownSignal> {
         let asked = Arc::new(AtomicBool::new(false));
         let signal_seen = Arc::new(AtomicUsize::new(0));
         let ends = Arc::new(AtomicBool::new(false));
@@ -89,16 +93,16 @@ impl Stop {
             ends.store(true, Ordering::Relaxed);
         };
         thread::Builder::new().name("stop".into()).spawn(later)?;
-        Ok(Stop {
-            asked,
+        Ok(ShutdownSignal {
+            requested: asked,
             signal: signal_seen,
             wake: Arc::new(wake),
         })
     }
 
     /// Whether a signal came.
-    pub(crate) fn asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Relaxed)
     }
 
     /// The signal that came; 0 for none.
@@ -112,9 +116,9 @@ impl Stop {
     }
 
     /// What becomes readable with the first signal, to be kept.
-    pub(crate) fn wakes(&self) -> Result<OwnedFd, Failure> {
+    pub(crate) fn wakes(&self) -> Result<OwnedFd, CliError> {
         let fd = self.fd().try_clone_to_owned();
-        fd.map_err(|error| Failure::run(format!("cannot watch for signals: {}", limited(&error))))
+        fd.map_err(|error| CliError::run(format!("cannot watch for signals: {}", limited(&error))))
     }
 
     /// Waits for so long, or until a signal comes.
@@ -124,7 +128,7 @@ impl Stop {
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
-    /// As [`wait`](Stop::wait), but ends also when nobody reads `output` any
+    /// As [`wait`](StopToken::wait), but ends also when nobody reads `output` any
     /// more: `true`.
     pub(crate) fn wait_unless_closed(&self, time: Duration, output: &impl AsFd) -> bool {
         let time = Timespec::try_from(time).unwrap_or_default();
@@ -210,14 +214,14 @@ mod tests {
         let signals = [SIGUSR1, SIGUSR2, SIGURG, SIGWINCH];
         for (when, signal) in signals.into_iter().enumerate() {
             let mut step = 0;
-            let stop = Stop::of(&[signal], ONE, || {
+            let stop = ShutdownSignal::of(&[signal], SIGNAL_WINDOW, || {
                 if step == when {
                     signal_hook::low_level::raise(signal).unwrap();
                 }
                 step += 1;
             });
             let stop = stop.unwrap();
-            assert_eq!((step, stop.asked()), (4, true), "after step {when}");
+            assert_eq!((step, stop.is_requested()), (4, true), "after step {when}");
             assert_eq!(stop.signal(), signal as u8);
             let mut fds = [PollFd::new(&stop.wake, PollFlags::IN)];
             let woken = poll(&mut fds, Some(&Timespec::default())).unwrap();
@@ -239,11 +243,11 @@ mod tests {
     #[test]
     fn signals_that_come_at_once_are_one() {
         const LONG: Duration = Duration::from_secs(3600);
-        let stop = Stop::of(&[SIGALRM, SIGIO], LONG, || {}).unwrap();
+        let stop = ShutdownSignal::of(&[SIGALRM, SIGIO], LONG, || {}).unwrap();
         for signal in [SIGALRM, SIGALRM, SIGIO] {
             signal_hook::low_level::raise(signal).unwrap();
         }
-        assert!(stop.asked());
+        assert!(stop.is_requested());
         assert_eq!(stop.signal(), SIGIO as u8);
     }
 }

@@ -1,7 +1,7 @@
 //! Signs of life for those who want them: a service manager (`sd_notify(3)`)
 //! and a hardware watchdog (`/dev/watchdog`).
 
-use crate::error::Failure;
+use crate::error::CliError;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -14,48 +14,51 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// Who wants to hear.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct Watchdog {
     manager: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<File>,
     every: Duration,
-    given: Option<Instant>,
+    last_given: Option<Instant>,
     is_ending: bool,
 }
 
-impl Life {
+impl Watchdog {
     /// The service manager that the environment names, and a watchdog.
-    pub(crate) fn new(watchdog: Option<&Path>) -> Result<Life, Failure> {
+    pub(crate) fn new(watchdog: Option<&Path>) -> Result<Watchdog, CliError> {
         let watchdog = watchdog.map(|path| {
             let opened = OpenOptions::new().write(true).open(path);
             opened.map_err(|error| {
-                Failure::run(format!(
+                CliError::run(format!(
                     "cannot open the watchdog {}: {error}",
                     path.display()
                 ))
             })
         });
         let every = watchdog_time().map_or(EVERY, |time| time / 3);
-        Ok(Life {
+        Ok(Watchdog {
             manager: manager(),
             watchdog: watchdog.transpose()?,
             every: every.min(EVERY),
-            given: None,
+            last_given: None,
             is_ending: false,
         })
     }
 
     /// Says that frames flow.
     pub(crate) fn ready(&self) {
-        self.tell("READY=1\nSTATUS=frames flow\n");
+        self.notify("READY=1\nSTATUS=frames flow\n");
     }
 
     /// Gives a sign of life, when it is time.
     pub(crate) fn beat(&mut self) {
-        if self.given.is_some_and(|given| given.elapsed() < self.every) {
+        if self
+            .last_given
+            .is_some_and(|given| given.elapsed() < self.every)
+        {
             return;
         }
-        self.given = Some(Instant::now());
-        self.tell("WATCHDOG=1\n");
+        self.last_given = Some(Instant::now());
+        self.notify("WATCHDOG=1\n");
         if let Some(watchdog) = &mut self.watchdog {
             let _ = watchdog.write_all(b"\0");
         }
@@ -64,7 +67,7 @@ impl Life {
     /// Tells the manager that it has begun to end, once.
     pub(crate) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.is_ending, true) {
-            self.tell("STOPPING=1\n");
+            self.notify("STOPPING=1\n");
         }
     }
 
@@ -77,7 +80,7 @@ impl Life {
         }
     }
 
-    fn tell(&self, what: &str) {
+    fn notify(&self, what: &str) {
         if let Some((socket, address)) = &self.manager {
             // Who does not listen need not.
             let _ = socket.send_to_addr(what.as_bytes(), address);

@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use weir_lab::load::Rate;
 use weir_lab::rfc2544::{
-    Ask, Bench, Cpus, Dut, Layout, Look, Program, Ready, Setup, SinkKind, Tester,
+    CheckLevel, Cpus, Dut, Layout, Program, Ready, Setup, SinkKind, Testbed, Tester, TrialSpec,
 };
 use weir_lab::testenv;
 
@@ -55,7 +55,7 @@ fn soak(time: Duration, rate: f64, patient: bool) -> Soaked {
         seed: 4,
         destinations: 0,
     };
-    let bench = Bench::new(Layout::Bridge, &setup).unwrap();
+    let bench = Testbed::new(Layout::Bridge, &setup).unwrap();
     let words = [
         env!("CARGO_BIN_EXE_weir"),
         "bridge",
@@ -73,7 +73,7 @@ fn soak(time: Duration, rate: f64, patient: bool) -> Soaked {
     };
     let running = bridge.start(&bench).unwrap();
     let frames = |time: Duration| (rate * time.as_secs_f64()) as u64;
-    let mut tester = Tester::new(&bench, 512, Look::Whole, frames(TRIAL)).unwrap();
+    let mut tester = Tester::new(&bench, 512, CheckLevel::Whole, frames(TRIAL)).unwrap();
     if patient {
         tester = tester.patient();
     }
@@ -81,17 +81,17 @@ fn soak(time: Duration, rate: f64, patient: bool) -> Soaked {
     let began = Instant::now();
     while let Some(left) = time.checked_sub(began.elapsed()) {
         let gave = tester
-            .trial(Ask {
+            .trial(TrialSpec {
                 rate: Rate::PerSecond(rate),
                 frames: frames(left.min(TRIAL)).max(1),
             })
             .unwrap();
-        soaked.sent += gave.judged.sent;
-        soaked.good += gave.judged.good;
-        soaked.duplicated += gave.judged.duplicated;
-        soaked.reordered += gave.judged.reordered;
-        soaked.corrupted += gave.judged.corrupted;
-        soaked.other += gave.judged.other;
+        soaked.sent += gave.checked.sent;
+        soaked.good += gave.checked.good;
+        soaked.duplicated += gave.checked.duplicated;
+        soaked.reordered += gave.checked.reordered;
+        soaked.corrupted += gave.checked.corrupted;
+        soaked.other += gave.checked.other;
         soaked.by_links += gave.sent.dropped;
     }
     drop(tester);

@@ -1,8 +1,9 @@
-//! Fields in network order, at offsets that were checked before.
+//! Fields in network order, at offsets that were checked before: each function panics
+//! where the bytes end earlier.
 
 /// The `N` bytes at `at`.
 #[inline]
-pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     *bytes[at..]
         .first_chunk()
         .expect("checked when the view was made")
@@ -10,18 +11,18 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 /// The 16-bit number at `at`.
 #[inline]
-pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
+pub fn read_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array(bytes, at))
 }
 
 /// The 32-bit number at `at`.
 #[inline]
-pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
+pub fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(array(bytes, at))
 }
 
 /// Writes `value` at `at`.
 #[inline]
-pub(crate) fn write(bytes: &mut [u8], at: usize, value: &[u8]) {
+pub fn write(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }

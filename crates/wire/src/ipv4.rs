@@ -11,6 +11,16 @@ const HEADER: &str = "an IPv4 header";
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
+/// Bytes of the header that `packet` begins with, by its IHL field (RFC 791
+/// §3.1), which is not checked.
+///
+/// # Panics
+/// If there is no byte.
+#[inline]
+pub fn header_len(packet: &[u8]) -> usize {
+    usize::from(packet[0] & 0xf) * 4
+}
+
 /// A packet, in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a>(&'a [u8]);
@@ -48,7 +58,7 @@ impl<'a> Packet<'a> {
     /// The header's length with its options, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
-        usize::from(self.0[0] & 0xf) * 4
+        header_len(self.0)
     }
 
     /// The packet's length by its header, in bytes.

@@ -27,7 +27,7 @@ pub mod checksum;
 pub mod dhcp;
 mod error;
 pub mod ethernet;
-mod field;
+pub mod field;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
@@ -36,6 +36,7 @@ pub mod membership;
 pub mod nd;
 mod protocol;
 pub mod pup;
+pub mod rng;
 pub mod tcp;
 pub mod udp;
 

@@ -63,7 +63,7 @@ fn frame() -> Vec<u8> {
     tuple.frame()
 }
 
-/// Every `len / EACH`th text of the hand-written lists.
+/// Every `len / REVALIDATE_BATCH`th text of the hand-written lists.
 fn texts() -> Vec<String> {
     let lists = ["realistic", "precedence", "encapsulation", "errors"];
     let all: Vec<String> = lists.into_iter().flat_map(corpus::family).collect();

@@ -3,4 +3,4 @@
 pub mod engine;
 mod live;
 
-pub use live::{RunError, View, check, clean, run};
+pub use live::{RunError, Snapshot, check, clean, run};

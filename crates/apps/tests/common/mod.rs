@@ -2,7 +2,7 @@
 #![allow(unreachable_pub, dead_code, reason = "each test uses its part")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_apps::router::engine::{LinkId, LinkSettings, Reason, Router, Settings, Verdict};
+use weir_apps::router::engine::{LinkId, LinkSettings, Reason, Router, RouterConfig, Verdict};
 use weir_wire::ethernet::{self, Address};
 use weir_wire::{AddrPair, EtherType, Protocol, icmp, ipv4, ipv6, udp};
 
@@ -16,7 +16,7 @@ pub fn v6(text: &str) -> Ipv6Addr {
     text.parse().unwrap()
 }
 
-pub fn settings() -> Settings {
+pub fn settings() -> RouterConfig {
     let link = |number: usize, addresses: [&str; 2], mtu| LinkSettings {
         name: format!("eth{number}"),
         hardware: OWN[number],
@@ -29,17 +29,17 @@ pub fn settings() -> Settings {
         (0, v6("2001:db8:1::9").into(), PEER[0]),
         (1, v6("2001:db8:2::9").into(), PEER[1]),
     ];
-    Settings {
+    RouterConfig {
         links: vec![
             link(0, ["192.0.2.1/24", "2001:db8:1::1/64"], 1500),
             link(1, ["198.51.100.1/24", "2001:db8:2::1/64"], 1400),
         ],
         neighbours: peers.to_vec(),
-        ..Settings::default()
+        ..RouterConfig::default()
     }
 }
 
-pub fn router(settings: &Settings) -> Router {
+pub fn router(settings: &RouterConfig) -> Router {
     Router::new(settings, 1).unwrap()
 }
 
@@ -123,7 +123,7 @@ pub fn give(router: &mut Router, now_ns: u64, link: LinkId, mut frame: Vec<u8>) 
 }
 
 pub fn own(router: &mut Router) -> Vec<(LinkId, Vec<u8>)> {
-    std::iter::from_fn(|| router.next_own()).collect()
+    std::iter::from_fn(|| router.next_output()).collect()
 }
 
 /// The frame was dropped for this reason and no other.

@@ -2,7 +2,9 @@
 //! for the fuzz target `route` and the random test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_apps::router::engine::{LinkSettings, Origin, Reason, Router, Settings, Target, Verdict};
+use weir_apps::router::engine::{
+    LinkSettings, Origin, Reason, Router, RouterConfig, Target, Verdict,
+};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 use weir_wire::{checksum, ipv4};
@@ -24,7 +26,7 @@ fn router() -> Router {
             .unwrap(),
         ],
     };
-    let settings = Settings {
+    let settings = RouterConfig {
         links: (0..LINKS as u8).map(link).collect(),
         neighbours: (0..LINKS)
             .map(|link| {
@@ -33,7 +35,7 @@ fn router() -> Router {
             })
             .collect(),
         neighbours_max: 16,
-        ..Settings::default()
+        ..RouterConfig::default()
     };
     Router::new(&settings, 7).expect("three links fit")
 }
@@ -142,7 +144,7 @@ fn frame(router: &mut Router, now_ns: u64, link: u16, bytes: &[u8], whole: bool)
 
 /// What the router itself sends is whole.
 fn own(router: &mut Router) {
-    while let Some((link, frame)) = router.next_own() {
+    while let Some((link, frame)) = router.next_output() {
         assert!(
             frame.len() <= MTU[usize::from(link)] + 14,
             "{}",

@@ -1,13 +1,13 @@
 //! A port as it is stated, piece by piece.
 
 use super::PortError;
-use super::connection::{Connection, odd};
+use super::connection::{Connection, unexpected_reply};
 use super::local::Local;
-use super::port::{Backing, Port};
+use super::port::{Port, PortBackend};
 use crate::Bytes;
 use crate::compile::{Compiler, Source, with_hosts};
 use crate::engine::kernel::namespace;
-use crate::protocol::{Answer, Ask, Attach, OpenPort};
+use crate::protocol::{Attach, OpenPort, RequestKind, Response};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
 use weir_filter::lang::Language;
@@ -18,7 +18,7 @@ pub const SOCKET_DEFAULT: &str = "/run/weir/broker.sock";
 
 /// Where to open the port.
 #[derive(Clone, Debug)]
-enum Way {
+enum OpenVia {
     /// By the broker at the usual socket, if one listens; else in this
     /// process.
     Either,
@@ -30,7 +30,7 @@ enum Way {
 #[derive(Clone, Debug)]
 pub struct Builder {
     asked: OpenPort,
-    way: Way,
+    via: OpenVia,
 }
 
 impl Builder {
@@ -49,7 +49,7 @@ impl Builder {
                 attach: Attach::Auto,
                 namespace: None,
             },
-            way: Way::Either,
+            via: OpenVia::Either,
         }
     }
 
@@ -150,14 +150,14 @@ impl Builder {
     /// interface is the one of that name in the broker's network namespace.
     #[must_use]
     pub fn broker(mut self, socket: &Path) -> Builder {
-        self.way = Way::Broker(socket.to_owned());
+        self.via = OpenVia::Broker(socket.to_owned());
         self
     }
 
     /// By this process itself, which needs privilege, and no other way.
     #[must_use]
     pub fn in_process(mut self) -> Builder {
-        self.way = Way::InProcess;
+        self.via = OpenVia::InProcess;
         self
     }
 
@@ -175,11 +175,11 @@ impl Builder {
     }
 
     fn open_to_receive(mut self) -> Result<Port, PortError> {
-        match self.way {
-            Way::Broker(path) => by_broker(&path, self.asked),
-            Way::InProcess => by_itself(self.asked),
+        match self.via {
+            OpenVia::Broker(path) => by_broker(&path, self.asked),
+            OpenVia::InProcess => by_itself(self.asked),
             // The interface of that name here, not where a broker may be.
-            Way::Either => {
+            OpenVia::Either => {
                 self.asked.namespace = namespace().ok();
                 match by_broker(Path::new(SOCKET_DEFAULT), self.asked.clone()) {
                     Err(error) if error.is_of_no_broker() && geteuid().is_root() => {
@@ -194,15 +194,15 @@ impl Builder {
 
 fn by_broker(path: &Path, asked: OpenPort) -> Result<Port, PortError> {
     let mut connection = Connection::to(path)?;
-    let (answer, fds) = connection.ask(Ask::Open(asked.clone()))?;
-    let Answer::Opened(opened) = answer else {
-        return Err(odd());
+    let (answer, fds) = connection.request(RequestKind::Open(asked.clone()))?;
+    let Response::Opened(opened) = answer else {
+        return Err(unexpected_reply());
     };
-    Port::new(Backing::Broker(connection), asked, opened, fds)
+    Port::new(PortBackend::Broker(connection), asked, opened, fds)
 }
 
 fn by_itself(asked: OpenPort) -> Result<Port, PortError> {
     let local = Local::new()?;
     let (opened, fds) = local.open(asked.clone())?;
-    Port::new(Backing::Local(local), asked, opened, fds)
+    Port::new(PortBackend::Local(local), asked, opened, fds)
 }

@@ -2,8 +2,8 @@
 
 use super::PortError;
 use crate::protocol::{
-    Answer, Ask, Channel, ErrorKind, Event, InterfaceStatus, PortStatus, Refusal, Request, Said,
-    decode, encode,
+    Channel, ErrorKind, Event, InterfaceStatus, PortStatus, Refusal, Request, RequestKind,
+    Response, ServerMessage, decode, encode,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Most answers are here before a thread that has gone to sleep would be awake
 /// again: so long it only lets others run.
-const SOON: Duration = Duration::from_micros(100);
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(100);
 
 /// A connection: asks one thing after the other.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Connects anew, to the broker that listens there now.
-    pub(super) fn again(&mut self) -> Result<(), PortError> {
+    pub(super) fn reconnected(&mut self) -> Result<(), PortError> {
         let events = std::mem::take(&mut self.events);
         *self = Connection {
             events,
@@ -65,33 +65,33 @@ impl Connection {
     ///
     /// # Errors
     /// If it is refused, or the broker is gone.
-    pub fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+    pub fn request(&mut self, ask: RequestKind) -> Result<(Response, Vec<OwnedFd>), PortError> {
         self.last_id = self.last_id.wrapping_add(1);
         let id = self.last_id;
-        let bytes = encode(&Request { id, ask })?;
+        let bytes = encode(&Request { id, kind: ask })?;
         if let Err(error) = self.channel.send(&bytes, &[], true) {
-            return Err(self.why_ended(gone(error)));
+            return Err(self.why_ended(broker_gone(error)));
         }
         let asked = Instant::now();
         loop {
-            let sleeps = asked.elapsed() > SOON;
+            let sleeps = asked.elapsed() > SPIN_BEFORE_SLEEP;
             let Some((said, fds)) = self.receive(sleeps)? else {
                 std::thread::yield_now();
                 continue;
             };
             match said {
-                Said::Answer { to, answer } if to == id => {
+                ServerMessage::Answer { to, answer } if to == id => {
                     return match answer {
-                        Answer::Refused(refusal) => Err(refusal.into()),
+                        Response::Refused(refusal) => Err(refusal.into()),
                         answer => Ok((answer, fds)),
                     };
                 }
-                Said::Answer { to, .. } => {
+                ServerMessage::Answer { to, .. } => {
                     let message = format!("an answer to request {to}, of {id}");
                     return Err(PortError::Protocol(message));
                 }
-                Said::Event { port, event } => self.events.push_back((port, event)),
-                Said::Goodbye { reason, kind } => return Err(ended(reason, kind)),
+                ServerMessage::Event { port, event } => self.events.push_back((port, event)),
+                ServerMessage::Shutdown { reason, kind } => return Err(ended(reason, kind)),
             }
         }
     }
@@ -100,7 +100,7 @@ impl Connection {
     /// that was nothing.
     fn why_ended(&mut self, error: PortError) -> PortError {
         while let Ok(Some((said, _))) = self.receive(false) {
-            if let Said::Goodbye { reason, kind } = said {
+            if let ServerMessage::Shutdown { reason, kind } = said {
                 return ended(reason, kind);
             }
         }
@@ -114,9 +114,9 @@ impl Connection {
     pub fn events(&mut self, port: u32) -> Result<Vec<Event>, PortError> {
         while let Some((said, _)) = self.receive(false)? {
             match said {
-                Said::Event { port, event } => self.events.push_back((port, event)),
-                Said::Goodbye { reason, kind } => return Err(ended(reason, kind)),
-                Said::Answer { .. } => {}
+                ServerMessage::Event { port, event } => self.events.push_back((port, event)),
+                ServerMessage::Shutdown { reason, kind } => return Err(ended(reason, kind)),
+                ServerMessage::Answer { .. } => {}
             }
         }
         let (own, others) = self.events.drain(..).partition(|(of, _)| *of == port);
@@ -133,8 +133,10 @@ impl Connection {
         let mut all = Vec::new();
         let mut after = None;
         loop {
-            let (Answer::Ports { mut ports, more }, _) = self.ask(Ask::Ports { after })? else {
-                return Err(odd());
+            let (Response::Ports { mut ports, more }, _) =
+                self.request(RequestKind::Ports { after })?
+            else {
+                return Err(unexpected_reply());
             };
             after = ports.last().map(|last| last.port);
             all.append(&mut ports);
@@ -158,13 +160,13 @@ impl Connection {
     /// If there is none, or the policy grants nothing there.
     pub fn interface(&mut self, name: &str) -> Result<InterfaceStatus, PortError> {
         let name = name.to_owned();
-        match self.ask(Ask::Interface { name })? {
-            (Answer::Interface(status), _) => Ok(status),
-            _ => Err(odd()),
+        match self.request(RequestKind::Interface { name })? {
+            (Response::Interface(status), _) => Ok(status),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    fn receive(&mut self, wait: bool) -> Result<Option<(Said, Vec<OwnedFd>)>, PortError> {
+    fn receive(&mut self, wait: bool) -> Result<Option<(ServerMessage, Vec<OwnedFd>)>, PortError> {
         let received = match self.channel.receive(wait) {
             // The broker closed the connection before it read a request. The kernel
             // reports that once, ahead of the messages that came before the end.
@@ -173,7 +175,7 @@ impl Connection {
             }
             received => received,
         };
-        let Some(message) = received.map_err(gone)? else {
+        let Some(message) = received.map_err(broker_gone)? else {
             return Ok(None);
         };
         let said = decode(&message.bytes);
@@ -191,11 +193,11 @@ fn ended(reason: String, kind: Option<ErrorKind>) -> PortError {
 }
 
 /// An answer to another question.
-pub(super) fn odd() -> PortError {
+pub(super) fn unexpected_reply() -> PortError {
     PortError::Protocol("an answer to another question".to_owned())
 }
 
-fn gone(source: io::Error) -> PortError {
+fn broker_gone(source: io::Error) -> PortError {
     match source.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::BrokenPipe

@@ -1,11 +1,11 @@
 //! The engine in this process: for the superuser without a broker.
 
 use super::PortError;
-use super::connection::odd;
-use crate::engine::kernel::{KernelFabric, namespace};
-use crate::engine::{Engine, Fabric, Finished, Owner};
-use crate::policy::Who;
-use crate::protocol::{Answer, Ask, Event, Listener, OpenPort, Opened};
+use super::connection::unexpected_reply;
+use crate::engine::kernel::{KernelBackend, namespace};
+use crate::engine::{Backend, Engine, Finished, Owner};
+use crate::policy::PeerCred;
+use crate::protocol::{Event, Listener, OpenPort, Opened, RequestKind, Response};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,7 @@ struct Shared {
 }
 
 struct State {
-    engine: Engine<KernelFabric>,
+    engine: Engine<KernelBackend>,
     /// What nobody has fetched yet, by port.
     finished: BTreeMap<u32, Finished>,
     /// By connection.
@@ -35,7 +35,7 @@ struct State {
     users: usize,
     /// Where others ask for the ports of this process. Its file goes with the
     /// last port, and not with the thread, which the process may not outlive.
-    told: Option<Listener>,
+    registry: Option<Listener>,
 }
 
 /// The engines of this process, one for each network namespace in use.
@@ -51,8 +51,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn root() -> Who {
-    Who {
+fn root() -> PeerCred {
+    PeerCred {
         uid: 0,
         gids: [].into(),
         pid: std::process::id(),
@@ -67,13 +67,13 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> PortError {
 impl State {
     /// Takes in what the engine has finished since.
     fn attend(&mut self) {
-        for finished in self.engine.finished() {
+        for finished in self.engine.poll_finished() {
             self.finished.insert(finished.port, finished);
         }
     }
 
     /// Every port, and the interfaces that they are on.
-    fn all(&mut self) -> Vec<Answer> {
+    fn all(&mut self) -> Vec<Response> {
         let owner = Owner {
             connection: 0,
             who: root(),
@@ -83,7 +83,7 @@ impl State {
         loop {
             let page = self.engine.page(&owner, after);
             let last = match &page {
-                Answer::Ports { ports, more: true } => ports.last().map(|last| last.port),
+                Response::Ports { ports, more: true } => ports.last().map(|last| last.port),
                 _ => None,
             };
             all.push(page);
@@ -92,14 +92,19 @@ impl State {
                 None => break,
             }
         }
-        all.extend(self.engine.interfaces().into_iter().map(Answer::Interface));
+        all.extend(
+            self.engine
+                .interfaces()
+                .into_iter()
+                .map(Response::Interface),
+        );
         all
     }
 
     /// Looks at the interfaces again.
-    fn look(&mut self) {
+    fn check_interfaces(&mut self) {
         self.engine.fabric().saw_changes();
-        for (connection, _, event) in self.engine.look() {
+        for (connection, _, event) in self.engine.poll_interfaces() {
             let events = self.events.entry(connection).or_default();
             if events.len() == EVENTS_MAX {
                 events.remove(0);
@@ -111,25 +116,25 @@ impl State {
 
 impl Shared {
     fn start() -> Result<Arc<Shared>, PortError> {
-        let mut fabric = KernelFabric::open().map_err(failed("open a netlink socket"))?;
+        let mut fabric = KernelBackend::open().map_err(failed("open a netlink socket"))?;
         let clone = |fd: Option<BorrowedFd<'_>>| {
             let fd = fd.ok_or(io::ErrorKind::Unsupported)?;
             fd.try_clone_to_owned()
         };
-        let fds = || Ok([clone(fabric.news())?, clone(fabric.changes())?]);
+        let fds = || Ok([clone(fabric.wake_fd())?, clone(fabric.changes())?]);
         let fds: [OwnedFd; 2] = fds().map_err(failed("watch the interfaces"))?;
         let told = super::local_registry::announce(namespace().unwrap_or(0));
         let asked = told.as_ref().map(|told| told.as_fd().try_clone_to_owned());
         let asked = asked.transpose().map_err(failed("tell of ports"))?;
         let wake = fds[0].try_clone().map_err(failed("watch the interfaces"))?;
-        fabric.saw_news();
+        fabric.clear_wake();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 engine: Engine::alone(fabric),
                 finished: BTreeMap::new(),
                 events: BTreeMap::new(),
                 users: 0,
-                told,
+                registry: told,
             }),
             finished: Condvar::new(),
             wake,
@@ -169,16 +174,16 @@ fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2], asked: Option<&OwnedFd>) {
         }
         let mut state = lock(&shared.state);
         if is_ready(0) {
-            state.engine.fabric().saw_news();
+            state.engine.fabric().clear_wake();
             state.attend();
             shared.finished.notify_all();
         }
         if is_ready(1) {
-            state.look();
+            state.check_interfaces();
         }
-        let coming = state.told.as_ref().filter(|_| is_ready(2));
+        let coming = state.registry.as_ref().filter(|_| is_ready(2));
         if let Some(Ok(Some(channel))) = coming.map(Listener::accept) {
-            super::local_registry::tell(channel, state.all());
+            super::local_registry::serve_listing(channel, state.all());
         }
     }
 }
@@ -216,8 +221,8 @@ impl Local {
         let mut state = lock(&self.shared.state);
         let number = state.engine.open(self.owner.clone(), asked)?;
         match self.finished(state, number)? {
-            (Answer::Opened(opened), fds) => Ok((opened, fds)),
-            _ => Err(odd()),
+            (Response::Opened(opened), fds) => Ok((opened, fds)),
+            _ => Err(unexpected_reply()),
         }
     }
 
@@ -226,7 +231,7 @@ impl Local {
         &self,
         mut state: MutexGuard<'_, State>,
         number: u32,
-    ) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+    ) -> Result<(Response, Vec<OwnedFd>), PortError> {
         // With a ring at hand it is open at once.
         state.attend();
         self.shared.finished.notify_all();
@@ -240,33 +245,35 @@ impl Local {
     }
 
     /// Asks for anything but another port.
-    pub(super) fn ask(&self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+    pub(super) fn request(&self, ask: RequestKind) -> Result<(Response, Vec<OwnedFd>), PortError> {
         let mut state = lock(&self.shared.state);
         let engine = &mut state.engine;
         let answer = match ask {
-            Ask::SetFilter { port, filter } => {
+            RequestKind::SetFilter { port, filter } => {
                 engine.set_filter(&self.owner, port, filter)?;
-                Answer::Done
+                Response::Done
             }
-            Ask::Close { port } => {
+            RequestKind::Close { port } => {
                 engine.close(&self.owner, port)?;
-                Answer::Done
+                Response::Done
             }
-            Ask::Send { port } => {
+            RequestKind::Send { port } => {
                 engine.send(&self.owner, port)?;
                 return self.finished(state, port);
             }
-            Ask::Interface { name } => {
-                Answer::Interface(engine.interface_status(&self.owner, &name)?)
+            RequestKind::Interface { name } => {
+                Response::Interface(engine.interface_status(&self.owner, &name)?)
             }
-            Ask::PortInterface { port } => {
-                Answer::Interface(engine.port_interface(&self.owner, port)?)
+            RequestKind::PortInterface { port } => {
+                Response::Interface(engine.port_interface(&self.owner, port)?)
             }
-            Ask::Ports { after } => Answer::Ports {
+            RequestKind::Ports { after } => Response::Ports {
                 ports: engine.status(&self.owner, after.unwrap_or(0)).collect(),
                 more: false,
             },
-            Ask::Open(_) | Ask::Resume { .. } | Ask::Stop => return Err(odd()),
+            RequestKind::Open(_) | RequestKind::Resume { .. } | RequestKind::Stop => {
+                return Err(unexpected_reply());
+            }
         };
         Ok((answer, Vec::new()))
     }
@@ -274,7 +281,7 @@ impl Local {
     /// What has happened to the port since.
     pub(super) fn events(&self) -> Vec<Event> {
         let mut state = lock(&self.shared.state);
-        state.look();
+        state.check_interfaces();
         state
             .events
             .remove(&self.owner.connection)
@@ -291,7 +298,7 @@ impl Drop for Local {
         state.events.remove(&self.owner.connection);
         state.users -= 1;
         if state.users == 0 {
-            state.told = None;
+            state.registry = None;
         }
     }
 }

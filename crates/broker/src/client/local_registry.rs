@@ -10,7 +10,7 @@
 //! dead process has left is removed by whoever comes next.
 
 use crate::protocol::{
-    Answer, Channel, InterfaceStatus, Listener, PortStatus, Said, decode, encode,
+    Channel, InterfaceStatus, Listener, PortStatus, Response, ServerMessage, decode, encode,
 };
 use crate::runtime_dir::{FOLDER_DEFAULT, open_folder};
 use rustix::fs::Mode;
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a process may take to tell; it may be stopped.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What the ports of one process and network namespace are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct InProcess {
+pub struct LocalPorts {
     /// The network namespace, by its number in `/proc`.
     pub namespace: Option<u64>,
     /// The ports.
@@ -52,10 +52,10 @@ pub(super) fn announce(namespace: u64) -> Option<Listener> {
 
 /// Answers to whoever has connected; on a thread of its own, since they may
 /// not read.
-pub(super) fn tell(channel: Channel, all: Vec<Answer>) {
+pub(super) fn serve_listing(channel: Channel, all: Vec<Response>) {
     let tell = move || {
         for answer in all {
-            let Ok(bytes) = encode(&Said::Answer { to: 0, answer }) else {
+            let Ok(bytes) = encode(&ServerMessage::Answer { to: 0, answer }) else {
                 return;
             };
             if channel.send(&bytes, &[], true).is_err() {
@@ -70,8 +70,11 @@ pub(super) fn tell(channel: Channel, all: Vec<Answer>) {
 
 /// The ports of all processes that have opened some without a broker; only
 /// the superuser sees any.
-pub fn in_process() -> Vec<InProcess> {
-    sockets().iter().filter_map(|path| ask(path)).collect()
+pub fn in_process() -> Vec<LocalPorts> {
+    sockets()
+        .iter()
+        .filter_map(|path| request_listing(path))
+        .collect()
 }
 
 /// Removes what dead processes have left.
@@ -99,7 +102,7 @@ fn namespace_of(path: &Path) -> Option<u64> {
     namespace.parse().ok()
 }
 
-fn ask(path: &Path) -> Option<InProcess> {
+fn request_listing(path: &Path) -> Option<LocalPorts> {
     let channel = match Channel::connect(path) {
         Ok(channel) => channel,
         Err(error) => {
@@ -110,20 +113,20 @@ fn ask(path: &Path) -> Option<InProcess> {
             return None;
         }
     };
-    channel.wait_at_most(PATIENCE).ok()?;
-    let mut all = InProcess {
+    channel.wait_at_most(REPLY_TIMEOUT).ok()?;
+    let mut all = LocalPorts {
         namespace: namespace_of(path),
-        ..InProcess::default()
+        ..LocalPorts::default()
     };
     // To the end of the connection.
     while let Ok(Some(message)) = channel.receive(true) {
         match decode(&message.bytes) {
-            Ok(Said::Answer {
-                answer: Answer::Ports { mut ports, .. },
+            Ok(ServerMessage::Answer {
+                answer: Response::Ports { mut ports, .. },
                 ..
             }) => all.ports.append(&mut ports),
-            Ok(Said::Answer {
-                answer: Answer::Interface(status),
+            Ok(ServerMessage::Answer {
+                answer: Response::Interface(status),
                 ..
             }) => all.interfaces.push(status),
             _ => return None,

@@ -11,7 +11,7 @@ mod tx;
 pub use builder::{Builder, SOCKET_DEFAULT};
 pub use connection::Connection;
 pub(crate) use local_registry::sweep as sweep_roster;
-pub use local_registry::{InProcess, in_process};
+pub use local_registry::{LocalPorts, in_process};
 pub use port::{Frame, Frames, Port, PortCounters, Timeout};
 pub use rustix::process::Signal;
 
@@ -70,7 +70,7 @@ pub enum PortError {
 
 impl PortError {
     /// Whether a path to send by is gone.
-    fn is_of_a_path_gone(&self) -> bool {
+    fn is_egress_path_gone(&self) -> bool {
         matches!(self, PortError::Path(weir_ring::SendError::Down { .. }))
     }
 

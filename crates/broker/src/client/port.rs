@@ -3,12 +3,12 @@
 
 use super::PortError;
 use super::builder::Builder;
-use super::connection::{Connection, odd};
+use super::connection::{Connection, unexpected_reply};
 use super::local::Local;
-use super::sigio::Alarm;
-use super::tx::Way;
+use super::sigio::SigioThread;
+use super::tx::TxPath;
 use crate::compile::{CompileError, Source, with_hosts};
-use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
+use crate::protocol::{ErrorKind, Event, InterfaceStatus, OpenPort, Opened, RequestKind, Response};
 use rustix::process::Signal;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Timeout {
 
 /// Who opened the port for us.
 #[derive(Debug)]
-pub(super) enum Backing {
+pub(super) enum PortBackend {
     Broker(Connection),
     Local(Local),
 }
@@ -73,16 +73,16 @@ pub struct PortCounters {
 /// until there is another one.
 #[derive(Debug)]
 pub struct Port {
-    backing: Backing,
+    backing: PortBackend,
     asked: OpenPort,
     opened: Opened,
     reader: Reader,
     /// What frames are sent by, once it was asked for.
-    way: Option<Way>,
+    tx: Option<TxPath>,
     /// Raises a signal when frames come, if asked for.
-    alarm: Option<Alarm>,
+    alarm: Option<SigioThread>,
     /// As long as it is open the port outlives the broker.
-    _held: Option<OwnedFd>,
+    _lifetime: Option<OwnedFd>,
 }
 
 impl Port {
@@ -92,14 +92,14 @@ impl Port {
     }
 
     pub(super) fn new(
-        backing: Backing,
+        backing: PortBackend,
         asked: OpenPort,
         opened: Opened,
         fds: Vec<OwnedFd>,
     ) -> Result<Port, PortError> {
         let mut named: BTreeMap<&str, OwnedFd> =
             opened.fds.iter().map(String::as_str).zip(fds).collect();
-        let ring = named.remove("ring").ok_or_else(odd)?;
+        let ring = named.remove("ring").ok_or_else(unexpected_reply)?;
         // SAFETY: whoever opens ports, the broker or this process, makes a ring
         // for each, and gives it once; the broker is the superuser's, and
         // trusted so far. Whoever takes a port's descriptor from it to read
@@ -111,9 +111,9 @@ impl Port {
             asked,
             opened,
             reader,
-            way: None,
+            tx: None,
             alarm: None,
-            _held: held,
+            _lifetime: held,
         })
     }
 
@@ -152,7 +152,7 @@ impl Port {
     /// # Errors
     /// If the system gives no thread or descriptor.
     pub fn set_signal(&mut self, signal: Option<Signal>) -> Result<(), PortError> {
-        let start = |signal| Alarm::start(self.reader.as_fd(), signal);
+        let start = |signal| SigioThread::start(self.reader.as_fd(), signal);
         let alarm = signal.map(start).transpose();
         self.alarm = alarm.map_err(|source| PortError::System {
             what: "have a signal sent",
@@ -207,11 +207,11 @@ impl Port {
         };
         let port = self.opened.port;
         loop {
-            let ask = Ask::SetFilter {
+            let ask = RequestKind::SetFilter {
                 port,
                 filter: filter.clone(),
             };
-            match self.ask(ask) {
+            match self.request(ask) {
                 Err(PortError::Refused(refusal)) if refusal.kind == ErrorKind::Filter => {
                     // Few filters name hosts: they are looked up when one
                     // does not do without.
@@ -238,33 +238,33 @@ impl Port {
     /// If sending is not granted, or not even the first could be sent.
     pub fn send_batch(&mut self, frames: &[&[u8]]) -> Result<usize, PortError> {
         let frames = &frames[..frames.len().min(BATCH_FRAMES_MAX)];
-        let mut way = match self.way.take() {
+        let mut way = match self.tx.take() {
             Some(way) => way,
-            None => self.ask_to_send()?,
+            None => self.request_tx()?,
         };
         let mut sent = way.send(frames);
         // A broker that has come since may grant other rules: then the path
         // is gone, and there is another one for the asking.
-        if sent.as_ref().is_err_and(PortError::is_of_a_path_gone) {
-            way = self.ask_to_send()?;
+        if sent.as_ref().is_err_and(PortError::is_egress_path_gone) {
+            way = self.request_tx()?;
             sent = way.send(frames);
         }
-        self.way = Some(way);
+        self.tx = Some(way);
         sent
     }
 
     /// Asks for what frames are sent by.
-    pub(super) fn ask_to_send(&mut self) -> Result<Way, PortError> {
+    pub(super) fn request_tx(&mut self) -> Result<TxPath, PortError> {
         let port = self.opened.port;
-        let (Answer::Sends(sends), fds) = self.ask(Ask::Send { port })? else {
-            return Err(odd());
+        let (Response::TxReady(sends), fds) = self.request(RequestKind::Send { port })? else {
+            return Err(unexpected_reply());
         };
-        Way::new(&sends, fds)
+        TxPath::new(&sends, fds)
     }
 
     /// Asks for it before it is needed.
     pub(super) fn begin_to_send(&mut self) -> Result<(), PortError> {
-        self.way = Some(self.ask_to_send()?);
+        self.tx = Some(self.request_tx()?);
         Ok(())
     }
 
@@ -274,9 +274,9 @@ impl Port {
     /// If it is gone.
     pub fn status(&mut self) -> Result<InterfaceStatus, PortError> {
         let port = self.opened.port;
-        match self.ask(Ask::PortInterface { port })?.0 {
-            Answer::Interface(status) => Ok(status),
-            _ => Err(odd()),
+        match self.request(RequestKind::PortInterface { port })?.0 {
+            Response::Interface(status) => Ok(status),
+            _ => Err(unexpected_reply()),
         }
     }
 
@@ -287,10 +287,13 @@ impl Port {
     pub fn counters(&mut self) -> Result<PortCounters, PortError> {
         let port = self.opened.port;
         let after = Some(port - 1);
-        let (Answer::Ports { ports, .. }, _) = self.ask(Ask::Ports { after })? else {
-            return Err(odd());
+        let (Response::Ports { ports, .. }, _) = self.request(RequestKind::Ports { after })? else {
+            return Err(unexpected_reply());
         };
-        let own = ports.iter().find(|one| one.port == port).ok_or_else(odd)?;
+        let own = ports
+            .iter()
+            .find(|one| one.port == port)
+            .ok_or_else(unexpected_reply)?;
         let dropped = self.status().map_or(0, |status| status.dropped);
         Ok(PortCounters {
             interface_lost: dropped.saturating_sub(self.opened.dropped),
@@ -308,8 +311,8 @@ impl Port {
     pub fn events(&mut self) -> Result<Vec<Event>, PortError> {
         let port = self.opened.port;
         let connection = match &mut self.backing {
-            Backing::Local(local) => return Ok(local.events()),
-            Backing::Broker(connection) => connection,
+            PortBackend::Local(local) => return Ok(local.events()),
+            PortBackend::Broker(connection) => connection,
         };
         match connection.events(port) {
             Err(ended @ PortError::Ended { .. }) => {
@@ -321,17 +324,17 @@ impl Port {
     }
 
     /// Asks; when the broker has gone, the one that has come since.
-    fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+    fn request(&mut self, ask: RequestKind) -> Result<(Response, Vec<OwnedFd>), PortError> {
         let connection = match &mut self.backing {
-            Backing::Local(local) => return local.ask(ask),
-            Backing::Broker(connection) => connection,
+            PortBackend::Local(local) => return local.request(ask),
+            PortBackend::Broker(connection) => connection,
         };
-        match connection.ask(ask.clone()) {
+        match connection.request(ask.clone()) {
             Err(ended @ PortError::Ended { .. }) => {
                 self.resume(ended)?;
                 match &mut self.backing {
-                    Backing::Broker(connection) => connection.ask(ask),
-                    Backing::Local(local) => local.ask(ask),
+                    PortBackend::Broker(connection) => connection.request(ask),
+                    PortBackend::Local(local) => local.request(ask),
                 }
             }
             other => other,
@@ -343,11 +346,11 @@ impl Port {
     fn resume(&mut self, ended: PortError) -> Result<(), PortError> {
         let port = self.opened.port;
         let secret = self.opened.secret.clone();
-        let (Backing::Broker(connection), Some(secret)) = (&mut self.backing, secret) else {
+        let (PortBackend::Broker(connection), Some(secret)) = (&mut self.backing, secret) else {
             return Err(ended);
         };
-        connection.again()?;
-        match connection.ask(Ask::Resume { port, secret }) {
+        connection.reconnected()?;
+        match connection.request(RequestKind::Resume { port, secret }) {
             // The one before, on its way out, whose socket was still there.
             Err(PortError::Ended { reason }) => Err(connection.no_broker(reason)),
             other => other.map(drop),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signals this process when a ring is readable, once each time it is set.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(super) struct SigioThread {
     shared: Arc<Shared>,
 }
 
@@ -24,15 +24,15 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-impl Alarm {
+impl SigioThread {
     /// One that is not set yet.
-    pub(super) fn start(ring: BorrowedFd<'_>, signal: Signal) -> io::Result<Alarm> {
+    pub(super) fn start(ring: BorrowedFd<'_>, signal: Signal) -> io::Result<SigioThread> {
         let ring = ring.try_clone_to_owned()?;
         let shared = Arc::new(Shared {
             wake: eventfd(0, EventfdFlags::CLOEXEC)?,
             is_over: AtomicBool::new(false),
         });
-        let alarm = Alarm {
+        let alarm = SigioThread {
             shared: Arc::clone(&shared),
         };
         let thread = std::thread::Builder::new().name("weir-signal".into());
@@ -46,7 +46,7 @@ impl Alarm {
     }
 }
 
-impl Drop for Alarm {
+impl Drop for SigioThread {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
         self.set();

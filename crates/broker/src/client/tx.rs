@@ -1,42 +1,40 @@
 //! What a port sends by.
 
 use super::PortError;
-use super::connection::odd;
-use crate::protocol::Sends;
+use super::connection::unexpected_reply;
+use crate::protocol::TxReady;
 use std::os::fd::OwnedFd;
 use weir_link::live::Sender;
-use weir_ring::Transmitter;
+use weir_ring::XskTx;
 
 /// A way for frames out.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum TxPath {
     /// The superuser's.
     Packet(Sender),
     /// Everybody else's, which checks.
-    Checked(Transmitter),
+    Checked(XskTx),
 }
 
-impl Way {
-    pub(super) fn new(sends: &Sends, fds: Vec<OwnedFd>) -> Result<Way, PortError> {
+impl TxPath {
+    pub(super) fn new(sends: &TxReady, fds: Vec<OwnedFd>) -> Result<TxPath, PortError> {
         let names: Vec<&str> = sends.fds.iter().map(String::as_str).collect();
         let mut fds = fds.into_iter();
         match (&names[..], fds.next(), fds.next()) {
-            (["packet"], Some(socket), None) => Ok(Way::Packet(Sender::from_fd(socket))),
+            (["packet"], Some(socket), None) => Ok(TxPath::Packet(Sender::from_fd(socket))),
             (["xdp", "memory"], Some(socket), Some(memory)) => {
-                let bytes = usize::try_from(sends.memory).map_err(|_| odd())?;
+                let bytes = usize::try_from(sends.memory).map_err(|_| unexpected_reply())?;
                 let chunk = sends.chunk as usize;
-                Ok(Way::Checked(Transmitter::open(
-                    socket, memory, bytes, chunk,
-                )?))
+                Ok(TxPath::Checked(XskTx::open(socket, memory, bytes, chunk)?))
             }
-            _ => Err(odd()),
+            _ => Err(unexpected_reply()),
         }
     }
 
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> Result<usize, PortError> {
         match self {
-            Way::Packet(sender) => Ok(sender.send_batch(frames)?),
-            Way::Checked(transmitter) => Ok(transmitter.send_batch(frames)?),
+            TxPath::Packet(sender) => Ok(sender.send_batch(frames)?),
+            TxPath::Checked(transmitter) => Ok(transmitter.send_batch(frames)?),
         }
     }
 }

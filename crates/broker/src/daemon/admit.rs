@@ -8,9 +8,9 @@
 
 use super::client::Client;
 use super::{Daemon, LISTENER, data, limits};
-use crate::engine::{Fabric, Owner};
-use crate::policy::Who;
-use crate::protocol::{Channel, ErrorKind, Said, encode};
+use crate::engine::{Backend, Owner};
+use crate::policy::PeerCred;
+use crate::protocol::{Channel, ErrorKind, ServerMessage, encode};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Connections that are accepted before anything else is done.
 const ACCEPTS_MAX: usize = 64;
 
-impl<F: Fabric> Daemon<F> {
+impl<F: Backend> Daemon<F> {
     /// Takes in connections that wait.
     pub(super) fn accept(&mut self) {
         let began = spent();
@@ -54,7 +54,7 @@ impl<F: Fabric> Daemon<F> {
         let Ok(peer) = channel.peer() else {
             return self.close(u32::MAX, channel);
         };
-        let who = Who {
+        let who = PeerCred {
             uid: peer.uid,
             gids: match peer.is_superuser {
                 true => [].into(),
@@ -68,7 +68,7 @@ impl<F: Fabric> Daemon<F> {
             Ok(grant) => grant,
             Err((kind, reason)) => {
                 let kind = Some(kind);
-                if let Ok(bytes) = encode(&Said::Goodbye { reason, kind }) {
+                if let Ok(bytes) = encode(&ServerMessage::Shutdown { reason, kind }) {
                     let _ = channel.send(&bytes, &[], false);
                 }
                 return self.close(uid, channel);
@@ -91,7 +91,7 @@ impl<F: Fabric> Daemon<F> {
     }
 
     /// By which grant a user is let in; `None` for the superuser.
-    fn let_in(&self, who: &Who) -> Result<Option<usize>, (ErrorKind, String)> {
+    fn let_in(&self, who: &PeerCred) -> Result<Option<usize>, (ErrorKind, String)> {
         let (groups, max) = (who.gids.len(), limits::GROUPS_MAX);
         if groups > max {
             let reason = format!("the process is in {groups} groups; at most {max} are possible");
@@ -99,7 +99,7 @@ impl<F: Fabric> Daemon<F> {
         }
         let grant = match who.is_superuser {
             true => None,
-            false => Some(self.engine.policy().place(who).ok_or_else(|| {
+            false => Some(self.engine.policy().grant_position(who).ok_or_else(|| {
                 let uid = who.uid;
                 let reason = format!(
                     "the policy grants user {uid} nothing; ask who administers this machine"
@@ -115,7 +115,11 @@ impl<F: Fabric> Daemon<F> {
 
     /// Ends a connection, with a reason.
     pub(super) fn dismiss(&mut self, number: u64, reason: String, kind: Option<ErrorKind>) {
-        self.say(number, &Said::Goodbye { reason, kind }, Vec::new());
+        self.say(
+            number,
+            &ServerMessage::Shutdown { reason, kind },
+            Vec::new(),
+        );
         self.forget(number);
     }
 
@@ -133,7 +137,7 @@ impl<F: Fabric> Daemon<F> {
         }
         self.close(uid, client.channel);
         let now = Instant::now();
-        match client.has_asked {
+        match client.has_requested {
             true => self.spend(uid, grant, now - began),
             false => self.accept_budget.spend((), spent() - spent_before, now),
         }

@@ -31,7 +31,7 @@ impl<K: Hash + Eq> Budget<K> {
     /// Notes that work was done.
     pub(super) fn spend(&mut self, key: K, time: Duration, now: Instant) {
         let share = self.share;
-        let left = |spent, at| left(spent, at, now, share);
+        let left = |spent, at| remaining(spent, at, now, share);
         if self.spent.len() >= KEYS_MAX {
             self.spent
                 .retain(|_, (spent, at)| !left(*spent, *at).is_zero());
@@ -43,7 +43,7 @@ impl<K: Hash + Eq> Budget<K> {
     /// Whether more was spent than there may be.
     pub(super) fn is_overdrawn(&self, key: &K, now: Instant) -> bool {
         let known = self.spent.get(key);
-        known.is_some_and(|(spent, at)| left(*spent, *at, now, self.share) > self.burst)
+        known.is_some_and(|(spent, at)| remaining(*spent, *at, now, self.share) > self.burst)
     }
 }
 
@@ -82,7 +82,7 @@ impl Spending {
     }
 }
 
-fn left(spent: Duration, at: Instant, now: Instant, share: u32) -> Duration {
+fn remaining(spent: Duration, at: Instant, now: Instant, share: u32) -> Duration {
     spent.saturating_sub(now.saturating_duration_since(at) / share)
 }
 

@@ -18,11 +18,11 @@ pub(super) struct Client {
     pub(super) grant: Option<usize>,
     since: Instant,
     /// Whether a request has come that made sense.
-    pub(super) has_asked: bool,
+    pub(super) has_requested: bool,
     /// Whether it may have ports.
     pub(super) has_ports: bool,
     /// Requests to open or to send, by port.
-    pub(super) waiting: BTreeMap<u32, u32>,
+    pub(super) pending: BTreeMap<u32, u32>,
     /// What is still to be sent.
     pub(super) unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// What is waited for.
@@ -39,9 +39,9 @@ impl Client {
             owner,
             grant,
             since: Instant::now(),
-            has_asked: false,
+            has_requested: false,
             has_ports: false,
-            waiting: BTreeMap::new(),
+            pending: BTreeMap::new(),
             unsent: VecDeque::new(),
             watched: EventFlags::IN,
             is_paused: false,
@@ -50,12 +50,12 @@ impl Client {
 
     /// Whether some time limit concerns it.
     pub(super) fn has_deadline(&self) -> bool {
-        !self.has_asked || self.is_paused
+        !self.has_requested || self.is_paused
     }
 
     /// Whether it has said nothing for too long.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        !self.has_asked && now.duration_since(self.since) > limits::SILENCE_MAX
+        !self.has_requested && now.duration_since(self.since) > limits::FIRST_REQUEST_TIMEOUT
     }
 
     /// Bytes that it has not read.

@@ -31,14 +31,14 @@ struct State {
 /// What is being closed of one user.
 #[derive(Default)]
 struct User {
-    waiting: Vec<Channel>,
+    pending: Vec<Channel>,
     /// In the hands of a thread.
     closing: usize,
 }
 
 impl User {
     fn len(&self) -> usize {
-        self.waiting.len() + self.closing
+        self.pending.len() + self.closing
     }
 }
 
@@ -50,7 +50,7 @@ impl Closer {
     /// Closes a user's connection.
     pub(super) fn close(&self, uid: u32, channel: Channel) {
         let mut state = lock(&self.state);
-        let waiting = &mut state.users.entry(uid).or_default().waiting;
+        let waiting = &mut state.users.entry(uid).or_default().pending;
         waiting.push(channel);
         if state.threads < THREADS_MAX && state.has_work() {
             let shared = Arc::clone(&self.state);
@@ -86,7 +86,7 @@ impl State {
     /// All that waits of a user whom no thread closes for.
     fn take(&mut self) -> Option<(u32, Vec<Channel>)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_ready())?;
-        let channels = std::mem::take(&mut user.waiting);
+        let channels = std::mem::take(&mut user.pending);
         user.closing = channels.len();
         Some((*uid, channels))
     }
@@ -103,7 +103,7 @@ impl State {
 
 impl User {
     fn is_ready(&self) -> bool {
-        self.closing == 0 && !self.waiting.is_empty()
+        self.closing == 0 && !self.pending.is_empty()
     }
 }
 

@@ -72,14 +72,14 @@ impl Connections {
         match grant {
             None => self.superusers -= 1,
             Some(grant) => {
-                one_less(&mut self.users, &uid);
-                one_less(&mut self.grants, &grant);
+                decrement(&mut self.users, &uid);
+                decrement(&mut self.grants, &grant);
             }
         }
     }
 }
 
-fn one_less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {

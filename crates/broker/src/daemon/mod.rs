@@ -15,12 +15,12 @@ mod closer;
 mod connections;
 mod request;
 
-use crate::engine::{Adopted, Engine, Fabric, Finished, NATIVE_HOLD, Owner, Reloaded};
+use crate::engine::{Backend, Engine, Finished, NATIVE_HOLD, Owner, Reloaded, Takeover};
 use crate::policy::{Accounts, Policy};
 use crate::protocol::{
-    Answer, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Said, decode, encode,
+    ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Response, ServerMessage, decode, encode,
 };
-use crate::runtime_dir::Keep;
+use crate::runtime_dir::RuntimeDir;
 use access::Access;
 use budget::{Budget, Spending};
 use client::Client;
@@ -56,7 +56,7 @@ pub mod limits {
     /// Bytes of answers that a connection may leave unread.
     pub const UNREAD_MAX: usize = 256 << 10;
     /// How long a new connection may stay silent.
-    pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+    pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
     /// How long a request to open a port waits for memory of ports that the
     /// user has closed.
     pub const FREEING_MAX: Duration = Duration::from_secs(2);
@@ -72,7 +72,7 @@ pub mod limits {
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const NEWS: u64 = 2;
+const ENGINE_EVENTS: u64 = 2;
 const CHANGES: u64 = 3;
 const RELOAD: u64 = 4;
 /// Connections are numbered from here.
@@ -96,7 +96,7 @@ fn data(number: u64) -> EventData {
 type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
 
 /// The daemon.
-pub struct Daemon<F: Fabric> {
+pub struct Daemon<F: Backend> {
     engine: Engine<F>,
     listener: Listener,
     accounts: Accounts,
@@ -127,7 +127,7 @@ pub struct Daemon<F: Fabric> {
     leaves: bool,
 }
 
-impl<F: Fabric> Daemon<F> {
+impl<F: Backend> Daemon<F> {
     /// A daemon that listens, over a fabric's interfaces.
     ///
     /// # Errors
@@ -140,7 +140,10 @@ impl<F: Fabric> Daemon<F> {
     ) -> io::Result<Daemon<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, data(LISTENER), EventFlags::IN)?;
-        for (fd, number) in [(fabric.news(), NEWS), (fabric.changes(), CHANGES)] {
+        for (fd, number) in [
+            (fabric.wake_fd(), ENGINE_EVENTS),
+            (fabric.changes(), CHANGES),
+        ] {
             if let Some(fd) = fd {
                 epoll::add(&epoll, fd, data(number), EventFlags::IN)?;
             }
@@ -178,8 +181,8 @@ impl<F: Fabric> Daemon<F> {
     ///
     /// # Errors
     /// If the kernel refuses to remove what is left.
-    pub fn keep(&mut self, keep: Keep) -> Result<Adopted, Refusal> {
-        self.engine.keep(keep, &self.accounts)
+    pub fn persist_in(&mut self, keep: RuntimeDir) -> Result<Takeover, Refusal> {
+        self.engine.persist_in(keep, &self.accounts)
     }
 
     /// How long native XDP stays at an interface that needs it no more:
@@ -190,7 +193,7 @@ impl<F: Fabric> Daemon<F> {
 
     /// Has `ping` called by the thread that answers requests, at least each
     /// `every`.
-    pub fn ping_each(&mut self, every: Duration, ping: impl FnMut() + 'static) {
+    pub fn ping_every(&mut self, every: Duration, ping: impl FnMut() + 'static) {
         self.ping = Some((every, Box::new(ping)));
     }
 
@@ -227,7 +230,11 @@ impl<F: Fabric> Daemon<F> {
         let (reloaded, events) = self.engine.reload(policy, &accounts, is_alive)?;
         self.accounts = accounts;
         for (connection, port, event) in events {
-            self.say(connection, &Said::Event { port, event }, Vec::new());
+            self.say(
+                connection,
+                &ServerMessage::Event { port, event },
+                Vec::new(),
+            );
         }
         self.answer_finished();
         for number in self.numbers() {
@@ -240,7 +247,7 @@ impl<F: Fabric> Daemon<F> {
             }
             self.accounts.update(who);
             let (uid, before) = (who.uid, client.grant);
-            let now = self.engine.policy().place(who);
+            let now = self.engine.policy().grant_position(who);
             client.grant = now;
             match now {
                 Some(_) => {
@@ -259,7 +266,7 @@ impl<F: Fabric> Daemon<F> {
 
     /// Serves until `stop` is readable, or the superuser asks it to end. In
     /// the first case the ports go on, where there is a folder to
-    /// [`keep`](Self::keep) them in.
+    /// [`persist_in`](Self::persist_in) them in.
     ///
     /// # Errors
     /// If waiting fails, which it has no reason to.
@@ -277,7 +284,7 @@ impl<F: Fabric> Daemon<F> {
         for number in self.numbers() {
             self.say(
                 number,
-                &Said::Goodbye {
+                &ServerMessage::Shutdown {
                     reason: reason.clone(),
                     kind: None,
                 },
@@ -345,11 +352,15 @@ impl<F: Fabric> Daemon<F> {
                 LISTENER => self.accept(),
                 STOP => self.leaves = true,
                 // What it is about is looked at later.
-                NEWS => self.engine.fabric().saw_news(),
+                ENGINE_EVENTS => self.engine.fabric().clear_wake(),
                 CHANGES => {
                     self.engine.fabric().saw_changes();
-                    for (connection, port, event) in self.engine.look() {
-                        self.say(connection, &Said::Event { port, event }, Vec::new());
+                    for (connection, port, event) in self.engine.poll_interfaces() {
+                        self.say(
+                            connection,
+                            &ServerMessage::Event { port, event },
+                            Vec::new(),
+                        );
                     }
                 }
                 RELOAD => {
@@ -482,17 +493,17 @@ impl<F: Fabric> Daemon<F> {
         let asked = self
             .clients
             .get_mut(&number)
-            .and_then(|one| one.waiting.remove(&finished.port));
+            .and_then(|one| one.pending.remove(&finished.port));
         let Some(to) = asked else { return };
         let (answer, fds) = match finished.result {
             Ok(done) => done,
-            Err(refusal) => (Answer::Refused(refusal), Vec::new()),
+            Err(refusal) => (Response::Refused(refusal), Vec::new()),
         };
-        self.say(number, &Said::Answer { to, answer }, fds);
+        self.say(number, &ServerMessage::Answer { to, answer }, fds);
     }
 
     /// Sends, or puts in the queue; who does not read at all is dropped.
-    fn say(&mut self, number: u64, said: &Said, fds: Vec<OwnedFd>) {
+    fn say(&mut self, number: u64, said: &ServerMessage, fds: Vec<OwnedFd>) {
         let Ok(bytes) = encode(said) else { return };
         let Some(client) = self.clients.get_mut(&number) else {
             return;
@@ -538,7 +549,7 @@ impl<F: Fabric> Daemon<F> {
         let silent = |(number, one): (&u64, &Client)| one.is_silent(now).then_some(*number);
         let silent: Vec<u64> = self.clients.iter().filter_map(silent).collect();
         for number in silent {
-            let limit = limits::SILENCE_MAX.as_secs();
+            let limit = limits::FIRST_REQUEST_TIMEOUT.as_secs();
             let reason = format!("nothing was asked within {limit} seconds");
             self.dismiss(number, reason, None);
         }
@@ -550,7 +561,7 @@ impl<F: Fabric> Daemon<F> {
     }
 }
 
-impl<F: Fabric> AsFd for Daemon<F> {
+impl<F: Backend> AsFd for Daemon<F> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

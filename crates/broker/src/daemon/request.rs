@@ -1,8 +1,10 @@
 //! Requests, and what becomes of them.
 
 use super::{Daemon, limits};
-use crate::engine::Fabric;
-use crate::protocol::{Answer, Ask, ErrorKind, OpenPort, Refusal, Request, Said};
+use crate::engine::Backend;
+use crate::protocol::{
+    ErrorKind, OpenPort, Refusal, Request, RequestKind, Response, ServerMessage,
+};
 use std::time::Instant;
 
 /// A request to open a port that waits until the kernel has freed what the
@@ -10,69 +12,71 @@ use std::time::Instant;
 pub(super) struct Deferred {
     pub(super) connection: u64,
     request: u32,
-    asked: OpenPort,
+    open: OpenPort,
     until: Instant,
 }
 
-impl<F: Fabric> Daemon<F> {
+impl<F: Backend> Daemon<F> {
     /// Does what a connection asks for, or begins to.
     pub(super) fn request(&mut self, number: u64, request: Request) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
-        client.has_asked = true;
+        client.has_requested = true;
         let owner = client.owner.clone();
         let done = |result: Result<(), Refusal>| match result {
-            Ok(()) => Answer::Done,
-            Err(refusal) => Answer::Refused(refusal),
+            Ok(()) => Response::Done,
+            Err(refusal) => Response::Refused(refusal),
         };
-        let answer = match request.ask {
-            Ask::Open(asked) => {
+        let answer = match request.kind {
+            RequestKind::Open(asked) => {
                 client.has_ports = true;
                 match self.engine.open(owner, asked.clone()) {
                     Err(refusal) if refusal.passes && self.may_defer(number) => {
                         return self.defer(number, request.id, asked);
                     }
-                    Err(refusal) => Answer::Refused(refusal),
+                    Err(refusal) => Response::Refused(refusal),
                     Ok(port) => return self.answer_later(number, port, request.id),
                 }
             }
-            Ask::Send { port } => match self.engine.send(&owner, port) {
-                Err(refusal) => Answer::Refused(refusal),
+            RequestKind::Send { port } => match self.engine.send(&owner, port) {
+                Err(refusal) => Response::Refused(refusal),
                 Ok(()) => return self.answer_later(number, port, request.id),
             },
-            Ask::PortInterface { port } => match self.engine.port_interface(&owner, port) {
-                Ok(status) => Answer::Interface(status),
-                Err(refusal) => Answer::Refused(refusal),
+            RequestKind::PortInterface { port } => match self.engine.port_interface(&owner, port) {
+                Ok(status) => Response::Interface(status),
+                Err(refusal) => Response::Refused(refusal),
             },
-            Ask::SetFilter { port, filter } => done(self.engine.set_filter(&owner, port, filter)),
-            Ask::Close { port } => done(self.engine.close(&owner, port)),
-            Ask::Interface { name } => match self.engine.interface_status(&owner, &name) {
-                Ok(status) => Answer::Interface(status),
-                Err(refusal) => Answer::Refused(refusal),
+            RequestKind::SetFilter { port, filter } => {
+                done(self.engine.set_filter(&owner, port, filter))
+            }
+            RequestKind::Close { port } => done(self.engine.close(&owner, port)),
+            RequestKind::Interface { name } => match self.engine.interface_status(&owner, &name) {
+                Ok(status) => Response::Interface(status),
+                Err(refusal) => Response::Refused(refusal),
             },
-            Ask::Ports { after } => self.engine.page(&owner, after.unwrap_or(0)),
-            Ask::Resume { port, secret } => {
+            RequestKind::Ports { after } => self.engine.page(&owner, after.unwrap_or(0)),
+            RequestKind::Resume { port, secret } => {
                 client.has_ports = true;
                 done(self.engine.resume(&owner, port, &secret))
             }
-            Ask::Stop if owner.who.is_superuser => {
+            RequestKind::Stop if owner.who.is_superuser => {
                 self.stops = true;
-                Answer::Done
+                Response::Done
             }
-            Ask::Stop => {
+            RequestKind::Stop => {
                 let message = "only the superuser may end the broker";
-                Answer::Refused(Refusal::new(ErrorKind::Denied, message))
+                Response::Refused(Refusal::new(ErrorKind::Denied, message))
             }
         };
         let to = request.id;
-        self.say(number, &Said::Answer { to, answer }, Vec::new());
+        self.say(number, &ServerMessage::Answer { to, answer }, Vec::new());
     }
 
     /// The answer comes when the engine is through with the port.
     fn answer_later(&mut self, number: u64, port: u32, request: u32) {
         if let Some(client) = self.clients.get_mut(&number) {
-            client.waiting.insert(port, request);
+            client.pending.insert(port, request);
         }
     }
 
@@ -99,7 +103,7 @@ impl<F: Fabric> Daemon<F> {
         self.deferred.push(Deferred {
             connection,
             request,
-            asked,
+            open: asked,
             until: Instant::now() + limits::FREEING_MAX,
         });
     }
@@ -118,13 +122,17 @@ impl<F: Fabric> Daemon<F> {
             }
             let (owner, grant) = (client.owner.clone(), client.grant);
             let uid = owner.who.uid;
-            match self.engine.open(owner, one.asked.clone()) {
+            match self.engine.open(owner, one.open.clone()) {
                 Ok(port) => self.answer_later(one.connection, port, one.request),
                 Err(refusal) if refusal.passes && began < one.until => self.deferred.push(one),
                 Err(refusal) => {
-                    let answer = Answer::Refused(refusal);
+                    let answer = Response::Refused(refusal);
                     let to = one.request;
-                    self.say(one.connection, &Said::Answer { to, answer }, Vec::new());
+                    self.say(
+                        one.connection,
+                        &ServerMessage::Answer { to, answer },
+                        Vec::new(),
+                    );
                 }
             }
             self.spend(uid, grant, began.elapsed());

@@ -2,7 +2,7 @@
 //! the kernel has bound its port.
 
 use super::ports::{Engine, Finished};
-use super::{Divider, Fabric, Owner, Reserved};
+use super::{Backend, InterfaceDemux, Owner, Reserved};
 use crate::protocol::Refusal;
 
 /// What is ready for a port that is about to be open.
@@ -12,9 +12,9 @@ pub(super) struct Ready {
     result: Result<Reserved, Refusal>,
 }
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// The requests that have come to their end since.
-    pub fn finished(&mut self) -> Vec<Finished> {
+    pub fn poll_finished(&mut self) -> Vec<Finished> {
         let mut all = self.take_done();
         while let Some(finished) = self.finish_next(|_| true) {
             all.push(finished);
@@ -26,7 +26,7 @@ impl<F: Fabric> Engine<F> {
     /// left to [`finish_next`](Self::finish_next).
     pub fn take_done(&mut self) -> Vec<Finished> {
         let mut all = std::mem::take(&mut self.done);
-        self.take_in_paths(&mut all);
+        self.attach_ready_paths(&mut all);
         for (ifindex, interface) in &mut self.interfaces {
             let ready = interface.divider.reserved().into_iter();
             let ready = ready.map(|(port, result)| Ready {

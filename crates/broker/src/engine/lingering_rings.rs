@@ -3,16 +3,16 @@
 //! still being made. That memory counts for the grant and the user, so that
 //! closing and opening again gives no more than the policy does.
 
-use crate::policy::Who;
+use crate::policy::PeerCred;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 
 /// A ring of a closed port.
 #[derive(Clone, Debug)]
-pub(super) struct Ghost {
+pub(super) struct LingeringRing {
     /// The grant's place in the policy; `None` if the policy of now has none.
     pub(super) grant: Option<usize>,
-    pub(super) who: Who,
+    pub(super) who: PeerCred,
     /// The name of the interface.
     pub(super) interface: String,
     /// Its size in bytes.
@@ -23,7 +23,7 @@ pub(super) struct Ghost {
 
 /// Bytes beside open ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Held {
+pub(super) struct LingeringBytes {
     /// Of one user under a grant.
     pub(super) user: u64,
     /// In so many rings.
@@ -33,22 +33,22 @@ pub(super) struct Held {
 }
 
 /// Rings of users but one that are looked for at a time.
-const LOOKS_MAX: usize = 256;
+const CHECKED_MAX: usize = 256;
 
 /// All of them, and some that are gone.
 #[derive(Default)]
-pub(super) struct Ghosts {
-    made: VecDeque<Ghost>,
+pub(super) struct LingeringRings {
+    made: VecDeque<LingeringRing>,
     /// Those that are being made, by port, with the interface.
-    unmade: BTreeMap<u32, (u32, Ghost)>,
+    unmade: BTreeMap<u32, (u32, LingeringRing)>,
     /// Those that were being made when their interface was given up: they are
     /// gone when the threads that make them have ended.
-    ending: Vec<(Weak<()>, Ghost)>,
+    ending: Vec<(Weak<()>, LingeringRing)>,
 }
 
-impl Ghosts {
+impl LingeringRings {
     /// The ring of a port that is closed, on that interface.
-    pub(super) fn add(&mut self, port: u32, ifindex: u32, ghost: Ghost) {
+    pub(super) fn add(&mut self, port: u32, ifindex: u32, ghost: LingeringRing) {
         match ghost.ring {
             Some(_) => self.made.push_back(ghost),
             None => drop(self.unmade.insert(port, (ifindex, ghost))),
@@ -60,7 +60,7 @@ impl Ghosts {
         if let Some((_, ghost)) = self.unmade.remove(&port)
             && ring.is_some()
         {
-            self.made.push_back(Ghost { ring, ..ghost });
+            self.made.push_back(LingeringRing { ring, ..ghost });
         }
     }
 
@@ -73,16 +73,16 @@ impl Ghosts {
     }
 
     /// Forgets those that are gone, of a user's under a grant, and of up to
-    /// [`LOOKS_MAX`] others of the grant. Each takes the kernel a microsecond or
+    /// [`CHECKED_MAX`] others of the grant. Each takes the kernel a microsecond or
     /// two to tell.
-    pub(super) fn look(&mut self, grant: usize, uid: u32, is_there: impl Fn(u32) -> bool) {
+    pub(super) fn reap(&mut self, grant: usize, uid: u32, is_there: impl Fn(u32) -> bool) {
         self.ending.retain(|(life, _)| life.strong_count() > 0);
         // Those of other grants are looked for when theirs is asked about.
         let is_others = |of: Option<usize>| of.is_some_and(|of| of != grant);
-        let is_there = |ghost: &Ghost| ghost.ring.is_some_and(&is_there);
-        let is_own = |ghost: &Ghost| !is_others(ghost.grant) && ghost.who.uid == uid;
+        let is_there = |ghost: &LingeringRing| ghost.ring.is_some_and(&is_there);
+        let is_own = |ghost: &LingeringRing| !is_others(ghost.grant) && ghost.who.uid == uid;
         self.made.retain(|ghost| !is_own(ghost) || is_there(ghost));
-        let mut left = LOOKS_MAX;
+        let mut left = CHECKED_MAX;
         for _ in 0..self.made.len() {
             // Where this ends, the next look goes on.
             let next = self.made.pop_front_if(|_| left > 0);
@@ -99,8 +99,8 @@ impl Ghosts {
     }
 
     /// What is held beside open ports under a grant, by a user and by all.
-    pub(super) fn held(&self, grant: usize, uid: u32) -> Held {
-        let mut held = Held::default();
+    pub(super) fn lingering(&self, grant: usize, uid: u32) -> LingeringBytes {
+        let mut held = LingeringBytes::default();
         let unmade = self.unmade.values().map(|(_, ghost)| ghost);
         let ending = self.ending.iter().map(|(_, ghost)| ghost);
         for ghost in self.made.iter().chain(unmade).chain(ending) {
@@ -120,7 +120,7 @@ impl Ghosts {
     pub(super) fn regrant(
         &mut self,
         is_there: impl Fn(u32) -> bool,
-        grant: impl Fn(&Who, &str) -> Option<usize>,
+        grant: impl Fn(&PeerCred, &str) -> Option<usize>,
     ) {
         self.made.retain(|ghost| ghost.ring.is_some_and(&is_there));
         let unmade = self.unmade.values_mut().map(|(_, ghost)| ghost);
@@ -136,12 +136,12 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn ghost(uid: u32, ring: Option<u32>) -> Ghost {
-        Ghost {
+    fn ghost(uid: u32, ring: Option<u32>) -> LingeringRing {
+        LingeringRing {
             grant: Some(0),
-            who: Who {
+            who: PeerCred {
                 uid,
-                ..Who::default()
+                ..PeerCred::default()
             },
             interface: "eth0".into(),
             memory: 1 << uid,
@@ -151,28 +151,28 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_given_up_leaves_what_is_being_made_until_it_is() {
-        let (mut ghosts, life) = (Ghosts::default(), Arc::new(()));
+        let (mut ghosts, life) = (LingeringRings::default(), Arc::new(()));
         ghosts.add(1, 7, ghost(1, None));
         ghosts.add(2, 8, ghost(2, None));
         ghosts.add(3, 7, ghost(3, Some(33)));
         ghosts.close_interface(7, &Arc::downgrade(&life));
-        let held = |ghosts: &mut Ghosts, uid| {
-            ghosts.look(0, uid, |ring| ring == 33);
-            let held = ghosts.held(0, uid);
+        let held = |ghosts: &mut LingeringRings, uid| {
+            ghosts.reap(0, uid, |ring| ring == 33);
+            let held = ghosts.lingering(0, uid);
             (held.user, held.grant)
         };
         assert_eq!(held(&mut ghosts, 1), (2, 14));
         drop(life);
         assert_eq!(held(&mut ghosts, 1), (0, 12));
         assert_eq!(held(&mut ghosts, 2).0, 4, "of another interface");
-        ghosts.look(0, 3, |_| false);
-        assert_eq!(ghosts.held(0, 3).grant, 4);
+        ghosts.reap(0, 3, |_| false);
+        assert_eq!(ghosts.lingering(0, 3).grant, 4);
     }
 
     #[test]
     fn few_of_other_users_are_looked_for_at_a_time_and_all_in_the_end() {
-        let mut ghosts = Ghosts::default();
-        let many = 8 * LOOKS_MAX as u32;
+        let mut ghosts = LingeringRings::default();
+        let many = 8 * CHECKED_MAX as u32;
         for ring in 0..many {
             ghosts.add(ring, 7, ghost(1, Some(ring)));
         }
@@ -181,16 +181,16 @@ mod tests {
         for _ in 0..7 {
             looks.set(0);
             // Every second ring is gone.
-            ghosts.look(0, 2, |ring| {
+            ghosts.reap(0, 2, |ring| {
                 looks.set(looks.get() + 1);
                 ring % 2 == 0
             });
-            assert_eq!(looks.get(), LOOKS_MAX + 1);
+            assert_eq!(looks.get(), CHECKED_MAX + 1);
         }
         assert!(ghosts.made.len() > many as usize / 2 + 1);
-        ghosts.look(0, 2, |ring| ring % 2 == 0);
+        ghosts.reap(0, 2, |ring| ring % 2 == 0);
         assert_eq!(ghosts.made.len(), many as usize / 2 + 1);
-        ghosts.look(0, 1, |_| false);
+        ghosts.reap(0, 1, |_| false);
         assert_eq!(ghosts.made.len(), 0, "the own are all looked for");
     }
 }

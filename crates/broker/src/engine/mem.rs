@@ -1,11 +1,11 @@
 //! Interfaces in memory: the engine without a kernel, for tests of what is
 //! built on it, and for programs that try out their protocols.
 //!
-//! Frames are [sent](MemFabric::send) by whoever holds the fabric; a port's
-//! ring is a queue that [`MemFabric::receive`] reads.
+//! Frames are [sent](MemBackend::send) by whoever holds the fabric; a port's
+//! ring is a queue that [`MemBackend::receive`] reads.
 
-use super::{Counted, Divider, Fabric, MadePath, Queue, Reserved};
-use crate::interface::Facts;
+use super::{Backend, InterfaceDemux, MadePath, PortStats, Queue, Reserved};
+use crate::interface::InterfaceInfo;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +24,7 @@ const RECORD_LEN: u64 = 48;
 
 /// A frame that a port got.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Got {
+pub struct PortFrame {
     /// Its bytes, as far as they were asked for.
     pub bytes: Vec<u8>,
     /// Its length on the wire.
@@ -37,10 +37,10 @@ pub struct Got {
 
 struct Slot {
     queue: Queue,
-    frames: VecDeque<Got>,
+    frames: VecDeque<PortFrame>,
     used: u64,
     lost_before: u64,
-    counted: Counted,
+    counted: PortStats,
 }
 
 struct Shared {
@@ -52,16 +52,16 @@ struct Shared {
 
 /// A machine whose interfaces are in memory. Clones are the same machine.
 #[derive(Clone)]
-pub struct MemFabric {
+pub struct MemBackend {
     inner: Arc<Mutex<Machine>>,
-    told: Arc<OwnedFd>,
+    wake_fd: Arc<OwnedFd>,
 }
 
 #[derive(Default)]
 struct Machine {
-    interfaces: BTreeMap<u32, Facts>,
-    divided: BTreeMap<u32, Arc<Mutex<Shared>>>,
-    asked_paths: Vec<u32>,
+    interfaces: BTreeMap<u32, InterfaceInfo>,
+    demuxed: BTreeMap<u32, Arc<Mutex<Shared>>>,
+    requested_paths: Vec<u32>,
     /// Whether rings of closed ports stay.
     rings_stay: bool,
     loads: usize,
@@ -75,24 +75,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
-impl MemFabric {
+impl MemBackend {
     /// A machine without interfaces.
     ///
     /// # Panics
     /// When the process has no more descriptors.
     #[expect(clippy::new_without_default, reason = "making a machine is an act")]
-    pub fn new() -> MemFabric {
+    pub fn new() -> MemBackend {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let told = eventfd(0, flags).expect("a descriptor for an event");
-        MemFabric {
+        MemBackend {
             inner: Arc::default(),
-            told: Arc::new(told),
+            wake_fd: Arc::new(told),
         }
     }
 
     /// Tells who watches that something has changed.
-    pub fn tell(&self) {
-        let _ = rustix::io::write(&self.told, &1u64.to_ne_bytes());
+    pub fn notify(&self) {
+        let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 
     /// Has each binding of a port take as long, as where the kernel verifies
@@ -105,7 +105,7 @@ impl MemFabric {
     pub fn add(&self, name: &str) -> u32 {
         let mut machine = lock(&self.inner);
         let ifindex = machine.interfaces.keys().last().map_or(2, |last| last + 1);
-        let facts = Facts {
+        let facts = InterfaceInfo {
             name: name.to_owned(),
             ifindex,
             linktype: LinkType::EN10MB,
@@ -124,7 +124,7 @@ impl MemFabric {
     }
 
     /// Changes an interface's facts.
-    pub fn change(&self, ifindex: u32, change: impl FnOnce(&mut Facts)) {
+    pub fn change(&self, ifindex: u32, change: impl FnOnce(&mut InterfaceInfo)) {
         if let Some(facts) = lock(&self.inner).interfaces.get_mut(&ifindex) {
             change(facts);
         }
@@ -137,7 +137,7 @@ impl MemFabric {
 
     /// A frame comes on an interface; gives whether the host gets it.
     pub fn send(&self, ifindex: u32, frame: &[u8]) -> bool {
-        let divided = lock(&self.inner).divided.get(&ifindex).cloned();
+        let divided = lock(&self.inner).demuxed.get(&ifindex).cloned();
         let Some(shared) = divided else { return true };
         let shared = &mut *lock(&shared);
         if shared.attached.is_none() {
@@ -157,8 +157,8 @@ impl MemFabric {
     }
 
     /// The next frame of a slot.
-    pub fn receive(&self, ifindex: u32, slot: u32) -> Option<Got> {
-        let divided = lock(&self.inner).divided.get(&ifindex).cloned()?;
+    pub fn receive(&self, ifindex: u32, slot: u32) -> Option<PortFrame> {
+        let divided = lock(&self.inner).demuxed.get(&ifindex).cloned()?;
         let mut shared = lock(&divided);
         let slot = shared.slots.get_mut(&slot)?;
         let got = slot.frames.pop_front()?;
@@ -185,7 +185,7 @@ impl MemFabric {
     /// Slots in use and bindings bound on an interface: nothing is left when
     /// both are zero.
     pub fn in_use(&self, ifindex: u32) -> (usize, usize) {
-        let divided = lock(&self.inner).divided.get(&ifindex).cloned();
+        let divided = lock(&self.inner).demuxed.get(&ifindex).cloned();
         divided.map_or((0, 0), |shared| {
             let shared = lock(&shared);
             (shared.slots.len(), shared.plan.len())
@@ -210,7 +210,7 @@ impl Slot {
         self.used += room;
         self.counted.delivered += 1;
         self.counted.bytes += frame.len() as u64;
-        self.frames.push_back(Got {
+        self.frames.push_back(PortFrame {
             bytes: frame[..len].to_vec(),
             wire_len: frame.len() as u32,
             tag,
@@ -220,21 +220,21 @@ impl Slot {
 }
 
 /// Divides one interface in memory.
-pub struct MemDivider {
+pub struct MemDemux {
     machine: Arc<Mutex<Machine>>,
     ifindex: u32,
     shared: Arc<Mutex<Shared>>,
     ready: Vec<(u32, Result<Reserved, Refusal>)>,
-    is_held: bool,
+    is_batching: bool,
 }
 
-impl MemDivider {
+impl MemDemux {
     fn changed(&self) {
-        lock(&self.machine).loads += usize::from(!self.is_held);
+        lock(&self.machine).loads += usize::from(!self.is_batching);
     }
 }
 
-impl Divider for MemDivider {
+impl InterfaceDemux for MemDemux {
     fn attached(&self) -> Option<Attach> {
         lock(&self.shared).attached
     }
@@ -258,7 +258,7 @@ impl Divider for MemDivider {
                     frames: VecDeque::new(),
                     used: 0,
                     lost_before: 0,
-                    counted: Counted::default(),
+                    counted: PortStats::default(),
                 };
                 shared.slots.insert(slot, new);
                 let fds = vec![("nothing".to_owned(), OwnedFd::from(file))];
@@ -306,12 +306,12 @@ impl Divider for MemDivider {
         Ok(())
     }
 
-    fn hold(&mut self) {
-        self.is_held = true;
+    fn begin_batch(&mut self) {
+        self.is_batching = true;
     }
 
     fn commit(&mut self) -> Result<(), Refusal> {
-        self.is_held = false;
+        self.is_batching = false;
         self.changed();
         match lock(&self.machine).refuses {
             true => Err(Refusal::new(ErrorKind::System, "refused, as a test asks")),
@@ -325,25 +325,25 @@ impl Divider for MemDivider {
         Weak::new()
     }
 
-    fn counted(&self, slot: u32) -> Counted {
+    fn counted(&self, slot: u32) -> PortStats {
         let shared = lock(&self.shared);
         shared
             .slots
             .get(&slot)
-            .map_or(Counted::default(), |slot| slot.counted)
+            .map_or(PortStats::default(), |slot| slot.counted)
     }
 }
 
-impl Drop for MemDivider {
+impl Drop for MemDemux {
     fn drop(&mut self) {
-        lock(&self.machine).divided.remove(&self.ifindex);
+        lock(&self.machine).demuxed.remove(&self.ifindex);
     }
 }
 
-impl Fabric for MemFabric {
-    type Divider = MemDivider;
+impl Backend for MemBackend {
+    type Demux = MemDemux;
 
-    fn by_name(&mut self, name: &str) -> Result<Facts, Refusal> {
+    fn by_name(&mut self, name: &str) -> Result<InterfaceInfo, Refusal> {
         let machine = lock(&self.inner);
         let found = machine.interfaces.values().find(|facts| facts.name == name);
         found.cloned().ok_or_else(|| {
@@ -354,11 +354,11 @@ impl Fabric for MemFabric {
         })
     }
 
-    fn by_index(&mut self, ifindex: u32) -> Option<Facts> {
+    fn by_index(&mut self, ifindex: u32) -> Option<InterfaceInfo> {
         lock(&self.inner).interfaces.get(&ifindex).cloned()
     }
 
-    fn divide(&mut self, facts: &Facts) -> Result<MemDivider, Refusal> {
+    fn demux(&mut self, facts: &InterfaceInfo) -> Result<MemDemux, Refusal> {
         let shared = Arc::new(Mutex::new(Shared {
             plan: Plan::new(0x5eed),
             verdict: Verdict::new(),
@@ -366,25 +366,25 @@ impl Fabric for MemFabric {
             attached: None,
         }));
         let mut machine = lock(&self.inner);
-        machine.divided.insert(facts.ifindex, Arc::clone(&shared));
-        Ok(MemDivider {
+        machine.demuxed.insert(facts.ifindex, Arc::clone(&shared));
+        Ok(MemDemux {
             machine: Arc::clone(&self.inner),
             ifindex: facts.ifindex,
             shared,
             ready: Vec::new(),
-            is_held: false,
+            is_batching: false,
         })
     }
 
-    fn news(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.told.as_fd())
+        Some(self.wake_fd.as_fd())
     }
 
-    fn adopt(&mut self, _: &Facts) -> Result<Option<MemDivider>, Refusal> {
+    fn adopt(&mut self, _: &InterfaceInfo) -> Result<Option<MemDemux>, Refusal> {
         Ok(None)
     }
 
@@ -392,20 +392,22 @@ impl Fabric for MemFabric {
         Ok(())
     }
 
-    fn prepare_path(&mut self, _: &Facts, _: SendRules) {}
+    fn prepare_path(&mut self, _: &InterfaceInfo, _: SendRules) {}
 
     fn end_spare_paths(&mut self, _: u32) {}
 
-    fn make_path(&mut self, token: u32, _: &Facts, _: SendRules) {
-        lock(&self.inner).asked_paths.push(token);
+    fn make_path(&mut self, token: u32, _: &InterfaceInfo, _: SendRules) {
+        lock(&self.inner).requested_paths.push(token);
     }
 
     fn cancel_path(&mut self, token: u32) {
-        lock(&self.inner).asked_paths.retain(|one| *one != token);
+        lock(&self.inner)
+            .requested_paths
+            .retain(|one| *one != token);
     }
 
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
-        let asked = std::mem::take(&mut lock(&self.inner).asked_paths);
+        let asked = std::mem::take(&mut lock(&self.inner).requested_paths);
         let refuse = |token| {
             let message = "there is no kernel to send by; `MemFabric::send` does it";
             (token, Err(Refusal::new(ErrorKind::Interface, message)))
@@ -427,7 +429,7 @@ impl Fabric for MemFabric {
         PathCounts::default()
     }
 
-    fn sender(&mut self, _: &Facts) -> Result<OwnedFd, Refusal> {
+    fn sender(&mut self, _: &InterfaceInfo) -> Result<OwnedFd, Refusal> {
         let message = "there is no kernel to send by; `MemFabric::send` does it";
         Err(Refusal::new(ErrorKind::Interface, message))
     }
@@ -444,7 +446,7 @@ impl Fabric for MemFabric {
         None
     }
 
-    fn saw_news(&mut self) {
-        let _ = rustix::io::read(&self.told, &mut [0; 8]);
+    fn clear_wake(&mut self) {
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 }

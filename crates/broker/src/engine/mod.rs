@@ -27,10 +27,10 @@ pub use owner::Owner;
 pub use place::NATIVE_HOLD;
 pub use ports::{Engine, Finished, limits};
 pub use reload::Reloaded;
-pub use takeover::Adopted;
+pub use takeover::Takeover;
 
 use crate::Bytes;
-use crate::interface::Facts;
+use crate::interface::InterfaceInfo;
 use crate::protocol::{Attach, Refusal};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Weak;
@@ -56,13 +56,13 @@ pub struct Reserved {
     pub slot: u32,
     /// What the reader gets, each with its name.
     pub fds: Vec<(String, OwnedFd)>,
-    /// The ring's number, for [`Fabric::has_ring`].
+    /// The ring's number, for [`Backend::has_ring`].
     pub ring: u32,
 }
 
 /// What a divider has counted for one slot, since it was set aside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counted {
+pub struct PortStats {
     /// Frames put into the ring.
     pub delivered: u64,
     /// Their bytes on the wire.
@@ -81,7 +81,7 @@ pub struct MadePath {
 }
 
 /// Divides the frames of one interface among slots.
-pub trait Divider {
+pub trait InterfaceDemux {
     /// Where frames are divided at the moment; `None` if nowhere yet.
     fn attached(&self) -> Option<Attach>;
 
@@ -121,13 +121,13 @@ pub trait Divider {
     fn release(&mut self, slot: u32);
 
     /// What was counted.
-    fn counted(&self, slot: u32) -> Counted;
+    fn counted(&self, slot: u32) -> PortStats;
 
     /// Takes over a slot and its ring from the broker before; gives the
     /// ring's number, if there is one. Only before [`resume`](Self::resume).
     fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32>;
 
-    /// Puts what was bound since it was [adopted](Fabric::adopt) in the place
+    /// Puts what was bound since it was [adopted](Backend::adopt) in the place
     /// of what the broker before had, for every frame at once, and removes
     /// what that had beside.
     ///
@@ -137,9 +137,9 @@ pub trait Divider {
 
     /// Collects changes of bindings from now on. Frames go where they went,
     /// until [`commit`](Self::commit).
-    fn hold(&mut self);
+    fn begin_batch(&mut self);
 
-    /// Has what was changed since [`hold`](Self::hold) hold for every frame.
+    /// Has what was changed since [`begin_batch`](Self::begin_batch) hold for every frame.
     ///
     /// # Errors
     /// If the kernel refuses; it is tried again with the next change.
@@ -154,24 +154,24 @@ pub trait Divider {
 }
 
 /// A machine's interfaces, and how to divide them.
-pub trait Fabric {
+pub trait Backend {
     /// What divides.
-    type Divider: Divider;
+    type Demux: InterfaceDemux;
 
     /// The interface of that name.
     ///
     /// # Errors
     /// If there is none.
-    fn by_name(&mut self, name: &str) -> Result<Facts, Refusal>;
+    fn by_name(&mut self, name: &str) -> Result<InterfaceInfo, Refusal>;
 
     /// The interface of that number; `None` if it is gone.
-    fn by_index(&mut self, ifindex: u32) -> Option<Facts>;
+    fn by_index(&mut self, ifindex: u32) -> Option<InterfaceInfo>;
 
     /// A divider for an interface, without ports.
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn divide(&mut self, facts: &Facts) -> Result<Self::Divider, Refusal>;
+    fn demux(&mut self, facts: &InterfaceInfo) -> Result<Self::Demux, Refusal>;
 
     /// A divider for an interface as the broker before has left it, without
     /// bindings: its frames go where they went until it
@@ -179,7 +179,7 @@ pub trait Fabric {
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn adopt(&mut self, facts: &Facts) -> Result<Option<Self::Divider>, Refusal>;
+    fn adopt(&mut self, facts: &InterfaceInfo) -> Result<Option<Self::Demux>, Refusal>;
 
     /// Removes what earlier brokers have left on interfaces, but for these,
     /// and paths that were not adopted.
@@ -191,7 +191,7 @@ pub trait Fabric {
     /// Has a path ready for who is going to send on an interface by these
     /// rules, as far as that is possible, until
     /// [`end_spare_paths`](Self::end_spare_paths).
-    fn prepare_path(&mut self, facts: &Facts, rules: SendRules);
+    fn prepare_path(&mut self, facts: &InterfaceInfo, rules: SendRules);
 
     /// Ends what was made ahead for an interface.
     fn end_spare_paths(&mut self, ifindex: u32);
@@ -199,7 +199,7 @@ pub trait Fabric {
     /// Begins to make a path to an interface, through which come only frames
     /// that the rules allow; [`made_paths`](Self::made_paths) tells when it is
     /// done, with the same token.
-    fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules);
+    fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: SendRules);
 
     /// Nobody waits for that path any more.
     fn cancel_path(&mut self, token: u32);
@@ -224,7 +224,7 @@ pub trait Fabric {
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn sender(&mut self, facts: &Facts) -> Result<OwnedFd, Refusal>;
+    fn sender(&mut self, facts: &InterfaceInfo) -> Result<OwnedFd, Refusal>;
 
     /// Leaves paths to the next broker when this is dropped.
     fn hand_over(&mut self);
@@ -234,13 +234,13 @@ pub trait Fabric {
 
     /// Becomes readable when some divider's [`reserved`](Divider::reserved)
     /// has news.
-    fn news(&self) -> Option<BorrowedFd<'_>>;
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Becomes readable when some interface changes.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes [`news`](Self::news) unreadable again, before looking.
-    fn saw_news(&mut self);
+    /// Makes [`wake_fd`](Self::wake_fd) unreadable again, before looking.
+    fn clear_wake(&mut self);
 
     /// Makes [`changes`](Self::changes) unreadable again, before looking.
     fn saw_changes(&mut self);

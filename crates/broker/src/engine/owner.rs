@@ -1,6 +1,6 @@
 //! Whose a port is.
 
-use crate::policy::Who;
+use crate::policy::PeerCred;
 
 /// Whose a port is: it goes with the connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -8,5 +8,5 @@ pub struct Owner {
     /// The connection; no other has the number.
     pub connection: u64,
     /// The process and its user.
-    pub who: Who,
+    pub who: PeerCred,
 }

@@ -1,7 +1,7 @@
 //! Where in the kernel an interface's frames are divided, and for how long.
 
 use super::ports::Engine;
-use super::{Divider, Fabric};
+use super::{Backend, InterfaceDemux};
 use crate::protocol::{Attach, OpenPort, Refusal};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// that states a place is there at once.
 pub const NATIVE_HOLD: Duration = Duration::from_secs(30);
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// Sets how long native XDP stays at an interface that needs it no more;
     /// at first not at all.
     pub fn hold_native(&mut self, time: Duration) {

@@ -1,20 +1,20 @@
 //! Open ports, and what may be done with them.
 
 use super::finished::Ready;
-use super::lingering_rings::{Ghost, Ghosts};
+use super::lingering_rings::{LingeringRing, LingeringRings};
 use super::takeover::new_secret;
-use super::tx_state::{RetiredPath, Sending};
-use super::verifier_budget::Effort;
-use super::{Counted, Divider, Fabric, Owner, Queue, Reserved};
+use super::tx_state::{RetiredPath, TxState};
+use super::verifier_budget::VerifierCost;
+use super::{Backend, InterfaceDemux, Owner, PortStats, Queue, Reserved};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
-use crate::interface::Facts;
-use crate::policy::{Claim, Denied, Policy};
+use crate::interface::InterfaceInfo;
+use crate::policy::{Denied, Policy, Reservation};
 use crate::protocol::{
-    Answer, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus,
-    Refusal,
+    ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus, Refusal,
+    Response,
 };
-use crate::runtime_dir::Keep;
+use crate::runtime_dir::RuntimeDir;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -50,14 +50,14 @@ pub struct Finished {
     pub port: u32,
     /// Whose it is.
     pub owner: Owner,
-    /// The port ([`Answer::Opened`]) or what it sends by ([`Answer::Sends`])
+    /// The port ([`Answer::Opened`]) or what it sends by ([`Answer::TxReady`])
     /// and the descriptors, or why there is none.
-    pub result: Result<(Answer, Vec<OwnedFd>), Refusal>,
+    pub result: Result<(Response, Vec<OwnedFd>), Refusal>,
 }
 
 /// A divided interface.
 pub(super) struct Interface<D> {
-    pub(super) facts: Facts,
+    pub(super) info: InterfaceInfo,
     pub(super) divider: D,
     pub(super) ports: usize,
     /// The host's claims, bound.
@@ -69,7 +69,7 @@ pub(super) struct Interface<D> {
 /// A claim of the host's, and its binding.
 #[derive(Clone, Debug)]
 pub(super) struct BoundClaim {
-    claim: Claim,
+    claim: Reservation,
     pub(super) binding: BindingId,
 }
 
@@ -82,30 +82,30 @@ pub(super) struct Port {
     pub(super) asked: OpenPort,
     pub(super) filter: Filter,
     /// What its filter asks for.
-    pub(super) effort: Effort,
+    pub(super) effort: VerifierCost,
     pub(super) place: Option<(u32, BindingId)>,
     /// The ring's number, once it has one.
     pub(super) ring: Option<u32>,
     /// By which its program takes it up again with the next broker; empty
     /// where nothing is kept.
     pub(super) secret: String,
-    pub(super) sending: Sending,
+    pub(super) sending: TxState,
 }
 
-/// All ports, by the interfaces of a [`Fabric`].
-pub struct Engine<F: Fabric> {
+/// All ports, by the interfaces of a [`Backend`].
+pub struct Engine<F: Backend> {
     pub(super) fabric: F,
     pub(super) policy: Policy,
-    pub(super) interfaces: BTreeMap<u32, Interface<F::Divider>>,
+    pub(super) interfaces: BTreeMap<u32, Interface<F::Demux>>,
     pub(super) ports: BTreeMap<u32, Port>,
     pub(super) last_port: u32,
-    pub(super) keep: Option<Keep>,
+    pub(super) runtime_dir: Option<RuntimeDir>,
     pub(super) retired: Vec<RetiredPath>,
     /// Finished without the fabric.
     pub(super) done: Vec<Finished>,
     /// Not bound yet.
     pub(super) ready: VecDeque<Ready>,
-    pub(super) ghosts: Ghosts,
+    pub(super) ghosts: LingeringRings,
     pub(super) guards: Guards,
     pub(super) native_hold: Duration,
     /// Whether other users' ports may be here: then the superuser's filters
@@ -116,7 +116,7 @@ pub struct Engine<F: Fabric> {
 /// The grants' filters, by place, link type and IPv4 mask.
 pub(super) type Guards = BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>;
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// An engine without ports.
     pub fn new(fabric: F, policy: Policy) -> Engine<F> {
         Engine {
@@ -125,11 +125,11 @@ impl<F: Fabric> Engine<F> {
             interfaces: BTreeMap::new(),
             ports: BTreeMap::new(),
             last_port: 0,
-            keep: None,
+            runtime_dir: None,
             retired: Vec::new(),
             done: Vec::new(),
             ready: VecDeque::new(),
-            ghosts: Ghosts::default(),
+            ghosts: LingeringRings::default(),
             guards: BTreeMap::new(),
             native_hold: Duration::ZERO,
             is_shared: true,
@@ -213,7 +213,7 @@ impl<F: Fabric> Engine<F> {
             place: None,
             ring: None,
             secret: String::new(),
-            sending: Sending::No,
+            sending: TxState::None,
         };
         self.ports.insert(number, port);
         Ok(number)
@@ -232,7 +232,7 @@ impl<F: Fabric> Engine<F> {
         let interface = self.interfaces.get(&ifindex);
         let interface = interface.ok_or_else(|| no_port(port))?;
         let known_guards = (&self.policy, &mut self.guards);
-        let filter = compiled(known_guards, grant, &interface.facts, &source, snap_len)?;
+        let filter = compiled(known_guards, grant, &interface.info, &source, snap_len)?;
         let effort = self.check_effort(grant, uid, ifindex, Some(port), &filter)?;
         if let Some(known) = self.ports.get_mut(&port) {
             if let Some((_, binding)) = known.place
@@ -306,7 +306,7 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// What is counted for a port.
-    pub fn counted(&self, port: u32) -> Option<Counted> {
+    pub fn counted(&self, port: u32) -> Option<PortStats> {
         let port = self.ports.get(&port)?;
         let (slot, _) = port.place?;
         let interface = self.interfaces.get(&port.ifindex)?;
@@ -328,7 +328,7 @@ impl<F: Fabric> Engine<F> {
             return Err(Denied::NoGrant { uid, interface }.into());
         }
         let facts = self.fabric.by_name(name)?;
-        Ok(self.facts_status(facts))
+        Ok(self.status_from_info(facts))
     }
 
     /// The facts of the interface of a port, whatever its name is now.
@@ -339,23 +339,23 @@ impl<F: Fabric> Engine<F> {
         let ifindex = self.port(owner, port)?.ifindex;
         let facts = self.fabric.by_index(ifindex);
         let facts = facts.ok_or_else(|| Refusal::new(ErrorKind::Interface, "it is gone"))?;
-        Ok(self.facts_status(facts))
+        Ok(self.status_from_info(facts))
     }
 
     /// The facts of every interface in use.
     pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
         let indices: Vec<u32> = self.interfaces.keys().copied().collect();
         let facts = indices.into_iter();
-        let facts: Vec<Facts> = facts.filter_map(|one| self.fabric.by_index(one)).collect();
+        let facts: Vec<InterfaceInfo> = facts.filter_map(|one| self.fabric.by_index(one)).collect();
         facts
             .into_iter()
-            .map(|one| self.facts_status(one))
+            .map(|one| self.status_from_info(one))
             .collect()
     }
 
     /// The ports that the asker may know of, with numbers above `after`: as
     /// many as fit into a message.
-    pub fn page(&self, owner: &Owner, after: u32) -> Answer {
+    pub fn page(&self, owner: &Owner, after: u32) -> Response {
         // A port's own part of the message is well below the last sixteenth.
         let room = MESSAGE_LEN_MAX - MESSAGE_LEN_MAX / 16;
         let mut used = 0;
@@ -363,14 +363,14 @@ impl<F: Fabric> Engine<F> {
         for status in self.status(owner, after) {
             used += serde_json::to_string(&status).map_or(room, |text| text.len() + 1);
             if used > room {
-                return Answer::Ports { ports, more: true };
+                return Response::Ports { ports, more: true };
             }
             ports.push(status);
         }
-        Answer::Ports { ports, more: false }
+        Response::Ports { ports, more: false }
     }
 
-    fn facts_status(&self, facts: Facts) -> InterfaceStatus {
+    fn status_from_info(&self, facts: InterfaceInfo) -> InterfaceStatus {
         let divided = self.interfaces.get(&facts.ifindex);
         let attached = divided.and_then(|one| Some((one.divider.attached()?, one.divider.cost())));
         InterfaceStatus {
@@ -393,15 +393,15 @@ impl<F: Fabric> Engine<F> {
     /// Looks at the interfaces in use again: what has happened to their
     /// ports, with whose they are. Ports of an interface that is gone are
     /// closed.
-    pub fn look(&mut self) -> Vec<(u64, u32, Event)> {
+    pub fn poll_interfaces(&mut self) -> Vec<(u64, u32, Event)> {
         let mut all = Vec::new();
         let indices: Vec<u32> = self.interfaces.keys().copied().collect();
         for ifindex in indices {
             let now = self.fabric.by_index(ifindex);
             let events = match (&now, self.interfaces.get_mut(&ifindex)) {
                 (Some(now), Some(interface)) => {
-                    let events = now.events_since(&interface.facts);
-                    interface.facts = now.clone();
+                    let events = now.events_since(&interface.info);
+                    interface.info = now.clone();
                     events
                 }
                 _ => vec![Event::Gone],
@@ -434,7 +434,7 @@ impl<F: Fabric> Engine<F> {
     pub(super) fn filter(
         &mut self,
         grant: Option<usize>,
-        facts: &Facts,
+        facts: &InterfaceInfo,
         source: &Source,
         snap_len: Option<u32>,
     ) -> Result<Filter, Refusal> {
@@ -443,16 +443,16 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// The interface, divided; with the host's claims bound when it is new.
-    pub(super) fn interface(&mut self, facts: Facts) -> Result<(), Refusal> {
+    pub(super) fn interface(&mut self, facts: InterfaceInfo) -> Result<(), Refusal> {
         if let Some(known) = self.interfaces.get_mut(&facts.ifindex) {
-            known.facts = facts.as_told(&known.facts);
+            known.info = facts.as_reported(&known.info);
             return Ok(());
         }
-        let mut divider = self.fabric.divide(&facts)?;
+        let mut divider = self.fabric.demux(&facts)?;
         let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
         let ifindex = facts.ifindex;
         let interface = Interface {
-            facts,
+            info: facts,
             divider,
             ports: 0,
             claims,
@@ -467,7 +467,7 @@ impl<F: Fabric> Engine<F> {
         &mut self,
         number: u32,
         reserved: Reserved,
-    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+    ) -> Result<(Response, Vec<OwnedFd>), Refusal> {
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
         let interface = self.interfaces.get_mut(&port.ifindex);
         let interface = interface.ok_or_else(|| no_port(number))?;
@@ -482,37 +482,37 @@ impl<F: Fabric> Engine<F> {
         port.place = Some((reserved.slot, binding));
         port.ring = Some(reserved.ring);
         let (mut names, mut fds): (Vec<_>, Vec<_>) = reserved.fds.into_iter().unzip();
-        if let Some(keep) = &self.keep {
-            let held = keep.hold(number);
-            fds.push(held.map_err(|error| not_kept(&error))?);
+        if let Some(keep) = &self.runtime_dir {
+            let held = keep.lifetime_fd(number);
+            fds.push(held.map_err(|error| not_persisted(&error))?);
             names.push("held".to_owned());
-            port.secret = new_secret().map_err(|error| not_kept(&error))?;
+            port.secret = new_secret().map_err(|error| not_persisted(&error))?;
         }
         let opened = Opened {
             port: number,
             ring: port.asked.ring,
-            linktype: interface.facts.linktype.0,
+            linktype: interface.info.linktype.0,
             fds: names,
             secret: (!port.secret.is_empty()).then(|| port.secret.clone()),
             slot: reserved.slot,
             attach: attach_name(&interface.divider),
-            dropped: interface.facts.dropped,
+            dropped: interface.info.dropped,
         };
-        self.note(number).map_err(|error| not_kept(&error))?;
+        self.note(number).map_err(|error| not_persisted(&error))?;
         self.prepare_path(number);
-        Ok((Answer::Opened(opened), fds))
+        Ok((Response::Opened(opened), fds))
     }
 
     pub(super) fn remove(&mut self, number: u32) {
         let Some(mut port) = self.ports.remove(&number) else {
             return;
         };
-        if let Some(keep) = &mut self.keep {
+        if let Some(keep) = &mut self.runtime_dir {
             keep.forget(number);
         }
         self.retire(number, &mut port);
         if !port.owner.who.is_superuser {
-            let ghost = Ghost {
+            let ghost = LingeringRing {
                 grant: port.grant,
                 who: port.owner.who.clone(),
                 interface: port.asked.interface.clone(),
@@ -553,12 +553,12 @@ impl<F: Fabric> Engine<F> {
         let interface = self.interfaces.get(&port.ifindex);
         let counted = match (port.place, interface) {
             (Some((slot, _)), Some(one)) => one.divider.counted(slot),
-            _ => Counted::default(),
+            _ => PortStats::default(),
         };
         let sent = self.sent(port);
         PortStatus {
             port: number,
-            interface: interface.map_or_else(String::new, |one| one.facts.name.clone()),
+            interface: interface.map_or_else(String::new, |one| one.info.name.clone()),
             filter: shown(&port.asked.filter.text),
             priority: port.asked.priority,
             copy: !port.asked.take,
@@ -606,8 +606,8 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
 /// bound already stay, and with them their place before ports of equal priority.
 pub(super) fn bind_claims(
     policy: &Policy,
-    facts: &Facts,
-    divider: &mut impl Divider,
+    facts: &InterfaceInfo,
+    divider: &mut impl InterfaceDemux,
     known: &[BoundClaim],
 ) -> Result<Vec<BoundClaim>, Refusal> {
     let (mut claims, mut bound) = (Vec::new(), Vec::new());
@@ -643,13 +643,13 @@ pub(super) fn bind_claims(
     Ok(claims)
 }
 
-fn attach_name(divider: &impl Divider) -> String {
+fn attach_name(divider: &impl InterfaceDemux) -> String {
     divider
         .attached()
         .map_or_else(String::new, |attach| attach.to_string())
 }
 
-fn compiler(facts: &Facts) -> Compiler<'static> {
+fn compiler(facts: &InterfaceInfo) -> Compiler<'static> {
     let compiler = Compiler::for_linktype(facts.linktype);
     match facts.netmask() {
         Some(netmask) => compiler.netmask(netmask),
@@ -661,7 +661,7 @@ fn compiler(facts: &Facts) -> Compiler<'static> {
 pub(super) fn compiled(
     (policy, guards): (&Policy, &mut Guards),
     grant: Option<usize>,
-    facts: &Facts,
+    facts: &InterfaceInfo,
     source: &Source,
     snap_len: Option<u32>,
 ) -> Result<Filter, Refusal> {
@@ -681,7 +681,7 @@ fn guard<'a>(
     policy: &Policy,
     guards: &'a mut Guards,
     place: usize,
-    facts: &Facts,
+    facts: &InterfaceInfo,
 ) -> Result<Option<&'a Program>, Refusal> {
     let Some(grant) = policy.grants.get(place) else {
         return Ok(None);
@@ -698,7 +698,7 @@ fn guard<'a>(
 }
 
 /// Compiles a filter of the policy's own.
-fn compile_own(facts: &Facts, text: &str) -> Result<Program, Refusal> {
+fn compile_own(facts: &InterfaceInfo, text: &str) -> Result<Program, Refusal> {
     let compiled = compiler(facts).compile(&Source::expr(text));
     compiled.map_err(|error| {
         let message = format!("the policy's filter `{text}` does not compile: {error}");
@@ -714,7 +714,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-pub(super) fn not_kept(error: &std::io::Error) -> Refusal {
+pub(super) fn not_persisted(error: &std::io::Error) -> Refusal {
     let message = format!("the broker cannot note the port down ({error})");
     Refusal::new(ErrorKind::System, message)
 }

@@ -1,11 +1,11 @@
 //! Another policy, while ports are open.
 
 use super::ports::{BoundClaim, Engine, Finished, Port, bind_claims, no_port};
-use super::tx_state::Sending;
-use super::{Divider, Fabric};
-use crate::policy::{Accounts, Policy, Who};
+use super::tx_state::TxState;
+use super::{Backend, InterfaceDemux};
+use crate::policy::{Accounts, PeerCred, Policy};
 use crate::protocol::{Event, Refusal};
-use crate::runtime_dir::KeptPath;
+use crate::runtime_dir::EgressRecord;
 use weir_demux::BindingId;
 
 /// What became of the ports under another policy.
@@ -24,7 +24,7 @@ type Events = Vec<(u64, u32, Event)>;
 /// that were not yet count for none.
 const NOT_YET: Option<usize> = Some(usize::MAX);
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// Goes by another policy from now on. Ports that it grants go on, by
     /// their numbers as far as its limits allow, behind the filters of its
     /// grants; the others are closed. The host's claims are those of the new
@@ -43,7 +43,8 @@ impl<F: Fabric> Engine<F> {
         self.policy = policy;
         self.guards.clear();
         let (policy, fabric) = (&self.policy, &self.fabric);
-        let grant = |who: &Who, interface: &str| policy.grant(who, interface).map(|(at, _)| at);
+        let grant =
+            |who: &PeerCred, interface: &str| policy.grant(who, interface).map(|(at, _)| at);
         self.ghosts.regrant(|ring| fabric.has_ring(ring), grant);
         for path in &mut self.retired {
             path.grant = grant(&path.who, &path.interface);
@@ -53,7 +54,7 @@ impl<F: Fabric> Engine<F> {
             port.grant = NOT_YET;
         }
         for interface in self.interfaces.values_mut() {
-            interface.divider.hold();
+            interface.divider.begin_batch();
         }
         let mut events = Vec::new();
         for number in self.ports.keys().copied().collect::<Vec<u32>>() {
@@ -106,7 +107,7 @@ impl<F: Fabric> Engine<F> {
         let mut result = Ok(());
         for (ifindex, interface) in &mut self.interfaces {
             let known = &interface.claims;
-            match bind_claims(policy, &interface.facts, &mut interface.divider, known) {
+            match bind_claims(policy, &interface.info, &mut interface.divider, known) {
                 Ok(claims) => bound.push((*ifindex, claims)),
                 Err(refusal) => {
                     result = Err(refusal);
@@ -139,7 +140,7 @@ impl<F: Fabric> Engine<F> {
         let (owner, ifindex) = (port.owner.clone(), port.ifindex);
         let mut asked = port.asked.clone();
         let interface = self.interfaces.get(&ifindex);
-        let facts = interface.ok_or_else(|| no_port(number))?.facts.clone();
+        let facts = interface.ok_or_else(|| no_port(number))?.info.clone();
         asked.interface.clone_from(&facts.name);
         let grant = self.granted(&owner, &asked, asked.ring)?;
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
@@ -164,7 +165,7 @@ impl<F: Fabric> Engine<F> {
     /// it allows.
     fn grant_of(&self, number: u32) -> Option<usize> {
         let port = self.ports.get(&number)?;
-        let interface = &self.interfaces.get(&port.ifindex)?.facts.name;
+        let interface = &self.interfaces.get(&port.ifindex)?.info.name;
         let grant = self.policy.grant(&port.owner.who, interface);
         grant.map(|(place, _)| place)
     }
@@ -176,11 +177,11 @@ impl<F: Fabric> Engine<F> {
             return;
         };
         let before = match &port.sending {
-            Sending::No => return,
-            Sending::Begun(rules) | Sending::Path(KeptPath { rules, .. }) => rules.clone(),
+            TxState::None => return,
+            TxState::Pending(rules) | TxState::Egress(EgressRecord { rules, .. }) => rules.clone(),
         };
         let interface = self.interfaces.get(&port.ifindex);
-        let facts = interface.map(|one| one.facts.clone());
+        let facts = interface.map(|one| one.info.clone());
         let rules = port.grant.zip(facts.as_ref());
         let rules = rules.map(|(place, facts)| self.rules_text(place, facts));
         if matches!(rules, Some(Ok(now)) if now == before) {
@@ -188,7 +189,7 @@ impl<F: Fabric> Engine<F> {
         }
         let (owner, begun) = (
             port.owner.clone(),
-            matches!(port.sending, Sending::Begun(_)),
+            matches!(port.sending, TxState::Pending(_)),
         );
         self.stop_sending(number);
         if begun {

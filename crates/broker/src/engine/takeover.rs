@@ -1,21 +1,21 @@
 //! Ports that a broker before this one has opened.
 
 use super::ports::{Interface, Port, bind_claims, no_port};
-use super::tx_state::Sending;
-use super::{Divider, Engine, Fabric, Owner, Queue};
+use super::tx_state::TxState;
+use super::{Backend, Engine, InterfaceDemux, Owner, Queue};
 use crate::policy::Accounts;
 use crate::protocol::{ErrorKind, Refusal, VERSION};
-use crate::runtime_dir::{Keep, Kept};
+use crate::runtime_dir::{PortRecord, RuntimeDir};
 use std::collections::BTreeMap;
 use std::io;
 use weir_demux::{Binding, Target};
 
 /// The connection of a port whose program has not come back.
-const NOBODY: u64 = 0;
+const NO_CONNECTION: u64 = 0;
 
 /// What became of the ports of an earlier broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Adopted {
+pub struct Takeover {
     /// Ports that go on.
     pub ports: usize,
     /// Ports that nobody has any more, that the policy does not grant now, or
@@ -23,7 +23,7 @@ pub struct Adopted {
     pub swept: usize,
 }
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// Keeps what outlives this process in a folder, and takes over what an
     /// earlier broker has left there. Ports that are held go on without a
     /// gap, as far as the policy of now grants them to users with the groups
@@ -31,15 +31,19 @@ impl<F: Fabric> Engine<F> {
     ///
     /// # Errors
     /// If the kernel refuses to remove something.
-    pub fn keep(&mut self, mut keep: Keep, accounts: &Accounts) -> Result<Adopted, Refusal> {
-        let mut by_interface: BTreeMap<u32, Vec<Kept>> = BTreeMap::new();
-        let mut adopted = Adopted::default();
+    pub fn persist_in(
+        &mut self,
+        mut keep: RuntimeDir,
+        accounts: &Accounts,
+    ) -> Result<Takeover, Refusal> {
+        let mut by_interface: BTreeMap<u32, Vec<PortRecord>> = BTreeMap::new();
+        let mut adopted = Takeover::default();
         let namespace = self.fabric.namespace();
         for mut kept in keep.ports() {
             kept.gids = accounts.still(kept.uid, &kept.gids);
             self.last_port = self.last_port.max(kept.port);
             let is_ours = kept.namespace == namespace && kept.version == VERSION;
-            if is_ours && keep.is_held(kept.port) {
+            if is_ours && keep.is_owned(kept.port) {
                 by_interface.entry(kept.ifindex).or_default().push(kept);
             } else {
                 adopted.swept += 1;
@@ -47,7 +51,7 @@ impl<F: Fabric> Engine<F> {
             }
         }
         let interfaces: Vec<u32> = by_interface.keys().copied().collect();
-        self.keep = Some(keep);
+        self.runtime_dir = Some(keep);
         for (ifindex, ports) in by_interface {
             let count = ports.len();
             let numbers: Vec<u32> = ports.iter().map(|kept| kept.port).collect();
@@ -56,7 +60,7 @@ impl<F: Fabric> Engine<F> {
             let _ = self.adopt(ifindex, ports);
             for number in numbers {
                 if !self.ports.contains_key(&number)
-                    && let Some(keep) = &mut self.keep
+                    && let Some(keep) = &mut self.runtime_dir
                 {
                     keep.forget(number);
                 }
@@ -71,7 +75,7 @@ impl<F: Fabric> Engine<F> {
         swept.map(|()| adopted)
     }
 
-    fn adopt(&mut self, ifindex: u32, kept: Vec<Kept>) -> Result<(), Refusal> {
+    fn adopt(&mut self, ifindex: u32, kept: Vec<PortRecord>) -> Result<(), Refusal> {
         let facts = self.fabric.by_index(ifindex);
         let facts = facts.ok_or_else(|| no_port(0))?;
         let Some(mut divider) = self.fabric.adopt(&facts)? else {
@@ -83,9 +87,9 @@ impl<F: Fabric> Engine<F> {
             // By its name of now.
             let mut asked = kept.asked.clone();
             asked.interface.clone_from(&facts.name);
-            let who = kept.who();
+            let who = kept.peer_cred();
             let owner = Owner {
-                connection: NOBODY,
+                connection: NO_CONNECTION,
                 who,
             };
             let Ok(grant) = self.allowed(&owner, &asked, asked.ring) else {
@@ -136,7 +140,7 @@ impl<F: Fabric> Engine<F> {
             return resumed;
         }
         let interface = Interface {
-            facts,
+            info: facts,
             divider,
             ports,
             claims,
@@ -156,7 +160,8 @@ impl<F: Fabric> Engine<F> {
     pub fn resume(&mut self, owner: &Owner, port: u32, secret: &str) -> Result<(), Refusal> {
         let known = self.ports.get_mut(&port);
         let known = known.filter(|known| {
-            known.owner.connection == NOBODY && is_same(secret.as_bytes(), known.secret.as_bytes())
+            known.owner.connection == NO_CONNECTION
+                && is_same(secret.as_bytes(), known.secret.as_bytes())
         });
         let Some(known) = known else {
             let message = format!("port {port} is not there to be taken up again");
@@ -171,14 +176,16 @@ impl<F: Fabric> Engine<F> {
     /// Whether there are ports whose programs have not come back.
     pub fn has_orphans(&self) -> bool {
         let mut ports = self.ports.values();
-        ports.any(|port| port.owner.connection == NOBODY)
+        ports.any(|port| port.owner.connection == NO_CONNECTION)
     }
 
     /// Closes those that nobody has any more; how many.
     pub fn sweep_orphans(&mut self) -> usize {
-        let Some(keep) = &self.keep else { return 0 };
+        let Some(keep) = &self.runtime_dir else {
+            return 0;
+        };
         let is_gone = |(number, port): (&u32, &Port)| {
-            (port.owner.connection == NOBODY && !keep.is_held(*number)).then_some(*number)
+            (port.owner.connection == NO_CONNECTION && !keep.is_owned(*number)).then_some(*number)
         };
         let gone: Vec<u32> = self.ports.iter().filter_map(is_gone).collect();
         for number in &gone {
@@ -189,7 +196,7 @@ impl<F: Fabric> Engine<F> {
 
     /// Leaves everything to the next broker, and ends.
     pub fn hand_over(&mut self) {
-        if self.keep.is_some() {
+        if self.runtime_dir.is_some() {
             // What is only held for a while is not handed over.
             self.interfaces.retain(|_, interface| interface.ports > 0);
             for interface in self.interfaces.values_mut() {
@@ -201,8 +208,8 @@ impl<F: Fabric> Engine<F> {
 
     /// Notes a port down, where there is something to keep it in.
     pub(super) fn note(&mut self, number: u32) -> io::Result<()> {
-        let kept = self.kept(number);
-        match (&mut self.keep, kept) {
+        let kept = self.port_record(number);
+        match (&mut self.runtime_dir, kept) {
             (Some(keep), Some(kept)) => keep.save(&kept),
             _ => Ok(()),
         }
@@ -210,18 +217,18 @@ impl<F: Fabric> Engine<F> {
 
     /// Notes that a port has changed.
     pub(super) fn note_change(&mut self, number: u32) -> io::Result<()> {
-        let kept = self.kept(number);
-        match (&mut self.keep, kept) {
+        let kept = self.port_record(number);
+        match (&mut self.runtime_dir, kept) {
             (Some(keep), Some(kept)) => keep.save_change(&kept),
             _ => Ok(()),
         }
     }
 
-    fn kept(&self, number: u32) -> Option<Kept> {
-        self.keep.as_ref()?;
+    fn port_record(&self, number: u32) -> Option<PortRecord> {
+        self.runtime_dir.as_ref()?;
         let port = self.ports.get(&number)?;
         let (slot, _) = port.place?;
-        Some(Kept {
+        Some(PortRecord {
             port: number,
             version: VERSION,
             slot,
@@ -234,7 +241,7 @@ impl<F: Fabric> Engine<F> {
             asked: port.asked.clone(),
             secret: port.secret.clone(),
             path: match &port.sending {
-                Sending::Path(path) => Some(path.clone()),
+                TxState::Egress(path) => Some(path.clone()),
                 _ => None,
             },
         })

@@ -6,11 +6,11 @@
 //! it is reported later.
 
 use super::ports::{Engine, Finished, Port};
-use super::{Fabric, MadePath, Owner};
-use crate::interface::Facts;
-use crate::policy::{Denied, Who};
-use crate::protocol::{Answer, ErrorKind, Refusal, Sends};
-use crate::runtime_dir::KeptPath;
+use super::{Backend, MadePath, Owner};
+use crate::interface::InterfaceInfo;
+use crate::policy::{Denied, PeerCred};
+use crate::protocol::{ErrorKind, Refusal, Response, TxReady};
+use crate::runtime_dir::EgressRecord;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use weir_link::live::{PathCounts, SendRules};
@@ -18,13 +18,13 @@ use weir_wire::LinkType;
 
 /// What a port sends by.
 #[derive(Clone, Debug)]
-pub(super) enum Sending {
+pub(super) enum TxState {
     /// Nothing that is known of.
-    No,
+    None,
     /// It is being made, with these rules.
-    Begun(String),
+    Pending(String),
     /// A path.
-    Path(KeptPath),
+    Egress(EgressRecord),
 }
 
 /// A path of a port that is closed, or that has another one.
@@ -32,13 +32,13 @@ pub(super) enum Sending {
 pub(super) struct RetiredPath {
     /// `None` if the policy of now has none.
     pub(super) grant: Option<usize>,
-    pub(super) who: Who,
+    pub(super) who: PeerCred,
     /// The interface's name.
     pub(super) interface: String,
     name: String,
 }
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// Begins to send from a port; [`finished`](Self::finished) tells by what.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl<F: Fabric> Engine<F> {
     pub fn send(&mut self, owner: &Owner, number: u32) -> Result<(), Refusal> {
         let port = self.port(owner, number)?;
         let (grant, ifindex) = (port.grant, port.ifindex);
-        if port.place.is_none() || matches!(port.sending, Sending::Begun(_)) {
+        if port.place.is_none() || matches!(port.sending, TxState::Pending(_)) {
             let message = format!("port {number} is still being opened, or begins to send already");
             return Err(Refusal::new(ErrorKind::Request, message));
         }
@@ -54,7 +54,7 @@ impl<F: Fabric> Engine<F> {
         let facts = facts.ok_or_else(|| Refusal::new(ErrorKind::Interface, "it is gone"))?;
         let Some(place) = grant else {
             let sender = self.fabric.sender(&facts)?;
-            let sends = Sends {
+            let sends = TxReady {
                 fds: vec!["packet".to_owned()],
                 memory: 0,
                 chunk: 0,
@@ -62,7 +62,7 @@ impl<F: Fabric> Engine<F> {
             self.done.push(Finished {
                 port: number,
                 owner: owner.clone(),
-                result: Ok((Answer::Sends(sends), vec![sender])),
+                result: Ok((Response::TxReady(sends), vec![sender])),
             });
             return Ok(());
         };
@@ -71,7 +71,7 @@ impl<F: Fabric> Engine<F> {
         let text = text(&rules)?;
         self.stop_sending(number);
         if let Some(port) = self.ports.get_mut(&number) {
-            port.sending = Sending::Begun(text);
+            port.sending = TxState::Pending(text);
         }
         self.fabric.make_path(number, &facts, rules);
         Ok(())
@@ -84,14 +84,14 @@ impl<F: Fabric> Engine<F> {
             return;
         };
         if let (Some(place), Some(one)) = (port.grant, self.interfaces.get(&port.ifindex))
-            && let Ok(rules) = self.rules(place, &one.facts)
+            && let Ok(rules) = self.rules(place, &one.info)
         {
-            self.fabric.prepare_path(&one.facts, rules);
+            self.fabric.prepare_path(&one.info, rules);
         }
     }
 
     /// The rules of a grant for an interface.
-    fn rules(&self, place: usize, facts: &Facts) -> Result<SendRules, Refusal> {
+    fn rules(&self, place: usize, facts: &InterfaceInfo) -> Result<SendRules, Refusal> {
         let send = self.policy.grants.get(place);
         let Some(send) = send.and_then(|grant| grant.send.as_ref()) else {
             return Err(Denied::Send.into());
@@ -115,7 +115,7 @@ impl<F: Fabric> Engine<F> {
         let open = self
             .ports
             .values()
-            .filter(|port| port.grant == Some(place) && !matches!(port.sending, Sending::No));
+            .filter(|port| port.grant == Some(place) && !matches!(port.sending, TxState::None));
         let users = retired.map(|path| path.who.uid);
         let users = users.chain(open.map(|port| port.owner.who.uid));
         let users: Vec<u32> = users.collect();
@@ -133,7 +133,7 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// Gives those who wait the paths that are made.
-    pub(super) fn take_in_paths(&mut self, all: &mut Vec<Finished>) {
+    pub(super) fn attach_ready_paths(&mut self, all: &mut Vec<Finished>) {
         for (number, made) in self.fabric.made_paths() {
             let Some(port) = self.ports.get_mut(&number) else {
                 // Closed meanwhile; its descriptors go with this.
@@ -143,20 +143,20 @@ impl<F: Fabric> Engine<F> {
                 continue;
             };
             let owner = port.owner.clone();
-            let begun = std::mem::replace(&mut port.sending, Sending::No);
+            let begun = std::mem::replace(&mut port.sending, TxState::None);
             let result = made.map(|MadePath { name, end }| {
                 let rules = match begun {
-                    Sending::Begun(rules) => rules,
+                    TxState::Pending(rules) => rules,
                     _ => String::new(),
                 };
-                port.sending = Sending::Path(KeptPath { name, rules });
-                let sends = Sends {
+                port.sending = TxState::Egress(EgressRecord { name, rules });
+                let sends = TxReady {
                     fds: vec!["xdp".to_owned(), "memory".to_owned()],
                     memory: end.memory_bytes as u64,
                     chunk: u32::try_from(end.chunk_bytes).unwrap_or(u32::MAX),
                 };
                 let fds: Vec<OwnedFd> = vec![end.socket, end.memory];
-                (Answer::Sends(sends), fds)
+                (Response::TxReady(sends), fds)
             });
             // Not noted down, the next broker ends the path; then it is asked
             // for again.
@@ -179,10 +179,10 @@ impl<F: Fabric> Engine<F> {
 
     /// The same, of a port that is not among the open ones.
     pub(super) fn retire(&mut self, number: u32, port: &mut Port) {
-        match std::mem::replace(&mut port.sending, Sending::No) {
-            Sending::No => {}
-            Sending::Begun(_) => self.fabric.cancel_path(number),
-            Sending::Path(KeptPath { name, .. }) => {
+        match std::mem::replace(&mut port.sending, TxState::None) {
+            TxState::None => {}
+            TxState::Pending(_) => self.fabric.cancel_path(number),
+            TxState::Egress(EgressRecord { name, .. }) => {
                 self.fabric.retire_path(&name);
                 self.retired.push(RetiredPath {
                     grant: port.grant,
@@ -195,7 +195,11 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// The rules of a grant for an interface, as a filter.
-    pub(super) fn rules_text(&self, place: usize, facts: &Facts) -> Result<String, Refusal> {
+    pub(super) fn rules_text(
+        &self,
+        place: usize,
+        facts: &InterfaceInfo,
+    ) -> Result<String, Refusal> {
         self.rules(place, facts).and_then(|rules| text(&rules))
     }
 
@@ -203,17 +207,17 @@ impl<F: Fabric> Engine<F> {
     pub(super) fn adopt_path(
         &mut self,
         grant: Option<usize>,
-        facts: &Facts,
-        kept: Option<KeptPath>,
-    ) -> Sending {
+        facts: &InterfaceInfo,
+        kept: Option<EgressRecord>,
+    ) -> TxState {
         let (Some(place), Some(kept)) = (grant, kept) else {
-            return Sending::No;
+            return TxState::None;
         };
         let rules = self.rules_text(place, facts);
         if rules.is_ok_and(|rules| rules == kept.rules) && self.fabric.adopt_path(&kept.name) {
-            return Sending::Path(kept);
+            return TxState::Egress(kept);
         }
-        Sending::No
+        TxState::None
     }
 
     /// Whether an interface is some port's path.
@@ -224,7 +228,7 @@ impl<F: Fabric> Engine<F> {
     /// What a port has sent by a path.
     pub(super) fn sent(&self, port: &Port) -> PathCounts {
         match &port.sending {
-            Sending::Path(path) => self.fabric.path_counts(&path.name),
+            TxState::Egress(path) => self.fabric.path_counts(&path.name),
             _ => PathCounts::default(),
         }
     }

@@ -1,15 +1,15 @@
 //! What is in use of what the policy grants, and of what all share.
 
 use super::ports::{Engine, limits};
-use super::{Fabric, Owner};
+use super::{Backend, Owner};
 use crate::Bytes;
-use crate::policy::{Denied, Usage, Wish};
+use crate::policy::{AccessRequest, Denied, Usage};
 use crate::protocol::{Attach, ErrorKind, OpenPort, Refusal};
 
 /// Rings of a user's closed ports, for each port that may be open.
-const HELD_RINGS_MAX: usize = 4;
+const LINGERING_RINGS_MAX: usize = 4;
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// The grant that allows one more port; `None` for the superuser, who
     /// needs none.
     pub(super) fn allowed(
@@ -27,24 +27,29 @@ impl<F: Fabric> Engine<F> {
         let asked = wish(asked, ring);
         // The kernel is asked which of it is there still only where that
         // matters.
-        if self.allowed_beside_held(place, uid, &asked).is_err() {
+        if self.allowed_beside_lingering(place, uid, &asked).is_err() {
             let fabric = &self.fabric;
-            self.ghosts.look(place, uid, |ring| fabric.has_ring(ring));
-            self.allowed_beside_held(place, uid, &asked)?;
+            self.ghosts.reap(place, uid, |ring| fabric.has_ring(ring));
+            self.allowed_beside_lingering(place, uid, &asked)?;
         }
         Ok(Some(place))
     }
 
     /// Whether one more port is allowed beside what is open and what is held of
     /// closed ports.
-    fn allowed_beside_held(&self, place: usize, uid: u32, asked: &Wish<'_>) -> Result<(), Refusal> {
-        let held = self.ghosts.held(place, uid);
+    fn allowed_beside_lingering(
+        &self,
+        place: usize,
+        uid: u32,
+        asked: &AccessRequest<'_>,
+    ) -> Result<(), Refusal> {
+        let held = self.ghosts.lingering(place, uid);
         let mut usage = self.usage(place, uid);
         usage.memory.0 += held.user;
         usage.memory_total.0 += held.grant;
         let grant = &self.policy.grants[place];
         let mut result = grant.allows(asked, usage).map_err(Refusal::from);
-        let rings_max = HELD_RINGS_MAX.saturating_mul(grant.ports_max as usize);
+        let rings_max = LINGERING_RINGS_MAX.saturating_mul(grant.ports_max as usize);
         if result.is_ok() && held.user_rings >= rings_max {
             let message = format!(
                 "{rings_max} rings of closed ports are held, mapped or pinned still, the most of one user here"
@@ -113,8 +118,8 @@ impl<F: Fabric> Engine<F> {
     }
 }
 
-fn wish(asked: &OpenPort, ring: Bytes) -> Wish<'_> {
-    Wish {
+fn wish(asked: &OpenPort, ring: Bytes) -> AccessRequest<'_> {
+    AccessRequest {
         interface: &asked.interface,
         priority: asked.priority,
         take: asked.take,

@@ -6,7 +6,7 @@
 //! So both are bounded: for each user, for all users of a grant and of an
 //! interface together, and with the superuser's, who has a reserve.
 
-use super::Fabric;
+use super::Backend;
 use super::ports::{Engine, Port};
 use crate::compile::limits::{
     GRANT_STEPS_MAX, GRANT_SUBTABLES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX, SUBTABLES_MAX,
@@ -19,14 +19,14 @@ use weir_demux::kernel::{SubtableSignature, subtable_signatures, verifier_cost};
 
 /// What a filter asks for.
 #[derive(Debug, Default)]
-pub(super) struct Effort {
+pub(super) struct VerifierCost {
     /// Of the kernel's verifier, if it runs whole.
-    steps: u64,
+    verifier: u64,
     /// In the tables, otherwise; not known of the superuser's.
     subtables: BTreeSet<SubtableSignature>,
 }
 
-impl<F: Fabric> Engine<F> {
+impl<F: Backend> Engine<F> {
     /// What a filter asks for, which is to be one more of a user's ports on an
     /// interface, or another one of the port `of`.
     ///
@@ -39,9 +39,9 @@ impl<F: Fabric> Engine<F> {
         ifindex: u32,
         of: Option<u32>,
         filter: &Filter,
-    ) -> Result<Effort, Refusal> {
+    ) -> Result<VerifierCost, Refusal> {
         if !self.is_shared {
-            return Ok(Effort::default());
+            return Ok(VerifierCost::default());
         }
         let others = || {
             let ports = self.ports.iter();
@@ -52,8 +52,8 @@ impl<F: Fabric> Engine<F> {
         let users = |port: &&Port| port.grant.is_some();
         if grant.is_none() {
             let left = STEPS_INTERFACE_MAX.saturating_sub(steps(others().filter(here)));
-            return Ok(Effort {
-                steps: check_steps(
+            return Ok(VerifierCost {
+                verifier: check_steps(
                     filter,
                     &[(left, STEPS_INTERFACE_MAX, "other ports of the interface")],
                 )?,
@@ -80,29 +80,32 @@ impl<F: Fabric> Engine<F> {
             ),
         ];
         let steps = check_steps(filter, &bounds)?;
-        let own: Vec<&Effort> = others()
+        let own: Vec<&VerifierCost> = others()
             .filter(users)
             .filter(own)
             .map(|one| &one.effort)
             .collect();
-        let subtables = check_shapes(
+        let subtables = check_subtables(
             &own,
             subtable_signatures(filter),
             SUBTABLES_MAX,
             "this user's shapes",
         )?;
-        let of_grant: Vec<&Effort> = of_grant().map(|one| &one.effort).collect();
+        let of_grant: Vec<&VerifierCost> = of_grant().map(|one| &one.effort).collect();
         let whose = "the shapes of all users of this grant of the policy";
-        let subtables = check_shapes(&of_grant, subtables, GRANT_SUBTABLES_MAX, whose)?;
-        let all: Vec<&Effort> = of_users().map(|one| &one.effort).collect();
+        let subtables = check_subtables(&of_grant, subtables, GRANT_SUBTABLES_MAX, whose)?;
+        let all: Vec<&VerifierCost> = of_users().map(|one| &one.effort).collect();
         let whose = "the shapes of all users of the interface";
-        let subtables = check_shapes(&all, subtables, USERS_SUBTABLES_MAX, whose)?;
-        Ok(Effort { steps, subtables })
+        let subtables = check_subtables(&all, subtables, USERS_SUBTABLES_MAX, whose)?;
+        Ok(VerifierCost {
+            verifier: steps,
+            subtables,
+        })
     }
 }
 
 fn steps<'a>(ports: impl Iterator<Item = &'a Port>) -> u64 {
-    ports.map(|port| port.effort.steps).sum()
+    ports.map(|port| port.effort.verifier).sum()
 }
 
 /// Checks against several bounds: what is left of each, the whole, and beside
@@ -129,8 +132,8 @@ fn check_steps(filter: &Filter, bounds: &[(u64, u64, &str)]) -> Result<u64, Refu
     Err(Refusal::new(ErrorKind::Limit, message))
 }
 
-fn check_shapes(
-    others: &[&Effort],
+fn check_subtables(
+    others: &[&VerifierCost],
     subtables: BTreeSet<SubtableSignature>,
     max: usize,
     whose: &str,

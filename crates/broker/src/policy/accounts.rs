@@ -4,7 +4,7 @@
 //! the broker must not wait for a directory server while it answers somebody.
 //! Users who are only there can be given by number.
 
-use super::Who;
+use super::PeerCred;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
@@ -134,7 +134,7 @@ impl Accounts {
     }
 
     /// Leaves a process only the groups that its user has [still](Self::still).
-    pub(crate) fn update(&self, who: &mut Who) {
+    pub(crate) fn update(&self, who: &mut PeerCred) {
         let still = self.still(who.uid, &who.gids);
         // All that shares them goes on doing so.
         if *still != *who.gids {

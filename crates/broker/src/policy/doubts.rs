@@ -38,7 +38,7 @@ pub struct Machine {
 
 /// Where rules of a policy stand that can only be judged later.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Places {
+pub(super) struct RulePositions {
     /// Doubts that the text alone gives.
     pub(super) doubts: Vec<Doubt>,
     /// Interfaces that are named, without patterns.
@@ -48,7 +48,7 @@ pub(super) struct Places {
 }
 
 /// Doubts, and names, that are kept of one policy.
-pub(super) const KEPT_MAX: usize = 64;
+pub(super) const DOUBTS_MAX: usize = 64;
 
 /// Users, groups and patterns of a grant up to which it is compared to others.
 const COMPARED_MAX: usize = 64;
@@ -56,7 +56,7 @@ const COMPARED_MAX: usize = 64;
 impl Policy {
     /// What an administrator should know of it, in the order of the file.
     pub fn doubts(&self, machine: &Machine) -> Vec<Doubt> {
-        let mut all = self.places.doubts.clone();
+        let mut all = self.positions.doubts.clone();
         let mut add = |(line, column), message| {
             all.push(Doubt {
                 line,
@@ -68,7 +68,7 @@ impl Policy {
             let message = "it has no [[grant]]: only the superuser can open ports";
             add((1, 1), message.to_owned());
         }
-        for (place, grant) in self.places.grants.iter().zip(&self.grants) {
+        for (place, grant) in self.positions.grants.iter().zip(&self.grants) {
             if let Some(memory) = machine.memory.filter(|all| grant.memory_total > *all) {
                 let total = grant.memory_total;
                 let has = Bytes(memory.0 >> 20 << 20);
@@ -79,17 +79,17 @@ impl Policy {
         for (number, later) in self.grants.iter().enumerate() {
             let earlier = self.grants[..number].iter();
             let hidden_by = earlier
-                .zip(&self.places.grants)
+                .zip(&self.positions.grants)
                 .find(|(one, _)| hides(one, later));
             if let Some((_, (line, _))) = hidden_by {
                 let message = format!(
                     "this grant never applies: that of line {line} names its users and \
                      interfaces, and the first that fits counts; give it before"
                 );
-                add(self.places.grants[number], message);
+                add(self.positions.grants[number], message);
             }
         }
-        for (name, place) in &self.places.names {
+        for (name, place) in &self.positions.names {
             if !machine.interfaces.is_empty() && !machine.interfaces.contains(name) {
                 add(*place, format!("there is no interface `{name}` now"));
             }

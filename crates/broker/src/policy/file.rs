@@ -1,7 +1,7 @@
 //! The policy's file: TOML, every word checked, errors with their place.
 
-use super::doubts::{self, Doubt, KEPT_MAX, Places};
-use super::{Accounts, Claim, Glob, Grant, Grantees, Policy, Send, limits};
+use super::doubts::{self, DOUBTS_MAX, Doubt, RulePositions};
+use super::{Accounts, Glob, Grant, Grantees, Policy, Reservation, Send, limits};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::engine::limits::NAME_LEN_MAX;
@@ -47,7 +47,7 @@ struct GrantTable {
     interfaces: Vec<Spanned<String>>,
     #[serde(default)]
     priority_max: u16,
-    #[serde(default = "one")]
+    #[serde(default = "single")]
     ports_max: u32,
     #[serde(default)]
     memory_max: Option<Spanned<Size>>,
@@ -142,7 +142,7 @@ struct SendRule {
     any_source: bool,
 }
 
-fn one() -> u32 {
+fn single() -> u32 {
     1
 }
 
@@ -171,7 +171,7 @@ impl Policy {
         let reader = Reader {
             text,
             accounts,
-            places: RefCell::default(),
+            positions: RefCell::default(),
         };
         if text.len() as u64 > limits::FILE_LEN_MAX {
             let max = limits::FILE_LEN_MAX;
@@ -196,7 +196,7 @@ impl Policy {
         Ok(Policy {
             grants,
             claims: claims.collect::<Result<_, _>>()?,
-            places: reader.places.into_inner(),
+            positions: reader.positions.into_inner(),
         })
     }
 }
@@ -204,12 +204,12 @@ impl Policy {
 struct Reader<'a> {
     text: &'a str,
     accounts: &'a Accounts,
-    places: RefCell<Places>,
+    positions: RefCell<RulePositions>,
 }
 
 impl Reader<'_> {
     fn fail<T>(&self, span: Range<usize>, message: String) -> Result<T, PolicyError> {
-        let (line, column) = self.place(&span);
+        let (line, column) = self.line_column(&span);
         Err(PolicyError {
             line,
             column,
@@ -218,7 +218,7 @@ impl Reader<'_> {
     }
 
     /// Line and column.
-    fn place(&self, span: &Range<usize>) -> (usize, usize) {
+    fn line_column(&self, span: &Range<usize>) -> (usize, usize) {
         let before = self.text.get(..span.start).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let line = before.matches('\n').count() + 1;
@@ -227,9 +227,9 @@ impl Reader<'_> {
 
     /// Keeps what looks like a mistake; of very many the first.
     fn doubt(&self, span: &Range<usize>, message: String) {
-        let doubts = &mut self.places.borrow_mut().doubts;
-        if doubts.len() < KEPT_MAX {
-            let (line, column) = self.place(span);
+        let doubts = &mut self.positions.borrow_mut().doubts;
+        if doubts.len() < DOUBTS_MAX {
+            let (line, column) = self.line_column(span);
             doubts.push(Doubt {
                 line,
                 column,
@@ -240,8 +240,8 @@ impl Reader<'_> {
 
     fn grant(&self, table: Spanned<GrantTable>) -> Result<Grant, PolicyError> {
         let span = table.span();
-        let place = self.place(&span);
-        self.places.borrow_mut().grants.push(place);
+        let place = self.line_column(&span);
+        self.positions.borrow_mut().grants.push(place);
         let table = table.into_inner();
         let to = self.grantees(&table)?;
         if to == Grantees::default() {
@@ -305,9 +305,9 @@ impl Reader<'_> {
         Ok(grant)
     }
 
-    fn claim(&self, table: HostTable) -> Result<Claim, PolicyError> {
+    fn claim(&self, table: HostTable) -> Result<Reservation, PolicyError> {
         let span = table.filter.span();
-        Ok(Claim {
+        Ok(Reservation {
             interfaces: self.globs(span.clone(), &table.interfaces)?,
             priority: table.priority,
             filter: self.filter(span, table.filter.into_inner())?,
@@ -384,9 +384,9 @@ impl Reader<'_> {
                 );
                 self.doubt(&pattern.span(), message);
             } else if glob.is_literal() {
-                let place = self.place(&pattern.span());
-                let names = &mut self.places.borrow_mut().names;
-                if names.len() < KEPT_MAX {
+                let place = self.line_column(&pattern.span());
+                let names = &mut self.positions.borrow_mut().names;
+                if names.len() < DOUBTS_MAX {
                     names.push((text.clone(), place));
                 }
             }

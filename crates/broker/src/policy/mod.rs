@@ -6,7 +6,7 @@
 //! user holds under one grant counts against that grant. The superuser needs
 //! no grant: the same could be done without a broker.
 //!
-//! Taking frames is a right of its own, and so is sending. And a [`Claim`] is
+//! Taking frames is a right of its own, and so is sending. And a [`Reservation`] is
 //! what the host keeps for itself: no port of a lower priority can take those
 //! frames, whatever its filter says.
 
@@ -37,7 +37,7 @@ pub mod limits {
 
 /// A process that asks, by what the kernel says of the socket's other end.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Who {
+pub struct PeerCred {
     /// The user's number.
     pub uid: u32,
     /// The numbers of the process's groups, the effective one included; shared
@@ -63,7 +63,7 @@ pub struct Grantees {
 }
 
 impl Grantees {
-    fn include(&self, who: &Who) -> bool {
+    fn include(&self, who: &PeerCred) -> bool {
         self.everyone
             || self.uids.contains(&who.uid)
             || self.gids.iter().any(|gid| who.gids.contains(gid))
@@ -117,7 +117,7 @@ pub struct Send {
 
 /// What the host keeps for itself.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Claim {
+pub struct Reservation {
     /// On which interfaces, by name.
     pub interfaces: Vec<Glob>,
     /// Ports of a lower priority cannot take these frames.
@@ -132,13 +132,13 @@ pub struct Policy {
     /// In the order of the file.
     pub grants: Vec<Grant>,
     /// In the order of the file.
-    pub claims: Vec<Claim>,
-    places: doubts::Places,
+    pub claims: Vec<Reservation>,
+    positions: doubts::RulePositions,
 }
 
 /// What somebody asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish<'a> {
+pub struct AccessRequest<'a> {
     /// The interface's name.
     pub interface: &'a str,
     /// The port's priority.
@@ -273,19 +273,19 @@ impl Send {
 impl Policy {
     /// The grant that applies to this user on this interface, and its place
     /// in the file.
-    pub fn grant(&self, who: &Who, interface: &str) -> Option<(usize, &Grant)> {
+    pub fn grant(&self, who: &PeerCred, interface: &str) -> Option<(usize, &Grant)> {
         let mut grants = self.grants.iter().enumerate();
         grants.find(|(_, grant)| grant.to.include(who) && Glob::any(&grant.interfaces, interface))
     }
 
     /// The place of the first grant that names this user, on whatever
     /// interface.
-    pub fn place(&self, who: &Who) -> Option<usize> {
+    pub fn grant_position(&self, who: &PeerCred) -> Option<usize> {
         self.grants.iter().position(|grant| grant.to.include(who))
     }
 
     /// The claims of the host on this interface.
-    pub fn claims<'a>(&'a self, interface: &'a str) -> impl Iterator<Item = &'a Claim> {
+    pub fn claims<'a>(&'a self, interface: &'a str) -> impl Iterator<Item = &'a Reservation> {
         let mut claims = self.claims.iter();
         std::iter::from_fn(move || claims.find(|claim| Glob::any(&claim.interfaces, interface)))
     }
@@ -296,7 +296,7 @@ impl Grant {
     ///
     /// # Errors
     /// What is not granted, the first that was found.
-    pub fn allows(&self, wish: &Wish<'_>, usage: Usage) -> Result<(), Denied> {
+    pub fn allows(&self, wish: &AccessRequest<'_>, usage: Usage) -> Result<(), Denied> {
         if wish.priority > self.priority_max {
             return Err(Denied::Priority {
                 asked: wish.priority,

@@ -14,13 +14,14 @@ pub struct Request {
     /// Comes back with the answer.
     pub id: u32,
     /// What is asked for.
-    pub ask: Ask,
+    #[serde(rename = "ask")]
+    pub kind: RequestKind,
 }
 
 /// What can be asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Ask {
+pub enum RequestKind {
     /// Open a port.
     Open(OpenPort),
     /// Give a port of one's own another filter.
@@ -35,7 +36,7 @@ pub enum Ask {
         /// The port.
         port: u32,
     },
-    /// Send from a port of one's own: [`Answer::Sends`] tells by what. Asked
+    /// Send from a port of one's own: [`Response::TxReady`] tells by what. Asked
     /// for again, what was given before sends no more.
     Send {
         /// The port.
@@ -83,7 +84,7 @@ pub struct OpenPort {
     /// gets them.
     #[serde(default)]
     pub take: bool,
-    /// Whether frames are to be sent too, which [`Ask::Send`] begins: refused
+    /// Whether frames are to be sent too, which [`RequestKind::Send`] begins: refused
     /// at once where it is not granted.
     #[serde(default)]
     pub send: bool,
@@ -166,13 +167,13 @@ impl FromStr for Attach {
 /// The broker says something.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum ServerMessage {
     /// The answer to a request.
     Answer {
         /// The request's `id`.
         to: u32,
         /// The answer.
-        answer: Answer,
+        answer: Response,
     },
     /// Something happened to a port's interface.
     Event {
@@ -182,7 +183,8 @@ pub enum Said {
         event: Event,
     },
     /// The broker closes the connection, and the ports opened on it.
-    Goodbye {
+    #[serde(rename = "goodbye")]
+    Shutdown {
         /// Why.
         reason: String,
         /// What kind of refusal it is, where the connection itself is refused.
@@ -194,11 +196,12 @@ pub enum Said {
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Response {
     /// The port is open; its descriptors come with this message.
     Opened(Opened),
     /// One may send; what one sends by comes with this message.
-    Sends(Sends),
+    #[serde(rename = "sends")]
+    TxReady(TxReady),
     /// It is done.
     Done,
     /// An interface's facts.
@@ -227,7 +230,7 @@ pub struct Opened {
     /// `held`, by which the port outlives the broker.
     pub fds: Vec<String>,
     /// By which the program takes the port up again with the next broker
-    /// ([`Ask::Resume`]); `None` where ports end with the broker.
+    /// ([`RequestKind::Resume`]); `None` where ports end with the broker.
     #[serde(default)]
     pub secret: Option<String>,
     /// The port's place in the map of counters.
@@ -241,7 +244,7 @@ pub struct Opened {
 
 /// What a port sends by.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sends {
+pub struct TxReady {
     /// What the descriptors are that come with this, in order. For the
     /// superuser `packet`, a packet socket; for others `xdp`, an `AF_XDP`
     /// socket behind which a program checks each frame, and `memory`, where

@@ -22,8 +22,8 @@ mod peer;
 mod socket;
 
 pub use message::{
-    Answer, Ask, Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
-    Request, Said, Sends,
+    Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal, Request,
+    RequestKind, Response, ServerMessage, TxReady,
 };
 pub use peer::{CAPABILITIES, Peer};
 pub use socket::{Channel, FDS_MAX, Listener, Received, Sent};

@@ -112,18 +112,18 @@ impl Channel {
         Peer::of(self.fd.as_fd())
     }
 
-    /// Sends a message; with `wait`, once there is room.
+    /// Sends a message; with `blocking`, once there is room.
     ///
     /// # Errors
     /// If the other end is gone.
-    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], wait: bool) -> io::Result<Sent> {
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], blocking: bool) -> io::Result<Sent> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut flags = SendFlags::NOSIGNAL;
-        if !wait {
+        if !blocking {
             flags |= SendFlags::DONTWAIT;
         }
         loop {
@@ -136,7 +136,7 @@ impl Channel {
         }
     }
 
-    /// The next message; `None` if there is none and `wait` is not set.
+    /// The next message; `None` if there is none and `blocking` is not set.
     ///
     /// # Errors
     /// If the other end is gone: then `UnexpectedEof`.

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_broker::compile::Source;
 use weir_broker::protocol::{
-    Answer, Ask, Attach, Channel, OpenPort, Opened, Request, Said, decode, encode,
+    Attach, Channel, OpenPort, Opened, Request, RequestKind, Response, ServerMessage, decode,
+    encode,
 };
 use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::unprivileged::{self, NOBODY};
@@ -32,8 +33,8 @@ fn policy() -> String {
     grant(NOBODY, 5000, 5499) + &grant(OTHER, 5500, 5999)
 }
 
-pub(crate) fn ask(interface: &str) -> Ask {
-    Ask::Open(OpenPort {
+pub(crate) fn ask(interface: &str) -> RequestKind {
+    RequestKind::Open(OpenPort {
         interface: interface.to_owned(),
         filter: Source::expr("udp"),
         priority: 9,
@@ -55,22 +56,22 @@ fn open(connection: &mut Connection, interface: &str) -> (u32, Vec<OwnedFd>) {
 }
 
 fn opened(connection: &mut Connection, interface: &str) -> (Opened, Vec<OwnedFd>) {
-    match connection.ask(ask(interface)).unwrap() {
-        (Answer::Opened(opened), fds) => (opened, fds),
+    match connection.request(ask(interface)).unwrap() {
+        (Response::Opened(opened), fds) => (opened, fds),
         (other, _) => panic!("{other:?}"),
     }
 }
 
 /// Takes up a port by some secret.
-fn resume(socket: &Path, port: u32, secret: &str) -> Answer {
+fn resume(socket: &Path, port: u32, secret: &str) -> Response {
     let channel = Channel::connect(socket).unwrap();
     let secret = secret.to_owned();
-    let ask = Ask::Resume { port, secret };
-    let bytes = encode(&Request { id: 1, ask }).unwrap();
+    let ask = RequestKind::Resume { port, secret };
+    let bytes = encode(&Request { id: 1, kind: ask }).unwrap();
     channel.send(&bytes, &[], true).unwrap();
     let said = channel.receive(true).unwrap().unwrap();
     match decode(&said.bytes).unwrap() {
-        Said::Answer { answer, .. } => answer,
+        ServerMessage::Answer { answer, .. } => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -100,18 +101,21 @@ fn users_do_not_get_each_others_frames_nor_the_hosts() {
         assert!(all.iter().all(|port| port.uid == NOBODY), "{all:?}");
         for port in (0..=own + 1).filter(|port| *port != own) {
             let filter = Source::expr("ip");
-            for ask in [Ask::Close { port }, Ask::SetFilter { port, filter }] {
-                let refused = connection.ask(ask);
+            for ask in [
+                RequestKind::Close { port },
+                RequestKind::SetFilter { port, filter },
+            ] {
+                let refused = connection.request(ask);
                 assert!(matches!(refused, Err(PortError::Refused(_))), "{refused:?}");
             }
             for secret in [secret.as_str(), "", &secret[1..]] {
                 let refused = resume(&folder.socket, port, secret);
-                assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+                assert!(matches!(refused, Response::Refused(_)), "{refused:?}");
             }
         }
         // Nor is one's own another connection's.
         let refused = resume(&folder.socket, own, &secret);
-        assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+        assert!(matches!(refused, Response::Refused(_)), "{refused:?}");
     });
     let mut asker = Connection::to(&folder.socket).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -135,7 +139,7 @@ fn a_user_gets_no_more_memory_by_closing_and_keeping() {
         let mut kept = Vec::new();
         for _ in 0..100 {
             let mut connection = Connection::to(&folder.socket).unwrap();
-            match connection.ask(ask(net.eth_b.name())) {
+            match connection.request(ask(net.eth_b.name())) {
                 Ok((_, fds)) => kept.extend(fds),
                 Err(PortError::Refused(_)) => break,
                 Err(other) => panic!("{other}"),
@@ -146,7 +150,7 @@ fn a_user_gets_no_more_memory_by_closing_and_keeping() {
         drop(kept);
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut connection = Connection::to(&folder.socket).unwrap();
-        while connection.ask(ask(net.eth_b.name())).is_err() {
+        while connection.request(ask(net.eth_b.name())).is_err() {
             assert!(
                 Instant::now() < deadline,
                 "what is given back is free again"
@@ -388,8 +392,10 @@ fn the_broker_answers_whatever_others_do() {
     let (port, fds) = open(&mut connection, net.eth_b.name());
     drop(fds);
     let filter = Source::expr("udp dst port 5001");
-    let (answer, _) = connection.ask(Ask::SetFilter { port, filter }).unwrap();
-    assert!(matches!(answer, Answer::Done), "{answer:?}");
+    let (answer, _) = connection
+        .request(RequestKind::SetFilter { port, filter })
+        .unwrap();
+    assert!(matches!(answer, Response::Done), "{answer:?}");
     net.send(5001, 1);
     assert!(answered(&net, &folder) < limit);
     drop(connection);
@@ -426,13 +432,13 @@ fn memory_of_a_closed_port_is_waited_for() {
         for _ in 0..5 {
             let (port, fds) = open(&mut connection, net.eth_b.name());
             drop(fds);
-            connection.ask(Ask::Close { port }).unwrap();
+            connection.request(RequestKind::Close { port }).unwrap();
         }
         // But not for ever.
         let (port, _fds) = open(&mut connection, net.eth_b.name());
-        connection.ask(Ask::Close { port }).unwrap();
+        connection.request(RequestKind::Close { port }).unwrap();
         let began = Instant::now();
-        let refused = connection.ask(ask(net.eth_b.name())).unwrap_err();
+        let refused = connection.request(ask(net.eth_b.name())).unwrap_err();
         assert!(refused.to_string().contains("in use"), "{refused}");
         assert!(began.elapsed() < Duration::from_secs(10));
     });

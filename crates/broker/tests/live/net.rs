@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::engine::kernel::KernelBackend;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
 use weir_broker::{Port, Timeout};
@@ -126,7 +126,7 @@ impl Broker {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             host.enter().unwrap();
-            let fabric = KernelFabric::open().unwrap();
+            let fabric = KernelBackend::open().unwrap();
             let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default()).unwrap();
             ready.send(()).unwrap();
             daemon.run(stopped.as_fd()).unwrap();

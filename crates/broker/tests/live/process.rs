@@ -12,10 +12,10 @@ use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::engine::kernel::KernelBackend;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
-use weir_broker::runtime_dir::Keep;
+use weir_broker::runtime_dir::RuntimeDir;
 use weir_broker::{Port, Timeout};
 use weir_lab::command::Command;
 use weir_lab::net::Process;
@@ -47,10 +47,10 @@ pub(crate) fn say(line: &str) {
 fn broker() {
     let listener = Listener::bind(Path::new(&variable("WEIR_SOCKET"))).unwrap();
     let policy = Policy::parse(&variable("WEIR_POLICY"), &Accounts::default()).unwrap();
-    let keep = Keep::open(Path::new(&variable("WEIR_KEEP"))).unwrap();
-    let fabric = KernelFabric::open().unwrap().pinned(&keep);
+    let keep = RuntimeDir::open(Path::new(&variable("WEIR_KEEP"))).unwrap();
+    let fabric = KernelBackend::open().unwrap().pinned(&keep);
     let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default()).unwrap();
-    let adopted = daemon.keep(keep).unwrap();
+    let adopted = daemon.persist_in(keep).unwrap();
     say(&format!("ready {} {}", adopted.ports, adopted.swept));
     daemon.run(std::io::stdin().as_fd()).unwrap();
 }
@@ -226,7 +226,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let cleaned = Keep::clean(&self.path);
+        let cleaned = RuntimeDir::clean(&self.path);
         let _ = std::fs::remove_file(&self.socket);
         let removed = std::fs::remove_dir(&self.path);
         if !std::thread::panicking() {

@@ -4,12 +4,12 @@ use crate::net::{Net, net};
 use crate::process::{Folder, Role, say};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use weir_broker::protocol::{Answer, Ask, ErrorKind, OpenPort, Opened};
-use weir_broker::runtime_dir::{Keep, KeepError};
+use weir_broker::protocol::{ErrorKind, OpenPort, Opened, RequestKind, Response};
+use weir_broker::runtime_dir::{RuntimeDir, RuntimeDirError};
 use weir_broker::{Connection, Port, PortError, Timeout};
 use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::unprivileged::{self, NOBODY};
-use weir_ring::Transmitter;
+use weir_ring::XskTx;
 
 /// An Ethernet type for experiments, as the policy below grants it.
 const OURS: u16 = 0x88b5;
@@ -327,7 +327,7 @@ fn a_path_goes_with_its_program_its_port_and_its_broker() {
     let ours = frame(mac(&net), OURS, b"");
     unprivileged::run(|| send_all(&mut kept, std::slice::from_ref(&ours)));
     let mut connection = Connection::to(&folder.socket).unwrap();
-    connection.ask(Ask::Stop).unwrap();
+    connection.request(RequestKind::Stop).unwrap();
     let devices = || {
         let all = net.b.run(|| weir_link::net::interfaces().unwrap());
         all.len()
@@ -382,13 +382,13 @@ fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
     let (broker, _) = folder.broker(&net, &policy(SEND));
     unprivileged::run(|| send_all(&mut port, &[ours]));
     broker.kill();
-    let elsewhere = Keep::clean(&folder.path);
+    let elsewhere = RuntimeDir::clean(&folder.path);
     assert!(
-        matches!(elsewhere, Err(KeepError::Sweep(_))),
+        matches!(elsewhere, Err(RuntimeDirError::Sweep(_))),
         "{elsewhere:?}"
     );
     assert_eq!(folder.paths(&net).len(), 3);
-    net.b.run(|| Keep::clean(&folder.path)).unwrap();
+    net.b.run(|| RuntimeDir::clean(&folder.path)).unwrap();
     let devices = net.b.run(|| weir_link::net::interfaces().unwrap());
     assert_eq!(devices.len(), 2, "lo and the link's end: {devices:?}");
 }
@@ -404,22 +404,23 @@ fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
     let keep = || {
         let mut connection = Connection::to(&folder.socket)?;
         let ask = match crate::hostile::ask(net.eth_b.name()) {
-            Ask::Open(asked) => Ask::Open(OpenPort {
+            RequestKind::Open(asked) => RequestKind::Open(OpenPort {
                 priority: 0,
                 take: false,
                 ..asked
             }),
             other => other,
         };
-        let (Answer::Opened(Opened { port, .. }), _) = connection.ask(ask)? else {
+        let (Response::Opened(Opened { port, .. }), _) = connection.request(ask)? else {
             panic!("no port")
         };
-        let (Answer::Sends(sends), mut fds) = connection.ask(Ask::Send { port })? else {
+        let (Response::TxReady(sends), mut fds) = connection.request(RequestKind::Send { port })?
+        else {
             panic!("no path")
         };
         let (memory, socket) = (fds.pop().unwrap(), fds.pop().unwrap());
         let (bytes, chunk) = (sends.memory as usize, sends.chunk as usize);
-        Ok(Transmitter::open(socket, memory, bytes, chunk).unwrap())
+        Ok(XskTx::open(socket, memory, bytes, chunk).unwrap())
     };
     let (mut kept, mut refused) = (Vec::new(), None);
     while refused.is_none() && kept.len() < 10 {

@@ -5,7 +5,7 @@ use crate::process::{Folder, Objects, Role};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Listener, VERSION};
-use weir_broker::runtime_dir::{Keep, KeepError};
+use weir_broker::runtime_dir::{RuntimeDir, RuntimeDirError};
 use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::unprivileged::{self, NOBODY};
 
@@ -217,15 +217,15 @@ fn two_brokers_do_not_share_a_folder_and_cleaning_leaves_nothing() {
     let objects = folder.objects(&broker);
     assert!(objects.len() >= 10, "{objects:?}");
     assert!(matches!(
-        Keep::open(&folder.path),
-        Err(KeepError::InUse { .. })
+        RuntimeDir::open(&folder.path),
+        Err(RuntimeDirError::InUse { .. })
     ));
     assert!(matches!(
-        Keep::clean(&folder.path),
-        Err(KeepError::InUse { .. })
+        RuntimeDir::clean(&folder.path),
+        Err(RuntimeDirError::InUse { .. })
     ));
     broker.kill();
-    Keep::clean(&folder.path).unwrap();
+    RuntimeDir::clean(&folder.path).unwrap();
     let server = net.server(5000);
     net.send(5000, 1);
     server.recv(&mut [0; 9]).expect("nothing is taken any more");
@@ -299,6 +299,6 @@ fn kills(rounds: u64) {
     objects.add(folder.objects(&broker));
     broker.kill();
     drop(reader);
-    Keep::clean(&folder.path).unwrap();
+    RuntimeDir::clean(&folder.path).unwrap();
     objects.assert_gone();
 }

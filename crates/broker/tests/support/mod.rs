@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use weir_broker::Bytes;
 use weir_broker::compile::Source;
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::mem::MemFabric;
+use weir_broker::engine::mem::MemBackend;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::{
-    Answer, Ask, Attach, Channel, Listener, OpenPort, Opened, Refusal, Request, Said, decode,
-    encode,
+    Attach, Channel, Listener, OpenPort, Opened, Refusal, Request, RequestKind, Response,
+    ServerMessage, decode, encode,
 };
 
 /// A socket's path that nobody else has.
@@ -27,7 +27,7 @@ pub(crate) fn socket_path() -> PathBuf {
 /// A running daemon; it ends with this.
 pub(crate) struct Running {
     pub(crate) path: PathBuf,
-    pub(crate) fabric: MemFabric,
+    pub(crate) fabric: MemBackend,
     pub(crate) eth: u32,
     /// The daemon's thread.
     pub(crate) tid: u32,
@@ -45,7 +45,7 @@ impl Running {
     pub(crate) fn start_with(policy: &str, change: impl FnOnce(&mut Listener)) -> Running {
         let accounts = Accounts::default();
         let policy = Policy::parse(policy, &accounts).expect("the test's policy is right");
-        let fabric = MemFabric::new();
+        let fabric = MemBackend::new();
         let eth = fabric.add("eth0");
         let path = socket_path();
         let mut listener = Listener::bind(&path).expect("a socket in the temporary folder");
@@ -108,28 +108,33 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn ask(&mut self, ask: Ask) -> (Answer, Vec<OwnedFd>) {
+    pub(crate) fn ask(&mut self, ask: RequestKind) -> (Response, Vec<OwnedFd>) {
         self.id += 1;
-        let request = Request { id: self.id, ask };
+        let request = Request {
+            id: self.id,
+            kind: ask,
+        };
         let bytes = encode(&request).unwrap();
         self.channel.send(&bytes, &[], true).unwrap();
         loop {
             let message = self.channel.receive(true).unwrap().unwrap();
             match decode(&message.bytes).unwrap() {
-                Said::Answer { to, answer } if to == self.id => return (answer, message.fds),
-                Said::Goodbye { reason, .. } => panic!("goodbye: {reason}"),
+                ServerMessage::Answer { to, answer } if to == self.id => {
+                    return (answer, message.fds);
+                }
+                ServerMessage::Shutdown { reason, .. } => panic!("goodbye: {reason}"),
                 _ => {}
             }
         }
     }
 
     pub(crate) fn open(&mut self, open: OpenPort) -> Result<Opened, Refusal> {
-        match self.ask(Ask::Open(open)) {
-            (Answer::Opened(opened), fds) => {
+        match self.ask(RequestKind::Open(open)) {
+            (Response::Opened(opened), fds) => {
                 assert_eq!(opened.fds.len(), fds.len());
                 Ok(opened)
             }
-            (Answer::Refused(refusal), _) => Err(refusal),
+            (Response::Refused(refusal), _) => Err(refusal),
             (other, _) => panic!("{other:?}"),
         }
     }
@@ -138,7 +143,7 @@ impl Client {
     pub(crate) fn goodbye(&mut self) -> String {
         loop {
             let message = self.channel.receive(true).unwrap().unwrap();
-            if let Said::Goodbye { reason, .. } = decode(&message.bytes).unwrap() {
+            if let ServerMessage::Shutdown { reason, .. } = decode(&message.bytes).unwrap() {
                 assert!(self.channel.receive(true).is_err(), "then it is closed");
                 return reason;
             }

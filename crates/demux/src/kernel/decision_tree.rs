@@ -318,7 +318,7 @@ impl KernelPlan {
             self.prefilters.push(PrefilteredArms {
                 key: switch.key.clone(),
                 arms,
-                prefilter: prefilter,
+                prefilter,
             });
         }
         for node in switch.arms.iter_mut().flatten() {

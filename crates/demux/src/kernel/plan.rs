@@ -637,7 +637,7 @@ impl KernelPlan {
         for (prefilter, arm) in self.prefilter_arms.get(&number).into_iter().flatten() {
             let PrefilteredArms {
                 key: ask,
-                prefilter: prefilter,
+                prefilter,
                 ..
             } = &mut self.prefilters[*prefilter];
             if let Some(span) = subtable.span_of(ask, &lowered.values, lowered.span) {
@@ -696,7 +696,7 @@ impl KernelPlan {
                 for (prefilter, arm) in self.prefilter_arms.get(&number).into_iter().flatten() {
                     let PrefilteredArms {
                         key: ask,
-                        prefilter: prefilter,
+                        prefilter,
                         ..
                     } = &mut self.prefilters[*prefilter];
                     if let Some(span) = subtable.span_of_key(ask, &key, span) {

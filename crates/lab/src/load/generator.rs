@@ -1,7 +1,7 @@
 //! Frames at a rate, by a program in the kernel.
 
-use super::ingress::Arrival;
-use super::program::{Exit, program, shared};
+use super::ingress::Ingress;
+use super::program::{Output, program, shared};
 use super::template::{Template, TemplateError};
 use super::thread;
 use crate::affinity;
@@ -24,7 +24,7 @@ use weir_link::net::InterfaceError;
 const SLEEP_MIN: Duration = Duration::from_micros(500);
 
 /// How often it is looked whether the last frame was sent.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// How long frames may go at once before the clock is read again, which costs
 /// a sixth of what sending does. In a batch they leave at once anyway.
@@ -134,7 +134,7 @@ struct Inner {
     program: Program,
     shared: Shared,
     /// Where frames come in, if they are not sent out.
-    arrival: Option<Arrival>,
+    arrival: Option<Ingress>,
     realtime: AtomicBool,
     /// The CPU to run on, or [`ANY_CPU`].
     cpu: AtomicUsize,
@@ -168,14 +168,14 @@ impl Generator {
         };
         for (device, other) in ways {
             other.check()?;
-            template.check_like(other)?;
+            template.check_compatible(other)?;
             if !device.host().is(first.host()) {
                 return Err(GeneratorError::Devices);
             }
         }
         let sent: Vec<_> = ways
             .iter()
-            .map(|(device, template)| (template, Exit::Out(device.index())))
+            .map(|(device, template)| (template, Output::Out(device.index())))
             .collect();
         let devices = ways.iter().map(|(device, _)| (*device).clone()).collect();
         Generator::load(devices, &sent, None)
@@ -197,25 +197,25 @@ impl Generator {
     ) -> Result<Generator, GeneratorError> {
         let template = template.into();
         template.check()?;
-        let arrival = Arrival::at(device)?;
+        let arrival = Ingress::at(device)?;
         let ways = [(&template, arrival.exit())];
         Generator::load(vec![device.clone()], &ways, Some(arrival))
     }
 
     fn load(
         devices: Vec<Device>,
-        ways: &[(&Template, Exit)],
-        arrival: Option<Arrival>,
+        outputs: &[(&Template, Output)],
+        arrival: Option<Ingress>,
     ) -> Result<Generator, GeneratorError> {
         let spec = MapSpec {
             mmapable: true,
             ..MapSpec::array(shared::BYTES, 1)
         };
         let map = Map::create("generator", &spec)?;
-        let slot = arrival.as_ref().and_then(Arrival::slot);
+        let slot = arrival.as_ref().and_then(Ingress::slot);
         let maps = [Some(&map), slot].into_iter().flatten();
         let maps: Vec<_> = maps.map(AsFd::as_fd).collect();
-        let insns = program(ways);
+        let insns = program(outputs);
         let load = |frags| {
             let load = Load {
                 name: "generator",
@@ -231,7 +231,7 @@ impl Generator {
             Err(_) if slot.is_some() => load(true)?,
             loaded => loaded?,
         };
-        let frame = ways.first().map(|(template, _)| template.frame.clone());
+        let frame = outputs.first().map(|(template, _)| template.frame.clone());
         Ok(Generator(Arc::new(Inner {
             program,
             shared: Shared(map.map_memory(true)?),
@@ -424,7 +424,7 @@ impl Inner {
             frame: &self.frame,
             repeat,
             batch: self.batch.load(Ordering::Relaxed),
-            ifindex: self.arrival.as_ref().map(Arrival::ifindex),
+            ifindex: self.arrival.as_ref().map(Ingress::ifindex),
         })?)
     }
 
@@ -449,7 +449,7 @@ impl Inner {
             if taken.0 + taken.1 >= frames {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(taken)
     }
@@ -503,7 +503,7 @@ impl Sending<'_> {
     fn end(&mut self) -> Result<Sent, GeneratorError> {
         let worker = self.worker.take().expect("it ends once");
         while self.shared().get(shared::ENDED) == 0 && !worker.is_finished() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         // It may still be running the program for nothing.
         thread::call_back(&worker);

@@ -1,27 +1,27 @@
 //! Where a generator's frames come in that no one sends.
 
 use super::generator::GeneratorError;
-use super::program::Exit;
+use super::program::Output;
 use crate::net::Device;
 use weir_link::bpf::{self, Map, MapSpec, ObjectKind, Program};
 use weir_link::net::{Interface, Xdp, XdpMode};
 
 /// A device that frames come into.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct Ingress {
     ifindex: u32,
     /// Has the XDP program of its driver, as long as this lives.
     slot: Option<Map>,
 }
 
-impl Arrival {
+impl Ingress {
     /// At that device, as it is now.
-    pub(super) fn at(device: &Device) -> Result<Arrival, GeneratorError> {
+    pub(super) fn at(device: &Device) -> Result<Ingress, GeneratorError> {
         let ifindex = device.index();
         let interface = device.host().run(|| Interface::numbered(ifindex))?;
         let program = interface.xdp.and_then(native);
         let slot = program.map(slot_of).transpose()?;
-        Ok(Arrival { ifindex, slot })
+        Ok(Ingress { ifindex, slot })
     }
 
     pub(super) fn ifindex(&self) -> u32 {
@@ -33,10 +33,10 @@ impl Arrival {
     }
 
     /// What is behind the driver. A generic XDP program is the host's part.
-    pub(super) fn exit(&self) -> Exit {
+    pub(super) fn exit(&self) -> Output {
         match self.slot {
-            Some(_) => Exit::Program,
-            None => Exit::Host,
+            Some(_) => Output::Program,
+            None => Output::Host,
         }
     }
 }

@@ -32,6 +32,6 @@ mod thread;
 pub(crate) use program::compare_fields;
 
 pub use generator::{Generator, GeneratorError, Rate, Sending, Sent};
-pub use search::{Outcome, Search, SearchError, Trial, Tried};
+pub use search::{Outcome, RatedTrial, Search, SearchError, Trial};
 pub use sink::{Counted, Sink, SinkError};
 pub use template::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, Field, Order, Template, TemplateError, Udp};

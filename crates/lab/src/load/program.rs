@@ -34,7 +34,6 @@ pub(super) mod shared {
     pub(in crate::load) const BYTES: u32 = 80;
 }
 
-const KTIME_GET_NS: i32 = 5;
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 
@@ -52,7 +51,7 @@ const FRAME: Reg = Reg::R9;
 
 /// Where frames go from the generator's program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Exit {
+pub(super) enum Output {
     /// Out of the interface of that number.
     Out(u32),
     /// On in the program in the only slot of the second map.
@@ -70,7 +69,7 @@ pub(super) enum Exit {
 ///
 /// So the kernel's loop around the program is also what waits, without a
 /// timer and to some tens of nanoseconds.
-pub(super) fn program(ways: &[(&Template, Exit)]) -> Vec<Insn> {
+pub(super) fn program(ways: &[(&Template, Output)]) -> Vec<Insn> {
     let mut asm = Asm::new();
     let (drop, limit) = (asm.label(), asm.label());
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
@@ -100,7 +99,7 @@ pub(super) fn program(ways: &[(&Template, Exit)]) -> Vec<Insn> {
     asm.bind(limit);
     asm.push(load(Reg::R1, shared::ENDED));
     asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), drop);
-    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(Insn::call(helper::KTIME_GET_NS));
     asm.push(store(shared::ENDED, Reg::R0));
     asm.bind(drop);
     asm.push(Insn::mov32(Reg::R0, XDP_DROP));
@@ -110,7 +109,7 @@ pub(super) fn program(ways: &[(&Template, Exit)]) -> Vec<Insn> {
 }
 
 /// Writes the frame of a template, one of so many in turn, and sends it.
-fn send(asm: &mut Asm, template: &Template, exit: Exit, ways: u32) {
+fn send(asm: &mut Asm, template: &Template, exit: Output, ways: u32) {
     renew(asm, &template.frame);
     if let Some(offset) = template.number_at {
         asm.push(Insn::mov64(Reg::R1, SENT));
@@ -127,20 +126,20 @@ fn send(asm: &mut Asm, template: &Template, exit: Exit, ways: u32) {
     asm.push(Insn::alu64(op::ADD, SENT, 1));
     asm.push(store(shared::SENT, SENT));
     if let Some(offset) = template.time_at {
-        asm.push(Insn::call(KTIME_GET_NS));
+        asm.push(Insn::call(helper::KTIME_GET_NS));
         asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R0));
     }
     leave(asm, exit);
 }
 
-fn leave(asm: &mut Asm, exit: Exit) {
+fn leave(asm: &mut Asm, exit: Output) {
     match exit {
-        Exit::Out(ifindex) => {
+        Output::Out(ifindex) => {
             asm.push(Insn::mov64(Reg::R1, ifindex as i32));
             asm.push(Insn::mov64(Reg::R2, 0));
             asm.push(Insn::call(helper::REDIRECT));
         }
-        Exit::Program => {
+        Output::Program => {
             asm.push(Insn::mov64(Reg::R1, CONTEXT));
             asm.extend(Insn::load_map(Reg::R2, 1));
             asm.push(Insn::mov64(Reg::R3, 0));
@@ -148,7 +147,7 @@ fn leave(asm: &mut Asm, exit: Exit) {
             // Only if it is not there: the frame is missed.
             asm.push(Insn::mov32(Reg::R0, XDP_DROP));
         }
-        Exit::Host => asm.push(Insn::mov32(Reg::R0, XDP_PASS)),
+        Output::Host => asm.push(Insn::mov32(Reg::R0, XDP_PASS)),
     }
     asm.push(Insn::exit());
 }
@@ -158,7 +157,7 @@ fn begin(asm: &mut Asm) {
     let begun = asm.label();
     asm.push(load(Reg::R1, shared::BEGUN));
     asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), begun);
-    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(Insn::call(helper::KTIME_GET_NS));
     asm.push(store(shared::BEGUN, Reg::R0));
     asm.push(store(shared::START, Reg::R0));
     asm.bind(begun);
@@ -175,7 +174,7 @@ fn wait(asm: &mut Asm, drop: Label) {
     asm.push(Insn::alu64(op::SUB, Reg::R3, Reg::R1));
     asm.push(load(Reg::R1, shared::UNTIMED));
     asm.jump(Insn::jump64(op::JSET, Reg::R3, Reg::R1), due);
-    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(Insn::call(helper::KTIME_GET_NS));
     asm.push(load(Reg::R1, shared::START));
     // r2 = START + (SENT - FIRST) * INTERVAL / 2^16
     asm.push(Insn::mov64(Reg::R2, SENT));

@@ -63,9 +63,9 @@ impl Trial {
 
 /// A trial and the rate that was asked for.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Tried {
+pub struct RatedTrial {
     /// Frames per second.
-    pub asked: f64,
+    pub rate: f64,
     /// What came of it.
     pub trial: Trial,
 }
@@ -80,7 +80,7 @@ pub struct Outcome {
     /// higher rate, or there was none to try.
     pub limited_by_sender: bool,
     /// Every trial, in order.
-    pub trials: Vec<Tried>,
+    pub trials: Vec<RatedTrial>,
 }
 
 /// Why a search ended without a result.
@@ -177,7 +177,7 @@ impl Search {
 struct Run<'a, F> {
     search: &'a Search,
     trial: F,
-    trials: Vec<Tried>,
+    trials: Vec<RatedTrial>,
     /// The highest rate really sent without a loss.
     best: Option<f64>,
     /// The lowest rate that ends the search was not reached by the sender, and
@@ -256,7 +256,7 @@ impl<F> Run<'_, F> {
         F: FnMut(f64, Duration) -> Result<Trial, E>,
     {
         let trial = (self.trial)(asked, time)?;
-        self.trials.push(Tried { asked, trial });
+        self.trials.push(RatedTrial { rate: asked, trial });
         let Trial { sent, received, .. } = trial;
         if received > sent {
             return Err(SearchError::MoreThanSent { sent, received });

@@ -120,7 +120,7 @@ impl Udp {
 }
 
 /// Offsets in an Ethernet frame of IPv4 without options and UDP.
-const IP: usize = 14;
+const IP: usize = weir_wire::ethernet::Repr::LEN;
 const IP_CHECKSUM: usize = IP + 10;
 const IP_SRC: usize = IP + 12;
 const IP_DST: usize = IP + 16;
@@ -276,7 +276,7 @@ impl Template {
     }
 
     /// Whether another's frames can be sent in turn with its own.
-    pub(super) fn check_like(&self, other: &Template) -> Result<(), TemplateError> {
+    pub(super) fn check_compatible(&self, other: &Template) -> Result<(), TemplateError> {
         let rest = |template: &Template| template.frame.get(RENEWED_BYTES..).map(<[u8]>::to_vec);
         let like = self.frame.len() == other.frame.len() && rest(self) == rest(other);
         like.then_some(()).ok_or(TemplateError::Unlike)

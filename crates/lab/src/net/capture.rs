@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 /// Bytes that wait to be read, with what the kernel has besides for each
 /// frame; what comes beyond is lost.
-const WAITING_MAX: usize = 64 << 20;
+const UNREAD_BYTES_MAX: usize = 64 << 20;
 
 /// `ETH_P_ALL`, in network order.
 const ALL: u32 = 0x0003_u16.to_be() as u32;
@@ -25,7 +25,7 @@ impl Host {
         let all = NonZeroU32::new(ALL).map(Protocol::from_raw);
         let open = || {
             let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, all)?;
-            set_socket_recv_buffer_size_force(&socket, WAITING_MAX)?;
+            set_socket_recv_buffer_size_force(&socket, UNREAD_BYTES_MAX)?;
             Ok(socket)
         };
         self.run(open)

@@ -52,7 +52,7 @@ pub struct Counters {
 
 /// How a device is now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub struct DeviceState {
     /// Its name, which may have been changed.
     pub name: String,
     /// Set up by its owner.
@@ -100,7 +100,7 @@ impl Device {
         Ok(Device {
             name: name.to_owned(),
             index: found.header.index,
-            mac: facts(&found).mac,
+            mac: read_state(&found).mac,
             host,
         })
     }
@@ -129,9 +129,9 @@ impl Device {
     ///
     /// # Errors
     /// If it is gone.
-    pub fn facts(&self) -> Result<Facts, Error> {
+    pub fn state(&self) -> Result<DeviceState, Error> {
         let found = link(&self.host, self.message());
-        Ok(facts(&found.map_err(self.failed("asking about"))?))
+        Ok(read_state(&found.map_err(self.failed("asking about"))?))
     }
 
     /// What it has carried.
@@ -139,7 +139,7 @@ impl Device {
     /// # Errors
     /// If it is gone.
     pub fn counters(&self) -> Result<Counters, Error> {
-        Ok(self.facts()?.counters)
+        Ok(self.state()?.counters)
     }
 
     /// Sets it up. A veth runs when both ends are up: see
@@ -201,7 +201,7 @@ impl Device {
     /// If they do not within some seconds, or it is gone.
     pub fn wait_running(&self) -> Result<(), Error> {
         let start = Instant::now();
-        while !self.facts()?.is_running {
+        while !self.state()?.is_running {
             if start.elapsed() > CARRIER_WAIT_MAX {
                 return Err(Error::NoCarrier {
                     name: self.name.clone(),
@@ -407,8 +407,8 @@ fn link(host: &Host, message: LinkMessage) -> io::Result<LinkMessage> {
     links.next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-fn facts(message: &LinkMessage) -> Facts {
-    let mut facts = Facts {
+fn read_state(message: &LinkMessage) -> DeviceState {
+    let mut facts = DeviceState {
         name: String::new(),
         is_up: message.header.flags.contains(LinkFlags::Up),
         is_running: false,

@@ -9,7 +9,7 @@ use weir_link::net::Interface;
 
 /// The line. The ends have a device `eth0` each, the middle `left` and `right`.
 #[derive(Debug)]
-pub struct Line {
+pub struct Linear {
     /// One end.
     pub a: Host,
     /// What stands between.
@@ -27,12 +27,12 @@ pub struct Line {
     _lab: Lab,
 }
 
-impl Line {
+impl Linear {
     /// Without addresses.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn new(offloads: Offloads) -> Result<Line, Error> {
+    pub fn new(offloads: Offloads) -> Result<Linear, Error> {
         let lab = Lab::new();
         let (a, middle, b) = (lab.host("a")?, lab.host("middle")?, lab.host("b")?);
         let link = |one: &Host, other: &Host, names: [&str; 2]| {
@@ -41,7 +41,7 @@ impl Line {
         };
         let (eth_a, left) = link(&a, &middle, ["eth0", "left"])?;
         let (right, eth_b) = link(&middle, &b, ["right", "eth0"])?;
-        Ok(Line {
+        Ok(Linear {
             a,
             middle,
             b,
@@ -58,7 +58,7 @@ impl Line {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn with_addresses(self) -> Result<Line, Error> {
+    pub fn with_addresses(self) -> Result<Linear, Error> {
         for (device, number) in [(&self.eth_a, 1), (&self.eth_b, 2)] {
             device.add_address([10, 9, 0, number], 24)?;
         }

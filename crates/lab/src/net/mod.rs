@@ -40,10 +40,10 @@ pub mod traffic;
 mod tun;
 pub mod unprivileged;
 
-pub use device::{Counters, Device, Facts};
+pub use device::{Counters, Device, DeviceState};
 pub use error::Error;
 pub use host::Host;
-pub use linear::Line;
+pub use linear::Linear;
 pub use link::LinkBuilder;
 pub use offloads::Offloads;
 pub use option::{get_option, set_option, set_option_bytes};

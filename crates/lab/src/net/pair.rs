@@ -22,7 +22,7 @@ pub struct Pair {
 }
 
 /// How long a [server](Pair::server) waits for a datagram.
-const PATIENCE: Duration = Duration::from_millis(200);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Pair {
     /// Makes both, and waits until frames pass.
@@ -65,7 +65,7 @@ impl Pair {
     /// What the system says.
     pub fn server(&self, port: u16) -> io::Result<UdpSocket> {
         let socket = self.b.run(|| UdpSocket::bind(("10.0.0.2", port)))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(DRAIN_TIMEOUT))?;
         Ok(socket)
     }
 }

@@ -1,7 +1,7 @@
 //! Whether new runs are worse than old ones.
 
 use super::summary::Figures;
-use super::{Bar, Better, Measurement, Place};
+use super::{Bar, Better, Measurement, LineRef};
 
 /// How a new median lies to the range of the old runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,7 @@ impl Comparison {
 
 /// Compares measurements by name, whatever machine they are of: the old ones
 /// in their order, then those that are new.
-pub fn compare(old: &[(Place, Measurement)], new: &[(Place, Measurement)]) -> Vec<Comparison> {
+pub fn compare(old: &[(LineRef, Measurement)], new: &[(LineRef, Measurement)]) -> Vec<Comparison> {
     let mut seen = std::collections::HashSet::new();
     let all = old.iter().chain(new).map(|(_, one)| one);
     let names = all
@@ -56,11 +56,11 @@ pub fn compare(old: &[(Place, Measurement)], new: &[(Place, Measurement)]) -> Ve
 
 fn comparison(
     name: &str,
-    old: &[(Place, Measurement)],
-    new: &[(Place, Measurement)],
+    old: &[(LineRef, Measurement)],
+    new: &[(LineRef, Measurement)],
 ) -> Option<Comparison> {
     fn of<'m>(
-        all: &'m [(Place, Measurement)],
+        all: &'m [(LineRef, Measurement)],
         name: &str,
     ) -> (Option<Figures>, Option<&'m Measurement>) {
         let runs: Vec<_> = all

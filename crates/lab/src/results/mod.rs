@@ -37,7 +37,7 @@ pub use checkout::{Checkout, Commit};
 pub use compare::{Comparison, Verdict, compare};
 pub use machine::{Machine, Platform};
 pub use measurement::{Bar, Better, Measurement, Unit};
-pub use read::{Place, ReadError, read};
+pub use read::{LineRef, ReadError, read};
 pub use recorder::{RecordError, Recorder};
 pub use running::{Ended, Running};
 pub use summary::{Figures, Summary, SummaryError, summarise};

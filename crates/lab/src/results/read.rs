@@ -11,14 +11,14 @@ const FILE_MAX: u64 = 256 << 20;
 
 /// Where a measurement stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct LineRef {
     /// The file.
     pub file: PathBuf,
     /// The line, from 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LineRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
@@ -39,7 +39,7 @@ pub enum ReadError {
     #[error("{place}: no measurement: {error}")]
     Line {
         /// Where it is.
-        place: Place,
+        place: LineRef,
         /// What is wrong with it.
         error: serde_json::Error,
     },
@@ -50,7 +50,7 @@ pub enum ReadError {
 /// # Errors
 /// If the file cannot be read, is longer than 256 MiB, or has a line that is no
 /// measurement.
-pub fn read(file: &Path) -> Result<Vec<(Place, Measurement)>, ReadError> {
+pub fn read(file: &Path) -> Result<Vec<(LineRef, Measurement)>, ReadError> {
     let failed = |error| ReadError::File {
         file: file.to_owned(),
         error,
@@ -62,7 +62,7 @@ pub fn read(file: &Path) -> Result<Vec<(Place, Measurement)>, ReadError> {
         .filter(|(text, _)| !text.trim().is_empty());
     let parsed = lines.map(|(text, line)| {
         let file = file.to_owned();
-        let place = Place { file, line };
+        let place = LineRef { file, line };
         match serde_json::from_str(text) {
             Ok(measurement) => Ok((place, measurement)),
             Err(error) => Err(ReadError::Line { place, error }),

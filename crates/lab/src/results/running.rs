@@ -30,7 +30,7 @@ pub struct Running<'a> {
     pub file: PathBuf,
     /// What benches and cargo print.
     pub log: File,
-    /// A file for reasons of what a bench skips; see [`need`](crate::testenv).
+    /// A file for reasons of what a bench skips; see [`testenv`](crate::testenv).
     pub skips: PathBuf,
 }
 

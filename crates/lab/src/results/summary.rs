@@ -1,6 +1,6 @@
 //! Measurements of one name, over several runs.
 
-use super::{Bar, Better, Commit, Measurement, Place, Platform};
+use super::{Bar, Better, Commit, LineRef, Measurement, Platform};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -91,7 +91,7 @@ impl Summary {
 #[error("{place}: `{name}` is in {unit}, but in {other}")]
 pub struct SummaryError {
     name: String,
-    place: Place,
+    place: LineRef,
     unit: String,
     /// The first unit, and where it is.
     other: String,
@@ -102,8 +102,8 @@ pub struct SummaryError {
 ///
 /// # Errors
 /// If measurements of one name have different units or peers.
-pub fn summarise(measurements: &[(Place, Measurement)]) -> Result<Vec<Summary>, SummaryError> {
-    let mut groups: Vec<Vec<&(Place, Measurement)>> = Vec::new();
+pub fn summarise(measurements: &[(LineRef, Measurement)]) -> Result<Vec<Summary>, SummaryError> {
+    let mut groups: Vec<Vec<&(LineRef, Measurement)>> = Vec::new();
     let mut known = std::collections::HashMap::new();
     let mut units = std::collections::HashMap::new();
     for item @ (place, one) in measurements {
@@ -136,7 +136,7 @@ pub(super) fn unit(symbol: &str, peer: Option<&str>) -> String {
         .join(" ")
 }
 
-fn summary(runs: &[&(Place, Measurement)]) -> Option<Summary> {
+fn summary(runs: &[&(LineRef, Measurement)]) -> Option<Summary> {
     let all = || runs.iter().map(|(_, one)| one);
     let last = all().next_back()?;
     let loads = Figures::of(all().map(|one| one.machine.load))?;

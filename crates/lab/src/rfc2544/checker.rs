@@ -36,7 +36,6 @@ pub(super) const SHARED_MAP: u16 = 0;
 pub(super) const SEEN_MAP: u16 = 1;
 pub(super) const TIMES_MAP: u16 = 2;
 
-const KTIME_GET_NS: i32 = 5;
 const SKB_PULL_DATA: i32 = 39;
 
 /// Offset of the length in `struct __sk_buff`.
@@ -48,7 +47,7 @@ pub(super) struct Expected {
     /// Its bytes, and what differs from frame to frame.
     pub(super) template: Template,
     /// How many directions frames are sent in by turns.
-    pub(super) ways: u32,
+    pub(super) directions: u32,
     /// How many of them are compared, from the first; a multiple of 4.
     pub(super) compared: usize,
     /// Whether it says when it was sent.
@@ -207,7 +206,7 @@ fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Lab
         asm.extend(Insn::load64(Reg::R2, word & mask));
         asm.jump(Insn::jump64(op::JNE, Reg::R1, Reg::R2), corrupted);
     }
-    compare_fields(asm, template, expected.ways, corrupted);
+    compare_fields(asm, template, expected.directions, corrupted);
 }
 
 /// Counts a good frame, its order and its time; or a duplicate.
@@ -216,7 +215,7 @@ fn note(asm: &mut Asm, timed: bool, ends: Ends) {
     let (duplicate, in_order, ordered) = (asm.label(), asm.label(), asm.label());
     if timed {
         // As early as can be: what is noted below takes time as well.
-        asm.push(Insn::call(KTIME_GET_NS));
+        asm.push(Insn::call(helper::KTIME_GET_NS));
         asm.push(Insn::load(op::DW, Reg::R1, FRAME, TIME_AT as i16));
         asm.push(Insn::alu64(op::SUB, Reg::R0, Reg::R1));
         // The frame is read no longer: its register takes the time.

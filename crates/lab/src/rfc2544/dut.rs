@@ -1,6 +1,6 @@
 //! What is tested: a program of its own, between two interfaces.
 
-use super::testbed::{Bench, Layout};
+use super::testbed::{Layout, Testbed};
 use super::{Error, failed};
 use crate::affinity;
 use crate::net::{Process, Signal};
@@ -23,7 +23,7 @@ pub trait Dut {
     ///
     /// # Errors
     /// If it does not start.
-    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error>;
+    fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error>;
 }
 
 /// What is being tested. Dropped, it ends, in whatever way.
@@ -80,7 +80,7 @@ pub struct Program {
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether it is ready.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Lines and bytes of a log that an error shows, the last ones.
 const LOG_LINES_MAX: usize = 12;
@@ -95,7 +95,7 @@ impl Dut for Program {
         self.layout
     }
 
-    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
+    fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error> {
         let what = || format!("starting `{}`", self.name);
         let log = memfd_create("log", MemfdFlags::CLOEXEC);
         let log = Log(File::from(log.map_err(|e| failed(what())(e.into()))?));
@@ -106,7 +106,7 @@ impl Dut for Program {
             true => Stdio::piped(),
             false => Stdio::null(),
         });
-        affinity::place(&mut command, bench.setup().cpus.dut);
+        affinity::pin_command(&mut command, bench.setup().cpus.dut);
         let process = bench.dut().spawn(command).map_err(failed(what()))?;
         let mut started = Started {
             name: self.name.clone(),
@@ -119,7 +119,7 @@ impl Dut for Program {
 }
 
 impl Program {
-    fn command(&self, bench: &Bench) -> Command {
+    fn command(&self, bench: &Testbed) -> Command {
         let [a, b] = bench
             .ports()
             .map_or(["", ""], |ports| ports.each_ref().map(|port| port.name()));
@@ -151,7 +151,7 @@ impl Started {
                     let what = format!("`{}` did not say `{word}` within {limit:?}", self.name);
                     return Err(self.failed(what));
                 }
-                _ => thread::sleep(LOOK),
+                _ => thread::sleep(POLL_INTERVAL),
             }
         }
     }

@@ -41,7 +41,7 @@ pub(super) const NETWORK_LEN: u8 = 24;
 
 /// One direction: from where to where, and what lies between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Way {
+pub(super) struct Direction {
     /// Who sends.
     pub(super) src_mac: Address,
     /// The station that the sender names.
@@ -63,7 +63,7 @@ pub(super) fn frame_bytes(size: usize) -> usize {
 }
 
 /// The frame that is sent, its number and tag zero: the same for a seed.
-pub(super) fn sent(way: &Way, size: usize, seed: u64) -> Template {
+pub(super) fn sent(way: &Direction, size: usize, seed: u64) -> Template {
     let udp = Udp {
         dst_port: DST_PORT,
         frame_bytes: frame_bytes(size),
@@ -83,7 +83,7 @@ pub(super) fn sent(way: &Way, size: usize, seed: u64) -> Template {
 }
 
 /// The frame that is to arrive: what a router changes is changed.
-pub(super) fn expected(way: &Way, sent: &Template) -> Template {
+pub(super) fn expected(way: &Direction, sent: &Template) -> Template {
     let mut template = sent.clone();
     let frame = &mut template.frame;
     let (dst, src) = way.arriving_macs;
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_a_router_changes_is_expected_and_nothing_else() {
         let [one, two, three, four] = [1, 2, 3, 4].map(|n| Address([2, 0, 0, 0, 0, n]));
-        let way = Way {
+        let way = Direction {
             src_mac: one,
             dst_mac: two,
             arriving_macs: (four, three),

@@ -1,12 +1,12 @@
 //! The measurements of RFC 2544 §26, made of trials.
 
-use super::tester::{Ask, Gave};
-use super::{Error, Judged};
+use super::tester::{TrialResult, TrialSpec};
+use super::{CheckResult, Error};
 use crate::load::{Outcome, Rate, Search, SearchError, Trial};
 use std::time::Duration;
 
 /// What gives a trial: a [`Tester`](super::Tester), or a model in tests.
-pub type Try<'a> = dyn FnMut(Ask) -> Result<Gave, Error> + 'a;
+pub type RunTrial<'a> = dyn FnMut(TrialSpec) -> Result<TrialResult, Error> + 'a;
 
 /// §26.1: the highest rate at which nothing is lost.
 #[derive(Clone, PartialEq, Debug)]
@@ -17,7 +17,7 @@ pub struct Throughput {
     /// The sender set the limit, not the device: it may be faster.
     pub limited_by_sender: bool,
     /// All trials together: whether anything but loss was seen.
-    pub judged: Judged,
+    pub judged: CheckResult,
     /// How many trials.
     pub trials: usize,
 }
@@ -27,15 +27,15 @@ pub struct Throughput {
 ///
 /// # Errors
 /// For a search without sense, and when a trial fails.
-pub fn throughput(search: &Search, attempt: &mut Try<'_>) -> Result<Throughput, Error> {
-    let mut judged = Judged::default();
+pub fn throughput(search: &Search, attempt: &mut RunTrial<'_>) -> Result<Throughput, Error> {
+    let mut judged = CheckResult::default();
     let found = search.run(|rate, time| {
         let ask = at_rate(rate, time);
         let gave = attempt(ask)?;
-        judged = judged.with(gave.judged);
+        judged = judged.with(gave.checked);
         Ok::<_, Error>(Trial {
-            sent: gave.judged.sent,
-            received: gave.judged.good,
+            sent: gave.checked.sent,
+            received: gave.checked.good,
             elapsed: gave.sent.elapsed.max(Duration::from_nanos(1)),
         })
     });
@@ -60,22 +60,22 @@ pub fn throughput(search: &Search, attempt: &mut Try<'_>) -> Result<Throughput, 
 const FRAMES_MIN: f64 = 2000.0;
 
 /// So many frames a second for so long, or longer.
-pub(super) fn at_rate(rate: f64, time: Duration) -> Ask {
-    Ask {
+pub(super) fn at_rate(rate: f64, time: Duration) -> TrialSpec {
+    TrialSpec {
         rate: Rate::PerSecond(rate),
         frames: (rate * time.as_secs_f64()).round().max(FRAMES_MIN) as u64,
     }
 }
 
 /// A trial of ten thousand frames at a gentle rate, for a
-/// [`Whole`](super::Look::Whole) tester: whether the device passes on what it
+/// [`Whole`](super::CheckLevel::Whole) tester: whether the device passes on what it
 /// is given.
 ///
 /// # Errors
 /// When the trial fails.
-pub fn gentle(attempt: &mut Try<'_>) -> Result<Judged, Error> {
+pub fn gentle(attempt: &mut RunTrial<'_>) -> Result<CheckResult, Error> {
     let gave = attempt(at_rate(GENTLE_RATE, GENTLE_TIME))?;
-    Ok(gave.judged)
+    Ok(gave.checked)
 }
 
 const GENTLE_RATE: f64 = 20_000.0;
@@ -87,7 +87,7 @@ pub struct Latency {
     /// Frames per second that were sent.
     pub rate: f64,
     /// What became of them.
-    pub judged: Judged,
+    pub judged: CheckResult,
     /// The shortest.
     pub min: Duration,
     /// Half of all are not longer.
@@ -105,18 +105,22 @@ pub struct Latency {
 }
 
 /// Times every frame of one trial but for the first tenth, at a rate, with a
-/// [`Timed`](super::Look::Timed) tester; `None` if none came.
+/// [`Timed`](super::CheckLevel::Timed) tester; `None` if none came.
 ///
 /// # Errors
 /// When the trial fails.
-pub fn latency(rate: f64, time: Duration, attempt: &mut Try<'_>) -> Result<Option<Latency>, Error> {
+pub fn latency(
+    rate: f64,
+    time: Duration,
+    attempt: &mut RunTrial<'_>,
+) -> Result<Option<Latency>, Error> {
     let mut gave = attempt(at_rate(rate, time))?;
     gave.times.sort_unstable();
     let at = |share| percentile(&gave.times, share).map(Duration::from_nanos);
     let numbers = || {
         Some(Latency {
             rate: gave.sent.rate(),
-            judged: gave.judged,
+            judged: gave.checked,
             min: at(0.0)?,
             p50: at(0.5)?,
             p90: at(0.9)?,
@@ -145,13 +149,13 @@ pub struct LossPoint {
     /// Frames per second that were sent.
     pub rate: f64,
     /// What became of them.
-    pub judged: Judged,
+    pub judged: CheckResult,
 }
 
 impl LossPoint {
     /// The share of the frames that did not come as they should.
     pub fn lost(&self) -> f64 {
-        let Judged { sent, good, .. } = self.judged;
+        let CheckResult { sent, good, .. } = self.judged;
         sent.saturating_sub(good) as f64 / (sent as f64).max(1.0)
     }
 }
@@ -162,7 +166,7 @@ impl LossPoint {
 ///
 /// # Errors
 /// When a trial fails.
-pub fn loss(time: Duration, attempt: &mut Try<'_>) -> Result<Vec<LossPoint>, Error> {
+pub fn loss(time: Duration, attempt: &mut RunTrial<'_>) -> Result<Vec<LossPoint>, Error> {
     let highest = flat_rate(attempt)?;
     let (mut points, mut lossless) = (Vec::new(), 0);
     for tenths in (1..=10_u8).rev() {
@@ -171,7 +175,7 @@ pub fn loss(time: Duration, attempt: &mut Try<'_>) -> Result<Vec<LossPoint>, Err
         let point = LossPoint {
             share,
             rate: gave.sent.rate(),
-            judged: gave.judged,
+            judged: gave.checked,
         };
         points.push(point);
         lossless = if point.lost() == 0.0 { lossless + 1 } else { 0 };
@@ -186,8 +190,8 @@ pub fn loss(time: Duration, attempt: &mut Try<'_>) -> Result<Vec<LossPoint>, Err
 const FLAT_FRAMES: u64 = 200_000;
 
 /// The highest rate that the sender reaches here.
-fn flat_rate(attempt: &mut Try<'_>) -> Result<f64, Error> {
-    let flat = attempt(Ask {
+fn flat_rate(attempt: &mut RunTrial<'_>) -> Result<f64, Error> {
+    let flat = attempt(TrialSpec {
         rate: Rate::Flat,
         frames: FLAT_FRAMES,
     })?;
@@ -217,7 +221,7 @@ pub struct BackToBack {
 pub fn back_to_back(
     longest: Duration,
     rounds: u32,
-    attempt: &mut Try<'_>,
+    attempt: &mut RunTrial<'_>,
 ) -> Result<BackToBack, Error> {
     let rate = flat_rate(attempt)?;
     let most = ((rate * longest.as_secs_f64()) as u64).max(1);
@@ -236,13 +240,13 @@ pub fn back_to_back(
 }
 
 /// The longest burst within a hundredth, of at most so many frames.
-fn longest_burst(most: u64, attempt: &mut Try<'_>) -> Result<u64, Error> {
+fn longest_burst(most: u64, attempt: &mut RunTrial<'_>) -> Result<u64, Error> {
     let mut passes = |frames| {
-        let gave = attempt(Ask {
+        let gave = attempt(TrialSpec {
             rate: Rate::Flat,
             frames,
         })?;
-        Ok::<_, Error>(gave.judged.good == gave.judged.sent)
+        Ok::<_, Error>(gave.checked.good == gave.checked.sent)
     };
     if passes(most)? {
         return Ok(most);

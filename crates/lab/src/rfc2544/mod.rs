@@ -44,16 +44,16 @@ mod receiver;
 mod testbed;
 mod tester;
 
-pub use baselines::Peer;
+pub use baselines::Baseline;
 pub use dut::{Dut, Program, Ready, Running};
 pub use frame::{SIZE_MAX, SIZE_MIN, SIZES};
 pub use measure::{
-    BackToBack, Latency, LossPoint, Throughput, Try, back_to_back, gentle, latency, loss,
+    BackToBack, Latency, LossPoint, RunTrial, Throughput, back_to_back, gentle, latency, loss,
     percentile, throughput,
 };
-pub use receiver::Judged;
-pub use testbed::{Bench, Cpus, DESTINATIONS_MAX, Layout, Setup};
-pub use tester::{Ask, Gave, Look, Tester};
+pub use receiver::CheckResult;
+pub use testbed::{Cpus, DESTINATIONS_MAX, Layout, Setup, Testbed};
+pub use tester::{CheckLevel, Tester, TrialResult, TrialSpec};
 
 use crate::load::GeneratorError;
 use std::fmt;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use weir_link::bpf::{Attachment, Load, Map, MapMemory, MapSpec, Program};
 
 /// How often it is looked whether all has come.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// What became of the frames of one direction of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Judged {
+pub struct CheckResult {
     /// Frames that were sent.
     pub sent: u64,
     /// Frames that came as they should be, each counted once.
@@ -30,15 +30,15 @@ pub struct Judged {
     pub other: u64,
 }
 
-impl Judged {
+impl CheckResult {
     /// Frames that did not come, not even damaged.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.good + self.corrupted)
     }
 
     /// Both together.
-    pub(super) fn with(self, more: Judged) -> Judged {
-        Judged {
+    pub(super) fn with(self, more: CheckResult) -> CheckResult {
+        CheckResult {
             sent: self.sent + more.sent,
             good: self.good + more.good,
             duplicated: self.duplicated + more.duplicated,
@@ -121,8 +121,8 @@ impl Receiver {
     }
 
     /// What came so far of the frames sent.
-    pub(super) fn judged(&self, sent: u64) -> Judged {
-        Judged {
+    pub(super) fn judged(&self, sent: u64) -> CheckResult {
+        CheckResult {
             sent,
             good: self.get(shared::GOOD),
             duplicated: self.get(shared::DUPLICATED),
@@ -133,11 +133,11 @@ impl Receiver {
     }
 
     /// Waits until all sent frames have come, or none has for so long.
-    pub(super) fn settle(&self, sent: u64, patience: Duration) {
+    pub(super) fn wait_drained(&self, sent: u64, patience: Duration) {
         let came = || self.get(shared::GOOD) + self.get(shared::CORRUPTED);
         let (mut last, mut since) = (came(), Instant::now());
         while last < sent && since.elapsed() < patience {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             let now = came();
             if now != last {
                 (last, since) = (now, Instant::now());

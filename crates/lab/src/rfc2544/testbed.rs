@@ -1,6 +1,6 @@
 //! The test bed: a tester with two ends, and what is tested between them.
 
-use super::frame::{NETWORK_LEN, Way};
+use super::frame::{Direction, NETWORK_LEN};
 use super::{Error, SinkKind};
 use crate::affinity;
 use crate::net::{Device, Host, Lab, Offloads};
@@ -87,7 +87,7 @@ const FAR: [Ipv4Addr; 2] = [Ipv4Addr::new(48, 0, 0, 2), Ipv4Addr::new(16, 0, 0, 
 
 /// A tester, and a host for what is tested, in namespaces of this process.
 #[derive(Debug)]
-pub struct Bench {
+pub struct Testbed {
     setup: Setup,
     layout: Layout,
     ends: [Device; 2],
@@ -97,12 +97,12 @@ pub struct Bench {
     _lab: Lab,
 }
 
-impl Bench {
+impl Testbed {
     /// Builds one.
     ///
     /// # Errors
     /// Without privilege.
-    pub fn new(layout: Layout, setup: &Setup) -> Result<Bench, Error> {
+    pub fn new(layout: Layout, setup: &Setup) -> Result<Testbed, Error> {
         static BUILT: AtomicU32 = AtomicU32::new(0);
         let lab = Lab::new();
         let (tester, dut) = (lab.host("tester")?, lab.host("dut")?);
@@ -148,7 +148,7 @@ impl Bench {
                 ports[to].route_networks(networks, NETWORK_LEN, TESTER[to])?;
             }
         }
-        Ok(Bench {
+        Ok(Testbed {
             setup: *setup,
             layout,
             ends,
@@ -184,11 +184,11 @@ impl Bench {
     }
 
     /// The direction that begins at that end.
-    pub(super) fn way(&self, from: usize) -> Way {
+    pub(super) fn direction(&self, from: usize) -> Direction {
         let to = 1 - from;
         let many = self.setup.destinations.min(DESTINATIONS_MAX);
         let [src_mac, dst_mac] = [from, to].map(|end| self.ends[end].mac());
-        let way = Way {
+        let way = Direction {
             src_mac,
             dst_mac,
             arriving_macs: (dst_mac, src_mac),
@@ -198,7 +198,7 @@ impl Bench {
             hops: 0,
         };
         match (&self.ports, self.layout) {
-            (Some(ports), Layout::Router | Layout::Relay) => Way {
+            (Some(ports), Layout::Router | Layout::Relay) => Direction {
                 dst_mac: ports[from].mac(),
                 arriving_macs: (dst_mac, ports[to].mac()),
                 hops: if self.layout == Layout::Relay { 2 } else { 1 },

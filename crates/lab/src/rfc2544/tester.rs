@@ -4,18 +4,18 @@
 use super::Error;
 use super::checker::Expected;
 use super::frame::{self, SHORTEST, SIZE_MAX, SIZE_MIN, TAG_AT, TIME_AT};
-use super::receiver::{Judged, Receiver};
-use super::testbed::Bench;
+use super::receiver::{CheckResult, Receiver};
+use super::testbed::Testbed;
 use crate::load::{Generator, Rate, Sent, Template};
 use std::fmt;
 use std::thread;
 use std::time::Duration;
 
 /// How often it is looked whether a trial is over, or is to end.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// As [`LOOK`], whether the first frame was sent.
-const LOOK_FIRST: Duration = Duration::from_micros(20);
+/// As [`POLL_INTERVAL`], whether the first frame was sent.
+const FIRST_FRAME_POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Frames that teach a bridge where the tester's ends are, each way
 /// (RFC 2544 §23), so far apart that even a slow one sees all.
@@ -28,7 +28,7 @@ const COMPARED: usize = 64;
 
 /// What a trial asks for.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Ask {
+pub struct TrialSpec {
     /// Frames per second, of all directions together.
     pub rate: Rate,
     /// How many.
@@ -37,11 +37,11 @@ pub struct Ask {
 
 /// What a trial gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gave {
+pub struct TrialResult {
     /// How they were sent.
     pub sent: Sent,
     /// What became of them, of all directions together.
-    pub judged: Judged,
+    pub checked: CheckResult,
     /// Nanoseconds on the way of each good frame but for the first tenth, in
     /// no order; empty unless they were timed.
     pub times: Vec<u64>,
@@ -49,7 +49,7 @@ pub struct Gave {
 
 /// How closely frames are looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Look {
+pub enum CheckLevel {
     /// The first 64 bytes are compared, and the length: what costs the
     /// receiver little.
     Quick,
@@ -62,10 +62,10 @@ pub enum Look {
 
 /// Sends frames of one size through a device and judges what comes.
 pub struct Tester<'a> {
-    bench: &'a Bench,
+    bench: &'a Testbed,
     stop: &'a dyn Fn() -> bool,
-    ways: Vec<(usize, Template)>,
-    look: Look,
+    directions: Vec<(usize, Template)>,
+    level: CheckLevel,
     receivers: Vec<Receiver>,
     frames_max: u64,
     trials: u16,
@@ -75,8 +75,8 @@ pub struct Tester<'a> {
 impl fmt::Debug for Tester<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tester")
-            .field("look", &self.look)
-            .field("ways", &self.ways.len())
+            .field("look", &self.level)
+            .field("ways", &self.directions.len())
             .field("trials", &self.trials)
             .finish_non_exhaustive()
     }
@@ -89,9 +89,9 @@ impl<'a> Tester<'a> {
     /// # Errors
     /// For another size, and without privilege.
     pub fn new(
-        bench: &'a Bench,
+        bench: &'a Testbed,
         size: usize,
-        look: Look,
+        look: CheckLevel,
         frames_max: u64,
     ) -> Result<Tester<'a>, Error> {
         if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
@@ -101,14 +101,18 @@ impl<'a> Tester<'a> {
         let from = if setup.both_ways { 0..2 } else { 0..1 };
         let (mut ways, mut receivers) = (Vec::new(), Vec::new());
         for from in from {
-            let way = bench.way(from);
+            let way = bench.direction(from);
             let mut template = frame::sent(&way, size, setup.seed);
             let len = template.frame.len();
             let expected = Expected {
                 template: frame::expected(&way, &template),
-                ways: if setup.both_ways { 2 } else { 1 },
-                compared: if look == Look::Whole { len } else { COMPARED },
-                timed: look == Look::Timed,
+                directions: if setup.both_ways { 2 } else { 1 },
+                compared: if look == CheckLevel::Whole {
+                    len
+                } else {
+                    COMPARED
+                },
+                timed: look == CheckLevel::Timed,
             };
             template.time_at = expected.timed.then_some(TIME_AT);
             let end = &bench.ends()[1 - from];
@@ -118,8 +122,8 @@ impl<'a> Tester<'a> {
         let tester = Tester {
             bench,
             stop: &|| false,
-            ways,
-            look,
+            directions: ways,
+            level: look,
             receivers,
             frames_max,
             trials: 0,
@@ -151,7 +155,7 @@ impl<'a> Tester<'a> {
         }
         let ends = self.bench.ends();
         let frames = [0, 1].map(|from| {
-            let way = self.bench.way(from);
+            let way = self.bench.direction(from);
             let mut template = frame::sent(&way, SIZE_MIN, 0);
             // Of no trial.
             template.frame[TAG_AT..SHORTEST].fill(0);
@@ -178,7 +182,7 @@ impl<'a> Tester<'a> {
     ///
     /// # Errors
     /// If the device takes no frames at all, or the kernel refuses.
-    pub fn trial(&mut self, ask: Ask) -> Result<Gave, Error> {
+    pub fn trial(&mut self, ask: TrialSpec) -> Result<TrialResult, Error> {
         self.trial_with(ask, &mut |_| Ok(()))
     }
 
@@ -192,9 +196,9 @@ impl<'a> Tester<'a> {
     /// As [`Tester::trial`], and what `hurry` fails with.
     pub fn trial_with(
         &mut self,
-        ask: Ask,
+        ask: TrialSpec,
         hurry: &mut dyn FnMut(bool) -> Result<(), Error>,
-    ) -> Result<Gave, Error> {
+    ) -> Result<TrialResult, Error> {
         let frames = ask.frames.clamp(1, self.frames_max);
         // Never that of the frames that teach.
         self.trials = self.trials.checked_add(1).unwrap_or(1);
@@ -205,16 +209,16 @@ impl<'a> Tester<'a> {
         }
         let sending = generator.start(frames, ask.rate)?;
         while sending.sent() == 0 && !sending.is_done() && !(self.stop)() {
-            thread::sleep(LOOK_FIRST);
+            thread::sleep(FIRST_FRAME_POLL_INTERVAL);
         }
         hurry(true)?;
         while !sending.is_done() && !(self.stop)() {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         let ways = self.receivers.len() as u64;
         let settle = self.bench.setup().settle;
         for (way, receiver) in (0..).zip(&self.receivers) {
-            receiver.settle(of_way(sending.sent(), way, ways), settle);
+            receiver.wait_drained(frames_in_direction(sending.sent(), way, ways), settle);
         }
         hurry(false)?;
         if (self.stop)() {
@@ -227,38 +231,38 @@ impl<'a> Tester<'a> {
     /// The generator of a trial's frames.
     fn trials_generator(&self, tag: [u8; 2]) -> Result<Generator, Error> {
         let ends = self.bench.ends();
-        let ways = self.ways.iter().map(|(from, template)| {
+        let ways = self.directions.iter().map(|(from, template)| {
             let mut template = template.clone();
             template.frame[TAG_AT..SHORTEST].copy_from_slice(&tag);
             (&ends[*from], template)
         });
         let generator = self.generator(&ways.collect::<Vec<_>>())?;
-        Ok(match self.look {
-            Look::Timed => generator.unbatched(),
-            Look::Quick | Look::Whole => generator,
+        Ok(match self.level {
+            CheckLevel::Timed => generator.unbatched(),
+            CheckLevel::Quick | CheckLevel::Whole => generator,
         })
     }
 
-    fn gave(&self, sent: Sent) -> Gave {
-        let mut judged = Judged::default();
+    fn gave(&self, sent: Sent) -> TrialResult {
+        let mut judged = CheckResult::default();
         let mut times = Vec::new();
         let ways = self.receivers.len() as u64;
         for (way, receiver) in (0..).zip(&self.receivers) {
-            judged = judged.with(receiver.judged(of_way(sent.frames, way, ways)));
-            if self.look == Look::Timed {
+            judged = judged.with(receiver.judged(frames_in_direction(sent.frames, way, ways)));
+            if self.level == CheckLevel::Timed {
                 let mine = |number: &u64| number % ways == way;
                 times.extend(receiver.times((sent.frames / 10..sent.frames).filter(mine)));
             }
         }
-        Gave {
+        TrialResult {
             sent,
-            judged,
+            checked: judged,
             times,
         }
     }
 }
 
 /// How many of so many frames, sent in turn, go that way.
-fn of_way(frames: u64, way: u64, ways: u64) -> u64 {
+fn frames_in_direction(frames: u64, way: u64, ways: u64) -> u64 {
     frames / ways + u64::from(way < frames % ways)
 }

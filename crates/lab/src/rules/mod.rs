@@ -15,8 +15,8 @@ mod shapes;
 mod trace;
 
 pub use generate::{Profile, generate};
-pub use narrow::{NARROW_SHAPES, Narrow, narrow};
-pub use shapes::{SHAPES, shapes};
+pub use narrow::{NARROW_FORMS, Narrow, narrow};
+pub use shapes::{FORMS, mixed_forms};
 pub use trace::Trace;
 
 use crate::rng::Rng;

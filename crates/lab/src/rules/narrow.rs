@@ -8,7 +8,7 @@ use super::{TCP, UDP};
 use crate::rng::Rng;
 
 /// How many shapes [`narrow`] goes round.
-pub const NARROW_SHAPES: usize = 40;
+pub const NARROW_FORMS: usize = 40;
 
 const ICMP: u8 = 1;
 
@@ -28,7 +28,7 @@ pub fn narrow(seed: u64, count: usize) -> Vec<Narrow> {
     let mut rng = Rng::new(seed);
     let one = |turn: usize| {
         let mut packet = Packet::random(&mut rng);
-        let expression = match turn % NARROW_SHAPES {
+        let expression = match turn % NARROW_FORMS {
             which @ 0..14 => packet.exact(which),
             which @ 14..25 => packet.partial(&mut rng, which),
             which => packet.framed(&mut rng, which),

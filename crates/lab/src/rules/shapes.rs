@@ -5,19 +5,19 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::rng::Rng;
 
-/// How many shapes [`shapes`] goes round.
-pub const SHAPES: usize = 40;
+/// How many shapes [`mixed_forms`] goes round.
+pub const FORMS: usize = 40;
 
 /// `count` expressions, of each shape in turn; the same for the same seed.
 /// Two of a shape differ in their values with near certainty.
-pub fn shapes(seed: u64, count: usize) -> Vec<String> {
+pub fn mixed_forms(seed: u64, count: usize) -> Vec<String> {
     let mut rng = Rng::new(seed);
     (0..count)
-        .map(|turn| shape(&mut rng, turn % SHAPES))
+        .map(|turn| form(&mut rng, turn % FORMS))
         .collect()
 }
 
-fn shape(rng: &mut Rng, which: usize) -> String {
+fn form(rng: &mut Rng, which: usize) -> String {
     match which {
         0..20 => plain(rng, which),
         _ => structured(rng, which),

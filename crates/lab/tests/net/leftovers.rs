@@ -55,7 +55,7 @@ fn a_host_that_is_dropped_takes_its_end_along() {
     // end is that of its host.
     soon("the process ends", || !sleeps(process.id()));
     drop(process);
-    soon("the link goes", || eth_a.facts().is_err());
+    soon("the link goes", || eth_a.state().is_err());
 }
 
 #[test]

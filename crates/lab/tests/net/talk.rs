@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
-use weir_lab::net::traffic::{Session, Spread, bulk, ping, spread};
+use weir_lab::net::traffic::{Session, UdpFlows, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab, Offloads};
 use weir_lab::testenv;
 
@@ -80,7 +80,7 @@ fn datagrams_are_spread_over_ports() {
     let servers: Vec<UdpSocket> = (5000..5004)
         .map(|port| b.run(|| UdpSocket::bind((B, port))).unwrap())
         .collect();
-    let what = Spread {
+    let what = UdpFlows {
         to: B,
         dst_ports: 5000..5004,
         count: 400,
@@ -101,7 +101,7 @@ fn datagrams_are_spread_over_ports() {
         }
     }
     assert_eq!(numbers.len(), 400);
-    let nowhere = Spread {
+    let nowhere = UdpFlows {
         dst_ports: 7..7,
         ..what
     };

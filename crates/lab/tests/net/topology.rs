@@ -55,7 +55,7 @@ fn two_hosts_talk_over_a_link() {
     stream.read_to_string(&mut text).unwrap();
     assert_eq!(text, "SSH-2.0-lab");
 
-    let (facts_a, facts_b) = (eth_a.facts().unwrap(), eth_b.facts().unwrap());
+    let (facts_a, facts_b) = (eth_a.state().unwrap(), eth_b.state().unwrap());
     assert_eq!(facts_a.counters.tx_frames, facts_b.counters.rx_frames);
     assert_eq!(facts_a.counters.tx_bytes, facts_b.counters.rx_bytes);
     assert!(facts_a.counters.tx_frames >= 4);
@@ -125,26 +125,26 @@ fn devices_change_under_way() {
     let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
     let link = lab.link(&a, &b).names("left", "right").mtu(9000).queues(2);
     let (mut left, right) = link.connect().unwrap();
-    assert_eq!(left.facts().unwrap().mtu, 9000);
+    assert_eq!(left.state().unwrap().mtu, 9000);
     left.set_mtu(1280).unwrap();
-    assert_eq!(left.facts().unwrap().mtu, 1280);
+    assert_eq!(left.state().unwrap().mtu, 1280);
 
     right.down().unwrap();
-    assert!(!right.facts().unwrap().is_up);
+    assert!(!right.state().unwrap().is_up);
     let gone = std::time::Instant::now();
-    while left.facts().unwrap().is_running {
+    while left.state().unwrap().is_running {
         assert!(gone.elapsed() < PATIENCE, "the carrier is not lost");
     }
     right.up().unwrap();
     left.wait_running().unwrap();
 
     left.rename("west").unwrap();
-    assert_eq!(left.facts().unwrap().name, "west");
+    assert_eq!(left.state().unwrap().name, "west");
     assert!(a.device("left").is_err());
     assert_eq!(a.device("west").unwrap().index(), left.index());
 
     left.delete().unwrap();
-    let error = right.facts().unwrap_err().to_string();
+    let error = right.state().unwrap_err().to_string();
     assert!(error.contains("`right` on host `b`"), "{error}");
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use weir_lab::net::Host;
-use weir_lab::rfc2544::{Bench, Dut, Error, Layout, Running};
+use weir_lab::rfc2544::{Dut, Error, Layout, Running, Testbed};
 
 /// What it does to one frame in a thousand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ impl Dut for Faulty {
         Layout::Bridge
     }
 
-    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
+    fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error> {
         let [from, to] = bench.ports().unwrap();
         let open = |name: &str| socket(bench.dut(), name).unwrap();
         let (from, to) = (open(from.name()), open(to.name()));

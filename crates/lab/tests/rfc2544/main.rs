@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_lab::load::{Rate, Search, Sent};
 use weir_lab::rfc2544::{
-    Ask, Bench, Cpus, Dut, Error, Gave, Judged, Layout, Look, Peer, Program, Ready, Setup,
-    SinkKind, Tester, back_to_back, gentle, latency, loss, percentile, throughput,
+    Baseline, CheckLevel, CheckResult, Cpus, Dut, Error, Layout, Program, Ready, Setup, SinkKind,
+    Testbed, Tester, TrialResult, TrialSpec, back_to_back, gentle, latency, loss, percentile,
+    throughput,
 };
 use weir_lab::testenv;
 
@@ -22,23 +23,23 @@ struct Model {
 }
 
 impl Model {
-    fn trial(&self, ask: Ask) -> Gave {
+    fn trial(&self, ask: TrialSpec) -> TrialResult {
         let rate = match ask.rate {
             Rate::Flat => self.sender,
             Rate::PerSecond(rate) => rate.min(self.sender),
         };
         let elapsed = ask.frames as f64 / rate;
         let passed = (elapsed * self.rate) as u64 + self.queue;
-        Gave {
+        TrialResult {
             sent: Sent {
                 frames: ask.frames,
                 elapsed: Duration::from_secs_f64(elapsed),
                 ..Sent::default()
             },
-            judged: Judged {
+            checked: CheckResult {
                 sent: ask.frames,
                 good: passed.min(ask.frames),
-                ..Judged::default()
+                ..CheckResult::default()
             },
             times: (1..=1000).rev().collect(),
         }
@@ -85,9 +86,9 @@ fn what_limits_is_named() {
     let found = throughput(&Search::QUICK, &mut |ask| Ok(dead.trial(ask))).unwrap();
     assert_eq!((found.rate, found.limited_by_sender), (None, false));
     // One frame in a thousand is noticed however slow the trial.
-    let mut every_thousandth = |ask: Ask| {
+    let mut every_thousandth = |ask: TrialSpec| {
         let mut gave = slow_sender.trial(ask);
-        gave.judged.good -= gave.judged.sent / 1000;
+        gave.checked.good -= gave.checked.sent / 1000;
         Ok(gave)
     };
     let found = throughput(&Search::QUICK, &mut every_thousandth).unwrap();
@@ -170,8 +171,8 @@ fn percentiles_are_of_the_nearest_rank() {
         nanos.map(|time| time.as_nanos()),
         [1, 500, 900, 990, 999, 1000]
     );
-    let nothing = |ask: Ask| {
-        Ok(Gave {
+    let nothing = |ask: TrialSpec| {
+        Ok(TrialResult {
             times: Vec::new(),
             ..model.trial(ask)
         })
@@ -182,10 +183,10 @@ fn percentiles_are_of_the_nearest_rank() {
 
 #[test]
 fn peers_have_names() {
-    for peer in Peer::ALL {
+    for peer in Baseline::ALL {
         assert_eq!(peer.to_string().parse(), Ok(peer));
     }
-    let error = "bridge".parse::<Peer>().unwrap_err().to_string();
+    let error = "bridge".parse::<Baseline>().unwrap_err().to_string();
     assert!(
         error.contains("linux-bridge") && error.contains("`bridge`"),
         "{error}"
@@ -210,7 +211,7 @@ fn my_turn() -> MutexGuard<'static, ()> {
 }
 
 /// A gentle trial's frames, fewer.
-const FEW: Ask = Ask {
+const FEW: TrialSpec = TrialSpec {
     rate: Rate::PerSecond(50_000.0),
     frames: 3000,
 };
@@ -223,10 +224,10 @@ fn the_kernels_own_pass_every_frame_as_it_should_be() {
     let _turn = my_turn();
     for sink in [SinkKind::Xdp, SinkKind::Tc] {
         for peer in [
-            Peer::Cable,
-            Peer::LinuxBridge,
-            Peer::LinuxRouting,
-            Peer::XdpRedirect,
+            Baseline::Cable,
+            Baseline::LinuxBridge,
+            Baseline::LinuxRouting,
+            Baseline::XdpRedirect,
         ] {
             passes_all(peer, sink, 67, false);
             passes_all(peer, sink, 1518, true);
@@ -234,27 +235,27 @@ fn the_kernels_own_pass_every_frame_as_it_should_be() {
     }
 }
 
-fn passes_all(peer: Peer, sink: SinkKind, size: usize, both_ways: bool) {
+fn passes_all(peer: Baseline, sink: SinkKind, size: usize, both_ways: bool) {
     let what = format!("{peer} into {sink}, {size} bytes, both ways: {both_ways}");
     let setup = Setup {
         both_ways,
         ..setup(sink)
     };
-    let bench = Bench::new(peer.layout(), &setup).unwrap();
+    let bench = Testbed::new(peer.layout(), &setup).unwrap();
     let mut running = peer.start(&bench).unwrap();
-    let mut tester = Tester::new(&bench, size, Look::Whole, 10_000).unwrap();
-    let judged = tester.trial(FEW).unwrap().judged;
-    let right = Judged {
+    let mut tester = Tester::new(&bench, size, CheckLevel::Whole, 10_000).unwrap();
+    let judged = tester.trial(FEW).unwrap().checked;
+    let right = CheckResult {
         sent: 3000,
         good: 3000,
         other: judged.other,
-        ..Judged::default()
+        ..CheckResult::default()
     };
     assert_eq!(judged, right, "{what}");
     drop(tester);
-    let mut tester = Tester::new(&bench, size, Look::Timed, 10_000).unwrap();
+    let mut tester = Tester::new(&bench, size, CheckLevel::Timed, 10_000).unwrap();
     let gave = tester.trial(FEW).unwrap();
-    assert_eq!(gave.judged.good, 3000, "{what}");
+    assert_eq!(gave.checked.good, 3000, "{what}");
     assert_eq!(gave.times.len(), 2700, "{what}");
     let mut times = gave.times;
     times.sort_unstable();
@@ -279,10 +280,10 @@ fn frames_go_to_many_destinations_by_their_routes() {
             destinations: 700,
             ..setup(sink)
         };
-        let bench = Bench::new(Layout::Router, &setup).unwrap();
-        let running = Peer::LinuxRouting.start(&bench).unwrap();
-        let mut tester = Tester::new(&bench, 64, Look::Whole, 10_000).unwrap();
-        let judged = tester.trial(FEW).unwrap().judged;
+        let bench = Testbed::new(Layout::Router, &setup).unwrap();
+        let running = Baseline::LinuxRouting.start(&bench).unwrap();
+        let mut tester = Tester::new(&bench, 64, CheckLevel::Whole, 10_000).unwrap();
+        let judged = tester.trial(FEW).unwrap().checked;
         assert_eq!((judged.good, judged.corrupted), (3000, 0), "{judged:?}");
         drop(tester);
         // Without one of the routes, what goes there is lost.
@@ -294,8 +295,8 @@ fn frames_go_to_many_destinations_by_their_routes() {
         let mut command = testenv::program("ip").expect("the test has asked for it");
         command.args(["route", "del", gone]);
         assert!(bench.dut().output(command).unwrap().status.success());
-        let mut tester = Tester::new(&bench, 64, Look::Whole, 10_000).unwrap();
-        let judged = tester.trial(FEW).unwrap().judged;
+        let mut tester = Tester::new(&bench, 64, CheckLevel::Whole, 10_000).unwrap();
+        let judged = tester.trial(FEW).unwrap().checked;
         // Each of 700 gets 3 to 5 of 3000, of one direction 1 to 3.
         assert!((1..=5).contains(&judged.lost()), "{judged:?}");
         drop(tester);
@@ -310,13 +311,13 @@ fn programs_pass_frames_as_they_should_be() {
         return;
     }
     let _turn = my_turn();
-    for peer in [Peer::LibpcapBridge, Peer::TunRelay] {
+    for peer in [Baseline::LibpcapBridge, Baseline::TunRelay] {
         let setup = Setup {
             both_ways: true,
             settle: Duration::from_millis(200),
             ..setup(SinkKind::Xdp)
         };
-        let bench = Bench::new(peer.layout(), &setup).unwrap();
+        let bench = Testbed::new(peer.layout(), &setup).unwrap();
         let mut running = match peer.start(&bench) {
             Err(error @ weir_lab::rfc2544::Error::Missing { .. }) => {
                 testenv::skip(&error.to_string());
@@ -324,16 +325,16 @@ fn programs_pass_frames_as_they_should_be() {
             }
             started => started.unwrap(),
         };
-        let mut tester = Tester::new(&bench, 300, Look::Whole, 10_000).unwrap();
+        let mut tester = Tester::new(&bench, 300, CheckLevel::Whole, 10_000).unwrap();
         let gave = tester.trial_with(FEW, &mut |on| running.hurry(on)).unwrap();
-        let Judged {
+        let CheckResult {
             good,
             duplicated,
             reordered,
             corrupted,
             ..
-        } = gave.judged;
-        assert!(good > 100, "{peer}: {:?}", gave.judged);
+        } = gave.checked;
+        assert!(good > 100, "{peer}: {:?}", gave.checked);
         assert_eq!([duplicated, reordered, corrupted], [0; 3], "{peer}");
         running.check().unwrap();
         drop(tester);
@@ -347,9 +348,9 @@ fn a_lossless_rate_is_found_for_the_bridge() {
         return;
     }
     let _turn = my_turn();
-    let bench = Bench::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
-    let running = Peer::LinuxBridge.start(&bench).unwrap();
-    let mut tester = Tester::new(&bench, 64, Look::Quick, 1 << 20).unwrap();
+    let bench = Testbed::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
+    let running = Baseline::LinuxBridge.start(&bench).unwrap();
+    let mut tester = Tester::new(&bench, 64, CheckLevel::Quick, 1 << 20).unwrap();
     let search = Search {
         resolution: 0.5,
         attempts_max: 3,
@@ -369,8 +370,8 @@ fn each_fault_is_told_by_its_name() {
         return;
     }
     let _turn = my_turn();
-    let of = |judged: Judged| {
-        let Judged {
+    let of = |judged: CheckResult| {
+        let CheckResult {
             duplicated,
             reordered,
             corrupted,
@@ -392,10 +393,10 @@ fn each_fault_is_told_by_its_name() {
         (Fault::Cuts, [0, 0, 0, 3]),
         (Fault::Pads, [0, 0, 0, 3]),
     ] {
-        let bench = Bench::new(Layout::Bridge, &setup(SinkKind::Tc)).unwrap();
+        let bench = Testbed::new(Layout::Bridge, &setup(SinkKind::Tc)).unwrap();
         let running = Faulty(fault).start(&bench).unwrap();
-        let mut tester = Tester::new(&bench, 1018, Look::Whole, 1 << 20).unwrap();
-        let judged = tester.trial(FEW).unwrap().judged;
+        let mut tester = Tester::new(&bench, 1018, CheckLevel::Whole, 1 << 20).unwrap();
+        let judged = tester.trial(FEW).unwrap().checked;
         let found = of(judged);
         assert_eq!(found, counts, "{fault:?}: {judged:?}");
         drop(tester);
@@ -417,7 +418,7 @@ fn a_program_is_started_checked_and_ended() {
         open_input: false,
     };
     let said = Ready::Said("ready", Duration::from_secs(5));
-    let bench = Bench::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
+    let bench = Testbed::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
     let clean = "trap 'exit 0' TERM; echo {a} {b} is ready >&2; while :; do sleep 0.02; done";
     let mut running = program(clean, said).start(&bench).unwrap();
     running.check().unwrap();
@@ -458,9 +459,9 @@ fn a_device_that_takes_nothing_or_is_no_size_is_refused() {
         return;
     }
     let _turn = my_turn();
-    let bench = Bench::new(Layout::Cable, &setup(SinkKind::Xdp)).unwrap();
+    let bench = Testbed::new(Layout::Cable, &setup(SinkKind::Xdp)).unwrap();
     for size in [0, 63, 1519] {
-        let error = Tester::new(&bench, size, Look::Quick, 10)
+        let error = Tester::new(&bench, size, CheckLevel::Quick, 10)
             .unwrap_err()
             .to_string();
         assert!(
@@ -468,8 +469,8 @@ fn a_device_that_takes_nothing_or_is_no_size_is_refused() {
             "{error}"
         );
     }
-    let bench = Bench::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
-    let mut tester = Tester::new(&bench, 64, Look::Whole, 1 << 20).unwrap();
+    let bench = Testbed::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
+    let mut tester = Tester::new(&bench, 64, CheckLevel::Whole, 1 << 20).unwrap();
     let judged = gentle(&mut |ask| tester.trial(ask)).unwrap();
     assert_eq!((judged.good, judged.lost()), (0, judged.sent));
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use weir_demux::Filter;
 use weir_demux::kernel::{Half, Hook, MapRole};
 use weir_lab::results::{Bar, Recorder, Unit};
-use weir_lab::rules::shapes;
+use weir_lab::rules::mixed_forms;
 use weir_link::bpf::{Map, MapSpec, Program};
 
 /// What this thread has run, in microseconds: other programs' time does not
@@ -87,7 +87,7 @@ pub(crate) fn changes(results: &Recorder) {
         bed.apply(&change);
     });
     add("(settling all 1,000 of them)", settle, Bar::None);
-    let filters: Vec<Filter> = shapes(3, 40).iter().map(|text| filter(text)).collect();
+    let filters: Vec<Filter> = mixed_forms(3, 40).iter().map(|text| filter(text)).collect();
     for (tag, filter) in (0..).zip(filters) {
         let shapes = bed.plan.subtables();
         let (start, own) = (Instant::now(), own_us());

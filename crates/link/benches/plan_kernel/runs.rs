@@ -7,7 +7,7 @@ use weir_demux::kernel::Hook;
 use weir_filter::interp;
 use weir_lab::results::{Bar, Recorder, Unit};
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, shapes};
+use weir_lab::rules::{FiveTuple, mixed_forms};
 use weir_link::bpf::{Program, TestRun};
 use weir_ring::Reader;
 
@@ -363,7 +363,10 @@ pub(crate) fn mixed(results: &Recorder) {
     );
     let mut first = None;
     let one = connection(&flow(0));
-    let all: Vec<String> = shapes(3, 1_000).into_iter().chain([one.clone()]).collect();
+    let all: Vec<String> = mixed_forms(3, 1_000)
+        .into_iter()
+        .chain([one.clone()])
+        .collect();
     let (nobodys, some) = strangers(&all);
     for count in [0, 20, 40, 200, 1_000] {
         let mut bed = Bed::new(Hook::TcIngress, 16, RING_BYTES);

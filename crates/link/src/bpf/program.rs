@@ -19,7 +19,7 @@ const LOG_BYTES: usize = 1 << 20;
 const RETRIES_MAX: usize = 5;
 
 /// The shortest frame that [`Program::test_run`] takes: an Ethernet header.
-pub const FRAME_BYTES_MIN: usize = 14;
+pub const FRAME_BYTES_MIN: usize = weir_wire::ethernet::Repr::LEN;
 
 /// What a program is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

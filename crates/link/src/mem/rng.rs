@@ -1,21 +1,19 @@
 //! A seeded source of numbers, the same on every machine.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014). Not for secrets.
+use weir_wire::rng::SplitMix64;
+
+/// Numbers by [`SplitMix64`]. Not for secrets.
 #[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
+pub(super) struct Rng(SplitMix64);
 
 impl Rng {
     pub(super) fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng(SplitMix64::new(seed))
     }
 
     /// The next 64 bits.
     pub(super) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// A number below `bound`, which is not zero.

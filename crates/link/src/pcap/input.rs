@@ -113,7 +113,7 @@ impl Input {
     }
 
     /// Where the unread bytes start in [`Input::slice`]'s terms, until the
-    /// next call of [`Input::holds`].
+    /// next call of [`Input::has_unread`].
     #[inline]
     pub(super) fn position(&self) -> usize {
         self.start

@@ -13,8 +13,6 @@ pub(super) const DATA_END: i16 = 4;
 pub(super) const DATA_META: i16 = 8;
 pub(super) const RX_QUEUE: i16 = 16;
 
-/// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`. Linux 4.1.
-pub(super) const KTIME_GET_NS: i32 = 5;
 /// `bpf_get_smp_processor_id()`. Linux 4.1.
 pub(super) const PROCESSOR_ID: i32 = 8;
 /// `bpf_xdp_adjust_meta(xdp, delta)`. Linux 4.15.

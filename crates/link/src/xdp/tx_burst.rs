@@ -24,7 +24,7 @@
 //!
 //! For each call the kernel makes a pool of pages, which goes with the last of
 //! its frames: at the end of the call, or where somebody keeps one, within a
-//! second of when he lets go. How many stay is bounded ([`POOLS_MAX`]), since the
+//! second of when he lets go. How many stay is bounded ([`PAGE_POOLS_MAX`]), since the
 //! kernel has 65,534 for everybody, and looks through all of them when one goes.
 //! It tells of each that it would release how many pages are missing (the
 //! tracepoint `page_pool_release`): a program there counts those that stay, of
@@ -117,7 +117,7 @@ impl Bulk {
     /// Gets ready; no link can be sent on yet.
     ///
     /// # Errors
-    /// See [`BulkError`]; also where the kernel has no live frames (Linux
+    /// See [`TxBurstError`]; also where the kernel has no live frames (Linux
     /// 5.18).
     pub fn new() -> Result<Bulk, BulkError> {
         let spec = MapSpec {

@@ -14,7 +14,7 @@ use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
     CheckedPath, Dispatcher, PathError, RulesError, SendEnd, SendRules, close_path,
 };
-use weir_ring::{SendError, Transmitter};
+use weir_ring::{SendError, XskTx};
 
 /// An Ethernet type that the rules do not allow.
 const OTHER: u16 = 0x88b6;
@@ -210,7 +210,7 @@ impl Path {
         })
     }
 
-    fn transmitter(&mut self) -> Transmitter {
+    fn transmitter(&mut self) -> XskTx {
         let end = self.end.take().unwrap();
         unprivileged::run(|| open(end))
     }
@@ -240,11 +240,11 @@ impl Path {
     }
 }
 
-fn open(end: SendEnd) -> Transmitter {
-    Transmitter::open(end.socket, end.memory, end.memory_bytes, end.chunk_bytes).unwrap()
+fn open(end: SendEnd) -> XskTx {
+    XskTx::open(end.socket, end.memory, end.memory_bytes, end.chunk_bytes).unwrap()
 }
 
-fn send_all(transmitter: &mut Transmitter, frames: &[Vec<u8>]) {
+fn send_all(transmitter: &mut XskTx, frames: &[Vec<u8>]) {
     let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     let mut sent = 0;
     while sent < frames.len() {

@@ -12,7 +12,7 @@ use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_lab::load::{Generator, Rate, Udp};
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, shapes};
+use weir_lab::rules::{FiveTuple, mixed_forms};
 use weir_link::bpf::{Attachment, Hook, Map, MapSpec};
 use weir_link::live::{Dispatcher, Sender};
 use weir_link::plan::PlanMaps;
@@ -149,7 +149,7 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
         let mut frames: Vec<Vec<u8>> = (0..200)
             .map(|_| FiveTuple::draw(&mut rng).frame())
             .collect();
-        let mut texts = shapes(seed, 80);
+        let mut texts = mixed_forms(seed, 80);
         // Some frames' own, so that enough is delivered.
         for _ in 0..40 {
             let own = FiveTuple::draw(&mut rng);
@@ -365,7 +365,10 @@ fn listen(mut reader: Reader, done: &AtomicBool) -> Heard {
 /// and new kinds, until tables grow.
 fn churn(live: &mut Live, steady: BindingId, seed: u64) -> usize {
     let mut tape = Tape::seeded(seed, 1 << 20);
-    let others: Vec<Filter> = shapes(seed, 120).iter().map(|text| filter(text)).collect();
+    let others: Vec<Filter> = mixed_forms(seed, 120)
+        .iter()
+        .map(|text| filter(text))
+        .collect();
     let versions = VERSIONS.map(filter);
     let mut bound = Vec::new();
     let (mut changes, start) = (0, Instant::now());

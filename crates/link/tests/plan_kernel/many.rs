@@ -8,7 +8,7 @@ use weir_demux::Filter;
 use weir_demux::kernel::{Hook, KernelPlan, Options, Recompile, limits};
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, generate, shapes};
+use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, generate, mixed_forms};
 
 #[test]
 fn mixed_bindings_of_tens_of_shapes() {
@@ -22,7 +22,7 @@ fn mixed_bindings_of_tens_of_shapes() {
         let mut rig = Rig::new(hook, Options::default(), PORTS);
         // A test run of XDP waits for the kernel's grace period.
         let count = if hook == Hook::Xdp { 40 } else { 90 };
-        let mut texts = shapes(seed, count);
+        let mut texts = mixed_forms(seed, count);
         // The first of each kind, and their frames, before there are others.
         texts.sort_by_cached_key(|_| rng.word());
         for (turn, text) in (0_u32..).zip(&texts) {
@@ -230,7 +230,7 @@ fn rules_that_share_coarser_shapes() {
 #[test]
 fn what_is_written_twice_is_written_the_same() {
     let mut plan = KernelPlan::new(Options::default());
-    for (tag, text) in (0..).zip(shapes(7, 300)) {
+    for (tag, text) in (0..).zip(mixed_forms(7, 300)) {
         let bound = plan.bind(binding(filter(&text), 5, true, tag % PORTS, tag));
         drop(bound.unwrap());
         if tag % 50 == 7 {

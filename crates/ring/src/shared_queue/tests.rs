@@ -5,13 +5,13 @@
 #![allow(unsafe_code)] // Bytes of chunks that the model's kernel has.
 
 use super::reclaim;
-use crate::fault_injection::{by_others, dies_after};
+use crate::fault_injection::{crash_after, interleave};
 use crate::pool::{Frame, Pool};
 use crate::queue::{Consumer, Producer};
-use crate::robust_lock::Holder;
+use crate::robust_lock::LockOwner;
 use crate::umem::{Owner, Umem};
 use crate::xsk::{Descriptor, MappedRing, XskRings};
-use crate::xsk_queue::LinkQueue;
+use crate::xsk_queue::XskQueue;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -97,7 +97,7 @@ impl Kernel {
 
 struct Process {
     pool: Rc<Pool>,
-    queue: LinkQueue,
+    queue: XskQueue,
     number: u16,
 }
 
@@ -156,15 +156,15 @@ impl World {
     /// Dies, and all that is its own with it.
     fn dies(&self, process: Process) {
         self.alive.borrow_mut().remove(&process.number);
-        dies_after(0, || drop(process));
+        crash_after(0, || drop(process));
     }
 }
 
 impl Process {
     fn new(pool: Rc<Pool>, rings_in: &OwnedFd, number: u16) -> Process {
         let generation = pool.umem().next_generation(number);
-        let mut queue = LinkQueue::new(rings(rings_in, pool.umem()), &pool, LINK);
-        queue.share(Holder::new(number, generation));
+        let mut queue = XskQueue::new(rings(rings_in, pool.umem()), &pool, LINK);
+        queue.share(LockOwner::new(number, generation));
         Process {
             pool,
             queue,
@@ -178,23 +178,23 @@ impl Process {
         if !self.queue.lock_rx(world.is_alive()).unwrap() {
             return frames;
         }
-        let before = self.queue.look().0;
+        let before = self.queue.peek_position().0;
         while frames.len() < most
             && let Some(frame) = self.queue.take().unwrap()
         {
             frames.push(frame);
         }
         self.queue.release();
-        by_others(|| {
+        interleave(|| {
             for frame in &frames {
                 let number = u64::from_ne_bytes(frame.bytes().try_into().unwrap());
                 world.taken.borrow_mut().push(number);
-                for piece in 0..frame.pieces() {
+                for piece in 0..frame.frags() {
                     let address = frame.at(piece).address;
                     world.kernel.borrow_mut().released(address);
                 }
             }
-            assert!(frames.is_empty() || before != self.queue.look().0);
+            assert!(frames.is_empty() || before != self.queue.peek_position().0);
         });
         self.queue.refill().unwrap();
         self.queue.unlock_rx();
@@ -210,7 +210,7 @@ impl Process {
             self.queue.put(frame).unwrap();
         }
         self.queue.submit();
-        by_others(|| world.kernel.borrow_mut().send());
+        interleave(|| world.kernel.borrow_mut().send());
         self.queue.reap().unwrap();
         self.queue.unlock_tx();
     }
@@ -239,7 +239,7 @@ impl Process {
             self.sends(world, frames);
         }
         let umem = self.pool.umem();
-        let census = umem.census();
+        let census = umem.chunk_counts();
         let places = (census.process, census.tx, census.total());
         assert_eq!(places, (0, 0, CHUNKS), "{what}: {census:?}");
         assert_eq!(census.fill, ENTRIES, "{what}: the fill ring is full");
@@ -253,7 +253,7 @@ impl Process {
         taken.sort_unstable();
         taken.dedup();
         assert_eq!(taken.len(), count, "{what}: taken twice");
-        assert_eq!(self.queue.oddities().invalid, 0, "{what}");
+        assert_eq!(self.queue.ring_errors().invalid, 0, "{what}");
     }
 }
 
@@ -284,7 +284,7 @@ fn died_after(writes: u64) -> Option<World> {
     let (world, mut first) = World::new();
     first.turn(&world);
     frames_come(&world);
-    let died = dies_after(writes, || first.turn(&world));
+    let died = crash_after(writes, || first.turn(&world));
     world.dies(first);
     died.then_some(world)
 }
@@ -310,7 +310,7 @@ fn who_takes_over_dies_too_after_each_of_its_writes() {
         for later in 0.. {
             let world = died_after(writes).expect("as just before");
             let mut second = world.join(2);
-            let died = dies_after(later, || {
+            let died = crash_after(later, || {
                 // Locks are taken over on the way, before anybody looks.
                 second.turn(&world);
                 second.recovers(&world, &[1]);
@@ -371,7 +371,7 @@ impl Vandal<'_> {
             let chunk = self.random(CHUNKS.into()) as u32;
             let owner = match self.random(6) {
                 0 | 1 => Owner::Free,
-                2 => Owner::Ready(1),
+                2 => Owner::Cached(1),
                 3 => Owner::Process(1),
                 4 => Owner::Fill(LINK),
                 _ => Owner::Tx(LINK),
@@ -395,7 +395,7 @@ impl Vandal<'_> {
 fn check_apart(pool: &Pool, frames: &[Frame], seed: u64) {
     let pieces = frames
         .iter()
-        .flat_map(|frame| (0..frame.pieces()).map(|piece| frame.at(piece).address));
+        .flat_map(|frame| (0..frame.frags()).map(|piece| frame.at(piece).address));
     let chunks = pieces.map(|address| pool.umem().chunk(address).unwrap());
     let mut all: Vec<u32> = chunks.chain(pool.free_chunks()).collect();
     let count = all.len();
@@ -438,15 +438,15 @@ fn no_member_has_a_chunk_handed_out_twice() {
                 if let Some(frame) = frames.pop() {
                     frames.extend(queue.put(frame).ok().flatten());
                 }
-                for index in 0..queue.kept_back().unwrap_or_default() {
-                    let _ = queue.kept(index);
+                for index in 0..queue.unsubmitted_len().unwrap_or_default() {
+                    let _ = queue.unsubmitted_at(index);
                 }
                 if vandal.random(2) == 0 {
-                    let count = queue.kept_back().unwrap_or_default();
-                    queue.withdraw(count);
+                    let count = queue.unsubmitted_len().unwrap_or_default();
+                    queue.pop_unsubmitted(count);
                 }
                 queue.submit();
-                let _ = queue.take_back();
+                let _ = queue.reclaim_unsent();
                 queue.unlock_tx();
             }
             check_apart(&honest.pool, &frames, seed);

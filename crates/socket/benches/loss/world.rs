@@ -12,9 +12,9 @@ use weir_lab::lossy::Lossy;
 use weir_lab::net::{Host, Lab, Offloads, get_option, set_option_bytes};
 use weir_link::net::Tap;
 use weir_socket::Net;
-use weir_socket::link::{BATCH, Link, Take};
-use weir_stack::iface::Received;
-use weir_stack::{Config, Outlet};
+use weir_socket::link::{BATCH, Link, RxSink};
+use weir_stack::iface::RxMeta;
+use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
 
 const NEAR: &str = "192.0.2.1";
@@ -86,7 +86,7 @@ struct Line {
     is_full: bool,
 }
 
-impl Outlet for Line {
+impl TxSink for Line {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.is_full {
             self.flush();
@@ -108,10 +108,10 @@ impl Link for Line {
         self.fd.as_fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         for _ in 0..BATCH {
             match rustix::io::read(&self.fd, &mut self.came) {
-                Ok(count) => take(&self.came[..count], Received::default()),
+                Ok(count) => take(&self.came[..count], RxMeta::default()),
                 Err(_) => return Ok(false),
             }
         }
@@ -216,7 +216,7 @@ impl World {
                     let info = stream.info().expect("it is open");
                     let _ = stream.shutdown(Shutdown::Both);
                     end_linux(&[&reader]);
-                    let (again, all) = (info.counts.again, info.counts.segments_out);
+                    let (again, all) = (info.counts.retransmitted, info.counts.segments_out);
                     (info.min_rtt_ns as f64 / 1e3, again as f64 / all as f64)
                 })
             }

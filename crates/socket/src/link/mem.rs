@@ -1,14 +1,14 @@
 //! A link in memory, between two nets of one program.
 
-use super::{BATCH, Link, Take};
+use super::{BATCH, Link, RxSink};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_stack::Outlet;
-use weir_stack::iface::Received;
+use weir_stack::TxSink;
+use weir_stack::iface::RxMeta;
 
 /// One end of a link in memory.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Mem {
     }
 }
 
-impl Outlet for Mem {
+impl TxSink for Mem {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)
@@ -102,14 +102,14 @@ impl Link for Mem {
         }
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         // Before the look, so that what comes after it tells again.
         let _ = rustix::io::read(self.fd(), &mut [0; 8]);
         let now_ns = self.now_ns();
         for _ in 0..BATCH {
             let received = self.lock().receive(self.end, now_ns);
             match received {
-                Some(received) => take(&received.bytes, Received::default()),
+                Some(received) => take(&received.bytes, RxMeta::default()),
                 None => return Ok(false),
             }
         }

@@ -11,38 +11,38 @@ pub use tap::Tap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use weir_stack::Outlet;
-use weir_stack::iface::{Offload, Received};
+use weir_stack::TxSink;
+use weir_stack::iface::{Offload, RxMeta};
 
 /// Frames that [`Link::receive`] hands over at most in one call: then the
 /// stack sends what it has to, and programs have their turn.
 pub const BATCH: usize = 64;
 
 /// What takes frames from a link.
-pub type Take<'a> = dyn FnMut(&[u8], Received) + 'a;
+pub type RxSink<'a> = dyn FnMut(&[u8], RxMeta) + 'a;
 
 /// Who takes frames and waits to read what the next one of them brings.
-pub trait Reader {
+pub trait DirectReceiver {
     /// How many bytes of the next frame are headers, if it is as hoped for, and where
     /// what follows them is to be put; the latter is empty if nothing is hoped for.
     /// Asked again before anything was taken, it is the same: bytes of another frame
     /// may have been put there meanwhile, and stay.
-    fn place(&mut self) -> (usize, &mut [u8]);
+    fn buffer(&mut self) -> (usize, &mut [u8]);
 
     /// A frame has come, of which `count` bytes were put there, behind `head`, and no
     /// more follow; false if it is another than was hoped for: then it comes whole.
-    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool;
+    fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool;
 
     /// A frame has come.
-    fn take(&mut self, frame: &[u8], received: Received);
+    fn receive(&mut self, frame: &[u8], received: RxMeta);
 }
 
 /// A device that a host sends and receives frames on: whole Ethernet frames
 /// without check sequence.
 ///
-/// Its [`Outlet`] takes what is sent. A frame it has no room for stays with
+/// Its [`TxSink`] takes what is sent. A frame it has no room for stays with
 /// the stack, which tries again when the link says so.
-pub trait Link: Outlet + Send {
+pub trait Link: TxSink + Send {
     /// Readable when frames wait to be received; writable when frames can be
     /// sent again after the outlet gave no room.
     fn fd(&self) -> BorrowedFd<'_>;
@@ -57,15 +57,15 @@ pub trait Link: Outlet + Send {
     ///
     /// # Errors
     /// If no more will ever come: the device is gone.
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool>;
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool>;
 
     /// As [`Link::receive`], where the bytes of a frame may go to who reads them at
     /// once, by a link that can.
     ///
     /// # Errors
     /// As there.
-    fn receive_to(&mut self, reader: &mut dyn Reader) -> io::Result<bool> {
-        self.receive(&mut |frame, received| reader.take(frame, received))
+    fn receive_to(&mut self, reader: &mut dyn DirectReceiver) -> io::Result<bool> {
+        self.receive(&mut |frame, received| reader.receive(frame, received))
     }
 
     /// The stack has sent what it had to: what the link has gathered goes out.

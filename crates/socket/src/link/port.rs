@@ -4,7 +4,7 @@
 //! not answer for us; one gets copies of what is for all, and asks for our
 //! addresses: ARP and neighbour discovery.
 
-use super::{Link, Take};
+use super::{Link, RxSink};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
 use weir_broker::{Bytes, Timeout};
-use weir_stack::Outlet;
-use weir_stack::iface::Received;
+use weir_stack::TxSink;
+use weir_stack::iface::RxMeta;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
@@ -193,7 +193,7 @@ fn open(
     Ok(port)
 }
 
-impl Outlet for Port {
+impl TxSink for Port {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.count == SENT_MAX {
             self.flush();
@@ -216,7 +216,7 @@ impl Link for Port {
         self.fd.as_fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         self.look()?;
         let hardware = self.hardware;
         for port in [&mut self.own, &mut self.all] {
@@ -228,9 +228,9 @@ impl Link for Port {
                     continue;
                 }
                 let bytes = frame.bytes();
-                let received = Received {
-                    vouched: is_partial(bytes) || frame.segment_size().is_some(),
-                    ..Received::default()
+                let received = RxMeta {
+                    checksum_ok: is_partial(bytes) || frame.segment_size().is_some(),
+                    ..RxMeta::default()
                 };
                 // An interface in promiscuous mode hears others' frames too.
                 let ours = bytes

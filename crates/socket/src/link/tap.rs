@@ -1,12 +1,12 @@
 //! TAP interfaces: the kernel is at the other end.
 
-use super::{BATCH, Link, Reader, Take};
+use super::{BATCH, DirectReceiver, Link, RxSink};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_link::net::{self, Run, TapGso, TapHeader};
-use weir_stack::Outlet;
-use weir_stack::iface::{Frame, Offload, Partial, RUN_MAX, Received};
+use weir_stack::TxSink;
+use weir_stack::iface::{BURST_MAX, BurstFrame, Offload, RxMeta, TxMeta};
 
 /// The longest frame, in bytes: an IPv6 packet of most, a VLAN tag's header.
 const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;
@@ -87,17 +87,17 @@ impl Tap {
 
     /// Sends frames in one system call, if that is possible. Those that the kernel has
     /// no memory for are lost, as on a wire.
-    fn send_run(&mut self, frames: &[Frame<'_>]) -> bool {
+    fn send_run(&mut self, frames: &[BurstFrame<'_>]) -> bool {
         let Some(run) = &mut self.run else {
             return false;
         };
-        let mut heads = [[0; HEAD_LEN_MAX]; RUN_MAX];
+        let mut heads = [[0; HEAD_LEN_MAX]; BURST_MAX];
         for (head, frame) in heads.iter_mut().zip(frames) {
             let (first, rest) = head.split_at_mut(TapHeader::LEN);
-            first.copy_from_slice(&header(frame.partial).to_bytes());
+            first.copy_from_slice(&header(frame.meta).to_bytes());
             rest[..frame.head.len()].copy_from_slice(frame.head);
         }
-        let writes: [_; RUN_MAX] = std::array::from_fn(|at| {
+        let writes: [_; BURST_MAX] = std::array::from_fn(|at| {
             let Some(frame) = frames.get(at) else {
                 return [&[][..]; 3].map(IoSlice::new);
             };
@@ -109,14 +109,14 @@ impl Tap {
     }
 
     /// What the driver says of the frame that came last.
-    fn told(&self) -> Received {
+    fn told(&self) -> RxMeta {
         let header = match self.header_len {
             0 => None,
             _ => TapHeader::parse(&self.received),
         };
-        Received {
-            vouched: header.is_some_and(|header| header.needs_checksum || header.checked),
-            ..Received::default()
+        RxMeta {
+            checksum_ok: header.is_some_and(|header| header.needs_checksum || header.checked),
+            ..RxMeta::default()
         }
     }
 
@@ -142,7 +142,7 @@ fn boxed(taps: Vec<net::Tap>, header_len: usize) -> Vec<Box<dyn Link>> {
     taps.into_iter().map(boxed).collect()
 }
 
-impl Outlet for Tap {
+impl TxSink for Tap {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.is_full {
             self.send();
@@ -162,7 +162,7 @@ impl Outlet for Tap {
         self.send();
     }
 
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let header = header(partial).to_bytes();
         self.sent[..TapHeader::LEN].copy_from_slice(&header);
         let [first, rest] = payload;
@@ -179,7 +179,7 @@ impl Outlet for Tap {
         }
     }
 
-    fn submit_run(&mut self, run: &[Frame<'_>]) -> usize {
+    fn submit_burst(&mut self, run: &[BurstFrame<'_>]) -> usize {
         if self.is_full {
             self.send();
         }
@@ -187,7 +187,7 @@ impl Outlet for Tap {
         if self.is_full || longest > Some(HEAD_LEN_MAX - TapHeader::LEN) {
             return 0;
         }
-        let run = &run[..run.len().min(RUN_MAX)];
+        let run = &run[..run.len().min(BURST_MAX)];
         if self.send_run(run) {
             return run.len();
         }
@@ -196,7 +196,7 @@ impl Outlet for Tap {
                 return false;
             };
             room.copy_from_slice(frame.head);
-            self.submit_partial(frame.partial, frame.payload);
+            self.submit_partial(frame.meta, frame.payload);
             true
         });
         taken.count()
@@ -204,7 +204,7 @@ impl Outlet for Tap {
 }
 
 /// What the driver is told of a frame.
-fn header(partial: Partial) -> TapHeader {
+fn header(partial: TxMeta) -> TapHeader {
     let mut header = TapHeader {
         needs_checksum: true,
         checksum_start: partial.checksum_start,
@@ -228,13 +228,13 @@ impl Link for Tap {
         match self.header_len {
             0 => Offload::default(),
             _ => Offload {
-                run: self.run.as_ref().map_or(1, |_| RUN_MAX as u8),
+                burst: self.run.as_ref().map_or(1, |_| BURST_MAX as u8),
                 ..Offload::ALL
             },
         }
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         let mut left = BATCH_LEN;
         for _ in 0..BATCH {
             let Some(len) = came(self.tap.receive(&mut self.received))? else {
@@ -251,14 +251,14 @@ impl Link for Tap {
         Ok(true)
     }
 
-    fn receive_to(&mut self, reader: &mut dyn Reader) -> io::Result<bool> {
+    fn receive_to(&mut self, reader: &mut dyn DirectReceiver) -> io::Result<bool> {
         if self.header_len == 0 {
             // Nobody vouches for these.
-            return self.receive(&mut |frame, received| reader.take(frame, received));
+            return self.receive(&mut |frame, received| reader.receive(frame, received));
         }
         let mut left = BATCH_LEN;
         for _ in 0..BATCH {
-            let (head_len, out) = reader.place();
+            let (head_len, out) = reader.buffer();
             let start = (self.header_len + head_len).min(self.received.len());
             // What does not fit there lies behind the hole that it leaves.
             let room = out.len().min(self.received.len() - start);
@@ -272,11 +272,11 @@ impl Link for Tap {
             let fits = count > 0 && len == start + count;
             let head = &self.received[self.header_len..start];
             if !fits || !reader.placed(head, count, self.told()) {
-                let (_, out) = reader.place();
+                let (_, out) = reader.buffer();
                 let out = out.get(..count).unwrap_or_default();
                 self.received[start..start + out.len()].copy_from_slice(out);
                 if let Some(frame) = self.received.get(self.header_len..len) {
-                    reader.take(frame, self.told());
+                    reader.receive(frame, self.told());
                 }
             }
             if left == 0 {

@@ -1,12 +1,12 @@
 //! A net is made: its links, its stacks, its seed.
 
-use super::driver::Shared;
-use super::driver::park::StandBy;
-use super::driver::state::State;
-use super::io::links::Held;
-use super::io::remote_link::Relay;
-use super::shards::mailbox::{Batch, Post};
-use super::shards::shard_io::Part;
+use super::driver::StackDriver;
+use super::driver::park::Parker;
+use super::driver::state::NetState;
+use super::io::links::LinkSlot;
+use super::io::remote_link::RemoteLink;
+use super::shards::mailbox::{FrameBatch, Mailbox};
+use super::shards::shard_io::ShardIo;
 use super::shards::table_memory;
 use super::{Net, Running, seed};
 use crate::link::Link;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use weir_stack::iface::Detect;
+use weir_stack::iface::DadMode;
 use weir_stack::tcp::MEMORY_DEFAULT;
 use weir_stack::{Config, SHARDS_MAX, Shards, Stack};
 
@@ -107,35 +107,35 @@ impl Builder {
             configs.push(config);
         }
         let mut stacks = stacks(&configs, &shards, seed)?;
-        let supply = table_memory::supply()?;
+        let supply = table_memory::chunk_source()?;
         for stack in &mut stacks {
-            stack.set_pcb_supply(&supply);
+            stack.set_pcb_chunk_source(&supply);
         }
         let wakes = (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
         let wakes: Vec<OwnedFd> = wakes.collect::<Result<_, _>>()?;
         let mut posts = Vec::new();
         let mut parts = Vec::new();
         for wake in &wakes {
-            let (post, queue) = Post::new(wake.try_clone()?);
+            let (post, queue) = Mailbox::new(wake.try_clone()?);
             posts.push(post);
             parts.push(queue);
         }
-        let posts: Arc<[Post]> = posts.into();
-        let dealt = deal(links, &posts);
+        let posts: Arc<[Mailbox]> = posts.into();
+        let dealt = assign_links(links, &posts);
         let mut shared = Vec::new();
         let each = stacks.into_iter().zip(dealt).zip(parts).zip(wakes);
         for (number, (((stack, links), queue), wake)) in each.enumerate() {
-            let part = Part::new(number, shards.clone(), Arc::clone(&posts), queue);
-            let dup = |held: &Held| held.link.fd().try_clone_to_owned();
+            let part = ShardIo::new(number, shards.clone(), Arc::clone(&posts), queue);
+            let dup = |held: &LinkSlot| held.link.fd().try_clone_to_owned();
             let fds = links.iter().map(dup).collect::<io::Result<Vec<_>>>()?;
             let part = (count > 1).then(|| Box::new(part));
-            shared.push(Arc::new(Shared {
-                state: Mutex::new(State::new(stack, links, part)),
+            shared.push(Arc::new(StackDriver {
+                state: Mutex::new(NetState::new(stack, links, part)),
                 waiting: AtomicUsize::new(0),
                 wake,
                 wake_call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 start: Instant::now(),
-                stand_by: StandBy::default(),
+                parker: Parker::default(),
                 links: fds,
             }));
         }
@@ -176,7 +176,7 @@ fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Sta
     let follower = |config: &Config| Config {
         addresses: Vec::new(),
         routes: Vec::new(),
-        detect: Detect::Never,
+        dad_mode: DadMode::Off,
         autoconf: false,
         dhcp: false,
         ..config.clone()
@@ -189,7 +189,7 @@ fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Sta
     for number in 1..count {
         let seed = shards.seed(number);
         let mut stack = Stack::with_links(&followers, seed).map_err(wrong)?;
-        stack.follow(&addressing);
+        stack.apply_addressing(&addressing);
         stack.tcp_shard(shards.clone(), number);
         stack.tcp_limit_memory(MEMORY_DEFAULT / count);
         stacks.push(stack);
@@ -198,8 +198,8 @@ fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Sta
 }
 
 /// What each stack has of the links: a queue, or a way to one that has.
-fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
-    let mut dealt: Vec<Vec<Held>> = posts.iter().map(|_| Vec::new()).collect();
+fn assign_links(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Mailbox]>) -> Vec<Vec<LinkSlot>> {
+    let mut dealt: Vec<Vec<LinkSlot>> = posts.iter().map(|_| Vec::new()).collect();
     for (link, queues) in (0..).zip(links) {
         let gone: Vec<_> = queues
             .iter()
@@ -208,26 +208,26 @@ fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
         let mut queues = queues.into_iter();
         for (number, held) in dealt.iter_mut().enumerate() {
             held.push(match queues.next() {
-                Some(queue) if posts.len() == 1 => Held::own(queue),
-                Some(queue) => Held {
-                    tells: Some(Arc::clone(&gone[number])),
-                    ..Held::own(queue)
+                Some(queue) if posts.len() == 1 => LinkSlot::own(queue),
+                Some(queue) => LinkSlot {
+                    gone_flag: Some(Arc::clone(&gone[number])),
+                    ..LinkSlot::own(queue)
                 },
                 None => {
                     let holder = number % gone.len();
-                    let relay = Relay {
-                        posts: Arc::clone(posts),
+                    let relay = RemoteLink {
+                        mailboxes: Arc::clone(posts),
                         number,
-                        holder,
+                        owner: holder,
                         link,
                         gone: Arc::clone(&gone[holder]),
-                        batch: Batch::default(),
+                        batch: FrameBatch::default(),
                         full: false,
                     };
-                    Held {
+                    LinkSlot {
                         link: Box::new(relay),
-                        relayed: true,
-                        tells: None,
+                        remote: true,
+                        gone_flag: None,
                     }
                 }
             });
@@ -238,8 +238,8 @@ fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
 
 /// Starts the threads.
 fn run(
-    shards: Vec<Arc<Shared>>,
-    posts: Arc<[Post]>,
+    shards: Vec<Arc<StackDriver>>,
+    posts: Arc<[Mailbox]>,
     owners: Shards,
     fast_open_key: [u8; 16],
 ) -> io::Result<Net> {
@@ -247,9 +247,9 @@ fn run(
     let mut running = Running {
         shards: shards.into(),
         threads: Vec::new(),
-        turn: AtomicUsize::new(0),
+        next_shard: AtomicUsize::new(0),
         fast_open_key: Mutex::new(fast_open_key),
-        posts,
+        mailboxes: posts,
         owners,
     };
     for (number, shared) in running.shards.iter().map(Arc::clone).enumerate() {

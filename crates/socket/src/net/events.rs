@@ -1,6 +1,6 @@
 //! What happens to a net's addresses and routers, as it happens.
 
-use super::driver::Shared;
+use super::driver::StackDriver;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_stack::iface::Event;
@@ -8,16 +8,16 @@ use weir_stack::iface::Event;
 /// Tells what happens to a net's addresses and routers, one after the other:
 /// see [`Net::events`](super::Net::events). As an iterator it waits for the
 /// next, and ends with the net.
-pub struct Events(pub(super) Arc<Shared>);
+pub struct Events(pub(super) Arc<StackDriver>);
 
 impl Events {
     /// The next event, if there is one within this time.
-    pub fn next_within(&mut self, time: Duration) -> Option<Event> {
-        Some(self.next_link_within(time)?.1)
+    pub fn next_timeout(&mut self, time: Duration) -> Option<Event> {
+        Some(self.next_link_timeout(time)?.1)
     }
 
-    /// As [`Events::next_within`], with the number of the link that it concerns.
-    pub fn next_link_within(&mut self, time: Duration) -> Option<(u8, Event)> {
+    /// As [`Events::next_timeout`], with the number of the link that it concerns.
+    pub fn next_link_timeout(&mut self, time: Duration) -> Option<(u8, Event)> {
         self.wait(Instant::now().checked_add(time))
     }
 
@@ -31,7 +31,7 @@ impl Events {
         let mut state = self.0.lock();
         loop {
             // That a host goes gives its addresses up is no news.
-            if state.has_left() {
+            if state.is_shut_down() {
                 return None;
             }
             if let Some(event) = state.stack.next_link_event() {
@@ -41,9 +41,9 @@ impl Events {
             if left == Some(Duration::ZERO) {
                 return None;
             }
-            let condition = state.followers.enter();
+            let condition = state.event_waiters.enter();
             state = super::wait(&condition, state, left);
-            state.followers.leave();
+            state.event_waiters.leave();
         }
     }
 }

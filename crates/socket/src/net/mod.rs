@@ -7,13 +7,14 @@
 //!  a socket's call ─────┘        └────► link
 //! ```
 //!
-//! A host of several stacks has all this once for each, and nothing in common but who
-//! makes memory for their tables (`segments`): `part` deals out what comes, `post` is where one leaves what is another's.
+//! A host of several stacks has all this once for each, and nothing in common but the
+//! thread that makes memory for their tables (`shards::table_memory`): `shards::shard_io`
+//! deals out what comes, `shards::mailbox` is where a stack leaves what is another's.
 //!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier
 //! than the thread thinks is that woken. A call that waits may do the thread's
-//! work: see `lead`.
+//! work: see `driver::leader`.
 
 mod builder;
 mod driver;
@@ -25,12 +26,13 @@ mod sock;
 pub use builder::Builder;
 pub use events::Events;
 
-pub(crate) use driver::state::{Id, State};
-pub(crate) use sock::inner::{Attempt, Core, Side, waits};
-pub(crate) use sock::sharded::Parts;
+pub(crate) use driver::state::{Id, NetState};
+pub(crate) use sock::inner::{Operation, SocketInner, waits};
+pub(crate) use sock::readiness::Interest;
+pub(crate) use sock::sharded::ShardedSocket;
 
 use crate::link::Link;
-use driver::{Shared, unlock, wait};
+use driver::{StackDriver, unlock, wait};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,30 +53,30 @@ pub struct Net(Arc<Running>);
 
 struct Running {
     /// One for each of its stacks.
-    shards: Box<[Arc<Shared>]>,
+    shards: Box<[Arc<StackDriver>]>,
     threads: Vec<JoinHandle<()>>,
     /// Where they leave what is each other's.
-    posts: Arc<[shards::mailbox::Post]>,
+    mailboxes: Arc<[shards::mailbox::Mailbox]>,
     /// Who of them has which connections and datagrams.
     owners: Shards,
     /// Whose turn it is to open a connection.
-    turn: AtomicUsize,
+    next_shard: AtomicUsize,
     /// The key of TCP Fast Open's cookies, of all its stacks.
     fast_open_key: Mutex<[u8; 16]>,
 }
 
 /// What a net has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counted {
+pub struct NetStats {
     /// Frames that came.
     pub received: u64,
     /// TCP connections there are, those in TIME-WAIT included.
     pub connections: usize,
     /// Frames that one of the net's stacks has handed to another: see
     /// [`Builder::shards`].
-    pub handed: u64,
+    pub forwarded: u64,
     /// Frames that were to be handed over and found no room.
-    pub handed_lost: u64,
+    pub forwarded_lost: u64,
 }
 
 impl Net {
@@ -181,21 +183,25 @@ impl Net {
     }
 
     /// What was counted, of all its stacks.
-    pub fn counted(&self) -> Counted {
-        let mut sum = Counted::default();
+    pub fn stats(&self) -> NetStats {
+        let mut sum = NetStats::default();
         for shared in &self.0.shards {
             let state = shared.lock();
             sum.received += state.received;
             sum.connections += state.stack.tcp_connections();
         }
-        (sum.handed, sum.handed_lost) = self.handed();
+        (sum.forwarded, sum.forwarded_lost) = self.forwarded();
         sum
     }
 
-    /// [`Counted::handed`] and [`Counted::handed_lost`], without waiting for any
+    /// [`NetStats::forwarded`] and [`NetStats::forwarded_lost`], without waiting for any
     /// stack.
-    pub fn handed(&self) -> (u64, u64) {
-        let counted = self.0.posts.iter().map(shards::mailbox::Post::counted);
+    pub fn forwarded(&self) -> (u64, u64) {
+        let counted = self
+            .0
+            .mailboxes
+            .iter()
+            .map(shards::mailbox::Mailbox::counted);
         counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
@@ -212,11 +218,11 @@ impl Net {
 
     /// The first of its stacks: it has all but the others' TCP connections and
     /// datagrams.
-    pub(crate) fn first(&self) -> &Shared {
+    pub(crate) fn first(&self) -> &StackDriver {
         &self.0.shards[0]
     }
 
-    pub(crate) fn shard(&self, number: usize) -> &Shared {
+    pub(crate) fn shard(&self, number: usize) -> &StackDriver {
         &self.0.shards[number]
     }
 
@@ -233,7 +239,7 @@ impl Net {
         let count = self.shards();
         let first = match count {
             1 => 0,
-            _ => self.0.turn.fetch_add(1, Relaxed),
+            _ => self.0.next_shard.fetch_add(1, Relaxed),
         };
         (0..count).map(move |step| (first + step) % count)
     }

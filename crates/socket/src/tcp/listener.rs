@@ -2,7 +2,7 @@
 
 use super::{TcpSocket, TcpStream};
 use crate::errno;
-use crate::net::{Core, Id, Net, Parts, Side, State, waits};
+use crate::net::{Id, Interest, Net, NetState, ShardedSocket, SocketInner, waits};
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,7 +17,7 @@ pub(super) const BACKLOG: usize = 128;
 
 /// What a listener is to be.
 #[derive(Clone, Copy)]
-pub(super) struct Wish {
+pub(super) struct ListenConfig {
     pub(super) at: SocketAddr,
     pub(super) how: Listen,
     pub(super) options: TcpOptions,
@@ -26,7 +26,7 @@ pub(super) struct Wish {
 
 /// A socket that accepts connections, as [`std::net::TcpListener`].
 #[derive(Clone)]
-pub struct TcpListener(Arc<Parts>);
+pub struct TcpListener(Arc<ShardedSocket>);
 
 impl TcpListener {
     /// Listens at the first of these addresses that can be had: the
@@ -45,16 +45,16 @@ impl TcpListener {
         })
     }
 
-    pub(super) fn of(net: &Net, wish: Wish) -> io::Result<TcpListener> {
+    pub(super) fn of(net: &Net, wish: ListenConfig) -> io::Result<TcpListener> {
         // Who has the first stack's place has the others', which are taken and
         // given back while that is had.
         let mut first = net.first().lock();
         let (id, at) = listen(&mut first, wish)?;
-        let wish = Wish { at, ..wish };
+        let wish = ListenConfig { at, ..wish };
         let mut ids = vec![id];
         for shard in 1..net.shards() {
             let mut state = net.shard(shard).lock();
-            state.catch_up();
+            state.apply_addressing();
             match listen(&mut state, wish) {
                 Ok((id, _)) => ids.push(id),
                 Err(error) => {
@@ -65,9 +65,9 @@ impl TcpListener {
             }
         }
         drop(first);
-        let core = |(shard, id)| Core::of_watched(net, shard, Id::Listener(id));
+        let core = |(shard, id)| SocketInner::new(net, shard, Id::Listener(id));
         let cores = ids.into_iter().enumerate().map(core).collect();
-        Ok(TcpListener(Arc::new(Parts::of(cores))))
+        Ok(TcpListener(Arc::new(ShardedSocket::of(cores))))
     }
 
     /// Waits for a connection; gives it and who the peer is.
@@ -115,7 +115,7 @@ impl TcpListener {
     /// `EINVAL` if the hop limit is 0.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
         let options = super::valid(options)?;
-        for core in self.0.cores() {
+        for core in self.0.shards() {
             let id = listener(core)?;
             let set = core.look(|state| state.stack.tcp_set_listener_options(id, options));
             set.map_err(errno::tcp)?;
@@ -141,24 +141,24 @@ impl TcpListener {
 }
 
 /// Listens on one stack; gives where.
-fn listen(state: &mut State, wish: Wish) -> io::Result<(ListenerId, SocketAddr)> {
+fn listen(state: &mut NetState, wish: ListenConfig) -> io::Result<(ListenerId, SocketAddr)> {
     state.check()?;
-    let Wish { at, how, .. } = wish;
+    let ListenConfig { at, how, .. } = wish;
     let stack = &mut state.stack;
-    let id = stack.tcp_listen_as(at, how).map_err(errno::tcp)?;
+    let id = stack.tcp_listen_with(at, how).map_err(errno::tcp)?;
     let set = stack.tcp_set_listener_options(id, wish.options);
     set.and_then(|()| stack.tcp_set_fast_open(id, wish.fast_open))
         .map_err(errno::tcp)?;
-    state.watch(Id::Listener(id));
+    state.socket_waiters(Id::Listener(id));
     let place = state.stack.tcp_listener_local(id);
     Ok((id, place.unwrap_or(at)))
 }
 
 /// Gives the places back that were had, the first stack's last.
-fn close(net: &Net, first: &mut State, ids: &[ListenerId]) {
+fn close(net: &Net, first: &mut NetState, ids: &[ListenerId]) {
     for (shard, id) in ids.iter().enumerate().rev() {
         let shared = net.shard(shard);
-        let close = |state: &mut State| {
+        let close = |state: &mut NetState| {
             state.stack.tcp_unlisten(shared.now_ns(), *id);
             state.forget(Id::Listener(*id));
         };
@@ -169,7 +169,7 @@ fn close(net: &Net, first: &mut State, ids: &[ListenerId]) {
     }
 }
 
-fn listener(core: &Core) -> Result<ListenerId, Errno> {
+fn listener(core: &SocketInner) -> Result<ListenerId, Errno> {
     match core.id {
         Id::Listener(id) => Ok(id),
         _ => Err(Errno::INVAL),
@@ -177,7 +177,11 @@ fn listener(core: &Core) -> Result<ListenerId, Errno> {
 }
 
 /// The next connection that one stack has.
-fn next(core: &Core, state: &mut State, now_ns: u64) -> Result<(TcpId, SocketAddr), Errno> {
+fn next(
+    core: &SocketInner,
+    state: &mut NetState,
+    now_ns: u64,
+) -> Result<(TcpId, SocketAddr), Errno> {
     let listener = listener(core)?;
     state.check()?;
     let id = state
@@ -185,7 +189,7 @@ fn next(core: &Core, state: &mut State, now_ns: u64) -> Result<(TcpId, SocketAdd
         .tcp_accept(now_ns, listener)
         .map_err(errno::tcp)?;
     let (_, peer) = state.stack.tcp_ends(id).ok_or(Errno::CONNABORTED)?;
-    state.watch(Id::Stream(id));
+    state.socket_waiters(Id::Stream(id));
     Ok((id, peer))
 }
 

@@ -1,9 +1,9 @@
 //! A TCP socket that is neither connected nor listens yet.
 
-use super::listener::{BACKLOG, Wish};
+use super::listener::{BACKLOG, ListenConfig};
 use super::{TcpListener, TcpStream};
 use crate::errno;
-use crate::net::{Id, Net, State};
+use crate::net::{Id, Net, NetState};
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -73,7 +73,7 @@ impl TcpSocket {
     /// Each connection goes to one of them, by a keyed hash of its ends; those
     /// that wait at one that is closed are reset.
     pub fn set_reuse_port(&mut self, reuse: bool) {
-        self.listen.shared = reuse;
+        self.listen.reuse_port = reuse;
     }
 
     /// `TCP_FASTOPEN`: whether bytes in a SYN are taken from who has a cookie, and
@@ -100,7 +100,7 @@ impl TcpSocket {
             key: self.net.fast_open_key(),
             without_cookie: false,
         });
-        let wish = Wish {
+        let wish = ListenConfig {
             at: self.local.unwrap_or(any),
             how,
             options: self.options,
@@ -154,7 +154,7 @@ impl TcpSocket {
     fn open<T>(
         self,
         remote: SocketAddr,
-        connect: impl Fn(&mut State, u64, Option<SocketAddr>) -> Result<(TcpId, T), TcpError>,
+        connect: impl Fn(&mut NetState, u64, Option<SocketAddr>) -> Result<(TcpId, T), TcpError>,
     ) -> io::Result<(TcpStream, T)> {
         let mut last = Errno::NETUNREACH;
         for shard in self.shards(remote) {
@@ -186,17 +186,17 @@ impl TcpSocket {
     fn start_on<T>(
         &self,
         shard: usize,
-        connect: impl Fn(&mut State, u64, Option<SocketAddr>) -> Result<(TcpId, T), TcpError>,
+        connect: impl Fn(&mut NetState, u64, Option<SocketAddr>) -> Result<(TcpId, T), TcpError>,
     ) -> Result<(TcpId, T), Errno> {
         let shared = self.net.shard(shard);
         let mut state = shared.lock();
         state.check()?;
-        state.catch_up();
+        state.apply_addressing();
         let opened = connect(&mut state, shared.now_ns(), self.local);
         let (id, taken) = opened.map_err(errno::tcp)?;
         let set = state.stack.tcp_set_options(id, self.options);
         set.map_err(errno::tcp)?;
-        state.watch(Id::Stream(id));
+        state.socket_waiters(Id::Stream(id));
         shared.finish(state);
         Ok((id, taken))
     }

@@ -3,7 +3,7 @@
 use super::TcpSocket;
 use super::socket::first;
 use crate::errno;
-use crate::net::{Attempt, Core, Id, Net, Side, State, waits};
+use crate::net::{Id, Interest, Net, NetState, Operation, SocketInner, waits};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
@@ -18,13 +18,13 @@ use weir_stack::tcp::{self, TcpError, TcpId, TcpInfo, TcpOptions};
 /// which is closed with the last of them.
 #[derive(Clone)]
 pub struct TcpStream {
-    core: Arc<Core>,
+    core: Arc<SocketInner>,
     id: TcpId,
 }
 
 impl TcpStream {
     pub(crate) fn of(net: &Net, shard: usize, id: TcpId) -> TcpStream {
-        let core = Arc::new(Core::of_watched(net, shard, Id::Stream(id)));
+        let core = Arc::new(SocketInner::new(net, shard, Id::Stream(id)));
         TcpStream { core, id }
     }
 
@@ -57,7 +57,7 @@ impl TcpStream {
     pub(super) fn opened(&self, deadline: Option<Instant>) -> io::Result<()> {
         let waited = self
             .core
-            .wait_until(Side::Write, deadline, |state, _| self.is_open(state));
+            .wait_until(Interest::Write, deadline, |state, _| self.is_open(state));
         match waited {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Errno::TIMEDOUT.into()),
             other => other,
@@ -70,11 +70,11 @@ impl TcpStream {
     /// # Errors
     /// Why it is not open.
     pub fn poll_opened(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let opened = |state: &mut State, _| self.is_open(state);
-        self.core.poll(context, Side::Write, opened)
+        let opened = |state: &mut NetState, _| self.is_open(state);
+        self.core.poll(context, Interest::Write, opened)
     }
 
-    fn is_open(&self, state: &mut State) -> Result<(), Errno> {
+    fn is_open(&self, state: &mut NetState) -> Result<(), Errno> {
         state.check()?;
         match state.stack.tcp_state(self.id) {
             Some(tcp::State::SynSent) => Err(Errno::AGAIN),
@@ -89,9 +89,12 @@ impl TcpStream {
 
     /// The connection's error, if nobody was told of it before; from now on
     /// somebody was.
-    fn error(&self, state: &mut State) -> Option<Errno> {
+    fn error(&self, state: &mut NetState) -> Option<Errno> {
         let found = errno::tcp(state.stack.tcp_error(self.id)?);
-        state.watch(self.core.id).tell_error().then_some(found)
+        state
+            .socket_waiters(self.core.id)
+            .report_error()
+            .then_some(found)
     }
 
     /// The bytes that wait are handed to `take`, where they lie, as far as
@@ -103,9 +106,9 @@ impl TcpStream {
     /// # Errors
     /// As [`Read::read`].
     pub fn read_with(&self, mut take: impl FnMut(&[u8]) -> usize) -> io::Result<usize> {
-        self.core.wait(Side::Read, |state, _| {
+        self.core.wait(Interest::Read, |state, _| {
             self.front(state)?;
-            let bytes = match state.stack.tcp_peek(self.id) {
+            let bytes = match state.stack.tcp_readable_slice(self.id) {
                 Ok(bytes) => bytes,
                 Err(_) => &[],
             };
@@ -116,21 +119,21 @@ impl TcpStream {
     }
 
     /// Whether there is something to read, or the end.
-    fn front(&self, state: &mut State) -> Result<(), Errno> {
-        let shut = state.watch(self.core.id).shut_read;
-        match state.stack.tcp_peek(self.id) {
+    fn front(&self, state: &mut NetState) -> Result<(), Errno> {
+        let shut = state.socket_waiters(self.core.id).shut_read;
+        match state.stack.tcp_readable_slice(self.id) {
             Ok(_) => Ok(()),
-            Err(TcpError::NotNow) if shut => Ok(()),
-            Err(TcpError::NotNow) => state.check().and(Err(Errno::AGAIN)),
+            Err(TcpError::WouldBlock) if shut => Ok(()),
+            Err(TcpError::WouldBlock) => state.check().and(Err(Errno::AGAIN)),
             // After the error there is only the end.
             Err(_) => self.error(state).map_or(Ok(()), Err),
         }
     }
 
     /// Fails while a read of so many bytes is to wait for more.
-    fn has_enough(&self, state: &mut State, len: usize) -> Result<(), Errno> {
-        let watch = state.watch(self.core.id);
-        let least = watch.read_least.min(len);
+    fn has_enough(&self, state: &mut NetState, len: usize) -> Result<(), Errno> {
+        let watch = state.socket_waiters(self.core.id);
+        let least = watch.recv_lowat.min(len);
         let enough = least <= 1 || watch.shut_read || state.is_gone();
         match enough || state.stack.tcp_is_readable(self.id, least) {
             true => Ok(()),
@@ -138,7 +141,7 @@ impl TcpStream {
         }
     }
 
-    fn try_read(&self, state: &mut State, out: &mut [u8]) -> Result<usize, Errno> {
+    fn try_read(&self, state: &mut NetState, out: &mut [u8]) -> Result<usize, Errno> {
         if out.is_empty() {
             return Ok(0);
         }
@@ -146,14 +149,14 @@ impl TcpStream {
         Ok(state.stack.tcp_read(self.id, out).unwrap_or(0))
     }
 
-    fn try_write(&self, state: &mut State, bytes: &[u8]) -> Result<usize, Errno> {
-        if state.watch(self.core.id).shut_write {
+    fn try_write(&self, state: &mut NetState, bytes: &[u8]) -> Result<usize, Errno> {
+        if state.socket_waiters(self.core.id).shut_write {
             return Err(Errno::PIPE);
         }
         state.check()?;
         match state.stack.tcp_write(self.id, bytes) {
             Ok(count) => Ok(count),
-            Err(TcpError::NotNow) => Err(Errno::AGAIN),
+            Err(TcpError::WouldBlock) => Err(Errno::AGAIN),
             Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
         }
     }
@@ -166,14 +169,14 @@ impl TcpStream {
     /// # Errors
     /// As [`Write::write`].
     pub fn send_urgent(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.core.wait(Side::Write, |state, _| {
-            if state.watch(self.core.id).shut_write {
+        self.core.wait(Interest::Write, |state, _| {
+            if state.socket_waiters(self.core.id).shut_write {
                 return Err(Errno::PIPE);
             }
             state.check()?;
             match state.stack.tcp_write_urgent(self.id, bytes) {
                 Ok(count) => Ok(count),
-                Err(TcpError::NotNow) => Err(Errno::AGAIN),
+                Err(TcpError::WouldBlock) => Err(Errno::AGAIN),
                 Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
             }
         })
@@ -193,8 +196,8 @@ impl TcpStream {
     /// # Errors
     /// As [`Read::read`].
     pub fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = |state: &mut State, _| self.try_read(state, out);
-        self.core.poll(context, Side::Read, read)
+        let read = |state: &mut NetState, _| self.try_read(state, out);
+        self.core.poll(context, Interest::Read, read)
     }
 
     /// Writes for a task.
@@ -202,8 +205,8 @@ impl TcpStream {
     /// # Errors
     /// As [`Write::write`].
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let write = |state: &mut State, _| self.try_write(state, bytes);
-        self.core.poll(context, Side::Write, write)
+        let write = |state: &mut NetState, _| self.try_write(state, bytes);
+        self.core.poll(context, Interest::Write, write)
     }
 
     /// Reads what waits without taking it.
@@ -211,9 +214,9 @@ impl TcpStream {
     /// # Errors
     /// As [`Read::read`].
     pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
-        self.core.wait(Side::Read, |state, _| {
+        self.core.wait(Interest::Read, |state, _| {
             self.front(state)?;
-            let bytes = match state.stack.tcp_peek(self.id) {
+            let bytes = match state.stack.tcp_readable_slice(self.id) {
                 Ok(bytes) => bytes,
                 Err(_) => &[],
             };
@@ -237,7 +240,7 @@ impl TcpStream {
                 }
                 Some(_) => {}
             }
-            let watch = state.watch(self.core.id);
+            let watch = state.socket_waiters(self.core.id);
             watch.shut_read |= how != Shutdown::Write;
             watch.shut_write |= how != Shutdown::Read;
             if how != Shutdown::Read {
@@ -278,23 +281,25 @@ impl TcpStream {
     ///
     /// # Errors
     /// `EAGAIN` if it has not after the time; why the connection failed.
-    pub fn wait_arrived(&self, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn wait_all_acked(&self, timeout: Option<Duration>) -> io::Result<()> {
         let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
         self.core
-            .wait_until(Side::Arrived, deadline, |state, _| self.has_arrived(state))
+            .wait_until(Interest::AllAcked, deadline, |state, _| {
+                self.all_acked(state)
+            })
     }
 
-    /// As [`TcpStream::wait_arrived`], for a task.
+    /// As [`TcpStream::wait_all_acked`], for a task.
     ///
     /// # Errors
     /// Why the connection failed.
-    pub fn poll_arrived(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let arrived = |state: &mut State, _| self.has_arrived(state);
-        self.core.poll(context, Side::Arrived, arrived)
+    pub fn poll_all_acked(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let arrived = |state: &mut NetState, _| self.all_acked(state);
+        self.core.poll(context, Interest::AllAcked, arrived)
     }
 
-    fn has_arrived(&self, state: &mut State) -> Result<(), Errno> {
-        if !state.stack.tcp_has_arrived(self.id) {
+    fn all_acked(&self, state: &mut NetState) -> Result<(), Errno> {
+        if !state.stack.tcp_all_acked(self.id) {
             return state.check().and(Err(Errno::AGAIN));
         }
         match state.stack.tcp_state(self.id) {
@@ -433,26 +438,26 @@ impl TcpStream {
     ///
     /// # Errors
     /// `ENOTCONN` if the connection was reset here.
-    pub fn set_unsent_max(&self, bytes: Option<usize>) -> io::Result<()> {
+    pub fn set_notsent_lowat(&self, bytes: Option<usize>) -> io::Result<()> {
         let set = self
             .core
-            .call(|state, _| state.stack.tcp_set_unsent_max(self.id, bytes));
+            .call(|state, _| state.stack.tcp_set_notsent_lowat(self.id, bytes));
         set.map_err(|error| errno::tcp(error).into())
     }
 
     /// `SO_RCVLOWAT`: with how many bytes the stream is readable, and for how many a
     /// read waits if it has room for them and is to wait; the end, an error, a
     /// window that is full or no memory for more will do. A time-out gives what there is.
-    pub fn set_read_least(&self, bytes: usize) {
+    pub fn set_recv_lowat(&self, bytes: usize) {
         self.core.call(|state, _| {
-            state.watch(self.core.id).read_least = bytes;
+            state.socket_waiters(self.core.id).recv_lowat = bytes;
         });
     }
 
     /// As it was set.
-    pub fn read_least(&self) -> usize {
+    pub fn recv_lowat(&self) -> usize {
         self.core
-            .look(|state| state.watch(self.core.id).read_least.max(1))
+            .look(|state| state.socket_waiters(self.core.id).recv_lowat.max(1))
     }
 
     /// `SO_SNDBUF`: how many bytes may wait to be sent or acknowledged; what
@@ -530,7 +535,7 @@ impl TcpStream {
     /// # Errors
     /// `EINVAL` if the time is zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.core.set_timeout(Side::Write, timeout)
+        self.core.set_timeout(Interest::Write, timeout)
     }
 
     /// As it was set.
@@ -538,7 +543,7 @@ impl TcpStream {
     /// # Errors
     /// None now; as in `std`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.core.get_timeout(Side::Write))
+        Ok(self.core.get_timeout(Interest::Write))
     }
 }
 
@@ -558,10 +563,10 @@ struct Reading<'a> {
     came: usize,
 }
 
-impl Attempt<usize> for Reading<'_> {
-    fn receive(&mut self, state: &mut State, now_ns: u64) -> bool {
-        let watch = state.watch(self.stream.core.id);
-        if watch.read_least > 1 || watch.shut_read {
+impl Operation<usize> for Reading<'_> {
+    fn receive(&mut self, state: &mut NetState, now_ns: u64) -> bool {
+        let watch = state.socket_waiters(self.stream.core.id);
+        if watch.recv_lowat > 1 || watch.shut_read {
             state.receive(now_ns);
             return false;
         }
@@ -569,11 +574,14 @@ impl Attempt<usize> for Reading<'_> {
         self.came > 0
     }
 
-    fn is_eager(&self, state: &mut State) -> bool {
-        matches!(state.stack.tcp_peek(self.stream.id), Err(TcpError::NotNow))
+    fn should_poll_now(&self, state: &mut NetState) -> bool {
+        matches!(
+            state.stack.tcp_readable_slice(self.stream.id),
+            Err(TcpError::WouldBlock)
+        )
     }
 
-    fn act(&mut self, state: &mut State, _: u64) -> Result<usize, Errno> {
+    fn try_once(&mut self, state: &mut NetState, _: u64) -> Result<usize, Errno> {
         if self.came > 0 {
             return Ok(self.came);
         }
@@ -593,7 +601,7 @@ impl Read for &TcpStream {
             waits,
             came: 0,
         };
-        let read = self.core.wait_for(Side::Read, reading);
+        let read = self.core.wait_for(Interest::Read, reading);
         match read {
             // The time is over: what there is will do.
             Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => self
@@ -607,11 +615,11 @@ impl Read for &TcpStream {
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.core
-            .wait(Side::Write, |state, _| self.try_write(state, bytes))
+            .wait(Interest::Write, |state, _| self.try_write(state, bytes))
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.core.wait(Side::Write, |state, _| {
+        self.core.wait(Interest::Write, |state, _| {
             let mut written = 0;
             for slice in slices.iter().filter(|slice| !slice.is_empty()) {
                 match self.try_write(state, slice) {

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_link::mem::Impairments;
-use weir_socket::link::{Link, Mem, Take};
+use weir_socket::link::{Link, Mem, RxSink};
 use weir_socket::{Net, link};
-use weir_stack::{Config, Outlet};
+use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
 
 /// Our addresses, by net and version.
@@ -59,7 +59,7 @@ pub(crate) fn bytes(len: usize) -> Vec<u8> {
 /// One end of a link in memory, by which frames come as a test will have it.
 pub(crate) struct Through<F>(pub(crate) Mem, pub(crate) F);
 
-impl<F> Outlet for Through<F> {
+impl<F> TxSink for Through<F> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.0.reserve(len)
     }
@@ -71,13 +71,13 @@ impl<F> Outlet for Through<F> {
 
 impl<F> Link for Through<F>
 where
-    F: FnMut(&mut Mem, &mut Take<'_>) -> io::Result<bool> + Send,
+    F: FnMut(&mut Mem, &mut RxSink<'_>) -> io::Result<bool> + Send,
 {
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
         (self.1)(&mut self.0, take)
     }
 

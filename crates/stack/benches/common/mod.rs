@@ -10,7 +10,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant as OtherInstant;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 use std::collections::VecDeque;
-use weir_stack::Outlet;
+use weir_stack::TxSink;
 
 /// Bytes of each buffer.
 pub(crate) const BUFFER: usize = 512 << 10;
@@ -35,7 +35,7 @@ pub(crate) struct Out<'a> {
     pub(crate) frame: Vec<u8>,
 }
 
-impl Outlet for Out<'_> {
+impl TxSink for Out<'_> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame = self.wire.frame(len);
         Some(&mut self.frame)

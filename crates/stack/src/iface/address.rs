@@ -19,27 +19,27 @@ pub enum Origin {
 
 /// How far an address is from being ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum AddrState {
     /// It is not used before it is known that nobody else has it.
     Tentative,
     /// It is used while others are asked (RFC 4429).
     Optimistic,
     /// It is ours.
-    Settled,
+    Assigned,
 }
 
 /// How long something holds: until then, by our clock; for ever by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Life {
+pub(crate) struct Lifetimes {
     /// Until then it is used for what is new.
     pub(crate) preferred_until_ns: u64,
     /// Until then it is ours.
     pub(crate) valid_until_ns: u64,
 }
 
-impl Default for Life {
-    fn default() -> Life {
-        Life {
+impl Default for Lifetimes {
+    fn default() -> Lifetimes {
+        Lifetimes {
             preferred_until_ns: u64::MAX,
             valid_until_ns: u64::MAX,
         }
@@ -56,11 +56,11 @@ pub(crate) struct Probe {
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Owned {
+pub(crate) struct LocalAddress {
     pub(crate) prefix: Prefix,
     pub(crate) origin: Origin,
-    pub(crate) stage: Stage,
-    pub(crate) life: Life,
+    pub(crate) state: AddrState,
+    pub(crate) lifetimes: Lifetimes,
     /// It is used by what uses it, and by nothing new.
     pub(crate) deprecated: bool,
     /// How often another was made because somebody had it (RFC 7217 §6).
@@ -70,13 +70,13 @@ pub(crate) struct Owned {
     pub(crate) defended_ns: Option<u64>,
 }
 
-impl Owned {
-    pub(crate) fn new(prefix: Prefix, origin: Origin) -> Owned {
-        Owned {
+impl LocalAddress {
+    pub(crate) fn new(prefix: Prefix, origin: Origin) -> LocalAddress {
+        LocalAddress {
             prefix,
             origin,
-            stage: Stage::Settled,
-            life: Life::default(),
+            state: AddrState::Assigned,
+            lifetimes: Lifetimes::default(),
             deprecated: false,
             tries: 0,
             probe: None,
@@ -86,7 +86,7 @@ impl Owned {
 
     /// Whether packets to it are for us.
     pub(crate) fn is_ours(&self) -> bool {
-        self.stage != Stage::Tentative
+        self.state != AddrState::Tentative
     }
 
     /// When something about it is due.
@@ -94,9 +94,11 @@ impl Owned {
         let probe_ns = self.probe.map_or(u64::MAX, |probe| probe.next_ns);
         let preferred_ns = match self.deprecated {
             true => u64::MAX,
-            false => self.life.preferred_until_ns,
+            false => self.lifetimes.preferred_until_ns,
         };
-        probe_ns.min(preferred_ns).min(self.life.valid_until_ns)
+        probe_ns
+            .min(preferred_ns)
+            .min(self.lifetimes.valid_until_ns)
     }
 }
 

@@ -1,13 +1,13 @@
 //! ARP (RFC 826, RFC 5227): who asks for an address of ours is answered.
 
-use super::address::Stage;
-use super::{DropReason, Host};
+use super::address::AddrState;
+use super::{DropReason, Interface};
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::arp::{Operation, Packet, Repr};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};
 
-impl Host {
+impl Interface {
     pub(super) fn arp(&mut self, now_ns: u64, bytes: &[u8]) -> Result<(), DropReason> {
         let packet = Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
         let arp = Repr::parse(&packet);
@@ -21,8 +21,8 @@ impl Host {
             true => arp.target_ip.into(),
             false => sender,
         };
-        let stage = self.stage(taken);
-        if stage.is_some() && (taken == sender || stage == Some(Stage::Tentative)) {
+        let stage = self.addr_state(taken);
+        if stage.is_some() && (taken == sender || stage == Some(AddrState::Tentative)) {
             self.conflict(now_ns, taken, Some(arp.sender));
             return Err(DropReason::NeighbourRefused);
         }
@@ -34,7 +34,7 @@ impl Host {
                 return Err(DropReason::NeighbourRefused);
             }
             Operation::REQUEST if to_us || self.neighbours.knows(sender) => {
-                self.neighbours.heard(sender, arp.sender)
+                self.neighbours.update(sender, arp.sender)
             }
             Operation::REQUEST => Vec::new(),
             Operation::REPLY => {
@@ -63,7 +63,7 @@ impl Host {
     }
 
     /// Asks for the address of a neighbour: that one alone, or all.
-    pub(super) fn ask_arp(&mut self, target: Ipv4Addr, known: Option<Address>) {
+    pub(super) fn send_arp_request(&mut self, target: Ipv4Addr, known: Option<Address>) {
         let Some(IpAddr::V4(sender)) = self.routes.source_for(target.into()) else {
             return;
         };

@@ -1,6 +1,6 @@
 //! What a stack is told when it is made.
 
-use super::{Offload, Prefix, RUN_MAX, Route};
+use super::{BURST_MAX, Offload, Prefix, Route};
 use crate::links::LINKS_MAX;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
@@ -25,17 +25,17 @@ pub enum Mode {
 }
 
 /// Whether others are asked for an address of ours (RFC 4862 §5.4, RFC 5227),
-/// and told that we have it. Only [`Detect::Never`] defends none.
+/// and told that we have it. Only [`DadMode::Off`] defends none.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Detect {
+pub enum DadMode {
     /// Not: addresses are ours at once, and nobody is told anything unasked.
     #[default]
-    Never,
+    Off,
     /// While it is used already (RFC 4429): it is given up if another has it.
-    Meanwhile,
+    Optimistic,
     /// Before it is used, which takes two seconds by IPv6 and up to nine by
     /// IPv4.
-    Before,
+    Blocking,
 }
 
 /// A link, and the host's addresses and routes on it.
@@ -54,7 +54,7 @@ pub struct Config {
     /// How to reach other networks, at most [`ROUTES_MAX`].
     pub routes: Vec<Route>,
     /// Whether others are asked for our addresses.
-    pub detect: Detect,
+    pub dad_mode: DadMode,
     /// Routers are asked what they advertise, and IPv6 addresses made of it
     /// (RFC 4862).
     pub autoconf: bool,
@@ -78,9 +78,9 @@ pub enum ConfigError {
     /// Segments cannot be cut without new checksums.
     #[error("a link that cuts segments completes their checksums: set `checksum` too")]
     Offload,
-    /// A run is too long.
-    #[error("a run of {0} frames is longer than {RUN_MAX}: set `run` to that at most")]
-    Run(u8),
+    /// A burst is too long.
+    #[error("a burst of {0} frames is longer than {BURST_MAX}: set `burst` to that at most")]
+    Burst(u8),
     /// Nobody can have this address.
     #[error("{0} cannot be a host's address: it is unspecified, a group, a broadcast or loopback")]
     Address(Prefix),
@@ -111,7 +111,7 @@ impl Config {
             mode: Mode::default(),
             addresses: Vec::new(),
             routes: Vec::new(),
-            detect: Detect::default(),
+            dad_mode: DadMode::default(),
             autoconf: false,
             dhcp: false,
             secret: None,
@@ -143,13 +143,13 @@ impl Config {
             checksum,
             tso4,
             tso6,
-            run,
+            burst: run,
         } = self.offload;
         if (tso4 || tso6) && !checksum {
             return Err(ConfigError::Offload);
         }
-        if usize::from(run) > RUN_MAX {
-            return Err(ConfigError::Run(run));
+        if usize::from(run) > BURST_MAX {
+            return Err(ConfigError::Burst(run));
         }
         let (addresses, routes) = (self.addresses.len(), self.routes.len());
         if addresses > ADDRESSES_MAX || routes > ROUTES_MAX {

@@ -112,7 +112,7 @@ pub struct Counters {
     /// TCP connections in TIME-WAIT, or in FIN-WAIT-2 without an application, that
     /// went before their time to make room for newer ones
     /// ([`TIME_WAIT_MAX`](crate::tcp::TIME_WAIT_MAX)).
-    pub waits_cut: u64,
+    pub time_wait_evicted: u64,
     /// UDP datagrams that took the fast path.
     pub datagrams_fast: u64,
     /// UDP datagrams that took the standard path.
@@ -130,7 +130,7 @@ impl Default for Counters {
             challenges: 0,
             cookies_out: 0,
             cookies_back: 0,
-            waits_cut: 0,
+            time_wait_evicted: 0,
             datagrams_fast: 0,
             datagrams_standard: 0,
             drops: [0; DropReason::ALL.len()],
@@ -159,7 +159,7 @@ impl Counters {
         self.challenges += other.challenges;
         self.cookies_out += other.cookies_out;
         self.cookies_back += other.cookies_back;
-        self.waits_cut += other.waits_cut;
+        self.time_wait_evicted += other.time_wait_evicted;
         self.datagrams_fast += other.datagrams_fast;
         self.datagrams_standard += other.datagrams_standard;
         for (sum, times) in self.drops.iter_mut().zip(other.drops) {

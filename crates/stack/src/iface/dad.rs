@@ -9,41 +9,41 @@
 //!                                               of a leased one, lost
 //! ```
 
-use super::address::{Owned, Probe, Stage};
+use super::address::{AddrState, LocalAddress, Probe};
 use super::routes::{from_hardware, solicited_node};
-use super::{Config, Detect, Event, Host, Life, Lost, Origin, Prefix};
+use super::{Config, DadMode, Event, Interface, Lifetimes, Origin, Prefix, RemovalReason};
 use std::net::{IpAddr, Ipv6Addr};
 use weir_wire::arp::Operation;
 use weir_wire::ethernet::Address;
 
 /// How often it is asked before an address is ours, by IPv4 (RFC 5227: PROBE_NUM)
 /// and IPv6 (RFC 4862: DupAddrDetectTransmits).
-const PROBES: [u8; 2] = [3, 1];
+const PROBE_NUM: [u8; 2] = [3, 1];
 /// From one probe to the next, in nanoseconds: least and most (RFC 5227:
 /// PROBE_MIN, PROBE_MAX).
-const PROBE_EACH_NS: [u64; 2] = [1_000_000_000, 2_000_000_000];
+const PROBE_INTERVAL_NS: [u64; 2] = [1_000_000_000, 2_000_000_000];
 /// How long an answer to an IPv6 probe takes at most, in nanoseconds (RFC 4861:
 /// RETRANS_TIMER).
 const ANSWER_V6_NS: u64 = 1_000_000_000;
 /// How long an address of IPv4 is still waited for after the last probe, and
 /// from its first announcement to the second, in nanoseconds (RFC 5227:
 /// ANNOUNCE_WAIT, ANNOUNCE_INTERVAL).
-const ANNOUNCE_NS: u64 = 2_000_000_000;
+const ANNOUNCE_INTERVAL_NS: u64 = 2_000_000_000;
 /// Before the first probe, at most, in nanoseconds (RFC 5227: PROBE_WAIT; RFC
 /// 4861: MAX_RTR_SOLICITATION_DELAY): so that not all ask at once that were
 /// switched on at once.
-pub(super) const SPREAD_NS: u64 = 1_000_000_000;
+pub(super) const START_JITTER_NS: u64 = 1_000_000_000;
 /// An address is defended at most so often, in nanoseconds (RFC 5227:
 /// DEFEND_INTERVAL).
-const DEFEND_NS: u64 = 10_000_000_000;
+const DEFEND_INTERVAL_NS: u64 = 10_000_000_000;
 /// How often another address is made for one that somebody has (RFC 7217 §7:
 /// IDGEN_RETRIES).
 const TRIES_MAX: u8 = 3;
 
-impl Host {
+impl Interface {
     /// The addresses of the configuration begin.
     pub(super) fn begin_addresses(&mut self, now_ns: u64, config: &Config) {
-        let all: Vec<Owned> = self.routes.addresses().to_vec();
+        let all: Vec<LocalAddress> = self.routes.addresses().to_vec();
         for owned in all {
             self.routes.disown(owned.prefix.address());
             self.take_address(now_ns, owned);
@@ -54,26 +54,26 @@ impl Host {
     }
 
     /// An address is to be ours: others are asked for it, if so configured.
-    pub(super) fn take_address(&mut self, now_ns: u64, mut owned: Owned) {
+    pub(super) fn take_address(&mut self, now_ns: u64, mut owned: LocalAddress) {
         let address = owned.prefix.address();
-        owned.stage = match self.detect {
-            Detect::Never => Stage::Settled,
-            Detect::Meanwhile => Stage::Optimistic,
-            Detect::Before => Stage::Tentative,
+        owned.state = match self.detect {
+            DadMode::Off => AddrState::Assigned,
+            DadMode::Optimistic => AddrState::Optimistic,
+            DadMode::Blocking => AddrState::Tentative,
         };
-        if self.detect != Detect::Never {
-            let wait_ns = self.spread();
+        if self.detect != DadMode::Off {
+            let wait_ns = self.start_jitter();
             owned.probe = Some(Probe {
                 sent: 0,
                 next_ns: now_ns.saturating_add(wait_ns),
             });
         }
         if let IpAddr::V6(address) = address {
-            let silently = self.detect == Detect::Never;
+            let silently = self.detect == DadMode::Off;
             self.groups.join(solicited_node(address).into(), silently);
         }
         if owned.is_ours() {
-            self.events.tell(Event::Address(owned.prefix, owned.origin));
+            self.events.push(Event::Address(owned.prefix, owned.origin));
         }
         self.routes.own(owned);
         self.has_taken = true;
@@ -82,10 +82,10 @@ impl Host {
 
     /// A wait at random where many may begin at once; none where an address is
     /// used meanwhile.
-    pub(super) fn spread(&mut self) -> u64 {
+    pub(super) fn start_jitter(&mut self) -> u64 {
         match self.detect {
-            Detect::Before => u64::from(self.rng.below(SPREAD_NS as u32)),
-            Detect::Meanwhile | Detect::Never => 0,
+            DadMode::Blocking => u64::from(self.rng.below(START_JITTER_NS as u32)),
+            DadMode::Optimistic | DadMode::Off => 0,
         }
     }
 
@@ -97,29 +97,33 @@ impl Host {
             false => from_hardware(self.hardware.0),
         };
         let prefix = Prefix::new(address.into(), 64).expect("64 bits are fewer than 128");
-        let mut owned = Owned::new(prefix, Origin::LinkLocal);
+        let mut owned = LocalAddress::new(prefix, Origin::LinkLocal);
         owned.tries = tries;
         self.take_address(now_ns, owned);
     }
 
     /// An address is no longer ours.
-    pub(super) fn lose_address(&mut self, address: IpAddr, why: Lost) -> Option<Owned> {
+    pub(super) fn lose_address(
+        &mut self,
+        address: IpAddr,
+        why: RemovalReason,
+    ) -> Option<LocalAddress> {
         let owned = self.routes.disown(address)?;
         if let IpAddr::V6(address) = address {
-            let silently = self.detect == Detect::Never;
+            let silently = self.detect == DadMode::Off;
             self.groups.leave(solicited_node(address).into(), silently);
         }
         // Nothing has been sent from an address that was only tried: a host that
         // answers each try must not have all connections looked through.
         self.has_lost |= owned.is_ours();
-        self.events.tell(Event::Lost(owned.prefix, why));
+        self.events.push(Event::Lost(owned.prefix, why));
         self.reschedule();
         Some(owned)
     }
 
     /// Sends the probes and announcements that are due.
     pub(super) fn poll_detection(&mut self, now_ns: u64) {
-        let due = |owned: &&Owned| owned.probe.is_some_and(|probe| probe.next_ns <= now_ns);
+        let due = |owned: &&LocalAddress| owned.probe.is_some_and(|probe| probe.next_ns <= now_ns);
         let due = self.routes.addresses().iter().filter(due);
         let due: Vec<IpAddr> = due.map(|owned| owned.prefix.address()).collect();
         for address in due {
@@ -129,8 +133,8 @@ impl Host {
 
     fn step(&mut self, now_ns: u64, address: IpAddr) {
         let v6 = address.is_ipv6();
-        let probes = PROBES[usize::from(v6)];
-        let [least_ns, most_ns] = PROBE_EACH_NS;
+        let probes = PROBE_NUM[usize::from(v6)];
+        let [least_ns, most_ns] = PROBE_INTERVAL_NS;
         let between_ns = least_ns + u64::from(self.rng.below((most_ns - least_ns) as u32));
         let Some(owned) = self.routes.find_mut(address) else {
             return;
@@ -143,11 +147,11 @@ impl Host {
         let wait_ns = match (v6, sent + 1 < probes) {
             (true, _) => ANSWER_V6_NS,
             (false, true) => between_ns,
-            (false, false) => ANNOUNCE_NS,
+            (false, false) => ANNOUNCE_INTERVAL_NS,
         };
         probe.next_ns = now_ns.saturating_add(wait_ns);
         if sent < probes {
-            self.ask_whether_free(now_ns, address);
+            self.send_dad_probe(now_ns, address);
             return;
         }
         // Nobody has it.
@@ -155,17 +159,17 @@ impl Host {
         if v6 || announces > 0 {
             owned.probe = None;
         }
-        if owned.stage == Stage::Tentative {
+        if owned.state == AddrState::Tentative {
             let event = Event::Address(owned.prefix, owned.origin);
-            self.events.tell(event);
+            self.events.push(event);
         }
-        owned.stage = Stage::Settled;
+        owned.state = AddrState::Assigned;
         if let IpAddr::V4(address) = address {
             self.announce(address);
         }
     }
 
-    fn ask_whether_free(&mut self, now_ns: u64, address: IpAddr) {
+    fn send_dad_probe(&mut self, now_ns: u64, address: IpAddr) {
         match address {
             IpAddr::V4(address) => self.probe_arp(address),
             IpAddr::V6(address) => {
@@ -184,18 +188,18 @@ impl Host {
 
     /// Another station has an address of ours; who, if it is known.
     pub(super) fn conflict(&mut self, now_ns: u64, address: IpAddr, by: Option<Address>) {
-        if self.detect == Detect::Never {
+        if self.detect == DadMode::Off {
             return;
         }
         let Some(owned) = self.routes.find_mut(address) else {
             return;
         };
-        if owned.stage == Stage::Settled {
+        if owned.state == AddrState::Assigned {
             let IpAddr::V4(v4) = address else {
                 // RFC 4862 asks before, not after.
                 return;
             };
-            let lately = |at_ns: u64| now_ns < at_ns.saturating_add(DEFEND_NS);
+            let lately = |at_ns: u64| now_ns < at_ns.saturating_add(DEFEND_INTERVAL_NS);
             if !owned.defended_ns.is_some_and(lately) {
                 owned.defended_ns = Some(now_ns);
                 self.announce(v4);
@@ -207,11 +211,11 @@ impl Host {
                 return;
             }
         }
-        self.give_up(now_ns, address, Lost::Duplicate(by));
+        self.abandon(now_ns, address, RemovalReason::Duplicate(by));
     }
 
     /// An address that cannot be ours is let go, and another looked for.
-    pub(crate) fn give_up(&mut self, now_ns: u64, address: IpAddr, why: Lost) {
+    pub(crate) fn abandon(&mut self, now_ns: u64, address: IpAddr, why: RemovalReason) {
         let Some(owned) = self.lose_address(address, why) else {
             return;
         };
@@ -220,7 +224,7 @@ impl Host {
             (_, IpAddr::V6(_)) if owned.tries >= TRIES_MAX || !self.discovery.has_secret() => {}
             (Origin::LinkLocal, IpAddr::V6(_)) => self.take_link_local(now_ns, owned.tries + 1),
             (Origin::Advertised, IpAddr::V6(address)) => {
-                let life = owned.life;
+                let life = owned.lifetimes;
                 self.take_stable(now_ns, address, life, owned.tries + 1);
             }
             _ => {}
@@ -229,16 +233,22 @@ impl Host {
 
     /// An address in a network of 64 bits, the `tries`th that is tried (RFC
     /// 7217).
-    pub(super) fn take_stable(&mut self, now_ns: u64, network: Ipv6Addr, life: Life, tries: u8) {
+    pub(super) fn take_stable(
+        &mut self,
+        now_ns: u64,
+        network: Ipv6Addr,
+        life: Lifetimes,
+        tries: u8,
+    ) {
         let address = self.discovery.stable(network, self.hardware, tries);
         let prefix = Prefix::new(address.into(), 64).expect("64 bits are fewer than 128");
-        let mut owned = Owned::new(prefix, Origin::Advertised);
-        (owned.life, owned.tries) = (life, tries);
+        let mut owned = LocalAddress::new(prefix, Origin::Advertised);
+        (owned.lifetimes, owned.tries) = (life, tries);
         self.take_address(now_ns, owned);
     }
 
     /// Whether an address of ours is asked for at the moment.
-    pub(super) fn stage(&self, address: IpAddr) -> Option<Stage> {
-        self.routes.find(address).map(|owned| owned.stage)
+    pub(super) fn addr_state(&self, address: IpAddr) -> Option<AddrState> {
+        self.routes.find(address).map(|owned| owned.state)
     }
 }

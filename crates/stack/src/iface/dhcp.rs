@@ -8,26 +8,26 @@
 //!      └──────────────── nak, the time is over ◄──────────────── Rebinding
 //! ```
 
-use super::address::{Owned, after};
+use super::address::{LocalAddress, after};
 use super::config::is_a_hosts;
 use super::routes::Entry;
-use super::{DropReason, Event, Header, Host, Incoming, Lost, Origin, Prefix};
-use crate::rng::Keyed;
+use super::{DropReason, Event, Header, Incoming, Interface, Origin, Prefix, RemovalReason};
+use crate::rng::PrfRng;
 use std::net::{IpAddr, Ipv4Addr};
-use weir_wire::dhcp::{ServerMessage, ClientMessage, CLIENT_PORT, MessageType, SERVER_PORT};
+use weir_wire::dhcp::{CLIENT_PORT, ClientMessage, MessageType, SERVER_PORT, ServerMessage};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, Protocol, udp};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// From one ask to the next, at first and at most, each a second more or less
 /// (RFC 2131 §4.1), in nanoseconds.
-const ASK_FIRST_NS: u64 = 4 * SECOND_NS;
-const ASK_MOST_NS: u64 = 64 * SECOND_NS;
+const RETRANSMIT_INITIAL_NS: u64 = 4 * SECOND_NS;
+const RETRANSMIT_MAX_NS: u64 = 64 * SECOND_NS;
 /// How often an offer is asked for before others are looked for.
 const REQUESTS_MAX: u32 = 4;
 /// From one ask to keep an address to the next, at least (RFC 2131 §4.4.5), in
 /// nanoseconds.
-const KEEP_EACH_NS: u64 = 60 * SECOND_NS;
+const RENEW_RETRY_MIN_NS: u64 = 60 * SECOND_NS;
 /// How long nothing is asked after an address was somebody else's (RFC 2131
 /// §3.1), in nanoseconds.
 const DECLINED_NS: u64 = 10 * SECOND_NS;
@@ -59,7 +59,7 @@ pub struct Lease {
     /// Until when it is ours, by the stack's clock; [`u64::MAX`] for ever.
     pub until_ns: u64,
     /// Who resolves names.
-    pub resolvers: Vec<Ipv4Addr>,
+    pub dns_servers: Vec<Ipv4Addr>,
     /// When the server is asked to let us keep it, and when all are.
     renew_ns: u64,
     rebind_ns: u64,
@@ -74,7 +74,7 @@ pub(super) struct Dhcp {
     next_ns: u64,
     wait_ns: u64,
     lease: Option<Lease>,
-    rng: Keyed,
+    rng: PrfRng,
 }
 
 impl Dhcp {
@@ -84,9 +84,9 @@ impl Dhcp {
             transaction: 0,
             began_ns: 0,
             next_ns: u64::MAX,
-            wait_ns: ASK_FIRST_NS,
+            wait_ns: RETRANSMIT_INITIAL_NS,
             lease: None,
-            rng: Keyed::new(seed, "dhcp"),
+            rng: PrfRng::new(seed, "dhcp"),
         }
     }
 
@@ -107,7 +107,7 @@ impl Dhcp {
             self.transaction = self.rng.bits() as u32;
             self.began_ns = now_ns;
         }
-        self.wait_ns = ASK_FIRST_NS;
+        self.wait_ns = RETRANSMIT_INITIAL_NS;
         self.next_ns = now_ns;
     }
 
@@ -116,13 +116,13 @@ impl Dhcp {
         let jitter_ns = u64::from(self.rng.below(2 * SECOND_NS as u32));
         let wait_ns = self.wait_ns - SECOND_NS + jitter_ns;
         self.next_ns = now_ns.saturating_add(wait_ns);
-        self.wait_ns = (2 * self.wait_ns).min(ASK_MOST_NS);
+        self.wait_ns = (2 * self.wait_ns).min(RETRANSMIT_MAX_NS);
     }
 }
 
-impl Host {
+impl Interface {
     pub(super) fn begin_dhcp(&mut self, now_ns: u64) {
-        let wait_ns = self.spread();
+        let wait_ns = self.start_jitter();
         self.dhcp.select(now_ns, wait_ns);
     }
 
@@ -166,7 +166,7 @@ impl Host {
         };
         let (until_ns, rebind_ns) = (lease.until_ns, lease.rebind_ns);
         if now_ns >= until_ns {
-            self.end_lease(Lost::Over);
+            self.end_lease(RemovalReason::Expired);
             self.dhcp.select(now_ns, 0);
             return;
         }
@@ -178,7 +178,7 @@ impl Host {
             State::Renewing => rebind_ns,
             _ => until_ns,
         };
-        let half_ns = ((until_ns - now_ns) / 2).max(KEEP_EACH_NS);
+        let half_ns = ((until_ns - now_ns) / 2).max(RENEW_RETRY_MIN_NS);
         self.dhcp.next_ns = now_ns.saturating_add(half_ns).min(until_ns);
     }
 
@@ -229,7 +229,7 @@ impl Host {
         let header = Header::new(addresses, Protocol::UDP);
         match to {
             Some(_) => self.send(now_ns, &header, &datagram),
-            None => self.send_straight(&header, Address::BROADCAST, &datagram),
+            None => self.send_to_hardware(&header, Address::BROADCAST, &datagram),
         }
     }
 
@@ -247,7 +247,7 @@ impl Host {
         incoming: &Incoming<'_>,
     ) -> Result<(), DropReason> {
         let datagram = udp::Datagram::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
-        if datagram.checksum_is_right(incoming.addresses) == Some(false) && !incoming.vouched {
+        if datagram.checksum_is_right(incoming.addresses) == Some(false) && !incoming.checksum_ok {
             return Err(DropReason::ChecksumWrong);
         }
         let answer = ServerMessage::parse(datagram.payload()).map_err(|_| DropReason::Malformed)?;
@@ -289,11 +289,11 @@ impl Host {
 
     fn decided(&mut self, now_ns: u64, kind: MessageType, answer: &ServerMessage) -> Option<()> {
         if kind == MessageType::Nak {
-            self.events.tell(Event::Refused {
+            self.events.push(Event::Refused {
                 server: answer.server,
                 message: answer.message.clone(),
             });
-            self.end_lease(Lost::Over);
+            self.end_lease(RemovalReason::Expired);
             // Not at once: it may refuse for ever.
             self.dhcp.select(now_ns, SECOND_NS);
             return Some(());
@@ -305,7 +305,7 @@ impl Host {
         let kept = self.dhcp.lease.as_ref();
         let server = answer.server.or(kept.map(|lease| lease.server))?;
         if kept.is_some_and(|lease| lease.address != address) {
-            self.end_lease(Lost::Over);
+            self.end_lease(RemovalReason::Expired);
         }
         let is_new = self.dhcp.lease.is_none();
         let lease = lease(now_ns, address, server, seconds, answer);
@@ -313,10 +313,10 @@ impl Host {
         self.dhcp.next_ns = lease.renew_ns;
         self.dhcp.lease = Some(lease);
         if is_new && self.routes.find(address.address()).is_none() {
-            self.take_address(now_ns, Owned::new(address, Origin::Leased));
+            self.take_address(now_ns, LocalAddress::new(address, Origin::Leased));
         }
         self.take_routes(answer);
-        self.events.tell(Event::Lease {
+        self.events.push(Event::Lease {
             address: answer.yiaddr?,
             server,
             seconds,
@@ -325,7 +325,7 @@ impl Host {
         // It is to be told when we go, and there may be no time to ask then.
         if let Some(next_hop) = self.routes.next_hop(server.into()) {
             self.neighbours.resolve(now_ns, next_hop);
-            self.send_asks(now_ns);
+            self.send_solicits(now_ns);
         }
         Some(())
     }
@@ -351,7 +351,7 @@ impl Host {
             self.routes
                 .add(Entry::new(to.network(), gateway, Origin::Leased));
             if to.is_empty() && gateway.is_some_and(|router| !known.contains(&router)) {
-                self.events.tell(Event::Router(router.into()));
+                self.events.push(Event::Router(router.into()));
             }
         }
         if let Some(mtu) = answer.mtu {
@@ -360,7 +360,7 @@ impl Host {
     }
 
     /// The address is not ours any more.
-    fn end_lease(&mut self, why: Lost) {
+    fn end_lease(&mut self, why: RemovalReason) {
         self.forget_leased_routes();
         if let Some(lease) = self.dhcp.lease.take() {
             let address = lease.address.address();
@@ -388,8 +388,8 @@ impl Host {
         let Some(lease) = self.dhcp.lease.clone() else {
             return;
         };
-        self.give_back(now_ns, &lease, MessageType::Decline);
-        self.end_lease(Lost::Over);
+        self.send_release(now_ns, &lease, MessageType::Decline);
+        self.end_lease(RemovalReason::Expired);
         self.dhcp.select(now_ns, DECLINED_NS);
         self.reschedule();
     }
@@ -397,15 +397,15 @@ impl Host {
     /// The address is given back, and none is asked for any more.
     pub(crate) fn release_lease(&mut self, now_ns: u64) {
         if let Some(lease) = self.dhcp.lease.clone() {
-            self.give_back(now_ns, &lease, MessageType::Release);
-            self.end_lease(Lost::Over);
+            self.send_release(now_ns, &lease, MessageType::Release);
+            self.end_lease(RemovalReason::Expired);
         }
         self.dhcp.state = State::Off;
         self.dhcp.next_ns = u64::MAX;
         self.reschedule();
     }
 
-    fn give_back(&mut self, now_ns: u64, lease: &Lease, kind: MessageType) {
+    fn send_release(&mut self, now_ns: u64, lease: &Lease, kind: MessageType) {
         self.dhcp.transaction = self.dhcp.rng.bits() as u32;
         let (address, release) = (v4(&lease.address), kind == MessageType::Release);
         let ask = ClientMessage {
@@ -426,12 +426,18 @@ impl Host {
         self.dhcp.lease.as_ref()
     }
 
-    pub(super) fn leased_resolvers(&self) -> &[Ipv4Addr] {
-        self.lease().map_or(&[], |lease| &lease.resolvers)
+    pub(super) fn leased_dns_servers(&self) -> &[Ipv4Addr] {
+        self.lease().map_or(&[], |lease| &lease.dns_servers)
     }
 }
 
-fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &ServerMessage) -> Lease {
+fn lease(
+    now_ns: u64,
+    address: Prefix,
+    server: Ipv4Addr,
+    seconds: u32,
+    answer: &ServerMessage,
+) -> Lease {
     // RFC 2131 §4.4.5: half of the time, and seven eighths.
     let half = if seconds == u32::MAX {
         seconds
@@ -450,7 +456,7 @@ fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &
         address,
         server,
         until_ns: after(now_ns, seconds),
-        resolvers: answer.dns_servers.clone(),
+        dns_servers: answer.dns_servers.clone(),
         renew_ns: after(now_ns, renew_s).max(soon_ns),
         rebind_ns: after(now_ns, rebind_s).max(soon_ns),
     }

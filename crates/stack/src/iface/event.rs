@@ -14,7 +14,7 @@ pub enum Event {
     /// An address is ours from now on.
     Address(Prefix, Origin),
     /// It is no longer.
-    Lost(Prefix, Lost),
+    Lost(Prefix, RemovalReason),
     /// A router is a default router from now on.
     Router(IpAddr),
     /// A DHCP server gave an address for so many seconds, or lets us keep it.
@@ -39,13 +39,13 @@ pub enum Event {
 
 /// Why an address is no longer ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lost {
+pub enum RemovalReason {
     /// Another station has it; which, if it said so.
     Duplicate(Option<Address>),
     /// Another link of ours has it.
     OtherLink,
     /// Its time is over, or a server took it back.
-    Over,
+    Expired,
 }
 
 /// See the module.
@@ -53,7 +53,7 @@ pub enum Lost {
 pub(super) struct Events(VecDeque<Event>);
 
 impl Events {
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: Event) {
         if self.0.len() == EVENTS_MAX {
             self.0.pop_front();
         }

@@ -2,7 +2,7 @@
 //! written once, and copied for each. A connection keeps it while it holds.
 
 use super::Header;
-use super::neighbours::Hop;
+use super::neighbours::ResolvedHop;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, ethernet, ipv4, ipv6};
@@ -11,12 +11,12 @@ use weir_wire::{AddrPair, ethernet, ipv4, ipv6};
 const LEN_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN;
 
 /// See the module. Lengths, the traffic class and the checksum that depends
-/// on them are left to [`Way::write`].
+/// on them are left to [`HeaderCache::write`].
 ///
 /// `start` is first, so that it is read in the pieces in which a copy was written.
 #[derive(Clone)]
 #[repr(C)]
-pub(crate) struct Way {
+pub(crate) struct HeaderCache {
     start: [u8; LEN_MAX],
     /// Until when it holds by itself, and of what the host knew.
     until_ns: u64,
@@ -28,8 +28,8 @@ pub(crate) struct Way {
     pseudo: Sum,
 }
 
-impl Way {
-    pub(super) fn new(hop: Hop, src: Address, header: &Header) -> Way {
+impl HeaderCache {
+    pub(super) fn new(hop: ResolvedHop, src: Address, header: &Header) -> HeaderCache {
         let mut start = [0; LEN_MAX];
         let ethernet = ethernet::Repr {
             dst: hop.hardware,
@@ -45,7 +45,7 @@ impl Way {
             }
         }
         let header_sum = Sum::new().bytes(&ip[..header.len()]);
-        Way {
+        HeaderCache {
             start,
             until_ns: hop.until_ns,
             epoch: hop.epoch,
@@ -56,7 +56,7 @@ impl Way {
     }
 
     /// Whether it holds: neighbours are as they were when it was made.
-    pub(super) fn holds(&self, now_ns: u64, epoch: u32) -> bool {
+    pub(super) fn is_valid(&self, now_ns: u64, epoch: u32) -> bool {
         now_ns < self.until_ns && self.epoch == epoch
     }
 

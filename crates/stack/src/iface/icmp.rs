@@ -1,7 +1,7 @@
 //! ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443): echo is answered,
 //! errors are told and understood.
 
-use super::{DropReason, Header, Host, Incoming};
+use super::{DropReason, Header, Incoming, Interface};
 use weir_wire::icmp::{Echo, Message, Repr};
 use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
@@ -22,7 +22,7 @@ pub(crate) enum Problem {
 
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unreached {
+pub(crate) enum UnreachableKind {
     /// Nobody takes such packets there.
     Port,
     /// A router says that no way leads to the host.
@@ -40,7 +40,7 @@ pub(crate) enum Unreached {
 pub(crate) enum Report<'a> {
     /// It did not arrive.
     Unreachable {
-        why: Unreached,
+        why: UnreachableKind,
         addresses: AddrPair,
         protocol: Protocol,
         transport: &'a [u8],
@@ -64,7 +64,7 @@ mod kind {
     pub(super) const V6_PARAMETER: u8 = 4;
 }
 
-impl Host {
+impl Interface {
     /// Takes an ICMP message; gives what it says about a packet of ours.
     pub(crate) fn icmp<'a>(
         &mut self,
@@ -226,22 +226,22 @@ fn report<'a>(message: &Message<'a>, addresses: AddrPair) -> Result<Report<'a>, 
     match (v4, first.kind, first.code) {
         (true, kind::V4_UNREACHABLE, 4) => Ok(too_big((first.rest & 0xffff) as usize)),
         (true, kind::V4_UNREACHABLE, code) => Ok(unreachable(match code {
-            2 | 3 => Unreached::Port,
-            0 | 6 | 9 | 11 => Unreached::Network,
-            _ => Unreached::Host,
+            2 | 3 => UnreachableKind::Port,
+            0 | 6 | 9 | 11 => UnreachableKind::Network,
+            _ => UnreachableKind::Host,
         })),
         (false, kind::V6_UNREACHABLE, code) => Ok(unreachable(match code {
-            4 => Unreached::Port,
-            0 => Unreached::Network,
-            _ => Unreached::Host,
+            4 => UnreachableKind::Port,
+            0 => UnreachableKind::Network,
+            _ => UnreachableKind::Host,
         })),
         (true, kind::V4_TIME_EXCEEDED, _) | (false, kind::V6_TIME_EXCEEDED, _) => {
-            Ok(unreachable(Unreached::Host))
+            Ok(unreachable(UnreachableKind::Host))
         }
-        (true, kind::V4_PARAMETER, _) => Ok(unreachable(Unreached::Other)),
+        (true, kind::V4_PARAMETER, _) => Ok(unreachable(UnreachableKind::Other)),
         (false, kind::V6_TOO_BIG, _) => Ok(too_big(first.rest as usize)),
-        (false, kind::V6_PARAMETER, 1) => Ok(unreachable(Unreached::Port)),
-        (false, kind::V6_PARAMETER, _) => Ok(unreachable(Unreached::Other)),
+        (false, kind::V6_PARAMETER, 1) => Ok(unreachable(UnreachableKind::Port)),
+        (false, kind::V6_PARAMETER, _) => Ok(unreachable(UnreachableKind::Other)),
         _ => Err(DropReason::IcmpUnknown),
     }
 }
@@ -263,11 +263,11 @@ pub(crate) fn quoted_by<'a>(
 
 /// What is to be said about a packet that waited for a neighbour who never
 /// answered; `None` if nobody is to know.
-pub(crate) fn unreached(packet: &[u8]) -> Option<Report<'_>> {
+pub(crate) fn unreachable_report(packet: &[u8]) -> Option<Report<'_>> {
     let v4 = packet.first()? >> 4 == 4;
     let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
     Some(Report::Unreachable {
-        why: Unreached::Neighbour,
+        why: UnreachableKind::Neighbour,
         addresses,
         protocol,
         transport,

@@ -1,8 +1,8 @@
 //! From a frame to what UDP, TCP or ICMP take.
 
-use super::address::Stage;
-use super::reassembly::{Name, Piece};
-use super::{DropReason, Host, ext_header};
+use super::address::AddrState;
+use super::reassembly::{Fragment, ReassemblyKey};
+use super::{DropReason, Interface, ext_header};
 use std::net::IpAddr;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
@@ -24,9 +24,9 @@ pub(crate) struct Incoming<'a> {
     /// Routers were asked to look at it, because it is about groups.
     pub(crate) alert: bool,
     /// The link vouches for its transport's checksum.
-    pub(crate) vouched: bool,
+    pub(crate) checksum_ok: bool,
     /// The TCP connection that it seems to be of.
-    pub(crate) connection: Option<crate::slab::Name>,
+    pub(crate) connection: Option<crate::slab::Handle>,
     /// It whole, header included, for errors to quote.
     pub(crate) packet: &'a [u8],
     /// What its headers carry.
@@ -59,7 +59,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-impl Host {
+impl Interface {
     /// Takes a frame; gives the packet in it, and whether the frame was for
     /// more than us. ARP is dealt with here.
     pub(crate) fn frame<'a>(
@@ -139,7 +139,7 @@ impl Host {
             to_group,
             fragmented: false,
             alert: false,
-            vouched: false,
+            checksum_ok: false,
             connection: None,
             packet: whole,
             payload: packet.payload(),
@@ -152,12 +152,12 @@ impl Host {
         packet: &ipv4::Packet<'_>,
     ) -> Result<Input<'static>, DropReason> {
         let (src, dst, protocol) = (packet.src(), packet.dst(), packet.protocol());
-        let name = Name {
+        let name = ReassemblyKey {
             addresses: AddrPair::V4(src, dst),
             identification: packet.identification().into(),
             protocol,
         };
-        let piece = Piece {
+        let piece = Fragment {
             offset: packet.fragment_offset(),
             more: packet.more_fragments(),
             bytes: packet.payload(),
@@ -202,7 +202,7 @@ impl Host {
             to_group,
             fragmented: false,
             alert: false,
-            vouched: false,
+            checksum_ok: false,
             connection: None,
             packet: whole,
             payload: packet.payload(),
@@ -236,12 +236,12 @@ impl Host {
         fragment: ipv6::FragmentRepr,
         bytes: &[u8],
     ) -> Result<Input<'static>, DropReason> {
-        let name = Name {
+        let name = ReassemblyKey {
             addresses: AddrPair::V6(header.src, header.dst),
             identification: fragment.identification,
             protocol: fragment.next_header,
         };
-        let piece = Piece {
+        let piece = Fragment {
             offset: fragment.offset,
             more: fragment.more,
             bytes,
@@ -260,8 +260,8 @@ impl Host {
     fn reassemble(
         &mut self,
         now_ns: u64,
-        name: Name,
-        piece: &Piece<'_>,
+        name: ReassemblyKey,
+        piece: &Fragment<'_>,
     ) -> Result<Option<Vec<u8>>, DropReason> {
         let datagram = self.reassembly.add(now_ns, name, piece);
         let displaced = self.reassembly.take_displaced();
@@ -283,7 +283,7 @@ impl Host {
         // What speaks from an address that we are not sure of has it.
         let impossible = src.is_multicast()
             || src.is_loopback()
-            || self.stage(src) == Some(Stage::Settled)
+            || self.addr_state(src) == Some(AddrState::Assigned)
             || self.routes.is_broadcast(src);
         match impossible {
             true => Err(DropReason::SourceImpossible),

@@ -6,8 +6,8 @@
 //! [`ANSWER_MIN_NS`], so that who asks all the time gets little. While a router
 //! speaks an older version, so do we.
 
-use super::{DropReason, Header, Host, Incoming};
-use crate::rng::Keyed;
+use super::{DropReason, Header, Incoming, Interface};
+use crate::rng::PrfRng;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::icmp::Message;
@@ -24,23 +24,23 @@ pub const ANSWER_MIN_NS: u64 = 10_000_000;
 /// All IPv4 hosts of the link.
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 /// How often a change is told (RFC 3376 §8.1: Robustness Variable).
-const TELLS: u8 = 2;
+const ROBUSTNESS: u8 = 2;
 /// Within how long it is told again, in nanoseconds: by the latest version (RFC
 /// 3376 §8.11), by older ones (RFC 2236 §8.10).
-const TELL_NS: u64 = 1_000_000_000;
-const TELL_OLDER_NS: u64 = 10_000_000_000;
+const UNSOLICITED_REPORT_NS: u64 = 1_000_000_000;
+const UNSOLICITED_REPORT_LEGACY_NS: u64 = 10_000_000_000;
 /// How long a router that spoke an older version is taken to be there, in
 /// nanoseconds (RFC 3376 §8.12: 2 × 125 s + 10 s).
-const OLDER_NS: u64 = 260_000_000_000;
+const OLDER_QUERIER_NS: u64 = 260_000_000_000;
 /// Bytes of records in one report.
 const RECORDS_LEN_MAX: usize = 1200;
 
 struct Group {
     /// Sockets and addresses that want it; nobody: it is being left.
-    holders: u32,
+    members: u32,
     /// How often the change is still to be told, and when next.
-    tells: u8,
-    tell_ns: u64,
+    reports_remaining: u8,
+    report_ns: u64,
     /// When a query is answered.
     answer_ns: u64,
 }
@@ -60,14 +60,14 @@ struct Querier {
 pub(super) struct Groups {
     joined: BTreeMap<IpAddr, Group>,
     queriers: [Querier; 2],
-    rng: Keyed,
+    rng: PrfRng,
 }
 
 /// What is to be told.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Tell {
+enum MembershipReport {
     Latest(Vec<(IpAddr, Record)>),
-    Older(IpAddr, Record, Version),
+    Legacy(IpAddr, Record, Version),
 }
 
 impl Groups {
@@ -79,39 +79,39 @@ impl Groups {
         Groups {
             joined: BTreeMap::new(),
             queriers: [querier; 2],
-            rng: Keyed::new(seed, "groups"),
+            rng: PrfRng::new(seed, "groups"),
         }
     }
 
     /// Whether packets to this group are for us.
     pub(super) fn is_in(&self, group: IpAddr) -> bool {
-        is_everybodys(group) || self.joined.get(&group).is_some_and(Group::is_wanted)
+        is_all_nodes(group) || self.joined.get(&group).is_some_and(Group::is_wanted)
     }
 
     /// One more wants to be in a group; whether there is room. It is told
     /// unless `silently`.
     pub(super) fn join(&mut self, group: IpAddr, silently: bool) -> bool {
-        if is_everybodys(group) {
+        if is_all_nodes(group) {
             return true;
         }
         if let Some(joined) = self.joined.get_mut(&group) {
             let again = !joined.is_wanted();
-            joined.holders += 1;
+            joined.members += 1;
             if again {
-                (joined.tells, joined.tell_ns) = (TELLS, 0);
+                (joined.reports_remaining, joined.report_ns) = (ROBUSTNESS, 0);
             }
             return true;
         }
         if self.joined.len() >= GROUPS_MAX {
             return false;
         }
-        let tells = if silently { 0 } else { TELLS };
+        let tells = if silently { 0 } else { ROBUSTNESS };
         self.joined.insert(
             group,
             Group {
-                holders: 1,
-                tells,
-                tell_ns: 0,
+                members: 1,
+                reports_remaining: tells,
+                report_ns: 0,
                 answer_ns: u64::MAX,
             },
         );
@@ -123,7 +123,7 @@ impl Groups {
         let Some(joined) = self.joined.get_mut(&group).filter(|one| one.is_wanted()) else {
             return;
         };
-        joined.holders -= 1;
+        joined.members -= 1;
         if joined.is_wanted() {
             return;
         }
@@ -131,12 +131,12 @@ impl Groups {
             self.joined.remove(&group);
             return;
         }
-        (joined.tells, joined.tell_ns) = (TELLS, 0);
+        (joined.reports_remaining, joined.report_ns) = (ROBUSTNESS, 0);
         joined.answer_ns = u64::MAX;
     }
 
     /// Another station said something.
-    fn heard(&mut self, now_ns: u64, heard: MembershipMessage, v6: bool) {
+    fn process_message(&mut self, now_ns: u64, heard: MembershipMessage, v6: bool) {
         let (version, group, within_ms) = match heard {
             MembershipMessage::Query {
                 version,
@@ -155,30 +155,30 @@ impl Groups {
         let latest = if v6 { 2 } else { 3 };
         if version < latest {
             let older = &mut self.queriers[usize::from(v6)].older;
-            older[usize::from(version) - 1] = now_ns.saturating_add(OLDER_NS);
+            older[usize::from(version) - 1] = now_ns.saturating_add(OLDER_QUERIER_NS);
         }
         let within_ns = u64::from(within_ms) * 1_000_000;
         if let Some(group) = group {
-            let answer_ns = self.soon(now_ns, within_ns);
+            let answer_ns = self.random_within(now_ns, within_ns);
             if let Some(joined) = self.joined.get_mut(&group).filter(|one| one.is_wanted()) {
                 joined.answer_ns = joined.answer_ns.min(answer_ns);
             }
         } else if self.version(now_ns, v6).is_none() {
-            let answer_ns = self.soon(now_ns, within_ns);
+            let answer_ns = self.random_within(now_ns, within_ns);
             let querier = &mut self.queriers[usize::from(v6)];
             querier.answer_ns = querier.answer_ns.min(answer_ns);
         } else {
             let rng = &mut self.rng;
             for (group, joined) in &mut self.joined {
                 if group.is_ipv6() == v6 && joined.is_wanted() {
-                    joined.answer_ns = joined.answer_ns.min(soon(rng, now_ns, within_ns));
+                    joined.answer_ns = joined.answer_ns.min(random_within(rng, now_ns, within_ns));
                 }
             }
         }
     }
 
-    fn soon(&mut self, now_ns: u64, within_ns: u64) -> u64 {
-        soon(&mut self.rng, now_ns, within_ns)
+    fn random_within(&mut self, now_ns: u64, within_ns: u64) -> u64 {
+        random_within(&mut self.rng, now_ns, within_ns)
     }
 
     /// The older version that routers of this version of IP speak.
@@ -189,7 +189,7 @@ impl Groups {
     }
 
     /// What is to be told now.
-    fn poll(&mut self, now_ns: u64) -> Vec<Tell> {
+    fn poll(&mut self, now_ns: u64) -> Vec<MembershipReport> {
         let mut tells = Vec::new();
         for v6 in [false, true] {
             let older = self.version(now_ns, v6);
@@ -209,17 +209,17 @@ impl Groups {
                 match older {
                     // That we leave, too, whoever told of the group last: a
                     // host may always say so (RFC 2236 §3).
-                    Some(version) => tells.push(Tell::Older(group, record, version)),
+                    Some(version) => tells.push(MembershipReport::Legacy(group, record, version)),
                     None => records.push((group, record)),
                 }
             }
             let each = if v6 { 20 } else { 8 };
             for some in records.chunks(RECORDS_LEN_MAX / each) {
-                tells.push(Tell::Latest(some.to_vec()));
+                tells.push(MembershipReport::Latest(some.to_vec()));
             }
         }
         self.joined
-            .retain(|_, joined| joined.is_wanted() || joined.tells > 0);
+            .retain(|_, joined| joined.is_wanted() || joined.reports_remaining > 0);
         tells
     }
 
@@ -233,29 +233,33 @@ impl Groups {
 
 impl Group {
     fn is_wanted(&self) -> bool {
-        self.holders > 0
+        self.members > 0
     }
 
     fn due_ns(&self) -> u64 {
-        match self.tells {
+        match self.reports_remaining {
             0 => self.answer_ns,
-            _ => self.answer_ns.min(self.tell_ns),
+            _ => self.answer_ns.min(self.report_ns),
         }
     }
 
     /// What is to be told of it now.
-    fn due(&mut self, now_ns: u64, all: bool, older: bool, rng: &mut Keyed) -> Option<Record> {
-        if self.tells > 0 && self.tell_ns <= now_ns {
-            self.tells -= 1;
-            let again_ns = if older { TELL_OLDER_NS } else { TELL_NS };
-            self.tell_ns = soon(rng, now_ns, again_ns);
+    fn due(&mut self, now_ns: u64, all: bool, older: bool, rng: &mut PrfRng) -> Option<Record> {
+        if self.reports_remaining > 0 && self.report_ns <= now_ns {
+            self.reports_remaining -= 1;
+            let again_ns = if older {
+                UNSOLICITED_REPORT_LEGACY_NS
+            } else {
+                UNSOLICITED_REPORT_NS
+            };
+            self.report_ns = random_within(rng, now_ns, again_ns);
             self.answer_ns = u64::MAX;
             if self.is_wanted() {
                 return Some(Record::Joined);
             }
             // Older versions tell it once.
             if older {
-                self.tells = 0;
+                self.reports_remaining = 0;
             }
             return Some(Record::Left);
         }
@@ -268,7 +272,7 @@ impl Group {
 }
 
 /// A time at random within so many nanoseconds, not at once.
-fn soon(rng: &mut Keyed, now_ns: u64, within_ns: u64) -> u64 {
+fn random_within(rng: &mut PrfRng, now_ns: u64, within_ns: u64) -> u64 {
     let within_ns = within_ns.max(ANSWER_MIN_NS);
     let spread_us = u32::try_from((within_ns - ANSWER_MIN_NS) / 1000).unwrap_or(u32::MAX);
     let after_ns = ANSWER_MIN_NS + u64::from(rng.below(spread_us)) * 1000;
@@ -276,14 +280,14 @@ fn soon(rng: &mut Keyed, now_ns: u64, within_ns: u64) -> u64 {
 }
 
 /// Whether every station is in it, and nobody tells.
-fn is_everybodys(group: IpAddr) -> bool {
+fn is_all_nodes(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group == ALL_HOSTS,
         IpAddr::V6(group) => group == ALL_NODES,
     }
 }
 
-impl Host {
+impl Interface {
     /// A socket wants to be in a group; whether there is room.
     pub(crate) fn join(&mut self, group: IpAddr) -> bool {
         let room = self.groups.join(group, false);
@@ -313,7 +317,7 @@ impl Host {
             return Err(DropReason::GroupRefused);
         }
         let heard = heard.ok_or(DropReason::GroupRefused)?;
-        self.groups.heard(now_ns, heard, false);
+        self.groups.process_message(now_ns, heard, false);
         self.reschedule();
         Ok(())
     }
@@ -334,7 +338,7 @@ impl Host {
         let near = incoming.hop_limit == 1 && src.is_unicast_link_local() && incoming.alert;
         Some(match heard {
             Ok(heard) if near => {
-                self.groups.heard(now_ns, heard, true);
+                self.groups.process_message(now_ns, heard, true);
                 self.reschedule();
                 Ok(())
             }
@@ -347,13 +351,15 @@ impl Host {
     pub(super) fn poll_groups(&mut self, now_ns: u64) {
         for tell in self.groups.poll(now_ns) {
             let v6 = match &tell {
-                Tell::Latest(records) => records.iter().any(|(group, _)| group.is_ipv6()),
-                Tell::Older(group, ..) => group.is_ipv6(),
+                MembershipReport::Latest(records) => {
+                    records.iter().any(|(group, _)| group.is_ipv6())
+                }
+                MembershipReport::Legacy(group, ..) => group.is_ipv6(),
             };
             let src = self.membership_source(v6);
             let told = match tell {
-                Tell::Latest(records) => Some(membership::report(&records, src)),
-                Tell::Older(group, record, version) => {
+                MembershipReport::Latest(records) => Some(membership::report(&records, src)),
+                MembershipReport::Legacy(group, record, version) => {
                     membership::legacy_report(group, record, version, src)
                 }
             };
@@ -407,7 +413,7 @@ impl Host {
                     ..Header::new(addresses, Protocol::IPV6_HOP_BY_HOP)
                 };
                 if let Some(hardware) = self.group_hardware(dst.into()) {
-                    self.send_straight(&header, hardware, &[&ALERT[..], message].concat());
+                    self.send_to_hardware(&header, hardware, &[&ALERT[..], message].concat());
                 }
             }
         }
@@ -432,7 +438,7 @@ mod tests {
     }
 
     /// All that is told until nothing is due, and when.
-    fn told(groups: &mut Groups, mut now_ns: u64) -> Vec<(u64, Tell)> {
+    fn told(groups: &mut Groups, mut now_ns: u64) -> Vec<(u64, MembershipReport)> {
         let mut all = Vec::new();
         while groups.due_ns() < u64::MAX {
             now_ns = now_ns.max(groups.due_ns());
@@ -441,10 +447,10 @@ mod tests {
         all
     }
 
-    fn records(told: &[(u64, Tell)]) -> Vec<(IpAddr, Record)> {
+    fn records(told: &[(u64, MembershipReport)]) -> Vec<(IpAddr, Record)> {
         let latest = told.iter().flat_map(|(_, tell)| match tell {
-            Tell::Latest(records) => records.clone(),
-            Tell::Older(..) => panic!("{tell:?}"),
+            MembershipReport::Latest(records) => records.clone(),
+            MembershipReport::Legacy(..) => panic!("{tell:?}"),
         });
         latest.collect()
     }
@@ -456,10 +462,10 @@ mod tests {
         assert!(groups.join(group, false) && groups.join(group, false));
         let joined = told(&mut groups, 0);
         assert_eq!(records(&joined), [(group, Record::Joined); 2]);
-        assert!(joined[0].0 == 0 && joined[1].0 <= TELL_NS);
+        assert!(joined[0].0 == 0 && joined[1].0 <= UNSOLICITED_REPORT_NS);
         groups.leave(group, false);
         assert_eq!((told(&mut groups, 0), groups.is_in(group)), (vec![], true));
-        groups.heard(5, query(3), false);
+        groups.process_message(5, query(3), false);
         let answer = told(&mut groups, 5);
         assert_eq!(records(&answer), [(group, Record::In)]);
         assert!((ANSWER_MIN_NS..=1_000_000_005).contains(&answer[0].0));
@@ -475,32 +481,32 @@ mod tests {
         let group = ip("ff15::7");
         groups.join(group, true);
         assert_eq!(told(&mut groups, 0), []);
-        groups.heard(0, query(1), true);
+        groups.process_message(0, query(1), true);
         let answer = told(&mut groups, 0);
         assert!(
-            matches!(&answer[..], [(_, Tell::Older(told, Record::In, 1))] if *told == group),
+            matches!(&answer[..], [(_, MembershipReport::Legacy(told, Record::In, 1))] if *told == group),
             "{answer:?}"
         );
         // Another answers in our place.
-        groups.heard(0, query(1), true);
-        groups.heard(0, MembershipMessage::Report(group), true);
+        groups.process_message(0, query(1), true);
+        groups.process_message(0, MembershipMessage::Report(group), true);
         assert_eq!(told(&mut groups, 0), []);
         // The router is gone, and its version with it.
         groups.leave(group, false);
-        let left = told(&mut groups, OLDER_NS);
+        let left = told(&mut groups, OLDER_QUERIER_NS);
         assert_eq!(records(&left), [(group, Record::Left); 2]);
     }
 
     #[test]
     fn the_oldest_router_is_not_kept_by_later_ones() {
         let mut groups = Groups::new(7);
-        groups.heard(0, query(1), false);
-        for at_ns in (0..=OLDER_NS).step_by(OLDER_NS as usize / 2) {
-            groups.heard(at_ns, query(2), false);
+        groups.process_message(0, query(1), false);
+        for at_ns in (0..=OLDER_QUERIER_NS).step_by(OLDER_QUERIER_NS as usize / 2) {
+            groups.process_message(at_ns, query(2), false);
         }
-        assert_eq!(groups.version(OLDER_NS - 1, false), Some(1));
-        assert_eq!(groups.version(OLDER_NS, false), Some(2));
-        assert_eq!(groups.version(2 * OLDER_NS, false), None);
+        assert_eq!(groups.version(OLDER_QUERIER_NS - 1, false), Some(1));
+        assert_eq!(groups.version(OLDER_QUERIER_NS, false), Some(2));
+        assert_eq!(groups.version(2 * OLDER_QUERIER_NS, false), None);
     }
 
     #[test]
@@ -518,7 +524,7 @@ mod tests {
         let mut answers = 0;
         // A query each microsecond, for 50 ms.
         for now_us in 0..50_000 {
-            groups.heard(now_us * 1000, query, false);
+            groups.process_message(now_us * 1000, query, false);
             if groups.due_ns() <= now_us * 1000 {
                 answers += groups.poll(now_us * 1000).len();
             }

@@ -35,39 +35,39 @@ mod router_discovery;
 mod routes;
 
 pub use address::Origin;
-pub use config::{ADDRESSES_MAX, Config, ConfigError, Detect, MTU, Mode, ROUTES_MAX};
+pub use config::{ADDRESSES_MAX, Config, ConfigError, DadMode, MTU, Mode, ROUTES_MAX};
 pub use counters::{Counters, DropReason};
 pub use dhcp::Lease;
-pub use event::{EVENTS_MAX, Event, Lost};
+pub use event::{EVENTS_MAX, Event, RemovalReason};
 pub use membership::{ANSWER_MIN_NS, GROUPS_MAX};
 pub use neighbours::{
-    ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_ALL_MAX, WAITING_MAX,
-    WAITING_MIN,
+    DELAY_FIRST_PROBE_NS, NEIGHBOURS_MAX, REACHABLE_NS, RETRANS_TIMER_NS, SOLICITS_MAX,
+    UNRESOLVED_ALL_MAX, UNRESOLVED_MAX, UNRESOLVED_MIN,
 };
-pub use offload::{Channel, Frame, Gso, Offload, Partial, RUN_MAX, Received};
+pub use offload::{BURST_MAX, BurstFrame, Channel, Gso, Offload, RxMeta, TxMeta};
 pub use output::{HOP_LIMIT, QUEUE_MAX};
-pub use pmtu::{NARROW_NS, PATHS_MAX};
+pub use pmtu::{PATHS_MAX, PMTU_AGE_NS};
 pub use prefix::{Prefix, PrefixError};
-pub use reassembly::{BYTES_MAX, DATAGRAMS_MAX, PIECES_MAX, TIMEOUT_NS};
+pub use reassembly::{BYTES_MAX, DATAGRAMS_MAX, FRAGMENTS_MAX, TIMEOUT_NS};
 pub use router_discovery::{
-    AUTOMATIC_MAX, LEARNT_ROUTES_MAX, PREFIXES_MAX, REDIRECTS_MAX, RESOLVERS_MAX, ROUTERS_MAX,
+    AUTOMATIC_MAX, DNS_SERVERS_MAX, LEARNT_ROUTES_MAX, PREFIXES_MAX, REDIRECTS_MAX, ROUTERS_MAX,
 };
 pub use routes::Route;
 
-pub(crate) use address::Life;
+pub(crate) use address::Lifetimes;
 pub(crate) use ext_header::walk;
-pub(crate) use header_cache::Way;
-pub(crate) use icmp::{Problem, Report, Unreached, quoted_by, unreached};
+pub(crate) use header_cache::HeaderCache;
+pub(crate) use icmp::{Problem, Report, UnreachableKind, quoted_by, unreachable_report};
 pub(crate) use input::{Incoming, Input};
 pub(crate) use output::Header;
 pub(crate) use routes::Routes;
 
-use crate::rng::Keyed;
+use crate::rng::PrfRng;
 use dhcp::Dhcp;
 use event::Events;
 use membership::Groups;
 use neighbours::Neighbours;
-use pmtu::Paths;
+use pmtu::PmtuCache;
 use rate_limit::RateLimit;
 use reassembly::Reassembly;
 use router_discovery::Discovery;
@@ -76,7 +76,7 @@ use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};
 
 /// See the module.
-pub(crate) struct Host {
+pub(crate) struct Interface {
     /// Its number among those of the stack.
     pub(crate) link: u8,
     /// Nothing goes or comes by it any more.
@@ -85,7 +85,7 @@ pub(crate) struct Host {
     mtu: usize,
     /// What routers and servers say is the longest packet, by version of IP.
     mtu_told: [usize; 2],
-    detect: Detect,
+    detect: DadMode,
     pub(crate) offload: Offload,
     pub(crate) mode: Mode,
     pub(crate) routes: Routes,
@@ -104,13 +104,13 @@ pub(crate) struct Host {
     /// When something of addresses, routes and groups is due.
     slow_ns: u64,
     reassembly: Reassembly,
-    paths: Paths,
+    paths: PmtuCache,
     /// The way that was found last, for packets with this header.
-    latest_way: Option<(Header, Way)>,
+    latest_way: Option<(Header, HeaderCache)>,
     limit: RateLimit,
     /// Frames to be sent.
     queue: VecDeque<Vec<u8>>,
-    rng: Keyed,
+    rng: PrfRng,
     pub(crate) counters: Counters,
 }
 
@@ -122,17 +122,17 @@ pub(crate) struct LinkAddressing {
     mtu_told: [usize; 2],
 }
 
-impl Host {
-    pub(crate) fn new(config: &Config, link: u8, seed: u128) -> Result<Host, ConfigError> {
+impl Interface {
+    pub(crate) fn new(config: &Config, link: u8, seed: u128) -> Result<Interface, ConfigError> {
         config.check()?;
-        let mut rng = Keyed::new(seed, "host");
-        let mut host = Host {
+        let mut rng = PrfRng::new(seed, "host");
+        let mut host = Interface {
             link,
             is_gone: false,
             hardware: config.hardware,
             mtu: config.mtu,
             mtu_told: [config.mtu; 2],
-            detect: config.detect,
+            detect: config.dad_mode,
             offload: config.offload,
             mode: config.mode,
             routes: Routes::new(config),
@@ -146,7 +146,7 @@ impl Host {
             has_taken: false,
             slow_ns: 0,
             reassembly: Reassembly::default(),
-            paths: Paths::default(),
+            paths: PmtuCache::default(),
             latest_way: None,
             limit: RateLimit::new(rng.bits()),
             queue: VecDeque::new(),
@@ -171,8 +171,8 @@ impl Host {
     /// Whether a poll has anything to do: mostly not, which is soon seen.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        let asks = self.neighbours.has_asks();
-        asks | self.has_news() | self.has_frames() || self.due_ns() <= now_ns
+        let asks = self.neighbours.has_solicits();
+        asks | self.has_changes() | self.has_frames() || self.due_ns() <= now_ns
     }
 
     /// Does what is due.
@@ -189,7 +189,7 @@ impl Host {
         }
         let late = self.reassembly.expire(now_ns);
         self.counters.drop_many(DropReason::ReassemblyTimeout, late);
-        self.send_asks(now_ns);
+        self.send_solicits(now_ns);
     }
 
     /// Addresses, routes, groups: what seldom changes.
@@ -204,7 +204,7 @@ impl Host {
 
     /// Something has changed of what is due when.
     fn reschedule(&mut self) {
-        self.neighbours.outdate();
+        self.neighbours.invalidate_cached_hops();
         let due = [
             self.routes.due_ns(),
             self.groups.due_ns(),
@@ -214,7 +214,7 @@ impl Host {
         self.slow_ns = due.into_iter().min().unwrap_or(u64::MAX);
     }
 
-    /// When [`Host::poll`] is due; `u64::MAX` if it is not.
+    /// When [`Interface::poll`] is due; `u64::MAX` if it is not.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         let neighbours_ns = self.neighbours.next_ns().unwrap_or(u64::MAX);
@@ -267,22 +267,22 @@ impl Host {
         self.unreached.pop()
     }
 
-    /// Whether there may be something of [`Host::take_lost`],
-    /// [`Host::take_taken`] or [`Host::next_unreached`].
+    /// Whether there may be something of [`Interface::take_removed`],
+    /// [`Interface::take_added`] or [`Interface::next_unreached`].
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         self.has_lost | self.has_taken | !self.unreached.is_empty()
     }
 
     /// Whether an address was lost since it was last asked.
     #[inline]
-    pub(crate) fn take_lost(&mut self) -> bool {
+    pub(crate) fn take_removed(&mut self) -> bool {
         std::mem::take(&mut self.has_lost)
     }
 
     /// Whether an address was taken since it was last asked.
     #[inline]
-    pub(crate) fn take_taken(&mut self) -> bool {
+    pub(crate) fn take_added(&mut self) -> bool {
         std::mem::take(&mut self.has_taken)
     }
 

@@ -1,15 +1,15 @@
 //! IPv6 neighbour discovery (RFC 4861): solicitations and advertisements.
 
-use super::address::Stage;
+use super::address::AddrState;
 use super::routes::{ALL_NODES, solicited_node};
-use super::{DropReason, Header, Host, Incoming};
+use super::{DropReason, Header, Incoming, Interface};
 use std::net::{IpAddr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::icmp::Message;
 use weir_wire::nd::{self, Kind, Repr};
 use weir_wire::{AddrPair, Protocol};
 
-impl Host {
+impl Interface {
     /// Takes a neighbour message, whose checksum is right; `None` if it is
     /// another.
     pub(super) fn neighbour_message(
@@ -39,7 +39,7 @@ impl Host {
                 // An answer to all cannot be to our question (RFC 4861 §7.1.2).
                 let refused = (solicited && dst.is_multicast()) || src.is_unspecified();
                 let target = neighbour.target.into();
-                if refused || self.stage(target).is_some() {
+                if refused || self.addr_state(target).is_some() {
                     if !refused {
                         self.unsure_conflict(now_ns, target, neighbour.hardware);
                     }
@@ -73,12 +73,12 @@ impl Host {
             return Err(DropReason::NotOurAddress);
         }
         if let Some(hardware) = neighbour.hardware {
-            let waited = self.neighbours.heard(src.into(), hardware);
+            let waited = self.neighbours.update(src.into(), hardware);
             self.release(hardware, waited);
         }
         let to = if probe { ALL_NODES } else { src };
         // RFC 4429 §3.3: what may be another's replaces nothing.
-        let sure = self.stage(target.into()) == Some(Stage::Settled);
+        let sure = self.addr_state(target.into()) == Some(AddrState::Assigned);
         let answer = Repr {
             kind: Kind::Advertisement {
                 router: false,
@@ -117,7 +117,7 @@ impl Host {
             return;
         };
         // RFC 4429 §3.2: nor is it told.
-        let sure = self.stage(src.into()) == Some(Stage::Settled);
+        let sure = self.addr_state(src.into()) == Some(AddrState::Assigned);
         let question = Repr {
             kind: Kind::Solicitation,
             target,
@@ -134,8 +134,8 @@ impl Host {
     /// Another has, or wants, an address that we are not sure of.
     fn unsure_conflict(&mut self, now_ns: u64, address: IpAddr, by: Option<Address>) {
         if self
-            .stage(address)
-            .is_some_and(|stage| stage != Stage::Settled)
+            .addr_state(address)
+            .is_some_and(|stage| stage != AddrState::Assigned)
         {
             self.conflict(now_ns, address, by);
         }
@@ -169,7 +169,7 @@ impl Host {
         };
         match hardware {
             // Asking for the way must not need the way.
-            Some(hardware) => self.send_straight(&header, hardware, &payload),
+            Some(hardware) => self.send_to_hardware(&header, hardware, &payload),
             None => self.send(now_ns, &header, &payload),
         }
     }

@@ -22,24 +22,24 @@ pub const NEIGHBOURS_MAX: usize = 512;
 const INCOMPLETE_MAX: usize = NEIGHBOURS_MAX / 4;
 /// Frames that wait for one neighbour's address, such as the pieces of the
 /// longest datagram at an MTU of 576 bytes; one more displaces the oldest.
-pub const WAITING_MAX: usize = 128;
+pub const UNRESOLVED_MAX: usize = 128;
 /// Frames that wait for all neighbours: for one as many as there is room left
-/// for others. Its newest [`WAITING_MIN`] wait in any case, so that there may be
+/// for others. Its newest [`UNRESOLVED_MIN`] wait in any case, so that there may be
 /// that many times [`NEIGHBOURS_MAX`] more.
-pub const WAITING_ALL_MAX: usize = 1024;
+pub const UNRESOLVED_ALL_MAX: usize = 1024;
 /// Frames that wait for one neighbour's address however many wait for others.
-pub const WAITING_MIN: usize = 4;
+pub const UNRESOLVED_MIN: usize = 4;
 /// How often a neighbour is asked before it is given up.
-pub const ASKS_MAX: u32 = 3;
+pub const SOLICITS_MAX: u32 = 3;
 /// From one ask to the next, in nanoseconds (RFC 4861: RETRANS_TIMER).
-pub const ASK_EACH_NS: u64 = 1_000_000_000;
+pub const RETRANS_TIMER_NS: u64 = 1_000_000_000;
 /// How long a stale neighbour is used before it is asked, in nanoseconds
 /// (RFC 4861: DELAY_FIRST_PROBE_TIME).
-pub const DELAY_NS: u64 = 5_000_000_000;
+pub const DELAY_FIRST_PROBE_NS: u64 = 5_000_000_000;
 /// How long an answer holds, in nanoseconds (RFC 4861: REACHABLE_TIME).
 pub const REACHABLE_NS: u64 = 30_000_000_000;
 /// How long an address may be used without telling that it is, in nanoseconds.
-const HOP_NS: u64 = 1_000_000_000;
+const HEADER_CACHE_MAX_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 enum State {
@@ -59,25 +59,25 @@ struct Neighbour {
     hardware: Address,
     state: State,
     /// Asks so far and when the next is due, while it is asked.
-    asks: u32,
-    next_ask_ns: u64,
+    solicits: u32,
+    next_solicit_ns: u64,
     /// When we last sent to it: who only talks to us is the first to go.
     used_ns: u64,
 }
 
 /// A question to be sent: for which address, and to whom if not to all.
-pub(super) type Ask = (IpAddr, Option<Address>);
+pub(super) type SolicitRequest = (IpAddr, Option<Address>);
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Neighbours {
-    known: BTreeMap<IpAddr, Neighbour>,
-    asks: Vec<Ask>,
+    entries: BTreeMap<IpAddr, Neighbour>,
+    solicits: Vec<SolicitRequest>,
     /// How many are asked now, and when the first of them is due, or before.
-    asked: usize,
+    awaiting_answer: usize,
     due_ns: u64,
     /// How many frames wait.
-    waiting: usize,
+    unresolved: usize,
     /// How many went with who was displaced, and are not told of yet.
     displaced: u64,
     /// Counts what makes an address that was given doubtful or wrong.
@@ -86,7 +86,7 @@ pub(super) struct Neighbours {
 
 /// An address to send to, and how long it may be used without asking again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hop {
+pub(super) struct ResolvedHop {
     pub(super) hardware: Address,
     pub(super) until_ns: u64,
     pub(super) epoch: u32,
@@ -94,15 +94,17 @@ pub(super) struct Hop {
 
 impl Neighbours {
     /// [`Neighbours::resolve`], to be kept for a while: for as long as the
-    /// neighbour is there for sure, at most [`HOP_NS`].
-    pub(super) fn hop(&mut self, now_ns: u64, ip: IpAddr) -> Option<Hop> {
+    /// neighbour is there for sure, at most [`HEADER_CACHE_MAX_NS`].
+    pub(super) fn hop(&mut self, now_ns: u64, ip: IpAddr) -> Option<ResolvedHop> {
         let hardware = self.resolve(now_ns, ip)?;
-        let until_ns = match self.known.get(&ip)?.state {
-            State::Reachable { until_ns } => until_ns.min(now_ns.saturating_add(HOP_NS)),
+        let until_ns = match self.entries.get(&ip)?.state {
+            State::Reachable { until_ns } => {
+                until_ns.min(now_ns.saturating_add(HEADER_CACHE_MAX_NS))
+            }
             // While it is asked its address is used as it is known.
-            _ => now_ns.saturating_add(HOP_NS),
+            _ => now_ns.saturating_add(HEADER_CACHE_MAX_NS),
         };
-        Some(Hop {
+        Some(ResolvedHop {
             hardware,
             until_ns,
             epoch: self.epoch,
@@ -115,18 +117,18 @@ impl Neighbours {
     }
 
     /// Routes have changed: what was given may lead elsewhere now.
-    pub(super) fn outdate(&mut self) {
+    pub(super) fn invalidate_cached_hops(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
     /// The address to send to, if it is known; otherwise it is asked for, and
     /// frames can wait for it.
     pub(super) fn resolve(&mut self, now_ns: u64, ip: IpAddr) -> Option<Address> {
-        let Some(neighbour) = self.known.get_mut(&ip) else {
+        let Some(neighbour) = self.entries.get_mut(&ip) else {
             let waiting = Vec::new();
             self.enter(ip, Address::default(), State::Incomplete { waiting });
-            self.ask(now_ns, ip);
-            self.known.get_mut(&ip)?.used_ns = now_ns;
+            self.solicit(now_ns, ip);
+            self.entries.get_mut(&ip)?.used_ns = now_ns;
             return None;
         };
         neighbour.used_ns = now_ns;
@@ -136,7 +138,7 @@ impl Neighbours {
             State::Reachable { until_ns } if until_ns > now_ns => {}
             State::Reachable { .. } | State::Stale => {
                 neighbour.state = State::Probe;
-                self.ask(now_ns, ip);
+                self.solicit(now_ns, ip);
             }
             State::Probe => {}
         }
@@ -146,102 +148,114 @@ impl Neighbours {
     /// What is sent through a neighbour arrives: it is where it is thought to
     /// be (RFC 4861 §7.3.1, RFC 1122 §2.3.2.1).
     pub(super) fn confirm(&mut self, now_ns: u64, ip: IpAddr) {
-        let Some(neighbour) = self.known.get_mut(&ip).filter(|known| known.is_settled()) else {
+        let Some(neighbour) = self
+            .entries
+            .get_mut(&ip)
+            .filter(|known| known.is_resolved())
+        else {
             return;
         };
-        self.asked -= usize::from(neighbour.is_asked());
+        self.awaiting_answer -= usize::from(neighbour.is_awaiting_answer());
         neighbour.state = reachable(now_ns);
     }
 
     /// What is sent through a neighbour does not arrive: perhaps another
     /// station has its address, and all are asked. Until one answers it is
     /// used as it is known.
-    pub(super) fn doubt(&mut self, now_ns: u64, ip: IpAddr) {
-        let Some(neighbour) = self.known.get_mut(&ip).filter(|known| known.is_settled()) else {
+    pub(super) fn suspect(&mut self, now_ns: u64, ip: IpAddr) {
+        let Some(neighbour) = self
+            .entries
+            .get_mut(&ip)
+            .filter(|known| known.is_resolved())
+        else {
             return;
         };
-        if self.asked == 0 {
+        if self.awaiting_answer == 0 {
             self.due_ns = u64::MAX;
         }
-        self.asked += usize::from(!neighbour.is_asked());
+        self.awaiting_answer += usize::from(!neighbour.is_awaiting_answer());
         self.epoch = self.epoch.wrapping_add(1);
         neighbour.state = State::Probe;
-        neighbour.asks = 1;
-        neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
-        self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
-        self.asks.push((ip, None));
+        neighbour.solicits = 1;
+        neighbour.next_solicit_ns = now_ns.saturating_add(RETRANS_TIMER_NS);
+        self.due_ns = self.due_ns.min(neighbour.next_solicit_ns);
+        self.solicits.push((ip, None));
     }
 
     /// Has a neighbour asked: an unknown one at once, a known one if nothing
     /// is heard of it for a while.
-    fn ask(&mut self, now_ns: u64, ip: IpAddr) {
-        let Some(neighbour) = self.known.get_mut(&ip) else {
+    fn solicit(&mut self, now_ns: u64, ip: IpAddr) {
+        let Some(neighbour) = self.entries.get_mut(&ip) else {
             return;
         };
-        if self.asked == 0 {
+        if self.awaiting_answer == 0 {
             self.due_ns = u64::MAX;
         }
-        let known = neighbour.is_settled();
-        let wait_ns = if known { DELAY_NS } else { ASK_EACH_NS };
-        neighbour.asks = u32::from(!known);
-        neighbour.next_ask_ns = now_ns.saturating_add(wait_ns);
-        self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
+        let known = neighbour.is_resolved();
+        let wait_ns = if known {
+            DELAY_FIRST_PROBE_NS
+        } else {
+            RETRANS_TIMER_NS
+        };
+        neighbour.solicits = u32::from(!known);
+        neighbour.next_solicit_ns = now_ns.saturating_add(wait_ns);
+        self.due_ns = self.due_ns.min(neighbour.next_solicit_ns);
         if !known {
-            self.asks.push((ip, None));
+            self.solicits.push((ip, None));
         }
-        self.asked += 1;
+        self.awaiting_answer += 1;
     }
 
     /// Keeps a frame until the address is known; gives how many were dropped
     /// for it and its neighbour.
-    pub(super) fn hold(&mut self, ip: IpAddr, frame: Vec<u8>) -> u64 {
+    pub(super) fn enqueue_unresolved(&mut self, ip: IpAddr, frame: Vec<u8>) -> u64 {
         let Some(Neighbour {
             state: State::Incomplete { waiting },
             ..
-        }) = self.known.get_mut(&ip)
+        }) = self.entries.get_mut(&ip)
         else {
             return 1;
         };
-        let room = WAITING_ALL_MAX.saturating_sub(self.waiting);
-        let full = waiting.len() >= room.clamp(WAITING_MIN, WAITING_MAX);
+        let room = UNRESOLVED_ALL_MAX.saturating_sub(self.unresolved);
+        let full = waiting.len() >= room.clamp(UNRESOLVED_MIN, UNRESOLVED_MAX);
         if full {
             waiting.remove(0);
         }
         waiting.push(frame);
-        self.waiting += usize::from(!full);
+        self.unresolved += usize::from(!full);
         std::mem::take(&mut self.displaced) + u64::from(full)
     }
 
     /// What waited for one whose state is this no more.
-    fn take_waiting(&mut self, state: State) -> Vec<Vec<u8>> {
+    fn take_unresolved(&mut self, state: State) -> Vec<Vec<u8>> {
         let State::Incomplete { waiting } = state else {
             return Vec::new();
         };
-        self.waiting -= waiting.len();
+        self.unresolved -= waiting.len();
         waiting
     }
 
     fn enter(&mut self, ip: IpAddr, hardware: Address, state: State) {
-        if self.known.len() == NEIGHBOURS_MAX {
-            let unanswered = self.known.values().filter(|known| !known.is_settled());
+        if self.entries.len() == NEIGHBOURS_MAX {
+            let unanswered = self.entries.values().filter(|known| !known.is_resolved());
             let is_flood =
                 matches!(state, State::Incomplete { .. }) && unanswered.count() >= INCOMPLETE_MAX;
             let oldest = self
-                .known
+                .entries
                 .iter()
-                .filter(|(_, neighbour)| !is_flood || !neighbour.is_settled())
+                .filter(|(_, neighbour)| !is_flood || !neighbour.is_resolved())
                 .min_by_key(|(_, neighbour)| neighbour.used_ns);
             if let Some((&oldest, _)) = oldest {
                 self.displaced += self.remove(oldest).len() as u64;
             }
         }
-        self.known.insert(
+        self.entries.insert(
             ip,
             Neighbour {
                 hardware,
                 state,
-                asks: 0,
-                next_ask_ns: 0,
+                solicits: 0,
+                next_solicit_ns: 0,
                 used_ns: 0,
             },
         );
@@ -249,26 +263,26 @@ impl Neighbours {
 
     /// Forgets a neighbour; gives what waited for it.
     fn remove(&mut self, ip: IpAddr) -> Vec<Vec<u8>> {
-        let Some(neighbour) = self.known.remove(&ip) else {
+        let Some(neighbour) = self.entries.remove(&ip) else {
             return Vec::new();
         };
-        self.asked -= usize::from(neighbour.is_asked());
+        self.awaiting_answer -= usize::from(neighbour.is_awaiting_answer());
         self.epoch = self.epoch.wrapping_add(1);
-        self.take_waiting(neighbour.state)
+        self.take_unresolved(neighbour.state)
     }
 
     /// Whether anything is known about it.
     pub(super) fn knows(&self, ip: IpAddr) -> bool {
-        self.known.contains_key(&ip)
+        self.entries.contains_key(&ip)
     }
 
     /// A neighbour that talks to us has told its address, which is to be
     /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
     /// waited.
-    pub(super) fn heard(&mut self, ip: IpAddr, hardware: Address) -> Vec<Vec<u8>> {
-        match self.known.get(&ip) {
-            Some(known) if known.is_settled() && known.hardware == hardware => Vec::new(),
-            Some(_) => self.settle(ip, hardware, State::Stale),
+    pub(super) fn update(&mut self, ip: IpAddr, hardware: Address) -> Vec<Vec<u8>> {
+        match self.entries.get(&ip) {
+            Some(known) if known.is_resolved() && known.hardware == hardware => Vec::new(),
+            Some(_) => self.set_resolved(ip, hardware, State::Stale),
             None => {
                 self.enter(ip, hardware, State::Stale);
                 Vec::new()
@@ -284,9 +298,9 @@ impl Neighbours {
         ip: IpAddr,
         hardware: Address,
     ) -> Option<Vec<Vec<u8>>> {
-        let known = self.known.get(&ip)?;
-        let asked = known.is_asked() && known.asks > 0;
-        asked.then(|| self.settle(ip, hardware, reachable(now_ns)))
+        let known = self.entries.get(&ip)?;
+        let asked = known.is_awaiting_answer() && known.solicits > 0;
+        asked.then(|| self.set_resolved(ip, hardware, reachable(now_ns)))
     }
 
     /// A neighbour has advertised its address, if it tells one (RFC 4861
@@ -298,12 +312,12 @@ impl Neighbours {
         hardware: Option<Address>,
         (solicited, replaces): (bool, bool),
     ) -> Option<Vec<Vec<u8>>> {
-        let known = self.known.get_mut(&ip)?;
-        let told = match (known.is_settled(), hardware) {
+        let known = self.entries.get_mut(&ip)?;
+        let told = match (known.is_resolved(), hardware) {
             (false, hardware) => hardware?,
             (true, hardware) => hardware.unwrap_or(known.hardware),
         };
-        let changed = known.is_settled() && told != known.hardware;
+        let changed = known.is_resolved() && told != known.hardware;
         if changed && !replaces {
             if let State::Reachable { .. } = known.state {
                 known.state = State::Stale;
@@ -311,50 +325,51 @@ impl Neighbours {
             }
             return Some(Vec::new());
         }
-        let first = !known.is_settled();
+        let first = !known.is_resolved();
         match (solicited, first || changed) {
-            (true, _) => Some(self.settle(ip, told, reachable(now_ns))),
-            (false, true) => Some(self.settle(ip, told, State::Stale)),
+            (true, _) => Some(self.set_resolved(ip, told, reachable(now_ns))),
+            (false, true) => Some(self.set_resolved(ip, told, State::Stale)),
             (false, false) => Some(Vec::new()),
         }
     }
 
-    fn settle(&mut self, ip: IpAddr, hardware: Address, state: State) -> Vec<Vec<u8>> {
-        let Some(neighbour) = self.known.get_mut(&ip) else {
+    fn set_resolved(&mut self, ip: IpAddr, hardware: Address, state: State) -> Vec<Vec<u8>> {
+        let Some(neighbour) = self.entries.get_mut(&ip) else {
             return Vec::new();
         };
-        self.asked -= usize::from(neighbour.is_asked());
+        self.awaiting_answer -= usize::from(neighbour.is_awaiting_answer());
         self.epoch = self.epoch.wrapping_add(1);
         neighbour.hardware = hardware;
         let before = std::mem::replace(&mut neighbour.state, state);
-        self.take_waiting(before)
+        self.take_unresolved(before)
     }
 
     /// Asks again who is due, and gives up who never answers; gives these, and
     /// the frames that waited for them.
     pub(super) fn poll(&mut self, now_ns: u64) -> Vec<(IpAddr, Vec<Vec<u8>>)> {
-        if self.asked == 0 || now_ns < self.due_ns {
+        if self.awaiting_answer == 0 || now_ns < self.due_ns {
             return Vec::new();
         }
         self.due_ns = u64::MAX;
         let mut silent = Vec::new();
-        for (&ip, neighbour) in &mut self.known {
-            if !neighbour.is_asked() {
+        for (&ip, neighbour) in &mut self.entries {
+            if !neighbour.is_awaiting_answer() {
                 continue;
             }
-            if neighbour.next_ask_ns > now_ns {
-                self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
+            if neighbour.next_solicit_ns > now_ns {
+                self.due_ns = self.due_ns.min(neighbour.next_solicit_ns);
                 continue;
             }
-            if neighbour.asks == ASKS_MAX {
+            if neighbour.solicits == SOLICITS_MAX {
                 silent.push(ip);
                 continue;
             }
-            neighbour.asks += 1;
-            neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
-            self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
+            neighbour.solicits += 1;
+            neighbour.next_solicit_ns = now_ns.saturating_add(RETRANS_TIMER_NS);
+            self.due_ns = self.due_ns.min(neighbour.next_solicit_ns);
             let probe = matches!(neighbour.state, State::Probe);
-            self.asks.push((ip, probe.then_some(neighbour.hardware)));
+            self.solicits
+                .push((ip, probe.then_some(neighbour.hardware)));
         }
         let silent = silent.into_iter();
         silent.map(|ip| (ip, self.remove(ip))).collect()
@@ -362,27 +377,27 @@ impl Neighbours {
 
     /// When [`Neighbours::poll`] is due, or before.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        (self.asked > 0).then_some(self.due_ns)
+        (self.awaiting_answer > 0).then_some(self.due_ns)
     }
 
     /// Whether there are questions to be sent.
-    pub(super) fn has_asks(&self) -> bool {
-        !self.asks.is_empty()
+    pub(super) fn has_solicits(&self) -> bool {
+        !self.solicits.is_empty()
     }
 
     /// The questions to be sent.
-    pub(super) fn take_asks(&mut self) -> Vec<Ask> {
-        std::mem::take(&mut self.asks)
+    pub(super) fn take_solicits(&mut self) -> Vec<SolicitRequest> {
+        std::mem::take(&mut self.solicits)
     }
 }
 
 impl Neighbour {
-    fn is_asked(&self) -> bool {
+    fn is_awaiting_answer(&self) -> bool {
         matches!(self.state, State::Incomplete { .. } | State::Probe)
     }
 
     /// Whether its address is known.
-    fn is_settled(&self) -> bool {
+    fn is_resolved(&self) -> bool {
         !matches!(self.state, State::Incomplete { .. })
     }
 }
@@ -405,19 +420,19 @@ mod tests {
     fn frames_wait_for_the_answer() {
         let mut neighbours = Neighbours::default();
         let frame = |number: usize| vec![number as u8];
-        let count = WAITING_MAX + 2;
+        let count = UNRESOLVED_MAX + 2;
         for number in 0..count {
             assert_eq!(neighbours.resolve(0, IP), None);
-            let dropped = u64::from(number >= WAITING_MAX);
-            assert_eq!(neighbours.hold(IP, frame(number)), dropped);
+            let dropped = u64::from(number >= UNRESOLVED_MAX);
+            assert_eq!(neighbours.enqueue_unresolved(IP, frame(number)), dropped);
         }
-        assert_eq!(neighbours.take_asks(), [(IP, None)]);
+        assert_eq!(neighbours.take_solicits(), [(IP, None)]);
         let waited = neighbours.answered(5, IP, HARDWARE);
         assert_eq!(waited.unwrap(), (2..count).map(frame).collect::<Vec<_>>());
-        assert_eq!(neighbours.waiting, 0);
+        assert_eq!(neighbours.unresolved, 0);
         assert_eq!(neighbours.resolve(6, IP), Some(HARDWARE));
         assert_eq!(
-            (neighbours.take_asks(), neighbours.next_ns()),
+            (neighbours.take_solicits(), neighbours.next_ns()),
             (vec![], None)
         );
     }
@@ -429,7 +444,7 @@ mod tests {
         let mut neighbours = Neighbours::default();
         let ip = |number: usize| IpAddr::V4(std::net::Ipv4Addr::from_bits(number as u32));
         let held = |neighbours: &Neighbours| {
-            let known = neighbours.known.values();
+            let known = neighbours.entries.values();
             let waiting = known.map(|known| match &known.state {
                 State::Incomplete { waiting } => waiting.len(),
                 _ => 0,
@@ -441,12 +456,12 @@ mod tests {
             for number in 0..2 * NEIGHBOURS_MAX {
                 for _ in 0..10 {
                     neighbours.resolve(sent, ip(number));
-                    dropped += neighbours.hold(ip(number), vec![round]);
+                    dropped += neighbours.enqueue_unresolved(ip(number), vec![round]);
                     sent += 1;
                 }
                 let all = held(&neighbours);
-                assert_eq!(neighbours.waiting, all);
-                let most = WAITING_ALL_MAX + WAITING_MIN * NEIGHBOURS_MAX;
+                assert_eq!(neighbours.unresolved, all);
+                let most = UNRESOLVED_ALL_MAX + UNRESOLVED_MIN * NEIGHBOURS_MAX;
                 assert!(all <= most, "{all} wait");
                 assert_eq!(dropped + all as u64, sent);
             }
@@ -454,31 +469,31 @@ mod tests {
         // One that answers has its newest few, and room for others again.
         let last = ip(2 * NEIGHBOURS_MAX - 1);
         let waited = neighbours.answered(sent, last, HARDWARE).unwrap();
-        assert_eq!(waited, vec![vec![9]; WAITING_MIN]);
+        assert_eq!(waited, vec![vec![9]; UNRESOLVED_MIN]);
         while let Some(next_ns) = neighbours.next_ns() {
             neighbours.poll(next_ns);
         }
-        assert_eq!((neighbours.waiting, held(&neighbours)), (0, 0));
+        assert_eq!((neighbours.unresolved, held(&neighbours)), (0, 0));
     }
 
     #[test]
     fn a_stale_neighbour_is_used_and_asked_and_given_up() {
         let mut neighbours = Neighbours::default();
-        neighbours.heard(IP, HARDWARE);
+        neighbours.update(IP, HARDWARE);
         assert_eq!(neighbours.next_ns(), None);
         assert_eq!(neighbours.resolve(1, IP), Some(HARDWARE));
-        assert_eq!(neighbours.take_asks(), []);
+        assert_eq!(neighbours.take_solicits(), []);
         assert_eq!(neighbours.answered(1, IP, OTHER), None);
         let mut asks = 0;
         while let Some(next_ns) = neighbours.next_ns() {
             let silent = neighbours.poll(next_ns);
             assert!(silent.iter().all(|(_, waited)| waited.is_empty()));
-            for ask in neighbours.take_asks() {
+            for ask in neighbours.take_solicits() {
                 assert_eq!(ask, (IP, Some(HARDWARE)));
                 asks += 1;
             }
         }
-        assert_eq!(asks, ASKS_MAX);
+        assert_eq!(asks, SOLICITS_MAX);
         assert!(!neighbours.knows(IP));
     }
 
@@ -486,31 +501,34 @@ mod tests {
     #[test]
     fn progress_confirms_and_its_absence_asks_all() {
         let mut neighbours = Neighbours::default();
-        neighbours.heard(IP, HARDWARE);
+        neighbours.update(IP, HARDWARE);
         neighbours.resolve(1, IP);
         assert!(neighbours.next_ns().is_some());
         neighbours.confirm(2, IP);
         assert_eq!(neighbours.next_ns(), None);
         assert_eq!(neighbours.resolve(REACHABLE_NS, IP), Some(HARDWARE));
         assert_eq!(neighbours.next_ns(), None, "reachable for as long");
-        neighbours.doubt(3, IP);
-        neighbours.doubt(3, IP);
-        assert_eq!(neighbours.take_asks(), [(IP, None), (IP, None)]);
+        neighbours.suspect(3, IP);
+        neighbours.suspect(3, IP);
+        assert_eq!(neighbours.take_solicits(), [(IP, None), (IP, None)]);
         assert_eq!(neighbours.resolve(4, IP), Some(HARDWARE));
         neighbours.answered(5, IP, OTHER);
         assert_eq!(neighbours.resolve(6, IP), Some(OTHER));
-        assert_eq!((neighbours.asked, neighbours.next_ns()), (0, None));
+        assert_eq!(
+            (neighbours.awaiting_answer, neighbours.next_ns()),
+            (0, None)
+        );
         // An answer to another's question may replace what was wrong.
-        neighbours.doubt(7, IP);
+        neighbours.suspect(7, IP);
         neighbours.advertised(8, IP, Some(HARDWARE), (true, true));
         assert_eq!(
-            (neighbours.resolve(9, IP), neighbours.asked),
+            (neighbours.resolve(9, IP), neighbours.awaiting_answer),
             (Some(HARDWARE), 0)
         );
         // Nothing is known of strangers.
         let stranger = "192.0.2.77".parse().unwrap();
         neighbours.confirm(9, stranger);
-        neighbours.doubt(9, stranger);
+        neighbours.suspect(9, stranger);
         assert!(!neighbours.knows(stranger));
     }
 
@@ -518,15 +536,15 @@ mod tests {
     fn what_waits_is_dropped_with_who_never_answers() {
         let mut neighbours = Neighbours::default();
         assert_eq!(neighbours.resolve(0, IP), None);
-        neighbours.hold(IP, vec![1]);
+        neighbours.enqueue_unresolved(IP, vec![1]);
         let mut dropped = 0;
         while let Some(next_ns) = neighbours.next_ns() {
             let silent = neighbours.poll(next_ns);
             dropped += silent.iter().map(|(_, waited)| waited.len()).sum::<usize>();
         }
         assert_eq!(
-            (dropped, neighbours.take_asks().len()),
-            (1, ASKS_MAX as usize)
+            (dropped, neighbours.take_solicits().len()),
+            (1, SOLICITS_MAX as usize)
         );
     }
 
@@ -551,14 +569,14 @@ mod tests {
         let fresh = || {
             let mut neighbours = Neighbours::default();
             neighbours.resolve(0, IP);
-            neighbours.take_asks();
+            neighbours.take_solicits();
             neighbours
         };
         let asks_when_used = |neighbours: &mut Neighbours, hardware| {
             assert_eq!(neighbours.resolve(1, IP), Some(hardware));
             neighbours.next_ns().map_or(0, |next_ns| {
                 neighbours.poll(next_ns);
-                neighbours.take_asks().len()
+                neighbours.take_solicits().len()
             })
         };
         // Incomplete: without an address nothing is learnt.
@@ -595,7 +613,7 @@ mod tests {
             let ip = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
             neighbours.resolve(8 + u64::from(number), ip);
         }
-        assert_eq!(neighbours.known.len(), NEIGHBOURS_MAX);
+        assert_eq!(neighbours.entries.len(), NEIGHBOURS_MAX);
         assert!(neighbours.knows(IP));
         // And one who is there is found among them.
         let last = IpAddr::V4(std::net::Ipv4Addr::from_bits(1999));
@@ -610,9 +628,9 @@ mod tests {
         neighbours.answered(7, IP, HARDWARE);
         for number in 0..2000_u32 {
             let ip = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
-            neighbours.heard(ip, OTHER);
+            neighbours.update(ip, OTHER);
         }
-        assert_eq!(neighbours.known.len(), NEIGHBOURS_MAX);
+        assert_eq!(neighbours.entries.len(), NEIGHBOURS_MAX);
         assert!(neighbours.knows(IP));
     }
 }

@@ -11,13 +11,13 @@ pub struct Offload {
     /// The same, of IPv6.
     pub tso6: bool,
     /// So many of these it takes at once better than one after the other
-    /// ([`Outlet::submit_run`](crate::Outlet::submit_run)); [`RUN_MAX`] at most, 0 is
+    /// ([`TxSink::submit_burst`](crate::TxSink::submit_burst)); [`BURST_MAX`] at most, 0 is
     /// as 1.
-    pub run: u8,
+    pub burst: u8,
 }
 
 /// The most frames of a run.
-pub const RUN_MAX: usize = 4;
+pub const BURST_MAX: usize = 4;
 
 impl Offload {
     /// All of it.
@@ -25,13 +25,13 @@ impl Offload {
         checksum: true,
         tso4: true,
         tso6: true,
-        run: 1,
+        burst: 1,
     };
 }
 
 /// What is left to do to a frame that goes out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Partial {
+pub struct TxMeta {
     /// Where the bytes start that the checksum covers: the TCP header's first,
     /// counted from the frame's.
     pub checksum_start: u16,
@@ -55,22 +55,22 @@ pub struct Gso {
 
 /// One of several frames that go out at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct BurstFrame<'a> {
     /// Its headers.
     pub head: &'a [u8],
     /// What is left to do.
-    pub partial: Partial,
+    pub meta: TxMeta,
     /// The bytes behind them.
     pub payload: [&'a [u8]; 2],
 }
 
 /// What a link tells about a frame that came.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Received {
+pub struct RxMeta {
     /// The link vouches for the checksum of TCP or UDP: it has checked it, or
     /// the frame has not left this machine, or several segments that it has
     /// checked are merged into one.
-    pub vouched: bool,
+    pub checksum_ok: bool,
     /// The number of the link that it came by, counted from 0 in the order
     /// that they were given to [`Stack::with_links`](crate::Stack::with_links).
     pub link: u8,

@@ -1,8 +1,8 @@
 //! From what UDP, TCP or ICMP send to frames.
 
 use super::pmtu::{MTU_V4_MIN, MTU_V6_MIN};
-use super::{DropReason, Host, Way};
-use crate::stack::Outlet;
+use super::{DropReason, HeaderCache, Interface};
+use crate::stack::TxSink;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
@@ -112,7 +112,7 @@ impl Header {
     }
 }
 
-impl Host {
+impl Interface {
     /// The MTU of the path to an address.
     pub(crate) fn path_mtu(&self, now_ns: u64, to: IpAddr) -> usize {
         self.paths.mtu(now_ns, to, self.mtu_to(to))
@@ -139,8 +139,8 @@ impl Host {
     }
 
     /// A path is narrower than it was thought to be; gives the MTU believed.
-    pub(crate) fn narrow_path(&mut self, now_ns: u64, to: IpAddr, mtu: usize) -> Option<usize> {
-        self.paths.told(now_ns, to, mtu, self.mtu_to(to))
+    pub(crate) fn update_pmtu(&mut self, now_ns: u64, to: IpAddr, mtu: usize) -> Option<usize> {
+        self.paths.update(now_ns, to, mtu, self.mtu_to(to))
     }
 
     /// Bytes of the longest packet on our link.
@@ -149,28 +149,28 @@ impl Host {
     }
 
     /// The way of packets with this header, if the next hop's address is known;
-    /// if it is not, it is asked for when [`Host::hold`] is called. None leads
+    /// if it is not, it is asked for when [`Interface::enqueue_unresolved`] is called. None leads
     /// from an address that was lost. A peer's connections often begin close to
     /// one another: the last one's way is kept.
-    pub(crate) fn way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
+    pub(crate) fn header_cache(&mut self, now_ns: u64, header: &Header) -> Option<HeaderCache> {
         if let Some((before, way)) = &self.latest_way
             && before == header
-            && self.way_holds(now_ns, way)
+            && self.header_cache_is_valid(now_ns, way)
         {
             return Some(way.clone());
         }
-        let way = self.find_way(now_ns, header)?;
+        let way = self.find_header_cache(now_ns, header)?;
         self.latest_way = Some((*header, way.clone()));
         Some(way)
     }
 
-    fn find_way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
+    fn find_header_cache(&mut self, now_ns: u64, header: &Header) -> Option<HeaderCache> {
         if !self.may_come_from(header.src()) {
             return None;
         }
         let next_hop = self.routes.next_hop(header.dst())?;
         let hop = self.neighbours.hop(now_ns, next_hop)?;
-        Some(Way::new(hop, self.hardware, header))
+        Some(HeaderCache::new(hop, self.hardware, header))
     }
 
     /// Whether packets may have this source: no address that was lost may
@@ -181,26 +181,26 @@ impl Host {
 
     /// Whether a way still leads where it did: addresses, routes and neighbours
     /// are as they were.
-    pub(crate) fn way_holds(&self, now_ns: u64, way: &Way) -> bool {
-        way.holds(now_ns, self.neighbours.epoch())
+    pub(crate) fn header_cache_is_valid(&self, now_ns: u64, way: &HeaderCache) -> bool {
+        way.is_valid(now_ns, self.neighbours.epoch())
     }
 
     /// A transport says whether what it sends to an address arrives.
-    pub(crate) fn advise(&mut self, now_ns: u64, to: IpAddr, arrives: bool) {
+    pub(crate) fn reachability_hint(&mut self, now_ns: u64, to: IpAddr, arrives: bool) {
         let Some(next_hop) = self.routes.next_hop(to) else {
             return;
         };
         if arrives {
             self.neighbours.confirm(now_ns, next_hop);
         } else {
-            self.neighbours.doubt(now_ns, next_hop);
-            self.send_asks(now_ns);
+            self.neighbours.suspect(now_ns, next_hop);
+            self.send_solicits(now_ns);
         }
     }
 
     /// Keeps a packet that is not to be fragmented until the next hop's
     /// address is known, `fill` its payload of `len` bytes.
-    pub(crate) fn hold(
+    pub(crate) fn enqueue_unresolved(
         &mut self,
         now_ns: u64,
         header: &Header,
@@ -215,7 +215,7 @@ impl Host {
             self.counters.drop(DropReason::NoRoute);
             return;
         };
-        self.send_asks(now_ns);
+        self.send_solicits(now_ns);
         if header.len() + len > self.mtu {
             // No link cuts what comes out of the queue.
             self.counters.drop(DropReason::NeighbourUnresolved);
@@ -225,7 +225,7 @@ impl Host {
         let mut frame = vec![0; start + header.len() + len];
         header.emit(&mut frame[start..], len, 0);
         fill(&mut frame[start + header.len()..]);
-        let dropped = self.neighbours.hold(next_hop, frame);
+        let dropped = self.neighbours.enqueue_unresolved(next_hop, frame);
         self.counters
             .drop_many(DropReason::NeighbourUnresolved, dropped);
     }
@@ -241,7 +241,7 @@ impl Host {
     }
 
     /// Hands the frames that wait to the link, as far as it takes them.
-    pub(crate) fn flush(&mut self, out: &mut dyn Outlet) {
+    pub(crate) fn flush(&mut self, out: &mut dyn TxSink) {
         while let Some(frame) = self.queue.front() {
             let Some(room) = out.reserve(frame.len()) else {
                 break;
@@ -273,7 +273,7 @@ impl Host {
     }
 
     /// Sends a packet to a neighbour whose address the caller knows.
-    pub(super) fn send_straight(&mut self, header: &Header, to: Address, payload: &[u8]) {
+    pub(super) fn send_to_hardware(&mut self, header: &Header, to: Address, payload: &[u8]) {
         let frame = self.frame_with(header, payload, 0);
         self.queue_frame(to, header.ether_type(), frame);
     }
@@ -346,12 +346,12 @@ impl Host {
         match self.neighbours.resolve(now_ns, next_hop) {
             Some(hardware) => self.queue_frame(hardware, ether_type, frame),
             None => {
-                let dropped = self.neighbours.hold(next_hop, frame);
+                let dropped = self.neighbours.enqueue_unresolved(next_hop, frame);
                 self.counters
                     .drop_many(DropReason::NeighbourUnresolved, dropped);
             }
         }
-        self.send_asks(now_ns);
+        self.send_solicits(now_ns);
     }
 
     /// The hardware address of a group or of all (RFC 1112 §6.4, RFC 2464 §7).
@@ -371,13 +371,13 @@ impl Host {
     }
 
     /// Sends the questions for neighbours' addresses.
-    pub(super) fn send_asks(&mut self, now_ns: u64) {
-        if !self.neighbours.has_asks() {
+    pub(super) fn send_solicits(&mut self, now_ns: u64) {
+        if !self.neighbours.has_solicits() {
             return;
         }
-        for (ip, known) in self.neighbours.take_asks() {
+        for (ip, known) in self.neighbours.take_solicits() {
             match ip {
-                IpAddr::V4(ip) => self.ask_arp(ip, known),
+                IpAddr::V4(ip) => self.send_arp_request(ip, known),
                 IpAddr::V6(ip) => self.ask_nd(now_ns, ip, known),
             }
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// learned first.
 pub const PATHS_MAX: usize = 1024;
 /// How long a path stays narrow, in nanoseconds (RFC 8201 §4: 10 minutes).
-pub const NARROW_NS: u64 = 600_000_000_000;
+pub const PMTU_AGE_NS: u64 = 600_000_000_000;
 /// No path of IPv4 is believed to be narrower, in bytes: a lie must not make
 /// us send crumbs. IPv6 has its own least MTU.
 pub(super) const MTU_V4_MIN: usize = 552;
@@ -15,17 +15,17 @@ pub(super) const MTU_V6_MIN: usize = 1280;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Paths {
-    narrow: BTreeMap<IpAddr, (usize, u64)>,
+pub(super) struct PmtuCache {
+    entries: BTreeMap<IpAddr, (usize, u64)>,
 }
 
-impl Paths {
+impl PmtuCache {
     /// The MTU of the path to an address, on a link of `link_mtu`.
     pub(super) fn mtu(&self, now_ns: u64, to: IpAddr, link_mtu: usize) -> usize {
-        if self.narrow.is_empty() {
+        if self.entries.is_empty() {
             return link_mtu;
         }
-        match self.narrow.get(&to) {
+        match self.entries.get(&to) {
             Some(&(mtu, until_ns)) if until_ns > now_ns => mtu.min(link_mtu),
             _ => link_mtu,
         }
@@ -33,7 +33,7 @@ impl Paths {
 
     /// A router told that `mtu` is the most; gives what is believed, if it
     /// narrows the path.
-    pub(super) fn told(
+    pub(super) fn update(
         &mut self,
         now_ns: u64,
         to: IpAddr,
@@ -47,17 +47,17 @@ impl Paths {
         if mtu >= self.mtu(now_ns, to, link_mtu) {
             return None;
         }
-        if self.narrow.len() == PATHS_MAX && !self.narrow.contains_key(&to) {
+        if self.entries.len() == PATHS_MAX && !self.entries.contains_key(&to) {
             let first = self
-                .narrow
+                .entries
                 .iter()
                 .min_by_key(|(_, (_, until_ns))| *until_ns);
             if let Some((&first, _)) = first {
-                self.narrow.remove(&first);
+                self.entries.remove(&first);
             }
         }
-        self.narrow
-            .insert(to, (mtu, now_ns.saturating_add(NARROW_NS)));
+        self.entries
+            .insert(to, (mtu, now_ns.saturating_add(PMTU_AGE_NS)));
         Some(mtu)
     }
 }
@@ -70,29 +70,29 @@ mod tests {
     fn paths_narrow_and_widen_again() {
         let (v4, v6): (IpAddr, IpAddr) =
             ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
-        let mut paths = Paths::default();
-        assert_eq!(paths.told(0, v4, 1400, 1500), Some(1400));
-        assert_eq!(paths.told(0, v4, 1450, 1500), None);
-        assert_eq!(paths.told(0, v4, 0, 1500), Some(552));
-        assert_eq!(paths.told(0, v6, 8, 1500), Some(1280));
+        let mut paths = PmtuCache::default();
+        assert_eq!(paths.update(0, v4, 1400, 1500), Some(1400));
+        assert_eq!(paths.update(0, v4, 1450, 1500), None);
+        assert_eq!(paths.update(0, v4, 0, 1500), Some(552));
+        assert_eq!(paths.update(0, v6, 8, 1500), Some(1280));
         assert_eq!(
             (paths.mtu(1, v4, 1500), paths.mtu(1, v6, 1500)),
             (552, 1280)
         );
-        assert_eq!(paths.mtu(NARROW_NS, v4, 1500), 1500);
+        assert_eq!(paths.mtu(PMTU_AGE_NS, v4, 1500), 1500);
     }
 
     #[test]
     fn what_is_known_is_bounded() {
-        let mut paths = Paths::default();
+        let mut paths = PmtuCache::default();
         for number in 0..2000_u32 {
-            paths.told(
+            paths.update(
                 number.into(),
                 std::net::Ipv4Addr::from_bits(number).into(),
                 600,
                 1500,
             );
         }
-        assert_eq!(paths.narrow.len(), PATHS_MAX);
+        assert_eq!(paths.entries.len(), PATHS_MAX);
     }
 }

@@ -9,18 +9,18 @@ pub const DATAGRAMS_MAX: usize = 64;
 /// Bytes of all of them; more displace the oldest.
 pub const BYTES_MAX: usize = 1 << 20;
 /// Pieces of one datagram.
-pub const PIECES_MAX: usize = 128;
+pub const FRAGMENTS_MAX: usize = 128;
 /// How long a datagram is waited for from its first piece on, in nanoseconds.
 pub const TIMEOUT_NS: u64 = 30_000_000_000;
 /// Which datagram a fragment is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Name {
+pub(super) struct ReassemblyKey {
     pub(super) addresses: AddrPair,
     pub(super) identification: u32,
     pub(super) protocol: Protocol,
 }
 
-impl Name {
+impl ReassemblyKey {
     /// The most bytes the datagram has behind its IP header.
     fn len_max(&self) -> usize {
         match self.addresses {
@@ -31,27 +31,27 @@ impl Name {
 }
 
 /// A fragment.
-pub(super) struct Piece<'a> {
+pub(super) struct Fragment<'a> {
     pub(super) offset: usize,
     pub(super) more: bool,
     pub(super) bytes: &'a [u8],
 }
 
-struct Partial {
-    name: Name,
+struct PartialDatagram {
+    name: ReassemblyKey,
     deadline_ns: u64,
     /// What has come, by offset, without overlaps.
-    pieces: Vec<(usize, Vec<u8>)>,
+    fragments: Vec<(usize, Vec<u8>)>,
     /// The length, once the last piece has come.
     len: Option<usize>,
-    held: usize,
+    charged_bytes: usize,
 }
 
 /// Datagrams of which some fragments have come, oldest first.
 #[derive(Default)]
 pub(super) struct Reassembly {
-    partials: Vec<Partial>,
-    held: usize,
+    partials: Vec<PartialDatagram>,
+    charged_bytes: usize,
     displaced: u64,
 }
 
@@ -60,8 +60,8 @@ impl Reassembly {
     pub(super) fn add(
         &mut self,
         now_ns: u64,
-        name: Name,
-        piece: &Piece<'_>,
+        name: ReassemblyKey,
+        piece: &Fragment<'_>,
     ) -> Result<Option<Vec<u8>>, DropReason> {
         let end = piece.offset + piece.bytes.len();
         let ragged = piece.more && !piece.bytes.len().is_multiple_of(8);
@@ -75,7 +75,7 @@ impl Reassembly {
         let index = known.unwrap_or_else(|| self.start(now_ns, name));
         match self.partials[index].add(piece) {
             Ok(0) => return Err(DropReason::FragmentDuplicate),
-            Ok(added) => self.held += added,
+            Ok(added) => self.charged_bytes += added,
             Err(reason) => {
                 // RFC 5722: an overlap makes the whole datagram suspect.
                 self.remove(index);
@@ -85,22 +85,22 @@ impl Reassembly {
         if self.partials[index].is_whole() {
             return Ok(Some(self.remove(index).join()));
         }
-        while self.held > BYTES_MAX {
+        while self.charged_bytes > BYTES_MAX {
             self.displace();
         }
         Ok(None)
     }
 
-    fn start(&mut self, now_ns: u64, name: Name) -> usize {
+    fn start(&mut self, now_ns: u64, name: ReassemblyKey) -> usize {
         if self.partials.len() == DATAGRAMS_MAX {
             self.displace();
         }
-        self.partials.push(Partial {
+        self.partials.push(PartialDatagram {
             name,
             deadline_ns: now_ns.saturating_add(TIMEOUT_NS),
-            pieces: Vec::new(),
+            fragments: Vec::new(),
             len: None,
-            held: 0,
+            charged_bytes: 0,
         });
         self.partials.len() - 1
     }
@@ -115,9 +115,9 @@ impl Reassembly {
         std::mem::take(&mut self.displaced)
     }
 
-    fn remove(&mut self, index: usize) -> Partial {
+    fn remove(&mut self, index: usize) -> PartialDatagram {
         let partial = self.partials.remove(index);
-        self.held -= partial.held;
+        self.charged_bytes -= partial.charged_bytes;
         partial
     }
 
@@ -140,54 +140,57 @@ impl Reassembly {
 
     /// Bytes that are held.
     #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
-        self.held
+    pub(super) fn charged_bytes(&self) -> usize {
+        self.charged_bytes
     }
 }
 
-impl Partial {
+impl PartialDatagram {
     /// Keeps a piece; gives the bytes that this holds more, none if it was
     /// there.
-    fn add(&mut self, piece: &Piece<'_>) -> Result<usize, DropReason> {
+    fn add(&mut self, piece: &Fragment<'_>) -> Result<usize, DropReason> {
         let (start, end) = (piece.offset, piece.offset + piece.bytes.len());
-        let at = self.pieces.partition_point(|(other, _)| *other < start);
-        if let Some((other, bytes)) = self.pieces.get(at)
+        let at = self.fragments.partition_point(|(other, _)| *other < start);
+        if let Some((other, bytes)) = self.fragments.get(at)
             && *other == start
             && bytes == piece.bytes
             && (piece.more || self.len == Some(end))
         {
             return Ok(0);
         }
-        let before = at.checked_sub(1).map(|before| &self.pieces[before]);
+        let before = at.checked_sub(1).map(|before| &self.fragments[before]);
         let overlaps = before.is_some_and(|(other, bytes)| other + bytes.len() > start)
-            || self.pieces.get(at).is_some_and(|(other, _)| *other < end);
+            || self
+                .fragments
+                .get(at)
+                .is_some_and(|(other, _)| *other < end);
         let known_len = self.len;
         let beyond = known_len.is_some_and(|len| end > len || (!piece.more && end != len));
         let last = self
-            .pieces
+            .fragments
             .last()
             .map_or(0, |(other, bytes)| other + bytes.len());
         if overlaps || beyond || (!piece.more && last > end) {
             return Err(DropReason::FragmentOverlap);
         }
-        if self.pieces.len() == PIECES_MAX {
+        if self.fragments.len() == FRAGMENTS_MAX {
             return Err(DropReason::FragmentsTooMany);
         }
         if !piece.more {
             self.len = Some(end);
         }
-        self.pieces.insert(at, (start, piece.bytes.to_vec()));
-        self.held += piece.bytes.len();
+        self.fragments.insert(at, (start, piece.bytes.to_vec()));
+        self.charged_bytes += piece.bytes.len();
         Ok(piece.bytes.len())
     }
 
     fn is_whole(&self) -> bool {
-        self.len == Some(self.held)
+        self.len == Some(self.charged_bytes)
     }
 
     fn join(self) -> Vec<u8> {
-        let mut datagram = Vec::with_capacity(self.held);
-        for (_, bytes) in &self.pieces {
+        let mut datagram = Vec::with_capacity(self.charged_bytes);
+        for (_, bytes) in &self.fragments {
             datagram.extend_from_slice(bytes);
         }
         datagram
@@ -199,8 +202,8 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn name(identification: u32) -> Name {
-        Name {
+    fn name(identification: u32) -> ReassemblyKey {
+        ReassemblyKey {
             addresses: AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST),
             identification,
             protocol: Protocol::UDP,
@@ -209,10 +212,10 @@ mod tests {
 
     fn add(
         reassembly: &mut Reassembly,
-        name: Name,
+        name: ReassemblyKey,
         (offset, bytes, more): (usize, &[u8], bool),
     ) -> Result<Option<Vec<u8>>, DropReason> {
-        let piece = Piece {
+        let piece = Fragment {
             offset,
             more,
             bytes,
@@ -244,7 +247,10 @@ mod tests {
             }
             let whole = add(&mut reassembly, name(1), pieces[order[2]]);
             assert_eq!(whole, Ok(Some(bytes.clone())), "{order:?}");
-            assert_eq!((reassembly.held(), reassembly.next_ns()), (0, None));
+            assert_eq!(
+                (reassembly.charged_bytes(), reassembly.next_ns()),
+                (0, None)
+            );
         }
     }
 
@@ -266,7 +272,7 @@ mod tests {
                 let added = add(&mut reassembly, name(1), (second.0, &second.1, second.2));
                 assert_eq!(added, Err(DropReason::FragmentOverlap), "{case:?}");
             }
-            assert_eq!(reassembly.held(), 0, "{case:?}");
+            assert_eq!(reassembly.charged_bytes(), 0, "{case:?}");
         }
         let mut reassembly = Reassembly::default();
         for malformed in [
@@ -286,22 +292,22 @@ mod tests {
             for part in 0..3 {
                 let piece = (8000 * (part + 1), &[0; 8000][..], true);
                 add(&mut reassembly, name(identification), piece).ok();
-                assert!(reassembly.held() <= BYTES_MAX);
+                assert!(reassembly.charged_bytes() <= BYTES_MAX);
                 assert!(reassembly.partials.len() <= DATAGRAMS_MAX);
             }
         }
         let mut tiny = Reassembly::default();
-        for part in 0..PIECES_MAX {
+        for part in 0..FRAGMENTS_MAX {
             assert_eq!(
                 add(&mut tiny, name(1), (16 * part, &[0; 8], true)),
                 Ok(None)
             );
         }
-        let one_more = add(&mut tiny, name(1), (16 * PIECES_MAX, &[0; 8], true));
+        let one_more = add(&mut tiny, name(1), (16 * FRAGMENTS_MAX, &[0; 8], true));
         assert_eq!(one_more, Err(DropReason::FragmentsTooMany));
         let waiting = reassembly.partials.len() as u64;
         assert_eq!(reassembly.expire(TIMEOUT_NS - 1), 0);
         assert_eq!(reassembly.expire(TIMEOUT_NS), waiting);
-        assert_eq!(reassembly.held(), 0);
+        assert_eq!(reassembly.charged_bytes(), 0);
     }
 }

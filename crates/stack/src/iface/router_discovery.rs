@@ -8,8 +8,10 @@
 
 use super::address::after;
 use super::routes::Entry;
-use super::{DropReason, Event, Header, Host, Incoming, Life, Lost, Origin, Prefix};
-use crate::rng::Keyed;
+use super::{
+    DropReason, Event, Header, Incoming, Interface, Lifetimes, Origin, Prefix, RemovalReason,
+};
+use crate::rng::PrfRng;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr};
@@ -33,16 +35,16 @@ pub const AUTOMATIC_MAX: usize = 16;
 /// Redirections that are kept.
 pub const REDIRECTS_MAX: usize = 64;
 /// Name resolvers that are kept.
-pub const RESOLVERS_MAX: usize = 8;
+pub const DNS_SERVERS_MAX: usize = 8;
 /// How long a redirection holds, in nanoseconds.
 const REDIRECT_NS: u64 = 600_000_000_000;
 /// From the first solicitation to the next, and from one to the next at most
 /// (RFC 7559), in nanoseconds.
-const ASK_FIRST_NS: u64 = 4_000_000_000;
-const ASK_MOST_NS: u64 = 3_600_000_000_000;
+const RTR_SOLICIT_INITIAL_NS: u64 = 4_000_000_000;
+const RTR_SOLICIT_MAX_NS: u64 = 3_600_000_000_000;
 /// No advertisement makes an address's time left shorter than this, in
 /// nanoseconds, if it was longer (RFC 4862 §5.5.3 (e)).
-const LEAST_NS: u64 = 7_200_000_000_000;
+const VALID_LIFETIME_MIN_NS: u64 = 7_200_000_000_000;
 
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
@@ -53,24 +55,24 @@ pub(super) struct Discovery {
     /// When routers are asked next; never if one has answered.
     next_ns: u64,
     wait_ns: u64,
-    rng: Keyed,
+    rng: PrfRng,
     /// Resolvers, and how long they hold.
-    resolvers: Vec<(IpAddr, u64)>,
+    dns_servers: Vec<(IpAddr, u64)>,
     /// Some router says that addresses are given by DHCPv6.
     managed: bool,
 }
 
 impl Discovery {
     pub(super) fn new(enabled: bool, secret: Option<u128>, seed: u128) -> Discovery {
-        let mut rng = Keyed::new(seed, "discovery");
+        let mut rng = PrfRng::new(seed, "discovery");
         let made = rng.wide();
         Discovery {
             enabled,
             secret: secret.or(enabled.then_some(made)),
             next_ns: u64::MAX,
-            wait_ns: ASK_FIRST_NS,
+            wait_ns: RTR_SOLICIT_INITIAL_NS,
             rng,
-            resolvers: Vec::new(),
+            dns_servers: Vec::new(),
             managed: false,
         }
     }
@@ -80,7 +82,7 @@ impl Discovery {
     }
 
     pub(super) fn due_ns(&self) -> u64 {
-        let resolvers = self.resolvers.iter().map(|(_, until_ns)| *until_ns);
+        let resolvers = self.dns_servers.iter().map(|(_, until_ns)| *until_ns);
         resolvers.fold(self.next_ns, u64::min)
     }
 
@@ -103,14 +105,14 @@ impl Discovery {
     }
 
     fn expire(&mut self, now_ns: u64) {
-        self.resolvers.retain(|(_, until_ns)| *until_ns > now_ns);
+        self.dns_servers.retain(|(_, until_ns)| *until_ns > now_ns);
     }
 
     fn resolve(&mut self, address: IpAddr, until_ns: u64, now_ns: u64) {
         self.expire(now_ns);
-        self.resolvers.retain(|(other, _)| *other != address);
-        if until_ns > now_ns && self.resolvers.len() < RESOLVERS_MAX {
-            self.resolvers.push((address, until_ns));
+        self.dns_servers.retain(|(other, _)| *other != address);
+        if until_ns > now_ns && self.dns_servers.len() < DNS_SERVERS_MAX {
+            self.dns_servers.push((address, until_ns));
         }
     }
 }
@@ -122,11 +124,11 @@ fn is_reserved(low: u64) -> bool {
         || (0xfdff_ffff_ffff_ff80..=0xfdff_ffff_ffff_ffff).contains(&low)
 }
 
-impl Host {
+impl Interface {
     /// Begins to ask for routers.
     pub(super) fn begin_discovery(&mut self, now_ns: u64) {
         if self.discovery.enabled {
-            let wait_ns = self.spread();
+            let wait_ns = self.start_jitter();
             self.discovery.next_ns = now_ns.saturating_add(wait_ns);
         }
     }
@@ -144,19 +146,19 @@ impl Host {
         let jitter_ns = u64::from(discovery.rng.below(tenth)) * 1_000_000;
         let jittered_ns = wait_ns - wait_ns / 10 + jitter_ns;
         discovery.next_ns = now_ns.saturating_add(jittered_ns);
-        discovery.wait_ns = (2 * wait_ns).min(ASK_MOST_NS);
+        discovery.wait_ns = (2 * wait_ns).min(RTR_SOLICIT_MAX_NS);
     }
 
     fn solicit(&mut self, now_ns: u64) {
         let ours = self.routes.addresses().iter().filter(|one| one.is_ours());
         let mut link_local = ours.filter_map(|owned| match owned.prefix.address() {
-            IpAddr::V6(address) if address.is_unicast_link_local() => Some((address, owned.stage)),
+            IpAddr::V6(address) if address.is_unicast_link_local() => Some((address, owned.state)),
             _ => None,
         });
         let found = link_local.next();
         let src = found.map_or(Ipv6Addr::UNSPECIFIED, |(address, _)| address);
         // RFC 4429 §3.2: who is not sure of an address says nothing of it.
-        let sure = found.is_some_and(|(_, stage)| stage == super::address::Stage::Settled);
+        let sure = found.is_some_and(|(_, stage)| stage == super::address::AddrState::Assigned);
         let hardware = sure.then_some(self.hardware);
         let addresses = AddrPair::V6(src, ALL_ROUTERS);
         let mut message = vec![0; solicitation_len(hardware)];
@@ -206,12 +208,12 @@ impl Host {
         for option in told.options() {
             match option {
                 RouterOption::Source(hardware) if !hardware.is_multicast() => {
-                    let waited = self.neighbours.heard(router.into(), hardware);
+                    let waited = self.neighbours.update(router.into(), hardware);
                     self.release(hardware, waited);
                 }
                 RouterOption::Source(_) => {}
                 RouterOption::Mtu(mtu) => self.set_mtu_v6(mtu as usize),
-                RouterOption::Prefix(prefix) => self.prefix_told(now_ns, &prefix),
+                RouterOption::Prefix(prefix) => self.process_prefix(now_ns, &prefix),
                 // Goes before what the advertisement itself says (RFC 4191
                 // §3.1).
                 RouterOption::Route {
@@ -269,7 +271,7 @@ impl Host {
             // Nobody needs to be asked any more.
             self.discovery.next_ns = u64::MAX;
             if !known {
-                self.events.tell(Event::Router(router.into()));
+                self.events.push(Event::Router(router.into()));
             }
         }
     }
@@ -320,7 +322,7 @@ impl Host {
         }
     }
 
-    fn prefix_told(&mut self, now_ns: u64, told: &PrefixInformation) {
+    fn process_prefix(&mut self, now_ns: u64, told: &PrefixInformation) {
         let Some(prefix) = Prefix::new(told.prefix.into(), told.len) else {
             return;
         };
@@ -353,14 +355,14 @@ impl Host {
                 continue;
             }
             owned.deprecated = preferred_until_ns <= now_ns;
-            let life = &mut owned.life;
+            let life = &mut owned.lifetimes;
             let left_ns = life.valid_until_ns.saturating_sub(now_ns);
             let told_ns = valid_until_ns - now_ns;
             life.preferred_until_ns = preferred_until_ns;
-            if told_ns > LEAST_NS || told_ns > left_ns {
+            if told_ns > VALID_LIFETIME_MIN_NS || told_ns > left_ns {
                 life.valid_until_ns = valid_until_ns;
-            } else if left_ns > LEAST_NS {
-                life.valid_until_ns = now_ns.saturating_add(LEAST_NS);
+            } else if left_ns > VALID_LIFETIME_MIN_NS {
+                life.valid_until_ns = now_ns.saturating_add(VALID_LIFETIME_MIN_NS);
             }
             return;
         }
@@ -371,7 +373,7 @@ impl Host {
             self.counters.drop(DropReason::LearntTooMuch);
             return;
         }
-        let life = Life {
+        let life = Lifetimes {
             preferred_until_ns,
             valid_until_ns,
         };
@@ -405,7 +407,7 @@ impl Host {
             return Ok(());
         }
         if let Some(hardware) = redirect.hardware.filter(|one| !one.is_multicast()) {
-            let waited = self.neighbours.heard(target.into(), hardware);
+            let waited = self.neighbours.update(target.into(), hardware);
             self.release(hardware, waited);
         }
         self.reschedule();
@@ -415,15 +417,19 @@ impl Host {
     /// Lets end what does not hold any longer.
     pub(super) fn expire(&mut self, now_ns: u64) {
         for address in self.routes.expire(now_ns) {
-            self.lose_address(address, Lost::Over);
+            self.lose_address(address, RemovalReason::Expired);
         }
         self.discovery.expire(now_ns);
     }
 
     /// Who resolves names, as routers and servers say.
     pub(crate) fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
-        let leased = self.leased_resolvers().iter().copied().map(IpAddr::V4);
-        let advertised = self.discovery.resolvers.iter().map(|(address, _)| *address);
+        let leased = self.leased_dns_servers().iter().copied().map(IpAddr::V4);
+        let advertised = self
+            .discovery
+            .dns_servers
+            .iter()
+            .map(|(address, _)| *address);
         leased.chain(advertised)
     }
 

@@ -1,6 +1,6 @@
 //! Which neighbour a packet goes to, and from which address of ours.
 
-use super::address::{Life, Owned};
+use super::address::{Lifetimes, LocalAddress};
 use super::{Config, Origin, Prefix};
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
@@ -45,7 +45,7 @@ impl Entry {
 /// contains an address is its longest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Routes {
-    addresses: Vec<Owned>,
+    addresses: Vec<LocalAddress>,
     by_length: Vec<Entry>,
 }
 
@@ -56,7 +56,7 @@ impl Routes {
             by_length: Vec::new(),
         };
         for prefix in &config.addresses {
-            routes.own(Owned::new(*prefix, Origin::Configured));
+            routes.own(LocalAddress::new(*prefix, Origin::Configured));
         }
         let link_local = |prefix: &Prefix| matches!(prefix.address(), IpAddr::V6(address) if address.is_unicast_link_local());
         // Every IPv6 host has one (RFC 4291 §2.8).
@@ -64,7 +64,7 @@ impl Routes {
         if has_v6 && !config.autoconf && !config.addresses.iter().any(link_local) {
             let address = from_hardware(config.hardware.0);
             let prefix = Prefix::new(address.into(), 64).expect("64 bits are fewer than 128");
-            routes.own(Owned::new(prefix, Origin::LinkLocal));
+            routes.own(LocalAddress::new(prefix, Origin::LinkLocal));
         }
         for route in &config.routes {
             let to = route.to.network();
@@ -74,16 +74,16 @@ impl Routes {
     }
 
     /// Our addresses, those included that are not ours yet.
-    pub(crate) fn addresses(&self) -> &[Owned] {
+    pub(crate) fn addresses(&self) -> &[LocalAddress] {
         &self.addresses
     }
 
-    pub(super) fn addresses_mut(&mut self) -> &mut [Owned] {
+    pub(super) fn addresses_mut(&mut self) -> &mut [LocalAddress] {
         &mut self.addresses
     }
 
     #[inline]
-    pub(crate) fn find(&self, address: IpAddr) -> Option<&Owned> {
+    pub(crate) fn find(&self, address: IpAddr) -> Option<&LocalAddress> {
         let mut all = self.addresses.iter();
         // By version: an address of IPv4 was just written in four bytes, and to read
         // sixteen would wait for them.
@@ -93,14 +93,14 @@ impl Routes {
         }
     }
 
-    pub(super) fn find_mut(&mut self, address: IpAddr) -> Option<&mut Owned> {
+    pub(super) fn find_mut(&mut self, address: IpAddr) -> Option<&mut LocalAddress> {
         let mut all = self.addresses.iter_mut();
         all.find(|owned| owned.prefix.address() == address)
     }
 
     /// Enters an address; its network is the link's, unless a router says what
     /// is.
-    pub(super) fn own(&mut self, owned: Owned) {
+    pub(super) fn own(&mut self, owned: LocalAddress) {
         if owned.origin != Origin::Advertised {
             self.add(Entry::new(owned.prefix, None, owned.origin));
         }
@@ -108,7 +108,7 @@ impl Routes {
     }
 
     /// Takes an address out, and the route to its network that came with it.
-    pub(super) fn disown(&mut self, address: IpAddr) -> Option<Owned> {
+    pub(super) fn disown(&mut self, address: IpAddr) -> Option<LocalAddress> {
         let mut all = self.addresses.iter();
         let at = all.position(|owned| owned.prefix.address() == address)?;
         let gone = self.addresses.remove(at);
@@ -176,9 +176,9 @@ impl Routes {
     pub(super) fn expire(&mut self, now_ns: u64) -> Vec<IpAddr> {
         self.by_length.retain(|entry| entry.until_ns > now_ns);
         for owned in &mut self.addresses {
-            owned.deprecated = owned.life.preferred_until_ns <= now_ns;
+            owned.deprecated = owned.lifetimes.preferred_until_ns <= now_ns;
         }
-        let over = |owned: &&Owned| owned.life.valid_until_ns <= now_ns;
+        let over = |owned: &&LocalAddress| owned.lifetimes.valid_until_ns <= now_ns;
         let over = self.addresses.iter().filter(over);
         over.map(|owned| owned.prefix.address()).collect()
     }
@@ -188,9 +188,9 @@ impl Routes {
     pub(super) fn lasting(&self) -> Routes {
         let mut all = self.clone();
         for owned in &mut all.addresses {
-            owned.life = Life::default();
+            owned.lifetimes = Lifetimes::default();
             if owned.deprecated {
-                owned.life.preferred_until_ns = 0;
+                owned.lifetimes.preferred_until_ns = 0;
             }
             (owned.probe, owned.defended_ns) = (None, None);
         }
@@ -203,7 +203,7 @@ impl Routes {
 
     /// When something of it is due.
     pub(super) fn due_ns(&self) -> u64 {
-        let addresses = self.addresses.iter().map(Owned::due_ns);
+        let addresses = self.addresses.iter().map(LocalAddress::due_ns);
         let routes = self.by_length.iter().map(|entry| entry.until_ns);
         addresses.chain(routes).min().unwrap_or(u64::MAX)
     }
@@ -211,7 +211,7 @@ impl Routes {
     /// Whether it is ours.
     #[inline]
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
-        self.find(address).is_some_and(Owned::is_ours)
+        self.find(address).is_some_and(LocalAddress::is_ours)
     }
 
     /// The neighbour to hand a packet to, on its way to an address that is no
@@ -274,7 +274,7 @@ impl Routes {
         let IpAddr::V4(address) = address else {
             return false;
         };
-        let directed = |owned: &Owned| owned.prefix.is_broadcast(address);
+        let directed = |owned: &LocalAddress| owned.prefix.is_broadcast(address);
         address.is_broadcast() || self.addresses.iter().any(directed)
     }
 }
@@ -385,9 +385,9 @@ mod tests {
     #[test]
     fn what_is_deprecated_is_a_source_of_nothing_new() {
         let mut routes = routes();
-        let mut old = Owned::new("2001:db8::6/64".parse().unwrap(), Origin::Advertised);
-        old.life.preferred_until_ns = 5;
-        old.life.valid_until_ns = 7;
+        let mut old = LocalAddress::new("2001:db8::6/64".parse().unwrap(), Origin::Advertised);
+        old.lifetimes.preferred_until_ns = 5;
+        old.lifetimes.valid_until_ns = 7;
         routes.own(old);
         let near = ip("2001:db8::7");
         assert_eq!(routes.source_for(near), Some(ip("2001:db8::6")));
@@ -397,7 +397,7 @@ mod tests {
         assert!(routes.is_ours(ip("2001:db8::6")) && routes.due_ns() == 7);
         assert_eq!(routes.expire(7), [ip("2001:db8::6")]);
         // Of one kind with the destination, whatever bits they share.
-        routes.own(Owned::new(
+        routes.own(LocalAddress::new(
             "fd00::1/64".parse().unwrap(),
             Origin::Advertised,
         ));

@@ -13,12 +13,12 @@
 //! removing leaves no tombstones.) A bucket of zeros is an empty one.
 
 use super::PcbId;
-use super::hash::Image;
+use super::hash::HashedKey;
 use wide::u32x4;
 use zerocopy::FromZeros;
 
 const TAKEN: u32 = 1 << 31;
-const GONE_ON: u32 = 1 << 30;
+const OVERFLOW_BIT: u32 = 1 << 30;
 /// Names of PCBs are below.
 pub(super) const PCB_END: u32 = 1 << 30;
 
@@ -31,7 +31,7 @@ pub(super) const SLOTS: usize = 4;
 pub(super) struct Bucket {
     tags: [u32; SLOTS],
     pcbs: [u32; SLOTS],
-    places: [u32; SLOTS],
+    homes: [u32; SLOTS],
     ports: [u32; SLOTS],
 }
 
@@ -47,7 +47,7 @@ impl Bucket {
     /// The first of some candidates, if it has an image: what almost every
     /// look-up comes to.
     #[inline]
-    pub(super) fn first(&self, candidates: u32, image: &Image) -> Option<PcbId> {
+    pub(super) fn first(&self, candidates: u32, image: &HashedKey) -> Option<PcbId> {
         if candidates == 0 {
             return None;
         }
@@ -61,8 +61,8 @@ impl Bucket {
 
     /// Whether a slot whose tag agrees has an image.
     #[inline]
-    fn has(&self, slot: usize, image: &Image) -> bool {
-        self.places[slot] == image.place() && self.ports[slot] == image.ports
+    fn has(&self, slot: usize, image: &HashedKey) -> bool {
+        self.homes[slot] == image.place() && self.ports[slot] == image.ports
     }
 
     /// Brings the bucket towards the caches; nothing waits for it. What is read and not
@@ -77,7 +77,7 @@ impl Bucket {
 
     /// The slot that has an image. Adds to `examined` what was compared, which
     /// is what has its tag.
-    pub(super) fn examine(&self, image: &Image, examined: &mut u64) -> Option<(usize, PcbId)> {
+    pub(super) fn examine(&self, image: &HashedKey, examined: &mut u64) -> Option<(usize, PcbId)> {
         let mut candidates = self.candidates(image.tag());
         while candidates != 0 {
             let slot = candidates.trailing_zeros() as usize % SLOTS;
@@ -95,8 +95,8 @@ impl Bucket {
 
     /// Whether entries went on to the next bucket.
     #[inline]
-    pub(super) fn is_passed(&self) -> bool {
-        self.pcbs.iter().fold(0, |all, pcb| all | pcb) & GONE_ON != 0
+    pub(super) fn has_overflowed(&self) -> bool {
+        self.pcbs.iter().fold(0, |all, pcb| all | pcb) & OVERFLOW_BIT != 0
     }
 
     /// The slots that are free, a bit each.
@@ -110,39 +110,39 @@ impl Bucket {
     /// it; a bit each.
     #[inline]
     pub(super) fn slots_of(&self, place: u32, mask: u32) -> u32 {
-        let places = u32x4::new(self.places) & u32x4::splat(mask);
+        let places = u32x4::new(self.homes) & u32x4::splat(mask);
         places.simd_eq(u32x4::splat(place)).to_bitmask() & !self.free_slots()
     }
 
     /// Puts an entry into a free slot; false if there is none.
     #[inline]
-    pub(super) fn put(&mut self, image: &Image, pcb: PcbId) -> bool {
+    pub(super) fn put(&mut self, image: &HashedKey, pcb: PcbId) -> bool {
         let free = self.free_slots();
         if free == 0 {
             return false;
         }
         let slot = free.trailing_zeros() as usize % SLOTS;
         self.tags[slot] = image.tag();
-        self.places[slot] = image.place();
+        self.homes[slot] = image.place();
         self.ports[slot] = image.ports;
-        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | TAKEN | pcb.0;
+        self.pcbs[slot] = self.pcbs[slot] & OVERFLOW_BIT | TAKEN | pcb.0;
         true
     }
 
     /// Gives a slot that is taken another PCB.
     pub(super) fn rename(&mut self, slot: usize, pcb: PcbId) {
-        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | TAKEN | pcb.0;
+        self.pcbs[slot] = self.pcbs[slot] & OVERFLOW_BIT | TAKEN | pcb.0;
     }
 
     /// Frees a slot.
     pub(super) fn free(&mut self, slot: usize) {
-        self.pcbs[slot] &= GONE_ON;
+        self.pcbs[slot] &= OVERFLOW_BIT;
     }
 
     /// The entry in a slot.
-    pub(super) fn entry(&self, slot: usize) -> Option<(Image, PcbId)> {
-        let image = Image {
-            x: u64::from(self.places[slot]) << 32 | u64::from(self.tags[slot]),
+    pub(super) fn entry(&self, slot: usize) -> Option<(HashedKey, PcbId)> {
+        let image = HashedKey {
+            x: u64::from(self.homes[slot]) << 32 | u64::from(self.tags[slot]),
             ports: self.ports[slot],
         };
         let pcb = self.pcbs[slot];
@@ -150,32 +150,36 @@ impl Bucket {
     }
 
     /// An entry found the bucket full.
-    pub(super) fn pass(&mut self) {
-        let gone_on = self.gone_on();
+    pub(super) fn count_overflow(&mut self) {
+        let gone_on = self.overflow_count();
         if gone_on < (1 << SLOTS) - 1 {
-            self.set_gone_on(gone_on + 1);
+            self.set_overflow_count(gone_on + 1);
         }
     }
 
     /// An entry that did is gone.
-    pub(super) fn forget(&mut self) {
-        let gone_on = self.gone_on();
+    pub(super) fn uncount_overflow(&mut self) {
+        let gone_on = self.overflow_count();
         if gone_on < (1 << SLOTS) - 1 {
-            self.set_gone_on(gone_on - 1);
+            self.set_overflow_count(gone_on - 1);
         }
     }
 
-    fn gone_on(&self) -> u32 {
+    fn overflow_count(&self) -> u32 {
         let bits = self.pcbs.iter().enumerate();
         bits.fold(0, |all, (slot, pcb)| {
-            all | u32::from(pcb & GONE_ON != 0) << slot
+            all | u32::from(pcb & OVERFLOW_BIT != 0) << slot
         })
     }
 
-    fn set_gone_on(&mut self, gone_on: u32) {
+    fn set_overflow_count(&mut self, gone_on: u32) {
         for (slot, pcb) in self.pcbs.iter_mut().enumerate() {
-            let bit = if gone_on >> slot & 1 == 1 { GONE_ON } else { 0 };
-            *pcb = *pcb & !GONE_ON | bit;
+            let bit = if gone_on >> slot & 1 == 1 {
+                OVERFLOW_BIT
+            } else {
+                0
+            };
+            *pcb = *pcb & !OVERFLOW_BIT | bit;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Keyed hashing: peers choose their addresses and transport ports, and must
 //! not be able to choose collisions with them.
 //!
-//! A key becomes an [`Image`], which the table keeps, compares, and moves without
+//! A key becomes a [`HashedKey`], which the table keeps, compares, and moves without
 //! hashing again. Of the last word of addresses, *w*, the others, *k*, and the
 //! ports *p*, with secret random *m* and *c*, of 64 and 128 bits, and odd secret *f*
 //! and *g*:
@@ -28,7 +28,7 @@
 //!
 //! Over IPv4 *w* is all of the addresses: an image is of one key, which could be had
 //! back from it. Over IPv6 a host has few addresses of its own: each is given a secret
-//! random name (see `locals.rs`), and *x* is of the remote address and the ports, plus
+//! random name (see `interned_addr.rs`), and *x* is of the remote address and the ports, plus
 //! the name. So there are more keys than images. Keys of one local address whose ports
 //! or *w* alone differ have different ones; those that differ in *k*, the upper half of
 //! the remote address, have the same with probability 2^-63 at most, by what is said
@@ -42,20 +42,20 @@
 //! time single look-ups to a few nanoseconds might learn something about it;
 //! across a network it cannot.
 
-use super::interned_addr::Local;
+use super::interned_addr::InternedAddr;
 use super::key::{Key4, Key6, Tuple};
 use std::hash::{DefaultHasher, Hasher};
 
 /// What stands for a key, and tells where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Image {
+pub(super) struct HashedKey {
     /// Its low half is the tag; the low bits of its high half tell the bucket.
     pub(super) x: u64,
     pub(super) ports: u32,
 }
 
-impl Image {
-    pub(super) const ZERO: Image = Image { x: 0, ports: 0 };
+impl HashedKey {
+    pub(super) const ZERO: HashedKey = HashedKey { x: 0, ports: 0 };
 
     #[inline]
     pub(super) fn tag(&self) -> u32 {
@@ -115,8 +115,8 @@ impl<const A: usize> KeyHash<A> {
 impl KeyHash<1> {
     /// The image of a connection over IPv4.
     #[inline]
-    pub(super) fn image4(&self, key: &Key4) -> Image {
-        Image {
+    pub(super) fn image4(&self, key: &Key4) -> HashedKey {
+        HashedKey {
             x: self.hash(key),
             ports: key.ports,
         }
@@ -126,13 +126,13 @@ impl KeyHash<1> {
 impl KeyHash<2> {
     /// The image of a connection over IPv6 from a local address.
     #[inline]
-    pub(super) fn image6(&self, key: &Key6, local: Local) -> Image {
+    pub(super) fn image6(&self, key: &Key6, local: InternedAddr) -> HashedKey {
         let [_, _, first, last] = key.addresses;
         let remote = Tuple {
             addresses: [first, last],
             ports: key.ports,
         };
-        Image {
+        HashedKey {
             // Last, so that nothing waits until the local address is found.
             x: self.hash(&remote).wrapping_add(local.0),
             ports: key.ports,

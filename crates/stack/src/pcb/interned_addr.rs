@@ -11,22 +11,22 @@ const RECENT: usize = 16;
 /// The name that stands for a local address: its own, and random for who does not
 /// know the seed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Local(pub(super) u64);
+pub(super) struct InternedAddr(pub(super) u64);
 
-impl Local {
+impl InternedAddr {
     /// Of an address without a connection: no number but 0 has this name.
-    pub(super) const NOBODY: Local = Local(0);
+    pub(super) const NONE: InternedAddr = InternedAddr(0);
 }
 
 type Address = [u64; 2];
 
 /// Names for addresses, for as long as they have connections.
-pub(super) struct Locals {
+pub(super) struct AddrInterner {
     /// Those used last, each at the place of its bits; at first the unspecified
     /// address, without a connection.
-    recent: [(Address, Local); RECENT],
+    recent: [(Address, InternedAddr); RECENT],
     /// All, and how many connections each has.
-    all: BTreeMap<Address, (Local, u32)>,
+    all: BTreeMap<Address, (InternedAddr, u32)>,
     /// Makes names of numbers, one to one.
     names: KeyHash<1>,
     /// Names that were given.
@@ -43,20 +43,20 @@ fn place([high, low]: Address) -> usize {
     (high ^ low) as usize % RECENT
 }
 
-impl Locals {
-    pub(super) fn new(seed: u128) -> Locals {
-        Locals {
-            recent: [([0; 2], Local::NOBODY); RECENT],
+impl AddrInterner {
+    pub(super) fn new(seed: u128) -> AddrInterner {
+        AddrInterner {
+            recent: [([0; 2], InternedAddr::NONE); RECENT],
             all: BTreeMap::new(),
             names: KeyHash::new(!seed),
             given: 0,
         }
     }
 
-    /// What stands for a key's local address: [`Local::NOBODY`] if it has no
+    /// What stands for a key's local address: [`InternedAddr::NONE`] if it has no
     /// connection.
     #[inline]
-    pub(super) fn get(&mut self, key: &Key6) -> Local {
+    pub(super) fn get(&mut self, key: &Key6) -> InternedAddr {
         let address = address(key);
         let (known, local) = self.recent[place(address)];
         match known == address {
@@ -66,16 +66,16 @@ impl Locals {
     }
 
     #[cold]
-    fn seek(&mut self, key: &Key6) -> Local {
+    fn seek(&mut self, key: &Key6) -> InternedAddr {
         let address = address(key);
         let known = self.all.get(&address);
-        let local = known.map_or(Local::NOBODY, |(local, _)| *local);
+        let local = known.map_or(InternedAddr::NONE, |(local, _)| *local);
         self.recent[place(address)] = (address, local);
         local
     }
 
     /// One more connection from a key's local address.
-    pub(super) fn hold(&mut self, key: &Key6) -> Local {
+    pub(super) fn acquire(&mut self, key: &Key6) -> InternedAddr {
         let address = address(key);
         let (given, names) = (&mut self.given, &self.names);
         let (local, held) = self.all.entry(address).or_insert_with(|| {
@@ -84,7 +84,7 @@ impl Locals {
                 addresses: [*given],
                 ports: 0,
             };
-            (Local(names.hash(&number)), 0)
+            (InternedAddr(names.hash(&number)), 0)
         });
         *held += 1;
         self.recent[place(address)] = (address, *local);
@@ -104,7 +104,7 @@ impl Locals {
         self.all.remove(&address);
         let recent = &mut self.recent[place(address)];
         if recent.0 == address {
-            recent.1 = Local::NOBODY;
+            recent.1 = InternedAddr::NONE;
         }
     }
 }
@@ -126,25 +126,25 @@ mod tests {
     /// own for as long as it is held, and none afterwards.
     #[test]
     fn names_are_of_one_address_at_a_time() {
-        let mut locals = Locals::new(3);
+        let mut locals = AddrInterner::new(3);
         for round in 0..3_u128 {
             let keys: Vec<Key6> = (0..100).map(|low| key(round * 50 + low)).collect();
             for key in keys.iter().chain(&keys) {
-                locals.hold(key);
+                locals.acquire(key);
             }
             let mut names = || -> Vec<u64> { keys.iter().map(|key| locals.get(key).0).collect() };
             let given = names();
             assert_eq!(given, names());
             let different: HashSet<u64> = given.into_iter().collect();
             assert_eq!(different.len(), 100);
-            assert!(!different.contains(&Local::NOBODY.0));
+            assert!(!different.contains(&InternedAddr::NONE.0));
             for key in &keys {
                 locals.release(key);
-                assert_ne!(locals.get(key).0, Local::NOBODY.0, "one is left");
+                assert_ne!(locals.get(key).0, InternedAddr::NONE.0, "one is left");
             }
             for key in &keys {
                 locals.release(key);
-                assert_eq!(locals.get(key).0, Local::NOBODY.0, "none is left");
+                assert_eq!(locals.get(key).0, InternedAddr::NONE.0, "none is left");
             }
         }
     }

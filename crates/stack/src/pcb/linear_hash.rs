@@ -12,13 +12,13 @@
 //!        more      low bits    more               size: a power of two
 //! ```
 //!
-//! Buckets lie in [`Segment`]s, so that growing copies none. Who finds a bucket full
+//! Buckets lie in [`TableChunk`]s, so that growing copies none. Who finds a bucket full
 //! goes on to the next, also behind the last.
 
 use super::bucket::{Bucket, PCB_END, SLOTS};
-use super::chunk::{self, Segment};
-use super::hash::Image;
-use super::{ENTRIES_MAX, InsertError, PcbId, Supply};
+use super::chunk::{self, TableChunk};
+use super::hash::HashedKey;
+use super::{ChunkSource, ENTRIES_MAX, InsertError, PcbId};
 use std::hint::select_unpredictable;
 
 /// Buckets of an empty table.
@@ -27,12 +27,12 @@ const BUCKETS_MIN: usize = 16;
 const SMALL: usize = 1 << 14;
 
 /// See the module.
-pub(super) struct Flat {
+pub(super) struct LinearHash {
     /// Those that are empty at the end may be missing.
-    segments: Vec<Segment>,
+    chunks: Vec<TableChunk>,
     /// Who makes them ahead, and the next one.
-    supply: Option<Supply>,
-    spare: Option<Segment>,
+    chunk_source: Option<ChunkSource>,
+    spare: Option<TableChunk>,
     buckets: usize,
     /// The greatest power of two that is not above `buckets`, less one.
     mask: usize,
@@ -40,31 +40,31 @@ pub(super) struct Flat {
     wide: usize,
     len: usize,
     /// What a split takes out.
-    moving: Vec<(Image, PcbId)>,
+    moving: Vec<(HashedKey, PcbId)>,
     pub(super) examined: u64,
 }
 
 /// What an image's home tells of it.
 pub(super) enum Home {
     /// It is there.
-    Here(PcbId),
+    Found(PcbId),
     /// It is nowhere.
-    Nowhere,
+    Absent,
     /// That, only the buckets from there on know.
-    Perhaps,
+    MayOverflow,
 }
 
 /// A look-up under way: its home is on the way to the caches.
 #[derive(Clone, Copy)]
-pub(super) struct Look<'t> {
-    image: Image,
+pub(super) struct PendingLookup<'t> {
+    image: HashedKey,
     /// The home, and what of its segment lies behind it; nothing, if it was never needed.
     home: &'t [Bucket],
 }
 
-impl Look<'_> {
-    pub(super) const NONE: Look<'static> = Look {
-        image: Image::ZERO,
+impl PendingLookup<'_> {
+    pub(super) const NONE: PendingLookup<'static> = PendingLookup {
+        image: HashedKey::ZERO,
         home: &[],
     };
 
@@ -77,7 +77,7 @@ impl Look<'_> {
         };
         let found = home.first(home.candidates(self.image.tag()), &self.image);
         if found.is_none()
-            && home.is_passed()
+            && home.has_overflowed()
             && let Some(next) = behind.first()
         {
             next.prefetch();
@@ -94,11 +94,11 @@ struct Found {
     pcb: PcbId,
 }
 
-impl Flat {
-    pub(super) fn new() -> Flat {
-        Flat {
-            segments: Vec::new(),
-            supply: None,
+impl LinearHash {
+    pub(super) fn new() -> LinearHash {
+        LinearHash {
+            chunks: Vec::new(),
+            chunk_source: None,
             spare: None,
             buckets: BUCKETS_MIN,
             mask: BUCKETS_MIN - 1,
@@ -109,8 +109,8 @@ impl Flat {
         }
     }
 
-    pub(super) fn set_supply(&mut self, supply: &Supply) {
-        self.supply = Some(supply.clone());
+    pub(super) fn set_chunk_source(&mut self, supply: &ChunkSource) {
+        self.chunk_source = Some(supply.clone());
     }
 
     pub(super) fn len(&self) -> usize {
@@ -119,7 +119,7 @@ impl Flat {
 
     /// The bucket that an image belongs to.
     #[inline]
-    fn home(&self, image: &Image) -> usize {
+    fn home(&self, image: &HashedKey) -> usize {
         let place = image.place() as usize;
         let home = place & self.wide;
         // Nobody can guess which: a branch would cost more than both.
@@ -129,34 +129,34 @@ impl Flat {
     /// A bucket; `None` if it was never needed, and so is empty.
     #[inline]
     fn bucket(&self, index: usize) -> Option<&Bucket> {
-        let segment = self.segments.get(index / chunk::BUCKETS)?;
+        let segment = self.chunks.get(index / chunk::BUCKETS)?;
         Some(&segment.buckets()[index % chunk::BUCKETS])
     }
 
     /// A bucket to be written.
     fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
-        while self.segments.len() <= index / chunk::BUCKETS {
-            self.add_segment();
+        while self.chunks.len() <= index / chunk::BUCKETS {
+            self.add_chunk();
         }
-        &mut self.segments[index / chunk::BUCKETS].buckets_mut()[index % chunk::BUCKETS]
+        &mut self.chunks[index / chunk::BUCKETS].buckets_mut()[index % chunk::BUCKETS]
     }
 
     /// The first is not asked for: most tables never fill it.
     #[cold]
-    fn add_segment(&mut self) {
-        if !self.segments.is_empty() {
+    fn add_chunk(&mut self) {
+        if !self.chunks.is_empty() {
             self.ask();
         }
-        let mut segment = self.spare.take().unwrap_or_else(Segment::bit_by_bit);
+        let mut segment = self.spare.take().unwrap_or_else(TableChunk::lazy);
         segment.step(0);
-        self.segments.push(segment);
+        self.chunks.push(segment);
     }
 
     /// Sees to the memory of the buckets that are added next.
     #[cold]
     fn step(&mut self) {
         let from = self.buckets % chunk::BUCKETS;
-        if let Some(segment) = self.segments.get_mut(self.buckets / chunk::BUCKETS) {
+        if let Some(segment) = self.chunks.get_mut(self.buckets / chunk::BUCKETS) {
             segment.step(from);
         }
         if from == chunk::BUCKETS / 2 {
@@ -169,29 +169,29 @@ impl Flat {
     #[cold]
     fn ask(&mut self) {
         if self.spare.is_none() {
-            self.spare = self.supply.as_ref().and_then(|supply| supply());
+            self.spare = self.chunk_source.as_ref().and_then(|supply| supply());
         }
     }
 
     /// Looks into an image's home alone: what almost every look-up comes to.
     #[inline]
-    pub(super) fn find_home(&mut self, image: &Image) -> Home {
+    pub(super) fn find_home(&mut self, image: &HashedKey) -> Home {
         let Some(bucket) = self.bucket(self.home(image)) else {
-            return Home::Nowhere;
+            return Home::Absent;
         };
         let candidates = bucket.candidates(image.tag());
         match bucket.first(candidates, image) {
             Some(found) => {
                 self.examined += 1;
-                Home::Here(found)
+                Home::Found(found)
             }
-            None if candidates == 0 && !bucket.is_passed() => Home::Nowhere,
-            None => Home::Perhaps,
+            None if candidates == 0 && !bucket.has_overflowed() => Home::Absent,
+            None => Home::MayOverflow,
         }
     }
 
     /// Looks into all buckets from the home on.
-    pub(super) fn find(&mut self, image: &Image) -> Option<PcbId> {
+    pub(super) fn find(&mut self, image: &HashedKey) -> Option<PcbId> {
         let mut examined = 0;
         let found = self.search(self.home(image), image, &mut examined);
         self.examined += examined;
@@ -199,7 +199,7 @@ impl Flat {
     }
 
     /// Looks from a bucket on.
-    fn search(&self, mut index: usize, image: &Image, examined: &mut u64) -> Option<Found> {
+    fn search(&self, mut index: usize, image: &HashedKey, examined: &mut u64) -> Option<Found> {
         loop {
             let bucket = self.bucket(index)?;
             if let Some((slot, pcb)) = bucket.examine(image, examined) {
@@ -209,7 +209,7 @@ impl Flat {
                     pcb,
                 });
             }
-            if !bucket.is_passed() {
+            if !bucket.has_overflowed() {
                 return None;
             }
             index += 1;
@@ -224,17 +224,17 @@ impl Flat {
 
     /// Begins a look-up, and waits for nothing.
     #[inline]
-    pub(super) fn begin(&self, image: Image) -> Look<'_> {
+    pub(super) fn begin(&self, image: HashedKey) -> PendingLookup<'_> {
         let index = self.home(&image);
-        let Some(segment) = self.segments.get(index / chunk::BUCKETS) else {
-            return Look { image, home: &[] };
+        let Some(segment) = self.chunks.get(index / chunk::BUCKETS) else {
+            return PendingLookup { image, home: &[] };
         };
         let home = &segment.buckets()[index % chunk::BUCKETS..];
         home[0].prefetch();
-        Look { image, home }
+        PendingLookup { image, home }
     }
 
-    pub(super) fn insert(&mut self, image: &Image, pcb: PcbId) -> Result<(), InsertError> {
+    pub(super) fn insert(&mut self, image: &HashedKey, pcb: PcbId) -> Result<(), InsertError> {
         if pcb.0 >= PCB_END {
             return Err(InsertError::Name(pcb));
         }
@@ -266,10 +266,10 @@ impl Flat {
     }
 
     /// Puts an entry into the first bucket from its home on that takes it.
-    fn put(&mut self, home: usize, image: &Image, pcb: PcbId) {
+    fn put(&mut self, home: usize, image: &HashedKey, pcb: PcbId) {
         let mut index = home;
         while !self.bucket_mut(index).put(image, pcb) {
-            self.bucket_mut(index).pass();
+            self.bucket_mut(index).count_overflow();
             index += 1;
         }
     }
@@ -278,7 +278,7 @@ impl Flat {
     fn free(&mut self, home: usize, bucket: usize, slot: usize) {
         self.bucket_mut(bucket).free(slot);
         for passed in home..bucket {
-            self.bucket_mut(passed).forget();
+            self.bucket_mut(passed).uncount_overflow();
         }
     }
 
@@ -296,7 +296,7 @@ impl Flat {
         }
         match self.bucket(turn) {
             None => {}
-            Some(bucket) if bucket.is_passed() => self.split_passed(turn, mask),
+            Some(bucket) if bucket.has_overflowed() => self.split_passed(turn, mask),
             Some(bucket) => {
                 let mut moves = bucket.slots_of(added as u32, 2 * mask as u32 + 1);
                 while moves != 0 {
@@ -323,7 +323,7 @@ impl Flat {
         let mut moving = std::mem::take(&mut self.moving);
         let mut index = turn;
         loop {
-            let passed = self.bucket(index).is_some_and(Bucket::is_passed);
+            let passed = self.bucket(index).is_some_and(Bucket::has_overflowed);
             for slot in 0..SLOTS {
                 let entry = self.bucket(index).and_then(|bucket| bucket.entry(slot));
                 if let Some(entry) =
@@ -345,7 +345,7 @@ impl Flat {
     }
 
     /// Gives an entry another PCB; whether it is there.
-    pub(super) fn rename(&mut self, image: &Image, pcb: PcbId) -> bool {
+    pub(super) fn rename(&mut self, image: &HashedKey, pcb: PcbId) -> bool {
         let found = self.search(self.home(image), image, &mut 0);
         if let Some(Found { bucket, slot, .. }) = found {
             self.bucket_mut(bucket).rename(slot, pcb);
@@ -353,7 +353,7 @@ impl Flat {
         found.is_some()
     }
 
-    pub(super) fn remove(&mut self, image: &Image) -> Option<PcbId> {
+    pub(super) fn remove(&mut self, image: &HashedKey) -> Option<PcbId> {
         let home = self.home(image);
         let Found { bucket, slot, pcb } = self.search(home, image, &mut 0)?;
         self.free(home, bucket, slot);
@@ -370,7 +370,7 @@ mod tests {
 
     type Pattern = fn(u32) -> (u32, u32);
 
-    fn key(hash: &KeyHash<1>, remote: u32, ports: u32) -> Image {
+    fn key(hash: &KeyHash<1>, remote: u32, ports: u32) -> HashedKey {
         hash.image4(&Tuple {
             addresses: [0xc000_0201 << 32 | u64::from(remote)],
             ports,
@@ -378,7 +378,7 @@ mod tests {
     }
 
     /// Entries that are not in their home bucket, in thousandths.
-    fn displaced(table: &Flat) -> usize {
+    fn displaced(table: &LinearHash) -> usize {
         let mut displaced = 0;
         // Some went on behind the last.
         for here in 0..table.buckets + 16 {
@@ -405,7 +405,7 @@ mod tests {
         ];
         for seed in 0..40 {
             for (number, pattern) in patterns.iter().enumerate() {
-                let mut table = Flat::new();
+                let mut table = LinearHash::new();
                 let hash = KeyHash::new(seed);
                 for index in 0..6200 {
                     let (remote, ports) = pattern(index);
@@ -426,7 +426,7 @@ mod tests {
     /// A bucket at a time, and back in their homes when all others are gone.
     #[test]
     fn what_goes_on_is_found_moved_and_forgotten() {
-        let mut table = Flat::new();
+        let mut table = LinearHash::new();
         let hash = KeyHash::new(7);
         // By trial, keys of one home while the table is small.
         let home = |index| key(&hash, index, 9).place() as usize % BUCKETS_MIN;
@@ -436,7 +436,10 @@ mod tests {
                 .insert(&key(&hash, *index, 9), PcbId(pcb as u32))
                 .unwrap();
         }
-        assert!(table.bucket(16).unwrap().is_passed(), "beyond the last one");
+        assert!(
+            table.bucket(16).unwrap().has_overflowed(),
+            "beyond the last one"
+        );
         for (pcb, index) in same.iter().enumerate() {
             assert_eq!(table.find(&key(&hash, *index, 9)), Some(PcbId(pcb as u32)));
         }
@@ -459,7 +462,7 @@ mod tests {
         }
         let passed = (0..table.buckets).filter_map(|index| table.bucket(index));
         assert!(
-            passed.filter(|bucket| bucket.is_passed()).count() <= 2,
+            passed.filter(|bucket| bucket.has_overflowed()).count() <= 2,
             "full counts stay"
         );
         let beyond = table.insert(&key(&hash, 1, 1), PcbId(PCB_END));

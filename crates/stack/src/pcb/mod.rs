@@ -40,7 +40,7 @@ mod sequent;
 mod weir;
 
 pub use bsd::Bsd;
-pub use chunk::{Segment, Supply};
+pub use chunk::{ChunkSource, TableChunk};
 pub(crate) use hash::KeyHash;
 pub use key::{Key, Key4, Key6, Tuple};
 pub use listeners::Listeners;

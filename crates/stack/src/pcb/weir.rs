@@ -1,9 +1,9 @@
 //! Ours: both IP versions, each in a table of its own.
 
 use super::hash::KeyHash;
-use super::interned_addr::Locals;
-use super::linear_hash::{Flat, Home, Look};
-use super::{InsertError, Key, Key4, Key6, PcbId, Supply, Table};
+use super::interned_addr::AddrInterner;
+use super::linear_hash::{Home, LinearHash, PendingLookup};
+use super::{ChunkSource, InsertError, Key, Key4, Key6, PcbId, Table};
 
 /// Look-ups of a batch that are under way together.
 const BATCH: usize = 64;
@@ -19,14 +19,14 @@ const BATCH: usize = 64;
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
 ///   It does not shrink: memory follows the most connections there were at
 ///   once, 43 bytes each, half as much again up to 16,384. Who has more than some 49,000
-///   finds them sooner in memory that a [`Supply`] makes ahead.
+///   finds them sooner in memory that a [`ChunkSource`] makes ahead.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
     hash4: KeyHash<1>,
-    v4: Flat,
+    v4: LinearHash,
     hash6: KeyHash<2>,
-    locals: Locals,
-    v6: Flat,
+    interner: AddrInterner,
+    v6: LinearHash,
 }
 
 impl Weir {
@@ -34,26 +34,26 @@ impl Weir {
     pub fn new(seed: u128) -> Weir {
         Weir {
             hash4: KeyHash::new(seed),
-            v4: Flat::new(),
+            v4: LinearHash::new(),
             hash6: KeyHash::new(seed),
-            locals: Locals::new(seed),
-            v6: Flat::new(),
+            interner: AddrInterner::new(seed),
+            v6: LinearHash::new(),
         }
     }
 
     /// Takes segments from there from now on, where it has one at hand.
-    pub fn set_supply(&mut self, supply: &Supply) {
-        self.v4.set_supply(supply);
-        self.v6.set_supply(supply);
+    pub fn set_chunk_source(&mut self, supply: &ChunkSource) {
+        self.v4.set_chunk_source(supply);
+        self.v6.set_chunk_source(supply);
     }
 
     /// [`Table::find`] where the version is known.
     #[inline]
     pub fn find4(&mut self, key: &Key4) -> Option<PcbId> {
         match self.v4.find_home(&self.hash4.image4(key)) {
-            Home::Here(pcb) => Some(pcb),
-            Home::Nowhere => None,
-            Home::Perhaps => self.find_on4(key),
+            Home::Found(pcb) => Some(pcb),
+            Home::Absent => None,
+            Home::MayOverflow => self.find_on4(key),
         }
     }
 
@@ -66,17 +66,17 @@ impl Weir {
     /// [`Table::find`] where the version is known.
     #[inline]
     pub fn find6(&mut self, key: &Key6) -> Option<PcbId> {
-        let local = self.locals.get(key);
+        let local = self.interner.get(key);
         match self.v6.find_home(&self.hash6.image6(key, local)) {
-            Home::Here(pcb) => Some(pcb),
-            Home::Nowhere => None,
-            Home::Perhaps => self.find_on6(key),
+            Home::Found(pcb) => Some(pcb),
+            Home::Absent => None,
+            Home::MayOverflow => self.find_on6(key),
         }
     }
 
     #[cold]
     fn find_on6(&mut self, key: &Key6) -> Option<PcbId> {
-        let local = self.locals.get(key);
+        let local = self.interner.get(key);
         self.v6.find(&self.hash6.image6(key, local))
     }
 
@@ -110,7 +110,7 @@ impl Weir {
         // A copy: its words need not be read anew for each key.
         let hash = self.hash6.clone();
         let here = find_at_home(keys, found, |key| {
-            let local = self.locals.get(key);
+            let local = self.interner.get(key);
             self.v6.begin(hash.image6(key, local))
         });
         self.v6.examined += here as u64;
@@ -124,7 +124,7 @@ impl Weir {
         match key {
             Key::V4(key) => self.v4.rename(&self.hash4.image4(key), pcb),
             Key::V6(key) => {
-                let local = self.locals.get(key);
+                let local = self.interner.get(key);
                 self.v6.rename(&self.hash6.image6(key, local), pcb)
             }
         }
@@ -140,11 +140,11 @@ impl Weir {
 fn find_at_home<'t, K>(
     keys: &[K],
     found: &mut [Option<PcbId>],
-    mut begin: impl FnMut(&K) -> Look<'t>,
+    mut begin: impl FnMut(&K) -> PendingLookup<'t>,
 ) -> usize {
     let mut here = 0;
     for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-        let mut looks = [Look::NONE; BATCH];
+        let mut looks = [PendingLookup::NONE; BATCH];
         for (look, key) in looks.iter_mut().zip(keys) {
             *look = begin(key);
         }
@@ -174,10 +174,10 @@ impl Table for Weir {
         match key {
             Key::V4(key) => self.v4.insert(&self.hash4.image4(&key), pcb),
             Key::V6(key) => {
-                let local = self.locals.hold(&key);
+                let local = self.interner.acquire(&key);
                 let done = self.v6.insert(&self.hash6.image6(&key, local), pcb);
                 if done.is_err() {
-                    self.locals.release(&key);
+                    self.interner.release(&key);
                 }
                 done
             }
@@ -188,9 +188,9 @@ impl Table for Weir {
         match key {
             Key::V4(key) => self.v4.remove(&self.hash4.image4(key)),
             Key::V6(key) => {
-                let local = self.locals.get(key);
+                let local = self.interner.get(key);
                 let pcb = self.v6.remove(&self.hash6.image6(key, local))?;
-                self.locals.release(key);
+                self.interner.release(key);
                 Some(pcb)
             }
         }
@@ -212,7 +212,7 @@ impl Table for Weir {
         let here = find_at_home(keys, found, |key| match key {
             Key::V4(key) => self.v4.begin(self.hash4.image4(key)),
             Key::V6(key) => {
-                let local = self.locals.get(key);
+                let local = self.interner.get(key);
                 self.v6.begin(self.hash6.image6(key, local))
             }
         });

@@ -2,7 +2,9 @@
 
 use super::Stack;
 use crate::iface::Channel;
-use crate::udp::{BindError, Datagram, GroupError, SendError, UdpBind, UdpEnds, UdpId, UdpOptions};
+use crate::udp::{
+    BindError, Datagram, GroupError, SendError, UdpAddrs, UdpBind, UdpId, UdpOptions,
+};
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
@@ -12,15 +14,15 @@ impl Stack {
     /// # Errors
     /// If the address is not ours, or the place is taken.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
-        self.udp_bind_as(local, UdpBind::default())
+        self.udp_bind_with(local, UdpBind::default())
     }
 
     /// As [`Stack::udp_bind`], perhaps for both versions, or beside others.
     ///
     /// # Errors
     /// As there; of both versions, if the place is taken of either.
-    pub fn udp_bind_as(&mut self, local: SocketAddr, how: UdpBind) -> Result<UdpId, BindError> {
-        self.udp.bind(&self.hosts, local, how)
+    pub fn udp_bind_with(&mut self, local: SocketAddr, how: UdpBind) -> Result<UdpId, BindError> {
+        self.udp.bind(&self.interfaces, local, how)
     }
 
     /// Ties a UDP socket to one peer: it hears no other, and learns when
@@ -29,16 +31,20 @@ impl Stack {
     /// # Errors
     /// If no route leads there, or another socket is tied to it from the same
     /// address and transport port.
-    pub fn udp_connect(&mut self, socket: UdpId, remote: SocketAddr) -> Result<UdpEnds, BindError> {
-        self.udp.connect(&self.hosts, socket, remote)
+    pub fn udp_connect(
+        &mut self,
+        socket: UdpId,
+        remote: SocketAddr,
+    ) -> Result<UdpAddrs, BindError> {
+        self.udp.connect(&self.interfaces, socket, remote)
     }
 
     /// Undoes a [`Stack::udp_connect`].
     ///
     /// # Errors
     /// If another socket is tied to the peer that it had, or it is closed.
-    pub fn udp_restore(&mut self, socket: UdpId, before: UdpEnds) -> Result<(), BindError> {
-        self.udp.tie(socket, before).map(drop)
+    pub fn udp_restore(&mut self, socket: UdpId, before: UdpAddrs) -> Result<(), BindError> {
+        self.udp.set_peer(socket, before).map(drop)
     }
 
     /// Where a UDP socket is; `None` if it is closed.
@@ -57,7 +63,8 @@ impl Stack {
         to: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        self.udp.send(now_ns, &mut self.hosts, socket, to, bytes)
+        self.udp
+            .send(now_ns, &mut self.interfaces, socket, to, bytes)
     }
 
     /// The next datagram that came to a UDP socket.
@@ -68,7 +75,7 @@ impl Stack {
     /// Lets a datagram wait in a UDP socket as if it had come: one that another
     /// stack of the same host has taken.
     pub fn udp_put(&mut self, socket: UdpId, datagram: Datagram) {
-        self.udp.put(socket, datagram);
+        self.udp.enqueue(socket, datagram);
     }
 
     /// The channel by which a link may hand over a connected socket's frames
@@ -89,24 +96,24 @@ impl Stack {
 
     /// Whether a connected UDP socket has learnt that nobody is at its peer.
     pub fn udp_is_refused(&self, socket: UdpId) -> bool {
-        self.udp.is_refused(socket)
+        self.udp.is_port_unreachable(socket)
     }
 
     /// As [`Stack::udp_is_refused`], and forgets it: the next datagram is
     /// sent again.
     pub fn udp_take_refused(&mut self, socket: UdpId) -> bool {
-        self.udp.take_refused(socket)
+        self.udp.take_port_unreachable(socket)
     }
 
     /// A UDP socket that got a datagram, or learnt that nobody is at its
     /// peer, since it was last named.
     pub fn udp_next_changed(&mut self) -> Option<UdpId> {
-        self.udp.next_told()
+        self.udp.next_notified()
     }
 
     /// Closes a UDP socket; what waits in it is gone.
     pub fn udp_close(&mut self, socket: UdpId) {
-        self.udp.close(&mut self.hosts, socket);
+        self.udp.close(&mut self.interfaces, socket);
     }
 
     /// Lets a UDP socket hear what is sent to a group, and tells routers
@@ -116,7 +123,7 @@ impl Stack {
     /// # Errors
     /// If it is no group, the socket is in it, or there is no room.
     pub fn udp_join(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
-        self.udp.join(&mut self.hosts, socket, group, None)
+        self.udp.join(&mut self.interfaces, socket, group, None)
     }
 
     /// As [`Stack::udp_join`], on a link of the caller's choice.
@@ -129,7 +136,8 @@ impl Stack {
         group: IpAddr,
         link: u8,
     ) -> Result<(), GroupError> {
-        self.udp.join(&mut self.hosts, socket, group, Some(link))
+        self.udp
+            .join(&mut self.interfaces, socket, group, Some(link))
     }
 
     /// Takes a UDP socket out of a group; closing it does so too.
@@ -137,7 +145,7 @@ impl Stack {
     /// # Errors
     /// If it is not in it.
     pub fn udp_leave(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
-        self.udp.leave(&mut self.hosts, socket, group, None)
+        self.udp.leave(&mut self.interfaces, socket, group, None)
     }
 
     /// As [`Stack::udp_leave`], on a link of the caller's choice.
@@ -150,7 +158,8 @@ impl Stack {
         group: IpAddr,
         link: u8,
     ) -> Result<(), GroupError> {
-        self.udp.leave(&mut self.hosts, socket, group, Some(link))
+        self.udp
+            .leave(&mut self.interfaces, socket, group, Some(link))
     }
 
     /// How a UDP socket's datagrams go out, to be looked at and changed; `None`

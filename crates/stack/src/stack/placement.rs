@@ -1,7 +1,7 @@
 //! Frames whose bytes go straight to who reads a connection.
 
 use super::Stack;
-use crate::iface::Received;
+use crate::iface::RxMeta;
 use crate::ingress::Ingress;
 use crate::tcp::TcpId;
 use weir_wire::ethernet;
@@ -14,14 +14,18 @@ impl Stack {
         &mut self,
         now_ns: u64,
         frame: &[u8],
-        received: Received,
+        received: RxMeta,
         connection: TcpId,
         out: &mut [u8],
     ) -> usize {
         let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-        let host = self.hosts.get_mut(received.link);
+        let host = self.interfaces.get_mut(received.link);
         let count = host.and_then(|host| {
-            let mut ingress = Ingress { host, tcp, udp };
+            let mut ingress = Ingress {
+                iface: host,
+                tcp,
+                udp,
+            };
             ingress.frame_into(now_ns, frame, received, (connection, out))
         });
         count.unwrap_or_else(|| {
@@ -38,15 +42,19 @@ impl Stack {
         &mut self,
         now_ns: u64,
         head: &[u8],
-        received: Received,
+        received: RxMeta,
         connection: TcpId,
         count: usize,
     ) -> bool {
         let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-        let Some(host) = self.hosts.get_mut(received.link) else {
+        let Some(host) = self.interfaces.get_mut(received.link) else {
             return false;
         };
-        let mut ingress = Ingress { host, tcp, udp };
+        let mut ingress = Ingress {
+            iface: host,
+            tcp,
+            udp,
+        };
         let placed = ingress.frame_placed(now_ns, head, received, (connection, count));
         placed.is_some()
     }

@@ -1,29 +1,29 @@
 //! All connections of a stack: segments find theirs, deadlines come due,
 //! connections with something to send take turns.
 
-use super::buffer::receive_buffer::Left;
-use super::buffer::send_buffer::STARVED_PART;
+use super::buffer::receive_buffer::MemoryAvailable;
+use super::buffer::send_buffer::WAKE_DIVISOR;
 use super::input::train::Train;
 use super::input::{Arrived, Effect};
-use super::listen::bind::Mates;
+use super::listen::bind::ReuseportGroups;
 use super::listen::fastopen::Cookies;
 use super::listen::handshake::{Listener, Secret};
-use super::output::Turn;
+use super::output::OutputStatus;
 use super::pcb::{Pcb, State};
-use super::pcb_cache::Parts;
+use super::pcb_cache::PcbCache;
 use super::seq::Seq;
-use super::time_wait::limit::Quiet;
-use super::time_wait::minisock::Waiting;
-use super::timer_heap::Deadlines;
+use super::time_wait::limit::TimeWaitQueue;
+use super::time_wait::minisock::TimeWaitTable;
+use super::timer_heap::TimerHeap;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::deadline::at;
-use crate::iface::{DropReason, Host, Incoming};
-use crate::links::{Hosts, Outlets};
-use crate::pcb::{Key, Listeners, PcbId, Supply, Table, Weir};
-use crate::rng::Keyed;
+use crate::deadline::from_ns;
+use crate::iface::{DropReason, Incoming, Interface};
+use crate::links::{Interfaces, TxSinks};
+use crate::pcb::{ChunkSource, Key, Listeners, PcbId, Table, Weir};
+use crate::rng::PrfRng;
 use crate::shard::Shard;
-use crate::slab::{Name, Slab};
-use crate::stack::Outlet;
+use crate::slab::{Handle, Slab};
+use crate::stack::TxSink;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use weir_wire::AddrPair;
@@ -38,7 +38,7 @@ pub(super) const TIME_WAIT_NS: u64 = 60_000_000_000;
 const FIN_WAIT_2_NS: u64 = 60_000_000_000;
 
 /// What part of the memory bytes out of order leave to others.
-const RESERVE_PART: usize = 4;
+const RESERVE_DIVISOR: usize = 4;
 
 /// Bytes that go out before the caller has another look at what came: more
 /// would push what is next out of the caches, and let acknowledgments wait.
@@ -52,40 +52,40 @@ pub(crate) struct Tcp {
     pub(super) table: Weir,
     pub(super) listeners: Slab<Listener>,
     pub(super) listening: Listeners,
-    pub(super) mates: Mates,
-    pub(super) deadlines: Deadlines,
+    pub(super) reuseport: ReuseportGroups,
+    pub(super) timers: TimerHeap,
     /// Those with something to send, by link: their names as numbers, which come
     /// out again as they went in, in one piece.
-    ready: Vec<VecDeque<u64>>,
+    output_queue: Vec<VecDeque<u64>>,
     /// Those with something to tell the application.
-    pub(super) told: VecDeque<Name>,
-    pub(super) told_listeners: VecDeque<Name>,
+    pub(super) notify_queue: VecDeque<Handle>,
+    pub(super) listener_notify_queue: VecDeque<Handle>,
     pub(super) cookies: Cookies,
     /// Connections of listeners that are not open yet.
     pub(super) half_open: usize,
     /// Those that only wait for their time to end.
-    pub(super) quiet: Quiet,
+    pub(super) time_wait: TimeWaitQueue,
     /// Of those, what is left of the ones in TIME-WAIT.
-    pub(super) waiting: Waiting,
+    pub(super) minisocks: TimeWaitTable,
     /// Of those that are over.
-    pub(super) parts: Parts,
+    pub(super) pcb_cache: PcbCache,
     /// Bytes of storage that all buffers may have, and have.
     pub(super) memory: usize,
-    pub(crate) held: usize,
+    pub(crate) charged_bytes: usize,
     /// Those that cannot write for want of memory, by how much they need.
-    pub(super) starved: BTreeSet<(u32, Name)>,
+    pub(super) memory_waiters: BTreeSet<(u32, Handle)>,
     /// Whose segment came last, or who began since.
-    pub(super) latest: Option<Name>,
+    pub(super) last_pcb: Option<Handle>,
     /// What the next segment is like, if it follows the one before.
     pub(super) train: Option<Train>,
-    pub(super) rng: Keyed,
+    pub(super) rng: PrfRng,
     /// Which of several stacks of one host this is.
     pub(crate) shard: Option<Box<Shard>>,
 }
 
 impl Tcp {
     pub(crate) fn new(links: usize, seed: u128) -> Tcp {
-        let mut rng = Keyed::new(seed, "tcp");
+        let mut rng = PrfRng::new(seed, "tcp");
         let table = Weir::new(rng.wide());
         let listening = Listeners::new(rng.wide());
         Tcp {
@@ -95,28 +95,28 @@ impl Tcp {
             table,
             listeners: Slab::new(),
             listening,
-            mates: Mates::new(),
-            deadlines: Deadlines::default(),
-            ready: vec![VecDeque::new(); links],
-            told: VecDeque::new(),
-            told_listeners: VecDeque::new(),
+            reuseport: ReuseportGroups::new(),
+            timers: TimerHeap::default(),
+            output_queue: vec![VecDeque::new(); links],
+            notify_queue: VecDeque::new(),
+            listener_notify_queue: VecDeque::new(),
             cookies: Cookies::default(),
             half_open: 0,
-            quiet: Quiet::default(),
-            waiting: Waiting::default(),
-            parts: Parts::default(),
+            time_wait: TimeWaitQueue::default(),
+            minisocks: TimeWaitTable::default(),
+            pcb_cache: PcbCache::default(),
             memory: super::MEMORY_DEFAULT,
-            held: 0,
-            starved: BTreeSet::new(),
-            latest: None,
+            charged_bytes: 0,
+            memory_waiters: BTreeSet::new(),
+            last_pcb: None,
             train: None,
             rng,
             shard: None,
         }
     }
 
-    pub(crate) fn set_supply(&mut self, supply: &Supply) {
-        self.table.set_supply(supply);
+    pub(crate) fn set_chunk_source(&mut self, supply: &ChunkSource) {
+        self.table.set_chunk_source(supply);
     }
 
     /// Connections that are not open yet, and that nobody here opened.
@@ -126,18 +126,18 @@ impl Tcp {
 
     /// Connections there are.
     pub(crate) fn connections(&self) -> usize {
-        self.pcbs.len() + self.waiting.len()
+        self.pcbs.len() + self.minisocks.len()
     }
 
     /// Takes a segment from the network.
     pub(crate) fn receive(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         incoming: &Incoming<'_>,
     ) -> Result<(), DropReason> {
         let segment = Segment::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
-        if !incoming.vouched && !segment.checksum_is_right(incoming.addresses) {
+        if !incoming.checksum_ok && !segment.checksum_is_right(incoming.addresses) {
             return Err(DropReason::ChecksumWrong);
         }
         if incoming.to_group {
@@ -149,9 +149,9 @@ impl Tcp {
             SocketAddr::new(incoming.src(), segment.src_port()),
         );
         let (local, remote) = (&ends.0, &ends.1);
-        let seems = incoming.connection.or(self.latest);
+        let seems = incoming.connection.or(self.last_pcb);
         let known = match seems.filter(|name| self.is_between(*name, local, remote)) {
-            None => self.woken(now_ns, host, (local, remote))?,
+            None => self.lookup_or_revive(now_ns, host, (local, remote))?,
             known => known,
         };
         let repr = Repr::parse(&segment);
@@ -159,21 +159,21 @@ impl Tcp {
             repr: &repr,
             seq: Seq(segment.seq()),
             payload: segment.payload(),
-            marked: incoming.traffic_class & 3 == 3,
+            ce: incoming.traffic_class & 3 == 3,
         };
         if let Some(name) = known {
-            let left = self.left();
+            let left = self.memory_available();
             let pcb = self
                 .pcbs
                 .get_mut(name)
                 .expect("what is in the table is there");
             if pcb.link != incoming.link {
-                self.settle(now_ns, name);
+                self.after_event(now_ns, name);
                 return Err(DropReason::OtherLink);
             }
-            let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
+            let early = pcb.tfo.as_ref().and_then(|opening| opening.listener);
             let asks = pcb.state == State::SynSent;
-            let asked = if asks { pcb.opening.clone() } else { None };
+            let asked = if asks { pcb.tfo.clone() } else { None };
             let retried = pcb.recovery.retries > 0;
             let challenged = pcb.challenged_ns;
             pcb.receive.set_memory(left);
@@ -182,30 +182,30 @@ impl Tcp {
             if let Some(asked) = asked.filter(|_| effect == Effect::Opened) {
                 self.cookies.learn(remote.ip(), &asked, &arrived, retried);
             }
-            self.latest = Some(name);
+            self.last_pcb = Some(name);
             host.counters.segments_standard += 1;
             host.counters.challenges += u64::from(pcb.challenged_ns != challenged);
             match effect {
-                Effect::Nothing => self.settle(now_ns, name),
+                Effect::Nothing => self.after_event(now_ns, name),
                 Effect::Unexpected => {
-                    self.settle(now_ns, name);
+                    self.after_event(now_ns, name);
                     return Err(DropReason::SegmentUnexpected);
                 }
                 Effect::Opened => {
                     match early.and_then(|name| self.listeners.get_mut(name)) {
-                        Some(listener) => listener.fast_pending -= 1,
+                        Some(listener) => listener.tfo_pending -= 1,
                         None if early.is_some() => {}
                         None => self.opened(now_ns, host, name),
                     }
-                    self.settle(now_ns, name);
+                    self.after_event(now_ns, name);
                 }
-                Effect::Refuse => {
-                    self.settle(now_ns, name);
-                    self.refuse(now_ns, host, incoming, &arrived);
+                Effect::SendRst => {
+                    self.after_event(now_ns, name);
+                    self.send_rst(now_ns, host, incoming, &arrived);
                 }
-                Effect::Reopen => {
+                Effect::ReuseTimeWait => {
                     self.pcbs.get_mut(name).expect("it was there").end(None);
-                    self.settle(now_ns, name);
+                    self.after_event(now_ns, name);
                     return self.arrives_at_listener(now_ns, host, incoming, &ends, &arrived);
                 }
             }
@@ -215,56 +215,56 @@ impl Tcp {
     }
 
     /// Enters a connection that is not there.
-    pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Name {
+    pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Handle {
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
         let name = self.pcbs.insert(pcb);
         let entered = self.table.insert(key, PcbId(name.index));
         assert!(entered.is_ok(), "looked up before");
-        self.latest = Some(name);
-        self.settle(now_ns, name);
+        self.last_pcb = Some(name);
+        self.after_event(now_ns, name);
         name
     }
 
     pub(crate) fn limit_memory(&mut self, bytes: usize) {
         self.memory = bytes;
         self.train = None;
-        self.feed();
+        self.wake_memory_waiters();
     }
 
     /// The memory that is left.
     #[inline]
-    pub(super) fn left(&self) -> Left {
-        let bytes = self.memory.saturating_sub(self.held);
-        let ahead = bytes.saturating_sub(self.memory / RESERVE_PART);
-        Left { bytes, ahead }
+    pub(super) fn memory_available(&self) -> MemoryAvailable {
+        let bytes = self.memory.saturating_sub(self.charged_bytes);
+        let ahead = bytes.saturating_sub(self.memory / RESERVE_DIVISOR);
+        MemoryAvailable { bytes, ooo: ahead }
     }
 
     /// Counts the storage of a connection's buffers; those that waited for
     /// memory are told when there is some again.
-    pub(super) fn account(&mut self, name: Name) {
+    pub(super) fn account(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
-            && pcb.account(&mut self.held)
+            && pcb.account(&mut self.charged_bytes)
         {
-            self.feed();
+            self.wake_memory_waiters();
         }
     }
 
     /// Tells those that waited for memory, if there is some again: each only
     /// when what it needs is there, so that nobody is told in vain again and
     /// again.
-    pub(super) fn feed(&mut self) {
-        let left = self.left().bytes;
-        if left < self.memory / STARVED_PART {
+    pub(super) fn wake_memory_waiters(&mut self) {
+        let left = self.memory_available().bytes;
+        if left < self.memory / WAKE_DIVISOR {
             return;
         }
-        while let Some((need, name)) = self.starved.first().copied()
+        while let Some((need, name)) = self.memory_waiters.first().copied()
             && need as usize <= left
         {
-            self.starved.pop_first();
+            self.memory_waiters.pop_first();
             if let Some(pcb) = self.pcbs.get_mut(name) {
-                pcb.starved_of = 0;
-                if !std::mem::replace(&mut pcb.is_told, true) {
-                    self.told.push_back(name);
+                pcb.memory_wanted = 0;
+                if !std::mem::replace(&mut pcb.in_notify_queue, true) {
+                    self.notify_queue.push_back(name);
                 }
             }
         }
@@ -272,84 +272,94 @@ impl Tcp {
 
     /// After anything happened to a connection: its memory, its deadline, its
     /// turn to send, what there is to tell, and its end.
-    pub(super) fn settle(&mut self, now_ns: u64, name: Name) {
+    pub(super) fn after_event(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
         };
         if pcb.is_ending() {
-            return self.settle_ending(now_ns, name);
+            return self.after_event_ending(now_ns, name);
         }
-        let fed = pcb.account(&mut self.held);
-        if pcb.timers.release_ns.is_none() && pcb.holds_memory() {
+        let fed = pcb.account(&mut self.charged_bytes);
+        if pcb.timers.shrink_ns.is_none() && pcb.holds_memory() {
             pcb.release(now_ns);
         }
-        pcb.come_up(name, &mut self.deadlines, &mut self.ready, &mut self.told);
+        pcb.schedule(
+            name,
+            &mut self.timers,
+            &mut self.output_queue,
+            &mut self.notify_queue,
+        );
         if fed {
-            self.feed();
+            self.wake_memory_waiters();
         }
     }
 
-    /// [`Tcp::settle`] of one that is over, or has only to wait.
+    /// [`Tcp::after_event`] of one that is over, or has only to wait.
     #[inline(never)]
-    fn settle_ending(&mut self, now_ns: u64, name: Name) {
+    fn after_event_ending(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
         };
-        let fed = pcb.account(&mut self.held);
+        let fed = pcb.account(&mut self.charged_bytes);
         let is_over = pcb.state == State::Closed;
-        let quietens = pcb.quieten(now_ns);
-        if pcb.timers.release_ns.is_none() && !is_over && pcb.holds_memory() {
+        let quietens = pcb.start_time_wait(now_ns);
+        if pcb.timers.shrink_ns.is_none() && !is_over && pcb.holds_memory() {
             pcb.release(now_ns);
         }
-        pcb.come_up(name, &mut self.deadlines, &mut self.ready, &mut self.told);
-        let may_shrink = pcb.may_shrink();
+        pcb.schedule(
+            name,
+            &mut self.timers,
+            &mut self.output_queue,
+            &mut self.notify_queue,
+        );
+        let may_shrink = pcb.can_be_minisock();
         if is_over {
-            self.over(name);
+            self.release_tuple(name);
         }
         if quietens {
-            self.waits(now_ns, name);
+            self.enter_time_wait(now_ns, name);
         }
         if may_shrink {
-            self.shrink(name);
+            self.to_minisock(name);
         }
         if fed {
-            self.feed();
+            self.wake_memory_waiters();
         }
     }
 
     /// Has the next poll look at a connection's timers.
-    pub(super) fn due_now(&mut self, name: Name) {
+    pub(super) fn due_now(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
-            && pcb.is_known
+            && pcb.in_table
         {
             pcb.due_ns = 0;
-            self.deadlines.set(name.index, 0);
+            self.timers.set(name.index, 0);
         }
     }
 
-    pub(super) fn make_ready(&mut self, link: u8, name: Name) {
-        self.ready[usize::from(link)].push_back(name.bits());
+    pub(super) fn queue_output(&mut self, link: u8, name: Handle) {
+        self.output_queue[usize::from(link)].push_back(name.bits());
     }
 
     /// A connection is over: another may have its ends, and without an
     /// application it is gone.
     #[inline(never)]
-    fn over(&mut self, name: Name) {
+    fn release_tuple(&mut self, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
-        if std::mem::take(&mut pcb.is_known) {
+        if std::mem::take(&mut pcb.in_table) {
             let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
             self.table.remove(&key);
-            self.deadlines.remove(name.index);
-            let early = pcb.opening.take().and_then(|opening| opening.listener);
+            self.timers.remove(name.index);
+            let early = pcb.tfo.take().and_then(|opening| opening.listener);
             if let Some(listener) = early.and_then(|name| self.listeners.get_mut(name)) {
-                listener.fast_pending -= 1;
+                listener.tfo_pending -= 1;
             }
             // One that was not accepted has no application.
-            pcb.released |= pcb.listener.is_some();
-            if pcb.is_quiet {
-                self.quiet.over();
+            pcb.orphaned |= pcb.listener.is_some();
+            if pcb.in_time_wait_queue {
+                self.time_wait.leave();
             }
             let was_half_open = std::mem::take(&mut pcb.is_half_open);
             self.half_open -= usize::from(was_half_open);
@@ -358,113 +368,118 @@ impl Tcp {
                     listener.half_open -= 1;
                 } else if pcb.receive.readable() > 0 {
                     // What the peer has said is still there to be accepted.
-                    pcb.released = false;
+                    pcb.orphaned = false;
                 } else {
-                    listener.opened.retain(|opened| opened.0 != name);
+                    listener.accept_queue.retain(|opened| opened.0 != name);
                 }
             }
         }
-        if pcb.released {
+        if pcb.orphaned {
             self.drop_pcb(name);
         }
     }
 
     /// A PCB is gone, and no name leads to it any more.
-    pub(super) fn drop_pcb(&mut self, name: Name) {
+    pub(super) fn drop_pcb(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.remove(name) {
-            self.held -= pcb.held as usize;
-            if pcb.starved_of > 0 {
-                self.starved.remove(&(pcb.starved_of, name));
+            self.charged_bytes -= pcb.charged_bytes as usize;
+            if pcb.memory_wanted > 0 {
+                self.memory_waiters.remove(&(pcb.memory_wanted, name));
             }
-            self.parts.keep(pcb);
+            self.pcb_cache.put(pcb);
         }
-        self.feed();
+        self.wake_memory_waiters();
         // Those that are gone have nothing to tell.
-        if self.told.len() > 2 * self.pcbs.len() + 64 {
+        if self.notify_queue.len() > 2 * self.pcbs.len() + 64 {
             let pcbs = &self.pcbs;
-            self.told.retain(|name| pcbs.get(*name).is_some());
+            self.notify_queue.retain(|name| pcbs.get(*name).is_some());
         }
     }
 
     /// Does what is due, and lets connections send in turns; gives the next
     /// deadline, `u64::MAX` if there is none.
     #[inline]
-    pub(crate) fn poll<O: Outlets + ?Sized>(
+    pub(crate) fn poll<O: TxSinks + ?Sized>(
         &mut self,
         now_ns: u64,
-        hosts: &mut Hosts,
+        hosts: &mut Interfaces,
         outs: &mut O,
     ) -> u64 {
-        if self.deadlines.next_ns() <= now_ns {
-            self.strike(now_ns, hosts);
+        if self.timers.next_ns() <= now_ns {
+            self.run_timers(now_ns, hosts);
         }
-        if self.waiting.next_ns() <= now_ns {
-            self.end_waits(now_ns);
+        if self.minisocks.next_ns() <= now_ns {
+            self.expire_time_waits(now_ns);
         }
         let mut more = false;
-        for link in 0..self.ready.len() {
-            if self.ready[link].is_empty() {
+        for link in 0..self.output_queue.len() {
+            if self.output_queue[link].is_empty() {
                 continue;
             }
             let host = hosts.at_mut(link as u8);
-            more |= self.take_turns(now_ns, host, outs.outlet(host.link));
+            more |= self.run_output_queue(now_ns, host, outs.sink(host.link));
         }
         match more {
-            false => self.deadlines.next_ns().min(self.waiting.next_ns()),
+            false => self.timers.next_ns().min(self.minisocks.next_ns()),
             true => now_ns,
         }
     }
 
     /// Does what is due.
-    fn strike(&mut self, now_ns: u64, hosts: &mut Hosts) {
-        while let Some(index) = self.deadlines.pop(now_ns) {
+    fn run_timers(&mut self, now_ns: u64, hosts: &mut Interfaces) {
+        while let Some(index) = self.timers.pop(now_ns) {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
                 pcb.due_ns = u64::MAX;
                 let host = hosts.at_mut(pcb.link);
                 match pcb.timeout(now_ns) {
                     true => self.abort(now_ns, host, name, Some(TcpError::TimedOut)),
-                    false => self.settle(now_ns, name),
+                    false => self.after_event(now_ns, name),
                 }
             }
         }
     }
 
     /// Lets the connections of a link send; whether it stopped at so many bytes.
-    fn take_turns(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> bool {
+    fn run_output_queue(
+        &mut self,
+        now_ns: u64,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
+    ) -> bool {
         let link = usize::from(host.link);
         let mut sent = 0;
         while sent < POLL_BYTES
-            && let Some(bits) = self.ready[link].pop_front()
+            && let Some(bits) = self.output_queue[link].pop_front()
         {
-            let name = Name::from_bits(bits);
+            let name = Handle::from_bits(bits);
             let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
                 continue;
             };
             match pcb.output(now_ns, host, out, &mut sent) {
-                Turn::Done => pcb.is_ready = false,
-                Turn::More => self.ready[link].push_back(bits),
-                Turn::Full => {
-                    self.ready[link].push_front(bits);
+                OutputStatus::Done => pcb.in_output_queue = false,
+                OutputStatus::MoreToSend => self.output_queue[link].push_back(bits),
+                OutputStatus::DeviceFull => {
+                    self.output_queue[link].push_front(bits);
                     break;
                 }
             }
-            if pcb.send.has_sent_enough() && !std::mem::replace(&mut pcb.is_told, true) {
-                self.told.push_back(name);
+            if pcb.send.has_sent_enough() && !std::mem::replace(&mut pcb.in_notify_queue, true) {
+                self.notify_queue.push_back(name);
             }
-            pcb.be_due(name, &mut self.deadlines);
-            if pcb.may_shrink() {
-                self.shrink(name);
+            pcb.schedule_timers(name, &mut self.timers);
+            if pcb.can_be_minisock() {
+                self.to_minisock(name);
             }
         }
         sent >= POLL_BYTES
     }
 
     /// Answers a segment that nobody wanted (RFC 9293 §3.10.7.1).
-    pub(super) fn refuse(
+    pub(super) fn send_rst(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         incoming: &Incoming<'_>,
         arrived: &Arrived<'_>,
     ) {
@@ -500,8 +515,8 @@ impl Tcp {
     pub(super) fn abort(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        name: Name,
+        host: &mut Interface,
+        name: Handle,
         error: Option<TcpError>,
     ) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
@@ -525,22 +540,22 @@ impl Tcp {
             send(now_ns, host, pcb.options, pcb.addresses(), &repr);
         }
         pcb.end(error);
-        self.settle(now_ns, name);
+        self.after_event(now_ns, name);
     }
 
     /// Whether there is a connection between these ends.
-    pub(super) fn is_taken(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+    pub(super) fn is_tuple_in_use(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
         Key::new(local, remote).is_some_and(|key| self.table.find(&key).is_some())
     }
 
     /// The connection between these ends; one of which a record is left is made a
     /// PCB again. If the table takes others for them, there can be none.
-    fn woken(
+    fn lookup_or_revive(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &Interface,
         (local, remote): (&SocketAddr, &SocketAddr),
-    ) -> Result<Option<Name>, DropReason> {
+    ) -> Result<Option<Handle>, DropReason> {
         let Some(key) = Key::new(*local, *remote) else {
             return Ok(None);
         };
@@ -548,7 +563,7 @@ impl Tcp {
             return Ok(None);
         };
         let name = self.pcbs.at(id.0);
-        let name = name.or_else(|| self.revive(now_ns, host, &key, id));
+        let name = name.or_else(|| self.from_minisock(now_ns, host, &key, id));
         match name.filter(|name| self.is_between(*name, local, remote)) {
             None => Err(DropReason::SegmentUnexpected),
             name => Ok(name),
@@ -556,15 +571,15 @@ impl Tcp {
     }
 
     /// The connection between these ends, if it has a PCB.
-    pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+    pub(super) fn lookup(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
         let name = self.pcbs.at(pcb.0);
         name.filter(|name| self.is_between(*name, &local, &remote))
     }
 
     /// Whether a connection is the one between these ends.
-    pub(super) fn is_between(&self, name: Name, local: &SocketAddr, remote: &SocketAddr) -> bool {
-        let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
+    pub(super) fn is_between(&self, name: Handle, local: &SocketAddr, remote: &SocketAddr) -> bool {
+        let pcb = self.pcbs.get(name).filter(|pcb| pcb.in_table);
         pcb.is_some_and(|pcb| pcb.local == *local && pcb.remote == *remote)
     }
 }
@@ -581,27 +596,27 @@ impl Pcb {
 
     /// Sees to it that it comes up when something is due, to be sent, or to be told.
     #[inline(always)]
-    fn come_up(
+    fn schedule(
         &mut self,
-        name: Name,
-        deadlines: &mut Deadlines,
+        name: Handle,
+        deadlines: &mut TimerHeap,
         ready: &mut [VecDeque<u64>],
-        told: &mut VecDeque<Name>,
+        told: &mut VecDeque<Handle>,
     ) {
-        self.be_due(name, deadlines);
-        if !self.is_ready && self.wants_turn() {
-            self.is_ready = true;
+        self.schedule_timers(name, deadlines);
+        if !self.in_output_queue && self.wants_output() {
+            self.in_output_queue = true;
             ready[usize::from(self.link)].push_back(name.bits());
         }
-        let untold = self.listener.is_none() && !self.released;
-        if untold && !std::mem::replace(&mut self.is_told, true) {
+        let untold = self.listener.is_none() && !self.orphaned;
+        if untold && !std::mem::replace(&mut self.in_notify_queue, true) {
             told.push_back(name);
         }
     }
 
     /// Sees to it that it comes up when the first of its timers is due.
     #[inline]
-    fn be_due(&mut self, name: Name, deadlines: &mut Deadlines) {
+    fn schedule_timers(&mut self, name: Handle, deadlines: &mut TimerHeap) {
         let at_ns = self.timers.next_ns();
         if at_ns < self.due_ns {
             self.due_ns = at_ns;
@@ -613,26 +628,27 @@ impl Pcb {
     /// than before.
     fn account(&mut self, held: &mut usize) -> bool {
         let holds = self.send.capacity() + self.receive.capacity();
-        let before = self.held as usize;
+        let before = self.charged_bytes as usize;
         if holds != before {
             *held = *held - before + holds;
-            self.held = holds as u32;
+            self.charged_bytes = holds as u32;
         }
         holds != before
     }
 
     /// Nothing but time is left to wait for: it starts to run, or does again;
     /// whether that is new.
-    fn quieten(&mut self, now_ns: u64) -> bool {
+    fn start_time_wait(&mut self, now_ns: u64) -> bool {
         let quiet_ns = match self.state {
             State::TimeWait => TIME_WAIT_NS,
-            State::FinWait2 if self.released => FIN_WAIT_2_NS,
+            State::FinWait2 if self.orphaned => FIN_WAIT_2_NS,
             _ => return false,
         };
-        let is_new = !std::mem::replace(&mut self.is_quiet, true);
-        let again = self.state == State::TimeWait && self.timers.idle_ns.is_none();
+        let is_new = !std::mem::replace(&mut self.in_time_wait_queue, true);
+        let again =
+            self.state == State::TimeWait && self.timers.keepalive_or_time_wait_ns.is_none();
         if is_new || again {
-            self.timers.idle_ns = at(now_ns + quiet_ns);
+            self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + quiet_ns);
         }
         is_new
     }
@@ -641,7 +657,7 @@ impl Pcb {
 /// Sends a segment without a connection, or beside it.
 pub(super) fn send(
     now_ns: u64,
-    host: &mut Host,
+    host: &mut Interface,
     options: TcpOptions,
     addresses: AddrPair,
     repr: &Repr,

@@ -7,13 +7,13 @@ use std::ops::AddAssign;
 
 /// What a connection is doing about loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Repair {
+pub enum CaState {
     /// Nothing is known to be lost.
-    None,
+    Open,
     /// The peer has something out of order; nothing is taken for lost yet.
     Disorder,
     /// The window was reduced because the network marked a segment.
-    Marked,
+    Cwr,
     /// A loss is being repaired.
     Recovery,
     /// The time-out struck.
@@ -31,7 +31,7 @@ pub struct TcpInfo {
     /// The peer will send no more.
     pub peer_closed: bool,
     /// What it does about loss.
-    pub repair: Repair,
+    pub ca_state: CaState,
     /// Time-outs in a row.
     pub retries: u32,
     /// Questions in a row that were not answered: for a window, or whether
@@ -46,9 +46,9 @@ pub struct TcpInfo {
     /// Marks of congestion are understood (RFC 3168).
     pub ecn: bool,
     /// Bytes in a SYN were taken (RFC 7413), by the peer or by us.
-    pub syn_bytes: bool,
+    pub syn_data_acked: bool,
     /// The shifts of the peer's windows and ours, if windows are scaled.
-    pub scales: Option<(u8, u8)>,
+    pub window_scales: Option<(u8, u8)>,
     /// The retransmission time-out.
     pub rto_ns: u64,
     /// The smoothed round-trip time; `None` before it is measured.
@@ -60,7 +60,7 @@ pub struct TcpInfo {
     /// Bytes that a full segment carries.
     pub mss: usize,
     /// The segment size that our SYN told.
-    pub mss_ours: usize,
+    pub mss_advertised: usize,
     /// The longest segment that came.
     pub mss_received: usize,
     /// Segments in flight, those that the peer has out of order included.
@@ -70,7 +70,7 @@ pub struct TcpInfo {
     /// Those taken for lost and not sent again.
     pub lost: usize,
     /// Those sent again and not acknowledged.
-    pub sent_again: usize,
+    pub retrans: usize,
     /// How much may be in the network.
     pub cwnd: usize,
     /// Where slow start ends; `None` before the first loss.
@@ -88,13 +88,13 @@ pub struct TcpInfo {
     /// Ours, as the peer knows it.
     pub rcv_wnd: usize,
     /// Bytes by which segments have come out of order, at most.
-    pub reordered: usize,
+    pub reordering_bytes: usize,
     /// How long ago bytes were sent, bytes came, and any segment came.
     pub since_sent_ns: u64,
     /// See `since_sent_ns`.
     pub since_received_ns: u64,
     /// See `since_sent_ns`.
-    pub since_heard_ns: u64,
+    pub since_segment_ns: u64,
     /// Counts.
     pub counts: Counts,
 }
@@ -111,7 +111,7 @@ pub struct Counts {
     /// Segments sent.
     pub segments_out: u32,
     /// Segments sent again.
-    pub again: u32,
+    pub retransmitted: u32,
     /// Segments that have arrived, selectively or not.
     pub delivered: u32,
 }
@@ -128,7 +128,7 @@ pub(super) fn add(sum: &mut u64, more: usize) {
 
 impl Tcp {
     pub(crate) fn info(&self, now_ns: u64, id: TcpId) -> Option<TcpInfo> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
         Some(pcb.info(now_ns))
     }
 }
@@ -147,56 +147,58 @@ impl Pcb {
 
     fn info(&self, now_ns: u64) -> TcpInfo {
         let since = |then_ns: u64| now_ns.saturating_sub(then_ns);
-        let (sacked, lost, sent_again) = self.board.counts(self.mss);
+        let (sacked, lost, sent_again) = self.scoreboard.counts(self.mss);
         TcpInfo {
             state: self.state,
             error: self.error(),
             peer_closed: self.has_ended(),
-            repair: self.repair(),
+            ca_state: self.repair(),
             retries: self.recovery.retries,
             probes: self.keep_alive_probes,
             backoff: self.rtt.backoff(),
             timestamps: self.timestamps.is_some() && !self.is_opening(),
             sack: self.sack,
             ecn: self.ecn,
-            syn_bytes: self.syn_bytes,
-            scales: self.scales.then_some((self.send.scale, self.receive.scale)),
+            syn_data_acked: self.syn_data_acked,
+            window_scales: self
+                .window_scaling
+                .then_some((self.send.scale, self.receive.scale)),
             rto_ns: self.rtt.rto_ns(),
             srtt_ns: self.rtt.srtt_ns(),
             rttvar_ns: self.rtt.rttvar_ns(),
             min_rtt_ns: self.rtt.min_ns(),
             mss: self.mss,
-            mss_ours: self.mss_ours().into(),
+            mss_advertised: self.mss_advertised().into(),
             mss_received: self.mss_received.into(),
-            in_flight: self.board.segments(self.mss),
+            in_flight: self.scoreboard.segments(self.mss),
             sacked,
             lost,
-            sent_again,
+            retrans: sent_again,
             cwnd: self.congestion.cwnd,
             ssthresh: self.congestion.threshold(),
             readable: self.receive.readable(),
             unsent: self.send.unsent(),
             unacknowledged: self.send.unacknowledged(),
-            send_limit: self.send.limit(),
+            send_limit: self.send.sndbuf(),
             snd_wnd: self.send.wnd,
             rcv_wnd: self.receive.window(),
-            reordered: self.rack.farthest(),
+            reordering_bytes: self.rack.reordering_bytes(),
             since_sent_ns: since(self.last_sent_ns),
             since_received_ns: since(self.last_received_ns),
-            since_heard_ns: since(self.last_heard_ns),
+            since_segment_ns: since(self.last_segment_ns),
             counts: self.counts,
         }
     }
 
-    fn repair(&self) -> Repair {
+    fn repair(&self) -> CaState {
         match self.recovery.phase {
-            Phase::Recovery => Repair::Recovery,
-            Phase::Loss => Repair::Loss,
-            Phase::Open if self.is_marked() => Repair::Marked,
-            Phase::Open if self.board.sacked() > 0 || self.recovery.has_duplicates() => {
-                Repair::Disorder
+            Phase::Recovery => CaState::Recovery,
+            Phase::Loss => CaState::Loss,
+            Phase::Open if self.is_cwr() => CaState::Cwr,
+            Phase::Open if self.scoreboard.sacked() > 0 || self.recovery.has_duplicates() => {
+                CaState::Disorder
             }
-            Phase::Open => Repair::None,
+            Phase::Open => CaState::Open,
         }
     }
 }

@@ -1,26 +1,19 @@
 //! TCP (RFC 9293), split by role.
 //!
-//! | file | what |
+//! | module | what |
 //! |---|---|
-//! | `pcb` | what is known of one connection |
-//! | `input`, `ack` | a segment arrives: is it plausible, what does it tell |
-//! | `direct` | the fast path: segments as expected (the 1996 paper) |
-//! | `receive` | bytes in order and out of order, the window, SACK (2018, 2883) |
-//! | `send` | bytes to go, Nagle, silly windows |
-//! | `output`, `outgoing` | segments go out, are written |
+//! | `pcb` | the state of one connection |
+//! | `connections` | all connections: segments find theirs, timers, turns of output |
+//! | `user_calls`, `info` | what applications call (9293 §3.9.1), and are told |
+//! | `input` | a segment arrives: is it plausible; its acknowledgment (`ack`); header prediction (`fast_path`, `train`) |
+//! | `output` | the next segments are chosen, and written (`emit`) |
+//! | `buffer` | bytes of the application: `send_buffer` (Nagle, silly windows), `receive_buffer` (the window, SACK: 2018, 2883) |
+//! | `recovery` | what is in flight (`scoreboard`), what is lost (`rack`, 8985), its repair (9937, 6582, 5681), `congestion` (CUBIC, 9438), `rtt` (6298) |
+//! | `listen` | passive open: `bind`, `handshake` (6528, SYN cookies), `fastopen` (7413) |
+//! | `time_wait` | connections that only wait: how many (`limit`), and the little that is left of them (`minisock`) |
 //! | `urgent` | marks of urgent data (9293 §3.8.5) |
-//! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
-//! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
-//! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
-//! | `patience` | how long what waits may wait (5482, 6429) |
-//! | `parts` | memory of connections that are over, for those that begin |
-//! | `quiet`, `waiting` | how many may wait for nothing but their time to end; what is left of those |
-//! | `fastopen` | bytes in a SYN (7413) |
-//! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
-//! | `places` | where listeners are, one or several at a place |
-//! | `listen` | segments for no connection, connections nobody has accepted |
-//! | `table` | all connections: segments find theirs |
-//! | `calls`, `info` | what applications do, and are told |
+//! | `timer_heap`, `user_timeout` | deadlines of all connections; how long data may stay unacknowledged (5482, 6429) |
+//! | `pcb_cache` | memory of connections that are over, for those that begin |
 //!
 //! Also kept to: window scaling, timestamps and PAWS (7323), ECN (3168),
 //! answers to guesses (5961), TIME-WAIT cut short (6191).
@@ -41,23 +34,23 @@ mod urgent;
 mod user_calls;
 mod user_timeout;
 
-pub use buffer::receive_buffer::PIECES_MAX;
+pub use buffer::receive_buffer::OOO_RANGES_MAX;
 pub use connections::CONNECTIONS_MAX;
-pub use info::{Counts, Repair, TcpInfo};
+pub use info::{CaState, Counts, TcpInfo};
 pub use listen::fastopen::{COOKIES_MAX, FastOpenServer};
-pub use listen::handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX};
+pub use listen::handshake::{SYN_QUEUE_ALL_MAX, SYN_QUEUE_MAX};
 pub use pcb::State;
 pub use recovery::congestion::Algorithm;
 pub use recovery::scoreboard::SEGMENTS_MAX;
 pub use time_wait::limit::TIME_WAIT_MAX;
 
 pub(crate) use connections::Tcp;
-pub(crate) use input::fast_path::Direct;
+pub(crate) use input::fast_path::FastPathVerdict;
 
 use crate::iface::{HOP_LIMIT, Header};
-use crate::slab::Name;
-use buffer::receive_buffer::Receive;
-use buffer::send_buffer::Send;
+use crate::slab::Handle;
+use buffer::receive_buffer::ReceiveBuffer;
+use buffer::send_buffer::SendBuffer;
 use seq::Seq;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -65,11 +58,11 @@ use weir_wire::{AddrPair, Protocol};
 
 /// Names a TCP connection of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct TcpId(pub(crate) Name);
+pub struct TcpId(pub(crate) Handle);
 
 /// Names a TCP listener of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ListenerId(pub(crate) Name);
+pub struct ListenerId(pub(crate) Handle);
 
 /// How a listener is at its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +75,7 @@ pub struct Listen {
     pub both_versions: bool,
     /// Others that are set so, too, may be at the very same place: each
     /// connection is one listener's, by a keyed hash of its ends.
-    pub shared: bool,
+    pub reuse_port: bool,
 }
 
 impl Listen {
@@ -91,7 +84,7 @@ impl Listen {
         Listen {
             backlog,
             both_versions: false,
-            shared: false,
+            reuse_port: false,
         }
     }
 }
@@ -160,28 +153,28 @@ pub struct TcpConfig {
     /// [`TcpConfig::receive_buffer`]: it grows while a round trip brings more
     /// than a third of it. Where a round trip takes less than 200 µs it grows no
     /// wider than 1 MiB, unless the application comes late to read again and again.
-    pub receive_start: usize,
+    pub receive_initial: usize,
     /// Bytes that wait to be sent or acknowledged, at most.
     pub send_buffer: usize,
     /// As many in the beginning: the buffer grows to twice the congestion
     /// window. Where a round trip takes less than 80 µs it holds less, down to
     /// 512 KiB: as much as 400 Gb/s would have on the way; unless the peer
     /// acknowledges late now and then.
-    pub send_start: usize,
+    pub send_initial: usize,
     /// Selective acknowledgments (RFC 2018), and RACK with them.
     pub sack: bool,
     /// Timestamps and PAWS (RFC 7323).
     pub timestamps: bool,
     /// Whether segments without timestamps are dropped once both sides send
     /// them (RFC 7323 §3.2: should be). Linux takes them.
-    pub timestamps_always: bool,
+    pub timestamps_required: bool,
     /// Marks of congestion (RFC 3168).
     pub ecn: bool,
     /// Bytes of payload and options that a segment carries, at most; `None` is
     /// what the path takes. Our SYN tells it to the peer.
     pub mss_max: Option<u16>,
     /// Whether the end of a flight is probed for loss (RFC 8985 §7).
-    pub probes: bool,
+    pub tail_loss_probe: bool,
     /// How often a SYN goes again, ours or an answer of ours. Seven times take
     /// 183 seconds: RFC 9293 §3.8.3 asks for 180 at least.
     pub syn_retries: u8,
@@ -191,9 +184,9 @@ pub struct TcpConfig {
     pub retries: u8,
     /// Whether a window that was not used for a while starts over (RFC 5681
     /// §4.1).
-    pub restarts: bool,
+    pub slow_start_after_idle: bool,
     /// Segments that the link cuts from one, at least, if the window takes them.
-    pub burst_min: u8,
+    pub min_tso_segs: u8,
     /// How much is sent into the network.
     pub congestion: Algorithm,
 }
@@ -202,19 +195,19 @@ impl Default for TcpConfig {
     fn default() -> TcpConfig {
         TcpConfig {
             receive_buffer: 4 << 20,
-            receive_start: 1 << 20,
+            receive_initial: 1 << 20,
             send_buffer: 4 << 20,
-            send_start: 512 << 10,
+            send_initial: 512 << 10,
             sack: true,
             timestamps: true,
-            timestamps_always: true,
+            timestamps_required: true,
             ecn: true,
             mss_max: None,
-            probes: true,
+            tail_loss_probe: true,
             syn_retries: 7,
             retries: 15,
-            restarts: true,
-            burst_min: 2,
+            slow_start_after_idle: true,
+            min_tso_segs: 2,
             congestion: Algorithm::default(),
         }
     }
@@ -225,17 +218,17 @@ impl Default for TcpConfig {
 pub const MEMORY_DEFAULT: usize = 1 << 30;
 
 impl TcpConfig {
-    fn send(&self, iss: Seq) -> Send {
-        Send::new(iss, self.send_start.max(1), self.send_buffer.max(1))
+    fn send(&self, iss: Seq) -> SendBuffer {
+        SendBuffer::new(iss, self.send_initial.max(1), self.send_buffer.max(1))
     }
 
-    fn receive(&self) -> Receive {
-        let (start, most) = (self.receive_start.max(1), self.receive_buffer.max(1));
-        Receive::new(start, most, self.scale())
+    fn receive(&self) -> ReceiveBuffer {
+        let (start, most) = (self.receive_initial.max(1), self.receive_buffer.max(1));
+        ReceiveBuffer::new(start, most, self.window_scale())
     }
 
     /// The shift with which a window field tells the whole buffer.
-    fn scale(&self) -> u8 {
+    fn window_scale(&self) -> u8 {
         scale(self.receive_buffer)
     }
 }
@@ -251,7 +244,7 @@ fn scale(bytes: usize) -> u8 {
 pub enum TcpError {
     /// There is nothing to read, or no room to write, or nobody to accept.
     #[error("not now: poll the stack, and try again when something has come")]
-    NotNow,
+    WouldBlock,
     /// The peer refused the connection.
     #[error("the peer refused the connection: nobody listens there")]
     Refused,
@@ -271,16 +264,16 @@ pub enum TcpError {
     /// This side was closed for writing before, or the peer reset the connection
     /// after it had said all.
     #[error("the connection is closed for writing")]
-    Shut,
+    WriteClosed,
     /// There is no such connection or listener any more.
     #[error("the connection is closed")]
     Closed,
     /// The address is not this host's.
     #[error("{0} is no address of this host: use one of its own, or the unspecified one")]
-    Address(SocketAddr),
+    AddrNotAvailable(SocketAddr),
     /// The place is taken.
     #[error("{0} is taken: choose another transport port, or 0 for any that is free")]
-    InUse(SocketAddr),
+    AddrInUse(SocketAddr),
     /// No route leads to the peer, or it cannot be one.
     #[error("no route leads to {0}: add one that contains it")]
     NoRoute(SocketAddr),

@@ -1,9 +1,9 @@
 //! What is known of one connection.
 
-use super::buffer::receive_buffer::Receive;
-use super::buffer::send_buffer::Send;
+use super::buffer::receive_buffer::ReceiveBuffer;
+use super::buffer::send_buffer::SendBuffer;
 use super::info::Counts;
-use super::listen::fastopen::Opening;
+use super::listen::fastopen::TfoConnect;
 use super::recovery::congestion::Congestion;
 use super::recovery::rack::Rack;
 use super::recovery::rtt::Rtt;
@@ -11,12 +11,12 @@ use super::recovery::scoreboard::Scoreboard;
 use super::recovery::{LossTimer, Recovery};
 use super::seq::Seq;
 use super::urgent::Urgent;
-use super::user_timeout::Patience;
+use super::user_timeout::UserTimeout;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::deadline::{When, ns};
-use crate::header_filter::Filter;
-use crate::iface::{Host, Way};
-use crate::slab::Name;
+use crate::deadline::{OptDeadline, as_ns};
+use crate::header_filter::HeaderFilter;
+use crate::iface::{HeaderCache, Interface};
+use crate::slab::Handle;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
 use weir_wire::{AddrPair, ipv4, ipv6, tcp};
@@ -57,6 +57,10 @@ pub(super) struct Timestamps {
     pub(super) recent_ns: u64,
 }
 
+/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
+/// half a second).
+pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
+
 /// The least segment that [`TcpConfig::mss_max`] can ask for, in bytes.
 const MSS_MIN: usize = 88;
 /// Bytes of a segment before anything is known of path and peer.
@@ -67,12 +71,12 @@ const MSS_FIRST: usize = 536;
 pub(super) struct Timers {
     pub(super) loss: Option<(LossTimer, u64)>,
     /// An acknowledgment is owed by then.
-    pub(super) ack_ns: When,
+    pub(super) ack_ns: OptDeadline,
     /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or the time
     /// that it may linger; or else the peer is asked whether it is there.
-    pub(super) idle_ns: When,
+    pub(super) keepalive_or_time_wait_ns: OptDeadline,
     /// Memory that nothing is in is given back.
-    pub(super) release_ns: When,
+    pub(super) shrink_ns: OptDeadline,
 }
 
 impl Timers {
@@ -80,10 +84,10 @@ impl Timers {
     #[inline]
     pub(super) fn next_ns(&self) -> u64 {
         // Never is zero: one less is the greatest.
-        let before = |when: When| ns(when).unwrap_or(0).wrapping_sub(1);
+        let before = |when: OptDeadline| as_ns(when).unwrap_or(0).wrapping_sub(1);
         let due = before(self.ack_ns)
-            .min(before(self.idle_ns))
-            .min(before(self.release_ns))
+            .min(before(self.keepalive_or_time_wait_ns))
+            .min(before(self.shrink_ns))
             .saturating_add(1);
         self.loss.map_or(due, |(_, at_ns)| at_ns.min(due))
     }
@@ -93,16 +97,16 @@ impl Timers {
 #[derive(Default)]
 pub(super) struct Headers {
     /// What the next one that comes looks like, once the connection is open.
-    pub(super) filter: Filter,
+    pub(super) filter: HeaderFilter,
     /// How those that go start, while it holds.
-    pub(super) way: Option<Way>,
+    pub(super) cached: Option<HeaderCache>,
 }
 
 impl Headers {
     /// Of no connection any more.
     pub(super) fn forget(&mut self) {
         self.filter.disarm();
-        self.way = None;
+        self.cached = None;
     }
 }
 
@@ -114,33 +118,33 @@ pub(super) struct Pcb {
     pub(super) remote: SocketAddr,
     pub(super) state: State,
     /// Who is to accept it.
-    pub(super) listener: Option<Name>,
+    pub(super) listener: Option<Handle>,
     /// It counts among its listener's that are not open yet.
     pub(super) is_half_open: bool,
     /// The application has let it go.
-    pub(super) released: bool,
+    pub(super) orphaned: bool,
     /// Why it is over; apart, as few end so.
     error: Option<Box<TcpError>>,
     pub(super) options: TcpOptions,
 
-    pub(super) send: Send,
-    pub(super) receive: Receive,
-    pub(super) board: Scoreboard,
+    pub(super) send: SendBuffer,
+    pub(super) receive: ReceiveBuffer,
+    pub(super) scoreboard: Scoreboard,
     pub(super) rtt: Rtt,
     pub(super) rack: Rack,
     pub(super) congestion: Congestion,
     pub(super) recovery: Recovery,
-    pub(super) patience: Patience,
+    pub(super) user_timeout: UserTimeout,
     pub(super) timers: Timers,
 
     /// Bytes that a full segment carries beside the usual options.
     pub(super) mss: usize,
     /// Bytes that we take in a segment, options included.
-    mss_ours: u16,
+    mss_advertised: u16,
     /// The longest segment that came.
     pub(super) mss_received: u16,
     /// The peer scales windows.
-    pub(super) scales: bool,
+    pub(super) window_scaling: bool,
     /// Selective acknowledgments may be sent.
     pub(super) sack: bool,
     /// Marks of congestion are understood (RFC 3168).
@@ -149,73 +153,73 @@ pub(super) struct Pcb {
 
     /// A mark of ours is to be told, and the peer's to be told until it knows.
     pub(super) send_cwr: bool,
-    pub(super) echo_mark: bool,
+    pub(super) send_ece: bool,
     /// An acknowledgment goes out at once.
     pub(super) ack_now: bool,
     /// What was acknowledged last.
     pub(super) acknowledged: Seq,
     /// Acknowledgments that are not delayed.
-    pub(super) quick: u8,
+    pub(super) quickacks: u8,
     /// We answer what comes: an acknowledgment goes with the answer.
-    pub(super) interactive: bool,
-    /// See [`TcpConfig::timestamps_always`].
-    pub(super) timestamps_always: bool,
+    pub(super) pingpong: bool,
+    /// See [`TcpConfig::timestamps_required`].
+    pub(super) timestamps_required: bool,
     /// The peer is asked for its window, or whether it is there.
     pub(super) probe_window: bool,
     /// When a segment that may be a stranger's was last answered.
     pub(super) challenged_ns: Option<NonZeroU64>,
     pub(super) last_sent_ns: u64,
-    pub(super) last_heard_ns: u64,
+    pub(super) last_segment_ns: u64,
     /// When bytes came last.
     pub(super) last_received_ns: u64,
     pub(super) keep_alive_ns: Option<NonZeroU64>,
     pub(super) keep_alive_probes: u32,
 
     /// What is sent arrives, or does not, as far as is known and not said yet.
-    pub(super) advice: Option<bool>,
+    pub(super) reachability_hint: Option<bool>,
     /// When that was said last.
-    pub(super) advised_ns: u64,
+    pub(super) hinted_ns: u64,
     /// What it has besides while it is in use.
     pub(super) headers: Option<Box<Headers>>,
     /// It opens by TCP Fast Open.
-    pub(super) opening: Option<Box<Opening>>,
+    pub(super) tfo: Option<Box<TfoConnect>>,
     /// Where urgent bytes end.
     pub(super) urgent: Option<Box<Urgent>>,
     /// Bytes in a SYN were taken, by the peer or by us.
-    pub(super) syn_bytes: bool,
+    pub(super) syn_data_acked: bool,
     /// How often our SYN goes again.
     pub(super) syn_retries: u8,
     /// See [`TcpConfig::retries`].
     pub(super) retries: u8,
-    /// See [`TcpConfig::probes`] and [`TcpConfig::restarts`].
-    pub(super) probes: bool,
-    pub(super) restarts: bool,
-    /// See [`TcpConfig::burst_min`].
-    pub(super) burst_min: u8,
+    /// See [`TcpConfig::tail_loss_probe`] and [`TcpConfig::slow_start_after_idle`].
+    pub(super) tail_loss_probe: bool,
+    pub(super) slow_start_after_idle: bool,
+    /// See [`TcpConfig::min_tso_segs`].
+    pub(super) min_tso_segs: u8,
     /// When it comes up among the deadlines, at the latest.
     pub(super) due_ns: u64,
     pub(super) counts: Counts,
     /// Bytes of storage, as they are counted for all connections.
-    pub(super) held: u32,
+    pub(super) charged_bytes: u32,
     /// The storage that it waits for to be left, to write; 0 if it does not.
-    pub(super) starved_of: u32,
+    pub(super) memory_wanted: u32,
 
     /// It is in the queue of those with something to send, and in that of
     /// those with something to tell.
-    pub(super) is_ready: bool,
-    pub(super) is_told: bool,
+    pub(super) in_output_queue: bool,
+    pub(super) in_notify_queue: bool,
     /// It is in the table of connections.
-    pub(super) is_known: bool,
+    pub(super) in_table: bool,
     /// It only waits for its time to end.
-    pub(super) is_quiet: bool,
+    pub(super) in_time_wait_queue: bool,
     /// It was let go, and is reset when what was written has not arrived in
     /// time.
-    pub(super) lingers: bool,
+    pub(super) linger_reset: bool,
 }
 
 /// Acknowledgments at the start that are not delayed: they make the peer's
 /// window grow.
-pub(super) const QUICK: u8 = 16;
+pub(super) const QUICKACKS_MAX: u8 = 16;
 
 /// A PCB of these values: one that is kept is written field by field, where they
 /// stay, and a new one whole.
@@ -238,7 +242,7 @@ impl Pcb {
     pub(super) fn new(
         mut kept: Option<Box<Pcb>>,
         config: &TcpConfig,
-        host: &Host,
+        host: &Interface,
         (ours, theirs): &(SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,
@@ -248,7 +252,7 @@ impl Pcb {
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
         let most = (host.mtu() - headers(*ours)).min(mss_max);
         let (kept_board, kept_headers) = match &mut kept {
-            Some(over) => (std::mem::take(&mut over.board), over.headers.take()),
+            Some(over) => (std::mem::take(&mut over.scoreboard), over.headers.take()),
             None => Default::default(),
         };
         let mut pcb = written!(
@@ -260,59 +264,59 @@ impl Pcb {
                 state: State::SynSent,
                 listener: None,
                 is_half_open: false,
-                released: false,
+                orphaned: false,
                 error: None,
                 options: TcpOptions::default(),
                 send: config.send(iss),
                 receive: config.receive(),
-                board: kept_board,
+                scoreboard: kept_board,
                 rtt: Rtt::default(),
                 rack: Rack::default(),
                 congestion: Congestion::new(config.congestion, MSS_FIRST),
                 recovery: Recovery::new(),
-                patience: Patience::default(),
+                user_timeout: UserTimeout::default(),
                 timers: Timers::default(),
                 mss: MSS_FIRST,
-                mss_ours: u16::try_from(most).unwrap_or(u16::MAX),
+                mss_advertised: u16::try_from(most).unwrap_or(u16::MAX),
                 mss_received: 0,
-                scales: true,
+                window_scaling: true,
                 sack: config.sack,
                 ecn: config.ecn,
                 timestamps: None,
                 send_cwr: false,
-                echo_mark: false,
+                send_ece: false,
                 ack_now: false,
                 acknowledged: Seq(0),
-                quick: QUICK,
-                interactive: false,
-                timestamps_always: config.timestamps_always,
+                quickacks: QUICKACKS_MAX,
+                pingpong: false,
+                timestamps_required: config.timestamps_required,
                 probe_window: false,
                 challenged_ns: None,
                 last_sent_ns: now_ns,
-                last_heard_ns: now_ns,
+                last_segment_ns: now_ns,
                 last_received_ns: now_ns,
                 keep_alive_ns: None,
                 keep_alive_probes: 0,
-                advice: None,
-                advised_ns: 0,
+                reachability_hint: None,
+                hinted_ns: 0,
                 headers: kept_headers,
-                opening: None,
+                tfo: None,
                 urgent: None,
-                syn_bytes: false,
+                syn_data_acked: false,
                 syn_retries: config.syn_retries,
                 retries: config.retries,
-                probes: config.probes,
-                restarts: config.restarts,
-                burst_min: config.burst_min,
+                tail_loss_probe: config.tail_loss_probe,
+                slow_start_after_idle: config.slow_start_after_idle,
+                min_tso_segs: config.min_tso_segs,
                 due_ns: u64::MAX,
                 counts: Counts::default(),
-                held: 0,
-                starved_of: 0,
-                is_ready: false,
-                is_told: false,
-                is_known: true,
-                is_quiet: false,
-                lingers: false,
+                charged_bytes: 0,
+                memory_wanted: 0,
+                in_output_queue: false,
+                in_notify_queue: false,
+                in_table: true,
+                in_time_wait_queue: false,
+                linger_reset: false,
             }
         );
         copy_end(&mut pcb.local, ours);
@@ -343,7 +347,7 @@ impl Pcb {
     /// Sets the segment size by what the peer takes and the path carries;
     /// gives the bytes of options and payload together.
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
-        let path = (path_mtu - headers(self.local)).min(self.mss_ours.into());
+        let path = (path_mtu - headers(self.local)).min(self.mss_advertised.into());
         let room = usize::from(self.send.mss_peer).min(path);
         let mss = room - self.timestamps_len();
         if mss != self.mss {
@@ -361,7 +365,7 @@ impl Pcb {
     /// Bytes that a segment may carry, options included, before the peer has
     /// said what it takes.
     pub(super) fn path_mss(&self, path_mtu: usize) -> usize {
-        (path_mtu - headers(self.local)).min(self.mss_ours.into())
+        (path_mtu - headers(self.local)).min(self.mss_advertised.into())
     }
 
     /// Segments that so many bytes go in, one at least.
@@ -374,8 +378,8 @@ impl Pcb {
     }
 
     /// The segment size that our SYN tells.
-    pub(super) fn mss_ours(&self) -> u16 {
-        self.mss_ours
+    pub(super) fn mss_advertised(&self) -> u16 {
+        self.mss_advertised
     }
 
     /// Our clock for timestamps, in milliseconds.
@@ -405,7 +409,7 @@ impl Pcb {
         self.state = State::Closed;
         self.error = self.error.take().or(error.map(Box::new));
         self.timers = Timers::default();
-        self.board.clear();
+        self.scoreboard.clear();
         self.ack_now = false;
         self.probe_window = false;
     }

@@ -5,23 +5,23 @@
 use super::pcb::Pcb;
 
 /// PCBs that are kept with their parts, a bit more than a kilobyte each.
-const KEPT_MAX: usize = 64;
+const CACHE_MAX: usize = 64;
 
 /// See the module.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they are large, and stay where they are")]
-pub(super) struct Parts(Vec<Box<Pcb>>);
+pub(super) struct PcbCache(Vec<Box<Pcb>>);
 
-impl Parts {
+impl PcbCache {
     /// One for a connection that begins, if there is one.
-    pub(super) fn take(&mut self) -> Option<Box<Pcb>> {
+    pub(super) fn get(&mut self) -> Option<Box<Pcb>> {
         self.0.pop()
     }
 
     /// Keeps one that is over.
-    pub(super) fn keep(&mut self, mut pcb: Box<Pcb>) {
-        if self.0.len() < KEPT_MAX && pcb.headers.is_some() {
-            pcb.board.clear();
+    pub(super) fn put(&mut self, mut pcb: Box<Pcb>) {
+        if self.0.len() < CACHE_MAX && pcb.headers.is_some() {
+            pcb.scoreboard.clear();
             pcb.send.discard();
             pcb.receive.discard();
             if let Some(headers) = &mut pcb.headers {

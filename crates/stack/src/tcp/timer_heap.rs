@@ -9,21 +9,21 @@ const NOWHERE: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Deadlines {
+pub(super) struct TimerHeap {
     /// When, and whose.
     heap: Vec<(u64, u32)>,
     /// Where each one's entry is.
-    places: Vec<u32>,
+    positions: Vec<u32>,
 }
 
-impl Deadlines {
+impl TimerHeap {
     /// Sees to it that `who` is due at `at_ns`, or before.
     pub(super) fn set(&mut self, who: u32, at_ns: u64) {
         let index = who as usize;
-        if index >= self.places.len() {
-            self.places.resize(index + 1, NOWHERE);
+        if index >= self.positions.len() {
+            self.positions.resize(index + 1, NOWHERE);
         }
-        let mut place = self.places[index] as usize;
+        let mut place = self.positions[index] as usize;
         match self.heap.get(place) {
             Some(entry) if entry.0 <= at_ns => return,
             Some(_) => {}
@@ -32,13 +32,13 @@ impl Deadlines {
                 self.heap.push((at_ns, who));
             }
         }
-        self.rise(place, (at_ns, who));
+        self.sift_up(place, (at_ns, who));
     }
 
     /// Forgets about `who`.
     pub(super) fn remove(&mut self, who: u32) {
         let place = self
-            .places
+            .positions
             .get(who as usize)
             .map_or(NOWHERE, |place| *place);
         if place != NOWHERE {
@@ -62,16 +62,16 @@ impl Deadlines {
 
     fn take(&mut self, place: usize) {
         let (_, who) = self.heap.swap_remove(place);
-        self.places[who as usize] = NOWHERE;
+        self.positions[who as usize] = NOWHERE;
         if let Some(&moved) = self.heap.get(place) {
-            let place = self.rise(place, moved);
-            self.sink(place, moved);
+            let place = self.sift_up(place, moved);
+            self.sift_down(place, moved);
         }
     }
 
     /// Puts an entry here, or as far up as it belongs; gives its place.
     #[inline]
-    fn rise(&mut self, mut place: usize, entry: (u64, u32)) -> usize {
+    fn sift_up(&mut self, mut place: usize, entry: (u64, u32)) -> usize {
         while place > 0 {
             let parent = (place - 1) / CHILDREN;
             if self.heap[parent].0 <= entry.0 {
@@ -85,7 +85,7 @@ impl Deadlines {
     }
 
     /// Puts an entry here, or as far down as it belongs.
-    fn sink(&mut self, mut place: usize, entry: (u64, u32)) {
+    fn sift_down(&mut self, mut place: usize, entry: (u64, u32)) {
         loop {
             let first = place * CHILDREN + 1;
             let children = first..(first + CHILDREN).min(self.heap.len());
@@ -101,7 +101,7 @@ impl Deadlines {
 
     fn put(&mut self, place: usize, entry: (u64, u32)) {
         self.heap[place] = entry;
-        self.places[entry.1 as usize] = place as u32;
+        self.positions[entry.1 as usize] = place as u32;
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn deadlines_come_in_order_and_only_get_earlier() {
         let mut rng = Rng::new(3);
-        let (mut deadlines, mut model) = (Deadlines::default(), BTreeMap::<u32, u64>::new());
+        let (mut deadlines, mut model) = (TimerHeap::default(), BTreeMap::<u32, u64>::new());
         let mut now_ns = 0;
         for _ in 0..20_000 {
             let who = rng.below(300);

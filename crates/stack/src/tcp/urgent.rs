@@ -84,7 +84,7 @@ impl Tcp {
         let written = self.write(id, bytes)?;
         if let Some(pcb) = self.pcbs.get_mut(id.0).filter(|_| written > 0) {
             // It does not wait for more.
-            pcb.send.crumbs = true;
+            pcb.send.sws_override = true;
             let end = pcb.send.end();
             pcb.urgent.get_or_insert_default().sent = Some(end);
         }
@@ -93,7 +93,7 @@ impl Tcp {
 
     /// How many bytes are to be read until the last urgent one is, that included.
     pub(crate) fn urgent(&self, id: TcpId) -> Option<usize> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
         let (mark, unread) = (pcb.urgent.as_ref()?.came?, pcb.unread());
         unread.before(mark).then(|| mark.since(unread))
     }

@@ -1,14 +1,14 @@
 //! What applications do with connections (RFC 9293 §3.10).
 
 use super::buffer::byte_ring::clamp;
-use super::pcb::{Pcb, QUICK, State};
+use super::pcb::{Pcb, QUICKACKS_MAX, State};
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
-use crate::deadline::{When, at, ns};
-use crate::iface::{Host, Unreached};
-use crate::links::{Hosts, plain, zoned};
+use crate::deadline::{OptDeadline, as_ns, from_ns};
+use crate::iface::{Interface, UnreachableKind};
+use crate::links::{Interfaces, strip_zone, with_zone};
 use crate::ports;
-use crate::slab::Name;
+use crate::slab::Handle;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
@@ -17,16 +17,16 @@ use std::num::NonZeroU64;
 const KEEP_ALIVE_PROBES: u32 = 9;
 const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
 /// How long nothing moves before memory is given back, in nanoseconds.
-const RELEASE_NS: u64 = 1_000_000_000;
+const SHRINK_NS: u64 = 1_000_000_000;
 
 /// The link that a connection goes out by; none leads to an address of ours.
 pub(super) fn outgoing(
-    hosts: &Hosts,
+    hosts: &Interfaces,
     local: Option<SocketAddr>,
     remote: SocketAddr,
-) -> Result<&Host, TcpError> {
+) -> Result<&Interface, TcpError> {
     let from = local.map_or(IpAddr::from([0; 4]), |local| local.ip());
-    let link = hosts.towards(from, remote, 0);
+    let link = hosts.egress_interface(from, remote, 0);
     let link = link.filter(|_| !hosts.is_ours(remote.ip()));
     Ok(hosts.at(link.ok_or(TcpError::NoRoute(remote))?))
 }
@@ -38,12 +38,15 @@ impl Tcp {
 
     pub(crate) fn accept(&mut self, id: ListenerId) -> Result<TcpId, TcpError> {
         let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
-        let accepted = listener.opened.pop_front().ok_or(TcpError::NotNow)?;
+        let accepted = listener
+            .accept_queue
+            .pop_front()
+            .ok_or(TcpError::WouldBlock)?;
         if let Some(pcb) = self.pcbs.get_mut(accepted.0) {
             pcb.listener = None;
             // There may be something to tell since before it had an application.
-            if !std::mem::replace(&mut pcb.is_told, true) {
-                self.told.push_back(accepted.0);
+            if !std::mem::replace(&mut pcb.in_notify_queue, true) {
+                self.notify_queue.push_back(accepted.0);
             }
         }
         Ok(accepted)
@@ -52,12 +55,12 @@ impl Tcp {
     pub(crate) fn connect(
         &mut self,
         now_ns: u64,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
         let host = outgoing(hosts, local, remote)?;
-        let pcb = self.connecting(now_ns, host, local.map(plain), plain(remote))?;
+        let pcb = self.connecting(now_ns, host, local.map(strip_zone), strip_zone(remote))?;
         Ok(TcpId(self.enter(now_ns, pcb)))
     }
 
@@ -65,7 +68,7 @@ impl Tcp {
     pub(super) fn connecting(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &Interface,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<Box<Pcb>, TcpError> {
@@ -79,11 +82,11 @@ impl Tcp {
             .ok_or(TcpError::NoRoute(remote))?;
         let mut local = match local {
             Some(local) if local.is_ipv4() != remote.is_ipv4() => {
-                return Err(TcpError::Address(local));
+                return Err(TcpError::AddrNotAvailable(local));
             }
             Some(local) if local.ip().is_unspecified() => SocketAddr::new(source, local.port()),
             Some(local) if !host.routes.is_ours(local.ip()) => {
-                return Err(TcpError::Address(local));
+                return Err(TcpError::AddrNotAvailable(local));
             }
             Some(local) => local,
             None => SocketAddr::new(source, 0),
@@ -98,27 +101,27 @@ impl Tcp {
                 // Its segments must come to this stack, if there are several.
                 let shard = self.shard.as_ref();
                 shard.is_none_or(|shard| shard.is_own(at, remote))
-                    && !self.is_taken(at, remote)
+                    && !self.is_tuple_in_use(at, remote)
                     && self.listening.find(at.ip(), port).is_none()
             });
             self.rng = rng;
             local.set_port(port.ok_or(TcpError::Full)?);
-        } else if self.is_taken(local, remote) {
-            return Err(TcpError::InUse(local));
+        } else if self.is_tuple_in_use(local, remote) {
+            return Err(TcpError::AddrInUse(local));
         }
         let ends = (local, remote);
-        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let (kept, config, secret) = (self.pcb_cache.get(), &self.config, &self.secret);
         Ok(Pcb::connecting(kept, config, secret, host, now_ns, &ends))
     }
 
-    pub(crate) fn waiting(&self, id: ListenerId) -> usize {
+    pub(crate) fn accept_queue_len(&self, id: ListenerId) -> usize {
         let listener = self.listeners.get(id.0);
-        listener.map_or(0, |listener| listener.opened.len())
+        listener.map_or(0, |listener| listener.accept_queue.len())
     }
 
     /// Connections let go whose bytes or FIN the peer has not acknowledged.
-    pub(crate) fn unfinished(&self) -> usize {
-        let unfinished = |pcb: &&Pcb| pcb.released && pcb.is_unfinished();
+    pub(crate) fn orphans(&self) -> usize {
+        let unfinished = |pcb: &&Pcb| pcb.orphaned && pcb.is_orphan();
         self.pcbs
             .iter()
             .map(|pcb| &**pcb)
@@ -127,71 +130,71 @@ impl Tcp {
     }
 
     /// Whether the peer has acknowledged all that was written, or never will.
-    pub(crate) fn has_arrived(&self, id: TcpId) -> bool {
-        self.pcbs.get(id.0).is_none_or(|pcb| pcb.has_arrived())
+    pub(crate) fn all_acked(&self, id: TcpId) -> bool {
+        self.pcbs.get(id.0).is_none_or(|pcb| pcb.all_acked())
     }
 
     fn get(&mut self, id: TcpId) -> Result<&mut Pcb, TcpError> {
         self.pcbs
             .get_mut(id.0)
             .map(|pcb| &mut **pcb)
-            .filter(|pcb| !pcb.released)
+            .filter(|pcb| !pcb.orphaned)
             .ok_or(TcpError::Closed)
     }
 
     pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
-        let left = self.left();
+        let left = self.memory_available();
         let pcb = self.get(id)?;
         if let Some(error) = pcb.error() {
             return Err(error);
         }
         if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
-            return Err(TcpError::Shut);
+            return Err(TcpError::WriteClosed);
         }
         let written = pcb.send.write(bytes, left.bytes);
         if written == 0 && !bytes.is_empty() {
-            self.note_starved(id.0);
-            return Err(TcpError::NotNow);
+            self.note_memory_waiter(id.0);
+            return Err(TcpError::WouldBlock);
         }
         self.account(id.0);
-        self.wake(id.0);
+        self.wake_output(id.0);
         Ok(written)
     }
 
     /// One that has not the room to write that it waits for, for want of memory,
     /// is told when there is as much.
-    fn note_starved(&mut self, name: Name) {
-        let left = self.left().bytes;
+    fn note_memory_waiter(&mut self, name: Handle) {
+        let left = self.memory_available().bytes;
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
-        let starved_of = clamp(pcb.send.starved_of(self.memory, left));
-        let before = std::mem::replace(&mut pcb.starved_of, starved_of);
+        let starved_of = clamp(pcb.send.memory_wanted(self.memory, left));
+        let before = std::mem::replace(&mut pcb.memory_wanted, starved_of);
         if before == starved_of {
             return;
         }
         if before > 0 {
-            self.starved.remove(&(before, name));
+            self.memory_waiters.remove(&(before, name));
         }
         if starved_of > 0 {
-            self.starved.insert((starved_of, name));
+            self.memory_waiters.insert((starved_of, name));
         }
     }
 
     /// Puts a connection into the queue of those with something to send.
-    fn wake(&mut self, name: Name) {
+    fn wake_output(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.state != State::Closed
-            && !std::mem::replace(&mut pcb.is_ready, true)
+            && !std::mem::replace(&mut pcb.in_output_queue, true)
         {
             let link = pcb.link;
-            self.make_ready(link, name);
+            self.queue_output(link, name);
         }
     }
 
     /// The bytes that can be read, as far as they lie together; none at the
     /// stream's end.
-    pub(crate) fn peek(&mut self, id: TcpId) -> Result<&[u8], TcpError> {
+    pub(crate) fn readable_slice(&mut self, id: TcpId) -> Result<&[u8], TcpError> {
         let pcb = self.get(id)?;
         if pcb.receive.readable() > 0 {
             return Ok(pcb.receive.front());
@@ -201,19 +204,19 @@ impl Tcp {
             _ if pcb.receive.has_finished() => Ok(&[]),
             (Some(error), _) => Err(error),
             (None, true) => Ok(&[]),
-            (None, false) => Err(TcpError::NotNow),
+            (None, false) => Err(TcpError::WouldBlock),
         }
     }
 
     pub(crate) fn error(&self, id: TcpId) -> Option<TcpError> {
-        match self.pcbs.get(id.0).filter(|pcb| !pcb.released) {
+        match self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned) {
             Some(pcb) => pcb.error(),
             None => Some(TcpError::Closed),
         }
     }
 
     pub(crate) fn consume(&mut self, id: TcpId, count: usize) -> Result<(), TcpError> {
-        let left = self.left();
+        let left = self.memory_available();
         let pcb = self.get(id)?;
         if count == 0 {
             return Ok(());
@@ -222,7 +225,7 @@ impl Tcp {
         pcb.receive.set_memory(left);
         if pcb.receive.window_opens(pcb.mss) && !pcb.has_ended() {
             pcb.ack_now = true;
-            self.wake(id.0);
+            self.wake_output(id.0);
         }
         Ok(())
     }
@@ -230,7 +233,7 @@ impl Tcp {
     pub(crate) fn read(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
         let mut read = 0;
         while read < out.len() {
-            let front = match self.peek(id) {
+            let front = match self.readable_slice(id) {
                 Ok(front) => front,
                 Err(_) if read > 0 => break,
                 Err(error) => return Err(error),
@@ -247,8 +250,8 @@ impl Tcp {
     }
 
     /// Copies bytes that can be read, and leaves them.
-    pub(crate) fn look(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
-        self.peek(id)?;
+    pub(crate) fn peek(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.readable_slice(id)?;
         let pcb = self.get(id)?;
         let count = pcb.receive.readable().min(out.len());
         pcb.receive.copy(&mut out[..count]);
@@ -258,15 +261,15 @@ impl Tcp {
     pub(crate) fn shutdown(&mut self, now_ns: u64, id: TcpId) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
         pcb.finish();
-        self.settle(now_ns, id.0);
+        self.after_event(now_ns, id.0);
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
+    pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         let Ok(pcb) = self.get(id) else {
             return;
         };
-        pcb.released = true;
+        pcb.orphaned = true;
         // What is not read is lost, and the peer should know (RFC 2525
         // §2.17); and who has not opened has nothing to close.
         if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
@@ -275,70 +278,79 @@ impl Tcp {
             return;
         }
         pcb.finish();
-        self.settle(now_ns, id.0);
+        self.after_event(now_ns, id.0);
     }
 
-    pub(crate) fn close_within(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId, time_ns: u64) {
+    pub(crate) fn close_linger(
+        &mut self,
+        now_ns: u64,
+        hosts: &mut Interfaces,
+        id: TcpId,
+        time_ns: u64,
+    ) {
         self.close(now_ns, hosts, id);
         if let Some(pcb) = self.pcbs.get_mut(id.0)
-            && pcb.is_unfinished()
+            && pcb.is_orphan()
         {
-            pcb.lingers = true;
-            pcb.timers.idle_ns = at(now_ns.saturating_add(time_ns));
-            self.settle(now_ns, id.0);
+            pcb.linger_reset = true;
+            pcb.timers.keepalive_or_time_wait_ns = from_ns(now_ns.saturating_add(time_ns));
+            self.after_event(now_ns, id.0);
         }
     }
 
-    pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
+    pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         if let Ok(pcb) = self.get(id) {
-            pcb.released = true;
+            pcb.orphaned = true;
             let host = hosts.at_mut(pcb.link);
             self.abort(now_ns, host, id.0, None);
         }
     }
 
     pub(crate) fn state(&self, id: TcpId) -> Option<State> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
         Some(pcb.state)
     }
 
     pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
-        Some((zoned(pcb.local, pcb.link), zoned(pcb.remote, pcb.link)))
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        Some((
+            with_zone(pcb.local, pcb.link),
+            with_zone(pcb.remote, pcb.link),
+        ))
     }
 
     pub(crate) fn write_room(&mut self, id: TcpId) -> usize {
-        let left = self.left();
+        let left = self.memory_available();
         let Some(pcb) = self.pcbs.get_mut(id.0) else {
             return 0;
         };
         let room = pcb.send.takes(left.bytes);
-        self.note_starved(id.0);
+        self.note_memory_waiter(id.0);
         room
     }
 
     pub(crate) fn is_writable(&mut self, id: TcpId) -> bool {
-        let left = self.left();
-        self.note_starved(id.0);
+        let left = self.memory_available();
+        self.note_memory_waiter(id.0);
         let pcb = self.pcbs.get(id.0);
-        pcb.is_some_and(|pcb| pcb.send.is_worth_coming(self.memory, left.bytes))
+        pcb.is_some_and(|pcb| pcb.send.is_write_worthwhile(self.memory, left.bytes))
     }
 
     pub(crate) fn write_limit(&self, id: TcpId) -> usize {
-        self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.limit())
+        self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.sndbuf())
     }
 
     pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
         let send = &mut self.get(id)?.send;
         // What waits goes, though corked, each time that it is asked for.
-        send.crumbs |= nodelay && send.unsent() > 0;
+        send.sws_override |= nodelay && send.unsent() > 0;
         send.nodelay = nodelay;
-        self.wake(id.0);
+        self.wake_output(id.0);
         Ok(())
     }
 
     pub(crate) fn options(&self, id: TcpId) -> Option<TcpOptions> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
         Some(pcb.options)
     }
 
@@ -366,7 +378,7 @@ impl Tcp {
 
     pub(crate) fn set_cork(&mut self, id: TcpId, cork: bool) -> Result<(), TcpError> {
         self.get(id)?.send.cork = cork;
-        self.wake(id.0);
+        self.wake_output(id.0);
         Ok(())
     }
 
@@ -382,8 +394,8 @@ impl Tcp {
 
     pub(crate) fn set_more(&mut self, id: TcpId, more: bool) -> Result<(), TcpError> {
         let send = &mut self.get(id)?.send;
-        (send.more, send.pushes) = (more, !more);
-        self.wake(id.0);
+        (send.msg_more, send.push) = (more, !more);
+        self.wake_output(id.0);
         Ok(())
     }
 
@@ -393,28 +405,28 @@ impl Tcp {
     }
 
     pub(crate) fn set_send_buffer(&mut self, id: TcpId, bytes: usize) -> Result<(), TcpError> {
-        self.get(id)?.send.set_limit(bytes);
+        self.get(id)?.send.set_sndbuf(bytes);
         Ok(())
     }
 
     pub(crate) fn is_readable(&self, id: TcpId, least: usize) -> bool {
-        let Some(pcb) = self.pcbs.get(id.0).filter(|pcb| !pcb.released) else {
+        let Some(pcb) = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned) else {
             return true;
         };
         let receive = &pcb.receive;
         // More than there is room for does not come before something is read.
-        let room = receive.room(self.left().bytes);
+        let room = receive.room(self.memory_available().bytes);
         let shut = room <= usize::from(pcb.mss_received);
         let some = receive.readable() > 0;
         receive.readable() >= least || some && shut || pcb.has_ended()
     }
 
-    pub(crate) fn set_unsent_max(
+    pub(crate) fn set_notsent_lowat(
         &mut self,
         id: TcpId,
         bytes: Option<usize>,
     ) -> Result<(), TcpError> {
-        self.get(id)?.send.set_unsent_max(bytes);
+        self.get(id)?.send.set_notsent_lowat(bytes);
         Ok(())
     }
 
@@ -425,19 +437,19 @@ impl Tcp {
         quick: bool,
     ) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
-        pcb.interactive = !quick;
+        pcb.pingpong = !quick;
         if quick {
-            pcb.quick = QUICK;
+            pcb.quickacks = QUICKACKS_MAX;
             // One that is owed goes.
             pcb.ack_now |= pcb.timers.ack_ns.is_some();
         }
-        self.settle(now_ns, id.0);
+        self.after_event(now_ns, id.0);
         Ok(())
     }
 
     pub(crate) fn quick_ack(&self, id: TcpId) -> Option<bool> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
-        Some(!pcb.interactive)
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        Some(!pcb.pingpong)
     }
 
     pub(crate) fn set_keep_alive(
@@ -451,16 +463,16 @@ impl Tcp {
         if pcb.can_write() {
             pcb.start_keep_alive(now_ns);
         }
-        self.settle(now_ns, id.0);
+        self.after_event(now_ns, id.0);
         Ok(())
     }
 
     /// A connection that something happened to since it was last named here.
-    pub(crate) fn next_told(&mut self) -> Option<TcpId> {
-        while let Some(name) = self.told.pop_front() {
+    pub(crate) fn next_notified(&mut self) -> Option<TcpId> {
+        while let Some(name) = self.notify_queue.pop_front() {
             if let Some(pcb) = self.pcbs.get_mut(name) {
-                pcb.is_told = false;
-                if !pcb.released {
+                pcb.in_notify_queue = false;
+                if !pcb.orphaned {
                     return Some(TcpId(name));
                 }
             }
@@ -470,10 +482,10 @@ impl Tcp {
 
     /// A listener that has connections to be accepted since it was last named
     /// here.
-    pub(crate) fn next_told_listener(&mut self) -> Option<ListenerId> {
-        while let Some(name) = self.told_listeners.pop_front() {
+    pub(crate) fn next_notified_listener(&mut self) -> Option<ListenerId> {
+        while let Some(name) = self.listener_notify_queue.pop_front() {
             if let Some(listener) = self.listeners.get_mut(name) {
-                listener.is_told = false;
+                listener.in_notify_queue = false;
                 return Some(ListenerId(name));
             }
         }
@@ -488,7 +500,7 @@ impl Tcp {
         link: u8,
         ends: (SocketAddr, SocketAddr),
         seq: u32,
-        why: Unreached,
+        why: UnreachableKind,
     ) -> bool {
         let Some(name) = self.sent(link, ends, seq) else {
             return false;
@@ -496,21 +508,21 @@ impl Tcp {
         let pcb = self.pcbs.get_mut(name).expect("it was found");
         // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
         let error = match why {
-            Unreached::Port => Some(TcpError::Refused),
-            Unreached::Host | Unreached::Neighbour => Some(TcpError::HostUnreachable),
-            Unreached::Network => Some(TcpError::NetworkUnreachable),
-            Unreached::Other => None,
+            UnreachableKind::Port => Some(TcpError::Refused),
+            UnreachableKind::Host | UnreachableKind::Neighbour => Some(TcpError::HostUnreachable),
+            UnreachableKind::Network => Some(TcpError::NetworkUnreachable),
+            UnreachableKind::Other => None,
         };
         // What a router says of one that is opening ends it, as in other hosts
         // (RFC 5461 §4.1). But a question on the link may have been lost, and who
         // asked may hold the connection for open.
         let ends = match why {
-            Unreached::Neighbour => pcb.state == State::SynSent,
+            UnreachableKind::Neighbour => pcb.state == State::SynSent,
             _ => pcb.is_opening(),
         };
         if error.is_some() && ends {
             pcb.end(error);
-            self.settle(now_ns, name);
+            self.after_event(now_ns, name);
         }
         true
     }
@@ -533,10 +545,11 @@ impl Tcp {
             return;
         };
         if let Some(pcb) = self.pcbs.get_mut(name) {
-            pcb.board.mark_lost(|sent| Seq(seq).at_most(sent.start));
-            pcb.recovery.force = true;
+            pcb.scoreboard
+                .mark_lost(|sent| Seq(seq).at_most(sent.start));
+            pcb.recovery.force_retransmit = true;
         }
-        self.settle(now_ns, name);
+        self.after_event(now_ns, name);
     }
 
     /// The connection between our end and the peer's that has sent this number
@@ -546,8 +559,8 @@ impl Tcp {
         link: u8,
         (local, remote): (SocketAddr, SocketAddr),
         seq: u32,
-    ) -> Option<Name> {
-        let name = self.between(local, remote)?;
+    ) -> Option<Handle> {
+        let name = self.lookup(local, remote)?;
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.link == link)?;
         let send = &pcb.send;
         let in_flight = send.una.at_most(Seq(seq)) && Seq(seq).before(send.nxt);
@@ -563,18 +576,18 @@ impl Pcb {
             && let Some(bytes) = options.receive_buffer
         {
             self.receive.set_limit(bytes.get() as usize);
-            if self.send.nxt == self.send.iss && self.scales {
-                self.receive.widen();
+            if self.send.nxt == self.send.iss && self.window_scaling {
+                self.receive.choose_scale();
             }
         }
         // Its headers are made anew.
         if let Some(headers) = &mut self.headers {
-            headers.way = None;
+            headers.cached = None;
         }
     }
 
     /// Whether it has ended for the application, and the peer has not got all.
-    fn is_unfinished(&self) -> bool {
+    fn is_orphan(&self) -> bool {
         matches!(
             self.state,
             State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
@@ -582,7 +595,7 @@ impl Pcb {
     }
 
     /// Whether the peer has all that was written, and the end if that was.
-    fn has_arrived(&self) -> bool {
+    fn all_acked(&self) -> bool {
         let send = &self.send;
         let arrived = send.unsent() == 0 && send.una == send.nxt;
         self.state == State::Closed || arrived && (!send.closed || send.fin_acknowledged())
@@ -607,18 +620,18 @@ impl Pcb {
     }
 
     pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
-        if self.lingers {
+        if self.linger_reset {
             return;
         }
-        self.timers.idle_ns = self
+        self.timers.keepalive_or_time_wait_ns = self
             .keep_alive_ns
-            .and_then(|after_ns| at(now_ns.saturating_add(after_ns.get())));
+            .and_then(|after_ns| from_ns(now_ns.saturating_add(after_ns.get())));
     }
 
     /// Does what is due; whether the connection is to be reset.
     pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
-        self.wait_patiently(now_ns, self.waits());
-        let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
+        self.update_user_timeout(now_ns, self.waits());
+        let due = |when: OptDeadline| as_ns(when).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
             && !self.loss_timeout(now_ns, timer)
         {
@@ -629,18 +642,18 @@ impl Pcb {
             self.timers.ack_ns = None;
             self.ack_now = true;
             // There was no answer to go with.
-            self.interactive = false;
+            self.pingpong = false;
         }
-        if due(self.timers.idle_ns) {
-            self.timers.idle_ns = None;
-            match self.is_quiet {
+        if due(self.timers.keepalive_or_time_wait_ns) {
+            self.timers.keepalive_or_time_wait_ns = None;
+            match self.in_time_wait_queue {
                 true => self.end(None),
-                false if self.lingers => return true,
+                false if self.linger_reset => return true,
                 false => self.keep_alive(now_ns),
             }
         }
-        if due(self.timers.release_ns) {
-            self.timers.release_ns = None;
+        if due(self.timers.shrink_ns) {
+            self.timers.shrink_ns = None;
             self.release(now_ns);
         }
         false
@@ -649,21 +662,21 @@ impl Pcb {
     /// An idle connection holds no memory (but this): what is empty is given
     /// back when nothing has moved for a while.
     pub(super) fn release(&mut self, now_ns: u64) {
-        let moved_ns = self.last_heard_ns.max(self.last_sent_ns);
-        let idle = moved_ns.saturating_add(RELEASE_NS) <= now_ns;
+        let moved_ns = self.last_segment_ns.max(self.last_sent_ns);
+        let idle = moved_ns.saturating_add(SHRINK_NS) <= now_ns;
         if idle {
             self.headers = None;
-            self.board.release();
+            self.scoreboard.release();
         }
         let released = idle && self.send.release() & self.receive.release();
-        if !released && self.timers.release_ns.is_none() {
-            self.timers.release_ns = at(now_ns.saturating_add(RELEASE_NS));
+        if !released && self.timers.shrink_ns.is_none() {
+            self.timers.shrink_ns = from_ns(now_ns.saturating_add(SHRINK_NS));
         }
     }
 
     /// Whether a peer that was asked is given up.
     fn is_unanswered(&self, now_ns: u64) -> bool {
-        let silent_ns = now_ns.saturating_sub(self.last_heard_ns);
+        let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
         match self.options.user_timeout_ms {
             Some(ms) => self.keep_alive_probes > 0 && silent_ns >= u64::from(ms.get()) * 1_000_000,
             None => self.keep_alive_probes == KEEP_ALIVE_PROBES,
@@ -674,15 +687,15 @@ impl Pcb {
         let Some(after_ns) = self.keep_alive_ns else {
             return;
         };
-        let idle_since_ns = self.last_heard_ns.saturating_add(after_ns.get());
+        let idle_since_ns = self.last_segment_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
-            self.timers.idle_ns = at(idle_since_ns);
+            self.timers.keepalive_or_time_wait_ns = from_ns(idle_since_ns);
         } else if self.is_unanswered(now_ns) {
             self.end(Some(TcpError::TimedOut));
         } else {
             self.keep_alive_probes += 1;
             self.probe_window = true;
-            self.timers.idle_ns = at(now_ns + KEEP_ALIVE_EACH_NS);
+            self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + KEEP_ALIVE_EACH_NS);
         }
     }
 }

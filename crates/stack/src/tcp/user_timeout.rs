@@ -8,11 +8,11 @@ use super::recovery::LossTimer;
 /// How long a connection without an application waits for a window that stays
 /// closed, in milliseconds: whoever answers probes for ever, and takes nothing,
 /// would otherwise keep it, and its bytes' memory, for ever (RFC 6429 §4).
-const ABANDONED_MS: u32 = 300_000;
+const ORPHAN_PERSIST_MAX_MS: u32 = 300_000;
 
 /// See the module.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Patience {
+pub(super) struct UserTimeout {
     /// When something was acknowledged last, or began to wait, in milliseconds
     /// of a clock that wraps.
     since_ms: u32,
@@ -26,23 +26,23 @@ fn ms(now_ns: u64) -> u32 {
 
 impl Pcb {
     /// Something new was acknowledged.
-    pub(super) fn progressed(&mut self, now_ns: u64) {
-        self.patience.since_ms = ms(now_ns);
+    pub(super) fn note_ack_progress(&mut self, now_ns: u64) {
+        self.user_timeout.since_ms = ms(now_ns);
     }
 
     /// Whether something waits to be acknowledged, or to be sent.
     pub(super) fn waits(&self) -> bool {
-        !self.board.is_empty() || self.send.wants()
+        !self.scoreboard.is_empty() || self.send.wants()
     }
 
     /// Starts to count when something begins to wait; a timer that would strike
     /// after patience is over strikes then.
-    pub(super) fn wait_patiently(&mut self, now_ns: u64, waits: bool) {
-        if waits && !self.patience.waits {
-            self.progressed(now_ns);
+    pub(super) fn update_user_timeout(&mut self, now_ns: u64, waits: bool) {
+        if waits && !self.user_timeout.waits {
+            self.note_ack_progress(now_ns);
         }
-        self.patience.waits = waits;
-        if let Some(left_ms) = self.patience_left_ms(now_ns)
+        self.user_timeout.waits = waits;
+        if let Some(left_ms) = self.user_timeout_remaining_ms(now_ns)
             && let Some((_, at_ns)) = &mut self.timers.loss
         {
             let end_ns = now_ns.saturating_add(u64::from(left_ms).max(1) * 1_000_000);
@@ -51,16 +51,16 @@ impl Pcb {
     }
 
     /// Whether the peer has had all the time that it is given.
-    pub(super) fn is_out_of_patience(&self, now_ns: u64) -> bool {
-        self.patience.waits && self.patience_left_ms(now_ns) == Some(0)
+    pub(super) fn user_timeout_expired(&self, now_ns: u64) -> bool {
+        self.user_timeout.waits && self.user_timeout_remaining_ms(now_ns) == Some(0)
     }
 
-    fn patience_left_ms(&self, now_ns: u64) -> Option<u32> {
+    fn user_timeout_remaining_ms(&self, now_ns: u64) -> Option<u32> {
         let closed = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
-        let abandoned = (self.released && closed).then_some(ABANDONED_MS);
+        let abandoned = (self.orphaned && closed).then_some(ORPHAN_PERSIST_MAX_MS);
         let user = self.options.user_timeout_ms.map(|ms| ms.get());
         let limit_ms = user.or(abandoned)?;
-        let waited_ms = ms(now_ns).wrapping_sub(self.patience.since_ms);
+        let waited_ms = ms(now_ns).wrapping_sub(self.user_timeout.since_ms);
         Some(limit_ms.saturating_sub(waited_ms))
     }
 }

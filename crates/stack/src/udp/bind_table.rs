@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// An address, or any of a version or of both, and a transport port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct BindKey {
     pub(super) local: SocketAddr,
     /// At any address of either version; `local` is that of IPv6.
     pub(super) both: bool,
@@ -19,8 +19,8 @@ pub(super) struct Place {
 }
 
 /// Who is at one place.
-struct Set {
-    place: Place,
+struct ReuseportGroup {
+    place: BindKey,
     /// All of them.
     members: usize,
     /// Those that hear whoever speaks.
@@ -28,18 +28,18 @@ struct Set {
 }
 
 /// See the module.
-pub(super) struct Places {
+pub(super) struct BindTable {
     /// The sets, by their places.
     table: Listeners,
-    sets: Slab<Set>,
+    sets: Slab<ReuseportGroup>,
     /// Chooses among those that share a place.
     v4: KeyHash<1>,
     v6: KeyHash<4>,
 }
 
-impl Places {
-    pub(super) fn new(mut wide: impl FnMut() -> u128) -> Places {
-        Places {
+impl BindTable {
+    pub(super) fn new(mut wide: impl FnMut() -> u128) -> BindTable {
+        BindTable {
             table: Listeners::new(wide()),
             sets: Slab::new(),
             v4: KeyHash::new(wide()),
@@ -59,11 +59,11 @@ impl Places {
     /// If another is there, and one of them does not share.
     pub(super) fn insert(
         &mut self,
-        place: Place,
+        place: BindKey,
         socket: PcbId,
         open: bool,
     ) -> Result<(), InsertError> {
-        let set = Set {
+        let set = ReuseportGroup {
             place,
             members: 1,
             open: open.then_some(socket).into_iter().collect(),
@@ -85,7 +85,7 @@ impl Places {
     fn join(
         &mut self,
         error: InsertError,
-        place: Place,
+        place: BindKey,
         socket: PcbId,
         open: bool,
     ) -> Result<(), InsertError> {
@@ -103,7 +103,7 @@ impl Places {
     }
 
     /// Takes a socket out of the place it was entered at.
-    pub(super) fn remove(&mut self, place: Place, socket: PcbId) {
+    pub(super) fn remove(&mut self, place: BindKey, socket: PcbId) {
         let (ip, port) = (place.local.ip(), place.local.port());
         let exact = self.table.find(ip, port).and_then(|id| self.sets.at(id.0));
         let Some((name, set)) = exact.and_then(|name| Some((name, self.sets.get_mut(name)?)))
@@ -121,7 +121,7 @@ impl Places {
 
     /// Who hears what comes to this address and transport port: those at the
     /// place that fits best of those where somebody does.
-    fn hearers(&mut self, local: SocketAddr) -> &[PcbId] {
+    fn lookup(&mut self, local: SocketAddr) -> &[PcbId] {
         let sets = &self.sets;
         let open = |PcbId(index): PcbId| {
             let set = sets.at(index).and_then(|name| sets.get(name))?;
@@ -133,12 +133,12 @@ impl Places {
 
     /// Who hears what comes for this key: of several always the same, while they
     /// are the same.
-    pub(super) fn pick(&mut self, local: SocketAddr, key: &Key) -> Option<PcbId> {
+    pub(super) fn select(&mut self, local: SocketAddr, key: &Key) -> Option<PcbId> {
         let hash = match key {
             Key::V4(key) => self.v4.hash(key),
             Key::V6(key) => self.v6.hash(key),
         };
-        match self.hearers(local) {
+        match self.lookup(local) {
             [] => None,
             [one] => Some(*one),
             all => Some(all[(((hash >> 32) * all.len() as u64) >> 32) as usize]),
@@ -147,6 +147,6 @@ impl Places {
 
     /// All who hear what comes to this address and transport port.
     pub(super) fn all(&mut self, local: SocketAddr) -> Vec<PcbId> {
-        self.hearers(local).to_vec()
+        self.lookup(local).to_vec()
     }
 }

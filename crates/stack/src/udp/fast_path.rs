@@ -2,19 +2,19 @@
 //! filter expects (Biersack and Rütsche 1996, §3.2).
 
 use super::Sockets;
-use crate::header_filter::{Filter, Parts};
-use crate::iface::{DropReason, Received};
-use crate::links::{Hosts, zoned};
-use crate::slab::Name;
+use crate::header_filter::{HeaderFilter, ParsedPacket};
+use crate::iface::{DropReason, RxMeta};
+use crate::links::{Interfaces, with_zone};
+use crate::slab::Handle;
 use weir_wire::checksum::Sum;
 use weir_wire::{Protocol, udp};
 
 impl Sockets {
     /// Sockets of addresses that are not ours any more expect nothing.
-    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
+    pub(crate) fn disarm(&mut self, hosts: &Interfaces) {
         for socket in self.sockets.iter_mut() {
             if !hosts.at(socket.link).routes.is_ours(socket.local.ip()) {
-                socket.filter = Filter::default();
+                socket.filter = HeaderFilter::default();
             }
         }
     }
@@ -24,11 +24,11 @@ impl Sockets {
     pub(crate) fn direct(
         &mut self,
         packet: &[u8],
-        received: Received,
+        received: RxMeta,
     ) -> Option<Result<(), DropReason>> {
         let name = match received.channel {
-            Some(channel) => Name::from_bits(channel.udp()?),
-            None => self.latest?,
+            Some(channel) => Handle::from_bits(channel.udp()?),
+            None => self.last_socket?,
         };
         let socket = self.sockets.get(name)?;
         let remote = socket.remote.filter(|_| socket.filter.accepts(packet))?;
@@ -36,7 +36,7 @@ impl Sockets {
             return None;
         }
         let local = socket.local;
-        let parts = Parts::of(packet)?;
+        let parts = ParsedPacket::of(packet)?;
         let datagram = udp::Datagram::new(parts.transport).ok()?;
         if datagram.length() != parts.transport.len() {
             return None;
@@ -52,12 +52,12 @@ impl Sockets {
         if unsummed && local.is_ipv6() {
             return None;
         }
-        if !unsummed && !received.vouched && sum() != 0 {
+        if !unsummed && !received.checksum_ok && sum() != 0 {
             return Some(Err(DropReason::ChecksumWrong));
         }
-        Some(self.keep(
+        Some(self.deliver(
             name,
-            zoned(remote, received.link),
+            with_zone(remote, received.link),
             local.ip(),
             datagram.payload(),
         ))

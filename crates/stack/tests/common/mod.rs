@@ -12,7 +12,7 @@ use offload::{Frames, finish};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_stack::iface::{Channel, Received};
+use weir_stack::iface::{Channel, RxMeta};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, arp, ethernet, ipv4, ipv6, nd, tcp};
@@ -80,9 +80,9 @@ impl Pair {
     pub(crate) fn settle(&mut self) {
         for (end, stack) in self.stacks.iter_mut().enumerate() {
             while let Some(frame) = self.link.receive(ENDS[end], self.now_ns) {
-                let received = Received {
+                let received = RxMeta {
                     channel: self.channels[end],
-                    ..Received::default()
+                    ..RxMeta::default()
                 };
                 stack.receive_with(self.now_ns, &frame.bytes, received);
             }

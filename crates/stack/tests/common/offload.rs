@@ -1,14 +1,14 @@
 //! What a link with offload does: it completes checksums and cuts segments.
 
-use weir_stack::Outlet;
-use weir_stack::iface::Partial;
+use weir_stack::TxSink;
+use weir_stack::iface::TxMeta;
 use weir_wire::{AddrPair, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Frames as the stack hands them over.
 #[derive(Default)]
-pub(crate) struct Frames(pub(crate) Vec<(Vec<u8>, Option<Partial>)>);
+pub(crate) struct Frames(pub(crate) Vec<(Vec<u8>, Option<TxMeta>)>);
 
-impl Outlet for Frames {
+impl TxSink for Frames {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.0.push((vec![0; len], None));
         self.0.last_mut().map(|(frame, _)| frame.as_mut_slice())
@@ -16,7 +16,7 @@ impl Outlet for Frames {
 
     fn submit(&mut self) {}
 
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let (frame, left) = self.0.last_mut().unwrap();
         frame.extend_from_slice(&payload.concat());
         *left = Some(partial);
@@ -24,7 +24,7 @@ impl Outlet for Frames {
 }
 
 /// The frames that go over the wire for one that the stack handed over.
-pub(crate) fn finish(frame: Vec<u8>, partial: Option<Partial>) -> Vec<Vec<u8>> {
+pub(crate) fn finish(frame: Vec<u8>, partial: Option<TxMeta>) -> Vec<Vec<u8>> {
     let Some(partial) = partial else {
         return vec![frame];
     };

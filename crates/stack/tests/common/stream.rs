@@ -51,7 +51,7 @@ impl Talker {
             let bytes: Vec<u8> = (self.sent..end).map(|at| byte(self.end, at)).collect();
             match stack.tcp_write(connection, &bytes) {
                 Ok(count) => self.sent += count,
-                Err(TcpError::NotNow) => break,
+                Err(TcpError::WouldBlock) => break,
                 Err(error) => panic!("write at {}: {error}", self.sent),
             }
             moved = true;
@@ -77,7 +77,7 @@ impl Talker {
                     }
                     self.read += count;
                 }
-                Err(TcpError::NotNow) => break,
+                Err(TcpError::WouldBlock) => break,
                 Err(error) => panic!("read at {} of {}: {error}", self.read, self.to_read),
             }
             moved = true;

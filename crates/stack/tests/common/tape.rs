@@ -7,7 +7,7 @@
 mod packet;
 
 use std::net::SocketAddr;
-use weir_stack::iface::Detect;
+use weir_stack::iface::DadMode;
 use weir_stack::tcp::{ListenerId, TcpConfig, TcpId};
 use weir_stack::udp::UdpId;
 use weir_stack::{Config, Stack};
@@ -79,10 +79,10 @@ impl World {
                 .address(format!("192.0.2.{number}/24").parse().unwrap())
                 .address(format!("2001:db8::{number}/64").parse().unwrap());
             if number == 1 {
-                config.detect = match options >> 4 & 3 {
-                    0 | 1 => Detect::Never,
-                    2 => Detect::Meanwhile,
-                    _ => Detect::Before,
+                config.dad_mode = match options >> 4 & 3 {
+                    0 | 1 => DadMode::Off,
+                    2 => DadMode::Optimistic,
+                    _ => DadMode::Blocking,
                 };
                 (config.autoconf, config.dhcp) = (options & 0x40 != 0, options & 0x80 != 0);
             }

@@ -3,7 +3,7 @@
 use super::packet::{self, frame};
 use super::{HARDWARE, ip};
 use std::net::{IpAddr, Ipv6Addr};
-use weir_stack::iface::{Detect, Event};
+use weir_stack::iface::{DadMode, Event};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, arp, icmp, ipv6, nd};
@@ -168,8 +168,8 @@ pub(crate) fn auto() -> Config {
     config
 }
 
-pub(crate) fn v4_config(detect: Detect) -> Config {
+pub(crate) fn v4_config(detect: DadMode) -> Config {
     let mut config = Config::new(HARDWARE[0]).address("192.0.2.1/24".parse().unwrap());
-    config.detect = detect;
+    config.dad_mode = detect;
     config
 }

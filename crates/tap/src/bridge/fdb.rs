@@ -13,7 +13,7 @@
 use weir_wire::ethernet::Address;
 
 /// Entries of a bucket.
-const WAYS: usize = 4;
+const BUCKET_ENTRIES: usize = 4;
 
 /// Most stations.
 pub const STATIONS_MAX: usize = 1 << 20;
@@ -55,14 +55,14 @@ impl Fdb {
     /// forgotten when they were silent for more than `age_max` seconds.
     pub fn new(stations: usize, age_max: u32, seed: u64) -> Fdb {
         let stations = stations.clamp(1, STATIONS_MAX);
-        let buckets = stations.div_ceil(WAYS).next_power_of_two();
+        let buckets = stations.div_ceil(BUCKET_ENTRIES).next_power_of_two();
         let vacant = Entry {
             key: VACANT,
             seen: 0,
             port: 0,
         };
         Fdb {
-            entries: vec![vacant; buckets * WAYS],
+            entries: vec![vacant; buckets * BUCKET_ENTRIES],
             buckets: buckets as u64,
             seed: seed | 1,
             age_max,
@@ -77,7 +77,7 @@ impl Fdb {
     fn bucket(&self, key: u64) -> usize {
         let mixed = u128::from(key ^ self.seed.rotate_left(32)) * u128::from(self.seed);
         let mixed = (mixed as u64 ^ (mixed >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed >> 32) & (self.buckets - 1)) as usize * WAYS
+        ((mixed >> 32) & (self.buckets - 1)) as usize * BUCKET_ENTRIES
     }
 
     fn is_old(&self, entry: &Entry, now: u32) -> bool {
@@ -88,7 +88,7 @@ impl Fdb {
     pub fn learn(&mut self, vlan: u16, address: Address, port: u16, now: u32) -> Learned {
         let key = Fdb::key(vlan, address);
         let first = self.bucket(key);
-        let bucket = &self.entries[first..first + WAYS];
+        let bucket = &self.entries[first..first + BUCKET_ENTRIES];
         if let Some(way) = bucket.iter().position(|entry| entry.key == key) {
             let was_old = self.is_old(&bucket[way], now);
             let entry = &mut self.entries[first + way];
@@ -106,7 +106,7 @@ impl Fdb {
         let (way, learned) = match vacant {
             Some(way) => (way, Learned::New),
             None => {
-                let silent = (0..WAYS).min_by_key(|way| bucket[*way].seen);
+                let silent = (0..BUCKET_ENTRIES).min_by_key(|way| bucket[*way].seen);
                 (silent.unwrap_or_default(), Learned::Evicted)
             }
         };
@@ -122,7 +122,7 @@ impl Fdb {
     pub fn port(&self, vlan: u16, address: Address, now: u32) -> Option<u16> {
         let key = Fdb::key(vlan, address);
         let first = self.bucket(key);
-        let bucket = &self.entries[first..first + WAYS];
+        let bucket = &self.entries[first..first + BUCKET_ENTRIES];
         let entry = bucket.iter().find(|entry| entry.key == key)?;
         (!self.is_old(entry, now)).then_some(entry.port)
     }

@@ -6,7 +6,7 @@ pub mod switch;
 
 use crate::config::Config;
 use crate::error::TapError;
-use crate::flow_cache::{FastConfig, FastPath};
+use crate::flow_cache::{FlowCache, FlowCacheConfig};
 use crate::tap::{LinkId, Pull, Tap};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_link::xdp::{BULK_FRAMES_MAX, Bypass, FastAction, FastKey, FastKind};
 use weir_ring::Frame;
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 
 /// Frames that are taken from one queue before they are sent.
 const BATCH: usize = 64;
 
-/// How often the program's `look` is called where nothing else calls it.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the program's `lookup` is called where nothing else calls it.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The same in nanoseconds.
-const LOOK_NS: u64 = LOOK.as_nanos() as u64;
+const STOP_POLL_INTERVAL_NS: u64 = STOP_POLL_INTERVAL.as_nanos() as u64;
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -39,56 +39,56 @@ pub enum Verdict {
     /// there without asking, as long as they come, see
     /// [`Bridge::remember`]. Without that, and where there is no room, as
     /// [`Forward`](Verdict::Forward).
-    ForwardAndRemember(Alike),
+    ForwardAndCache(BridgeFlowKind),
     /// It does not go on, nor does its like.
-    DropAndRemember(Alike),
+    DropAndCache(BridgeFlowKind),
 }
 
 /// Which frames are alike: those that came in at the same link, and …
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Alike {
+pub enum BridgeFlowKind {
     /// … are between the same stations in the same VLAN.
-    Stations,
+    MacPair,
     /// … are of the same flow of TCP or UDP. One that is of none is like no
     /// other.
-    Flow,
+    FiveTuple,
 }
 
-impl Alike {
+impl BridgeFlowKind {
     fn kind(self) -> FastKind {
         match self {
-            Alike::Stations => FastKind::Stations,
-            Alike::Flow => FastKind::Flow,
+            BridgeFlowKind::MacPair => FastKind::Stations,
+            BridgeFlowKind::FiveTuple => FastKind::Flow,
         }
     }
 }
 
 /// Asks a running bridge to end; any thread and any signal handler may.
 #[derive(Clone, Debug)]
-pub struct Stop(Arc<Asked>);
+pub struct StopToken(Arc<StopFlag>);
 
 #[derive(Debug)]
-struct Asked {
-    is_asked: AtomicBool,
+struct StopFlag {
+    is_requested: AtomicBool,
     /// Readable once it is asked. Without descriptors left there is none, and
-    /// the bridge ends at its next [`LOOK`].
+    /// the bridge ends at its next [`STOP_POLL_INTERVAL`].
     wake: Option<OwnedFd>,
 }
 
-impl Default for Stop {
-    fn default() -> Stop {
+impl Default for StopToken {
+    fn default() -> StopToken {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Stop(Arc::new(Asked {
-            is_asked: AtomicBool::new(false),
+        StopToken(Arc::new(StopFlag {
+            is_requested: AtomicBool::new(false),
             wake: eventfd(0, flags).ok(),
         }))
     }
 }
 
-impl Stop {
+impl StopToken {
     /// Asks.
     pub fn stop(&self) {
-        self.0.is_asked.store(true, Ordering::Relaxed);
+        self.0.is_requested.store(true, Ordering::Relaxed);
         if let Some(wake) = &self.0.wake {
             // A count that is full is readable as it is.
             let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
@@ -96,8 +96,8 @@ impl Stop {
     }
 
     /// Whether it was asked.
-    pub fn is_asked(&self) -> bool {
-        self.0.is_asked.load(Ordering::Relaxed)
+    pub fn is_requested(&self) -> bool {
+        self.0.is_requested.load(Ordering::Relaxed)
     }
 
     /// What becomes readable once it is asked.
@@ -111,7 +111,7 @@ impl Stop {
 pub struct Bridge {
     links: [String; 2],
     config: Config,
-    stop: Stop,
+    stop: StopToken,
     wakes: Vec<OwnedFd>,
     restore: bool,
     ageing: Duration,
@@ -154,8 +154,8 @@ impl Context<'_> {
 
     /// What the kernel remembers, if [`Bridge::remember`] lets it.
     #[inline]
-    pub fn fast(&mut self) -> Option<&mut FastPath> {
-        self.tap.fast()
+    pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
+        self.tap.flow_cache()
     }
 }
 
@@ -173,7 +173,7 @@ impl Bridge {
         Ok(Bridge {
             links: [a.to_owned(), b.to_owned()],
             config: Config::default(),
-            stop: Stop::default(),
+            stop: StopToken::default(),
             wakes: Vec::new(),
             restore: false,
             ageing: Duration::ZERO,
@@ -198,13 +198,20 @@ impl Bridge {
     /// Lets the kernel remember verdicts on frames that are alike in this: up
     /// to so many, each until none of its frames came for `ageing`. Each kind
     /// costs every frame a look-up in the kernel; of both, flows come first.
-    pub fn remember(mut self, alike: &[Alike], entries_max: u32, ageing: Duration) -> Bridge {
-        let kinds: &[FastKind] = match [Alike::Flow, Alike::Stations].map(|a| alike.contains(&a)) {
+    pub fn cache_verdicts(
+        mut self,
+        alike: &[BridgeFlowKind],
+        entries_max: u32,
+        ageing: Duration,
+    ) -> Bridge {
+        let kinds: &[FastKind] = match [BridgeFlowKind::FiveTuple, BridgeFlowKind::MacPair]
+            .map(|a| alike.contains(&a))
+        {
             [true, true] => &[FastKind::Flow, FastKind::Stations],
             [true, false] => &[FastKind::Flow],
             _ => &[FastKind::Stations],
         };
-        self.config.fast = Some(FastConfig { kinds, entries_max });
+        self.config.flow_cache = Some(FlowCacheConfig { kinds, entries_max });
         self.ageing = ageing;
         self
     }
@@ -216,12 +223,12 @@ impl Bridge {
     }
 
     /// Ends [`run`](Self::run) when asked by this.
-    pub fn until(mut self, stop: &Stop) -> Bridge {
+    pub fn until(mut self, stop: &StopToken) -> Bridge {
         self.stop = stop.clone();
         self
     }
 
-    /// Calls `look` of [`run_with`](Self::run_with) also while this descriptor is
+    /// Calls `lookup` of [`run_with`](Self::run_with) also while this descriptor is
     /// readable: at once while no frame comes, and within 1 ms while some do.
     pub fn wake_on(mut self, fd: OwnedFd) -> Bridge {
         self.wakes.push(fd);
@@ -244,11 +251,11 @@ impl Bridge {
     pub fn run(
         self,
         each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
-    ) -> Result<Census, TapError> {
+    ) -> Result<ChunkCounts, TapError> {
         self.run_with(each, |_| {})
     }
 
-    /// As [`run`](Self::run); `look` sees the tap when frames flow, then
+    /// As [`run`](Self::run); `lookup` sees the tap when frames flow, then
     /// every 50 ms or so, when the MTU of a link changes or whether it is running,
     /// for [`wake_on`](Self::wake_on), and at the end.
     ///
@@ -258,7 +265,7 @@ impl Bridge {
         self,
         mut each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
         mut look: impl FnMut(&mut Tap),
-    ) -> Result<Census, TapError> {
+    ) -> Result<ChunkCounts, TapError> {
         let [a, b] = &self.links;
         let mut tap = Tap::between(self.config, a, b)?;
         let wakes = self.wakes.into_iter().chain(self.stop.fd());
@@ -267,7 +274,7 @@ impl Bridge {
         if self.restore && ran.is_ok() {
             tap.restore();
         }
-        if let Some(fast) = tap.fast() {
+        if let Some(fast) = tap.flow_cache() {
             fast.tally();
         }
         look(&mut tap);
@@ -279,16 +286,16 @@ impl Bridge {
 
 fn run(
     tap: &mut Tap,
-    stop: &Stop,
+    stop: &StopToken,
     each: &mut impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
     look: &mut impl FnMut(&mut Tap),
     ageing: Duration,
 ) -> Result<(), TapError> {
     tap.ready()?;
     look(tap);
-    let mut look_at = tap.now().saturating_add(LOOK_NS);
-    while !stop.is_asked() {
-        tap.pull(Pull::Frame(LOOK))?;
+    let mut look_at = tap.now().saturating_add(STOP_POLL_INTERVAL_NS);
+    while !stop.is_requested() {
+        tap.pull(Pull::Frame(STOP_POLL_INTERVAL))?;
         for from in 0..2 {
             for queue in 0..tap.queues(LinkId(from)) {
                 batch(tap, from, queue, each, ageing)?;
@@ -296,7 +303,7 @@ fn run(
         }
         tap.push()?;
         if tap.is_woken() || tap.now() >= look_at {
-            look_at = tap.now().saturating_add(LOOK_NS);
+            look_at = tap.now().saturating_add(STOP_POLL_INTERVAL_NS);
             tap.watch_links()?;
             look(tap);
         }
@@ -313,8 +320,8 @@ fn batch(
     each: &mut impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
     ageing: Duration,
 ) -> Result<(), TapError> {
-    let calls_each = tap.calls_each();
-    let most = if tap.is_bulk() {
+    let calls_each = tap.syscall_per_frame();
+    let most = if tap.uses_tx_burst() {
         BULK_FRAMES_MAX
     } else {
         BATCH
@@ -335,9 +342,9 @@ fn batch(
                 tap.give_to(LinkId(from), queue, frame)?;
             }
             Verdict::Drop => {}
-            Verdict::ForwardAndRemember(alike) => {
+            Verdict::ForwardAndCache(alike) => {
                 let link = (1 - from) as u32;
-                remember(
+                insert_cached(
                     tap,
                     from,
                     &frame,
@@ -347,8 +354,8 @@ fn batch(
                 );
                 tap.give_to(LinkId(1 - from), queue, frame)?;
             }
-            Verdict::DropAndRemember(alike) => {
-                remember(tap, from, &frame, alike, FastAction::Drop, ageing);
+            Verdict::DropAndCache(alike) => {
+                insert_cached(tap, from, &frame, alike, FastAction::Drop, ageing);
             }
         }
         if calls_each {
@@ -361,17 +368,17 @@ fn batch(
 
 /// Has the kernel remember what becomes of a frame's like; counted if it
 /// cannot.
-fn remember(
+fn insert_cached(
     tap: &mut Tap,
     from: usize,
     frame: &Frame,
-    alike: Alike,
+    alike: BridgeFlowKind,
     action: FastAction,
     ageing: Duration,
 ) {
-    if let Some(fast) = tap.fast()
+    if let Some(fast) = tap.flow_cache()
         && let Some(key) = FastKey::of(alike.kind(), from as u32, frame.bytes())
     {
-        fast.remember(key, action, ageing);
+        fast.insert(key, action, ageing);
     }
 }

@@ -189,7 +189,7 @@ impl Switch {
     /// Where a frame goes that came in at a port, at that second.
     #[inline]
     pub fn decide(&mut self, from: usize, frame: &[u8], now: u32) -> Decision {
-        let decision = self.look(from, frame, now);
+        let decision = self.lookup(from, frame, now);
         if let Some(counts) = self.counts.get_mut(from) {
             *match decision {
                 Decision::Port(_) => &mut counts.forwarded,
@@ -204,7 +204,7 @@ impl Switch {
     }
 
     #[inline]
-    fn look(&mut self, from: usize, frame: &[u8], now: u32) -> Decision {
+    fn lookup(&mut self, from: usize, frame: &[u8], now: u32) -> Decision {
         let (Some(header), Some(vlans)) =
             (frame.first_chunk::<HEADER>(), self.settings.vlans.get(from))
         else {
@@ -276,7 +276,13 @@ impl Switch {
 
     /// Notes that frames which somebody else forwarded came from a station
     /// behind that port; `false` if it is not known there.
-    pub fn heard(&mut self, port: u16, vlan: u16, station: Address, now: u32) -> bool {
+    pub fn note_forwarded_by_kernel(
+        &mut self,
+        port: u16,
+        vlan: u16,
+        station: Address,
+        now: u32,
+    ) -> bool {
         let known = self.fdb.port(vlan, station, now) == Some(port);
         if known {
             self.fdb.learn(vlan, station, port, now);

@@ -2,7 +2,7 @@
 //! which have aged, to add up what they have carried, and to give back the
 //! slots of those that have ended.
 
-use super::{FastPath, LEASE};
+use super::{FlowCache, LEASE};
 use weir_link::xdp::{FastAction, FastKey};
 
 /// How often it is done.
@@ -13,7 +13,7 @@ const TURNS: usize = 1000;
 /// each entry.
 const CELLS_MAX: usize = 1024;
 /// How long the kernel may still count for an entry that was ended.
-pub(super) const REST_NS: u64 = 100_000_000;
+pub(super) const QUARANTINE_NS: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub(super) struct Tending {
@@ -23,7 +23,7 @@ pub(super) struct Tending {
     /// The next slot.
     at: usize,
     /// Entries of a turn, at most.
-    most: usize,
+    batch_max: usize,
 }
 
 impl Tending {
@@ -33,7 +33,7 @@ impl Tending {
             next_ns: 0,
             then_ns: 0,
             at: 0,
-            most: (CELLS_MAX / cells_each.max(1)).max(1),
+            batch_max: (CELLS_MAX / cells_each.max(1)).max(1),
         }
     }
 
@@ -42,11 +42,11 @@ impl Tending {
         let turns = now.saturating_sub(self.then_ns) / TURN_NS;
         (self.next_ns, self.then_ns) = (now + TURN_NS, now);
         let turns = usize::try_from(turns).unwrap_or(TURNS).clamp(1, TURNS);
-        (entries * turns).div_ceil(TURNS).min(self.most)
+        (entries * turns).div_ceil(TURNS).min(self.batch_max)
     }
 }
 
-impl FastPath {
+impl FlowCache {
     /// Does what is due. Gives the time until which entries hold if the
     /// program sleeps.
     #[inline]
@@ -61,18 +61,18 @@ impl FastPath {
 
     #[cold]
     fn tend(&mut self, now: u64) {
-        self.hear_drivers(now);
+        self.poll_features(now);
         let count = self.entries.len();
         let due = self.tending.due(now, count);
         for _ in 0..due {
             let slot = self.tending.at;
             self.tending.at = (slot + 1) % count;
-            self.look_at(slot as u32, now);
+            self.check_entry(slot as u32, now);
         }
-        self.wake(now, self.tending.most);
+        self.wake(now, self.tending.batch_max);
     }
 
-    fn look_at(&mut self, slot: u32, now: u64) {
+    fn check_entry(&mut self, slot: u32, now: u64) {
         let Some(Some(entry)) = self.entries.get_mut(slot as usize) else {
             return;
         };
@@ -83,7 +83,7 @@ impl FastPath {
         if entry.is_aged(used, now) {
             self.counts.aged += u64::from(self.end(&key).is_some());
         } else if std::mem::replace(&mut entry.seen_used, used) != used {
-            self.tally_one(slot);
+            self.count_entry(slot);
         }
     }
 
@@ -97,7 +97,7 @@ impl FastPath {
                 return;
             }
             self.resting.pop_front();
-            self.tally_one(slot);
+            self.count_entry(slot);
             let Some(entry) = self.entries[slot as usize].take() else {
                 continue;
             };
@@ -110,11 +110,11 @@ impl FastPath {
         }
     }
 
-    /// Has `holds` look at entries, from place `at` on and `most` places at
+    /// Has `holds` look at entries, from place `at` on and `batch_max` places at
     /// most, and ends those for which it does not: it is given when a frame of
     /// each came last. Leaves in `at` where to go on; `true` when it has come
     /// round to the first.
-    pub fn review(
+    pub fn revalidate(
         &mut self,
         at: &mut usize,
         most: usize,

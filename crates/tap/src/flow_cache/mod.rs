@@ -2,7 +2,7 @@
 //! like, until I say otherwise", and the program in the kernel forwards them
 //! by itself.
 //!
-//! An entry ends when it is [forgotten](FastPath::forget), when none of its
+//! An entry ends when it is [forgotten](FlowCache::forget), when none of its
 //! frames came for as long as its ageing, when a link is untapped, and when
 //! the gate shuts: the program died, hung or ended. Nothing is served that
 //! was remembered before. While the program sleeps, entries hold for
@@ -21,13 +21,13 @@
 //!
 //! No call takes longer for there being many entries, but for those that say
 //! so: what is to be done for all of them is done for some each millisecond
-//! (`tend.rs`).
+//! (`ageing.rs`).
 
 mod ageing;
 mod stats;
 mod xdp_features;
 
-pub use stats::{Carried, FastCounts, FastEntry};
+pub use stats::{FlowCacheStats, FlowEntry, Traffic};
 
 use crate::error::TapError;
 use ageing::Tending;
@@ -44,7 +44,7 @@ pub const LEASE: Duration = Duration::from_millis(200);
 
 /// What cached verdicts are for, and how many there may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FastConfig {
+pub struct FlowCacheConfig {
     /// What frames of an entry are alike in; of several kinds, flows come
     /// before addresses, and those before stations. Each costs every frame a
     /// look-up.
@@ -53,10 +53,10 @@ pub struct FastConfig {
     pub entries_max: u32,
 }
 
-impl FastConfig {
+impl FlowCacheConfig {
     /// For these kinds, 8,192 entries.
-    pub fn of(kinds: &'static [FastKind]) -> FastConfig {
-        FastConfig {
+    pub fn of(kinds: &'static [FastKind]) -> FlowCacheConfig {
+        FlowCacheConfig {
             kinds,
             entries_max: 8192,
         }
@@ -65,7 +65,7 @@ impl FastConfig {
 
 /// What became of an answer that was to be remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Remembered {
+pub enum InsertOutcome {
     /// It is from now on, or was already.
     Yes,
     /// There is no room; counted.
@@ -73,7 +73,7 @@ pub enum Remembered {
     /// The driver of the link that frames are to go out at takes none that
     /// are redirected (a veth whose other end has neither a program at XDP nor
     /// GRO), or the link is not tapped; counted.
-    NotByDriver,
+    NoNdoXmit,
     /// The tap has no cached verdicts of that kind.
     NotOfThisKind,
 }
@@ -84,8 +84,8 @@ struct Entry {
     action: FastAction,
     ageing_ns: u64,
     /// What the slot had counted before, and when it was looked at last.
-    base: Carried,
-    seen: Carried,
+    base: Traffic,
+    seen: Traffic,
     /// When it was looked at, its last frame had come at that time.
     seen_used: u64,
     /// It has ended; the kernel may still count for it.
@@ -103,16 +103,16 @@ impl Entry {
 struct Out {
     ifindex: u32,
     takes: bool,
-    carried_in: Carried,
-    carried_out: Carried,
+    carried_in: Traffic,
+    carried_out: Traffic,
 }
 
 /// The cached verdicts of a tap.
 #[derive(Debug)]
-pub struct FastPath {
+pub struct FlowCache {
     kernel: Fast,
     state: Rc<State>,
-    config: FastConfig,
+    config: FlowCacheConfig,
     /// The slots of those that hold.
     numbers: HashMap<FastKey, u32>,
     /// By their slots.
@@ -125,16 +125,16 @@ pub struct FastPath {
     tending: Tending,
     links: Vec<Option<Out>>,
     drivers: Drivers,
-    counts: FastCounts,
+    counts: FlowCacheStats,
     /// Frames and entries held back before us.
-    held_before: (u64, u64),
+    held_back_before: (u64, u64),
     /// Frames are under way to the application, or it is not known.
-    is_pressed: bool,
+    has_in_flight: bool,
     now: u64,
 }
 
-impl FastPath {
-    pub(crate) fn new(config: FastConfig, state: &Rc<State>) -> Result<FastPath, TapError> {
+impl FlowCache {
+    pub(crate) fn new(config: FlowCacheConfig, state: &Rc<State>) -> Result<FlowCache, TapError> {
         let entries = config.entries_max;
         if !(1..=FAST_ENTRIES_MAX).contains(&entries) {
             return Err(TapError::Setting {
@@ -144,8 +144,8 @@ impl FastPath {
             });
         }
         let kernel = Fast::new(config.kinds, entries).map_err(weir_link::xdp::GateError::from)?;
-        Ok(FastPath {
-            held_before: (state.held(), state.held_entries()),
+        Ok(FlowCache {
+            held_back_before: (state.held(), state.held_entries()),
             state: Rc::clone(state),
             tending: Tending::new(kernel.cells_each()),
             kernel,
@@ -157,8 +157,8 @@ impl FastPath {
             resting: VecDeque::new(),
             links: Vec::new(),
             drivers: Drivers::default(),
-            counts: FastCounts::default(),
-            is_pressed: false,
+            counts: FlowCacheStats::default(),
+            has_in_flight: false,
             now: crate::clock::now(),
         })
     }
@@ -177,8 +177,8 @@ impl FastPath {
         self.links[link] = Some(Out {
             ifindex,
             takes: xdp_features::takes(ifindex),
-            carried_in: Carried::default(),
-            carried_out: Carried::default(),
+            carried_in: Traffic::default(),
+            carried_out: Traffic::default(),
         });
     }
 
@@ -196,19 +196,19 @@ impl FastPath {
 
     /// Has frames of a key go on by themselves, until none came for so long.
     /// What was remembered of the key before, is replaced where it differs.
-    pub fn remember(&mut self, key: FastKey, action: FastAction, ageing: Duration) -> Remembered {
+    pub fn insert(&mut self, key: FastKey, action: FastAction, ageing: Duration) -> InsertOutcome {
         if let Some(&slot) = self.numbers.get(&key)
             && let Some(known) = &self.entries[slot as usize]
         {
             let is_aged = known.is_aged(self.kernel.used(slot), self.now);
             match (known.action == action, is_aged) {
-                (true, false) => return Remembered::Yes,
+                (true, false) => return InsertOutcome::Yes,
                 (_, true) => self.counts.aged += u64::from(self.end(&key).is_some()),
                 (false, false) => _ = self.forget(&key),
             }
         }
         if !self.config.kinds.contains(&key.kind()) {
-            return Remembered::NotOfThisKind;
+            return InsertOutcome::NotOfThisKind;
         }
         let links = [Some(key.link()), action.link()];
         let takes = |link: u32| {
@@ -216,12 +216,12 @@ impl FastPath {
             out.is_some_and(|out| out.takes || Some(link) != action.link())
         };
         if !links.into_iter().flatten().all(takes) {
-            self.counts.not_by_driver += 1;
-            return Remembered::NotByDriver;
+            self.counts.no_ndo_xmit += 1;
+            return InsertOutcome::NoNdoXmit;
         }
         let Some(slot) = self.free.pop() else {
             self.counts.full += 1;
-            return Remembered::Full;
+            return InsertOutcome::Full;
         };
         // Before the slot is open its frames still come to the application.
         match self.kernel.insert(&key, slot, &action) {
@@ -229,13 +229,13 @@ impl FastPath {
             Ok(false) | Err(_) => {
                 self.free.push(slot);
                 self.counts.full += 1;
-                return Remembered::Full;
+                return InsertOutcome::Full;
             }
         }
         let ageing_ns = u64::try_from(ageing.as_nanos()).unwrap_or(u64::MAX);
         self.enter(key, action, slot, ageing_ns);
         self.kernel.open(slot, self.now, ageing_ns);
-        Remembered::Yes
+        InsertOutcome::Yes
     }
 
     fn enter(&mut self, key: FastKey, action: FastAction, slot: u32, ageing_ns: u64) {
@@ -256,13 +256,13 @@ impl FastPath {
             is_over: false,
         });
         self.numbers.insert(key, slot);
-        self.counts.remembered += 1;
+        self.counts.inserted += 1;
     }
 
     /// Ends an entry: frames that come from now on are the application's.
     /// Tells what went by it; what is in the kernel's hands at this instant
     /// still counts in [`counts`](Self::counts).
-    pub fn forget(&mut self, key: &FastKey) -> Option<Carried> {
+    pub fn forget(&mut self, key: &FastKey) -> Option<Traffic> {
         let slot = self.end(key)?;
         self.counts.forgotten += 1;
         self.carried(slot)
@@ -318,7 +318,7 @@ impl FastPath {
             self.stations.remove(&(dst, *key));
         }
         self.entries[slot as usize].as_mut()?.is_over = true;
-        let until = self.now.saturating_add(ageing::REST_NS);
+        let until = self.now.saturating_add(ageing::QUARANTINE_NS);
         self.resting.push_back((until, slot));
         Some(slot)
     }
@@ -337,11 +337,11 @@ impl FastPath {
     /// Notes whether frames are under way to the application.
     #[inline]
     pub(crate) fn set_pressed(&mut self, is_pressed: bool) {
-        self.is_pressed = is_pressed;
+        self.has_in_flight = is_pressed;
     }
 
     /// Whether it is soon to be looked again which frames are settled.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.is_pressed
+        self.has_in_flight
     }
 }

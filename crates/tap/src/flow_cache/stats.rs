@@ -1,30 +1,30 @@
 //! What cached verdicts have done: counted by the kernel for each entry, and
 //! added up here.
 
-use super::FastPath;
+use super::FlowCache;
 use weir_link::xdp::{FastAction, FastKey};
 
 /// Frames and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Carried {
+pub struct Traffic {
     /// Frames.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl std::ops::AddAssign for Carried {
-    fn add_assign(&mut self, more: Carried) {
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, more: Traffic) {
         self.frames += more.frames;
         self.bytes += more.bytes;
     }
 }
 
-impl std::ops::Sub for Carried {
-    type Output = Carried;
+impl std::ops::Sub for Traffic {
+    type Output = Traffic;
 
-    fn sub(self, before: Carried) -> Carried {
-        Carried {
+    fn sub(self, before: Traffic) -> Traffic {
+        Traffic {
             frames: self.frames - before.frames,
             bytes: self.bytes - before.bytes,
         }
@@ -33,11 +33,11 @@ impl std::ops::Sub for Carried {
 
 /// What has become of cached verdicts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct FastCounts {
+pub struct FlowCacheStats {
     /// Entries there are now.
     pub entries: u64,
     /// Entries made.
-    pub remembered: u64,
+    pub inserted: u64,
     /// Entries ended because the application said so.
     pub forgotten: u64,
     /// Entries ended for want of frames.
@@ -47,50 +47,50 @@ pub struct FastCounts {
     /// Entries not made for want of room.
     pub full: u64,
     /// Entries not made because of the driver.
-    pub not_by_driver: u64,
+    pub no_ndo_xmit: u64,
     /// Entries whose frames were held back before they took effect.
-    pub held: u64,
+    pub held_back: u64,
     /// Frames that were held back, and so lost.
-    pub held_frames: u64,
+    pub held_back_frames: u64,
     /// What went by all of them.
-    pub carried: Carried,
+    pub traffic: Traffic,
 }
 
 /// An entry, as an application sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FastEntry {
+pub struct FlowEntry {
     /// What its frames are alike in.
     pub key: FastKey,
     /// What becomes of them.
     pub action: FastAction,
     /// What went by it.
-    pub carried: Carried,
+    pub traffic: Traffic,
     /// When a frame of it came last, or it was made (`CLOCK_MONOTONIC`, ns, as
     /// exactly as the kernel's ticks).
     pub used_at: u64,
 }
 
-impl FastPath {
-    pub(super) fn counted(&self, slot: u32) -> Carried {
+impl FlowCache {
+    pub(super) fn counted(&self, slot: u32) -> Traffic {
         let (frames, bytes) = self.kernel.counted(slot);
-        Carried { frames, bytes }
+        Traffic { frames, bytes }
     }
 
     /// What an entry has carried since it was made.
-    pub(super) fn carried(&self, slot: u32) -> Option<Carried> {
+    pub(super) fn carried(&self, slot: u32) -> Option<Traffic> {
         let entry = self.entries.get(slot as usize)?.as_ref()?;
         Some(self.counted(slot) - entry.base)
     }
 
     /// Adds what an entry has carried since it was looked at last.
-    pub(super) fn tally_one(&mut self, slot: u32) {
+    pub(super) fn count_entry(&mut self, slot: u32) {
         let counted = self.counted(slot);
         let Some(Some(entry)) = self.entries.get_mut(slot as usize) else {
             return;
         };
         let more = counted - std::mem::replace(&mut entry.seen, counted);
         let (link, out) = (entry.key.link(), entry.action.link());
-        self.counts.carried += more;
+        self.counts.traffic += more;
         if let Some(Some(link)) = self.links.get_mut(link as usize) {
             link.carried_in += more;
         }
@@ -103,35 +103,35 @@ impl FastPath {
     /// Adds up what went by until now, exactly; by itself that is done within
     /// a second or two. It looks at all entries.
     pub fn tally(&mut self) {
-        (0..self.entries.len() as u32).for_each(|slot| self.tally_one(slot));
+        (0..self.entries.len() as u32).for_each(|slot| self.count_entry(slot));
     }
 
     /// One entry.
-    pub fn entry(&self, key: &FastKey) -> Option<FastEntry> {
+    pub fn entry(&self, key: &FastKey) -> Option<FlowEntry> {
         let slot = *self.numbers.get(key)?;
         let entry = self.entries[slot as usize].as_ref()?;
-        Some(FastEntry {
+        Some(FlowEntry {
             key: *key,
             action: entry.action,
-            carried: self.carried(slot)?,
+            traffic: self.carried(slot)?,
             used_at: self.kernel.used(slot),
         })
     }
 
     /// What has become of all; see [`tally`](Self::tally).
-    pub fn counts(&self) -> FastCounts {
-        let (frames, entries) = self.held_before;
-        FastCounts {
+    pub fn counts(&self) -> FlowCacheStats {
+        let (frames, entries) = self.held_back_before;
+        FlowCacheStats {
             entries: self.numbers.len() as u64,
-            held: self.state.held_entries() - entries,
-            held_frames: self.state.held() - frames,
+            held_back: self.state.held_entries() - entries,
+            held_back_frames: self.state.held() - frames,
             ..self.counts
         }
     }
 
     /// What came in at a link and what went out there, past the application;
     /// see [`tally`](Self::tally).
-    pub fn link_carried(&self, link: usize) -> (Carried, Carried) {
+    pub fn link_carried(&self, link: usize) -> (Traffic, Traffic) {
         let found = self.links.get(link).copied().flatten();
         found.map_or_else(Default::default, |found| {
             (found.carried_in, found.carried_out)

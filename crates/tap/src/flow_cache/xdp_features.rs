@@ -1,12 +1,12 @@
 //! Which links take frames that the kernel redirects to them.
 
-use super::FastPath;
+use super::FlowCache;
 use weir_link::xdp::{DriverEvent, DriverWatch, takes_redirected};
 
 /// How often it is heard what has changed.
-const HEAR_NS: u64 = 10_000_000;
+const FEATURE_POLL_NS: u64 = 10_000_000;
 /// Changes that are heard of at once; the others after them.
-const HEAR_MAX: usize = 64;
+const FEATURE_EVENTS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Drivers {
@@ -23,14 +23,14 @@ impl Drivers {
     }
 }
 
-impl FastPath {
+impl FlowCache {
     /// Ends entries to links that take no redirected frames any more.
-    pub(super) fn hear_drivers(&mut self, now: u64) {
+    pub(super) fn poll_features(&mut self, now: u64) {
         if now < self.drivers.next_ns {
             return;
         }
-        self.drivers.next_ns = now + HEAR_NS;
-        for _ in 0..HEAR_MAX {
+        self.drivers.next_ns = now + FEATURE_POLL_NS;
+        for _ in 0..FEATURE_EVENTS_MAX {
             let Some(event) = self
                 .drivers
                 .watch

@@ -15,31 +15,34 @@ use std::time::Duration;
 const TRIES: u32 = 4;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spin {
-    most: u64,
+pub(crate) struct AdaptivePoll {
+    idle_max: u64,
     /// How often that is halved now.
-    halved: u32,
+    backoff_shift: u32,
 }
 
-impl Spin {
+impl AdaptivePoll {
     /// For so long at most.
-    pub(crate) fn new(most: Duration) -> Spin {
+    pub(crate) fn new(most: Duration) -> AdaptivePoll {
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        Spin { most, halved: 0 }
+        AdaptivePoll {
+            idle_max: most,
+            backoff_shift: 0,
+        }
     }
 
     /// Whether to look once more, after so many nanoseconds without a frame.
     #[inline]
-    pub(crate) fn goes_on(&self, idle: u64) -> bool {
-        self.halved < TRIES && idle < self.most >> self.halved
+    pub(crate) fn should_poll(&self, idle: u64) -> bool {
+        self.backoff_shift < TRIES && idle < self.idle_max >> self.backoff_shift
     }
 
     /// A frame has come after so many nanoseconds without one.
     #[inline]
-    pub(crate) fn came(&mut self, idle: u64) {
-        self.halved = match idle < self.most {
+    pub(crate) fn on_frame(&mut self, idle: u64) {
+        self.backoff_shift = match idle < self.idle_max {
             true => 0,
-            false => (self.halved + 1).min(TRIES),
+            false => (self.backoff_shift + 1).min(TRIES),
         };
     }
 }
@@ -48,37 +51,37 @@ impl Spin {
 mod tests {
     use super::*;
 
-    fn spin() -> Spin {
-        Spin::new(Duration::from_nanos(1000))
+    fn spin() -> AdaptivePoll {
+        AdaptivePoll::new(Duration::from_nanos(1000))
     }
 
     #[test]
     fn frames_that_come_seldom_are_soon_slept_for() {
         let mut spin = spin();
         for most in [1000, 500, 250, 125] {
-            assert!(spin.goes_on(most - 1) && !spin.goes_on(most));
-            spin.came(1000);
+            assert!(spin.should_poll(most - 1) && !spin.should_poll(most));
+            spin.on_frame(1000);
         }
-        assert!(!spin.goes_on(0));
-        spin.came(u64::MAX);
-        assert!(!spin.goes_on(0));
+        assert!(!spin.should_poll(0));
+        spin.on_frame(u64::MAX);
+        assert!(!spin.should_poll(0));
     }
 
     #[test]
     fn one_that_comes_soon_is_looked_for_again() {
         let mut spin = spin();
-        (0..9).for_each(|_| spin.came(5000));
-        spin.came(999);
-        assert!(spin.goes_on(999));
-        spin.came(0);
-        assert!(spin.goes_on(999));
+        (0..9).for_each(|_| spin.on_frame(5000));
+        spin.on_frame(999);
+        assert!(spin.should_poll(999));
+        spin.on_frame(0);
+        assert!(spin.should_poll(999));
     }
 
     #[test]
     fn nothing_is_looked_for_where_that_is_not_wanted() {
-        let mut spin = Spin::new(Duration::ZERO);
-        assert!(!spin.goes_on(0));
-        spin.came(0);
-        assert!(!spin.goes_on(0));
+        let mut spin = AdaptivePoll::new(Duration::ZERO);
+        assert!(!spin.should_poll(0));
+        spin.on_frame(0);
+        assert!(!spin.should_poll(0));
     }
 }

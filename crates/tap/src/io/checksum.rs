@@ -17,11 +17,11 @@ use weir_wire::{EtherType, Protocol};
 const TAGS_MAX: usize = 2;
 
 /// Bytes of the Ethernet header.
-const ETHERNET: usize = 14;
+const ETHERNET: usize = weir_wire::ethernet::Repr::LEN;
 
 /// Where in the frame the checksum is, what it covers, and the sum of the
 /// pseudo-header.
-struct Left {
+struct PartialChecksum {
     field: usize,
     start: usize,
     end: usize,
@@ -32,7 +32,7 @@ struct Left {
 /// device; tells whether it was.
 #[inline]
 pub(crate) fn complete(frame: &mut Frame) -> bool {
-    let Some(left) = look(frame.bytes(), frame.len()) else {
+    let Some(left) = find(frame.bytes(), frame.len()) else {
         return false;
     };
     finish(frame, &left);
@@ -46,7 +46,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Headers lie in the first piece.
 #[inline]
-fn look(bytes: &[u8], len: usize) -> Option<Left> {
+fn find(bytes: &[u8], len: usize) -> Option<PartialChecksum> {
     let mut at = ETHERNET - 2;
     let mut kind = EtherType(half(bytes, at)?);
     for _ in 0..TAGS_MAX {
@@ -74,7 +74,7 @@ fn look(bytes: &[u8], len: usize) -> Option<Left> {
     let pseudo = !Sum::new()
         .pseudo_header(addresses, protocol.0, covered)
         .finish();
-    (found == pseudo).then_some(Left {
+    (found == pseudo).then_some(PartialChecksum {
         field,
         start,
         end,
@@ -86,7 +86,7 @@ type Found = (AddrPair, Protocol, usize, usize);
 
 fn v4(bytes: &[u8], ip: usize) -> Option<Found> {
     let header = bytes.get(ip..ip + 20)?;
-    let header_len = usize::from(header[0] & 15) * 4;
+    let header_len = weir_wire::ipv4::header_len(header);
     let total = usize::from(half(header, 2)?);
     let fragment = half(header, 6)? & 0x3fff;
     if header[0] >> 4 != 4 || header_len < 20 || total < header_len || fragment != 0 {
@@ -108,11 +108,11 @@ fn v6(bytes: &[u8], ip: usize) -> Option<Found> {
     Some((addresses, Protocol(header[6]), ip + 40, ip + 40 + len))
 }
 
-fn finish(frame: &mut Frame, left: &Left) {
+fn finish(frame: &mut Frame, left: &PartialChecksum) {
     let mut sum = Sum::new();
     let mut before = 0;
-    for index in 0..frame.pieces() {
-        let Some(piece) = frame.piece(index) else {
+    for index in 0..frame.frags() {
+        let Some(piece) = frame.frag(index) else {
             break;
         };
         let start = left.start.saturating_sub(before).min(piece.len());

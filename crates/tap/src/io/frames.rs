@@ -2,13 +2,13 @@
 
 use crate::error::TapError;
 use crate::io::checksum::complete;
-use crate::io::tx_burst::NoBulk;
+use crate::io::tx_burst::NoBurst;
 use crate::stats::{Counts, LinkCounts};
 use crate::tap::{LinkId, Tap, ring_error};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, CopyMode, Why};
 use weir_ring::Frame;
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 
 impl Tap {
     /// An empty frame of one chunk; `None` if no chunk is free: then
@@ -31,7 +31,7 @@ impl Tap {
         Ok(None)
     }
 
-    /// As [`take`](Self::take), up to `most` at once, which are put behind
+    /// As [`take`](Self::take), up to `idle_max` at once, which are put behind
     /// those in `frames`; tells how many.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Tap {
             return Ok(None);
         };
         if let Some(members) = &mut self.members {
-            let received = members.receive(queue, link.held_by, at, count);
+            let received = members.receive(queue, link.owners, at, count);
             received.map_err(|error| ring_error(&link.interface, error))?;
         }
         loop {
@@ -81,7 +81,7 @@ impl Tap {
             let Some(mut frame) = taken else {
                 return Ok(None);
             };
-            if self.fast.is_some() {
+            if self.flow_cache.is_some() {
                 queue.note(&frame, self.epoch);
             }
             // One that was let in before the gate shut is behind those that
@@ -95,7 +95,7 @@ impl Tap {
                 continue;
             }
             if link.completes && complete(&mut frame) {
-                link.counts.completed += 1;
+                link.counts.checksums_completed += 1;
             }
             link.counts.rx_frames += 1;
             link.counts.rx_bytes += frame.len() as u64;
@@ -144,7 +144,7 @@ impl Tap {
             Some(frame) => {
                 self.push()?;
                 if self.put(link, queue, frame)?.is_some() {
-                    self.count(link, |counts| counts.no_room += 1);
+                    self.count(link, |counts| counts.tx_ring_full += 1);
                     return Ok(false);
                 }
             }
@@ -166,7 +166,7 @@ impl Tap {
         let queue = &mut link.queues[queue];
         let put = match self.members {
             None => queue.put(frame),
-            Some(_) => Ok(queue.keep(frame, self.config.ring)),
+            Some(_) => Ok(queue.enqueue_shared(frame, self.config.ring)),
         };
         put.map_err(|error| ring_error(&link.interface, error))
     }
@@ -206,24 +206,24 @@ impl Tap {
     }
 
     /// Whether many frames at once may go out without socket buffers, on links
-    /// that take them so: as [`Config::bulk`](crate::Config::bulk) asks, and
+    /// that take them so: as [`Config::burst`](crate::Config::burst) asks, and
     /// the kernel allows.
     #[inline]
-    pub fn is_bulk(&self) -> bool {
-        self.bulk.is_ok()
+    pub fn uses_tx_burst(&self) -> bool {
+        self.burst.is_ok()
     }
 
     /// Whether those of this link do, at this moment; else why not.
     ///
     /// # Errors
     /// The reason.
-    pub fn link_bulk(&self, link: LinkId) -> Result<(), NoBulk> {
-        match (&self.bulk, self.links.get(link.0)) {
-            _ if !self.config.bulk => Err(NoBulk::NotAsked),
-            _ if self.is_shared() => Err(NoBulk::Shared),
+    pub fn link_tx_burst(&self, link: LinkId) -> Result<(), NoBurst> {
+        match (&self.burst, self.links.get(link.0)) {
+            _ if !self.config.tx_burst => Err(NoBurst::NotAsked),
+            _ if self.is_shared() => Err(NoBurst::Shared),
             (Err(why), _) => Err(why.clone()),
-            (Ok(_), Some(Some(link))) => link.bulk.clone(),
-            (Ok(_), _) => Err(NoBulk::NotAsked),
+            (Ok(_), Some(Some(link))) => link.burst.clone(),
+            (Ok(_), _) => Err(NoBurst::NotAsked),
         }
     }
 
@@ -256,8 +256,8 @@ impl Tap {
     }
 
     /// Who has the chunks.
-    pub fn census(&self) -> Census {
-        self.pool.census()
+    pub fn census(&self) -> ChunkCounts {
+        self.pool.chunk_counts()
     }
 
     /// Whether frames come to this tap now; else why not.

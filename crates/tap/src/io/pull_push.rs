@@ -4,8 +4,8 @@ use crate::clock;
 use crate::error::TapError;
 use crate::flow_cache::LEASE;
 use crate::io::queue::{Push, Queue};
-use crate::link_monitor::Watch;
-use crate::shared::members::SLEEP;
+use crate::link_monitor::LinkMonitor;
+use crate::shared::members::SLEEP_MAX_NS;
 use crate::tap::{Pull, Tap, ring_error};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use weir_ring::queue::Corrupt;
 
 /// How long after the gate was opened a frame may still come that was let in
 /// before it shut.
-const UNDER_WAY: u64 = 100_000_000;
+const IN_FLIGHT_MAX_NS: u64 = 100_000_000;
 
 /// How long frames on the bypass may take through the host's queues, before
 /// ours may follow.
-const SETTLE: Duration = Duration::from_millis(1);
+const BYPASS_DRAIN: Duration = Duration::from_millis(1);
 
 /// How often a process says that it is alive, while it is: a fiftieth of the
 /// shortest limit for hangs.
-const BEAT_EACH: u64 = 20_000;
+const HEARTBEAT_INTERVAL_NS: u64 = 20_000;
 
 /// While it waits awake for frames, a process looks after chunks so seldom.
 const REAP_ROUNDS: u32 = 32;
@@ -34,19 +34,19 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn ready(&mut self) -> Result<(), TapError> {
-        if self.news.is_none() {
+        if self.link_events.is_none() {
             self.listen()?;
         }
         self.is_ready = true;
         if self.is_shared() {
-            return self.come_back();
+            return self.recover_from_hang();
         }
-        self.hold_death_word()?;
+        self.lock_liveness()?;
         self.open()
     }
 
     /// Has the kernel watch for the end of this thread.
-    pub(crate) fn hold_death_word(&mut self) -> Result<(), TapError> {
+    pub(crate) fn lock_liveness(&mut self) -> Result<(), TapError> {
         if self.death.is_none() {
             self.state.shut();
             let held = self.state.hold_death_word(self.pool.me() - 1);
@@ -95,7 +95,7 @@ impl Tap {
     }
 
     fn open_gate(&mut self) {
-        if let Some(fast) = &mut self.fast {
+        if let Some(fast) = &mut self.flow_cache {
             fast.flush();
         }
         let epoch = self.state.open(clock::now());
@@ -106,7 +106,7 @@ impl Tap {
     fn is_of(&mut self, epoch: u32) {
         let now = clock::now();
         self.epoch = epoch;
-        self.check_until = now + UNDER_WAY;
+        self.check_until = now + IN_FLIGHT_MAX_NS;
         self.busy_at = now;
     }
 
@@ -119,12 +119,12 @@ impl Tap {
     /// The gate has shut: we were taken for dead or hung. What waits is old where
     /// the bypass has passed it.
     #[cold]
-    fn come_back(&mut self) -> Result<(), TapError> {
+    fn recover_from_hang(&mut self) -> Result<(), TapError> {
         if !self.is_passed() {
             self.open_gate();
             return Ok(());
         }
-        self.drop_kept();
+        self.drop_unsubmitted();
         if let (true, epoch) = self.state.gate()
             && self.is_shared()
         {
@@ -134,7 +134,7 @@ impl Tap {
         }
         self.open()?;
         if self.config.bypass == Bypass::Wire {
-            std::thread::sleep(SETTLE);
+            std::thread::sleep(BYPASS_DRAIN);
             self.state.beat(clock::now());
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Tap {
 
     /// Drops frames between the rings of a shared tap: others are past them.
     #[cold]
-    pub(crate) fn drop_kept(&mut self) {
+    pub(crate) fn drop_unsubmitted(&mut self) {
         for link in self.links.iter_mut().flatten() {
             for queue in &mut link.queues {
                 let kept = queue.inbox.drain(..).chain(queue.outbox.drain(..));
@@ -179,27 +179,27 @@ impl Tap {
         self.now_ns = now;
         let (mut is_well, mut is_late) = (true, false);
         if let Some(members) = &mut self.members {
-            is_well = members.is_well(now);
-            is_late = is_over(self.config.hang_max, members.called_at, now);
+            is_well = members.is_healthy(now);
+            is_late = has_elapsed(self.config.hang_max, members.called_at, now);
             members.called_at = now;
         }
         // Each beat takes the line from the CPU where frames come.
-        if is_well && now.saturating_sub(self.beaten_at) >= BEAT_EACH {
+        if is_well && now.saturating_sub(self.beaten_at) >= HEARTBEAT_INTERVAL_NS {
             self.beaten_at = now;
             self.state.beat(now);
         }
         if !self.is_ready {
             self.ready()?;
         } else if self.state.gate() != (true, self.epoch) {
-            self.come_back()?;
+            self.recover_from_hang()?;
         } else if is_late {
             // Others kept the gate open, and are past what we have.
-            self.drop_kept();
+            self.drop_unsubmitted();
         }
-        if let Some(fast) = &mut self.fast {
+        if let Some(fast) = &mut self.flow_cache {
             fast.work(now);
         }
-        self.look_after(now)?;
+        self.housekeep(now)?;
         Ok(now)
     }
 
@@ -211,22 +211,22 @@ impl Tap {
         loop {
             let now = self.alive()?;
             if self.wakes.is_due(now) {
-                self.look_around(now)?;
+                self.poll_control(now)?;
             }
             let end = *end.get_or_insert(now.saturating_add(time));
-            self.settle(now);
+            self.note_drained(now);
             if self.is_any_ready()? {
                 self.busy_at = now;
                 // Where one was slept for, it was noted when it came.
                 if let Some(since) = self.idle_since.take() {
-                    self.spin.came(now.saturating_sub(since));
+                    self.spin.on_frame(now.saturating_sub(since));
                 }
                 return Ok(true);
             }
             let since = *self.idle_since.get_or_insert(now);
             let is_over = now >= end || self.wakes.is_woken;
             rounds = rounds.wrapping_add(1);
-            let spins = self.spin.goes_on(now.saturating_sub(since));
+            let spins = self.spin.should_poll(now.saturating_sub(since));
             match &mut self.members {
                 // To look at the rings keeps the kernel from them.
                 None if rounds.is_multiple_of(REAP_ROUNDS) || is_over || !spins => self.reap()?,
@@ -253,16 +253,16 @@ impl Tap {
         if self.is_any_ready()? {
             return Ok(());
         }
-        self.counts.calls_wait += 1;
+        self.counts.syscalls_wait += 1;
         let mut fds = self.sockets();
         fds.extend(self.wakes.fds());
-        fds.extend(self.news.as_ref().map(AsFd::as_fd));
+        fds.extend(self.link_events.as_ref().map(AsFd::as_fd));
         if let Some(members) = &self.members {
             // There is more to see than frames.
             fds.push(members.listener.as_fd());
-            left = left.min(SLEEP);
+            left = left.min(SLEEP_MAX_NS);
         }
-        if let Some(fast) = &self.fast {
+        if let Some(fast) = &self.flow_cache {
             let often = if fast.is_pressed() {
                 LEASE / 100
             } else {
@@ -280,11 +280,11 @@ impl Tap {
             return Ok(());
         }
         // It need not have been a frame.
-        self.wakes.look_soon();
+        self.wakes.poll_soon();
         // The kernel has noted when it came: to wake takes its time, too.
         match self.state.heartbeat() {
             0 => {}
-            came => self.spin.came(came.saturating_sub(since)),
+            came => self.spin.on_frame(came.saturating_sub(since)),
         }
         // To be woken once says that frames come: look for more.
         self.idle_since = None;
@@ -301,7 +301,7 @@ impl Tap {
             let count = link.queues.len();
             for (queue, at) in link.queues.iter().zip(0..) {
                 let members = self.members.as_ref();
-                if members.is_none_or(|members| members.serves(link.held_by, at, count)) {
+                if members.is_none_or(|members| members.serves(link.owners, at, count)) {
                     sockets.push(queue.socket.as_fd());
                 }
             }
@@ -312,7 +312,7 @@ impl Tap {
     #[inline]
     fn is_any_ready(&mut self) -> Result<bool, TapError> {
         for link in self.links.iter_mut().flatten() {
-            let (count, held_by) = (link.queues.len(), link.held_by);
+            let (count, held_by) = (link.queues.len(), link.owners);
             for (queue, at) in link.queues.iter_mut().zip(0..) {
                 let ready = match &self.members {
                     None => queue.ring.ready(1).map(|count| count > 0),
@@ -339,11 +339,11 @@ impl Tap {
             let attached = self.gate.attached(links);
             // An error is told by who asks next.
             let begun = attached.and_then(|attached| {
-                Watch::new(move || matches!(attached.are_attached(), Ok(true)))
+                LinkMonitor::new(move || matches!(attached.are_attached(), Ok(true)))
             });
             self.watch = begun.ok();
         }
-        if self.watch.as_mut().is_some_and(Watch::are_there) {
+        if self.watch.as_mut().is_some_and(LinkMonitor::are_there) {
             return Ok(());
         }
         // There may be none, for want of threads or descriptors.
@@ -384,8 +384,8 @@ impl Tap {
         let now = self.alive()?;
         let mut is_down = false;
         let is_passed = self.is_passed();
-        if let Ok(bulk) = &mut self.bulk {
-            bulk.hear(&mut self.links, now);
+        if let Ok(bulk) = &mut self.burst {
+            bulk.poll_features(&mut self.links, now);
         }
         let links = self.links.iter_mut().enumerate();
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
@@ -393,7 +393,7 @@ impl Tap {
             if is_passed && self.state.gate() != (true, self.epoch) {
                 break;
             }
-            let mut bulk = self.bulk.as_mut().ok().filter(|_| link.bulk.is_ok());
+            let mut bulk = self.burst.as_mut().ok().filter(|_| link.burst.is_ok());
             for queue in &mut link.queues {
                 let pushed = match &self.members {
                     None => bulk
@@ -402,12 +402,12 @@ impl Tap {
                             bulk.push(queue, number, now, &mut self.counts)
                         })
                         .and_then(|()| queue.push(link.mode, &mut self.counts)),
-                    Some(members) => queue.push_kept(members, link.mode, &mut self.counts),
+                    Some(members) => queue.push_enqueued(members, link.mode, &mut self.counts),
                 };
                 match pushed {
                     Ok(()) => {}
                     Err(Push::Down(dropped)) => {
-                        link.counts.no_room += u64::from(dropped);
+                        link.counts.tx_ring_full += u64::from(dropped);
                         is_down = true;
                     }
                     Err(Push::Ring(error)) => return Err(ring_error(&link.interface, error)),
@@ -420,7 +420,7 @@ impl Tap {
             let given = link.counts.tx_frames - link.pushed;
             link.pushed = link.counts.tx_frames;
             if is_passed && given > 0 && self.state.gate() != (true, self.epoch) {
-                link.counts.late += given;
+                link.counts.overtaken += given;
             }
         }
         if is_down {
@@ -429,13 +429,13 @@ impl Tap {
         match self.is_shared() {
             // It was done on the way.
             true => Ok(()),
-            false => self.reap_some(),
+            false => self.reap_if_worthwhile(),
         }
     }
 
     /// As [`reap`](Self::reap), where there is much to lend.
     #[inline]
-    fn reap_some(&mut self) -> Result<(), TapError> {
+    fn reap_if_worthwhile(&mut self) -> Result<(), TapError> {
         for link in self.links.iter_mut().flatten() {
             for queue in &mut link.queues {
                 let reaped = queue.ring.reap().and_then(|_| queue.ring.refill_some());
@@ -475,14 +475,14 @@ impl Tap {
 /// Elsewhere than in copy mode the device may be reading them.
 fn take_back(queue: &mut Queue, mode: CopyMode) -> Result<u64, Corrupt> {
     match mode {
-        CopyMode::Copy => queue.ring.take_back().map(u64::from),
+        CopyMode::Copy => queue.ring.reclaim_unsent().map(u64::from),
         CopyMode::ZeroCopy => Ok(0),
     }
 }
 
 /// Whether more than a limit has passed since `then`; never was is no time.
 #[inline]
-fn is_over(limit: Option<Duration>, then: u64, now: u64) -> bool {
+fn has_elapsed(limit: Option<Duration>, then: u64, now: u64) -> bool {
     let passed = u128::from(now.saturating_sub(then));
     then != 0 && limit.is_some_and(|limit| passed > limit.as_nanos())
 }

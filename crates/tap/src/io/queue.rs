@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Mode};
 use crate::error::TapError;
-use crate::io::tx_burst::NoBulk;
+use crate::io::tx_burst::NoBurst;
 use crate::shared::members::Members;
 use crate::stats::{Counts, LinkCounts};
 use crate::trust;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use weir_link::net::Interface;
 use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, State, Xsk, XskError, XskSpec};
 use weir_ring::queue::Corrupt;
-use weir_ring::{Frame, LinkQueue, Pool, RingSizes};
+use weir_ring::{Frame, Pool, RingSizes, XskQueue};
 
 /// Times that the kernel is asked to send what it has not yet taken, for each
 /// push.
@@ -26,7 +26,7 @@ pub(crate) const TAG_BYTES: usize = 4;
 
 /// Pieces of a frame that the kernel sends in copy mode: the first, and
 /// `MAX_SKB_FRAGS` (`xsk_build_skb`).
-const SENT_PIECES_MAX: usize = 18;
+const TX_FRAGS_MAX: usize = 18;
 
 /// A link.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct TapLink {
     /// How many times this process holds it.
     pub(crate) holders: u32,
     /// The processes that hold it, as we looked last: bit 0 is process 1.
-    pub(crate) held_by: u32,
+    pub(crate) owners: u32,
     pub(crate) mode: CopyMode,
     pub(crate) queues: Vec<Queue>,
     pub(crate) counts: LinkCounts,
@@ -55,21 +55,21 @@ pub(crate) struct TapLink {
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
     /// Whether many frames may go out at once without socket buffers.
-    pub(crate) bulk: Result<(), NoBulk>,
+    pub(crate) burst: Result<(), NoBurst>,
 }
 
 /// What tells which frames of a queue are on their way to the application.
 #[derive(Clone, Copy, Debug, Default)]
-struct UnderWay {
+struct InFlight {
     /// Low half of the number of the last that was taken.
     last: Option<u32>,
     /// How many had been handed over when we looked, and since when.
-    handed: u64,
+    delivered: u64,
     since: u64,
-    settled: u64,
+    drained: u64,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Notes the number of a frame, in what is before its bytes; whose low
     /// half is not the epoch, its driver has no room there: that is anything.
     #[inline]
@@ -86,27 +86,27 @@ impl UnderWay {
     fn taken(&self, handed: u64) -> u64 {
         let behind = self.last.map(|last| (handed as u32).wrapping_sub(last));
         let taken = behind.and_then(|behind| handed.checked_sub(behind.into()));
-        taken.unwrap_or(self.settled)
+        taken.unwrap_or(self.drained)
     }
 }
 
 /// After so long without another one, a frame that was handed over and is in
 /// no ring will not come.
-const ARRIVES_NS: u64 = 2_000_000;
+const ARRIVAL_MAX_NS: u64 = 2_000_000;
 
 /// A queue of a link.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub(crate) ring: LinkQueue,
+    pub(crate) ring: XskQueue,
     pub(crate) socket: Xsk,
     /// Frames were put since the last push.
     pub(crate) dirty: bool,
-    under_way: UnderWay,
+    in_flight: InFlight,
     /// Where the rings are shared: frames taken, and frames to be put.
     pub(crate) inbox: VecDeque<Frame>,
     pub(crate) outbox: VecDeque<Frame>,
     /// The place of a frame that waits for another process, and since when.
-    pub(crate) waiting: Option<(u32, u64)>,
+    pub(crate) stalled: Option<(u32, u64)>,
 }
 
 /// All rings of a queue are as long.
@@ -123,7 +123,7 @@ pub(crate) fn sizes(ring: u32) -> RingSizes {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub(crate) pool: &'a Rc<Pool>,
-    pub(crate) other: Option<&'a Xsk>,
+    pub(crate) shared_with: Option<&'a Xsk>,
     pub(crate) mode: Option<CopyMode>,
 }
 
@@ -145,7 +145,7 @@ impl TapLink {
         let mut link = TapLink {
             interface,
             holders: 1,
-            held_by: u32::MAX,
+            owners: u32::MAX,
             mode,
             queues,
             counts: LinkCounts::default(),
@@ -155,7 +155,7 @@ impl TapLink {
             room: room as usize,
             is_changed: false,
             completes,
-            bulk: Err(NoBulk::NotAsked),
+            burst: Err(NoBurst::NotAsked),
         };
         link.measure();
         link
@@ -164,7 +164,7 @@ impl TapLink {
     /// Takes in the interface's MTU.
     pub(crate) fn measure(&mut self) {
         let by_mtu = self.interface.frame_bytes_max() + TAG_BYTES;
-        let pieces = if self.frags { SENT_PIECES_MAX } else { 1 };
+        let pieces = if self.frags { TX_FRAGS_MAX } else { 1 };
         self.longest = by_mtu.min(self.room * pieces);
     }
 
@@ -190,7 +190,7 @@ impl TapLink {
         };
         let is_veth = || weir_link::net::driver(&interface.name).is_ok_and(|name| name == "veth");
         let completes = config.complete_checksums.unwrap_or_else(is_veth);
-        let room = shared.pool.umem().room();
+        let room = shared.pool.umem().frame_bytes_max();
         let mut link = TapLink::of(interface, CopyMode::Copy, completes, vec![], true, room);
         for (attempt, mode) in modes.iter().enumerate() {
             link.mode = *mode;
@@ -244,11 +244,13 @@ impl TapLink {
                 frags: self.frags,
                 busy_poll: config.busy_poll,
             };
-            let other = shared.other.or(self.queues.first().map(|q| &q.socket));
+            let other = shared
+                .shared_with
+                .or(self.queues.first().map(|q| &q.socket));
             match Xsk::bind(shared.pool.umem(), other, &spec) {
                 Ok((socket, rings)) => {
                     let id = queue_id(number, queue);
-                    let ring = LinkQueue::new(rings, shared.pool, id);
+                    let ring = XskQueue::new(rings, shared.pool, id);
                     self.queues.push(Queue::new(ring, socket));
                 }
                 // That was the last.
@@ -285,7 +287,7 @@ impl TapLink {
     pub(crate) fn counted(&self) -> LinkCounts {
         let mut counts = self.counts;
         for queue in &self.queues {
-            let oddities = queue.ring.oddities();
+            let oddities = queue.ring.ring_errors();
             counts.invalid += oddities.invalid;
             counts.rx_dropped += oddities.too_long;
             if let Ok(kernel) = queue.socket.counts() {
@@ -301,49 +303,54 @@ impl TapLink {
 }
 
 impl Queue {
-    fn new(ring: LinkQueue, socket: Xsk) -> Queue {
+    fn new(ring: XskQueue, socket: Xsk) -> Queue {
         Queue {
             ring,
             socket,
             dirty: false,
-            under_way: UnderWay::default(),
+            in_flight: InFlight::default(),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
-            waiting: None,
+            stalled: None,
         }
     }
 
     /// What a process before us was handed is not on its way to us.
-    pub(crate) fn settle_all(&mut self, state: &State, link: u32, number: u32) {
+    pub(crate) fn note_all_drained(&mut self, state: &State, link: u32, number: u32) {
         let handed = state.handed(link, number);
-        self.under_way.settled = handed;
+        self.in_flight.drained = handed;
         state.settle(link, number, handed);
     }
 
     /// Notes the number of a frame that was taken, let in in this epoch.
     #[inline]
     pub(crate) fn note(&mut self, frame: &Frame, epoch: u32) {
-        self.under_way.note(frame.meta(), epoch);
+        self.in_flight.note(frame.meta(), epoch);
     }
 
     /// Says, after all was sent, which frames are settled; tells whether some
     /// are not.
-    pub(crate) fn settle(&mut self, state: &State, (link, number): (u32, u32), now: u64) -> bool {
+    pub(crate) fn note_drained(
+        &mut self,
+        state: &State,
+        (link, number): (u32, u32),
+        now: u64,
+    ) -> bool {
         let handed = state.handed(link, number);
-        let way = &mut self.under_way;
+        let way = &mut self.in_flight;
         let mut settled = way.taken(handed);
-        if way.handed != handed {
-            (way.handed, way.since) = (handed, now);
+        if way.delivered != handed {
+            (way.delivered, way.since) = (handed, now);
         } else if settled != handed
-            && now.saturating_sub(way.since) >= ARRIVES_NS
+            && now.saturating_sub(way.since) >= ARRIVAL_MAX_NS
             && self.ring.ready(1) == Ok(0)
         {
             // Dropped on the way, or without a number.
             settled = handed;
-            self.under_way.last = Some(handed as u32);
+            self.in_flight.last = Some(handed as u32);
         }
-        if settled > self.under_way.settled {
-            self.under_way.settled = settled;
+        if settled > self.in_flight.drained {
+            self.in_flight.drained = settled;
             state.settle(link, number, settled);
         }
         settled != handed
@@ -359,13 +366,13 @@ impl Queue {
     ) -> Result<Queue, XskError> {
         let (socket, rings) = trust::socket(socket, sizes, pool.umem())?;
         let id = queue_id(link, queue as u32);
-        Ok(Queue::new(LinkQueue::new(rings, pool, id), socket))
+        Ok(Queue::new(XskQueue::new(rings, pool, id), socket))
     }
 
     /// Puts a frame among those to be sent with the next push, where the
     /// rings are shared; gives it back where there is no room.
     #[inline]
-    pub(crate) fn keep(&mut self, frame: Frame, room: u32) -> Option<Frame> {
+    pub(crate) fn enqueue_shared(&mut self, frame: Frame, room: u32) -> Option<Frame> {
         if self.outbox.len() >= room as usize {
             return Some(frame);
         }
@@ -374,7 +381,7 @@ impl Queue {
     }
 
     /// Sends what is kept; nothing where another process has the rings.
-    pub(crate) fn push_kept(
+    pub(crate) fn push_enqueued(
         &mut self,
         members: &Members,
         mode: CopyMode,
@@ -421,7 +428,7 @@ impl Queue {
 
     /// Has the device receive.
     pub(crate) fn kick_rx(&self, counts: &mut Counts) -> Result<(), TapError> {
-        counts.calls_rx += 1;
+        counts.syscalls_rx += 1;
         self.socket.kick_rx().map_err(|source| TapError::System {
             what: "have the device receive",
             source,
@@ -440,7 +447,7 @@ impl Queue {
             return Ok(());
         }
         for _ in 0..KICKS_MAX {
-            counts.calls_tx += 1;
+            counts.syscalls_tx += 1;
             let all = match self.socket.kick_tx() {
                 Ok(all) => all,
                 Err(error) => return self.refused(error),
@@ -461,7 +468,7 @@ impl Queue {
         let code = error.raw_os_error().unwrap_or_default();
         match Errno::from_raw_os_error(code) {
             Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
-                let dropped = self.ring.take_back().map_err(Push::Ring)?;
+                let dropped = self.ring.reclaim_unsent().map_err(Push::Ring)?;
                 Err(Push::Down(dropped))
             }
             _ => Err(Push::System(error)),
@@ -481,7 +488,7 @@ pub(crate) enum Push {
 
 #[cfg(test)]
 mod tests {
-    use super::UnderWay;
+    use super::InFlight;
 
     fn meta(number: u32, epoch: u32) -> Option<u64> {
         Some(u64::from(number) << 32 | u64::from(epoch))
@@ -489,7 +496,7 @@ mod tests {
 
     #[test]
     fn frames_up_to_the_last_that_was_taken_are_settled() {
-        let mut way = UnderWay::default();
+        let mut way = InFlight::default();
         assert_eq!(way.taken(9), 0, "none was taken");
         way.note(meta(7, 3), 3);
         assert_eq!(way.taken(9), 7);
@@ -501,12 +508,12 @@ mod tests {
     /// Where a driver has no room before a frame, anything may lie there.
     #[test]
     fn what_is_no_number_settles_nothing() {
-        let mut way = UnderWay::default();
+        let mut way = InFlight::default();
         way.note(meta(2, 3), 3);
         way.note(None, 3);
         way.note(meta(4, 0x0800), 3);
         assert_eq!(way.taken(5), 2);
-        way.settled = 2;
+        way.drained = 2;
         way.note(meta(6, 3), 3);
         assert_eq!(way.taken(5), 2, "not given yet");
     }

@@ -13,8 +13,8 @@ use weir_link::xdp::{
 
 /// Why the frames of a link do not go out many at once.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NoBulk {
-    /// The [configuration](crate::Config::bulk) does not ask for it.
+pub enum NoBurst {
+    /// The [configuration](crate::Config::burst) does not ask for it.
     #[error("it is not asked for")]
     NotAsked,
     /// Several processes have the tap.
@@ -61,37 +61,37 @@ pub enum NoBulk {
 const FRAMES_MIN: u32 = 32;
 
 /// How often it is heard whether a driver still takes such frames.
-const HEAR_NS: u64 = 10_000_000;
+const FEATURE_POLL_NS: u64 = 10_000_000;
 /// Changes that are heard of at once; the others after them.
-const HEAR_MAX: usize = 64;
+const FEATURE_EVENTS_MAX: usize = 64;
 
 /// A call that waits in the kernel, and so long, has been held up: by somebody
 /// who changes XDP programs, wherever on the machine.
-const HELD_UP_NS: u64 = 1_000_000;
-/// How long sockets send after that. Each time again within [`CALM_NS`] it is
+const STALL_NS: u64 = 1_000_000;
+/// How long sockets send after that. Each time again within [`BACKOFF_RESET_NS`] it is
 /// twice as long as before.
-const PAUSE_NS: u64 = 1_000_000_000;
-const PAUSE_MAX_NS: u64 = 64 * PAUSE_NS;
-const CALM_NS: u64 = 60 * PAUSE_NS;
+const BACKOFF_NS: u64 = 1_000_000_000;
+const BACKOFF_MAX_NS: u64 = 64 * BACKOFF_NS;
+const BACKOFF_RESET_NS: u64 = 60 * BACKOFF_NS;
 
 /// Until when sockets send, since a call was held up: then the next may be.
 #[derive(Clone, Copy, Default, Debug)]
-struct Pause {
+struct Backoff {
     until: u64,
     long: u64,
 }
 
-impl Pause {
-    fn is_over(self, now: u64) -> bool {
+impl Backoff {
+    fn has_ended(self, now: u64) -> bool {
         now >= self.until
     }
 
     /// A call has been held up.
     fn begin(&mut self, now: u64) {
-        let is_calm = now.saturating_sub(self.until) >= CALM_NS;
+        let is_calm = now.saturating_sub(self.until) >= BACKOFF_RESET_NS;
         self.long = match self.long {
-            before if before > 0 && !is_calm => (2 * before).min(PAUSE_MAX_NS),
-            _ => PAUSE_NS,
+            before if before > 0 && !is_calm => (2 * before).min(BACKOFF_MAX_NS),
+            _ => BACKOFF_NS,
         };
         self.until = now + self.long;
     }
@@ -99,47 +99,47 @@ impl Pause {
 
 /// What sends so, for the links of a tap.
 #[derive(Debug)]
-pub(crate) struct BulkOut {
-    bulk: Bulk,
-    watch: DriverWatch,
+pub(crate) struct BurstSender {
+    burst: Bulk,
+    monitor: DriverWatch,
     next_ns: u64,
-    pause: Pause,
+    backoff: Backoff,
 }
 
-impl BulkOut {
+impl BurstSender {
     /// What the kernel and our privileges allow.
-    pub(crate) fn new() -> Result<BulkOut, NoBulk> {
-        let refused = |why: &dyn fmt::Display| NoBulk::Kernel {
+    pub(crate) fn new() -> Result<BurstSender, NoBurst> {
+        let refused = |why: &dyn fmt::Display| NoBurst::Kernel {
             why: why.to_string(),
         };
-        Ok(BulkOut {
-            watch: DriverWatch::open().map_err(|error| refused(&error))?,
-            bulk: Bulk::new().map_err(|error| refused(&error))?,
+        Ok(BurstSender {
+            monitor: DriverWatch::open().map_err(|error| refused(&error))?,
+            burst: Bulk::new().map_err(|error| refused(&error))?,
             next_ns: 0,
-            pause: Pause::default(),
+            backoff: Backoff::default(),
         })
     }
 
     /// Whether frames of a link may go out so, from now on.
-    pub(crate) fn add(&self, link: &TapLink, number: usize) -> Result<(), NoBulk> {
+    pub(crate) fn add(&self, link: &TapLink, number: usize) -> Result<(), NoBurst> {
         may(link)?;
         if !takes_redirected(link.interface.index).unwrap_or(false) {
-            return Err(NoBulk::PeerTakesNone);
+            return Err(NoBurst::PeerTakesNone);
         }
-        let added = self.bulk.add(number as u32, link.interface.index);
-        added.map_err(|error| NoBulk::Kernel {
+        let added = self.burst.add(number as u32, link.interface.index);
+        added.map_err(|error| NoBurst::Kernel {
             why: error.to_string(),
         })
     }
 
     /// Hears which links take such frames no longer, or again.
-    pub(crate) fn hear(&mut self, links: &mut [Option<TapLink>], now: u64) {
+    pub(crate) fn poll_features(&mut self, links: &mut [Option<TapLink>], now: u64) {
         if now < self.next_ns {
             return;
         }
-        self.next_ns = now + HEAR_NS;
-        for _ in 0..HEAR_MAX {
-            let Some(event) = self.watch.next_event() else {
+        self.next_ns = now + FEATURE_POLL_NS;
+        for _ in 0..FEATURE_EVENTS_MAX {
+            let Some(event) = self.monitor.next_event() else {
                 return;
             };
             for (link, number) in links.iter_mut().zip(0..) {
@@ -147,10 +147,10 @@ impl BulkOut {
                 match event {
                     DriverEvent::Takes { ifindex, .. } if ifindex != link.interface.index => {}
                     // Whatever else there is against it stays.
-                    DriverEvent::Takes { takes: false, .. } if link.bulk.is_ok() => {
-                        link.bulk = Err(NoBulk::PeerTakesNone);
+                    DriverEvent::Takes { takes: false, .. } if link.burst.is_ok() => {
+                        link.burst = Err(NoBurst::PeerTakesNone);
                     }
-                    _ => link.bulk = self.add(link, number),
+                    _ => link.burst = self.add(link, number),
                 }
             }
         }
@@ -165,33 +165,33 @@ impl BulkOut {
         now: u64,
         counts: &mut Counts,
     ) -> Result<(), Push> {
-        let kept = queue.ring.kept_back().map_err(Push::Ring)?;
+        let kept = queue.ring.unsubmitted_len().map_err(Push::Ring)?;
         // Frames that nobody frees keep memory of the kernel's: few of them.
-        if kept < FRAMES_MIN || self.bulk.pools() >= POOLS_MAX || !self.pause.is_over(now) {
+        if kept < FRAMES_MIN || self.burst.pools() >= POOLS_MAX || !self.backoff.has_ended(now) {
             return Ok(());
         }
         let (mut done, mut began) = (0, clock::now());
         while done < kept {
             let want = (kept - done).min(BULK_FRAMES_MAX as u32);
             let put = (0..want).find(|place| {
-                let frame = queue.ring.kept(done + place);
-                !frame.is_some_and(|frame| self.bulk.put(*place as usize, frame))
+                let frame = queue.ring.unsubmitted_at(done + place);
+                !frame.is_some_and(|frame| self.burst.put(*place as usize, frame))
             });
             let put = put.unwrap_or(want);
             if put == 0 {
                 break;
             }
-            counts.calls_tx += 1;
+            counts.syscalls_tx += 1;
             let waited = waits();
-            let Ok(sent) = self.bulk.send(link as u32, put as usize) else {
+            let Ok(sent) = self.burst.send(link as u32, put as usize) else {
                 break;
             };
             done += sent as u32;
-            counts.bulk_frames += sent as u64;
+            counts.burst_frames += sent as u64;
             let ended = clock::now();
-            if ended - began >= HELD_UP_NS && waits() != waited {
-                counts.bulk_held_up += 1;
-                self.pause.begin(ended);
+            if ended - began >= STALL_NS && waits() != waited {
+                counts.burst_stalls += 1;
+                self.backoff.begin(ended);
                 break;
             }
             began = ended;
@@ -199,7 +199,7 @@ impl BulkOut {
                 break;
             }
         }
-        queue.ring.withdraw(done);
+        queue.ring.pop_unsubmitted(done);
         queue.dirty &= done < kept;
         Ok(())
     }
@@ -208,50 +208,50 @@ impl BulkOut {
 /// Where frames that are sent in either way stay in order: a veth of one queue,
 /// whose other end queues socket buffers where it queues redirected frames,
 /// which it does if none of them is to be cut up.
-fn may(link: &TapLink) -> Result<(), NoBulk> {
+fn may(link: &TapLink) -> Result<(), NoBurst> {
     let interface = link.interface.name.clone();
     if link.mode == CopyMode::ZeroCopy {
-        return Err(NoBulk::ZeroCopy);
+        return Err(NoBurst::ZeroCopy);
     }
     let driver = driver(&interface).unwrap_or_default();
     if driver != "veth" {
-        return Err(NoBulk::Driver { driver });
+        return Err(NoBurst::Driver { driver });
     }
     if link.queues.len() != 1 {
         let queues = link.queues.len();
-        return Err(NoBulk::Queues { interface, queues });
+        return Err(NoBurst::Queues { interface, queues });
     }
     match Feature::TcpSegmentation.get(&interface) {
         Ok(false) => Ok(()),
-        _ => Err(NoBulk::Segments { interface }),
+        _ => Err(NoBurst::Segments { interface }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CALM_NS, PAUSE_MAX_NS, PAUSE_NS, Pause};
+    use super::{BACKOFF_MAX_NS, BACKOFF_NS, BACKOFF_RESET_NS, Backoff};
 
     #[test]
     fn who_is_held_up_again_pauses_for_longer() {
-        let mut pause = Pause::default();
-        assert!(pause.is_over(0));
-        let mut now = 5 * PAUSE_NS;
+        let mut pause = Backoff::default();
+        assert!(pause.has_ended(0));
+        let mut now = 5 * BACKOFF_NS;
         for long in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
             pause.begin(now);
-            let until = now + long * PAUSE_NS;
-            assert!(!pause.is_over(now) && !pause.is_over(until - 1) && pause.is_over(until));
-            now = until + CALM_NS - 1;
+            let until = now + long * BACKOFF_NS;
+            assert!(!pause.has_ended(now) && !pause.has_ended(until - 1) && pause.has_ended(until));
+            now = until + BACKOFF_RESET_NS - 1;
         }
-        assert_eq!(pause.long, PAUSE_MAX_NS);
+        assert_eq!(pause.long, BACKOFF_MAX_NS);
     }
 
     #[test]
     fn after_a_calm_minute_it_is_as_the_first_time() {
-        let mut pause = Pause::default();
+        let mut pause = Backoff::default();
         pause.begin(7);
-        pause.begin(PAUSE_NS + 7);
-        assert_eq!(pause.long, 2 * PAUSE_NS);
-        pause.begin(pause.until + CALM_NS);
-        assert_eq!(pause.long, PAUSE_NS);
+        pause.begin(BACKOFF_NS + 7);
+        assert_eq!(pause.long, 2 * BACKOFF_NS);
+        pause.begin(pause.until + BACKOFF_RESET_NS);
+        assert_eq!(pause.long, BACKOFF_NS);
     }
 }

@@ -14,38 +14,38 @@ use std::rc::Rc;
 use weir_link::xdp::{DeathWord, Life, MEMBERS_MAX, State};
 use weir_ring::Frame;
 use weir_ring::queue::Corrupt;
-use weir_ring::robust_lock::Holder;
+use weir_ring::robust_lock::LockOwner;
 
 /// How often it is looked who lives and who wants to join, in ns; a process
 /// that sleeps wakes up for it.
-pub(crate) const LOOK: u64 = 5_000_000;
+pub(crate) const MEMBER_POLL_NS: u64 = 5_000_000;
 
 /// How long a process sleeps at most.
-pub(crate) const SLEEP: u64 = 20_000_000;
+pub(crate) const SLEEP_MAX_NS: u64 = 20_000_000;
 
 /// How long frames may wait in a queue before others than its own process
 /// take them, in ns.
-const STUCK: u64 = 5_000_000;
+const STEAL_AFTER_NS: u64 = 5_000_000;
 
 /// How long another may have a lock that we want, before we stop to say that
 /// all is well, in ns.
-const BLOCKED: u64 = 1_000_000;
+const LOCK_STALL_NS: u64 = 1_000_000;
 
 /// Frames that are taken from a queue in one turn.
 const BATCH: usize = 64;
 
 /// How often a lock is tried to send, before the frames wait for the next
 /// push.
-const TRIES: u32 = 10_000;
+const TX_LOCK_TRIES: u32 = 10_000;
 
 /// This process among those of the tap.
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Rc<State>,
-    pub(crate) me: Holder,
+    pub(crate) me: LockOwner,
     /// Processes that lived when we looked last: bit 0 is process 1.
     alive: u32,
-    pub(crate) looked_at: u64,
+    pub(crate) polled_at: u64,
     /// When we were called last.
     pub(crate) called_at: u64,
     /// Since when another has a lock that we want, to take frames.
@@ -55,7 +55,7 @@ pub(crate) struct Members {
     pub(crate) listener: OwnedFd,
     pub(crate) path: PathBuf,
     /// Says that we live, while we do.
-    pub(crate) word: Option<DeathWord>,
+    pub(crate) liveness: Option<DeathWord>,
 }
 
 /// The number of the process that has a death word.
@@ -72,7 +72,7 @@ pub(crate) fn is_alive(state: &State, number: u16) -> bool {
 impl Members {
     pub(crate) fn new(
         state: &Rc<State>,
-        me: Holder,
+        me: LockOwner,
         word: DeathWord,
         listener: OwnedFd,
         path: PathBuf,
@@ -81,13 +81,13 @@ impl Members {
             state: Rc::clone(state),
             me,
             alive: 0,
-            looked_at: 0,
+            polled_at: 0,
             called_at: 0,
             blocked_at: None,
             tx_blocked_at: Cell::new(None),
             listener,
             path,
-            word: Some(word),
+            liveness: Some(word),
         };
         members.count();
         members
@@ -121,10 +121,10 @@ impl Members {
     /// Whether all is well, as far as we know: not while another keeps what
     /// we need.
     #[inline]
-    pub(crate) fn is_well(&self, now: u64) -> bool {
+    pub(crate) fn is_healthy(&self, now: u64) -> bool {
         let blocked = [self.blocked_at, self.tx_blocked_at.get()];
         let mut blocked = blocked.into_iter().flatten();
-        blocked.all(|at| now.saturating_sub(at) < BLOCKED)
+        blocked.all(|at| now.saturating_sub(at) < LOCK_STALL_NS)
     }
 
     /// There is nothing that another could keep from us.
@@ -163,17 +163,17 @@ impl Members {
         if !queue.inbox.is_empty() {
             return true;
         }
-        let (position, is_there) = queue.ring.look();
+        let (position, is_there) = queue.ring.peek_position();
         if !is_there || self.serves(holders, at, count) {
-            queue.waiting = None;
+            queue.stalled = None;
             return is_there;
         }
-        match queue.waiting {
+        match queue.stalled {
             Some((place, since)) if place == position => {
-                self.called_at.saturating_sub(since) > STUCK
+                self.called_at.saturating_sub(since) > STEAL_AFTER_NS
             }
             _ => {
-                queue.waiting = Some((position, self.called_at));
+                queue.stalled = Some((position, self.called_at));
                 false
             }
         }
@@ -228,7 +228,7 @@ impl Members {
         queue: &mut Queue,
         run: impl FnOnce(&mut Queue) -> T,
     ) -> Result<Option<T>, Corrupt> {
-        for attempt in 0..TRIES {
+        for attempt in 0..TX_LOCK_TRIES {
             if queue.ring.lock_tx(|number| is_alive(&self.state, number))? {
                 let result = run(queue);
                 queue.ring.unlock_tx();
@@ -290,7 +290,7 @@ fn fill(
 impl Drop for Members {
     /// Who goes without leaving is found when its thread ends.
     fn drop(&mut self) {
-        if let Some(word) = self.word.take() {
+        if let Some(word) = self.liveness.take() {
             mem::forget(word);
         }
     }

@@ -11,11 +11,11 @@ pub(super) mod members;
 use crate::config::{Config, check};
 use crate::error::TapError;
 use crate::io::queue::{Queue, TapLink, sizes};
-use crate::io::tx_burst::NoBulk;
+use crate::io::tx_burst::NoBurst;
 use crate::tap::Tap;
 use crate::trust;
 use fd_passing::Message;
-use members::{LOOK, Members, is_alive, number};
+use members::{MEMBER_POLL_NS, Members, is_alive, number};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -27,9 +27,9 @@ use weir_link::xdp::{
     CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
 };
 use weir_ring::Pool;
-use weir_ring::robust_lock::Holder;
+use weir_ring::robust_lock::LockOwner;
 use weir_ring::shared_queue::reclaim;
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 
 /// `weirtap2`: how the messages are laid out.
 const GREETING: &[u8; 8] = b"weirtap2";
@@ -55,18 +55,18 @@ impl Tap {
             return Err(TapError::IsShared);
         }
         // The first one's death would not end what it had said.
-        if self.fast.is_some() {
+        if self.flow_cache.is_some() {
             return Err(TapError::Remembers);
         }
-        self.hold_death_word()?;
-        self.bulk = Err(NoBulk::Shared);
+        self.lock_liveness()?;
+        self.burst = Err(NoBurst::Shared);
         let listener = fd_passing::listen_at(at).map_err(|source| TapError::CannotShare {
             path: at.to_owned(),
             source,
         })?;
         let me = self.pool.me();
         let umem = self.pool.umem();
-        let me = Holder::new(me, umem.next_generation(me));
+        let me = LockOwner::new(me, umem.next_generation(me));
         self.pool.share();
         let word = self.death.take().expect("held just before");
         let members = Members::new(&self.state, me, word, listener, at.to_owned());
@@ -113,10 +113,10 @@ impl Tap {
             ..config
         };
         check(&config)?;
-        let word = place(&state)?;
+        let word = free_liveness_lock(&state)?;
         let me = number(word.slot());
-        let me = Holder::new(me, umem.next_generation(me));
-        let pool = Pool::join(umem, me.number(), config.kept);
+        let me = LockOwner::new(me, umem.next_generation(me));
+        let pool = Pool::join(umem, me.number(), config.reserved);
         let mut own = Vec::new();
         let word_slot = word.slot();
         let joined = (0..links).try_for_each(|_| {
@@ -148,8 +148,8 @@ impl Tap {
                 holders.fetch_and(!(1 << word_slot), Ordering::AcqRel);
             }
         }
-        tap.see_holders();
-        tap.pool.ready(config.kept);
+        tap.refresh_owners();
+        tap.pool.ready(config.reserved);
         Ok(tap)
     }
 
@@ -166,18 +166,18 @@ impl Tap {
 
     /// From time to time: sees who died, and who wants to join.
     #[inline]
-    pub(crate) fn look_after(&mut self, now: u64) -> Result<(), TapError> {
+    pub(crate) fn housekeep(&mut self, now: u64) -> Result<(), TapError> {
         match &mut self.members {
-            Some(members) if now.saturating_sub(members.looked_at) >= LOOK => {
-                members.looked_at = now;
+            Some(members) if now.saturating_sub(members.polled_at) >= MEMBER_POLL_NS => {
+                members.polled_at = now;
             }
             _ => return Ok(()),
         }
-        self.look()
+        self.find_dead()
     }
 
     #[cold]
-    fn look(&mut self) -> Result<(), TapError> {
+    fn find_dead(&mut self) -> Result<(), TapError> {
         let Some(members) = &mut self.members else {
             return Ok(());
         };
@@ -188,7 +188,7 @@ impl Tap {
                 self.reclaim(number(slot));
                 // All of them, whatever one says: nobody comes after us.
                 for link in 0..LINKS_MAX {
-                    first = first.and(self.let_go(link, 1 << slot).map(drop));
+                    first = first.and(self.release_link(link, 1 << slot).map(drop));
                 }
                 drop(word);
             }
@@ -201,24 +201,24 @@ impl Tap {
                 let _ = self.gate.remove(link.into());
             }
         }
-        self.see_holders();
+        self.refresh_owners();
         first.and(self.tend())?;
         let Some(members) = &self.members else {
             return Ok(());
         };
         while let Some(peer) = fd_passing::accept(members.listener.as_fd()) {
             // Whoever does not take what it is given has left.
-            let _ = self.offer(&peer);
+            let _ = self.send_fds(&peer);
         }
         Ok(())
     }
 
     /// Sees who holds each link: its queues are divided among those.
-    fn see_holders(&mut self) {
+    fn refresh_owners(&mut self) {
         for (link, number) in self.links.iter_mut().zip(0..) {
             if let Some(link) = link {
                 let holders = self.pool.umem().link_holders(number);
-                link.held_by = holders.load(Ordering::Acquire);
+                link.owners = holders.load(Ordering::Acquire);
             }
         }
     }
@@ -249,7 +249,7 @@ impl Tap {
     }
 
     /// A process lets go of a link; with the last it is the host's again.
-    pub(crate) fn let_go(&mut self, link: u16, who: u32) -> Result<bool, TapError> {
+    pub(crate) fn release_link(&mut self, link: u16, who: u32) -> Result<bool, TapError> {
         let holders = self.pool.umem().link_holders(link);
         let before = holders.fetch_and(!who, Ordering::AcqRel);
         let is_last = before & who != 0 && before & !who == 0;
@@ -260,7 +260,7 @@ impl Tap {
     }
 
     /// Gives somebody all that we have.
-    fn offer(&self, to: &OwnedFd) -> io::Result<()> {
+    fn send_fds(&self, to: &OwnedFd) -> io::Result<()> {
         let Some(members) = &self.members else {
             return Ok(());
         };
@@ -288,10 +288,10 @@ impl Tap {
 
     /// Leaves the others, and lets go of everything; tells who has the chunks,
     /// and whether we were the last.
-    pub(crate) fn leave(&mut self) -> Result<(Census, bool), TapError> {
+    pub(crate) fn leave(&mut self) -> Result<(ChunkCounts, bool), TapError> {
         let pushed = self.push();
         let Some(mut members) = self.members.take() else {
-            return Ok((self.pool.census(), true));
+            return Ok((self.pool.chunk_counts(), true));
         };
         let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
         let mut queues = 0;
@@ -317,12 +317,12 @@ impl Tap {
             } else {
                 // Others have the tap, but perhaps not this link. Where the
                 // gate is gone, so is what was to be taken out of it.
-                let _ = self.let_go(link, members.bit());
+                let _ = self.release_link(link, members.bit());
             }
         }
-        let census = self.pool.census();
+        let census = self.pool.chunk_counts();
         if !has_frames {
-            drop(members.word.take());
+            drop(members.liveness.take());
         }
         if is_last {
             let _ = std::fs::remove_file(&members.path);
@@ -332,7 +332,7 @@ impl Tap {
 }
 
 /// A death word that nobody has.
-fn place(state: &Rc<State>) -> Result<DeathWord, TapError> {
+fn free_liveness_lock(state: &Rc<State>) -> Result<DeathWord, TapError> {
     for slot in 0..MEMBERS_MAX {
         let held = state.hold_death_word(slot);
         if let Some(word) = held.map_err(failed("have the kernel watch for this thread's end"))? {
@@ -342,7 +342,7 @@ fn place(state: &Rc<State>) -> Result<DeathWord, TapError> {
     Err(TapError::Full)
 }
 
-struct Given {
+struct JoinOffer {
     umem: OwnedFd,
     gate: GateParts<OwnedFd>,
     listener: OwnedFd,
@@ -355,7 +355,7 @@ fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// How many links there are, how long their rings, and what all share.
-fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, Given)> {
+fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
     let [umem, state, sockets, peers, listener] = <[OwnedFd; 5]>::try_from(fds).ok()?;
     let is_known = bytes.starts_with(GREETING);
     let (links, ring) = (number_at(&bytes, 8)?, number_at(&bytes, 12)?);
@@ -365,7 +365,7 @@ fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, Given)> {
         sockets,
         peers,
     };
-    let given = Given {
+    let given = JoinOffer {
         umem,
         gate,
         listener,
@@ -403,7 +403,7 @@ fn joined(
     (bytes, fds): Message<OwnedFd>,
     config: &Config,
     pool: &Rc<Pool>,
-    me: Holder,
+    me: LockOwner,
     gate: &mut Gate,
     own: &mut Vec<Option<TapLink>>,
 ) -> Result<(), TapError> {
@@ -455,7 +455,7 @@ fn joined(
         own.push(None);
     }
     let completes = config.complete_checksums.unwrap_or(flag(10));
-    let room = pool.umem().room();
+    let room = pool.umem().frame_bytes_max();
     own[number] = Some(TapLink::of(
         interface,
         mode,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use weir_lab::net::{Line, Offloads};
+use weir_lab::net::{Linear, Offloads};
 use weir_lab::testenv;
 use weir_link::xdp::{Bypass, XskSpec};
 use weir_ring::Frame;
@@ -40,11 +40,11 @@ fn shared(path: &Path) -> Tap {
 }
 
 /// Runs `each` in the middle of a line, on a thread of its own.
-fn in_the_middle(each: impl FnOnce(&Line) + Send) {
+fn in_the_middle(each: impl FnOnce(&Linear) + Send) {
     if !testenv::root() {
         return;
     }
-    let line = Line::new(Offloads::OFF).unwrap();
+    let line = Linear::new(Offloads::OFF).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             line.middle.enter().unwrap();
@@ -131,7 +131,7 @@ fn a_link_that_was_let_go_of_meanwhile_is_not_joined() {
         };
         let holders = founder.pool.umem().link_holders(0);
         holders.store(0, Ordering::Release);
-        founder.offer(&peer).unwrap();
+        founder.send_fds(&peer).unwrap();
         assert_eq!(other.join().unwrap(), (vec![1], 0, 0b11));
         founder.unmap().unwrap();
     });
@@ -166,7 +166,7 @@ fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
             promiscuous: None,
         };
         founder.gate.add_parts(0, parts).unwrap();
-        assert!(founder.look().is_err());
+        assert!(founder.find_dead().is_err());
         let holders = founder.pool.umem().link_holders(1).load(Ordering::Acquire);
         assert_eq!(holders, 0b1);
         let _ = founder.unmap();
@@ -204,11 +204,11 @@ fn it_is_well_again_when_what_it_could_not_send_is_dropped() {
             let members = tap.members.as_mut().unwrap();
             let long_ago = 1;
             members.cannot_send_since(long_ago);
-            assert!(!members.is_well(crate::clock::now()));
+            assert!(!members.is_healthy(crate::clock::now()));
         }
-        tap.drop_kept();
+        tap.drop_unsubmitted();
         let members = tap.members.as_ref().unwrap();
-        assert!(members.is_well(crate::clock::now()));
+        assert!(members.is_healthy(crate::clock::now()));
         tap.unmap().unwrap();
     });
 }
@@ -241,7 +241,7 @@ fn a_link_of_more_queues_than_can_be_is_refused() {
         };
         let holders = tap.pool.umem().link_holders(LINKS_MAX - 1);
         holders.store(0b1, Ordering::Release);
-        let (me, mut own) = (Holder::new(2, 0), Vec::new());
+        let (me, mut own) = (LockOwner::new(2, 0), Vec::new());
         let refused = joined(
             (bytes, fds),
             &config,

@@ -11,8 +11,8 @@ use weir_lab::load::{Rate, Sink};
 use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_tap::{
-    Alike, Bypass, Config, Context, FastAction, FastConfig, FastKey, FastKind, FastPath, Frame,
-    Pull, Remembered, Tap, Verdict,
+    BridgeFlowKind, Bypass, Config, Context, FastAction, FastKey, FastKind, FlowCache,
+    FlowCacheConfig, Frame, InsertOutcome, Pull, Tap, Verdict,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ fn tap(entries_max: u32) -> Tap {
     let config = Config {
         bypass: Bypass::Drop,
         hang_max: None,
-        fast: Some(FastConfig {
+        flow_cache: Some(FlowCacheConfig {
             kinds: &[FastKind::Flow],
             entries_max,
         }),
@@ -46,8 +46,8 @@ fn tap(entries_max: u32) -> Tap {
 
 fn remember(tap: &mut Tap, number: u32) {
     let action = FastAction::Forward { link: 1 };
-    let remembered = tap.fast().unwrap().remember(flow(number), action, LONG);
-    assert_eq!(remembered, Remembered::Yes);
+    let remembered = tap.flow_cache().unwrap().insert(flow(number), action, LONG);
+    assert_eq!(remembered, InsertOutcome::Yes);
 }
 
 /// What this thread has used of a processor.
@@ -84,7 +84,7 @@ fn a_turn_is_short_however_many_keys_wait() {
         }
         assert!(longest < Duration::from_millis(5), "{longest:?}");
         let before = used();
-        tap.fast().unwrap().forget(&flow(3)).unwrap();
+        tap.flow_cache().unwrap().forget(&flow(3)).unwrap();
         let forgetting = used() - before;
         assert!(forgetting < Duration::from_millis(1), "{forgetting:?}");
         tap.unmap().unwrap();
@@ -106,7 +106,7 @@ fn keys_begin_at_once_after_frames_were_lost() {
     let bridge_waited = Arc::clone(&waited);
     let bridge = net.bridge(
         |bridge| {
-            let bridge = bridge.remember(&[Alike::Flow], 128, LONG);
+            let bridge = bridge.cache_verdicts(&[BridgeFlowKind::FiveTuple], 128, LONG);
             bridge.configure(|config| config.ring = 64)
         },
         move || {
@@ -116,7 +116,7 @@ fn keys_begin_at_once_after_frames_were_lost() {
                 match counted.fetch_add(1, Ordering::Relaxed) {
                     // More frames come than the ring takes.
                     50 => std::thread::sleep(Duration::from_millis(150)),
-                    300.. => return Verdict::ForwardAndRemember(Alike::Flow),
+                    300.. => return Verdict::ForwardAndCache(BridgeFlowKind::FiveTuple),
                     _ => {}
                 }
                 Verdict::Forward
@@ -134,13 +134,13 @@ fn keys_begin_at_once_after_frames_were_lost() {
     let report = bridge.end();
     assert!(report.lost() > 100, "the ring was full: {report:?}");
     // What comes while a thread of ours has to wait, comes at once after.
-    let held = report.fast.held_frames;
+    let held = report.fast.held_back_frames;
     let of_pauses = waited.as_micros() as u64 * 10_000 / 1_000_000;
     println!("{held} held, {waited:?} of pauses");
     assert!(held <= of_pauses, "{waited:?}: {report:?}");
     // Three frames of a flow or so, until it has begun.
     let at_least = (SENT - sent.dropped - report.lost() - held - 300) / 2;
-    assert!(report.fast.carried.frames > at_least, "{report:?}");
+    assert!(report.fast.traffic.frames > at_least, "{report:?}");
 }
 
 /// A driver that ceases to take redirected frames is heard at once.
@@ -153,10 +153,10 @@ fn entries_end_when_a_driver_takes_no_more() {
     net.middle.run(|| {
         let mut sink = Some(Sink::new(&net.eth_b, Hook::XdpNative).unwrap());
         let mut tap = tap(64);
-        let mut until = |what: &str, is_so: &mut dyn FnMut(&mut FastPath) -> bool| {
+        let mut until = |what: &str, is_so: &mut dyn FnMut(&mut FlowCache) -> bool| {
             // By turns of a millisecond: a pause of the machine is one of them.
             let mut turns = 0;
-            while !is_so(tap.fast().unwrap()) {
+            while !is_so(tap.flow_cache().unwrap()) {
                 turns += 1;
                 assert!(turns < 300, "{what}: {turns} turns");
                 tap.pull(Pull::Frame(Duration::from_millis(1))).unwrap();
@@ -166,7 +166,7 @@ fn entries_end_when_a_driver_takes_no_more() {
             until("it takes frames", &mut |fast| fast.takes(1));
             let action = FastAction::Forward { link: 1 };
             until("it is remembered", &mut |fast| {
-                fast.remember(flow(number), action, LONG) == Remembered::Yes
+                fast.insert(flow(number), action, LONG) == InsertOutcome::Yes
             });
             // Only with a program there does a veth take redirected frames.
             drop(sink.take());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weir_lab::net::Offloads;
 use weir_lab::testenv;
 use weir_link::xdp::{Bulk, POOLS_MAX};
-use weir_tap::{Config, NoBulk, Pull, Tap};
+use weir_tap::{Config, NoBurst, Pull, Tap};
 
 /// Fewer than a veth queues, so that none is lost however late they are taken.
 const FRAMES: usize = 200;
@@ -25,7 +25,7 @@ fn config() -> Config {
         chunks: 1024,
         ring: 256,
         hang_max: None,
-        bulk: true,
+        tx_burst: true,
         ..Config::default()
     }
 }
@@ -89,14 +89,14 @@ fn many_frames_at_once_arrive_unchanged_and_in_order() {
         net.middle.run(|| {
             let mut tap = Tap::map(config()).unwrap();
             let link = tap.tap("right").unwrap();
-            assert_eq!(tap.link_bulk(link), Ok(()));
+            assert_eq!(tap.link_tx_burst(link), Ok(()));
             tap.ready().unwrap();
             give_all(&mut tap, FRAMES);
             let counts = tap.counts();
             // Where another test's program has held a call up, a socket sends.
-            if counts.bulk_held_up == 0 {
-                assert_eq!(counts.bulk_frames, FRAMES as u64);
-                assert_eq!(counts.calls_tx, 2, "128 at once at most");
+            if counts.burst_stalls == 0 {
+                assert_eq!(counts.burst_frames, FRAMES as u64);
+                assert_eq!(counts.syscalls_tx, 2, "128 at once at most");
             }
             assert_eq!(tap.census().tx, 0, "their chunks are free at once");
             let census = tap.unmap().unwrap();
@@ -125,15 +125,15 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
             let link = tap.tap("right").unwrap();
             tap.ready().unwrap();
             give_all(&mut tap, 1);
-            assert_eq!(tap.counts().bulk_frames, 0, "one is quicker without");
+            assert_eq!(tap.counts().burst_frames, 0, "one is quicker without");
             // The far end has its frame, and ends.
             assert_eq!(taken.join().unwrap().len(), 1);
             let before = net.eth_b.counters().unwrap();
             // The change is heard of every 10 ms.
             std::thread::sleep(Duration::from_millis(30));
             give_all(&mut tap, 100);
-            assert_eq!(tap.counts().bulk_frames, 0);
-            assert_eq!(tap.link_bulk(link), Err(NoBulk::PeerTakesNone));
+            assert_eq!(tap.counts().burst_frames, 0);
+            assert_eq!(tap.link_tx_burst(link), Err(NoBurst::PeerTakesNone));
             let arrived = || net.eth_b.counters().unwrap().rx_frames - before.rx_frames;
             net.settle(|| arrived() >= 100);
             assert!(arrived() >= 100, "{}", arrived());
@@ -164,20 +164,20 @@ fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
     net.middle.run(|| {
         let mut tap = Tap::map(config()).unwrap();
         let link = tap.tap("right").unwrap();
-        assert_eq!(tap.link_bulk(link), Ok(()));
+        assert_eq!(tap.link_tx_burst(link), Ok(()));
         tap.ready().unwrap();
         for _ in 0..2 * POOLS_MAX {
             give_all(&mut tap, EACH as usize);
         }
         let most = EACH * u64::from(POOLS_MAX);
-        let sent = tap.counts().bulk_frames;
+        let sent = tap.counts().burst_frames;
         println!("{sent} frames in bulk");
         // Those of others on this machine count, too.
         assert!(sent <= most, "{sent} of {most}");
         // Freed, they make room for more, as soon as the kernel has looked.
         drop(keeper);
         let began = Instant::now();
-        while tap.counts().bulk_frames == sent {
+        while tap.counts().burst_frames == sent {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
                 "none after {sent}"
@@ -191,7 +191,7 @@ fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
             assert!(began.elapsed() < Duration::from_secs(60), "{left} stay");
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(tap.link_counts(link).no_room, 0);
+        assert_eq!(tap.link_counts(link).tx_ring_full, 0);
         let census = tap.unmap().unwrap();
         assert_eq!(census.free, census.total());
     });
@@ -234,10 +234,10 @@ fn after_a_call_that_was_held_up_a_socket_sends() {
         net.middle.run(|| {
             let mut tap = Tap::map(config()).unwrap();
             let link = tap.tap("right").unwrap();
-            assert_eq!(tap.link_bulk(link), Ok(()));
+            assert_eq!(tap.link_tx_burst(link), Ok(()));
             tap.ready().unwrap();
             let began = Instant::now();
-            while tap.counts().bulk_held_up == 0 {
+            while tap.counts().burst_stalls == 0 {
                 assert!(began.elapsed() < Duration::from_secs(60), "never");
                 give_all(&mut tap, 64);
             }
@@ -247,10 +247,10 @@ fn after_a_call_that_was_held_up_a_socket_sends() {
             let after = tap.counts();
             // The pause lasts a second.
             if held.elapsed() < Duration::from_millis(900) {
-                assert_eq!(after.bulk_frames, before.bulk_frames);
-                assert!(after.calls_tx > before.calls_tx);
+                assert_eq!(after.burst_frames, before.burst_frames);
+                assert!(after.syscalls_tx > before.syscalls_tx);
             }
-            assert_eq!(tap.link_counts(link).no_room, 0);
+            assert_eq!(tap.link_counts(link).tx_ring_full, 0);
         });
     });
 }
@@ -286,9 +286,12 @@ fn not_on_a_device_that_cuts_frames_up() {
         let link = tap.tap("right").unwrap();
         tap.ready().unwrap();
         give_all(&mut tap, 100);
-        assert_eq!(tap.counts().bulk_frames, 0);
+        assert_eq!(tap.counts().burst_frames, 0);
         let interface = "right".to_owned();
-        assert_eq!(tap.link_bulk(link), Err(NoBulk::Segments { interface }));
+        assert_eq!(
+            tap.link_tx_burst(link),
+            Err(NoBurst::Segments { interface })
+        );
     });
 }
 
@@ -301,20 +304,20 @@ fn says_why_not() {
     let net = Net::new();
     net.middle.run(|| {
         let quiet = Config {
-            bulk: false,
+            tx_burst: false,
             ..config()
         };
         let mut tap = Tap::map(quiet).unwrap();
         let link = tap.tap("left").unwrap();
-        assert_eq!(tap.link_bulk(link), Err(NoBulk::NotAsked));
+        assert_eq!(tap.link_tx_burst(link), Err(NoBurst::NotAsked));
         drop(tap);
         let path = format!("weir-bulk-{}", std::process::id());
         let path = std::env::temp_dir().join(path);
         let mut tap = Tap::map(config()).unwrap();
         let link = tap.tap("right").unwrap();
         tap.share(&path).unwrap();
-        let why = tap.link_bulk(link);
+        let why = tap.link_tx_burst(link);
         let _ = std::fs::remove_file(&path);
-        assert_eq!(why, Err(NoBulk::Shared));
+        assert_eq!(why, Err(NoBurst::Shared));
     });
 }

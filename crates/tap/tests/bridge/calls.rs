@@ -23,7 +23,7 @@ fn map_tap_pull_push_untap_unmap() {
     net.middle.run(|| {
         let config = Config {
             chunks: 1024,
-            kept: 100,
+            reserved: 100,
             ring: 256,
             hang_max: None,
             ..Config::default()
@@ -41,7 +41,7 @@ fn map_tap_pull_push_untap_unmap() {
         assert!(tap.pull(Pull::Frame(SOON)).unwrap());
         assert!(tap.take(right).unwrap().is_none());
         let mut frame = tap.take(left).unwrap().unwrap();
-        assert_eq!((frame.bytes(), frame.pieces()), (&[7; 60][..], 1));
+        assert_eq!((frame.bytes(), frame.frags()), (&[7; 60][..], 1));
         frame.bytes_mut()[0] = 2;
         assert!(tap.give(right, frame).unwrap());
         let mut own = tap.alloc().unwrap();
@@ -57,7 +57,7 @@ fn map_tap_pull_push_untap_unmap() {
         assert_eq!((counted.frames, counted.bytes), (2, 160));
         let counts = tap.link_counts(right);
         assert_eq!((counts.tx_frames, counts.tx_bytes), (2, 160));
-        assert_eq!(tap.counts().calls_tx, 1, "one for both");
+        assert_eq!(tap.counts().syscalls_tx, 1, "one for both");
         // The last holder gives it back.
         assert!(!tap.untap(left).unwrap());
         assert_eq!(net.attached(), [true, true]);
@@ -117,6 +117,6 @@ fn sizes_that_cannot_be_are_refused() {
         Tap::map(config).unwrap_err().to_string()
     };
     assert!(refused(|c| c.ring = 100).contains("a power of two"));
-    assert!(refused(|c| c.kept = c.chunks).contains("fewer than there are chunks"));
+    assert!(refused(|c| c.reserved = c.chunks).contains("fewer than there are chunks"));
     assert!(refused(|c| c.hang_max = Some(Duration::from_micros(999))).contains("1 ms or more"));
 }

@@ -12,7 +12,7 @@ use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_link::live::Sender;
 use weir_tap::switch::{Settings, Switch};
-use weir_tap::{Alike, Bridge, Bypass, Context, FastKey, Frame, Verdict};
+use weir_tap::{Bridge, BridgeFlowKind, Bypass, Context, FastKey, Frame, Verdict};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ pub(crate) fn net() -> Net {
 /// Remembers what each frame is alike in, and counts what it sees.
 fn remembering(
     net: &Net,
-    alike: Alike,
+    alike: BridgeFlowKind,
     entries_max: u32,
     ageing: Duration,
     set: impl FnOnce(Bridge) -> Bridge + Send + 'static,
@@ -41,11 +41,11 @@ fn remembering(
     let seen = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&seen);
     let running = net.bridge(
-        move |bridge| set(bridge.remember(&[alike], entries_max, ageing)),
+        move |bridge| set(bridge.cache_verdicts(&[alike], entries_max, ageing)),
         move || {
             move |_: &mut Frame, _: &mut Context<'_>| {
                 counted.fetch_add(1, Ordering::Relaxed);
-                Verdict::ForwardAndRemember(alike)
+                Verdict::ForwardAndCache(alike)
             }
         },
     );
@@ -73,7 +73,7 @@ fn what_is_remembered_goes_by_and_is_counted_to_the_frame() {
         return;
     }
     const FRAMES: u64 = 20_000;
-    for alike in [Alike::Stations, Alike::Flow] {
+    for alike in [BridgeFlowKind::MacPair, BridgeFlowKind::FiveTuple] {
         let net = net();
         let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
         let (bridge, seen) = remembering(&net, alike, 64, LONG, |bridge| bridge);
@@ -84,9 +84,9 @@ fn what_is_remembered_goes_by_and_is_counted_to_the_frame() {
         net.settle(|| sink.counted().unwrap().frames >= FRAMES);
         let report = bridge.end();
         let counted = sink.counted().unwrap();
-        let lost = sent.dropped + report.lost() + report.fast.held_frames;
+        let lost = sent.dropped + report.lost() + report.fast.held_back_frames;
         assert_eq!(counted.frames + lost, FRAMES, "{report:?}");
-        let fast = report.fast.carried;
+        let fast = report.fast.traffic;
         let by_hand = report.counts[1].tx_frames;
         assert_eq!(fast.frames + by_hand, counted.frames, "{report:?}");
         assert_eq!(
@@ -98,7 +98,7 @@ fn what_is_remembered_goes_by_and_is_counted_to_the_frame() {
         // Where the machine is busy, it is long until the first are through.
         assert!(fast.frames > FRAMES / 20, "{report:?}");
         // A pause of the machine may age it.
-        assert_eq!(report.fast.remembered, 1 + report.fast.aged, "{report:?}");
+        assert_eq!(report.fast.inserted, 1 + report.fast.aged, "{report:?}");
     }
 }
 
@@ -111,7 +111,7 @@ fn an_entry_ages() {
     let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
     // Longer than the machine pauses.
     let ageing = Duration::from_secs(2);
-    let (bridge, seen) = remembering(&net, Alike::Stations, 64, ageing, |bridge| bridge);
+    let (bridge, seen) = remembering(&net, BridgeFlowKind::MacPair, 64, ageing, |bridge| bridge);
     let mut generator = net.generator();
     let (mut sent, mut before) = (0, 0);
     // Until some went by.
@@ -128,7 +128,7 @@ fn an_entry_ages() {
     assert_eq!(seen.load(Ordering::Relaxed), before + 1);
     let report = bridge.end();
     assert_eq!(
-        (report.fast.aged, report.fast.remembered),
+        (report.fast.aged, report.fast.inserted),
         (1, 2),
         "{report:?}"
     );
@@ -142,21 +142,21 @@ fn a_table_that_is_full_is_bounded_and_counted() {
     const FRAMES: u64 = 4_000;
     let net = net();
     let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
-    let (bridge, _) = remembering(&net, Alike::Flow, 4, LONG, |bridge| bridge);
+    let (bridge, _) = remembering(&net, BridgeFlowKind::FiveTuple, 4, LONG, |bridge| bridge);
     let sent = flows(&net, 16)
         .send(FRAMES, Rate::PerSecond(10_000.0))
         .unwrap();
     net.settle(|| sink.counted().unwrap().frames >= FRAMES);
     let report = bridge.end();
-    let lost = sent.dropped + report.lost() + report.fast.held_frames;
+    let lost = sent.dropped + report.lost() + report.fast.held_back_frames;
     assert_eq!(sink.counted().unwrap().frames + lost, FRAMES, "{report:?}");
     assert_eq!(
-        (report.fast.remembered, report.fast.entries),
+        (report.fast.inserted, report.fast.entries),
         (4, 4),
         "{report:?}"
     );
     assert!(
-        report.fast.full > 0 && report.fast.carried.frames > 0,
+        report.fast.full > 0 && report.fast.traffic.frames > 0,
         "{report:?}"
     );
 }
@@ -177,7 +177,7 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
         dst: net.eth_b.mac(),
     };
     let bridge = net.bridge(
-        |bridge| bridge.remember(&[Alike::Stations], 64, LONG),
+        |bridge| bridge.cache_verdicts(&[BridgeFlowKind::MacPair], 64, LONG),
         move || {
             let mut is_forgotten = false;
             move |_: &mut Frame, context: &mut Context<'_>| {
@@ -185,12 +185,12 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
                 // A frame of another VLAN gives the word.
                 if asked.load(Ordering::Relaxed) && !is_forgotten {
                     is_forgotten = true;
-                    let carried = context.fast().unwrap().forget(&key).unwrap();
+                    let carried = context.flow_cache().unwrap().forget(&key).unwrap();
                     assert!(carried.frames > 0, "{carried:?}");
                 }
                 match is_forgotten || context.from() == 1 {
                     true => Verdict::Forward,
-                    false => Verdict::ForwardAndRemember(Alike::Stations),
+                    false => Verdict::ForwardAndCache(BridgeFlowKind::MacPair),
                 }
             }
         },
@@ -228,7 +228,7 @@ fn a_station_that_moves_is_followed() {
     }
     let net = net();
     let bridge = net.bridge(
-        |bridge| bridge.remember(&[Alike::Stations], 64, LONG),
+        |bridge| bridge.cache_verdicts(&[BridgeFlowKind::MacPair], 64, LONG),
         || {
             let mut switch = Switch::new(Settings::wire(2), 7);
             move |frame, context| learn(&mut switch, frame, context)
@@ -261,7 +261,7 @@ fn a_station_that_moves_is_followed() {
     net.settle(|| sink.counted().unwrap().frames >= told + 50);
     assert_eq!(sink.counted().unwrap().frames, told + 50);
     let report = bridge.end();
-    assert!(report.fast.carried.frames > 0, "{report:?}");
+    assert!(report.fast.traffic.frames > 0, "{report:?}");
     assert!(report.fast.forgotten > 0, "{report:?}");
 }
 
@@ -279,7 +279,7 @@ fn a_hang_ends_what_was_remembered() {
         |bridge| {
             let limit = Duration::from_millis(50);
             bridge
-                .remember(&[Alike::Stations], 64, LONG)
+                .cache_verdicts(&[BridgeFlowKind::MacPair], 64, LONG)
                 .bypass(Bypass::Drop)
                 .hang_max(limit)
                 .restore()
@@ -290,7 +290,7 @@ fn a_hang_ends_what_was_remembered() {
                     done.store(true, Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                Verdict::ForwardAndRemember(Alike::Stations)
+                Verdict::ForwardAndCache(BridgeFlowKind::MacPair)
             }
         },
     );

@@ -5,23 +5,24 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::load::Generator;
-use weir_lab::net::{Line, Offloads};
+use weir_lab::net::{Linear, Offloads};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, Gate};
 use weir_tap::{
-    Bridge, Census, Context, Counts, FastCounts, Frame, LinkCounts, Stop, TapError, Verdict,
+    Bridge, ChunkCounts, Context, Counts, FlowCacheStats, Frame, LinkCounts, StopToken, TapError,
+    Verdict,
 };
 
 pub(crate) struct Net {
-    line: Line,
+    line: Linear,
     /// Keep programs at the ends.
     passing: Vec<mpsc::Sender<()>>,
 }
 
 impl Deref for Net {
-    type Target = Line;
+    type Target = Linear;
 
-    fn deref(&self) -> &Line {
+    fn deref(&self) -> &Linear {
         &self.line
     }
 }
@@ -31,14 +32,14 @@ impl Deref for Net {
 pub(crate) struct Report {
     pub(crate) counts: [LinkCounts; 2],
     pub(crate) tap: Counts,
-    pub(crate) census: Census,
-    pub(crate) fast: FastCounts,
+    pub(crate) census: ChunkCounts,
+    pub(crate) fast: FlowCacheStats,
 }
 
 impl Report {
     /// Frames that the bridge knows to have lost.
     pub(crate) fn lost(&self) -> u64 {
-        let of = |c: &LinkCounts| c.no_room + c.stale + c.rx_full + c.rx_dropped + c.invalid;
+        let of = |c: &LinkCounts| c.tx_ring_full + c.stale + c.rx_full + c.rx_dropped + c.invalid;
         self.counts.iter().map(of).sum()
     }
 }
@@ -51,7 +52,7 @@ impl Net {
 
     pub(crate) fn with(offloads: Offloads) -> Net {
         Net {
-            line: Line::new(offloads).unwrap(),
+            line: Linear::new(offloads).unwrap(),
             passing: Vec::new(),
         }
     }
@@ -106,7 +107,7 @@ impl Net {
         E: FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
     {
         let host = self.middle.clone();
-        let stop = Stop::default();
+        let stop = StopToken::default();
         let asked = stop.clone();
         let (ready, is_ready) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -122,7 +123,7 @@ impl Net {
                     tap: tap.counts(),
                     census: tap.census(),
                     fast: tap
-                        .fast_counts()
+                        .flow_cache_stats()
                         .map(|fast| fast.counts())
                         .unwrap_or_default(),
                 });
@@ -149,7 +150,7 @@ impl Net {
 }
 
 pub(crate) struct Running {
-    stop: Stop,
+    stop: StopToken,
     thread: JoinHandle<Result<Report, TapError>>,
 }
 

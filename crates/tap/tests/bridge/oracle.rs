@@ -9,7 +9,7 @@ use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_link::pcap::Reader;
 use weir_tap::switch::{Decision, Settings, Switch};
-use weir_tap::{Alike, Bridge, Context, Frame, Verdict};
+use weir_tap::{Bridge, BridgeFlowKind, Context, Frame, Verdict};
 use weir_wire::LinkType;
 
 /// Frames without a tag: the kernel's bridge learns the same for all VLANs
@@ -142,7 +142,7 @@ fn it_forwards_what_the_kernels_bridge_forwards() {
     for is_fast in [false, true] {
         let (ours, report) = ours(&frames, is_fast);
         assert_eq!(report.census.free, report.census.total());
-        assert_eq!(report.fast.carried.frames > 0, is_fast, "{report:?}");
+        assert_eq!(report.fast.traffic.frames > 0, is_fast, "{report:?}");
         for (ours, theirs) in ours.iter().zip(&theirs) {
             println!("{} of {} forwarded", theirs.len(), frames.len());
             let (ours, theirs) = (by_stations(ours), by_stations(theirs));
@@ -176,7 +176,11 @@ fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
         // Captures have checksums that were left to a device.
         let bridge = bridge.configure(|config| config.complete_checksums = Some(false));
         match is_fast {
-            true => bridge.remember(&[weir_tap::Alike::Stations], 1024, Duration::from_secs(60)),
+            true => bridge.cache_verdicts(
+                &[weir_tap::BridgeFlowKind::MacPair],
+                1024,
+                Duration::from_secs(60),
+            ),
             false => bridge,
         }
     };
@@ -195,12 +199,12 @@ fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
 pub(crate) fn learn(switch: &mut Switch, frame: &Frame, context: &mut Context<'_>) -> Verdict {
     let decision = switch.decide(context.from(), frame.bytes(), 0);
     if let Some((vlan, station)) = switch.take_moved()
-        && let Some(fast) = context.fast()
+        && let Some(fast) = context.flow_cache()
     {
         fast.forget_station(vlan, station);
     }
     match decision {
-        Decision::Port(_) => Verdict::ForwardAndRemember(Alike::Stations),
+        Decision::Port(_) => Verdict::ForwardAndCache(BridgeFlowKind::MacPair),
         Decision::Flood { .. } => Verdict::Forward,
         Decision::Drop(_) => Verdict::Drop,
     }

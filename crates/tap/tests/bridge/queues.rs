@@ -5,7 +5,7 @@ use weir_lab::load::{Template, Udp};
 use weir_lab::net::{Device, Host, Lab};
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_tap::{Config, FastAction, FastConfig, FastKey, FastKind, Pull, Tap};
+use weir_tap::{Config, FastAction, FastKey, FastKind, FlowCacheConfig, Pull, Tap};
 
 /// Long enough for anything that ought to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,7 +127,7 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
     middle.run(|| {
         let config = Config {
             hang_max: None,
-            fast: Some(FastConfig::of(&[FastKind::Stations])),
+            flow_cache: Some(FlowCacheConfig::of(&[FastKind::Stations])),
             ..Config::default()
         };
         let mut tap = Tap::map(config).unwrap();
@@ -141,14 +141,21 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
             src: eth_a.mac(),
             dst: left.mac(),
         };
-        let fast = tap.fast().unwrap();
-        fast.remember(key, FastAction::Drop, PATIENCE * 2);
+        let fast = tap.flow_cache().unwrap();
+        fast.insert(key, FastAction::Drop, PATIENCE * 2);
         let began = Instant::now();
-        let went_by = |tap: &mut Tap| tap.fast().unwrap().entry(&key).unwrap().carried.frames;
+        let went_by = |tap: &mut Tap| {
+            tap.flow_cache()
+                .unwrap()
+                .entry(&key)
+                .unwrap()
+                .traffic
+                .frames
+        };
         // Until both go by.
         let mut before = 0;
         while went_by(&mut tap) < before + 2 {
-            let counts = tap.fast().unwrap().counts();
+            let counts = tap.flow_cache().unwrap().counts();
             assert!(began.elapsed() < PATIENCE, "{counts:?}");
             before = went_by(&mut tap);
             // Says that what was taken in the turn before is settled.
@@ -159,8 +166,11 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let counts = tap.fast().unwrap().counts();
-        assert!((counts.held, counts.held_frames) >= (1, 2), "{counts:?}");
+        let counts = tap.flow_cache().unwrap().counts();
+        assert!(
+            (counts.held_back, counts.held_back_frames) >= (1, 2),
+            "{counts:?}"
+        );
         tap.unmap().unwrap();
     });
 }

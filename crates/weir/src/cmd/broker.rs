@@ -1,9 +1,9 @@
 //! `weir broker`: serves every user of the machine.
 
-use crate::config::{self, Place, Wrong};
-use crate::error::{Failure, say};
+use crate::config::{self, TextPosition, Wrong};
+use crate::error::{CliError, say};
 use crate::input::read_limited;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use crate::watchdog::watchdog_time;
 use signal_hook::consts::SIGHUP;
 use std::io;
@@ -13,11 +13,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::kernel::KernelFabric;
-use weir_broker::engine::{Adopted, Fabric, Reloaded};
+use weir_broker::engine::kernel::KernelBackend;
+use weir_broker::engine::{Backend, Reloaded, Takeover};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::Listener;
-use weir_broker::runtime_dir::{FOLDER_DEFAULT, Keep};
+use weir_broker::runtime_dir::{FOLDER_DEFAULT, RuntimeDir};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
 
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn keep(&self) -> Option<&Path> {
+    fn runtime_dir(&self) -> Option<&Path> {
         let usual = self.socket == Path::new(SOCKET_DEFAULT);
         let usual = usual.then_some(Path::new(FOLDER_DEFAULT));
         self.keep.as_deref().or(usual)
@@ -70,51 +70,51 @@ impl Args {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.clean {
         return clean(args);
     }
-    let stop = Stop::watch()?;
+    let stop = ShutdownSignal::watch()?;
     let hangup =
-        hangups().map_err(|error| Failure::run(format!("cannot watch for SIGHUP: {error}")))?;
+        hangups().map_err(|error| CliError::run(format!("cannot watch for SIGHUP: {error}")))?;
     let config = args.config.clone().unwrap_or_default();
     let (policy, accounts) = policy(&config)?;
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::run("the broker must be started as root"));
+        return Err(CliError::run("the broker must be started as root"));
     }
     allow_open_files();
     let listener = listen(&args.socket)?;
-    let keep = args.keep().map(Keep::open).transpose();
-    let keep = keep.map_err(Failure::run)?;
-    let mut fabric = KernelFabric::open().map_err(|error| {
-        Failure::run(format!("cannot speak with the kernel by netlink: {error}"))
+    let keep = args.runtime_dir().map(RuntimeDir::open).transpose();
+    let keep = keep.map_err(CliError::run)?;
+    let mut fabric = KernelBackend::open().map_err(|error| {
+        CliError::run(format!("cannot speak with the kernel by netlink: {error}"))
     })?;
     if let Some(keep) = &keep {
         fabric = fabric.pinned(keep);
     }
     let daemon = Daemon::new(listener, fabric, policy, accounts);
-    let mut daemon = daemon.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
+    let mut daemon = daemon.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
     if let Some(keep) = keep {
-        let adopted = daemon.keep(keep).map_err(Failure::run)?;
-        if adopted != Adopted::default() {
-            let Adopted { ports, swept } = adopted;
+        let adopted = daemon.persist_in(keep).map_err(CliError::run)?;
+        if adopted != Takeover::default() {
+            let Takeover { ports, swept } = adopted;
             say(&format!(
                 "weir: ports of an earlier broker's that go on: {ports}; removed: {swept}"
             ));
         }
     }
     let watched = daemon.on_hangup(hangup, move |daemon| reload(daemon, &config));
-    watched.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
+    watched.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
     let manager = Manager::of_environment();
     if let Some((manager, time)) = manager.as_ref().zip(watchdog_time()) {
         let every = time / 2;
         let manager = manager.clone();
         let mut last = Instant::now();
-        daemon.ping_each(every, move || {
+        daemon.ping_every(every, move || {
             if last.elapsed() >= every / 2 {
                 last = Instant::now();
                 // Without it the manager starts another broker, as it should.
-                let _ = manager.tell("WATCHDOG=1");
+                let _ = manager.notify_manager("WATCHDOG=1");
             }
         });
     }
@@ -124,28 +124,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     ));
     say("ready");
     if let Some(manager) = manager
-        && let Err(error) = manager.tell("READY=1")
+        && let Err(error) = manager.notify_manager("READY=1")
     {
         say(&format!("weir: the service manager was not told: {error}"));
     }
     daemon
         .run(stop.fd())
-        .map_err(|error| Failure::run(format!("cannot wait for requests: {error}")))
+        .map_err(|error| CliError::run(format!("cannot wait for requests: {error}")))
 }
 
 /// Removes what brokers have left.
-fn clean(args: &Args) -> Result<(), Failure> {
-    let Some(keep) = args.keep() else {
-        return Err(Failure::refused(
+fn clean(args: &Args) -> Result<(), CliError> {
+    let Some(keep) = args.runtime_dir() else {
+        return Err(CliError::refused(
             "with another socket than the usual one, say which folder: --keep FOLDER",
         ));
     };
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::run(
+        return Err(CliError::run(
             "what brokers have left can be removed by root alone",
         ));
     }
-    Keep::clean(keep).map_err(Failure::run)?;
+    RuntimeDir::clean(keep).map_err(CliError::run)?;
     // Of a broker that died; of one without a folder, which runs, it stays.
     let _ = Listener::remove_stale(&args.socket);
     Ok(())
@@ -166,13 +166,13 @@ fn allow_open_files() {
 
 /// Reads the policy, and the users and groups that there are now; says what an
 /// administrator should know of it.
-fn policy(path: &Path) -> Result<(Policy, Accounts), Failure> {
-    let accounts = Accounts::of_system().map_err(Failure::run)?;
+fn policy(path: &Path) -> Result<(Policy, Accounts), CliError> {
+    let accounts = Accounts::of_system().map_err(CliError::run)?;
     let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
     let policy = Policy::parse(&text, &accounts).map_err(|error| wrong(error).refused(path))?;
     for doubt in policy.doubts(&machine()) {
         let wrong = Wrong {
-            place: Some(Place {
+            place: Some(TextPosition {
                 line: doubt.line,
                 column: doubt.column,
             }),
@@ -199,7 +199,7 @@ fn machine() -> Machine {
 
 fn wrong(error: PolicyError) -> Wrong {
     Wrong {
-        place: Some(Place {
+        place: Some(TextPosition {
             line: error.line,
             column: error.column,
         }),
@@ -215,7 +215,7 @@ fn hangups() -> io::Result<OwnedFd> {
 }
 
 /// Goes by what the policy's file says now.
-fn reload<F: Fabric>(daemon: &mut Daemon<F>, path: &Path) {
+fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path) {
     let read = policy(path).map_err(|failure| failure.to_string());
     let reloaded = read.and_then(|(policy, accounts)| {
         let reloaded = daemon.reload(policy, accounts);
@@ -229,7 +229,7 @@ fn reload<F: Fabric>(daemon: &mut Daemon<F>, path: &Path) {
     }
 }
 
-fn listen(path: &Path) -> Result<Listener, Failure> {
+fn listen(path: &Path) -> Result<Listener, CliError> {
     let failed = |error: io::Error| {
         let why = match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -240,7 +240,7 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
             }
             _ => error.to_string(),
         };
-        Failure::run(format!("cannot listen on {}: {why}", path.display()))
+        CliError::run(format!("cannot listen on {}: {why}", path.display()))
     };
     if path == Path::new(SOCKET_DEFAULT)
         && let Some(folder) = path.parent()
@@ -267,7 +267,7 @@ impl Manager {
     }
 
     /// Never waits: a manager that does not read is told later.
-    fn tell(&self, message: &str) -> io::Result<()> {
+    fn notify_manager(&self, message: &str) -> io::Result<()> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         socket.send_to_addr(message.as_bytes(), &self.0)?;

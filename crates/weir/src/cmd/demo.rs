@@ -2,11 +2,11 @@
 
 mod captures;
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::filterset::compile::Compiler;
-use crate::filterset::file_demux::Divider;
-use crate::filterset::port_counts::Tally;
-use crate::filterset::port_spec::Port;
+use crate::filterset::file_demux::FileDemux;
+use crate::filterset::port_counts::PortCounts;
+use crate::filterset::port_spec::PortSpec;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
@@ -114,8 +114,8 @@ struct Measured {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let ports: Vec<Port> = PORTS.iter().map(port).collect();
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let ports: Vec<PortSpec> = PORTS.iter().map(port).collect();
     let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
     let compiler = Compiler::default();
     let (frames, lost) = carry(args)?;
@@ -124,9 +124,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         captures::write(folder, &frames, args.seed)?;
     }
 
-    let mut divider = Divider::new(&ports, None, &compiler);
+    let mut divider = FileDemux::new(&ports, None, &compiler);
     divider.prepare(LinkType::EN10MB)?;
-    let mut tally = Tally::new(ports.len());
+    let mut tally = PortCounts::new(ports.len());
     for frame in &frames {
         let frame = lend(frame, &interface);
         tally.add(&frame, &divider.judge(&frame));
@@ -135,8 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // The same few frames for all four, so that the figures compare.
     let some = &frames[..frames.len().min(TIMED_FRAMES)];
     let (plan_ns_per_frame, in_turn_ns_per_frame) = costs(&mut divider, &in_turn, some);
-    let more: Vec<Port> = ports.iter().cloned().chain(clients()).collect();
-    let mut more_divider = Divider::new(&more, None, &compiler);
+    let more: Vec<PortSpec> = ports.iter().cloned().chain(clients()).collect();
+    let mut more_divider = FileDemux::new(&more, None, &compiler);
     let more_in_turn = InTurn::new(&more, &compiler)?;
     let verdicts_differ =
         compare(&mut divider, &in_turn, &frames) + compare(&mut more_divider, &more_in_turn, some);
@@ -177,8 +177,8 @@ const CLIENTS: u32 = 1000;
 const TIMED_FRAMES: usize = 10_000;
 
 /// A port for each of many UDP clients; none of them is in the traffic.
-fn clients() -> impl Iterator<Item = Port> {
-    (0..CLIENTS).map(|client| Port {
+fn clients() -> impl Iterator<Item = PortSpec> {
+    (0..CLIENTS).map(|client| PortSpec {
         name: format!("client{client}"),
         lang: Language::Expr,
         filter: format!(
@@ -192,8 +192,8 @@ fn clients() -> impl Iterator<Item = Port> {
     })
 }
 
-fn port(row: &DemoPort) -> Port {
-    Port {
+fn port(row: &DemoPort) -> PortSpec {
+    PortSpec {
         name: row.0.into(),
         lang: row.1,
         filter: row.2.into(),
@@ -214,14 +214,14 @@ fn lend<'a>(frame: &'a Arrived, interface: &'a Interface) -> FrameRef<'a> {
 }
 
 /// Sends the traffic over the link: the frames that arrive, and how many do not.
-fn carry(args: &Args) -> Result<(Vec<Arrived>, u64), Failure> {
+fn carry(args: &Args) -> Result<(Vec<Arrived>, u64), CliError> {
     let line = Impairments {
         loss_ppm: args.loss * 1000,
         delay_ns: 1_000_000,
         jitter_ns: 200_000,
         ..Impairments::default()
     };
-    let mut link = MemLink::new(line, line, args.seed).map_err(Failure::run)?;
+    let mut link = MemLink::new(line, line, args.seed).map_err(CliError::run)?;
     let mut arrived = Vec::with_capacity(args.frames as usize);
     let traffic = Traffic::new(args.seed, Medium::Ethernet);
     let mut now_ns = 0;
@@ -255,17 +255,17 @@ struct InTurn {
 }
 
 impl InTurn {
-    fn new(ports: &[Port], compiler: &Compiler) -> Result<InTurn, Failure> {
+    fn new(ports: &[PortSpec], compiler: &Compiler) -> Result<InTurn, CliError> {
         let mut order: Vec<usize> = (0..ports.len()).collect();
         order.sort_by_key(|&port| (Reverse(ports[port].priority), !ports[port].copy));
         let filters = order.into_iter().map(|number| {
             let port = &ports[number];
             let compiled = compiler.compile(port.lang, port.filter.as_bytes(), LinkType::EN10MB);
-            let program = compiled.map_err(Failure::refused)?.program;
+            let program = compiled.map_err(CliError::refused)?.program;
             Ok((number, port.copy, Runner::new(program)))
         });
         Ok(InTurn {
-            filters: filters.collect::<Result<_, Failure>>()?,
+            filters: filters.collect::<Result<_, CliError>>()?,
         })
     }
 
@@ -285,7 +285,7 @@ impl InTurn {
 }
 
 /// How many frames the plan and the filters in turn judge differently.
-fn compare(divider: &mut Divider<'_>, in_turn: &InTurn, frames: &[Arrived]) -> u64 {
+fn compare(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) -> u64 {
     let interface = Interface::ethernet();
     let mut differ = 0;
     for frame in frames {
@@ -297,7 +297,7 @@ fn compare(divider: &mut Divider<'_>, in_turn: &InTurn, frames: &[Arrived]) -> u
 }
 
 /// What a frame costs by the plan and by the filters in turn, in nanoseconds.
-fn costs(divider: &mut Divider<'_>, in_turn: &InTurn, frames: &[Arrived]) -> (f64, f64) {
+fn costs(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) -> (f64, f64) {
     let interface = Interface::ethernet();
     let plan = time(frames, |frame| {
         divider.judge(&lend(frame, &interface)).ports().count()
@@ -321,16 +321,21 @@ fn time(frames: &[Arrived], mut judge: impl FnMut(&Arrived) -> usize) -> f64 {
     elapsed.as_nanos() as f64 / frames.len().max(1) as f64
 }
 
-fn report(args: &Args, names: &[&str], tally: &Tally, measured: &Measured) -> Result<(), Failure> {
+fn report(
+    args: &Args,
+    names: &[&str],
+    tally: &PortCounts,
+    measured: &Measured,
+) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let shown = if args.json {
         tally.json_with(names, measured)
     } else {
         prose(names, tally, measured) + "\n\n" + &next(args.write.as_deref())
     };
-    writeln!(out, "{shown}").map_err(Failure::output)?;
+    writeln!(out, "{shown}").map_err(CliError::output)?;
     if measured.verdicts_differ > 0 {
-        return Err(Failure::run(format!(
+        return Err(CliError::run(format!(
             "the plan judged {} frames otherwise than its filters in turn: please report this, with --seed {}",
             measured.verdicts_differ, measured.seed
         )));
@@ -338,7 +343,7 @@ fn report(args: &Args, names: &[&str], tally: &Tally, measured: &Measured) -> Re
     Ok(())
 }
 
-fn prose(names: &[&str], tally: &Tally, measured: &Measured) -> String {
+fn prose(names: &[&str], tally: &PortCounts, measured: &Measured) -> String {
     let ports = PORTS.iter().map(|(name, lang, filter, priority, copy)| {
         let filter = match filter.split_once('\n') {
             _ if filter.is_empty() => "(every frame)".into(),

@@ -2,14 +2,14 @@
 
 mod files;
 
-use crate::error::{Failure, Gaps};
+use crate::error::{CliError, Incomplete};
 use crate::filterset::compile::Compiler;
-use crate::filterset::file_demux::Divider;
-use crate::filterset::port_counts::Tally;
-use crate::filterset::port_spec::{self, Port};
+use crate::filterset::file_demux::FileDemux;
+use crate::filterset::port_counts::PortCounts;
+use crate::filterset::port_spec::{self, PortSpec};
 use crate::input::capture_file;
 use crate::report::format;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use files::PortFiles;
 use indicatif::ProgressBar;
 use std::io::{BufWriter, Write};
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
     /// A port and the filter of its frames; the empty filter accepts all
     #[arg(short, long = "port", value_name = "NAME=FILTER", value_parser = port_spec::from_argument)]
-    ports: Vec<Port>,
+    ports: Vec<PortSpec>,
 
     /// TOML file of ports: `[[port]]` with name, filter, priority, copy, lang
     #[arg(short, long, value_name = "FILE")]
@@ -103,21 +103,21 @@ enum End {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let ports = ports(args)?;
     let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
     let compiler = Compiler {
         dialect: args.dialect,
         ..Compiler::default()
     };
-    let stop = Stop::watch_hangup_too()?;
-    let mut work = Work {
-        divider: Divider::new(&ports, args.config.as_deref(), &compiler),
-        tally: Tally::new(ports.len()),
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let mut work = DemuxRun {
+        demux: FileDemux::new(&ports, args.config.as_deref(), &compiler),
+        tally: PortCounts::new(ports.len()),
         first: None,
         files: None,
     };
-    let mut gaps = Gaps::default();
+    let mut gaps = Incomplete::default();
     match work.read_all(args, &names, &stop)? {
         End::Whole => {}
         End::Stopped(signal) => gaps.signal = Some(signal),
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     // Before the report, which says what of it failed.
     gaps.troubles.extend(work.finish_files());
-    gaps.troubles.extend(work.divider.unjudged());
+    gaps.troubles.extend(work.demux.unjudged());
     // Of an input that is no capture there is no table, but a line of JSON.
     if work.first.is_none() && !args.json {
         return gaps.outcome();
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The ports of the command line and the file, checked.
-fn ports(args: &Args) -> Result<Vec<Port>, Failure> {
+fn ports(args: &Args) -> Result<Vec<PortSpec>, CliError> {
     let mut ports = args.ports.clone();
     for port in &mut ports {
         port.lang = args.lang;
@@ -150,17 +150,22 @@ fn ports(args: &Args) -> Result<Vec<Port>, Failure> {
 }
 
 /// What is built up while frames go by.
-struct Work<'a> {
-    divider: Divider<'a>,
-    tally: Tally,
+struct DemuxRun<'a> {
+    demux: FileDemux<'a>,
+    tally: PortCounts,
     /// The first file's first interface.
     first: Option<Interface>,
     files: Option<PortFiles>,
 }
 
-impl Work<'_> {
+impl DemuxRun<'_> {
     /// Reads every file. It fails only before anything is read or written.
-    fn read_all(&mut self, args: &Args, names: &[&str], stop: &Stop) -> Result<End, Failure> {
+    fn read_all(
+        &mut self,
+        args: &Args,
+        names: &[&str],
+        stop: &ShutdownSignal,
+    ) -> Result<End, CliError> {
         capture_file::all_there(&args.read)?;
         for (number, path) in args.read.iter().enumerate() {
             let broken = |error: &Error| {
@@ -178,10 +183,10 @@ impl Work<'_> {
             };
             let mut reader = match capture_file::open(path, stop) {
                 Ok(reader) => reader,
-                _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
+                _ if stop.is_requested() => return Ok(End::Stopped(stop.signal())),
                 // There is nothing to report of a file that is not there.
                 Err(error) if self.first.is_none() && !capture_file::is_damage(&error) => {
-                    return Err(Failure::run(capture_file::complaint(path, &error)));
+                    return Err(CliError::run(capture_file::complaint(path, &error)));
                 }
                 Err(error) => return Ok(broken(&error)),
             };
@@ -204,10 +209,10 @@ impl Work<'_> {
 
     /// A filter that the first file's first link type refuses is refused
     /// before any frame is read and any file is made or emptied.
-    fn begin(&mut self, args: &Args, names: &[&str], reader: &Reader) -> Result<(), Failure> {
+    fn begin(&mut self, args: &Args, names: &[&str], reader: &Reader) -> Result<(), CliError> {
         let interface = reader.interfaces().first();
         let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
-        self.divider.prepare(interface.linktype)?;
+        self.demux.prepare(interface.linktype)?;
         self.first = Some(interface);
         if let Some(folder) = &args.write {
             self.files = Some(PortFiles::create(folder, names, &args.read)?);
@@ -218,16 +223,16 @@ impl Work<'_> {
     fn read_one(
         &mut self,
         reader: &mut Reader,
-        stop: &Stop,
+        stop: &ShutdownSignal,
         progress: &ProgressBar,
     ) -> Result<End, Error> {
-        const FRAMES_BETWEEN_LOOKS: u32 = 1 << 14;
+        const FRAMES_PER_STOP_POLL: u32 = 1 << 14;
         loop {
-            for _ in 0..FRAMES_BETWEEN_LOOKS {
+            for _ in 0..FRAMES_PER_STOP_POLL {
                 let frame = match reader.next_frame() {
                     Ok(Some(frame)) => frame,
                     // A pipe ends early when we are asked to stop.
-                    _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
+                    _ if stop.is_requested() => return Ok(End::Stopped(stop.signal())),
                     Ok(None) => return Ok(End::Whole),
                     Err(error) => return Err(error),
                 };
@@ -236,7 +241,7 @@ impl Work<'_> {
                 }
             }
             progress.set_position(reader.progress().consumed);
-            if stop.asked() {
+            if stop.is_requested() {
                 return Ok(End::Stopped(stop.signal()));
             }
         }
@@ -245,7 +250,7 @@ impl Work<'_> {
     /// Judges, counts and writes one frame.
     #[inline]
     fn take(&mut self, frame: &FrameRef<'_>) -> Result<(), String> {
-        let ports = self.divider.judge(frame);
+        let ports = self.demux.judge(frame);
         self.tally.add(frame, &ports);
         let mut written = Ok(());
         if let Some(files) = &mut self.files {
@@ -264,10 +269,10 @@ impl Work<'_> {
         }
     }
 
-    fn report(&self, args: &Args, names: &[&str], error: Option<String>) -> Result<(), Failure> {
+    fn report(&self, args: &Args, names: &[&str], error: Option<String>) -> Result<(), CliError> {
         if args.explain {
             // Where it cannot be shown, nothing is lost.
-            let _ = write!(std::io::stderr(), "{}", self.divider.explain());
+            let _ = write!(std::io::stderr(), "{}", self.demux.explain());
         }
         let mut out = BufWriter::new(std::io::stdout().lock());
         let written = match args.json {
@@ -275,6 +280,6 @@ impl Work<'_> {
             false => write!(out, "{}", self.tally.table(names)),
         };
         let written = written.and_then(|()| writeln!(out));
-        written.and_then(|()| out.flush()).map_err(Failure::output)
+        written.and_then(|()| out.flush()).map_err(CliError::output)
     }
 }

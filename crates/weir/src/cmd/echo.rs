@@ -1,9 +1,9 @@
 //! `weir echo`: a server that gives back what it gets, and its client.
 
-use crate::error::{Failure, limited, say};
-use crate::host::{self, HostArgs, Need, any_of, any_towards};
+use crate::error::{CliError, limited, say};
+use crate::host::{self, HostArgs, LinkRequirement, any_of, any_towards};
 use crate::report::stdout;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use serde_json::json;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -72,12 +72,12 @@ pub(crate) struct Args {
 }
 
 /// How long a client waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const IO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it waits for a connection: nobody's silence on the link is known
 /// before.
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
 /// How long calls wait before they look whether to stop.
-const LOOK_EACH: Duration = Duration::from_millis(100);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A client may be silent for as long as it likes, but is asked then whether it
 /// is there still: one that vanished would keep its place for ever.
 const SILENT_MAX: Duration = Duration::from_secs(15);
@@ -85,27 +85,29 @@ const SILENT_MAX: Duration = Duration::from_secs(15);
 const CONNECTIONS_MAX: usize = 1024;
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
     match &args.server {
         None => serve(args, &stop),
         Some(server) => {
             let (net, to) = args.host.open_towards(server, args.port, &stop)?;
-            ask(args, &net, to, &stop)
+            run_client(args, &net, to, &stop)
         }
     }
 }
 
-fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
-    let net = args.host.open(Need::Later, stop)?;
+fn serve(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
+    let net = args.host.open(LinkRequirement::Later, stop)?;
     let ended = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     let failed =
-        |error: io::Error| Failure::run(format!("cannot listen at port {}: {error}", args.port));
+        |error: io::Error| CliError::run(format!("cannot listen at port {}: {error}", args.port));
     for any in any_of(&net, args.port) {
         let listener = TcpListener::bind(&net, any).map_err(failed)?;
         let socket = UdpSocket::bind(&net, any).map_err(failed)?;
-        socket.set_read_timeout(Some(LOOK_EACH)).map_err(failed)?;
+        socket
+            .set_read_timeout(Some(STOP_POLL_INTERVAL))
+            .map_err(failed)?;
         let (its, other) = (Arc::clone(&ended), Arc::clone(&ended));
         threads.push(spawn(move || accept(&listener, &its)).map_err(no_thread)?);
         let port = args.port;
@@ -113,8 +115,8 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
     }
     say("ready");
     let mut outcome = Ok(());
-    while !stop.asked() && outcome.is_ok() {
-        stop.wait(5 * LOOK_EACH);
+    while !stop.is_requested() && outcome.is_ok() {
+        stop.wait(5 * STOP_POLL_INTERVAL);
         outcome = args.host.check(&net);
     }
     ended.store(true, Relaxed);
@@ -128,30 +130,30 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().spawn(work)
 }
 
-fn no_thread(error: io::Error) -> Failure {
-    Failure::run(format!("cannot start a thread: {}", limited(&error)))
+fn no_thread(error: io::Error) -> CliError {
+    CliError::run(format!("cannot start a thread: {}", limited(&error)))
 }
 
 /// After a call that failed: who would try again at once waits a little, if it
 /// was not the call that waited.
-fn rest(error: &io::Error) {
+fn back_off(error: &io::Error) {
     if error.kind() != io::ErrorKind::WouldBlock {
-        thread::sleep(LOOK_EACH);
+        thread::sleep(STOP_POLL_INTERVAL);
     }
 }
 
 fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
     let open = Arc::new(AtomicUsize::new(0));
-    let _ = listener.set_read_timeout(Some(LOOK_EACH));
+    let _ = listener.set_read_timeout(Some(STOP_POLL_INTERVAL));
     while !ended.load(Relaxed) {
         if open.load(Relaxed) >= CONNECTIONS_MAX {
-            thread::sleep(LOOK_EACH / 10);
+            thread::sleep(STOP_POLL_INTERVAL / 10);
             continue;
         }
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) => {
-                rest(&error);
+                back_off(&error);
                 continue;
             }
         };
@@ -166,7 +168,7 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
         if spawned.is_err() {
             // The connection was dropped with the thread's work.
             open.fetch_sub(1, Relaxed);
-            thread::sleep(LOOK_EACH);
+            thread::sleep(STOP_POLL_INTERVAL);
         }
     }
 }
@@ -174,7 +176,7 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
 fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_keepalive(Some(SILENT_MAX))?;
-    stream.set_read_timeout(Some(LOOK_EACH))?;
+    stream.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
     let mut buffer = vec![0; 64 << 10];
     while !ended.load(Relaxed) {
         match stream.read(&mut buffer) {
@@ -193,7 +195,7 @@ fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
             Ok((_, from)) if may_be_server(from, port) => {}
             // What cannot be sent is lost, as any datagram may be.
             Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
-            Err(error) => rest(&error),
+            Err(error) => back_off(&error),
         }
     }
 }
@@ -206,23 +208,28 @@ fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
     from.port() < SERVERS_BELOW || from.port() == own_port
 }
 
-fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
-    let failed = |error: io::Error| match stop.asked() {
-        true => Failure::Stopped(stop.signal()),
+fn run_client(
+    args: &Args,
+    net: &Net,
+    to: SocketAddr,
+    stop: &ShutdownSignal,
+) -> Result<(), CliError> {
+    let failed = |error: io::Error| match stop.is_requested() {
+        true => CliError::Stopped(stop.signal()),
         false => host::unreached(net, to, &error),
     };
-    let mut way = Way::open(args, net, to, stop).map_err(failed)?;
+    let mut way = Transport::open(args, net, to, stop).map_err(failed)?;
     let mut times = Vec::new();
     let mut trouble = None;
     for count in 0..args.count {
-        if stop.asked() {
+        if stop.is_requested() {
             break;
         }
         let message: Vec<u8> = (0..args.size as usize)
             .map(|at| (at + count) as u8)
             .collect();
         let began = Instant::now();
-        match way.ask(&message, stop) {
+        match way.round_trip(&message, stop) {
             Ok(()) => times.push(began.elapsed()),
             Err(error) => trouble = Some(failed(error)),
         }
@@ -231,37 +238,42 @@ fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failur
         }
     }
     report(args, &mut times)?;
-    match (stop.asked(), trouble) {
-        (true, _) => Err(Failure::Stopped(stop.signal())),
+    match (stop.is_requested(), trouble) {
+        (true, _) => Err(CliError::Stopped(stop.signal())),
         (false, Some(trouble)) => Err(trouble),
         (false, None) => Ok(()),
     }
 }
 
-enum Way {
+enum Transport {
     Tcp(TcpStream),
     Udp(UdpSocket),
 }
 
-impl Way {
-    fn open(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> io::Result<Way> {
+impl Transport {
+    fn open(
+        args: &Args,
+        net: &Net,
+        to: SocketAddr,
+        stop: &ShutdownSignal,
+    ) -> io::Result<Transport> {
         if args.udp {
             let socket = UdpSocket::bind(net, any_towards(to))?;
             socket.connect(to)?;
-            socket.set_read_timeout(Some(LOOK_EACH))?;
-            return Ok(Way::Udp(socket));
+            socket.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
+            return Ok(Transport::Udp(socket));
         }
         let stream = host::connect(net, to, OPENS_WITHIN, stop)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(LOOK_EACH))?;
-        Ok(Way::Tcp(stream))
+        stream.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
+        Ok(Transport::Tcp(stream))
     }
 
     /// Sends a message and waits until it comes back.
-    fn ask(&mut self, message: &[u8], stop: &Stop) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+    fn round_trip(&mut self, message: &[u8], stop: &ShutdownSignal) -> io::Result<()> {
+        let until = Instant::now() + IO_TIMEOUT;
         match self {
-            Way::Tcp(stream) => {
+            Transport::Tcp(stream) => {
                 // No more than a send buffer takes at once.
                 stream.write_all(message)?;
                 let mut back = vec![0; message.len()];
@@ -277,7 +289,7 @@ impl Way {
                     false => Err(io::Error::other("what came back is not what was sent")),
                 }
             }
-            Way::Udp(socket) => {
+            Transport::Udp(socket) => {
                 socket.send(message)?;
                 // One that comes late answers an earlier message.
                 while patient(until, stop, || socket.recv_owned())?.0 != message {}
@@ -291,7 +303,7 @@ impl Way {
 /// comes, or the time is over.
 fn patient<T>(
     until: Instant,
-    stop: &Stop,
+    stop: &ShutdownSignal,
     mut call: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
     loop {
@@ -299,16 +311,16 @@ fn patient<T>(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             other => return other,
         }
-        if stop.asked() {
+        if stop.is_requested() {
             return Err(io::Error::other("asked to stop"));
         } else if Instant::now() >= until {
-            let seconds = PATIENCE.as_secs();
+            let seconds = IO_TIMEOUT.as_secs();
             return Err(io::Error::other(format!("no answer within {seconds} s")));
         }
     }
 }
 
-fn report(args: &Args, times: &mut [Duration]) -> Result<(), Failure> {
+fn report(args: &Args, times: &mut [Duration]) -> Result<(), CliError> {
     times.sort_unstable();
     let at = |part: usize| {
         let index = (times.len() * part / 100).min(times.len().saturating_sub(1));

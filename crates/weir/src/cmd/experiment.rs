@@ -7,7 +7,7 @@ mod plot;
 mod setup;
 mod tpca;
 
-use crate::error::Failure;
+use crate::error::CliError;
 use clap::Subcommand;
 
 /// Where a paper has a value that our text of it lacks.
@@ -32,7 +32,7 @@ enum Experiment {
     Tpca(tpca::Args),
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     match &args.experiment {
         Experiment::Adapter(args) => adapter::run(args),
         Experiment::Nettap(args) => nettap::run(args),

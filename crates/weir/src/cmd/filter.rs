@@ -5,7 +5,7 @@ mod forms;
 mod over_file;
 
 use crate::config;
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::filterset::compile::Compiler;
 use crate::input::read_limited;
 use forms::Form;
@@ -90,7 +90,7 @@ pub(crate) struct Args {
 const TEXT_LEN_MAX: u64 = 64 << 20;
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let Source { text, file } = source(args)?;
     let compiler = Compiler {
         snaplen: args.snaplen,
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let linktype = args.linktype.unwrap_or(LinkType::EN10MB);
     let compiled = compiler
         .compile(args.lang, &text, linktype)
-        .map_err(|why| Failure::refused(of_file(file.as_deref(), &why)))?;
+        .map_err(|why| CliError::refused(of_file(file.as_deref(), &why)))?;
     let shown = match args.form {
         Some(form) => form.print(&compiled, args.dialect, linktype)?,
         None if args.json => explain::json(&compiled),
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     print(&shown)
 }
 
-fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let newline = if text.ends_with('\n') || text.is_empty() {
         ""
@@ -124,7 +124,7 @@ fn print(text: &str) -> Result<(), Failure> {
     };
     write!(out, "{text}{newline}")
         .and_then(|()| out.flush())
-        .map_err(Failure::output)
+        .map_err(CliError::output)
 }
 
 /// A filter's text, and the file that it stands in.
@@ -142,7 +142,7 @@ fn of_file(file: Option<&Path>, why: &str) -> String {
 }
 
 /// The filter's text, wherever it stands.
-fn source(args: &Args) -> Result<Source, Failure> {
+fn source(args: &Args) -> Result<Source, CliError> {
     let said = |words: &[String]| Source {
         text: words.join(" ").into_bytes(),
         file: None,
@@ -158,14 +158,14 @@ fn source(args: &Args) -> Result<Source, Failure> {
         return Ok(said(&args.words));
     }
     match args.words.as_slice() {
-        [] => Err(Failure::refused(format!(
+        [] => Err(CliError::refused(format!(
             "no filter: give a file's name, `-` for standard input, or the {} text",
             args.lang
         ))),
         // A device or a pipe, such as a shell's <(…), is a file too.
         [word] if word == "-" || Path::new(word).exists() => read_text(Path::new(word)),
-        [word] if looks_like_a_path(word) => {
-            Err(Failure::refused(format!("{word}: there is no such file")))
+        [word] if is_likely_path(word) => {
+            Err(CliError::refused(format!("{word}: there is no such file")))
         }
         words => Ok(said(words)),
     }
@@ -173,7 +173,7 @@ fn source(args: &Args) -> Result<Source, Failure> {
 
 /// A single word without blanks that has a dot or slash is no program text of
 /// any language, but a file's name that was misspelt.
-fn looks_like_a_path(word: &str) -> bool {
+fn is_likely_path(word: &str) -> bool {
     !word.contains(char::is_whitespace) && word.contains(['/', '.'])
 }
 
@@ -189,7 +189,7 @@ fn blank_comments(text: &mut [u8]) {
     }
 }
 
-fn read_text(path: &Path) -> Result<Source, Failure> {
+fn read_text(path: &Path) -> Result<Source, CliError> {
     Ok(Source {
         text: read_limited::read(path, TEXT_LEN_MAX)?,
         file: Some(path.to_owned()),

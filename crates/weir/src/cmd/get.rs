@@ -1,11 +1,11 @@
 //! `weir get`: a resource over HTTP, by weir's own TCP.
 
-use crate::error::Failure;
-use crate::host::{self, HostArgs, Need};
-use crate::http::client::{Field, Response, ask, request};
+use crate::error::CliError;
+use crate::host::{self, HostArgs, LinkRequirement};
+use crate::http::client::{Field, Response, request, send_request};
 use crate::http::output::Output;
 use crate::http::url::Url;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 use std::io::{self, Read, Write};
@@ -82,19 +82,21 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let output = args
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"));
     if args.json && output.is_none() {
         let why = "--json tells on standard output, where the body goes: give a file with -o";
-        return Err(Failure::refused(why));
+        return Err(CliError::refused(why));
     }
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let began = Instant::now();
-    let net = args.host.open_within(Need::Up, args.max_time, &stop)?;
-    let patience = Patience {
+    let net = args
+        .host
+        .open_within(LinkRequirement::Up, args.max_time, &stop)?;
+    let patience = IdleTimeout {
         stop: &stop,
         until: args.max_time.and_then(|time| began.checked_add(time)),
         is_there: &|| args.host.check(&net).is_ok(),
@@ -106,8 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         outcome
     });
-    match stop.asked() {
-        true => Err(Failure::Stopped(stop.signal())),
+    match stop.is_requested() {
+        true => Err(CliError::Stopped(stop.signal())),
         // Without an address, nothing else is to blame.
         false if outcome.is_err() => args.host.check(&net).and(outcome),
         false => outcome,
@@ -115,17 +117,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// How often it is looked whether the host is still there.
-const LOOK_EACH: Duration = Duration::from_millis(100);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long to wait for anything.
-struct Patience<'a> {
-    stop: &'a Stop,
+struct IdleTimeout<'a> {
+    stop: &'a ShutdownSignal,
     until: Option<Instant>,
     /// Whether the host has a link and an address still.
     is_there: &'a dyn Fn() -> bool,
 }
 
-impl Patience<'_> {
+impl IdleTimeout<'_> {
     /// Waits for `events` of a socket.
     fn wait(
         &self,
@@ -142,9 +144,9 @@ impl Patience<'_> {
         let until = self.until.into_iter().chain(most).min();
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let time = left.map_or(LOOK_EACH, |left| left.min(LOOK_EACH));
+            let time = left.map_or(STOP_POLL_INTERVAL, |left| left.min(STOP_POLL_INTERVAL));
             let count = poll(&mut fds, time.try_into().ok().as_ref())?;
-            if self.stop.asked() {
+            if self.stop.is_requested() {
                 return Err(io::Error::other("asked to stop"));
             } else if count > 0 {
                 return Ok(());
@@ -158,7 +160,7 @@ impl Patience<'_> {
 }
 
 /// Opens a connection to the first address that answers.
-fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream, Failure> {
+fn connect(args: &Args, net: &Net, patience: &IdleTimeout<'_>) -> Result<TcpStream, CliError> {
     let addresses = host::resolve(
         net,
         &args.host.links,
@@ -179,27 +181,27 @@ fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream,
             });
         match opened {
             Ok(stream) => return Ok(stream),
-            Err(_) if patience.stop.asked() => {
-                return Err(Failure::Stopped(patience.stop.signal()));
+            Err(_) if patience.stop.is_requested() => {
+                return Err(CliError::Stopped(patience.stop.signal()));
             }
             Err(error) => last = Some(host::unreached(net, address, &error)),
         }
     }
-    Err(last.unwrap_or_else(|| Failure::run(format!("`{}` has no address", args.url.host))))
+    Err(last.unwrap_or_else(|| CliError::run(format!("`{}` has no address", args.url.host))))
 }
 
 /// A stream that waits with patience.
-struct Waiting<'a> {
+struct TimedStream<'a> {
     stream: &'a TcpStream,
-    patience: &'a Patience<'a>,
+    idle: &'a IdleTimeout<'a>,
 }
 
-impl Read for Waiting<'_> {
+impl Read for TimedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.stream.read(out) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.patience.wait(self.stream, PollFlags::IN, None)?;
+                    self.idle.wait(self.stream, PollFlags::IN, None)?;
                 }
                 other => return other,
             }
@@ -207,12 +209,12 @@ impl Read for Waiting<'_> {
     }
 }
 
-impl Write for Waiting<'_> {
+impl Write for TimedStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.stream.write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.patience.wait(self.stream, PollFlags::OUT, None)?;
+                    self.idle.wait(self.stream, PollFlags::OUT, None)?;
                 }
                 other => return other,
             }
@@ -228,17 +230,20 @@ fn fetch(
     args: &Args,
     output: Option<&Path>,
     stream: &TcpStream,
-    patience: &Patience<'_>,
+    patience: &IdleTimeout<'_>,
     began: Instant,
-) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::run(format!("{}: {}", args.url, plain(&error)));
+) -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::run(format!("{}: {}", args.url, plain(&error)));
     stream.set_nonblocking(true).map_err(failed)?;
     let method = if args.head { "HEAD" } else { "GET" };
     let request = request(method, &args.url, &args.fields);
-    let mut waiting = Waiting { stream, patience };
-    let mut response = ask(&mut waiting, &request, args.head).map_err(failed)?;
+    let mut waiting = TimedStream {
+        stream,
+        idle: patience,
+    };
+    let mut response = send_request(&mut waiting, &request, args.head).map_err(failed)?;
     if args.fail && response.status >= 400 {
-        return Err(Failure::run(format!(
+        return Err(CliError::run(format!(
             "{}: the response's status is {}",
             args.url, response.status
         )));
@@ -274,7 +279,7 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
-fn report(args: &Args, response: &Response, bytes: u64, began: Instant) -> Result<(), Failure> {
+fn report(args: &Args, response: &Response, bytes: u64, began: Instant) -> Result<(), CliError> {
     let report = json!({
         "url": args.url.to_string(),
         "status": response.status,
@@ -282,5 +287,5 @@ fn report(args: &Args, response: &Response, bytes: u64, began: Instant) -> Resul
         "bytes": bytes,
         "seconds": began.elapsed().as_secs_f64(),
     });
-    writeln!(io::stdout(), "{report}").map_err(Failure::output)
+    writeln!(io::stdout(), "{report}").map_err(CliError::output)
 }

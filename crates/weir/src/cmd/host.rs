@@ -1,8 +1,8 @@
 //! `weir host`: a host of its own beside the kernel's.
 
-use crate::error::{Failure, say};
-use crate::host::{self, Addresses, Need};
-use crate::signals::Stop;
+use crate::error::{CliError, say};
+use crate::host::{self, Addresses, LinkRequirement};
+use crate::signals::ShutdownSignal;
 use serde_json::json;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -41,16 +41,18 @@ pub(crate) struct Args {
 }
 
 /// How often the link is asked whether it is still there.
-const LOOK_EACH: Duration = Duration::from_millis(500);
+const LINK_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
-    let net = args.addresses.open(&args.links, Need::Later, &stop)?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let net = args
+        .addresses
+        .open(&args.links, LinkRequirement::Later, &stop)?;
     say("ready");
-    while !stop.asked() {
+    while !stop.is_requested() {
         args.addresses.check(&net, &args.links)?;
-        stop.wait(LOOK_EACH);
+        stop.wait(LINK_POLL_INTERVAL);
     }
     if args.json {
         let counted = net.counters();
@@ -58,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "frames_in": counted.frames_in,
             "frames_out": counted.frames_out,
         });
-        writeln!(io::stdout(), "{report}").map_err(Failure::output)?;
+        writeln!(io::stdout(), "{report}").map_err(CliError::output)?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! `weir iperf`: throughput, by weir's own TCP and UDP, as iperf3 measures it.
 
-use crate::error::{Failure, limited, say};
-use crate::host::{self, HostArgs, Need, any_of};
+use crate::error::{CliError, limited, say};
+use crate::host::{self, HostArgs, LinkRequirement, any_of};
 use crate::iperf::{BLOCK_LEN, Measured, PORT, Parameters, client, server};
 use crate::report::stdout;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::time::Duration;
@@ -127,20 +127,20 @@ fn number(text: &str, kilo: f64) -> Result<u64, String> {
 }
 
 /// How often it is looked whether the host has its links and addresses.
-const LOOK_EACH: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
     match &args.server {
         None => serve(args, &stop),
-        Some(server) => ask(args, server, &stop),
+        Some(server) => run_client(args, server, &stop),
     }
 }
 
-fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
+fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), CliError> {
     if !args.time.is_finite() || args.time <= 0.0 {
-        return Err(Failure::refused(format!(
+        return Err(CliError::refused(format!(
             "{} seconds are no time: give more than 0",
             args.time
         )));
@@ -149,7 +149,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
         .length
         .filter(|len| args.udp && *len > DATAGRAM_LEN_MAX)
     {
-        return Err(Failure::refused(format!(
+        return Err(CliError::refused(format!(
             "no datagram has {length} bytes: give --length at most {DATAGRAM_LEN_MAX}"
         )));
     }
@@ -173,22 +173,22 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
     };
     match client::run(&net, to, &parameters, stop) {
         Ok(measured) => tell(args, &measured),
-        Err(_) if stop.asked() => Err(Failure::Stopped(stop.signal())),
+        Err(_) if stop.is_requested() => Err(CliError::Stopped(stop.signal())),
         Err(error) => Err(host::unreached(&net, to, &error)),
     }
 }
 
-fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
-    let net = args.host.open(Need::Later, stop)?;
+fn serve(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
+    let net = args.host.open(LinkRequirement::Later, stop)?;
     let served = listen(&net, args.port).map_err(|error| {
-        Failure::run(format!(
+        CliError::run(format!(
             "cannot listen at port {}: {}",
             args.port,
             limited(&error)
         ))
     })?;
     say("ready");
-    while !stop.asked() {
+    while !stop.is_requested() {
         let Some((listener, socket)) = wait(&served, stop)? else {
             args.host.check(&net)?;
             continue;
@@ -199,7 +199,7 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
         };
         match server::serve(&control, listener, socket, stop) {
             Ok(measured) => tell(args, &measured)?,
-            Err(_) if stop.asked() => {}
+            Err(_) if stop.is_requested() => {}
             Err(error) => say(&format!("weir: {peer}: {error}")),
         }
         if args.one_off {
@@ -222,22 +222,22 @@ fn listen(net: &Net, port: u16) -> io::Result<Vec<Served>> {
 }
 
 /// Waits for a client, of whichever version, or a signal, for a while.
-fn wait<'a>(served: &'a [Served], stop: &Stop) -> Result<Option<&'a Served>, Failure> {
+fn wait<'a>(served: &'a [Served], stop: &ShutdownSignal) -> Result<Option<&'a Served>, CliError> {
     let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
     for (listener, _) in served {
-        let fd = listener.ready_fd().map_err(Failure::run)?;
+        let fd = listener.ready_fd().map_err(CliError::run)?;
         fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
     }
-    let time = LOOK_EACH.try_into().ok();
+    let time = POLL_INTERVAL.try_into().ok();
     match poll(&mut fds, time.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(Failure::run(format!("cannot wait: {error}"))),
+        Err(error) => return Err(CliError::run(format!("cannot wait: {error}"))),
     }
     let ready = fds[1..].iter().position(|fd| !fd.revents().is_empty());
     Ok(ready.map(|at| &served[at]))
 }
 
-fn tell(args: &Args, measured: &Measured) -> Result<(), Failure> {
+fn tell(args: &Args, measured: &Measured) -> Result<(), CliError> {
     stdout::report(args.json, measured, || measured.line())
 }
 

@@ -4,7 +4,7 @@ mod demo;
 mod results;
 pub(crate) mod rfc2544;
 
-use crate::error::Failure;
+use crate::error::CliError;
 use clap::Subcommand;
 
 /// Make small networks in this machine, of network namespaces
@@ -27,7 +27,7 @@ enum Which {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     match &args.which {
         Which::Demo(args) => demo::run(args),
         Which::Rfc2544(args) => rfc2544::run(args),

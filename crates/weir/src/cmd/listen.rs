@@ -3,10 +3,10 @@
 mod capture;
 mod output;
 
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::input::live_port;
 use crate::report::format;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use capture::Rotation;
 use output::Output;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -152,7 +152,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// How often it is looked whether to end, and what became of the interface.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often `any` looks for interfaces that have come up.
 const FOLLOW: Duration = Duration::from_secs(1);
@@ -172,7 +172,7 @@ impl Args {
     }
 
     /// A port on one of the interfaces.
-    fn open(&self, interface: &str) -> Result<Tapped, Failure> {
+    fn open(&self, interface: &str) -> Result<Tapped, CliError> {
         let filter = self.filter.join(" ");
         let has_times = self.timestamps || !self.no_times && !self.quiet;
         let mut builder = live_port::port(interface, &filter, self.socket.as_deref())?
@@ -193,7 +193,7 @@ impl Args {
     }
 
     /// A port on each interface that is meant.
-    fn open_all(&self) -> Result<Vec<Tapped>, Failure> {
+    fn open_all(&self) -> Result<Vec<Tapped>, CliError> {
         if self.interface != ANY {
             return Ok(vec![self.open(&self.interface)?]);
         }
@@ -218,7 +218,7 @@ impl Args {
         match (ports.is_empty(), refused.into_iter().next()) {
             (false, _) => Ok(ports),
             (true, Some((_, first))) => Err(first),
-            (true, None) => Err(Failure::run("no interface is up: look at `ip link`")),
+            (true, None) => Err(CliError::run("no interface is up: look at `ip link`")),
         }
     }
 
@@ -234,8 +234,8 @@ const ANY: &str = "any";
 
 /// The interfaces that are up and carry frames. A broker's own are none of them:
 /// what is sent by them is seen at the interface that it goes to.
-fn names_up() -> Result<BTreeSet<String>, Failure> {
-    let all = interfaces().map_err(Failure::run)?;
+fn names_up() -> Result<BTreeSet<String>, CliError> {
+    let all = interfaces().map_err(CliError::run)?;
     let up = all
         .into_iter()
         .filter(|one| one.up && one.linktype.is_some() && !is_path(&one.name));
@@ -268,13 +268,13 @@ impl Tapped {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.file_count.is_some() && args.file_size.or(args.file_time).is_none() {
-        return Err(Failure::refused(
+        return Err(CliError::refused(
             "-W counts files that follow each other: give -C or -G too",
         ));
     }
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let mut ports = args.open_all()?;
     let mut output = Output::new(args, &stop)?;
     for one in &mut ports {
@@ -353,7 +353,7 @@ struct Listener<'a> {
 }
 
 impl Listener<'_> {
-    fn run(mut self, stop: &Stop) -> Result<(), Failure> {
+    fn run(mut self, stop: &ShutdownSignal) -> Result<(), CliError> {
         let ended = self.listen(stop);
         let mut lost = self.lost;
         for one in &mut self.ports {
@@ -362,8 +362,8 @@ impl Listener<'_> {
         }
         let reported = self.output.finish(self.args, lost);
         match ended? {
-            End::Stopped(signal) => Err(Failure::Stopped(signal)),
-            End::Gone => Err(Failure::run(format!(
+            End::Stopped(signal) => Err(CliError::Stopped(signal)),
+            End::Gone => Err(CliError::run(format!(
                 "interface {} is gone",
                 self.ports[0].name
             ))),
@@ -371,7 +371,7 @@ impl Listener<'_> {
         }
     }
 
-    fn listen(&mut self, stop: &Stop) -> Result<End, Failure> {
+    fn listen(&mut self, stop: &ShutdownSignal) -> Result<End, CliError> {
         let end = self.receive(stop)?;
         if !matches!(end, End::Gone) {
             self.drain()?;
@@ -380,7 +380,7 @@ impl Listener<'_> {
     }
 
     /// What is in the queues came in time: no more than they can hold.
-    fn drain(&mut self) -> Result<(), Failure> {
+    fn drain(&mut self) -> Result<(), CliError> {
         /// The kernel's record of a frame, at least.
         const RECORD_BYTES_MIN: u64 = 48;
         let held = self.args.queue.0 / RECORD_BYTES_MIN * self.ports.len() as u64;
@@ -397,7 +397,7 @@ impl Listener<'_> {
 
     /// Puts out what waits at each port, `most` frames in all; whether there
     /// were any.
-    fn take_in(&mut self, most: u64) -> Result<bool, Failure> {
+    fn take_in(&mut self, most: u64) -> Result<bool, CliError> {
         let end = self.output.frames().saturating_add(most);
         let mut some = false;
         for one in &mut self.ports {
@@ -421,7 +421,7 @@ impl Listener<'_> {
     }
 
     /// Waits until a frame comes to one of the ports, or for so long.
-    fn wait(&mut self, time: Duration) -> Result<(), Failure> {
+    fn wait(&mut self, time: Duration) -> Result<(), CliError> {
         if let [one] = &mut self.ports[..] {
             // Its own way to wait makes the most of a burst.
             let frames = one.port.recv_batch(Timeout::after(time));
@@ -453,7 +453,7 @@ impl Listener<'_> {
         Ok(())
     }
 
-    fn receive(&mut self, stop: &Stop) -> Result<End, Failure> {
+    fn receive(&mut self, stop: &ShutdownSignal) -> Result<End, CliError> {
         let mut looked = Instant::now();
         let mut followed = looked;
         loop {
@@ -461,7 +461,7 @@ impl Listener<'_> {
             if left == Some(0) || self.output.is_over() {
                 return Ok(End::Done);
             }
-            if stop.asked() {
+            if stop.is_requested() {
                 return Ok(End::Stopped(stop.signal()));
             }
             let now = Instant::now();
@@ -469,7 +469,7 @@ impl Listener<'_> {
             if remaining == Some(Duration::ZERO) {
                 return Ok(End::Done);
             }
-            let wait = remaining.map_or(LOOK, |remaining| remaining.min(LOOK));
+            let wait = remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL));
             let before = self.output.frames();
             if self.ports.len() > 1 {
                 self.take_in(left.unwrap_or(u64::MAX))?;
@@ -478,9 +478,9 @@ impl Listener<'_> {
                 self.wait(wait)?;
             }
             let is_idle = self.output.frames() == before;
-            if is_idle || looked.elapsed() > LOOK {
+            if is_idle || looked.elapsed() > POLL_INTERVAL {
                 looked = Instant::now();
-                if self.look()? {
+                if self.report_changes()? {
                     return Ok(End::Gone);
                 }
                 if self.args.interface == ANY && followed.elapsed() > FOLLOW {
@@ -493,7 +493,7 @@ impl Listener<'_> {
 
     /// For `any`: closes the ports of interfaces that are gone, after their last
     /// frames, and opens ports on those that have come up.
-    fn follow(&mut self) -> Result<(), Failure> {
+    fn follow(&mut self) -> Result<(), CliError> {
         let (gone, here): (Vec<_>, Vec<_>) = std::mem::take(&mut self.ports)
             .into_iter()
             .partition(|one| one.is_gone);
@@ -526,7 +526,7 @@ impl Listener<'_> {
     }
 
     /// Puts out what is left in the queue of a port whose interface is gone.
-    fn last_frames(&mut self, one: &mut Tapped) -> Result<(), Failure> {
+    fn last_frames(&mut self, one: &mut Tapped) -> Result<(), CliError> {
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
             let frames = one
@@ -542,7 +542,7 @@ impl Listener<'_> {
     }
 
     /// Says what happened to the interfaces; `true` if the one meant is gone.
-    fn look(&mut self) -> Result<bool, Failure> {
+    fn report_changes(&mut self) -> Result<bool, CliError> {
         let mut is_orphan = false;
         for number in 0..self.ports.len() {
             let one = &mut self.ports[number];
@@ -565,7 +565,7 @@ impl Listener<'_> {
         Ok(self.args.interface != ANY && self.ports.iter().all(|one| one.is_gone))
     }
 
-    fn tell(&mut self, number: usize, events: Vec<Event>) -> Result<(), Failure> {
+    fn tell(&mut self, number: usize, events: Vec<Event>) -> Result<(), CliError> {
         let one = &mut self.ports[number];
         for event in events {
             let name = &one.name;
@@ -578,7 +578,7 @@ impl Listener<'_> {
                 }
                 Event::Revoked { reason } => {
                     let why = format!("the policy has changed: {reason}");
-                    return Err(Failure::run(why));
+                    return Err(CliError::run(why));
                 }
                 Event::Mtu { mtu } => self.args.say(&format!("{name} has mtu {mtu}")),
                 Event::Gone => {

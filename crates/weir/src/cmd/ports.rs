@@ -1,10 +1,10 @@
 //! `weir ports`: who holds which ports.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::input::live_port;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
@@ -59,34 +59,38 @@ struct Json<'a> {
 }
 
 /// Between two looks, for the rate.
-const WATCH: Duration = Duration::from_secs(1);
-const GLANCE: Duration = Duration::from_millis(200);
+const RATE_INTERVAL: Duration = Duration::from_secs(1);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let mut sources = Sources::of(args)?;
     let mut out = std::io::stdout();
     if args.json {
-        let now = sources.look()?;
-        return writeln!(out, "{}", json(&now.ports)?).map_err(Failure::output);
+        let now = sources.snapshot()?;
+        return writeln!(out, "{}", json(&now.ports)?).map_err(CliError::output);
     }
-    let mut before = sources.look()?;
+    let mut before = sources.snapshot()?;
     loop {
-        let pause = if args.watch { WATCH } else { GLANCE };
+        let pause = if args.watch {
+            RATE_INTERVAL
+        } else {
+            STOP_POLL_INTERVAL
+        };
         if stop.wait_unless_closed(pause, &out) {
-            return Err(Failure::output(io::ErrorKind::BrokenPipe.into()));
+            return Err(CliError::output(io::ErrorKind::BrokenPipe.into()));
         }
-        if stop.asked() {
-            return Err(Failure::Stopped(stop.signal()));
+        if stop.is_requested() {
+            return Err(CliError::Stopped(stop.signal()));
         }
-        let now = sources.look()?;
+        let now = sources.snapshot()?;
         let table = now.table(&before);
         if args.watch && out.is_terminal() {
             // Home, and erase what is below.
-            write!(out, "\x1b[H\x1b[J").map_err(Failure::output)?;
+            write!(out, "\x1b[H\x1b[J").map_err(CliError::output)?;
         }
-        writeln!(out, "{table}").map_err(Failure::output)?;
+        writeln!(out, "{table}").map_err(CliError::output)?;
         if !args.watch {
             return Ok(());
         }
@@ -94,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn json(ports: &[Of<PortStatus>]) -> Result<String, Failure> {
+fn json(ports: &[Of<PortStatus>]) -> Result<String, CliError> {
     let ports: Vec<Json<'_>> = ports
         .iter()
         .map(|(namespace, port)| Json {
@@ -114,7 +118,7 @@ fn json(ports: &[Of<PortStatus>]) -> Result<String, Failure> {
             at: &port.attach,
         })
         .collect();
-    serde_json::to_string(&ports).map_err(Failure::run)
+    serde_json::to_string(&ports).map_err(CliError::run)
 }
 
 /// Where ports are known.
@@ -125,7 +129,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn of(args: &Args) -> Result<Sources, Failure> {
+    fn of(args: &Args) -> Result<Sources, CliError> {
         if let Some(socket) = &args.socket {
             let broker = Connection::to(socket).map_err(live_port::failure)?;
             return Ok(Sources {
@@ -142,8 +146,8 @@ impl Sources {
         Ok(Sources { broker, in_process })
     }
 
-    fn look(&mut self) -> Result<Look, Failure> {
-        let mut look = Look {
+    fn snapshot(&mut self) -> Result<PortSnapshot, CliError> {
+        let mut look = PortSnapshot {
             ports: Vec::new(),
             interfaces: Vec::new(),
             at: Instant::now(),
@@ -176,7 +180,7 @@ impl Sources {
 type Of<T> = (Option<u64>, T);
 
 /// The ports at a time.
-struct Look {
+struct PortSnapshot {
     ports: Vec<Of<PortStatus>>,
     interfaces: Vec<Of<InterfaceStatus>>,
     at: Instant,
@@ -212,8 +216,8 @@ impl Namespaces {
     }
 }
 
-impl Look {
-    fn table(&self, before: &Look) -> String {
+impl PortSnapshot {
+    fn table(&self, before: &PortSnapshot) -> String {
         let namespaces = Namespaces::here();
         let mut columns = vec![
             Right("port"),

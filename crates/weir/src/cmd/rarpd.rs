@@ -1,10 +1,10 @@
 //! `weir rarpd`: tells stations their addresses.
 
-use crate::config::{self, Place, Wrong};
-use crate::error::{Failure, say};
+use crate::config::{self, TextPosition, Wrong};
+use crate::error::{CliError, say};
 use crate::input::read_limited;
 use crate::rarp;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -53,14 +53,14 @@ pub(crate) struct Args {
 const TABLE_LEN_MAX: u64 = 16 << 20;
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop =
-        Stop::watch_hangup_too().map_err(|error| Failure::run(format!("signals: {error}")))?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()
+        .map_err(|error| CliError::run(format!("signals: {error}")))?;
     let mut out = std::io::stdout();
     let socket = args.socket.as_deref();
     let Some(path) = &args.table else {
-        let ip = rarp::ask(&args.interface, socket, &stop)?;
-        return writeln!(out, "{ip}").map_err(Failure::output);
+        let ip = rarp::request_address(&args.interface, socket, &stop)?;
+        return writeln!(out, "{ip}").map_err(CliError::output);
     };
     rarp::serve(
         &args.interface,
@@ -71,12 +71,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             if args.quiet {
                 return Ok(());
             }
-            writeln!(out, "{station} is {ip}").map_err(Failure::output)
+            writeln!(out, "{station} is {ip}").map_err(CliError::output)
         },
     )
 }
 
-fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {
+fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, CliError> {
     let text = read_limited::text(path, TABLE_LEN_MAX)?;
     let (table, warnings) = stations(&text).map_err(|wrong| wrong.refused(path))?;
     for warning in warnings {
@@ -115,7 +115,7 @@ fn stations(text: &str) -> Result<(BTreeMap<Address, Ipv4Addr>, Vec<Wrong>), Wro
             let why = format!("{ip} is the address of no one host");
             return Err(Wrong::at(text, ip_at, why));
         }
-        if let Some(first) = lines.insert(address, Place::of(text, at).line) {
+        if let Some(first) = lines.insert(address, TextPosition::of(text, at).line) {
             let why = format!("{address} is in line {first} already");
             return Err(Wrong::at(text, at, why));
         }

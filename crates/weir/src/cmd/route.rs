@@ -3,14 +3,14 @@
 mod report;
 
 use crate::config::{self, Wrong};
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
-use crate::longest::Longest;
+use crate::longest::MtuWarnings;
 use crate::report::stats_file::StatsFile;
-use crate::report::tx_burst::{Bulk, BulkReport};
-use crate::signals::Stop;
-use crate::watchdog::Life;
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
+use crate::signals::ShutdownSignal;
+use crate::watchdog::Watchdog;
 use report::{Metrics, Report};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use weir_apps::router::engine::config::{
     Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at,
 };
-use weir_apps::router::{self, RunError, View};
+use weir_apps::router::{self, RunError, Snapshot};
 use weir_link::net::InterfaceError;
-use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
+use weir_tap::{Bypass, FastKind, FlowCacheConfig, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -120,19 +120,19 @@ pub(crate) struct Args {
 
     /// How long a frame may wait for a weir that does nothing, in
     /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     hang_ms: u64,
 
     /// Have the kernel forward by itself between addresses that weir has
     /// forwarded between: on or off; then not every frame comes to weir
-    #[arg(long, value_name = "WHAT", default_value = "off")]
-    fast_path: OnOff,
+    #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
+    flow_cache: OnOff,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
     /// where the devices take them so (auto), the same and say where not (on),
     /// or never (off)
-    #[arg(long, value_name = "WHAT", default_value = "auto")]
-    bulk: Bulk,
+    #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
+    tx_burst: TxBurstMode,
 
     /// Frames that may wait in each ring, a power of two; by default 16384 for
     /// two links, 4096 for eight
@@ -146,9 +146,9 @@ pub(crate) struct Args {
 }
 
 /// How often statistics are told.
-const EACH: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often metrics are made anew.
-const METRICS_EACH: Duration = Duration::from_millis(250);
+const METRICS_INTERVAL: Duration = Duration::from_millis(250);
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let wrong = |_| "write an address and a port, as in 127.0.0.1:9600 or [::1]:9600".to_owned();
@@ -163,7 +163,7 @@ fn bypass(text: &str) -> Result<Bypass, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let (config, text) = config(args)?;
     let source = args.config.as_deref();
     let failure = |text: &str, error| failure(source, text, error);
@@ -179,16 +179,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let json = json.transpose()?;
     // Without privilege it has its turn like all others.
     let _ = weir_link::xdp::first_in_line();
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
-    let mut teller = Teller {
+    let mut teller = StatsReporter {
         args,
-        life: Life::new(None)?,
-        longest: Longest::default(),
+        life: Watchdog::new(None)?,
+        longest: MtuWarnings::default(),
         json,
         metrics,
         began: None,
-        told: None,
+        last_report: None,
         rendered: None,
         refused: None,
         trouble: None,
@@ -202,11 +202,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         vec![stop.wakes()?],
         |view| {
             text = String::new();
-            let asked = stop.asked();
+            let asked = stop.is_requested();
             if asked {
                 teller.life.stopping();
             }
-            teller.tell(&view, view.is_last);
+            teller.report(&view, view.is_last);
             match asked || teller.trouble.is_some() {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -224,11 +224,11 @@ fn tap(args: &Args, links: usize) -> weir_tap::Config {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
-        bulk: args.bulk.is_tried(),
-        fast: args
-            .fast_path
+        tx_burst: args.tx_burst.is_tried(),
+        flow_cache: args
+            .flow_cache
             .is_on()
-            .then(|| FastConfig::of(&[FastKind::Addresses])),
+            .then(|| FlowCacheConfig::of(&[FastKind::Addresses])),
         ..weir_tap::Config::default()
     };
     tap.with_rings(
@@ -247,7 +247,7 @@ fn clean(config: &Config) -> Result<(), RunError> {
 }
 
 /// The configuration, with the links of the command line; and its text.
-fn config(args: &Args) -> Result<(Config, String), Failure> {
+fn config(args: &Args) -> Result<(Config, String), CliError> {
     let source = args.config.as_deref();
     let text = match source {
         None => String::new(),
@@ -274,7 +274,7 @@ fn name(source: Option<&Path>) -> String {
 }
 
 /// Why it does not run, with the place in the configuration's text.
-fn failure(source: Option<&Path>, text: &str, error: RunError) -> Failure {
+fn failure(source: Option<&Path>, text: &str, error: RunError) -> CliError {
     let at = match &error {
         RunError::Config(error) => error.at(text),
         RunError::Host(HostFilterError::Text { .. }) => host_at(text),
@@ -282,50 +282,50 @@ fn failure(source: Option<&Path>, text: &str, error: RunError) -> Failure {
         RunError::Interface(InterfaceError::Missing { which, .. }) => {
             // Of the machine, not of the file: another status.
             return match link_at(text, which) {
-                Some(at) => Failure::run(Wrong::at(text, at, error).of(name(source))),
-                None => Failure::run(error),
+                Some(at) => CliError::run(Wrong::at(text, at, error).of(name(source))),
+                None => CliError::run(error),
             };
         }
         RunError::NotEthernet { .. }
         | RunError::Tap(
             TapError::NotEthernet { .. } | TapError::Loopback { .. } | TapError::Setting { .. },
-        ) => return Failure::refused(error),
-        _ => return Failure::run(error),
+        ) => return CliError::refused(error),
+        _ => return CliError::run(error),
     };
     let wrong = match at {
         Some(at) => Wrong::at(text, at, error),
         None => Wrong::in_all(error),
     };
-    Failure::refused(wrong.of(name(source)))
+    CliError::refused(wrong.of(name(source)))
 }
 
 /// Tells of a running router as the user asked.
-struct Teller<'a> {
+struct StatsReporter<'a> {
     args: &'a Args,
-    life: Life,
-    longest: Longest,
+    life: Watchdog,
+    longest: MtuWarnings,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     began: Option<Instant>,
     /// When it was told last, and what.
-    told: Option<(Instant, Report)>,
+    last_report: Option<(Instant, Report)>,
     rendered: Option<Instant>,
     /// What the host is not left.
     refused: Option<String>,
     /// Why it cannot be told.
-    trouble: Option<Failure>,
+    trouble: Option<CliError>,
 }
 
-impl Teller<'_> {
-    fn tell(&mut self, view: &View<'_>, last: bool) {
+impl StatsReporter<'_> {
+    fn report(&mut self, view: &Snapshot<'_>, last: bool) {
         let now = Instant::now();
         if self.began.is_none() {
             self.began = Some(now);
             self.life.ready();
-            introduce(view, self.args.bulk);
+            introduce(view, self.args.tx_burst);
         }
         self.life.beat();
-        self.longest.tell(view.tap);
+        self.longest.warn(view.tap);
         if self.refused.as_deref() != view.host_refused {
             self.refused = view.host_refused.map(str::to_owned);
             if let Some(why) = &self.refused {
@@ -334,25 +334,31 @@ impl Teller<'_> {
         }
         let due = |at: Option<Instant>, each| at.is_none_or(|at| now - at >= each);
         if let Some(metrics) = &self.metrics
-            && due(self.rendered, METRICS_EACH)
+            && due(self.rendered, METRICS_INTERVAL)
         {
             self.rendered = Some(now);
-            metrics.show(Report::new(view, self.args.bulk).prometheus());
+            metrics.show(Report::new(view, self.args.tx_burst).prometheus());
         }
         let wanted = self.args.stats || self.json.is_some();
-        if wanted && (last || due(self.told.as_ref().map(|told| told.0), EACH)) {
-            self.tell_stats(view, now, last);
+        if wanted
+            && (last
+                || due(
+                    self.last_report.as_ref().map(|told| told.0),
+                    REPORT_INTERVAL,
+                ))
+        {
+            self.report_stats(view, now, last);
         }
     }
 
-    fn tell_stats(&mut self, view: &View<'_>, now: Instant, last: bool) {
-        let report = Report::new(view, self.args.bulk);
+    fn report_stats(&mut self, view: &Snapshot<'_>, now: Instant, last: bool) {
+        let report = Report::new(view, self.args.tx_burst);
         if self.args.stats
-            && let Some((at, before)) = &self.told
+            && let Some((at, before)) = &self.last_report
         {
             let line = report.line(before, now - *at);
             if let Err(error) = writeln!(std::io::stdout(), "{line}") {
-                self.trouble = Some(Failure::output(error));
+                self.trouble = Some(CliError::output(error));
             }
         }
         if last
@@ -365,17 +371,17 @@ impl Teller<'_> {
             // What cannot be written now may be at the end.
             let _ = file.write(&report);
         }
-        self.told = Some((now, report));
+        self.last_report = Some((now, report));
     }
 }
 
 /// Says how frames come, and that they flow.
-fn introduce(view: &View<'_>, bulk: Bulk) {
+fn introduce(view: &Snapshot<'_>, bulk: TxBurstMode) {
     let modes = view.names.iter().zip(view.tap.links());
     let modes: Vec<String> = modes
         .filter_map(|(name, link)| {
             let (mode, hook) = view.tap.mode(link)?;
-            let bulk = BulkReport::of(view.tap, link, bulk);
+            let bulk = TxBurstReport::of(view.tap, link, bulk);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();

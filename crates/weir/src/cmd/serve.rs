@@ -1,11 +1,11 @@
 //! `weir serve`: a folder's files over HTTP, by weir's own TCP.
 
-use crate::error::{Failure, harmless, limited, say};
-use crate::host::{self, HostArgs, Need, any_of};
+use crate::error::{CliError, harmless, limited, say};
+use crate::host::{self, HostArgs, LinkRequirement, any_of};
 use crate::http::driver::Driver;
 use crate::http::files::Folder;
 use crate::http::server::Answered;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use serde_json::json;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -55,33 +55,33 @@ const BACKLOG: usize = 1024;
 const ENDING: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether the host has its links and addresses.
-const LOOK_EACH: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let folder = Folder::open(&args.folder).map_err(|error| {
-        Failure::run(format!("cannot serve {}: {error}", args.folder.display()))
+        CliError::run(format!("cannot serve {}: {error}", args.folder.display()))
     })?;
-    let net = args.host.open(Need::Later, &stop)?;
+    let net = args.host.open(LinkRequirement::Later, &stop)?;
     let listeners = listen(&net, args.port)?;
     let port = listeners.first().map(TcpListener::local_addr);
-    let log = |peer, answered: &Answered| tell(args, peer, answered);
+    let log = |peer, answered: &Answered| log_response(args, peer, answered);
     let logs = args.log || args.json;
     let driver = Driver::new(listeners, &folder, logs, &log);
-    let cannot = |error| Failure::run(format!("cannot serve: {}", limited(&error)));
+    let cannot = |error| CliError::run(format!("cannot serve: {}", limited(&error)));
     let mut driver = driver.map_err(cannot)?;
     match port {
         Some(Ok(at)) if args.port == 0 => say(&format!("ready at port {}", at.port())),
         _ => say("ready"),
     }
     let mut looked_at = Instant::now();
-    while !stop.asked() {
-        if let Err(error) = driver.turn(Some(stop.fd()), LOOK_EACH) {
+    while !stop.is_requested() {
+        if let Err(error) = driver.turn(Some(stop.fd()), POLL_INTERVAL) {
             args.host.check(&net)?;
-            return Err(Failure::run(format!("cannot accept connections: {error}")));
+            return Err(CliError::run(format!("cannot accept connections: {error}")));
         }
-        if looked_at.elapsed() >= LOOK_EACH {
+        if looked_at.elapsed() >= POLL_INTERVAL {
             looked_at = Instant::now();
             args.host.check(&net)?;
         }
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// One listener for each version of IP that the host has, all at one port.
-fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
+fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, CliError> {
     let mut chosen = port;
     let listeners = any_of(net, port).into_iter().map(|mut any| {
         let mut socket = TcpSocket::new(net);
@@ -111,12 +111,13 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
         Ok(listener)
     });
     let listeners: io::Result<Vec<_>> = listeners.collect();
-    listeners
-        .map_err(|error| Failure::run(format!("cannot listen at port {port}: {}", limited(&error))))
+    listeners.map_err(|error| {
+        CliError::run(format!("cannot listen at port {port}: {}", limited(&error)))
+    })
 }
 
 /// Writes a line for an answer.
-fn tell(args: &Args, peer: SocketAddr, answered: &Answered) {
+fn log_response(args: &Args, peer: SocketAddr, answered: &Answered) {
     let Answered {
         method,
         target,

@@ -1,9 +1,9 @@
 //! From frames to ports: a plan for each link type that is met.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::filterset::compile::Compiler;
-use crate::filterset::per_linktype::{Made, PerLink, Refusals};
-use crate::filterset::port_spec::Port;
+use crate::filterset::per_linktype::{Made, PerLinkType, Refusals};
+use crate::filterset::port_spec::PortSpec;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::mpsc::{channel, sync_channel};
@@ -13,22 +13,22 @@ use weir_link::pcap::FrameRef;
 use weir_wire::LinkType;
 
 /// Judges frames of any link type by the same ports.
-pub(crate) struct Divider<'a> {
-    ports: &'a [Port],
+pub(crate) struct FileDemux<'a> {
+    ports: &'a [PortSpec],
     /// The file of those that have a line.
     file: Option<&'a Path>,
     compiler: &'a Compiler,
-    plans: PerLink<Plan>,
+    plans: PerLinkType<Plan>,
     verdict: Verdict,
     /// That of a frame whose link type has no plan.
-    nobodys: Verdict,
+    no_plan: Verdict,
 }
 
 /// How many entries of each table `--explain` writes out.
 const ENTRIES_SHOWN: usize = 10;
 
 /// Ports that a thread compiles before it hands them over.
-const PORTS_AT_ONCE: usize = 512;
+const PORTS_PER_BATCH: usize = 512;
 /// The most threads that compile: one thread binds what all of them make.
 const THREADS_MAX: usize = 8;
 
@@ -50,28 +50,28 @@ impl Ports<'_> {
     }
 }
 
-impl<'a> Divider<'a> {
+impl<'a> FileDemux<'a> {
     /// A divider that knows no link type yet. Ports that have a line are of `file`.
     pub(crate) fn new(
-        ports: &'a [Port],
+        ports: &'a [PortSpec],
         file: Option<&'a Path>,
         compiler: &'a Compiler,
-    ) -> Divider<'a> {
-        Divider {
+    ) -> FileDemux<'a> {
+        FileDemux {
             ports,
             file,
             compiler,
-            plans: PerLink::new(),
+            plans: PerLinkType::new(),
             verdict: Verdict::new(),
-            nobodys: Verdict::new(),
+            no_plan: Verdict::new(),
         }
     }
 
     /// Makes the plan for the input's first link type. A filter that it
     /// refuses is the user's mistake.
-    pub(crate) fn prepare(&mut self, linktype: LinkType) -> Result<(), Failure> {
+    pub(crate) fn prepare(&mut self, linktype: LinkType) -> Result<(), CliError> {
         let make = |linktype| plan(self.ports, self.file, self.compiler, linktype);
-        self.plans.first(linktype, make).map_err(Failure::refused)
+        self.plans.first(linktype, make).map_err(CliError::refused)
     }
 
     /// Which ports get `frame`.
@@ -79,7 +79,7 @@ impl<'a> Divider<'a> {
     pub(crate) fn judge(&mut self, frame: &FrameRef<'_>) -> Ports<'_> {
         let make = |linktype| plan(self.ports, self.file, self.compiler, linktype);
         let Some(plan) = self.plans.of(frame.linktype(), make) else {
-            return Ports(&self.nobodys);
+            return Ports(&self.no_plan);
         };
         plan.run(frame.bytes, frame.wire_len, &mut self.verdict);
         Ports(&self.verdict)
@@ -106,7 +106,7 @@ impl<'a> Divider<'a> {
 
 /// The plan of `ports` for frames of `linktype`.
 fn plan(
-    ports: &[Port],
+    ports: &[PortSpec],
     file: Option<&Path>,
     compiler: &Compiler,
     linktype: LinkType,
@@ -114,7 +114,7 @@ fn plan(
     let mut plan = Plan::new(seed());
     let mut refusals = Refusals::default();
     let mut number = 0;
-    let compile = |port: &Port| compiler.filter(port.lang, port.filter.as_bytes(), linktype);
+    let compile = |port: &PortSpec| compiler.filter(port.lang, port.filter.as_bytes(), linktype);
     in_order(ports, compile, |port, compiled| {
         let bound = compiled.as_ref().map_err(String::clone);
         let bound = bound.and_then(|(filter, priority)| {
@@ -129,7 +129,7 @@ fn plan(
             bound.map_err(|error| error.to_string())
         });
         if let Err(why) = bound {
-            let place = port.place(file);
+            let place = port.location(file);
             refusals.add(format!("{place}port `{}`: {why}", port.name));
         }
         number += 1;
@@ -143,11 +143,11 @@ fn plan(
 /// A thread frees what it has made: memory that one thread allocates and
 /// another frees costs more than all the rest.
 fn in_order<T: Send>(
-    ports: &[Port],
-    make: impl Fn(&Port) -> T + Sync,
-    mut take: impl FnMut(&Port, &T),
+    ports: &[PortSpec],
+    make: impl Fn(&PortSpec) -> T + Sync,
+    mut take: impl FnMut(&PortSpec, &T),
 ) {
-    let chunks = ports.chunks(PORTS_AT_ONCE);
+    let chunks = ports.chunks(PORTS_PER_BATCH);
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let threads = chunks.len().min(processors).min(THREADS_MAX);
     if threads < 2 {

@@ -9,10 +9,10 @@ use weir_wire::LinkType;
 /// name 65,536, and each costs as much as the first.
 pub(crate) const LINKTYPES_MAX: usize = 64;
 /// How many refusals of a link type are kept, to be written out.
-const REFUSALS_KEPT: usize = 10;
+const REFUSALS_MAX: usize = 10;
 
 /// A `T` for each link type that is met, made when its first frame comes.
-pub(crate) struct PerLink<T> {
+pub(crate) struct PerLinkType<T> {
     links: Vec<Link<T>>,
     /// The place of the frame before.
     last: usize,
@@ -44,16 +44,16 @@ impl Refusals {
     /// Adds a filter and why it is refused.
     pub(crate) fn add(&mut self, why: String) {
         self.count += 1;
-        if self.first.len() < REFUSALS_KEPT {
+        if self.first.len() < REFUSALS_MAX {
             self.first.push(why);
         }
     }
 }
 
-impl<T> PerLink<T> {
+impl<T> PerLinkType<T> {
     /// No link type is known yet.
-    pub(crate) fn new() -> PerLink<T> {
-        PerLink {
+    pub(crate) fn new() -> PerLinkType<T> {
+        PerLinkType {
             links: Vec::new(),
             last: 0,
             beyond: 0,
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn each_link_type_is_made_once_and_later_ones_not_at_all() {
-        let mut links = PerLink::new();
+        let mut links = PerLinkType::new();
         let mut made = Vec::new();
         for _ in 0..3 {
             for linktype in 0..100 {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn of_many_refusals_the_first_are_kept() {
-        let mut links = PerLink::new();
+        let mut links = PerLinkType::new();
         let refusing = |_| {
             let mut made = whole(0);
             (0..1000).for_each(|filter| made.refusals.add(format!("filter {filter}")));
@@ -203,7 +203,7 @@ mod tests {
         };
         assert_eq!(links.first(LinkType(7), refusing), Err("filter 0".into()));
         assert!(links.of(LinkType(7), refusing).is_some());
-        assert_eq!(links.links[0].made.refusals.first.len(), REFUSALS_KEPT);
+        assert_eq!(links.links[0].made.refusals.first.len(), REFUSALS_MAX);
         let said = links.unjudged(|count| format!(" by {count}"));
         assert!(said[0].starts_with("1 frame of link type"), "{said:?}");
         assert!(said[0].contains("by 1000:\nfilter 0\n"), "{said:?}");

@@ -47,7 +47,7 @@ impl Count {
 
 /// The count of each port, of what no port took, and of all.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct PortCounts {
     pub(crate) ports: Vec<Count>,
     pub(crate) default: Count,
     pub(crate) all: Count,
@@ -63,7 +63,7 @@ struct Json<'a, T> {
 }
 
 #[derive(Serialize)]
-struct Trouble {
+struct ReadProblem {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -88,10 +88,10 @@ struct NamedCount<'a> {
     count: Count,
 }
 
-impl Tally {
+impl PortCounts {
     /// Nothing counted yet, for this many ports.
-    pub(crate) fn new(ports: usize) -> Tally {
-        Tally {
+    pub(crate) fn new(ports: usize) -> PortCounts {
+        PortCounts {
             ports: vec![Count::default(); ports],
             default: Count::default(),
             all: Count::default(),
@@ -137,7 +137,7 @@ impl Tally {
         names: &[&str],
         error: Option<String>,
     ) -> io::Result<()> {
-        let more = &Trouble { error };
+        let more = &ReadProblem { error };
         Ok(serde_json::to_writer(out, &self.to_json(names, more))?)
     }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn json_keeps_to_its_stable_shape() {
-        let mut tally = Tally::new(1);
+        let mut tally = PortCounts::new(1);
         tally.all.add(60, Some(1));
         tally.ports[0].add(60, Some(1));
         let json = |error| {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_table_of_a_day_fits_80_columns() {
-        let mut tally = Tally::new(1);
+        let mut tally = PortCounts::new(1);
         for time_ns in [1, 86_399_999_999_999] {
             tally.all.add(u32::MAX, Some(time_ns));
         }

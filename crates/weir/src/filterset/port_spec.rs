@@ -1,7 +1,7 @@
 //! Ports as a person states them: on the command line or in a file.
 
 use crate::config::{self, Wrong};
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::input::read_limited;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
@@ -18,11 +18,11 @@ const NAME_LEN_MAX: usize = 200;
 /// The largest file of ports, in bytes.
 const CONFIG_LEN_MAX: u64 = 256 << 20;
 /// Bytes of a file of ports that are parsed at a time, if a table ends there.
-const PIECE_LEN: usize = 64 << 10;
+const PARSE_CHUNK_LEN: usize = 64 << 10;
 
 /// One port: what the user said of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Port {
+pub(crate) struct PortSpec {
     pub(crate) name: String,
     pub(crate) filter: String,
     pub(crate) lang: Language,
@@ -91,7 +91,7 @@ fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error>
 }
 
 /// Reads the ports of a TOML file.
-pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
+pub(crate) fn from_file(path: &Path) -> Result<Vec<PortSpec>, CliError> {
     let text = read_limited::text(path, CONFIG_LEN_MAX)?;
     let ports = from_toml(&text).map_err(|wrong| wrong.refused(path))?;
     if ports.is_empty() {
@@ -106,10 +106,10 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
 ///
 /// A parsed document takes many times the memory of its text, so a long text
 /// is parsed piece by piece. The error is always that of the whole text.
-pub(crate) fn from_toml(text: &str) -> Result<Vec<Port>, Wrong> {
+pub(crate) fn from_toml(text: &str) -> Result<Vec<PortSpec>, Wrong> {
     let mut ports = Vec::new();
     let mut lines = 0;
-    for piece in pieces(text) {
+    for piece in table_chunks(text) {
         match parsed(piece, lines) {
             Ok(more) => ports.extend(more),
             Err(_) => return parsed(text, 0),
@@ -127,11 +127,11 @@ fn newlines(text: &str) -> usize {
 ///
 /// Where such a line is part of a string or of an array, the piece before it
 /// is no TOML, as a string or an array does not end in it.
-fn pieces(text: &str) -> impl Iterator<Item = &str> {
+fn table_chunks(text: &str) -> impl Iterator<Item = &str> {
     const BEGIN: &str = "\n[[port]]";
     let mut rest = text;
     std::iter::from_fn(move || {
-        let skipped = rest.floor_char_boundary(PIECE_LEN);
+        let skipped = rest.floor_char_boundary(PARSE_CHUNK_LEN);
         let cut = rest[skipped..].find(BEGIN);
         let len = cut.map_or(rest.len(), |at| skipped + at + 1);
         let piece;
@@ -141,7 +141,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The ports of a whole TOML document, before which there are so many lines.
-fn parsed(text: &str, lines_before: usize) -> Result<Vec<Port>, Wrong> {
+fn parsed(text: &str, lines_before: usize) -> Result<Vec<PortSpec>, Wrong> {
     let config: Config = config::parse(text)?;
     // Tables come in the order of their lines.
     let (mut lines, mut counted) = (lines_before, 0);
@@ -156,7 +156,7 @@ fn parsed(text: &str, lines_before: usize) -> Result<Vec<Port>, Wrong> {
                 .parse()
                 .map_err(|error| Wrong::at(text, at, format!("port `{}`: {error}", table.name)))?,
         };
-        Ok(Port {
+        Ok(PortSpec {
             name: table.name,
             filter: table.filter,
             lang,
@@ -169,11 +169,11 @@ fn parsed(text: &str, lines_before: usize) -> Result<Vec<Port>, Wrong> {
 }
 
 /// `NAME=FILTER`, as `--port` takes it.
-pub(crate) fn from_argument(text: &str) -> Result<Port, String> {
+pub(crate) fn from_argument(text: &str) -> Result<PortSpec, String> {
     let (name, filter) = text.split_once('=').ok_or_else(|| {
         format!("`{text}` has no `=`: say NAME=FILTER, such as dns='udp port 53'")
     })?;
-    Ok(Port {
+    Ok(PortSpec {
         name: name.to_owned(),
         filter: filter.to_owned(),
         lang: Language::Expr,
@@ -196,7 +196,7 @@ pub(crate) fn priority_argument(text: &str) -> Result<(String, u16), String> {
 
 /// Makes copies of the named ports. The word `all`, where no port has that
 /// name, means every port.
-pub(crate) fn set_copies(ports: &mut [Port], names: &[String]) -> Result<(), Failure> {
+pub(crate) fn set_copies(ports: &mut [PortSpec], names: &[String]) -> Result<(), CliError> {
     for name in names {
         if name == "all" && !ports.iter().any(|port| port.name == "all") {
             ports.iter_mut().for_each(|port| port.copy = true);
@@ -209,16 +209,20 @@ pub(crate) fn set_copies(ports: &mut [Port], names: &[String]) -> Result<(), Fai
 
 /// Sets the priorities of the named ports.
 pub(crate) fn set_priorities(
-    ports: &mut [Port],
+    ports: &mut [PortSpec],
     priorities: &[(String, u16)],
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     for (name, priority) in priorities {
         named(ports, name, "--priority")?.priority = Some(*priority);
     }
     Ok(())
 }
 
-fn named<'p>(ports: &'p mut [Port], name: &str, option: &str) -> Result<&'p mut Port, Failure> {
+fn named<'p>(
+    ports: &'p mut [PortSpec],
+    name: &str,
+    option: &str,
+) -> Result<&'p mut PortSpec, CliError> {
     const NAMES_SHOWN: usize = 10;
     if let Some(place) = ports.iter().position(|port| port.name == name) {
         return Ok(&mut ports[place]);
@@ -230,16 +234,16 @@ fn named<'p>(ports: &'p mut [Port], name: &str, option: &str) -> Result<&'p mut 
     } else {
         ""
     };
-    Err(Failure::refused(format!(
+    Err(CliError::refused(format!(
         "{option} {name}: no port has this name; the ports are {}{more}",
         names.join(", ")
     )))
 }
 
-impl Port {
+impl PortSpec {
     /// Where it stands, before what is said of it: `FILE:LINE: `, or nothing for
     /// one of the command line.
-    pub(crate) fn place(&self, file: Option<&Path>) -> String {
+    pub(crate) fn location(&self, file: Option<&Path>) -> String {
         let place = file.zip(self.line);
         let place = place.map(|(file, line)| format!("{}:{line}: ", config::name(file)));
         place.unwrap_or_default()
@@ -248,23 +252,23 @@ impl Port {
 
 /// Checks names and number: each name once, and fit to be a file's name. What
 /// has a line is of `file`.
-pub(crate) fn check(ports: &[Port], file: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn check(ports: &[PortSpec], file: Option<&Path>) -> Result<(), CliError> {
     if ports.is_empty() {
-        return Err(Failure::refused(
+        return Err(CliError::refused(
             "no ports: give --port NAME=FILTER, or --config FILE with [[port]] tables",
         ));
     }
     if ports.len() > PORTS_MAX {
-        return Err(Failure::refused(format!(
+        return Err(CliError::refused(format!(
             "{} ports; at most {PORTS_MAX} are allowed",
             ports.len()
         )));
     }
     for port in ports {
-        let refuse = |why| Failure::refused(format!("{}{why}", port.place(file)));
+        let refuse = |why| CliError::refused(format!("{}{why}", port.location(file)));
         check_name(&port.name).map_err(refuse)?;
     }
-    let mut sorted: Vec<&Port> = ports.iter().collect();
+    let mut sorted: Vec<&PortSpec> = ports.iter().collect();
     // Stable: of two with one name, the earlier comes first.
     sorted.sort_by_key(|port| port.name.as_str());
     let twice = sorted.windows(2).find(|pair| pair[0].name == pair[1].name);
@@ -275,9 +279,9 @@ pub(crate) fn check(ports: &[Port], file: Option<&Path>) -> Result<(), Failure> 
         Some(line) if second.line.is_some() => format!("is in line {line} already"),
         _ => "is given twice".to_owned(),
     };
-    Err(Failure::refused(format!(
+    Err(CliError::refused(format!(
         "{}port `{}` {before}: give each port a name of its own (one port may join filters with `or`)",
-        second.place(file),
+        second.location(file),
         second.name
     )))
 }
@@ -313,7 +317,7 @@ fn check_name(name: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn ports(names: &[&str]) -> Vec<Port> {
+    fn ports(names: &[&str]) -> Vec<PortSpec> {
         let argument = |name: &&str| from_argument(&format!("{name}=udp")).unwrap();
         names.iter().map(argument).collect()
     }
@@ -362,14 +366,14 @@ mod tests {
     fn a_long_file_is_read_in_pieces() {
         const PORTS: usize = 5000;
         let text = long_file(PORTS);
-        let lens: Vec<usize> = pieces(&text).map(str::len).collect();
-        assert!(lens.len() > 2 && lens.iter().all(|len| *len < PIECE_LEN + 100));
+        let lens: Vec<usize> = table_chunks(&text).map(str::len).collect();
+        assert!(lens.len() > 2 && lens.iter().all(|len| *len < PARSE_CHUNK_LEN + 100));
         assert_eq!(lens.iter().sum::<usize>(), text.len());
         let ports = from_toml(&text).unwrap();
         assert!(ports.len() == PORTS && ports[PORTS - 1].filter == "udp dst port 4999");
         let lines = ports.iter().map(|port| port.line.unwrap().get());
         assert!(lines.eq((0..PORTS as u32).map(|port| 3 * port + 1)));
-        assert!(pieces("").next().is_none() && from_toml("").unwrap().is_empty());
+        assert!(table_chunks("").next().is_none() && from_toml("").unwrap().is_empty());
     }
 
     #[test]
@@ -425,13 +429,13 @@ mod tests {
         // A cut would be inside of the string.
         let filter = format!(
             "{}[[port]]\nname = 'b'\nfilter = ''\n",
-            "\n".repeat(PIECE_LEN)
+            "\n".repeat(PARSE_CHUNK_LEN)
         );
         let text = format!("[[port]]\nname = 'a'\nfilter = \'\'\'{filter}\'\'\'\n");
         let ports = from_toml(&text).unwrap();
         assert_eq!((ports.len(), ports[0].name.as_str()), (1, "a"));
         assert_eq!(ports[0].filter, filter[1..]);
-        let text = format!("port = [\n{}[[port]]\n]\n", "\n".repeat(PIECE_LEN));
+        let text = format!("port = [\n{}[[port]]\n]\n", "\n".repeat(PARSE_CHUNK_LEN));
         assert_eq!(from_toml(&text).unwrap_err(), parsed(&text, 0).unwrap_err());
     }
 

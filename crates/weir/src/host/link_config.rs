@@ -1,7 +1,7 @@
 //! What a host is on each of its links, of all that was said.
 
 use super::{Addresses, Source};
-use crate::error::Failure;
+use crate::error::CliError;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,19 +11,19 @@ use weir_wire::ethernet::Address;
 
 /// Something of one link: `WHAT%LINK`, or `WHAT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct On<T> {
+pub(crate) struct LinkScoped<T> {
     pub(super) what: T,
     link: Option<String>,
 }
 
-impl<T> FromStr for On<T>
+impl<T> FromStr for LinkScoped<T>
 where
     T: FromStr,
     T::Err: Display,
 {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<On<T>, String> {
+    fn from_str(text: &str) -> Result<LinkScoped<T>, String> {
         let (what, link) = match text.rsplit_once('%') {
             Some((what, link)) => match link.split_once('/') {
                 // As an IPv6 zone is written.
@@ -35,18 +35,18 @@ where
             None => (text, None),
         };
         let what = what.parse().map_err(|error: T::Err| error.to_string())?;
-        Ok(On { what, link })
+        Ok(LinkScoped { what, link })
     }
 }
 
 /// A router's address, as `--gateway` takes it.
-pub(super) fn gateway(text: &str) -> Result<On<IpAddr>, String> {
+pub(super) fn gateway(text: &str) -> Result<LinkScoped<IpAddr>, String> {
     let wrong = |_| format!("`{text}` is no address of a router: write one such as 192.0.2.1");
     text.parse().map_err(wrong)
 }
 
 /// One link, and the host's part on it.
-pub(super) struct Place<'a> {
+pub(super) struct LinkHostConfig<'a> {
     /// As it was said.
     pub(super) link: &'a str,
     pub(super) addresses: Vec<Source>,
@@ -57,7 +57,7 @@ pub(super) struct Place<'a> {
     pub(super) queues: usize,
 }
 
-impl Place<'_> {
+impl LinkHostConfig<'_> {
     pub(super) fn has(&self, source: Source) -> bool {
         self.addresses.contains(&source)
     }
@@ -69,7 +69,7 @@ impl Place<'_> {
         })
     }
 
-    fn is_near(&self, gateway: IpAddr) -> bool {
+    fn is_on_link(&self, gateway: IpAddr) -> bool {
         self.fixed().any(|prefix| prefix.contains(gateway))
     }
 }
@@ -77,8 +77,11 @@ impl Place<'_> {
 impl Addresses {
     /// What was said, link by link. Without a link's name an address is of the
     /// first, and a router of the one whose network it is in.
-    pub(super) fn places<'a>(&'a self, links: &'a [String]) -> Result<Vec<Place<'a>>, Failure> {
-        let place = |link: &'a String| Place {
+    pub(super) fn link_configs<'a>(
+        &'a self,
+        links: &'a [String],
+    ) -> Result<Vec<LinkHostConfig<'a>>, CliError> {
+        let place = |link: &'a String| LinkHostConfig {
             link,
             addresses: Vec::new(),
             gateways: Vec::new(),
@@ -86,10 +89,10 @@ impl Addresses {
             broker: self.broker.as_deref(),
             queues: self.shards,
         };
-        let mut places: Vec<Place<'_>> = links.iter().map(place).collect();
+        let mut places: Vec<LinkHostConfig<'_>> = links.iter().map(place).collect();
         for (at, link) in links.iter().enumerate() {
             if links[..at].iter().any(|other| name(other) == name(link)) {
-                return Err(Failure::refused(format!("link {link} is given twice")));
+                return Err(CliError::refused(format!("link {link} is given twice")));
             }
         }
         for one in &self.addresses {
@@ -97,13 +100,13 @@ impl Addresses {
             places[at].addresses.push(one.what);
         }
         for one in &self.gateways {
-            let near = places.iter().position(|place| place.is_near(one.what));
+            let near = places.iter().position(|place| place.is_on_link(one.what));
             let at = named(links, one.link.as_deref())?.or(near).unwrap_or(0);
             let same = |other: &&IpAddr| other.is_ipv4() == one.what.is_ipv4();
             let every = places.iter().flat_map(|place| &place.gateways);
             if let Some(other) = every.clone().find(same) {
                 let version = if one.what.is_ipv4() { "IPv4" } else { "IPv6" };
-                return Err(Failure::refused(format!(
+                return Err(CliError::refused(format!(
                     "{other} and {} are both --gateway of {version}: a host has one router to \
                      other networks of each version",
                     one.what
@@ -115,13 +118,13 @@ impl Addresses {
             let at = named(links, one.link.as_deref())?.unwrap_or(0);
             if let Some(other) = places[at].mac.replace(one.what) {
                 let (link, mac) = (&links[at], one.what);
-                return Err(Failure::refused(format!(
+                return Err(CliError::refused(format!(
                     "{other} and {mac} are both for {link}: give one --mac a link, as in {mac}%LINK"
                 )));
             }
         }
         match places.iter().find(|place| place.addresses.is_empty()) {
-            Some(place) => Err(Failure::refused(format!(
+            Some(place) => Err(CliError::refused(format!(
                 "the host has no address on {link}: give one, as in --addr ADDR/LEN%{link}",
                 link = place.link
             ))),
@@ -136,14 +139,14 @@ fn name(link: &str) -> &str {
 }
 
 /// Which link is meant.
-pub(super) fn named(links: &[String], said: Option<&str>) -> Result<Option<usize>, Failure> {
+pub(super) fn named(links: &[String], said: Option<&str>) -> Result<Option<usize>, CliError> {
     let Some(said) = said else {
         return Ok(None);
     };
     let found = links.iter().position(|link| name(link) == name(said));
     match found {
         Some(at) => Ok(Some(at)),
-        None => Err(Failure::refused(format!(
+        None => Err(CliError::refused(format!(
             "`%{said}` is none of the host's links: they are {}",
             links.join(", ")
         ))),
@@ -173,7 +176,7 @@ mod tests {
              --addr 198.51.100.5/24%port:eth1 --addr auto --gateway 198.51.100.1 \
              --gateway fe80::1%tap0 --mac 02:00:00:00:00:07%eth1",
         );
-        let places = host.addresses.places(&host.links).unwrap();
+        let places = host.addresses.link_configs(&host.links).unwrap();
         let fixed = |text: &str| Source::Fixed(text.parse().unwrap());
         let addresses: Vec<_> = places.iter().map(|one| one.addresses.clone()).collect();
         assert_eq!(
@@ -229,7 +232,7 @@ mod tests {
             ),
         ] {
             let host = host(words);
-            let Err(Failure::Refused(failure)) = host.addresses.places(&host.links) else {
+            let Err(CliError::Refused(failure)) = host.addresses.link_configs(&host.links) else {
                 panic!("{words} is taken");
             };
             assert!(failure.to_string().contains(said), "{words}: {failure}");

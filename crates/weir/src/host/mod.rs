@@ -7,10 +7,10 @@ mod resolve;
 
 pub(crate) use resolve::{any_of, any_towards, connect, resolve, unreached};
 
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use clap::builder::RangedU64ValueParser;
-use link_config::On;
+use link_config::LinkScoped;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -74,16 +74,16 @@ pub(crate) struct Addresses {
     /// An address of the host's own, with its network's prefix length, or
     /// `dhcp`, or `auto`: see below; several by saying it again
     #[arg(long = "addr", value_name = "ADDR/LEN[%LINK]", required = true)]
-    pub(crate) addresses: Vec<On<Source>>,
+    pub(crate) addresses: Vec<LinkScoped<Source>>,
 
     /// The router to other networks, one for each version of IP
     #[arg(long = "gateway", value_name = "ADDR[%LINK]", value_parser = link_config::gateway)]
-    pub(crate) gateways: Vec<On<IpAddr>>,
+    pub(crate) gateways: Vec<LinkScoped<IpAddr>>,
 
     /// The host's hardware address; else a live interface's own, or one made
     /// of the TAP interface's name and the first address
     #[arg(long = "mac", value_name = "MAC[%LINK]")]
-    pub(crate) macs: Vec<On<Address>>,
+    pub(crate) macs: Vec<LinkScoped<Address>>,
 
     /// How many stacks the host is made of, one a core: connections are dealt
     /// out to them
@@ -100,7 +100,7 @@ pub(crate) struct Addresses {
     pub(crate) broker: Option<PathBuf>,
 
     #[arg(skip)]
-    said: address_log::Said,
+    announced: address_log::Announced,
 }
 
 /// The links and the addresses of a host beside the kernel's.
@@ -117,7 +117,7 @@ pub(crate) struct HostArgs {
 
 /// What a link's interface must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Need {
+pub(crate) enum LinkRequirement {
     /// Up, now.
     Up,
     /// It may come up later: that is said.
@@ -126,22 +126,26 @@ pub(crate) enum Need {
 
 impl HostArgs {
     /// Opens the links and starts the host.
-    pub(crate) fn open(&self, need: Need, stop: &Stop) -> Result<Net, Failure> {
+    pub(crate) fn open(
+        &self,
+        need: LinkRequirement,
+        stop: &ShutdownSignal,
+    ) -> Result<Net, CliError> {
         self.open_within(need, None, stop)
     }
 
     /// The same, within this time, too.
     pub(crate) fn open_within(
         &self,
-        need: Need,
+        need: LinkRequirement,
         within: Option<Duration>,
-        stop: &Stop,
-    ) -> Result<Net, Failure> {
+        stop: &ShutdownSignal,
+    ) -> Result<Net, CliError> {
         self.addresses.open_within(&self.links, need, within, stop)
     }
 
     /// As [`Addresses::check`].
-    pub(crate) fn check(&self, net: &Net) -> Result<(), Failure> {
+    pub(crate) fn check(&self, net: &Net) -> Result<(), CliError> {
         self.addresses.check(net, &self.links)
     }
 
@@ -151,33 +155,38 @@ impl HostArgs {
         &self,
         server: &str,
         port: u16,
-        stop: &Stop,
-    ) -> Result<(Net, SocketAddr), Failure> {
-        let net = self.open(Need::Up, stop)?;
+        stop: &ShutdownSignal,
+    ) -> Result<(Net, SocketAddr), CliError> {
+        let net = self.open(LinkRequirement::Up, stop)?;
         let found = resolve(&net, &self.links, server, port, stop)?;
         let to = found.first().copied();
-        Ok((net, to.ok_or_else(|| Failure::refused(server))?))
+        Ok((net, to.ok_or_else(|| CliError::refused(server))?))
     }
 }
 
 impl Addresses {
     /// Opens links and starts the host; waits for the addresses that others
     /// give, and says which they are.
-    pub(crate) fn open(&self, links: &[String], need: Need, stop: &Stop) -> Result<Net, Failure> {
+    pub(crate) fn open(
+        &self,
+        links: &[String],
+        need: LinkRequirement,
+        stop: &ShutdownSignal,
+    ) -> Result<Net, CliError> {
         self.open_within(links, need, None, stop)
     }
 
     fn open_within(
         &self,
         links: &[String],
-        need: Need,
+        need: LinkRequirement,
         within: Option<Duration>,
-        stop: &Stop,
-    ) -> Result<Net, Failure> {
-        let places = self.places(links)?;
+        stop: &ShutdownSignal,
+    ) -> Result<Net, CliError> {
+        let places = self.link_configs(links)?;
         let opened = places.iter().map(|place| place.open(need));
         let net = open::start(opened.collect::<Result<_, _>>()?, self.shards)?;
-        address_log::settle(&places, &net, &self.said, within, stop)?;
+        address_log::wait_configured(&places, &net, &self.announced, within, stop)?;
         self.check(&net, links)?;
         Ok(net)
     }

@@ -1,8 +1,8 @@
 //! A host's links are opened: a TAP interface, or ports on a live one.
 
-use super::link_config::Place;
-use super::{Need, Source};
-use crate::error::{Failure, limited, say};
+use super::link_config::LinkHostConfig;
+use super::{LinkRequirement, Source};
+use crate::error::{CliError, limited, say};
 use crate::report::format;
 use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Builder, Net, link};
-use weir_stack::iface::{Detect, MTU};
+use weir_stack::iface::{DadMode, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
@@ -20,27 +20,27 @@ pub(super) type Opened = (Queues, Config);
 type Queues = Vec<Box<dyn link::Link>>;
 
 /// Starts the host, of so many stacks.
-pub(super) fn start(links: Vec<Opened>, shards: usize) -> Result<Net, Failure> {
+pub(super) fn start(links: Vec<Opened>, shards: usize) -> Result<Net, CliError> {
     let add = |builder: Builder, (queues, config)| builder.queues(queues, &config);
     let builder = links.into_iter().fold(Net::builder(), add);
     builder.shards(shards).start().map_err(failure)
 }
 
-impl Place<'_> {
+impl LinkHostConfig<'_> {
     /// Opens the link.
-    pub(super) fn open(&self, need: Need) -> Result<Opened, Failure> {
+    pub(super) fn open(&self, need: LinkRequirement) -> Result<Opened, CliError> {
         let link = self.link;
         match link.split_once(':') {
             Some(("tap", name)) => self.on_tap(name, tap(name, self.queues), need),
             Some(("port", name)) => self.on_port(name, need),
-            Some((kind, _)) => Err(Failure::refused(format!(
+            Some((kind, _)) => Err(CliError::refused(format!(
                 "there are no links of kind `{kind}`: give tap:NAME, port:IF or a name"
             ))),
             None => match Interface::named(link) {
                 Ok(interface) if !interface.tun => self.on_port(link, need),
                 // Root would make one of whatever name.
                 Err(InterfaceError::Missing { .. }) if rustix::process::geteuid().is_root() => {
-                    Err(Failure::run(format!(
+                    Err(CliError::run(format!(
                         "there is no interface `{link}`: look at `ip link`; to make a TAP \
                          interface say tap:{link}"
                     )))
@@ -50,9 +50,14 @@ impl Place<'_> {
         }
     }
 
-    fn on_tap(&self, name: &str, tap: io::Result<Queues>, need: Need) -> Result<Opened, Failure> {
+    fn on_tap(
+        &self,
+        name: &str,
+        tap: io::Result<Queues>,
+        need: LinkRequirement,
+    ) -> Result<Opened, CliError> {
         let tap = tap.map_err(|error| no_tap(name, &error))?;
-        let interface = Interface::named(name).map_err(Failure::run)?;
+        let interface = Interface::named(name).map_err(CliError::run)?;
         check_up(&interface, need)?;
         self.check_free(&interface)?;
         let mac = self.mac.unwrap_or_else(|| self.made_mac(name));
@@ -60,13 +65,13 @@ impl Place<'_> {
         Ok((tap, config))
     }
 
-    fn on_port(&self, name: &str, need: Need) -> Result<Opened, Failure> {
-        let interface = Interface::named(name).map_err(Failure::run)?;
+    fn on_port(&self, name: &str, need: LinkRequirement) -> Result<Opened, CliError> {
+        let interface = Interface::named(name).map_err(CliError::run)?;
         check_up(&interface, need)?;
         self.check_free(&interface)?;
         let dynamic = self.has(Source::Dhcp) || self.has(Source::Auto);
         if dynamic && self.mac.is_none() {
-            return Err(Failure::refused(format!(
+            return Err(CliError::refused(format!(
                 "`dhcp` and `auto` on {name} need a hardware address beside the kernel's: give \
                  one with --mac, such as {}",
                 self.made_mac(name)
@@ -76,7 +81,7 @@ impl Place<'_> {
         // The loopback interface has zeros.
         let own = own.filter(|own| *own != [0; 6]);
         let mac = self.mac.or(own.map(Address)).ok_or_else(|| {
-            Failure::refused(format!("{name} is no Ethernet interface: choose another"))
+            CliError::refused(format!("{name} is no Ethernet interface: choose another"))
         })?;
         let mut config = self.config(mac, &interface)?;
         // The kernel has the link-local address that is made of the hardware
@@ -96,7 +101,7 @@ impl Place<'_> {
         };
         let mut port = port.map_err(|error| match error.downcast() {
             Ok(error) => crate::input::live_port::failure(error),
-            Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
+            Err(error) => CliError::run(format!("cannot open ports on {name}: {error}")),
         })?;
         let needed = needed_grant(mac, own.map(Address), &addresses);
         let interface = name.to_owned();
@@ -110,19 +115,19 @@ impl Place<'_> {
         Ok((vec![Box::new(port)], config))
     }
 
-    fn config(&self, mac: Address, interface: &Interface) -> Result<Config, Failure> {
+    fn config(&self, mac: Address, interface: &Interface) -> Result<Config, CliError> {
         let mut config = Config::new(mac);
         config.mtu = interface.mtu as usize;
         if !MTU.contains(&config.mtu) {
             let (name, least, most) = (&interface.name, MTU.start(), MTU.end());
-            return Err(Failure::refused(format!(
+            return Err(CliError::refused(format!(
                 "{name}'s MTU is {} bytes, a host takes {least} to {most}: ip link set {name} mtu \
                  {least}",
                 config.mtu
             )));
         }
         config.addresses = self.fixed().collect();
-        config.detect = Detect::Meanwhile;
+        config.dad_mode = DadMode::Optimistic;
         config.dhcp = self.has(Source::Dhcp);
         config.autoconf = self.has(Source::Auto);
         config.secret = Some(secret(&interface.name));
@@ -131,7 +136,7 @@ impl Place<'_> {
                 IpAddr::V4(_) => IpAddr::from([0; 4]),
                 IpAddr::V6(_) => IpAddr::from([0; 16]),
             };
-            let all = Prefix::new(all, 0).ok_or_else(|| Failure::refused(gateway))?;
+            let all = Prefix::new(all, 0).ok_or_else(|| CliError::refused(gateway))?;
             config = config.route(all, *gateway);
         }
         Ok(config)
@@ -158,17 +163,17 @@ impl Place<'_> {
     }
 
     /// The kernel answers for its addresses, and for nobody's that mean all.
-    fn check_free(&self, interface: &Interface) -> Result<(), Failure> {
+    fn check_free(&self, interface: &Interface) -> Result<(), CliError> {
         for prefix in self.fixed() {
             let its = |one: &&weir_link::net::Address| one.ip == prefix.address();
             if let Some(taken) = interface.addresses.iter().find(its) {
-                return Err(Failure::refused(format!(
+                return Err(CliError::refused(format!(
                     "{} is this machine's own on {}: give the host another of its network",
                     taken.ip, interface.name
                 )));
             }
             if prefix.is_network() {
-                return Err(Failure::refused(format!(
+                return Err(CliError::refused(format!(
                     "{prefix} is the network's address, no host's: give one in it, such as {}",
                     first_of(prefix)
                 )));
@@ -250,29 +255,29 @@ fn is_link_local(prefix: &Prefix) -> bool {
     }
 }
 
-fn failure(error: io::Error) -> Failure {
+fn failure(error: io::Error) -> CliError {
     match error.kind() {
-        io::ErrorKind::InvalidInput => Failure::refused(error),
-        _ => Failure::run(format!("cannot start the host: {}", limited(&error))),
+        io::ErrorKind::InvalidInput => CliError::refused(error),
+        _ => CliError::run(format!("cannot start the host: {}", limited(&error))),
     }
 }
 
-fn check_up(interface: &Interface, need: Need) -> Result<(), Failure> {
+fn check_up(interface: &Interface, need: LinkRequirement) -> Result<(), CliError> {
     if interface.up {
         return Ok(());
     }
     let name = &interface.name;
     let down = format!("{name} is down, and carries nothing: ip link set {name} up");
     match need {
-        Need::Up => Err(Failure::run(down)),
-        Need::Later => {
+        LinkRequirement::Up => Err(CliError::run(down)),
+        LinkRequirement::Later => {
             say(&format!("weir: {down}"));
             Ok(())
         }
     }
 }
 
-fn no_tap(name: &str, error: &io::Error) -> Failure {
+fn no_tap(name: &str, error: &io::Error) -> CliError {
     let remedy = match error.kind() {
         // The kernel's driver, which no interface is had without.
         io::ErrorKind::NotFound => ": /dev/net/tun is not there: load the driver as root \
@@ -298,7 +303,7 @@ fn no_tap(name: &str, error: &io::Error) -> Failure {
         limited(error)
     );
     match error.kind() {
-        io::ErrorKind::InvalidInput => Failure::refused(message),
-        _ => Failure::run(message),
+        io::ErrorKind::InvalidInput => CliError::refused(message),
+        _ => CliError::run(message),
     }
 }

@@ -2,8 +2,8 @@
 //! of ours.
 
 use super::link_config::named;
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::sync::{Arc, mpsc};
@@ -20,11 +20,11 @@ pub(crate) fn resolve(
     links: &[String],
     name: &str,
     port: u16,
-    stop: &Stop,
-) -> Result<Vec<SocketAddr>, Failure> {
+    stop: &ShutdownSignal,
+) -> Result<Vec<SocketAddr>, CliError> {
     let found = match address(links, name, port)? {
         Some(address) => vec![address],
-        None => look_up(name, port, stop)?,
+        None => query_resolver(name, port, stop)?,
     };
     let addresses = net.addresses();
     let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
@@ -35,17 +35,17 @@ pub(crate) fn resolve(
         (false, _) => Ok(ours),
         (true, Some(other)) => {
             let version = if other.is_ipv4() { "IPv4" } else { "IPv6" };
-            Err(Failure::refused(format!(
+            Err(CliError::refused(format!(
                 "`{name}` has addresses of {version} alone, and the host has none: give it one \
                  more, with --addr"
             )))
         }
-        (true, None) => Err(Failure::run(format!("`{name}` has no address"))),
+        (true, None) => Err(CliError::run(format!("`{name}` has no address"))),
     }
 }
 
 /// The address, if it is one.
-fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>, Failure> {
+fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>, CliError> {
     let (text, zone) = match name.split_once('%') {
         Some((text, zone)) => (text, Some(zone)),
         None => (name, None),
@@ -60,7 +60,11 @@ fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>
 }
 
 /// Asks the resolver on a thread of its own: no signal ends its call.
-fn look_up(name: &str, port: u16, stop: &Stop) -> Result<Vec<SocketAddr>, Failure> {
+fn query_resolver(
+    name: &str,
+    port: u16,
+    stop: &ShutdownSignal,
+) -> Result<Vec<SocketAddr>, CliError> {
     /// How often it is looked whether a signal came.
     const LOOK_EACH: Duration = Duration::from_millis(50);
     let (tell, told) = mpsc::channel();
@@ -71,23 +75,23 @@ fn look_up(name: &str, port: u16, stop: &Stop) -> Result<Vec<SocketAddr>, Failur
         let _ = tell.send(found.map(Iterator::collect));
     };
     let thread = thread::Builder::new().spawn(look_up);
-    thread.map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
+    thread.map_err(|error| CliError::run(format!("cannot start a thread: {error}")))?;
     loop {
         match told.recv_timeout(LOOK_EACH) {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => {
-                return Err(Failure::run(format!(
+                return Err(CliError::run(format!(
                     "the system's resolver does not know `{name}` ({error})"
                 )));
             }
-            Err(_) if stop.asked() => return Err(Failure::Stopped(stop.signal())),
+            Err(_) if stop.is_requested() => return Err(CliError::Stopped(stop.signal())),
             Err(_) => {}
         }
     }
 }
 
 /// Why a peer cannot be asked.
-pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> Failure {
+pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> CliError {
     let (ip, kind) = (peer.ip(), error.kind());
     let all = IpAddr::from(Ipv4Addr::BROADCAST);
     let why = match kind {
@@ -114,7 +118,7 @@ pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> Failu
         }
         _ => error.to_string(),
     };
-    Failure::run(format!("{peer}: {why}"))
+    CliError::run(format!("{peer}: {why}"))
 }
 
 /// Opens a connection; ends with a signal, too.
@@ -122,7 +126,7 @@ pub(crate) fn connect(
     net: &Net,
     to: SocketAddr,
     within: Duration,
-    stop: &Stop,
+    stop: &ShutdownSignal,
 ) -> io::Result<TcpStream> {
     /// How often it is looked whether a signal came.
     const LOOK_EACH: Duration = Duration::from_millis(50);
@@ -133,7 +137,7 @@ pub(crate) fn connect(
     loop {
         if let Poll::Ready(opened) = stream.poll_opened(&mut context) {
             return opened.map(|()| stream);
-        } else if stop.asked() {
+        } else if stop.is_requested() {
             return Err(io::Error::other("asked to stop"));
         } else if Instant::now() >= until {
             return Err(io::ErrorKind::TimedOut.into());

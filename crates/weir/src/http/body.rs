@@ -122,7 +122,7 @@ impl<R: Read> Body<R> {
     }
 
     /// At most `left` of them; the end is an error.
-    fn part(&mut self, out: &mut [u8], left: u64) -> io::Result<usize> {
+    fn read_part(&mut self, out: &mut [u8], left: u64) -> io::Result<usize> {
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
         match self.raw(&mut out[..most])? {
             0 => Err(io::Error::new(
@@ -199,14 +199,14 @@ impl<R: Read> Read for Body<R> {
                 Where::Left(0) | Where::Over => return Ok(0),
                 Where::ToTheEnd => return self.raw(out),
                 Where::Left(left) => {
-                    let count = self.part(out, left)?;
+                    let count = self.read_part(out, left)?;
                     self.state = Where::Left(left - count as u64);
                     return Ok(count);
                 }
                 Where::Chunk(0) => self.state = self.size(false)?,
                 Where::Size { first } => self.state = self.size(first)?,
                 Where::Chunk(left) => {
-                    let count = self.part(out, left)?;
+                    let count = self.read_part(out, left)?;
                     self.state = Where::Chunk(left - count as u64);
                     return Ok(count);
                 }

@@ -70,7 +70,7 @@ pub(crate) fn request(method: &str, url: &Url, fields: &[Field]) -> Vec<u8> {
 
 /// Sends a request and reads the head of its response, those that only say
 /// that one will come left out.
-pub(crate) fn ask(
+pub(crate) fn send_request(
     mut stream: impl Read + Write,
     request: &[u8],
     to_head: bool,

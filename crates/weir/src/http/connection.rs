@@ -16,7 +16,7 @@ const TURN: usize = 16;
 /// How long the whole head of a request may take from its first byte on.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How long a client may have no request, or take nothing of an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What bytes come and go by.
 pub(crate) trait Pipe {
@@ -164,7 +164,7 @@ impl Connection {
                     Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                     Poll::Ready(count) => {
                         self.sent += count?;
-                        self.deadline = now + PATIENCE;
+                        self.deadline = now + IO_TIMEOUT;
                     }
                 }
             }
@@ -180,7 +180,7 @@ impl Connection {
         }
         // An idle connection keeps nothing.
         self.out = Vec::new();
-        self.deadline = now + PATIENCE;
+        self.deadline = now + IO_TIMEOUT;
         while let Some(answered) = self.answered.pop_front() {
             (common.log)(&answered);
         }

@@ -27,7 +27,7 @@ pub(crate) const CONNECTIONS_MAX: usize = 32 << 10;
 /// Connections that are accepted in a row, before others have their turn.
 const ACCEPT_MAX: usize = 64;
 /// How often deadlines are looked at.
-const LOOK_EACH: Duration = Duration::from_millis(250);
+const DEADLINE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes that are read of a socket at once.
 const BLOCK_LEN: usize = 64 << 10;
 /// Bytes that are gathered at once to be sent on a connection.
@@ -90,7 +90,7 @@ impl Wake for Signal {
     }
 }
 
-struct Place {
+struct ConnectionSlot {
     stream: TcpStream,
     peer: SocketAddr,
     connection: Connection,
@@ -110,7 +110,7 @@ pub(crate) struct Driver<'a> {
     log: &'a dyn Fn(SocketAddr, &Answered),
     logs: bool,
     doors: Vec<Door>,
-    places: Vec<Option<Place>>,
+    slots: Vec<Option<ConnectionSlot>>,
     free: Vec<usize>,
     ready: Arc<Ready>,
     block: Vec<u8>,
@@ -151,7 +151,7 @@ impl<'a> Driver<'a> {
             log,
             logs,
             doors,
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             ready,
             block: vec![0; BLOCK_LEN],
@@ -165,9 +165,9 @@ impl<'a> Driver<'a> {
     pub(crate) fn end(&mut self, at: Instant) {
         self.doors.clear();
         self.ends_at = Some(at);
-        for number in 0..self.places.len() {
-            let is_idle = |place: &Place| !place.connection.is_answering();
-            if self.places[number].as_ref().is_some_and(is_idle) {
+        for number in 0..self.slots.len() {
+            let is_idle = |place: &ConnectionSlot| !place.connection.is_answering();
+            if self.slots[number].as_ref().is_some_and(is_idle) {
                 self.close(number, false);
             }
         }
@@ -175,12 +175,12 @@ impl<'a> Driver<'a> {
 
     /// Resets what there is.
     pub(crate) fn reset(&mut self) {
-        (0..self.places.len()).for_each(|number| self.close(number, true));
+        (0..self.slots.len()).for_each(|number| self.close(number, true));
     }
 
     /// Whether it was told to end and all have ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.ends_at.is_some() && self.free.len() == self.places.len()
+        self.ends_at.is_some() && self.free.len() == self.slots.len()
     }
 
     /// Gives all that are ready their turn, or waits for one, or for `stop` to
@@ -192,7 +192,7 @@ impl<'a> Driver<'a> {
         let mut now_ready = Vec::new();
         self.ready.take(&mut now_ready);
         if now_ready.is_empty() {
-            self.sleep(stop, time.min(LOOK_EACH))?;
+            self.sleep(stop, time.min(DEADLINE_POLL_INTERVAL))?;
             self.ready.take(&mut now_ready);
         }
         let now = Instant::now();
@@ -203,9 +203,9 @@ impl<'a> Driver<'a> {
                 None => self.step(number, now),
             }
         }
-        if now.saturating_duration_since(self.looked_at) >= LOOK_EACH {
+        if now.saturating_duration_since(self.looked_at) >= DEADLINE_POLL_INTERVAL {
             self.looked_at = now;
-            self.look(now);
+            self.close_expired(now);
         }
         Ok(())
     }
@@ -243,14 +243,14 @@ impl<'a> Driver<'a> {
                 }
                 Poll::Ready(Err(error)) => return Err(error),
             };
-            let Some(number) = self.place() else {
+            let Some(number) = self.free_slot() else {
                 // All are being answered.
                 stream.reset();
                 continue;
             };
             let _ = stream.set_nodelay(true);
             let signal = signal(number, &self.ready);
-            self.places[number] = Some(Place {
+            self.slots[number] = Some(ConnectionSlot {
                 stream,
                 peer,
                 connection: Connection::new(now),
@@ -264,20 +264,16 @@ impl<'a> Driver<'a> {
     }
 
     /// A free place.
-    fn place(&mut self) -> Option<usize> {
-        if self.free.is_empty() && self.places.len() < CONNECTIONS_MAX {
-            self.places.push(None);
-            return Some(self.places.len() - 1);
+    fn free_slot(&mut self) -> Option<usize> {
+        if self.free.is_empty() && self.slots.len() < CONNECTIONS_MAX {
+            self.slots.push(None);
+            return Some(self.slots.len() - 1);
         }
         if self.free.is_empty() {
-            let waits = self
-                .places
-                .iter()
-                .enumerate()
-                .filter_map(|(number, place)| {
-                    let connection = &place.as_ref()?.connection;
-                    (!connection.is_answering()).then(|| (connection.deadline(), number))
-                });
+            let waits = self.slots.iter().enumerate().filter_map(|(number, place)| {
+                let connection = &place.as_ref()?.connection;
+                (!connection.is_answering()).then(|| (connection.deadline(), number))
+            });
             // Several at once, since all were looked at.
             let mut waits: Vec<_> = waits.collect();
             waits.sort_unstable();
@@ -289,8 +285,8 @@ impl<'a> Driver<'a> {
     }
 
     fn step(&mut self, number: usize, now: Instant) {
-        let places = self.places.len();
-        let Some(Some(place)) = self.places.get_mut(number) else {
+        let places = self.slots.len();
+        let Some(Some(place)) = self.slots.get_mut(number) else {
             return;
         };
         place.signal.is_ready.store(false, SeqCst);
@@ -318,9 +314,9 @@ impl<'a> Driver<'a> {
     }
 
     /// Closes those that have waited too long.
-    fn look(&mut self, now: Instant) {
-        for number in 0..self.places.len() {
-            let Some(place) = &self.places[number] else {
+    fn close_expired(&mut self, now: Instant) {
+        for number in 0..self.slots.len() {
+            let Some(place) = &self.slots[number] else {
                 continue;
             };
             let connection = &place.connection;
@@ -336,7 +332,7 @@ impl<'a> Driver<'a> {
     }
 
     fn close(&mut self, number: usize, is_reset: bool) {
-        let Some(place) = self.places[number].take() else {
+        let Some(place) = self.slots[number].take() else {
             return;
         };
         match is_reset {

@@ -12,7 +12,7 @@ use std::path::Path;
 pub(crate) struct Folder(OwnedFd);
 
 /// What a path leads to.
-pub(crate) enum Found {
+pub(crate) enum Resource {
     File(Served),
     /// A folder, whose name lacks the slash at its end.
     Folder,
@@ -39,13 +39,13 @@ impl Folder {
     }
 
     /// What the path of a request leads to; of a folder its `index.html`.
-    pub(crate) fn find(&self, target: &str) -> Found {
+    pub(crate) fn find(&self, target: &str) -> Resource {
         let Some(path) = relative(target) else {
-            return Found::Nothing(400);
+            return Resource::Nothing(400);
         };
         let hidden = |part: &str| part.starts_with('.') && part != ".well-known";
         if path.split('/').any(hidden) {
-            return Found::Nothing(404);
+            return Resource::Nothing(404);
         }
         let is_folder = path.is_empty() || path.ends_with('/');
         let path = match is_folder {
@@ -54,13 +54,13 @@ impl Folder {
         };
         match self.file(&path) {
             Ok(found) => found,
-            Err(Errno::ACCESS | Errno::PERM) => Found::Nothing(403),
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => Found::Nothing(503),
-            Err(_) => Found::Nothing(404),
+            Err(Errno::ACCESS | Errno::PERM) => Resource::Nothing(403),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => Resource::Nothing(503),
+            Err(_) => Resource::Nothing(404),
         }
     }
 
-    fn file(&self, path: &str) -> Result<Found, Errno> {
+    fn file(&self, path: &str) -> Result<Resource, Errno> {
         // Not to be held up by a FIFO.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -68,12 +68,12 @@ impl Folder {
         let facts = fstat(&file)?;
         let kind = rustix::fs::FileType::from_raw_mode(facts.st_mode);
         if kind.is_dir() {
-            return Ok(Found::Folder);
+            return Ok(Resource::Folder);
         }
         if !kind.is_file() {
-            return Ok(Found::Nothing(403));
+            return Ok(Resource::Nothing(403));
         }
-        Ok(Found::File(Served {
+        Ok(Resource::File(Served {
             file: File::from(file),
             len: u64::try_from(facts.st_size).unwrap_or(0),
             modified: facts.st_mtime,

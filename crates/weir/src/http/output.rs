@@ -1,8 +1,8 @@
 //! Where a body goes: standard output, a file, or what stands for one.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::atomic_write;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -17,30 +17,30 @@ const PIPE_LEN: usize = 4096;
 pub(crate) enum Output<'a> {
     /// Standard output, or what is no regular file: a device, a FIFO, a
     /// symbolic link.
-    Place(Place<'a>),
+    Destination(Destination<'a>),
     /// Beside the file, until it is whole.
-    Part(Part),
+    Partial(PartialFile),
 }
 
 /// What may not be read for as long as it likes: a signal ends the wait.
-pub(crate) struct Place<'a> {
+pub(crate) struct Destination<'a> {
     file: File,
     /// `None` for standard output.
     path: Option<PathBuf>,
     /// A write to it does not wait for a reader.
     is_file: bool,
-    stop: &'a Stop,
+    stop: &'a ShutdownSignal,
 }
 
 /// A file that is not whole yet, and does not look as if it were; removed if
 /// it does not become so.
-pub(crate) struct Part {
+pub(crate) struct PartialFile {
     file: File,
     beside: PathBuf,
     path: PathBuf,
 }
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         // Renamed if it became whole.
         let _ = fs::remove_file(&self.beside);
@@ -49,19 +49,22 @@ impl Drop for Part {
 
 impl<'a> Output<'a> {
     /// The file at `path`, or standard output.
-    pub(crate) fn open(path: Option<&Path>, stop: &'a Stop) -> Result<Output<'a>, Failure> {
+    pub(crate) fn open(
+        path: Option<&Path>,
+        stop: &'a ShutdownSignal,
+    ) -> Result<Output<'a>, CliError> {
         let file = match path {
             None => {
                 let copy = io::stdout().as_fd().try_clone_to_owned();
-                File::from(copy.map_err(Failure::output)?)
+                File::from(copy.map_err(CliError::output)?)
             }
             Some(path) if fs::symlink_metadata(path).map_or(true, |facts| facts.is_file()) => {
-                let part = Part::open(path).map_err(|error| cannot_write(path, &error))?;
-                return Ok(Output::Part(part));
+                let part = PartialFile::open(path).map_err(|error| cannot_write(path, &error))?;
+                return Ok(Output::Partial(part));
             }
             Some(path) => atomic_write::create(path, stop)?,
         };
-        Ok(Output::Place(Place {
+        Ok(Output::Destination(Destination {
             is_file: file.metadata().is_ok_and(|facts| facts.is_file()),
             file,
             path: path.map(Path::to_owned),
@@ -69,10 +72,10 @@ impl<'a> Output<'a> {
         }))
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         match self {
-            Output::Place(place) => place.write(bytes),
-            Output::Part(part) => {
+            Output::Destination(place) => place.write(bytes),
+            Output::Partial(part) => {
                 let written = part.file.write_all(bytes);
                 written.map_err(|error| cannot_write(&part.path, &error))
             }
@@ -80,19 +83,19 @@ impl<'a> Output<'a> {
     }
 
     /// All of it was written.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
+    pub(crate) fn finish(self) -> Result<(), CliError> {
         match self {
-            Output::Place(..) => Ok(()),
-            Output::Part(part) => fs::rename(&part.beside, &part.path)
+            Output::Destination(..) => Ok(()),
+            Output::Partial(part) => fs::rename(&part.beside, &part.path)
                 .map_err(|error| cannot_write(&part.path, &error)),
         }
     }
 }
 
-impl Part {
+impl PartialFile {
     /// Makes a new file beside the one at `path`, with its permissions, if that
     /// may be written.
-    fn open(path: &Path) -> io::Result<Part> {
+    fn open(path: &Path) -> io::Result<PartialFile> {
         let permissions = match OpenOptions::new().write(true).open(path) {
             Ok(file) => Some(file.metadata()?.permissions()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -120,7 +123,7 @@ impl Part {
                 Err(error) => return Err(error),
             }
         };
-        let part = Part {
+        let part = PartialFile {
             file,
             beside,
             path: path.to_owned(),
@@ -132,14 +135,14 @@ impl Part {
     }
 }
 
-impl Place<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+impl Destination<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         let most = if self.is_file { usize::MAX } else { PIPE_LEN };
         for some in bytes.chunks(most) {
             self.wait()?;
             let written = self.file.write_all(some);
             written.map_err(|error| match &self.path {
-                None => Failure::output(error),
+                None => CliError::output(error),
                 Some(path) => cannot_write(path, &error),
             })?;
         }
@@ -147,7 +150,7 @@ impl Place<'_> {
     }
 
     /// Until it takes bytes, or fails, or a signal comes.
-    fn wait(&self) -> Result<(), Failure> {
+    fn wait(&self) -> Result<(), CliError> {
         if self.is_file {
             return Ok(());
         }
@@ -157,19 +160,19 @@ impl Place<'_> {
         ];
         // Other signals interrupt it; what else fails does so when writing.
         while poll(&mut fds, None) == Err(Errno::INTR) {}
-        match self.stop.asked() {
-            true => Err(Failure::Stopped(self.stop.signal())),
+        match self.stop.is_requested() {
+            true => Err(CliError::Stopped(self.stop.signal())),
             false => Ok(()),
         }
     }
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+fn cannot_write(path: &Path, error: &io::Error) -> CliError {
     let remedy = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ": make room, or give another place with -o"
         }
         _ => "",
     };
-    Failure::run(format!("cannot write {}: {error}{remedy}", path.display()))
+    CliError::run(format!("cannot write {}: {error}{remedy}", path.display()))
 }

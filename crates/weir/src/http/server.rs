@@ -1,6 +1,6 @@
 //! What a server answers.
 
-use super::files::{Folder, Found, Served};
+use super::files::{Folder, Resource, Served};
 use super::request::{self, Conditions, Request};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
@@ -53,9 +53,9 @@ pub(crate) fn answer(folder: &Folder, request: &Request) -> Answer {
         return Answer::of(413);
     }
     match folder.find(&request.target) {
-        Found::File(served) => file(served, request),
-        Found::Nothing(status) => Answer::of(status),
-        Found::Folder => {
+        Resource::File(served) => file(served, request),
+        Resource::Nothing(status) => Answer::of(status),
+        Resource::Folder => {
             let (path, query) = match request.target.split_once('?') {
                 Some((path, query)) => (path, format!("?{query}")),
                 None => (&*request.target, String::new()),

@@ -1,8 +1,8 @@
 //! Captures named on the command line: opened, watched, named in errors; and
 //! the folders they are written to.
 
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::OFlags;
 use std::fs::{self, Metadata, OpenOptions};
@@ -14,7 +14,7 @@ use weir_link::pcap::{Error, Reader};
 /// Opens the capture at `path`; `-` is standard input. It and whatever else
 /// may make us wait (a pipe with a name, such as a shell's `<(…)`, a terminal)
 /// end when a signal comes.
-pub(crate) fn open(path: &Path, stop: &Stop) -> Result<Reader, Error> {
+pub(crate) fn open(path: &Path, stop: &ShutdownSignal) -> Result<Reader, Error> {
     if path == Path::new("-") {
         return Reader::new(stop.interruptible(io::stdin()));
     }
@@ -36,11 +36,11 @@ pub(crate) fn open(path: &Path, stop: &Stop) -> Result<Reader, Error> {
 
 /// Fails if one of the captures is not there, before any is read: a name that
 /// is misspelt costs no time then.
-pub(crate) fn all_there(paths: &[PathBuf]) -> Result<(), Failure> {
+pub(crate) fn all_there(paths: &[PathBuf]) -> Result<(), CliError> {
     for path in paths.iter().filter(|path| *path != Path::new("-")) {
         fs::metadata(path).map_err(|source| {
             let path = path.clone();
-            Failure::run(Error::Open { path, source })
+            CliError::run(Error::Open { path, source })
         })?;
     }
     Ok(())
@@ -64,7 +64,7 @@ pub(crate) fn complaint(path: &Path, error: &Error) -> String {
 }
 
 /// Makes `folder` and what is above it, if they are not there.
-pub(crate) fn make_folder(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
     fs::create_dir_all(folder).map_err(|error| {
         let shown = folder.display();
         let why = if error.kind() == io::ErrorKind::AlreadyExists {
@@ -72,7 +72,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), Failure> {
         } else {
             format!("cannot make the folder {shown}: {error}")
         };
-        Failure::run(why)
+        CliError::run(why)
     })
 }
 

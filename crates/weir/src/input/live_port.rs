@@ -1,6 +1,6 @@
 //! Ports on live interfaces, as commands open them.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::filterset::compile::Compiler;
 use std::path::Path;
 use weir_broker::protocol::ErrorKind;
@@ -14,11 +14,11 @@ pub(crate) fn port(
     interface: &str,
     filter: &str,
     socket: Option<&Path>,
-) -> Result<Builder, Failure> {
+) -> Result<Builder, CliError> {
     // Our own compiler shows where a mistake is.
     Compiler::default()
         .compile(Language::Expr, filter.as_bytes(), LinkType::EN10MB)
-        .map_err(Failure::refused)?;
+        .map_err(CliError::refused)?;
     let builder = Port::on(interface).filter(filter).map_err(failure)?;
     Ok(match socket {
         Some(socket) => builder.broker(socket),
@@ -27,17 +27,17 @@ pub(crate) fn port(
 }
 
 /// What a refusal or a failure of the broker's means for the exit status.
-pub(crate) fn failure(error: PortError) -> Failure {
+pub(crate) fn failure(error: PortError) -> CliError {
     match &error {
-        PortError::Filter(_) => Failure::refused(error),
+        PortError::Filter(_) => CliError::refused(error),
         PortError::Refused(refusal)
             if matches!(
                 refusal.kind,
                 ErrorKind::Filter | ErrorKind::Denied | ErrorKind::Request
             ) =>
         {
-            Failure::refused(error)
+            CliError::refused(error)
         }
-        _ => Failure::run(error),
+        _ => CliError::run(error),
     }
 }

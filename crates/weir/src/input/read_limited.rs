@@ -1,6 +1,6 @@
 //! Reading whole files of text, of which none may be endless.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::path::Path;
 /// most `len_max`. The length that the system states is not relied on: a pipe
 /// and a device have none. A file that cannot be read is a failure at run
 /// time, one that is longer is refused.
-pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
     let stdin = path == Path::new("-");
     let name = match stdin {
         true => "standard input".to_owned(),
         false => path.display().to_string(),
     };
-    let say = |error: io::Error| Failure::run(format!("cannot read {name}: {error}"));
+    let say = |error: io::Error| CliError::run(format!("cannot read {name}: {error}"));
     let input: Box<dyn Read> = if stdin {
         Box::new(io::stdin())
     } else {
@@ -27,7 +27,7 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, Failure> {
         .read_to_end(&mut bytes)
         .map_err(say)?;
     if bytes.len() as u64 > len_max {
-        return Err(Failure::refused(format!(
+        return Err(CliError::refused(format!(
             "{name}: longer than {len_max} bytes, the most that is read"
         )));
     }
@@ -35,9 +35,9 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, Failure> {
 }
 
 /// As [`read`], of a file of TOML; what is no text is refused.
-pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, Failure> {
+pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, CliError> {
     String::from_utf8(read(path, len_max)?).map_err(|error| {
-        Failure::refused(format!(
+        CliError::refused(format!(
             "{}: no TOML, which is text: {error}",
             path.display()
         ))
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn an_endless_file_is_refused() {
         let error = read(Path::new("/dev/zero"), 1000).unwrap_err();
-        assert!(matches!(error, Failure::Refused(_)), "{error}");
+        assert!(matches!(error, CliError::Refused(_)), "{error}");
         let error = error.to_string();
         assert!(error.starts_with("/dev/zero: longer than 1000"), "{error}");
     }
@@ -70,7 +70,7 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         for name in ["/", "/no/such/file"] {
             let error = read(Path::new(name), 1).unwrap_err();
-            assert!(matches!(error, Failure::Run(_)), "{error}");
+            assert!(matches!(error, CliError::Run(_)), "{error}");
             let said = format!("cannot read {name}: ");
             assert!(error.to_string().starts_with(&said), "{error}");
         }

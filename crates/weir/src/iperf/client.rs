@@ -1,11 +1,11 @@
 //! iperf3's client.
 
-use super::control::{Control, LOOK_EACH, stopped};
+use super::control::{Control, STOP_POLL_INTERVAL, stopped};
 use super::server::{UDP_HELLO, UDP_WELCOME};
-use super::streams::{Streams, Way};
-use super::{COOKIE_LEN, Measured, PATIENCE, Parameters, Results, odd, state};
+use super::streams::{StreamSocket, Streams};
+use super::{COOKIE_LEN, IO_TIMEOUT, Measured, Parameters, Results, state, unexpected};
 use crate::host::{any_towards, connect};
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ pub(crate) fn run(
     net: &Net,
     server: SocketAddr,
     parameters: &Parameters,
-    stop: &Stop,
+    stop: &ShutdownSignal,
 ) -> io::Result<Measured> {
-    let connection = connect(net, server, PATIENCE, stop)?;
+    let connection = connect(net, server, IO_TIMEOUT, stop)?;
     connection.set_nodelay(true)?;
     let control = Control::new(&connection, "the server", stop)?;
     let cookie = cookie();
@@ -40,14 +40,16 @@ pub(crate) fn run(
                 let streams = Streams::start(std::mem::take(&mut ways), sends, parameters)?;
                 let outcome = wait(&control, &streams, parameters);
                 ended = Some(streams.end());
-                if stop.asked() {
+                if stop.is_requested() {
                     control.write(&[state::CLIENT_TERMINATE])?;
                 }
                 outcome?;
                 control.write(&[state::TEST_END])?;
             }
             state::EXCHANGE_RESULTS => {
-                let (ours, ..) = ended.as_ref().ok_or_else(|| odd("results before a test"))?;
+                let (ours, ..) = ended
+                    .as_ref()
+                    .ok_or_else(|| unexpected("results before a test"))?;
                 control.write_json(ours)?;
                 theirs = control.read_json()?;
             }
@@ -55,12 +57,12 @@ pub(crate) fn run(
                 control.write(&[state::IPERF_DONE])?;
                 break;
             }
-            other => return Err(odd(refusal(other))),
+            other => return Err(unexpected(refusal(other))),
         }
     }
     // A server that sends takes a reset for a failure: they end with us.
     let (ours, seconds, _open) =
-        ended.ok_or_else(|| odd("the server showed results before a test"))?;
+        ended.ok_or_else(|| unexpected("the server showed results before a test"))?;
     let sent = !parameters.reverse;
     Ok(Measured::of(parameters, sent, &ours, &theirs, seconds))
 }
@@ -92,27 +94,27 @@ fn open(
     server: SocketAddr,
     parameters: &Parameters,
     cookie: &[u8],
-    stop: &Stop,
-) -> io::Result<Vec<Way>> {
+    stop: &ShutdownSignal,
+) -> io::Result<Vec<StreamSocket>> {
     let one = |_| match parameters.udp {
         false => {
-            let mut stream = connect(net, server, PATIENCE, stop)?;
+            let mut stream = connect(net, server, IO_TIMEOUT, stop)?;
             stream.write_all(cookie)?;
-            Ok(Way::Tcp(stream))
+            Ok(StreamSocket::Tcp(stream))
         }
         true => {
             let socket = UdpSocket::bind(net, any_towards(server))?;
             socket.connect(server)?;
             hello(&socket, stop)?;
-            Ok(Way::Udp(socket, server))
+            Ok(StreamSocket::Udp(socket, server))
         }
     };
     (0..parameters.parallel).map(one).collect()
 }
 
 /// Says hello until it is answered.
-fn hello(socket: &UdpSocket, stop: &Stop) -> io::Result<()> {
-    socket.set_read_timeout(Some(LOOK_EACH))?;
+fn hello(socket: &UdpSocket, stop: &ShutdownSignal) -> io::Result<()> {
+    socket.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
     for count in 0..100 {
         stopped(stop)?;
         if count % 10 == 0 {
@@ -125,7 +127,7 @@ fn hello(socket: &UdpSocket, stop: &Stop) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    Err(odd("the server does not answer over UDP"))
+    Err(unexpected("the server does not answer over UDP"))
 }
 
 /// Until the time is over or all is sent.
@@ -146,8 +148,8 @@ fn wait(control: &Control<'_>, streams: &Streams, parameters: &Parameters) -> io
         } else {
             left
         };
-        if let Some(said) = control.state_within(most.min(LOOK_EACH))? {
-            return Err(odd(refusal(said)));
+        if let Some(said) = control.state_within(most.min(STOP_POLL_INTERVAL))? {
+            return Err(unexpected(refusal(said)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The connection by which both sides say what they do.
 
-use super::{JSON_LEN_MAX, PATIENCE, odd};
-use crate::signals::Stop;
+use super::{IO_TIMEOUT, JSON_LEN_MAX, unexpected};
+use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use weir_socket::TcpStream;
 
 /// How often those who wait look whether a signal came.
-pub(super) const LOOK_EACH: Duration = Duration::from_millis(100);
+pub(super) const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// No time-out is zero.
 const SHORTEST: Duration = Duration::from_micros(1);
 
 /// That a signal came.
-pub(super) fn stopped(stop: &Stop) -> io::Result<()> {
-    match stop.asked() {
-        true => Err(odd("asked to stop")),
+pub(super) fn stopped(stop: &ShutdownSignal) -> io::Result<()> {
+    match stop.is_requested() {
+        true => Err(unexpected("asked to stop")),
         false => Ok(()),
     }
 }
@@ -26,31 +26,34 @@ pub(super) fn stopped(stop: &Stop) -> io::Result<()> {
 /// other side, and when that says nothing for too long.
 pub(super) struct Control<'a> {
     stream: &'a TcpStream,
-    stop: &'a Stop,
+    stop: &'a ShutdownSignal,
     /// The other side's name.
-    other: &'static str,
+    peer: &'static str,
 }
 
 impl<'a> Control<'a> {
     pub(super) fn new(
         stream: &'a TcpStream,
         other: &'static str,
-        stop: &'a Stop,
+        stop: &'a ShutdownSignal,
     ) -> io::Result<Control<'a>> {
-        stream.set_read_timeout(Some(LOOK_EACH))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         Ok(Control {
             stream,
             stop,
-            other,
+            peer: other,
         })
     }
 
     /// Bytes if some come while we look.
-    fn look(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+    fn poll_bytes(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         stopped(self.stop)?;
         match { self.stream }.read(out) {
-            Ok(0) => Err(odd(format!("{} has closed the connection", self.other))),
+            Ok(0) => Err(unexpected(format!(
+                "{} has closed the connection",
+                self.peer
+            ))),
             Ok(count) => Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -59,14 +62,16 @@ impl<'a> Control<'a> {
 
     /// All of it comes in time, however few bytes at once.
     pub(super) fn read(&self, mut out: &mut [u8]) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + IO_TIMEOUT;
         while !out.is_empty() {
-            if let Some(count) = self.look(out)? {
+            if let Some(count) = self.poll_bytes(out)? {
                 out = &mut out[count..];
             }
             if !out.is_empty() && Instant::now() >= until {
-                let (other, seconds) = (self.other, PATIENCE.as_secs());
-                return Err(odd(format!("{other} has not answered within {seconds} s")));
+                let (other, seconds) = (self.peer, IO_TIMEOUT.as_secs());
+                return Err(unexpected(format!(
+                    "{other} has not answered within {seconds} s"
+                )));
             }
         }
         Ok(())
@@ -82,8 +87,8 @@ impl<'a> Control<'a> {
     pub(super) fn state_within(&self, time: Duration) -> io::Result<Option<u8>> {
         let mut state = [0];
         self.stream.set_read_timeout(Some(time.max(SHORTEST)))?;
-        let looked = self.look(&mut state);
-        self.stream.set_read_timeout(Some(LOOK_EACH))?;
+        let looked = self.poll_bytes(&mut state);
+        self.stream.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
         Ok(looked?.map(|_| state[0]))
     }
 
@@ -93,7 +98,7 @@ impl<'a> Control<'a> {
 
     pub(super) fn write_json(&self, value: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_vec(value)?;
-        let len = u32::try_from(text.len()).map_err(|_| odd("too much JSON"))?;
+        let len = u32::try_from(text.len()).map_err(|_| unexpected("too much JSON"))?;
         self.write(&[&len.to_be_bytes()[..], &text].concat())
     }
 
@@ -102,10 +107,10 @@ impl<'a> Control<'a> {
         self.read(&mut len)?;
         let len = u32::from_be_bytes(len) as usize;
         if len > JSON_LEN_MAX {
-            return Err(odd(format!("{len} bytes of JSON are too many")));
+            return Err(unexpected(format!("{len} bytes of JSON are too many")));
         }
         let mut text = vec![0; len];
         self.read(&mut text)?;
-        serde_json::from_slice(&text).map_err(|error| odd(format!("bad JSON: {error}")))
+        serde_json::from_slice(&text).map_err(|error| unexpected(format!("bad JSON: {error}")))
     }
 }

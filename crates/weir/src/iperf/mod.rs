@@ -39,7 +39,7 @@ pub(crate) const BLOCK_LEN: usize = 128 << 10;
 /// Bytes of one write or datagram, at most.
 pub(crate) const BLOCK_LEN_MAX: usize = 1 << 20;
 /// How long the other side may say nothing when it is its turn.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the sides tell each other, a byte each.
 pub(crate) mod state {
@@ -234,6 +234,6 @@ impl Measured {
     }
 }
 
-fn odd(why: impl Into<String>) -> io::Error {
+fn unexpected(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }

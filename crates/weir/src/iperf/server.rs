@@ -1,11 +1,12 @@
 //! iperf3's server: one test after the other.
 
-use super::control::{Control, LOOK_EACH, stopped};
-use super::streams::{Streams, Way};
+use super::control::{Control, STOP_POLL_INTERVAL, stopped};
+use super::streams::{StreamSocket, Streams};
 use super::{
-    BLOCK_LEN_MAX, COOKIE_LEN, Measured, PATIENCE, Parameters, Results, STREAMS_MAX, odd, state,
+    BLOCK_LEN_MAX, COOKIE_LEN, IO_TIMEOUT, Measured, Parameters, Results, STREAMS_MAX, state,
+    unexpected,
 };
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 use weir_socket::{TcpListener, TcpStream, UdpSocket};
@@ -22,11 +23,11 @@ pub(crate) fn serve(
     connection: &TcpStream,
     listener: &TcpListener,
     socket: &UdpSocket,
-    stop: &Stop,
+    stop: &ShutdownSignal,
 ) -> io::Result<Measured> {
     connection.set_nodelay(true)?;
     // A test of so many bytes has no time after which the client is missed.
-    connection.set_keepalive(Some(PATIENCE))?;
+    connection.set_keepalive(Some(IO_TIMEOUT))?;
     let control = Control::new(connection, "the client", stop)?;
     let mut cookie = [0; COOKIE_LEN];
     control.read(&mut cookie)?;
@@ -36,7 +37,7 @@ pub(crate) fn serve(
         // With iperf3's number of the error, and the system's.
         let numbers = [number.to_be_bytes(), [0; 4]].concat();
         control.write(&[&[state::SERVER_ERROR][..], &numbers].concat())?;
-        return Err(odd(why));
+        return Err(unexpected(why));
     }
     control.write(&[state::CREATE_STREAMS])?;
     let ways = match parameters.udp {
@@ -51,8 +52,12 @@ pub(crate) fn serve(
     drop(open);
     match ended {
         Ok(state::TEST_END) => {}
-        Ok(state::CLIENT_TERMINATE) => return Err(odd("the client has ended the test")),
-        Ok(other) => return Err(odd(format!("the client says {other} within the test"))),
+        Ok(state::CLIENT_TERMINATE) => return Err(unexpected("the client has ended the test")),
+        Ok(other) => {
+            return Err(unexpected(format!(
+                "the client says {other} within the test"
+            )));
+        }
         Err(error) => {
             let _ = control.write(&[state::SERVER_TERMINATE]);
             return Err(error);
@@ -97,14 +102,14 @@ fn wait_for_end(control: &Control<'_>, parameters: &Parameters) -> io::Result<u8
     let time = Duration::try_from_secs_f64(parameters.time + parameters.omit.max(0.0)).ok();
     let most = time
         .filter(|_| by_time)
-        .map(|time| time.saturating_add(PATIENCE));
+        .map(|time| time.saturating_add(IO_TIMEOUT));
     let began = Instant::now();
     loop {
-        if let Some(said) = control.state_within(LOOK_EACH)? {
+        if let Some(said) = control.state_within(STOP_POLL_INTERVAL)? {
             return Ok(said);
         }
         if most.is_some_and(|most| began.elapsed() > most) {
-            return Err(odd("the client does not end its test"));
+            return Err(unexpected("the client does not end its test"));
         }
     }
 }
@@ -114,22 +119,22 @@ fn connections(
     listener: &TcpListener,
     cookie: &[u8; COOKIE_LEN],
     count: usize,
-    stop: &Stop,
-) -> io::Result<Vec<Way>> {
-    let until = Instant::now() + PATIENCE;
+    stop: &ShutdownSignal,
+) -> io::Result<Vec<StreamSocket>> {
+    let until = Instant::now() + IO_TIMEOUT;
     let mut ways = Vec::new();
-    listener.set_read_timeout(Some(LOOK_EACH))?;
+    listener.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
     while ways.len() < count {
         stopped(stop)?;
         if Instant::now() >= until {
-            return Err(odd("the client opens fewer streams than it said"));
+            return Err(unexpected("the client opens fewer streams than it said"));
         }
         let Ok((mut stream, _)) = listener.accept() else {
             continue;
         };
         let mut its = [0; COOKIE_LEN];
         match Control::new(&stream, "a stream", stop)?.read(&mut its) {
-            Ok(()) if its == *cookie => ways.push(Way::Tcp(stream)),
+            Ok(()) if its == *cookie => ways.push(StreamSocket::Tcp(stream)),
             Ok(()) => drop(stream.write_all(&[state::ACCESS_DENIED])),
             Err(_) => {}
         }
@@ -138,14 +143,18 @@ fn connections(
 }
 
 /// Peers that say hello.
-fn datagrams(socket: &UdpSocket, count: usize, stop: &Stop) -> io::Result<Vec<Way>> {
-    let until = Instant::now() + PATIENCE;
+fn datagrams(
+    socket: &UdpSocket,
+    count: usize,
+    stop: &ShutdownSignal,
+) -> io::Result<Vec<StreamSocket>> {
+    let until = Instant::now() + IO_TIMEOUT;
     let mut peers = Vec::new();
-    socket.set_read_timeout(Some(LOOK_EACH))?;
+    socket.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
     while peers.len() < count {
         stopped(stop)?;
         if Instant::now() >= until {
-            return Err(odd("the client opens fewer streams than it said"));
+            return Err(unexpected("the client opens fewer streams than it said"));
         }
         let Ok((bytes, from)) = socket.recv_owned() else {
             continue;
@@ -161,6 +170,6 @@ fn datagrams(socket: &UdpSocket, count: usize, stop: &Stop) -> io::Result<Vec<Wa
     }
     Ok(peers
         .into_iter()
-        .map(|peer| Way::Udp(socket.clone(), peer))
+        .map(|peer| StreamSocket::Udp(socket.clone(), peer))
         .collect())
 }

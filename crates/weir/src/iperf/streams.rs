@@ -1,6 +1,6 @@
 //! The streams of a test: bytes that go, bytes that come.
 
-use super::{Parameters, Results, StreamResult, odd, stream_id};
+use super::{Parameters, Results, StreamResult, stream_id, unexpected};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use weir_socket::{TcpStream, UdpSocket};
 
 /// How long calls wait before they look whether the test is over.
-const LOOK_EACH: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How far a sender may fall behind its rate before it forgets.
 const BEHIND_MAX: Duration = Duration::from_millis(100);
 
 /// A stream's far end.
-pub(super) enum Way {
+pub(super) enum StreamSocket {
     Tcp(TcpStream),
     /// The socket may be shared with other streams, told apart by the peer.
     Udp(UdpSocket, SocketAddr),
@@ -23,17 +23,17 @@ pub(super) enum Way {
 
 /// A socket that datagrams come to, and the streams they are of, by their
 /// peers: a server has one for all streams, a client one for each.
-struct Heard {
+struct UdpDemux {
     socket: UdpSocket,
     streams: Vec<(SocketAddr, Arc<Counts>)>,
 }
 
-impl Heard {
-    fn add(all: &mut Vec<Heard>, socket: UdpSocket, peer: SocketAddr, counts: Arc<Counts>) {
+impl UdpDemux {
+    fn add(all: &mut Vec<UdpDemux>, socket: UdpSocket, peer: SocketAddr, counts: Arc<Counts>) {
         let at = |socket: &UdpSocket| socket.local_addr().ok();
         match all.iter_mut().find(|one| at(&one.socket) == at(&socket)) {
             Some(one) => one.streams.push((peer, counts)),
-            None => all.push(Heard {
+            None => all.push(UdpDemux {
                 socket,
                 streams: vec![(peer, counts)],
             }),
@@ -53,7 +53,7 @@ struct Counts {
 
 /// The streams of a running test.
 pub(super) struct Streams {
-    over: Arc<AtomicBool>,
+    has_ended: Arc<AtomicBool>,
     counts: Vec<Arc<Counts>>,
     threads: Vec<JoinHandle<()>>,
     /// Connections: one that is closed with unread bytes is reset.
@@ -69,23 +69,23 @@ impl Streams {
     /// # Errors
     /// If the system has no more threads.
     pub(super) fn start(
-        ways: Vec<Way>,
+        sockets: Vec<StreamSocket>,
         sends: bool,
         parameters: &Parameters,
     ) -> io::Result<Streams> {
-        let connection = |way: &Way| match way {
-            Way::Tcp(stream) => Some(stream.clone()),
-            Way::Udp(..) => None,
+        let connection = |way: &StreamSocket| match way {
+            StreamSocket::Tcp(stream) => Some(stream.clone()),
+            StreamSocket::Udp(..) => None,
         };
         let mut streams = Streams {
-            over: Arc::default(),
-            counts: ways.iter().map(|_| Arc::default()).collect(),
+            has_ended: Arc::default(),
+            counts: sockets.iter().map(|_| Arc::default()).collect(),
             threads: Vec::new(),
-            open: ways.iter().filter_map(connection).collect(),
+            open: sockets.iter().filter_map(connection).collect(),
             sends,
             began: Instant::now(),
         };
-        match streams.begin(ways, parameters) {
+        match streams.begin(sockets, parameters) {
             Ok(()) => Ok(streams),
             Err(error) => {
                 streams.end();
@@ -94,7 +94,7 @@ impl Streams {
         }
     }
 
-    fn begin(&mut self, ways: Vec<Way>, parameters: &Parameters) -> io::Result<()> {
+    fn begin(&mut self, ways: Vec<StreamSocket>, parameters: &Parameters) -> io::Result<()> {
         // What is to be sent in all, for a test of so many bytes or blocks.
         let left = match (parameters.num, parameters.blockcount) {
             (0, 0) => i64::MAX,
@@ -102,24 +102,33 @@ impl Streams {
             (bytes, _) => bytes.min(1 << 62) as i64,
         };
         let left = Arc::new(AtomicI64::new(left));
-        let mut heard: Vec<Heard> = Vec::new();
+        let mut heard: Vec<UdpDemux> = Vec::new();
         let counts = self.counts.clone();
         for (way, counts) in ways.into_iter().zip(counts) {
-            let (over, left, sends) = (Arc::clone(&self.over), Arc::clone(&left), self.sends);
+            let (over, left, sends) = (Arc::clone(&self.has_ended), Arc::clone(&left), self.sends);
             let parameters = parameters.clone();
             match way {
-                Way::Udp(socket, peer) if !sends => Heard::add(&mut heard, socket, peer, counts),
+                StreamSocket::Udp(socket, peer) if !sends => {
+                    UdpDemux::add(&mut heard, socket, peer, counts)
+                }
                 way => self.spawn(move || match (way, sends) {
-                    (Way::Tcp(stream), true) => write(&stream, &parameters, &counts, &left, &over),
-                    (Way::Tcp(stream), false) => read(&stream, &parameters, &counts, &over),
-                    (Way::Udp(socket, to), _) => {
+                    (StreamSocket::Tcp(stream), true) => {
+                        write(&stream, &parameters, &counts, &left, &over)
+                    }
+                    (StreamSocket::Tcp(stream), false) => {
+                        read(&stream, &parameters, &counts, &over)
+                    }
+                    (StreamSocket::Udp(socket, to), _) => {
                         send(&socket, to, &parameters, &counts, &left, &over);
                     }
                 })?,
             }
         }
         for one in heard {
-            let (over, wide) = (Arc::clone(&self.over), parameters.udp_counters_64bit > 0);
+            let (over, wide) = (
+                Arc::clone(&self.has_ended),
+                parameters.udp_counters_64bit > 0,
+            );
             self.spawn(move || receive(&one.socket, &one.streams, wide, &over))?;
         }
         Ok(())
@@ -127,7 +136,8 @@ impl Streams {
 
     fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = std::thread::Builder::new().spawn(work);
-        let thread = thread.map_err(|error| odd(format!("cannot start a thread: {error}")))?;
+        let thread =
+            thread.map_err(|error| unexpected(format!("cannot start a thread: {error}")))?;
         self.threads.push(thread);
         Ok(())
     }
@@ -144,14 +154,14 @@ impl Streams {
     /// connections, to be closed later.
     pub(super) fn end(self) -> (Results, f64, Vec<TcpStream>) {
         let seconds = self.began.elapsed().as_secs_f64();
-        self.over.store(true, Relaxed);
+        self.has_ended.store(true, Relaxed);
         for thread in self.threads {
             let _ = thread.join();
         }
         // Only a sender over TCP knows.
         let again = |index: usize| {
             let info = self.open.get(index).filter(|_| self.sends)?.info().ok()?;
-            Some(i64::from(info.counts.again))
+            Some(i64::from(info.counts.retransmitted))
         };
         let result = |(index, counts): (usize, &Arc<Counts>)| StreamResult {
             id: stream_id(index),
@@ -185,14 +195,14 @@ fn would_block(error: &io::Error) -> bool {
 }
 
 /// Keeps to a rate in bits a second; 0 is none.
-struct Pace {
+struct Pacer {
     rate: u64,
     due: Instant,
 }
 
-impl Pace {
-    fn new(rate: u64) -> Pace {
-        Pace {
+impl Pacer {
+    fn new(rate: u64) -> Pacer {
+        Pacer {
             rate,
             due: Instant::now(),
         }
@@ -212,7 +222,7 @@ impl Pace {
             if over.load(Relaxed) {
                 return false;
             }
-            std::thread::sleep((self.due - now).min(LOOK_EACH));
+            std::thread::sleep((self.due - now).min(STOP_POLL_INTERVAL));
             now = Instant::now();
         }
         self.due += Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate as f64);
@@ -227,9 +237,9 @@ fn write(
     left: &AtomicI64,
     over: &AtomicBool,
 ) {
-    let _ = stream.set_write_timeout(Some(LOOK_EACH));
+    let _ = stream.set_write_timeout(Some(STOP_POLL_INTERVAL));
     let block: Vec<u8> = (0..parameters.len).map(|at| at as u8).collect();
-    let mut pace = Pace::new(parameters.bandwidth);
+    let mut pace = Pacer::new(parameters.bandwidth);
     let mut from = 0;
     while !over.load(Relaxed) && left.load(Relaxed) > 0 {
         if from == 0 && !pace.wait(block.len(), over) {
@@ -248,7 +258,7 @@ fn write(
 }
 
 fn read(mut stream: &TcpStream, parameters: &Parameters, counts: &Counts, over: &AtomicBool) {
-    let _ = stream.set_read_timeout(Some(LOOK_EACH));
+    let _ = stream.set_read_timeout(Some(STOP_POLL_INTERVAL));
     let mut block = vec![0; parameters.len];
     while !over.load(Relaxed) {
         match stream.read(&mut block) {
@@ -283,7 +293,7 @@ fn send(
     over: &AtomicBool,
 ) {
     let mut datagram = vec![0; parameters.len.max(16)];
-    let mut pace = Pace::new(parameters.bandwidth);
+    let mut pace = Pacer::new(parameters.bandwidth);
     let wide = parameters.udp_counters_64bit > 0;
     while !over.load(Relaxed) && left.load(Relaxed) > 0 {
         if !pace.wait(datagram.len(), over) {
@@ -310,7 +320,7 @@ fn receive(
     wide: bool,
     over: &AtomicBool,
 ) {
-    let _ = socket.set_read_timeout(Some(LOOK_EACH));
+    let _ = socket.set_read_timeout(Some(STOP_POLL_INTERVAL));
     while !over.load(Relaxed) {
         let (bytes, from) = match socket.recv_owned() {
             Ok(received) => received,
@@ -370,7 +380,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_rate_ends_with_the_test() {
         let over = AtomicBool::new(false);
-        let mut pace = Pace::new(1);
+        let mut pace = Pacer::new(1);
         assert!(pace.wait(128 << 10, &over), "the first goes at once");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| pace.wait(128 << 10, &over));

@@ -1,7 +1,7 @@
 //! Files that are written anew while others read them.
 
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -54,11 +54,11 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// By the signal, or with the file's name and what the system says.
-pub(crate) fn create(path: &Path, stop: &Stop) -> Result<File, Failure> {
+pub(crate) fn create(path: &Path, stop: &ShutdownSignal) -> Result<File, CliError> {
     /// How often to look for a reader.
-    const LOOK: Duration = Duration::from_millis(50);
+    const READER_POLL_INTERVAL: Duration = Duration::from_millis(50);
     let cannot =
-        |error: io::Error| Failure::run(format!("cannot create {}: {error}", path.display()));
+        |error: io::Error| CliError::run(format!("cannot create {}: {error}", path.display()));
     if !fs::metadata(path).is_ok_and(|facts| facts.file_type().is_fifo()) {
         return File::create(path).map_err(cannot);
     }
@@ -69,10 +69,10 @@ pub(crate) fn create(path: &Path, stop: &Stop) -> Result<File, Failure> {
     loop {
         match options.open(path) {
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
-                if stop.asked() {
-                    return Err(Failure::Stopped(stop.signal()));
+                if stop.is_requested() {
+                    return Err(CliError::Stopped(stop.signal()));
                 }
-                stop.wait(LOOK);
+                stop.wait(READER_POLL_INTERVAL);
             }
             Err(error) => return Err(cannot(error)),
             Ok(file) => {

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use std::fmt;
-use weir_tap::FastCounts;
+use weir_tap::FlowCacheStats;
 
 /// What the kernel forwarded by itself, which is not among the other figures.
 #[derive(Serialize, Clone, Copy, Default, Debug)]
-pub(crate) struct FastReport {
+pub(crate) struct FlowCacheReport {
     entries: u64,
     pub(crate) frames: u64,
     bytes: u64,
@@ -20,25 +20,25 @@ pub(crate) struct FastReport {
     held_frames: u64,
 }
 
-impl From<FastCounts> for FastReport {
-    fn from(counts: FastCounts) -> FastReport {
-        FastReport {
+impl From<FlowCacheStats> for FlowCacheReport {
+    fn from(counts: FlowCacheStats) -> FlowCacheReport {
+        FlowCacheReport {
             entries: counts.entries,
-            frames: counts.carried.frames,
-            bytes: counts.carried.bytes,
-            remembered: counts.remembered,
+            frames: counts.traffic.frames,
+            bytes: counts.traffic.bytes,
+            remembered: counts.inserted,
             forgotten: counts.forgotten,
             aged: counts.aged,
             flushed: counts.flushed,
             full: counts.full,
-            not_by_driver: counts.not_by_driver,
-            held: counts.held,
-            held_frames: counts.held_frames,
+            not_by_driver: counts.no_ndo_xmit,
+            held: counts.held_back,
+            held_frames: counts.held_back_frames,
         }
     }
 }
 
-impl fmt::Display for FastReport {
+impl fmt::Display for FlowCacheReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,6 +1,6 @@
 //! Lines and points, drawn as SVG.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use plotters::prelude::*;
 use rustix::fs::Access;
 use std::fmt::Display;
@@ -20,22 +20,22 @@ pub(crate) struct Frame<'a> {
 
 /// Makes the folder for figures if it is not there, before anything is measured
 /// for them.
-pub(crate) fn prepare(folder: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn prepare(folder: Option<&Path>) -> Result<(), CliError> {
     let Some(folder) = folder else { return Ok(()) };
     let may_write = || Ok(rustix::fs::access(folder, Access::WRITE_OK)?);
     let made = std::fs::create_dir_all(folder).and_then(|()| may_write());
     made.map_err(|error| cannot(folder, &error))
 }
 
-fn cannot(path: &Path, error: &dyn Display) -> Failure {
-    Failure::run(format!("cannot write {}: {error}", path.display()))
+fn cannot(path: &Path, error: &dyn Display) -> CliError {
+    CliError::run(format!("cannot write {}: {error}", path.display()))
 }
 
 /// Writes figures into a folder that is there.
 pub(crate) fn write(
     folder: &Path,
     figures: impl IntoIterator<Item = (String, Result<String, String>)>,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     for (name, svg) in figures {
         let path = folder.join(name);
         let svg = svg.map_err(|error| cannot(&path, &error))?;

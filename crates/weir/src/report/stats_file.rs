@@ -1,7 +1,7 @@
 //! Where `--stats-json` writes: one report in JSON after the other, by a
 //! program that has frames to forward and waits for no reader.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::atomic_write::{self, replace};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A pipe that can be written to has room for so many bytes (pipe(7)).
-const ROOM: usize = 4096;
+const PIPE_BUF_MIN: usize = 4096;
 
 /// How long the last report may wait for its reader to go on.
-const END_MAX: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where reports go.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Lines {
     /// None where its reader has gone.
     output: Option<File>,
     /// Of the last report, what there was no room for yet.
-    left: Vec<u8>,
+    unwritten: Vec<u8>,
 }
 
 impl StatsFile {
@@ -46,10 +46,10 @@ impl StatsFile {
     ///
     /// # Errors
     /// If it cannot be written, with what would do.
-    pub(crate) fn open(path: &Path) -> Result<StatsFile, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<StatsFile, CliError> {
         let mut file = StatsFile::of(path);
         match &mut file {
-            StatsFile::File(path) => atomic_write::can(path).map_err(Failure::run)?,
+            StatsFile::File(path) => atomic_write::can(path).map_err(CliError::run)?,
             StatsFile::Lines(lines) => lines.open().map_err(|error| cannot(path, &error))?,
         }
         Ok(file)
@@ -64,7 +64,7 @@ impl StatsFile {
         StatsFile::Lines(Lines {
             path: (!is_stdout).then(|| path.to_owned()),
             output: None,
-            left: Vec::new(),
+            unwritten: Vec::new(),
         })
     }
 
@@ -85,7 +85,7 @@ impl StatsFile {
     ///
     /// # Errors
     /// If it cannot be written, or nobody reads.
-    pub(crate) fn end(mut self, report: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) fn end(mut self, report: &impl Serialize) -> Result<(), CliError> {
         let flush = |file: &mut StatsFile| match file {
             StatsFile::File(_) => Ok(()),
             StatsFile::Lines(lines) => lines.flush_all(),
@@ -94,7 +94,7 @@ impl StatsFile {
         let _ = flush(&mut self);
         let wrote = self.write(report).and_then(|()| flush(&mut self));
         wrote.map_err(|error| match &self {
-            StatsFile::Lines(Lines { path: None, .. }) => Failure::output(error),
+            StatsFile::Lines(Lines { path: None, .. }) => CliError::output(error),
             StatsFile::Lines(Lines {
                 path: Some(path), ..
             })
@@ -130,16 +130,16 @@ impl Lines {
             self.open()?;
         }
         self.flush(Duration::ZERO)?;
-        if self.left.is_empty() {
-            self.left = line.into_bytes();
+        if self.unwritten.is_empty() {
+            self.unwritten = line.into_bytes();
             self.flush(Duration::ZERO)?;
         }
         Ok(())
     }
 
     fn flush_all(&mut self) -> io::Result<()> {
-        self.flush(END_MAX)?;
-        match self.left.is_empty() {
+        self.flush(FLUSH_TIMEOUT)?;
+        match self.unwritten.is_empty() {
             true => Ok(()),
             false => Err(io::Error::other("its reader does not read")),
         }
@@ -149,19 +149,19 @@ impl Lines {
     fn flush(&mut self, wait: Duration) -> io::Result<()> {
         let wait = Timespec::try_from(wait).unwrap_or_default();
         while let Some(output) = &mut self.output
-            && !self.left.is_empty()
+            && !self.unwritten.is_empty()
         {
             match poll(&mut [PollFd::new(&*output, PollFlags::OUT)], Some(&wait)) {
                 Ok(0) | Err(Errno::INTR) => break,
                 Ok(_) => {}
                 Err(error) => return Err(error.into()),
             }
-            let most = self.left.len().min(ROOM);
-            match output.write(&self.left[..most]) {
-                Ok(count) => drop(self.left.drain(..count)),
+            let most = self.unwritten.len().min(PIPE_BUF_MIN);
+            match output.write(&self.unwritten[..most]) {
+                Ok(count) => drop(self.unwritten.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    self.left.clear();
+                    self.unwritten.clear();
                     self.output = None;
                     return Err(error);
                 }
@@ -171,7 +171,7 @@ impl Lines {
     }
 }
 
-fn cannot(path: &Path, error: &io::Error) -> Failure {
+fn cannot(path: &Path, error: &io::Error) -> CliError {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     let remedy = match code {
         Some(Errno::ISDIR) => ": name a file in it",
@@ -179,7 +179,7 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
         _ => "",
     };
     let path = path.display();
-    Failure::run(format!("cannot write {path}: {error}{remedy}"))
+    CliError::run(format!("cannot write {path}: {error}{remedy}"))
 }
 
 #[cfg(test)]
@@ -206,7 +206,7 @@ mod tests {
             (fifo, "start its reader first"),
         ] {
             let refused = StatsFile::open(&path).unwrap_err();
-            assert!(matches!(refused, Failure::Run(_)));
+            assert!(matches!(refused, CliError::Run(_)));
             assert!(refused.to_string().contains(said), "{refused}");
         }
         fs::remove_dir_all(&folder).unwrap();

@@ -1,6 +1,6 @@
 //! Reports on standard output.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -9,10 +9,10 @@ pub(crate) fn report<R: Serialize + ?Sized>(
     json: bool,
     report: &R,
     text: impl FnOnce() -> String,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let line = match json {
-        true => serde_json::to_string(report).map_err(Failure::run)?,
+        true => serde_json::to_string(report).map_err(CliError::run)?,
         false => text(),
     };
-    writeln!(io::stdout(), "{line}").map_err(Failure::output)
+    writeln!(io::stdout(), "{line}").map_err(CliError::output)
 }

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use std::fmt;
-use weir_tap::{LinkId, NoBulk, Tap};
+use weir_tap::{LinkId, NoBurst, Tap};
 
 /// When frames go out many at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Bulk {
+pub(crate) enum TxBurstMode {
     /// Where it is possible; nothing is said of where it is not.
     Auto,
     /// Never.
@@ -15,50 +15,50 @@ pub(crate) enum Bulk {
     On,
 }
 
-impl Bulk {
+impl TxBurstMode {
     /// Whether it is tried.
     pub(crate) fn is_tried(self) -> bool {
-        self != Bulk::Off
+        self != TxBurstMode::Off
     }
 }
 
 /// Whether a link does.
 #[derive(Serialize, Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct BulkReport {
+pub(crate) struct TxBurstReport {
     /// Whether its frames go out so now, where enough of them wait.
     used: bool,
     /// Why not, where it was tried.
     why_not: Option<String>,
     /// It was asked for.
     #[serde(skip)]
-    is_asked: bool,
+    is_requested: bool,
 }
 
-impl BulkReport {
-    pub(crate) fn of(tap: &Tap, link: LinkId, bulk: Bulk) -> BulkReport {
-        let why_not = match tap.link_bulk(link) {
-            Ok(()) | Err(NoBulk::NotAsked) => None,
+impl TxBurstReport {
+    pub(crate) fn of(tap: &Tap, link: LinkId, bulk: TxBurstMode) -> TxBurstReport {
+        let why_not = match tap.link_tx_burst(link) {
+            Ok(()) | Err(NoBurst::NotAsked) => None,
             Err(why) => Some(why.to_string()),
         };
-        BulkReport {
-            used: tap.link_bulk(link).is_ok(),
+        TxBurstReport {
+            used: tap.link_tx_burst(link).is_ok(),
             why_not,
-            is_asked: bulk == Bulk::On,
+            is_requested: bulk == TxBurstMode::On,
         }
     }
 
     /// Whether it was asked for in vain.
     pub(crate) fn is_refused(&self) -> bool {
-        self.is_asked && self.why_not.is_some()
+        self.is_requested && self.why_not.is_some()
     }
 }
 
 /// What follows after how its frames come and go; nothing where it was not
 /// asked for.
-impl fmt::Display for BulkReport {
+impl fmt::Display for TxBurstReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why_not {
-            Some(why) if self.is_asked => write!(f, ", not in bulk: {why}"),
+            Some(why) if self.is_requested => write!(f, ", not in bulk: {why}"),
             _ if self.used => f.write_str(", in bulk"),
             _ => Ok(()),
         }
@@ -67,14 +67,14 @@ impl fmt::Display for BulkReport {
 
 #[cfg(test)]
 mod tests {
-    use super::BulkReport;
+    use super::TxBurstReport;
 
     #[test]
     fn says_whether_and_why_not_only_where_asked() {
-        let report = |used, why_not: Option<&str>, is_asked| BulkReport {
+        let report = |used, why_not: Option<&str>, is_asked| TxBurstReport {
             used,
             why_not: why_not.map(str::to_owned),
-            is_asked,
+            is_requested: is_asked,
         };
         assert_eq!(report(false, None, false).to_string(), "");
         assert_eq!(report(true, None, false).to_string(), ", in bulk");

@@ -19,16 +19,16 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sending, Sent, Sink};
-use weir_lab::net::{Host, Line, Offloads, Signal};
+use weir_lab::net::{Host, Linear, Offloads, Signal};
 use weir_lab::testenv;
 use weir_link::bpf::Hook;
 
-struct Net(Line);
+struct Net(Linear);
 
 impl Deref for Net {
-    type Target = Line;
+    type Target = Linear;
 
-    fn deref(&self) -> &Line {
+    fn deref(&self) -> &Linear {
         &self.0
     }
 }
@@ -37,7 +37,7 @@ fn net() -> Option<Net> {
     if !testenv::root() {
         return None;
     }
-    let line = Line::new(Offloads::OFF).unwrap();
+    let line = Linear::new(Offloads::OFF).unwrap();
     Some(Net(line.with_addresses().unwrap()))
 }
 
@@ -279,7 +279,7 @@ fn killed_nothing_it_had_remembered_is_served() {
         "--stats-json",
         &json,
     ];
-    let remembering = [&options[..], &["--fast-path", "on"]].concat();
+    let remembering = [&options[..], &["--flow-cache", "on"]].concat();
     let bridge = net.bridge(&remembering).until("ready");
     assert!(net.pings());
     // On a busy machine it may be long until the first of them is through.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Field, Generator, Order, Rate, Sending, Sent, Template};
-use weir_lab::net::{Line, Offloads, Signal};
+use weir_lab::net::{Linear, Offloads, Signal};
 use weir_lab::testenv;
 
 /// What a frame of these tests has before its number.
@@ -85,15 +85,15 @@ struct Storm {
 }
 
 impl Storm {
-    fn new(name: &str, fast: &str, net: impl FnOnce(Line) -> Line) -> Option<Storm> {
+    fn new(name: &str, fast: &str, net: impl FnOnce(Linear) -> Linear) -> Option<Storm> {
         if !testenv::root() {
             return None;
         }
-        let net = Net(net(Line::new(Offloads::OFF).unwrap()));
+        let net = Net(net(Linear::new(Offloads::OFF).unwrap()));
         net.set_one_queue();
         let folder = Folder::new(&format!("{name}-{fast}"));
         let json = folder.path("stats.json");
-        let bridge = ["--hang-ms", "10000", "--fast-path", fast];
+        let bridge = ["--hang-ms", "10000", "--flow-cache", fast];
         let bridge = net.bridge(&[&bridge[..], &["--stats-json", &json]].concat());
         let came = [&net.a, &net.b].map(|host| Came {
             socket: host.capture().unwrap(),
@@ -296,7 +296,7 @@ const ROOM: u64 = 16_384;
 const STATIONS: u32 = 60_000;
 
 fn more_stations_than_there_is_room_for(fast: &str) {
-    let with_addresses = |line: Line| line.with_addresses().unwrap();
+    let with_addresses = |line: Linear| line.with_addresses().unwrap();
     let Some(mut storm) = Storm::new("storm", fast, with_addresses) else {
         return;
     };

@@ -5,7 +5,7 @@ use crate::common::weir;
 use crate::live::Running;
 use std::net::UdpSocket;
 use std::time::Duration;
-use weir_lab::net::{Line, Offloads, Signal};
+use weir_lab::net::{Linear, Offloads, Signal};
 
 /// Frames that wait while it is stopped.
 const WAITING: u8 = 20;
@@ -14,7 +14,10 @@ fn what_comes_after_a_hang(bypass: &str) -> Option<Vec<u8>> {
     if !weir_lab::testenv::root() {
         return None;
     }
-    let line = Line::new(Offloads::OFF).unwrap().with_addresses().unwrap();
+    let line = Linear::new(Offloads::OFF)
+        .unwrap()
+        .with_addresses()
+        .unwrap();
     let arguments = [
         "bridge",
         "left",

@@ -6,7 +6,7 @@ use crate::live::{PATIENCE, Running};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::Instant;
-use weir_lab::net::{Line, Offloads, set_option};
+use weir_lab::net::{Linear, Offloads, set_option};
 
 /// Has a socket send datagrams whole, whatever is known of the path.
 pub(crate) fn never_fragments(socket: &UdpSocket) {
@@ -34,12 +34,15 @@ fn a_bridge_uses_a_raised_one_and_counts_what_a_lowered_one_stops() {
     if !weir_lab::testenv::root() {
         return;
     }
-    let line = Line::new(Offloads::OFF).unwrap().with_addresses().unwrap();
+    let line = Linear::new(Offloads::OFF)
+        .unwrap()
+        .with_addresses()
+        .unwrap();
     let folder = crate::common::Folder::new("bridge-mtu");
     let json = folder.path("stats.json");
     for fast in ["off", "on"] {
         let options = ["bridge", "left", "right", "--hang-ms", "2000"];
-        let more = ["--fast-path", fast, "--stats-json", &json];
+        let more = ["--flow-cache", fast, "--stats-json", &json];
         let arguments = [&options[..], &more].concat();
         let bridge = Running::start(&line.middle, weir([]), &arguments).until("ready");
         let hears = line.b.run(|| UdpSocket::bind("10.9.0.2:7")).unwrap();
@@ -52,19 +55,19 @@ fn a_bridge_uses_a_raised_one_and_counts_what_a_lowered_one_stops() {
         never_fragments(&probe);
         let all = [&line.eth_a, &line.left, &line.right, &line.eth_b];
         let to_b = [&line.right, &line.eth_b];
-        assert!(gets_through(&probe, &hears, 1400), "--fast-path {fast}");
+        assert!(gets_through(&probe, &hears, 1400), "--flow-cache {fast}");
         // Six chunks of memory each.
         all.iter().for_each(|device| device.set_mtu(9000).unwrap());
-        assert!(gets_through(&probe, &hears, 8900), "--fast-path {fast}");
+        assert!(gets_through(&probe, &hears, 8900), "--flow-cache {fast}");
         to_b.iter().for_each(|device| device.set_mtu(1000).unwrap());
         std::thread::sleep(HEARS);
-        assert!(gets_through(&probe, &hears, 900), "--fast-path {fast}");
+        assert!(gets_through(&probe, &hears, 900), "--flow-cache {fast}");
         for _ in 0..5 {
             probe.send(&[7; 1100]).unwrap();
         }
         assert!(!comes(&hears, &[7; 1100]));
         all.iter().for_each(|device| device.set_mtu(1500).unwrap());
-        assert!(gets_through(&probe, &hears, 1400), "--fast-path {fast}");
+        assert!(gets_through(&probe, &hears, 1400), "--flow-cache {fast}");
         bridge.stop();
         let text = std::fs::read_to_string(&json).unwrap();
         let report: Value = serde_json::from_str(&text).unwrap();
@@ -104,7 +107,7 @@ fn it_is_said_where_an_mtu_cannot_be_used() {
     if !weir_lab::testenv::root() {
         return;
     }
-    let line = Line::new(Offloads::OFF).unwrap();
+    let line = Linear::new(Offloads::OFF).unwrap();
     let arguments = ["bridge", "left", "right", "--hang-ms", "2000"];
     let bridge = Running::start(&line.middle, weir([]), &arguments).until("ready");
     line.right.set_mtu(65_535).unwrap();

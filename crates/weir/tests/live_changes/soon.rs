@@ -101,12 +101,12 @@ fn via(c: bool) -> String {
 fn routes(name: &str, fast: &str) {
     let Some(net) = Net::new(name) else { return };
     let Some(mut ip) = net.ip(&net.r) else { return };
-    let weir = net.route(&["--hang-ms", "2000", "--fast-path", fast]);
+    let weir = net.route(&["--hang-ms", "2000", "--flow-cache", fast]);
     let mut shared = Shared::new(&net);
     shared.until_both(&mut ip);
     for load in LOADS {
         let _background = Background::of(load, net.sends(SHARED, 9));
-        let what = format!("route, {load:?}, --fast-path {fast}");
+        let what = format!("route, {load:?}, --flow-cache {fast}");
         measure(&what, &mut ip, via, |c| shared.goes_to(c));
     }
     weir.stop();

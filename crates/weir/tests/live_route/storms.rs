@@ -101,7 +101,7 @@ fn what_goes_round_ends(name: &str, fast: &str) {
     }
     let began = Instant::now();
     let json = net.folder.path("stats.json");
-    let weir = net.route(ROUND, &["--fast-path", fast, "--stats-json", &json]);
+    let weir = net.route(ROUND, &["--flow-cache", fast, "--stats-json", &json]);
     until_reached(&net, &TO_B, true);
     for (turn, to) in [(1, "203.0.113.7"), (2, "2001:db8:77::7")] {
         let to: IpAddr = to.parse().unwrap();

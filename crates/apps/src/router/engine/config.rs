@@ -34,7 +34,7 @@
 //! hardware = "02:00:00:00:00:fe"
 //! ```
 
-use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, ROUTES_V4_MAX, Settings, Target};
+use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, ROUTES_V4_MAX, RouterConfig, Target};
 use serde::Deserialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -71,7 +71,7 @@ pub enum ConfigError {
     #[error("{place}{key} = {value}: {remedy}")]
     Value {
         /// Which table.
-        place: Place,
+        place: TableRef,
         /// Which key of it.
         key: &'static str,
         /// Its value.
@@ -83,7 +83,7 @@ pub enum ConfigError {
 
 /// A table of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum TableRef {
     /// None: what stands before the first.
     Top,
     /// The only one of its kind, such as `[kernel]`.
@@ -92,12 +92,12 @@ pub enum Place {
     Table(&'static str, usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TableRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Top => Ok(()),
-            Place::Section(name) => write!(f, "[{name}]: "),
-            Place::Table(name, number) => write!(f, "[[{name}]] {}: ", number + 1),
+            TableRef::Top => Ok(()),
+            TableRef::Section(name) => write!(f, "[{name}]: "),
+            TableRef::Table(name, number) => write!(f, "[[{name}]] {}: ", number + 1),
         }
     }
 }
@@ -112,12 +112,12 @@ impl ConfigError {
                 let document = DeTable::parse(text).ok()?;
                 let top = document.get_ref();
                 let (table, begin) = match place {
-                    Place::Top => (top, None),
-                    Place::Section(name) => {
+                    TableRef::Top => (top, None),
+                    TableRef::Section(name) => {
                         let table = top.get(*name)?;
                         (table.get_ref().as_table()?, Some(table.span().start))
                     }
-                    Place::Table(name, number) => {
+                    TableRef::Table(name, number) => {
                         let table = top.get(*name)?.get_ref().as_array()?.get(*number)?;
                         (table.get_ref().as_table()?, Some(table.span().start))
                     }
@@ -175,7 +175,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        let settings = Settings::default();
+        let settings = RouterConfig::default();
         Config {
             redirects: settings.redirects,
             neighbours_max: settings.neighbours_max,
@@ -201,7 +201,7 @@ pub struct Icmp {
 
 impl Default for Icmp {
     fn default() -> Icmp {
-        let settings = Settings::default();
+        let settings = RouterConfig::default();
         Icmp {
             per_second: settings.icmp_per_second,
             burst: settings.icmp_burst,
@@ -290,7 +290,7 @@ pub struct RouteConfig {
     /// The link, where `via` does not tell.
     pub link: Option<String>,
     /// What becomes of packets that are not forwarded.
-    pub kind: Option<Kind>,
+    pub kind: Option<RejectKind>,
 }
 
 /// A text or a list of texts.
@@ -321,7 +321,7 @@ impl OneOrMore {
 /// What becomes of packets that are not forwarded.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum RejectKind {
     /// Dropped, and the sender is told that nobody is reached.
     Unreachable,
     /// Dropped, and the sender is told that it is not allowed.
@@ -330,13 +330,13 @@ pub enum Kind {
     Blackhole,
 }
 
-impl Kind {
+impl RejectKind {
     /// As it is written.
     fn word(self) -> &'static str {
         match self {
-            Kind::Unreachable => "unreachable",
-            Kind::Prohibit => "prohibit",
-            Kind::Blackhole => "blackhole",
+            RejectKind::Unreachable => "unreachable",
+            RejectKind::Prohibit => "prohibit",
+            RejectKind::Blackhole => "blackhole",
         }
     }
 }
@@ -355,7 +355,7 @@ pub struct NeighbourConfig {
 
 /// What an interface is by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub struct InterfaceInfo {
     /// Its hardware address.
     pub hardware: Address,
     /// Its longest packet, in bytes.
@@ -365,7 +365,7 @@ pub struct Facts {
 }
 
 /// What a configuration makes of its interfaces.
-pub type Made = (Settings, Vec<(Prefix, Target)>);
+pub type Instantiated = (RouterConfig, Vec<(Prefix, Target)>);
 
 impl Config {
     /// Reads a configuration, with these interfaces as links besides.
@@ -387,7 +387,7 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key, value: usize, remedy: String| ConfigError::Value {
-            place: Place::Top,
+            place: TableRef::Top,
             key,
             value: value.to_string(),
             remedy,
@@ -408,7 +408,7 @@ impl Config {
         }
         if self.kernel.tables.contains(&0) {
             let remedy = "no table of the kernel's: 254 is `main`, see `ip route show table all`";
-            return Err(value(Place::Section("kernel"), "tables", "0", remedy));
+            return Err(value(TableRef::Section("kernel"), "tables", "0", remedy));
         }
         for (number, link) in self.links.iter().enumerate() {
             let before = &self.links[..number];
@@ -423,7 +423,7 @@ impl Config {
     pub(crate) fn same_link(&self, link: usize, interface: &str) -> ConfigError {
         let remedy = format!("`{interface}` is one link: put its addresses together");
         value(
-            Place::Table("link", link),
+            TableRef::Table("link", link),
             "name",
             &self.links[link].name,
             &remedy,
@@ -437,7 +437,7 @@ impl Config {
     /// If there is no such link.
     pub fn addresses(&self, link: usize, own: &[Prefix]) -> Vec<Prefix> {
         let host = self.kernel.host.filter().is_some();
-        let addresses = self.links[link].addresses(Place::Top, own, host);
+        let addresses = self.links[link].addresses(TableRef::Top, own, host);
         addresses.unwrap_or_default()
     }
 
@@ -468,7 +468,7 @@ impl Config {
                     let remedy =
                         "the router has this address already: leave it out, or give another";
                     return Err(value(
-                        Place::Table("link", number),
+                        TableRef::Table("link", number),
                         "addresses",
                         text,
                         remedy,
@@ -486,7 +486,7 @@ impl Config {
     ///
     /// # Panics
     /// If there are not as many interfaces as links.
-    pub fn settings(&self, interfaces: &[Facts]) -> Result<Made, ConfigError> {
+    pub fn settings(&self, interfaces: &[InterfaceInfo]) -> Result<Instantiated, ConfigError> {
         assert_eq!(interfaces.len(), self.links.len(), "one for each link");
         let links = self.links.iter().zip(interfaces).enumerate();
         let host = self.kernel.host.filter().is_some();
@@ -501,7 +501,7 @@ impl Config {
             let remedy =
                 "there is such a route: put its next routers together, as in via = [\"A\", \"B\"]";
             return Err(value(
-                Place::Table("route", number),
+                TableRef::Table("route", number),
                 "to",
                 &to.to_string(),
                 remedy,
@@ -515,13 +515,13 @@ impl Config {
             let remedy = "a neighbour has one hardware address: leave one of the two out";
             let address = address.to_string();
             return Err(value(
-                Place::Table("neighbour", number),
+                TableRef::Table("neighbour", number),
                 "address",
                 &address,
                 remedy,
             ));
         }
-        let settings = Settings {
+        let settings = RouterConfig {
             neighbours,
             links,
             neighbours_max: self.neighbours_max,
@@ -539,7 +539,7 @@ impl LinkConfig {
     /// The router's addresses on it, where its interface has these.
     fn addresses(
         &self,
-        place: Place,
+        place: TableRef,
         own: &[Prefix],
         host: bool,
     ) -> Result<Vec<Prefix>, ConfigError> {
@@ -555,7 +555,7 @@ impl LinkConfig {
                 false => value(place, "addresses", text, &format!("{error}")),
             })?;
             let ip = prefix.address();
-            if !is_one_station(ip) || prefix.is_network() || is_to_all(&prefix, ip) {
+            if !is_unicast(ip) || prefix.is_network() || is_to_all(&prefix, ip) {
                 let remedy = "no address of one router on a link";
                 return Err(value(place, "addresses", text, remedy));
             }
@@ -575,10 +575,10 @@ impl LinkConfig {
     fn settings(
         &self,
         number: usize,
-        facts: &Facts,
+        facts: &InterfaceInfo,
         host: bool,
     ) -> Result<LinkSettings, ConfigError> {
-        let place = Place::Table("link", number);
+        let place = TableRef::Table("link", number);
         let addresses = self.addresses(place, &facts.addresses, host)?;
         if addresses.is_empty() {
             let remedy = format!(
@@ -612,7 +612,7 @@ impl RouteConfig {
         number: usize,
         links: &[LinkSettings],
     ) -> Result<(Prefix, Target), ConfigError> {
-        let place = Place::Table("route", number);
+        let place = TableRef::Table("route", number);
         let to: Prefix = self
             .to
             .parse()
@@ -628,9 +628,9 @@ impl RouteConfig {
                 return Err(value(place, "kind", kind.word(), remedy));
             }
             let target = match kind {
-                Kind::Unreachable => Target::Unreachable,
-                Kind::Prohibit => Target::Prohibit,
-                Kind::Blackhole => Target::Blackhole,
+                RejectKind::Unreachable => Target::Unreachable,
+                RejectKind::Prohibit => Target::Prohibit,
+                RejectKind::Blackhole => Target::Blackhole,
             };
             return Ok((to, target));
         }
@@ -661,7 +661,7 @@ impl NeighbourConfig {
         number: usize,
         links: &[LinkSettings],
     ) -> Result<(LinkId, IpAddr, Address), ConfigError> {
-        let place = Place::Table("neighbour", number);
+        let place = TableRef::Table("neighbour", number);
         let link = named(place, &self.link, links)?;
         let address = self.address.parse();
         let address =
@@ -669,7 +669,7 @@ impl NeighbourConfig {
         let hardware = self.hardware.parse();
         let hardware: Address = hardware
             .map_err(|error| value(place, "hardware", &self.hardware, &format!("{error}")))?;
-        check_other(place, "address", address, link, links)?;
+        check_peer(place, "address", address, link, links)?;
         if hardware.is_multicast() || hardware == Address::default() {
             let remedy = "no hardware address of one station: write the neighbour's own";
             return Err(value(place, "hardware", &self.hardware, remedy));
@@ -688,7 +688,7 @@ fn form(error: &toml::de::Error) -> ConfigError {
 
 /// A next router: on the link that is said, or on the one it is a neighbour of.
 fn hop(
-    place: Place,
+    place: TableRef,
     text: &str,
     link: Option<LinkId>,
     links: &[LinkSettings],
@@ -710,13 +710,13 @@ fn hop(
         };
         return Err(value(place, "via", text, remedy));
     };
-    check_other(place, "via", gateway, link, links)?;
+    check_peer(place, "via", gateway, link, links)?;
     let gateway = Some(gateway);
     Ok(Hop { link, gateway })
 }
 
 /// Whether an address may be that of one station on a link.
-fn is_one_station(ip: IpAddr) -> bool {
+fn is_unicast(ip: IpAddr) -> bool {
     !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() || ip == Ipv4Addr::BROADCAST)
 }
 
@@ -731,8 +731,8 @@ fn is_of_a_link(ip: IpAddr) -> bool {
 }
 
 /// It must be the address of a station other than the router, on its link.
-fn check_other(
-    place: Place,
+fn check_peer(
+    place: TableRef,
     key: &'static str,
     ip: IpAddr,
     link: LinkId,
@@ -744,7 +744,7 @@ fn check_other(
     };
     let remedy = if is_ours {
         "an address of this router itself: write another station's"
-    } else if !is_one_station(ip) {
+    } else if !is_unicast(ip) {
         "no address of one station: write the one that its link knows it by"
     } else {
         return Ok(());
@@ -758,7 +758,7 @@ fn twice<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(usize, T)
     all.enumerate().find(|(_, one)| !seen.insert(*one))
 }
 
-fn named(place: Place, name: &str, links: &[LinkSettings]) -> Result<LinkId, ConfigError> {
+fn named(place: TableRef, name: &str, links: &[LinkSettings]) -> Result<LinkId, ConfigError> {
     let found = links.iter().position(|link| link.name == name);
     found.map(|number| number as LinkId).ok_or_else(|| {
         let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
@@ -767,7 +767,7 @@ fn named(place: Place, name: &str, links: &[LinkSettings]) -> Result<LinkId, Con
     })
 }
 
-fn value(place: Place, key: &'static str, value: &str, remedy: &str) -> ConfigError {
+fn value(place: TableRef, key: &'static str, value: &str, remedy: &str) -> ConfigError {
     ConfigError::Value {
         place,
         key,

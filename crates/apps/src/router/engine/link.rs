@@ -58,7 +58,7 @@ impl Link {
     }
 
     /// Whether an address is in a network of this link.
-    pub(super) fn is_near(&self, address: IpAddr) -> bool {
+    pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => true,
             _ => self.addresses.iter().any(|prefix| prefix.contains(address)),

@@ -21,10 +21,10 @@
 //! is not answered); jumbograms; hop-by-hop options, which a router passes on
 //! unread (RFC 8200 §4.3).
 
-mod bytes;
 pub mod config;
 mod counters;
 mod forward;
+mod hash;
 mod link;
 mod local;
 mod output;
@@ -32,20 +32,19 @@ mod rate_limit;
 mod table;
 
 pub use counters::{Counters, LinkCounts, Reason};
-pub use forward::cacheable::Onward;
+pub use forward::cacheable::NextHop;
 pub use link::LinkSettings;
-pub use local::neighbour_updates::{HEARD_BURST, HEARD_PER_SECOND, Heard};
+pub use local::neighbour_updates::{NeighbourUpdate, UPDATE_BURST, UPDATES_PER_SECOND};
 pub use output::QUEUE_MAX;
 pub use table::fib;
-pub use table::neighbours::WAITING_ALL_MAX;
+pub use table::neighbours::UNRESOLVED_ALL_MAX;
 pub use table::routes::{
     HOPS_MAX, Hop, LinkId, Origin, ROUTES_V4_MAX, ROUTES_V6_MAX, RouteError, Routes, TARGETS_MAX,
     Target,
 };
 
-use bytes::{ETHERNET, half};
 use link::Link;
-use local::neighbour_updates::HeardQueue;
+use local::neighbour_updates::UpdateQueue;
 use output::Output;
 use rate_limit::RateLimit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -53,6 +52,10 @@ use table::neighbours::Neighbours;
 use weir_stack::Prefix;
 use weir_wire::EtherType;
 use weir_wire::ethernet::Address;
+use weir_wire::field::read_u16;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = weir_wire::ethernet::Repr::LEN;
 
 /// Frames that are looked up together.
 pub const BATCH_MAX: usize = 64;
@@ -79,7 +82,7 @@ pub enum Verdict {
 
 /// What a router is made of.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RouterConfig {
     /// Its links; their numbers are their places here.
     pub links: Vec<LinkSettings>,
     /// Neighbours that are told, not asked for.
@@ -96,13 +99,13 @@ pub struct Settings {
     /// Whether hosts are told of a better first hop.
     pub redirects: bool,
     /// Whether the host's own protocols use the links, too, and are told what
-    /// neighbours say: see [`Router::next_heard`].
+    /// neighbours say: see [`Router::next_neighbour_update`].
     pub host: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for RouterConfig {
+    fn default() -> RouterConfig {
+        RouterConfig {
             links: Vec::new(),
             neighbours: Vec::new(),
             neighbours_max: 8192,
@@ -131,19 +134,19 @@ pub struct Router {
     /// The day's time in milliseconds, and when it was that.
     clock: Option<(u32, u64)>,
     redirects: bool,
-    heard: Option<HeardQueue>,
+    neighbour_updates: Option<UpdateQueue>,
     /// The link of the frames that are being processed.
     arrived: LinkId,
     /// Which of them were forwarded as their like is; and the one in hand.
-    alike: u64,
-    is_alike: bool,
+    cacheable: u64,
+    is_cacheable: bool,
     /// Routes or links have changed.
     changed: bool,
 }
 
 /// What a frame turned out to be.
 #[derive(Clone, Copy)]
-enum Class {
+enum PacketClass {
     /// An IPv4 packet whose header is good; the slot of its key.
     V4(usize),
     /// An IPv6 packet, likewise.
@@ -157,7 +160,7 @@ impl Router {
     ///
     /// # Errors
     /// If more routes or links are given than fit.
-    pub fn new(settings: &Settings, seed: u64) -> Result<Router, RouteError> {
+    pub fn new(settings: &RouterConfig, seed: u64) -> Result<Router, RouteError> {
         if settings.links.len() > LINKS_MAX {
             return Err(RouteError::Full { max: LINKS_MAX });
         }
@@ -168,7 +171,7 @@ impl Router {
         let links: Vec<Link> = settings.links.iter().map(Link::new).collect();
         let mut routes = Routes::with_room(settings.routes_max);
         routes.set_own(own_routes(&links))?;
-        while routes.work() {}
+        while routes.rebuild_some() {}
         let (own_v4, own_v6) = own_addresses(&links);
         Ok(Router {
             own_v4,
@@ -182,10 +185,10 @@ impl Router {
             seed,
             clock: None,
             redirects: settings.redirects,
-            heard: settings.host.then(HeardQueue::default),
+            neighbour_updates: settings.host.then(UpdateQueue::default),
             arrived: 0,
-            alike: 0,
-            is_alike: false,
+            cacheable: 0,
+            is_cacheable: false,
             changed: false,
         })
     }
@@ -286,8 +289,8 @@ impl Router {
         for frames in frames.chunks_mut(BATCH_MAX) {
             self.process_some(now_ns, link, frames, verdicts);
         }
-        if self.neighbours.has_asks() {
-            self.send_asks();
+        if self.neighbours.has_solicits() {
+            self.send_solicits();
         }
     }
 
@@ -299,7 +302,7 @@ impl Router {
         verdicts: &mut Vec<Verdict>,
     ) {
         self.arrived = link;
-        let mut classes = [Class::Arp; BATCH_MAX];
+        let mut classes = [PacketClass::Arp; BATCH_MAX];
         let (mut keys_v4, mut keys_v6) = ([0u32; BATCH_MAX], [0u128; BATCH_MAX]);
         let (mut count_v4, mut count_v6) = (0, 0);
         let mut bytes = 0;
@@ -310,15 +313,15 @@ impl Router {
                 Ok(Key::V4(key)) => {
                     keys_v4[count_v4] = key;
                     count_v4 += 1;
-                    Class::V4(count_v4 - 1)
+                    PacketClass::V4(count_v4 - 1)
                 }
                 Ok(Key::V6(key)) => {
                     keys_v6[count_v6] = key;
                     count_v6 += 1;
-                    Class::V6(count_v6 - 1)
+                    PacketClass::V6(count_v6 - 1)
                 }
-                Ok(Key::Arp) => Class::Arp,
-                Err(reason) => Class::Other(reason),
+                Ok(Key::Arp) => PacketClass::Arp,
+                Err(reason) => PacketClass::Other(reason),
             };
         }
         let counts = &mut self.counters.links[usize::from(link)];
@@ -327,22 +330,22 @@ impl Router {
         let (mut found_v4, mut found_v6) = ([0; BATCH_MAX], [0; BATCH_MAX]);
         self.routes
             .v4()
-            .look_up_batch(&keys_v4[..count_v4], &mut found_v4);
+            .lookup_batch(&keys_v4[..count_v4], &mut found_v4);
         self.routes
             .v6()
-            .look_up_batch(&keys_v6[..count_v6], &mut found_v6);
-        self.alike = 0;
+            .lookup_batch(&keys_v6[..count_v6], &mut found_v6);
+        self.cacheable = 0;
         for (place, (frame, class)) in frames.iter_mut().zip(classes).enumerate() {
             let frame = frame.as_mut();
-            self.is_alike = false;
+            self.is_cacheable = false;
             let done = match class {
-                Class::V4(slot) => self.forward_v4(now_ns, link, frame, found_v4[slot]),
-                Class::V6(slot) => self.forward_v6(now_ns, link, frame, found_v6[slot]),
-                Class::Arp => self.arp(now_ns, link, frame),
-                Class::Other(reason) => Err(reason),
+                PacketClass::V4(slot) => self.forward_v4(now_ns, link, frame, found_v4[slot]),
+                PacketClass::V6(slot) => self.forward_v6(now_ns, link, frame, found_v6[slot]),
+                PacketClass::Arp => self.arp(now_ns, link, frame),
+                PacketClass::Other(reason) => Err(reason),
             };
             let goes = matches!(done, Ok(Verdict::Forward { .. }));
-            self.alike |= u64::from(goes && self.is_alike) << place;
+            self.cacheable |= u64::from(goes && self.is_cacheable) << place;
             verdicts.push(self.verdict(done));
         }
     }
@@ -372,7 +375,7 @@ impl Router {
         if !to_us && frame[0] & 1 == 0 {
             return Err(Reason::OtherStation);
         }
-        match EtherType(half(frame, 12)) {
+        match EtherType(read_u16(frame, 12)) {
             EtherType::IPV4 => forward::ipv4::check(&frame[ETHERNET..]).map(Key::V4),
             EtherType::IPV6 => forward::ipv6::check(&frame[ETHERNET..]).map(Key::V6),
             EtherType::ARP => Ok(Key::Arp),
@@ -385,8 +388,8 @@ impl Router {
     /// gives up those that never answer.
     pub fn poll(&mut self, now_ns: u64) {
         let lacked = self.routes.own_lacking();
-        self.changed |= !self.routes.is_settled();
-        self.routes.work();
+        self.changed |= !self.routes.is_up_to_date();
+        self.routes.rebuild_some();
         // While they wait, nothing changes, and what is remembered holds.
         self.changed |= self.routes.own_lacking() != lacked;
         if self.neighbours.next_ns().is_some_and(|due| due <= now_ns) {
@@ -396,17 +399,20 @@ impl Router {
                 self.report_silent(now_ns, link, &frame);
             }
         }
-        if self.neighbours.has_asks() {
-            self.send_asks();
+        if self.neighbours.has_solicits() {
+            self.send_solicits();
         }
     }
 
-    /// When [`Router::poll`], [`Router::next_own`] or [`Router::next_heard`] is
+    /// When [`Router::poll`], [`Router::next_output`] or [`Router::next_neighbour_update`] is
     /// due at the latest: at once while routes are being brought up to date,
     /// or frames or words wait.
     pub fn next_ns(&self) -> Option<u64> {
-        let has_heard = self.heard.as_ref().is_some_and(|heard| !heard.is_empty());
-        match self.routes.is_settled() && self.output.is_empty() && !has_heard {
+        let has_heard = self
+            .neighbour_updates
+            .as_ref()
+            .is_some_and(|heard| !heard.is_empty());
+        match self.routes.is_up_to_date() && self.output.is_empty() && !has_heard {
             true => self.neighbours.next_ns(),
             false => Some(0),
         }
@@ -415,7 +421,7 @@ impl Router {
     /// The next frame that the router itself sends, and on which link:
     /// fragments, ICMP, ARP, neighbour discovery, and what waited for a
     /// neighbour.
-    pub fn next_own(&mut self) -> Option<(LinkId, Vec<u8>)> {
+    pub fn next_output(&mut self) -> Option<(LinkId, Vec<u8>)> {
         let (link, frame) = self.output.pop()?;
         let counts = &mut self.counters.links[usize::from(link)];
         counts.tx_frames += 1;
@@ -425,13 +431,13 @@ impl Router {
 
     /// The next word of a neighbour that the host's own protocols are to hear,
     /// since their questions go out past the router and the answers come to it.
-    pub fn next_heard(&mut self) -> Option<Heard> {
-        self.heard.as_mut()?.pop()
+    pub fn next_neighbour_update(&mut self) -> Option<NeighbourUpdate> {
+        self.neighbour_updates.as_mut()?.pop()
     }
 
     /// Tells that a link did not take frames that a verdict or
-    /// [`Router::next_own`] gave it.
-    pub fn not_taken(&mut self, link: LinkId, frames: u64, bytes: u64) {
+    /// [`Router::next_output`] gave it.
+    pub fn tx_dropped(&mut self, link: LinkId, frames: u64, bytes: u64) {
         let counts = &mut self.counters.links[usize::from(link)];
         counts.tx_frames = counts.tx_frames.saturating_sub(frames);
         counts.tx_bytes = counts.tx_bytes.saturating_sub(bytes);
@@ -447,7 +453,7 @@ impl Router {
     }
 
     /// Where an answer to the frame in hand goes.
-    fn way_back(&self, to: IpAddr) -> Option<Hop> {
+    fn reverse_hop(&self, to: IpAddr) -> Option<Hop> {
         let number = match to {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
                 return Some(Hop {
@@ -455,27 +461,27 @@ impl Router {
                     gateway: None,
                 });
             }
-            IpAddr::V6(ip) => self.routes.v6().look_up(ip.to_bits()),
-            IpAddr::V4(ip) => self.routes.v4().look_up(ip.to_bits()),
+            IpAddr::V6(ip) => self.routes.v6().lookup(ip.to_bits()),
+            IpAddr::V4(ip) => self.routes.v4().lookup(ip.to_bits()),
         };
-        match self.way(number, || 0) {
-            Way::Hop(hop) => Some(hop),
+        match self.select_hop(number, || 0) {
+            FibResult::Hop(hop) => Some(hop),
             _ => None,
         }
     }
 
     /// Where a route leads for this flow.
-    fn way(&self, number: u32, flow: impl FnOnce() -> u64) -> Way {
+    fn select_hop(&self, number: u32, flow: impl FnOnce() -> u64) -> FibResult {
         match self.routes.target(number) {
-            None => Way::Refused(Reason::NoRoute),
-            Some(Target::Local) => Way::Local,
-            Some(Target::Broadcast) => Way::Broadcast,
-            Some(Target::Blackhole) => Way::Refused(Reason::Blackhole),
-            Some(Target::Unreachable) => Way::Refused(Reason::Unreachable),
-            Some(Target::Prohibit) => Way::Refused(Reason::Prohibited),
+            None => FibResult::Refused(Reason::NoRoute),
+            Some(Target::Local) => FibResult::Local,
+            Some(Target::Broadcast) => FibResult::Broadcast,
+            Some(Target::Blackhole) => FibResult::Refused(Reason::Blackhole),
+            Some(Target::Unreachable) => FibResult::Refused(Reason::Unreachable),
+            Some(Target::Prohibit) => FibResult::Refused(Reason::Prohibited),
             Some(Target::Forward(hops)) => match self.choose(hops, flow) {
-                Some(hop) => Way::Hop(hop),
-                None => Way::Refused(Reason::LinkDown),
+                Some(hop) => FibResult::Hop(hop),
+                None => FibResult::Refused(Reason::LinkDown),
             },
         }
     }
@@ -490,13 +496,13 @@ impl Router {
             return Some(hop).filter(is_up).copied();
         }
         let up = hops.iter().filter(is_up).count() as u64;
-        let chosen = bytes::mixed(flow() ^ self.seed).checked_rem(up)?;
+        let chosen = hash::mixed(flow() ^ self.seed).checked_rem(up)?;
         hops.iter().filter(is_up).nth(chosen as usize).copied()
     }
 }
 
 /// Where a packet goes.
-enum Way {
+enum FibResult {
     Hop(Hop),
     Local,
     Broadcast,

@@ -1,13 +1,14 @@
 //! What the router itself sends: to a neighbour once its address is known.
 
-use super::bytes::{ETHERNET, put};
-use super::table::neighbours::{Ask, Way};
+use super::ETHERNET;
+use super::table::neighbours::{Resolution, Solicit};
 use super::table::routes::{Hop, LinkId};
 use super::{Reason, Router, Verdict};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_wire::EtherType;
 use weir_wire::ethernet::{self, Address};
+use weir_wire::field::write;
 
 /// Frames of the router's own that wait to be taken, and as many of others';
 /// one more is dropped.
@@ -15,11 +16,11 @@ pub const QUEUE_MAX: usize = 4096;
 
 /// No packet is cut whose pieces would leave less than half of the room to
 /// frames that need no cutting.
-const PIECES_MAX: usize = QUEUE_MAX / 2;
+const FRAGMENTS_MAX: usize = QUEUE_MAX / 2;
 
 /// A frame that waits to be taken.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedFrame {
     link: LinkId,
     frame: Vec<u8>,
     /// Of somebody else's.
@@ -29,7 +30,7 @@ struct Waiting {
 /// The frames that wait, and what numbers their packets.
 #[derive(Debug)]
 pub(super) struct Output {
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedFrame>,
     /// For each link, those that are forwarded: what comes after them must not
     /// overtake them.
     forwarded: Vec<usize>,
@@ -60,8 +61,8 @@ impl Output {
     }
 
     /// Whether so many pieces leave room for frames that need no cutting.
-    pub(super) fn takes_pieces(&self, count: usize) -> bool {
-        self.forwarded_all + count <= PIECES_MAX
+    pub(super) fn has_room_for_fragments(&self, count: usize) -> bool {
+        self.forwarded_all + count <= FRAGMENTS_MAX
     }
 
     /// A number for a packet (RFC 6864: of no meaning where it is whole).
@@ -84,9 +85,9 @@ impl Router {
         let place = (hop.link, hop.gateway.unwrap_or(dst));
         let own = self.links[usize::from(hop.link)].hardware;
         match self.neighbours.resolve(now_ns, place) {
-            Way::Known(hardware) => {
-                put(frame, 0, &hardware.0);
-                put(frame, 6, &own.0);
+            Resolution::Resolved(hardware) => {
+                write(frame, 0, &hardware.0);
+                write(frame, 6, &own.0);
                 let link = hop.link;
                 if self.output.forwarded[usize::from(link)] > 0 {
                     // Those before it first: they waited, or were cut.
@@ -95,13 +96,15 @@ impl Router {
                 }
                 Ok(Verdict::Forward { link, len })
             }
-            Way::Asked => {
-                put(frame, 6, &own.0);
-                let dropped = self.neighbours.hold(place, frame[..len].to_vec());
+            Resolution::Pending => {
+                write(frame, 6, &own.0);
+                let dropped = self
+                    .neighbours
+                    .enqueue_unresolved(place, frame[..len].to_vec());
                 self.counters.drop(Reason::NeighbourUnresolved, dropped);
                 Ok(Verdict::Done)
             }
-            Way::Full => Err(Reason::NeighbourTableFull),
+            Resolution::TableFull => Err(Reason::NeighbourTableFull),
         }
     }
 
@@ -136,7 +139,7 @@ impl Router {
         let forwarded = usize::from(is_forwarded);
         output.forwarded[usize::from(link)] += forwarded;
         output.forwarded_all += forwarded;
-        output.queue.push_back(Waiting {
+        output.queue.push_back(QueuedFrame {
             link,
             frame,
             is_forwarded,
@@ -151,19 +154,19 @@ impl Router {
         waited: impl IntoIterator<Item = Vec<u8>>,
     ) {
         for mut frame in waited {
-            put(&mut frame, 0, &hardware.0);
+            write(&mut frame, 0, &hardware.0);
             self.enqueue(link, frame, true);
         }
     }
 
     /// Asks for neighbours.
-    pub(super) fn send_asks(&mut self) {
-        for ((link, ip), known) in self.neighbours.take_asks() {
+    pub(super) fn send_solicits(&mut self) {
+        for ((link, ip), known) in self.neighbours.take_solicits() {
             self.counters.neighbours_asked += 1;
-            let ask: Ask = ((link, ip), known);
+            let ask: Solicit = ((link, ip), known);
             match ip {
-                IpAddr::V4(_) => self.ask_arp(ask),
-                IpAddr::V6(_) => self.ask_nd(ask),
+                IpAddr::V4(_) => self.solicit_arp(ask),
+                IpAddr::V6(_) => self.solicit_nd(ask),
             }
         }
     }

@@ -17,7 +17,7 @@ use weir_tap::{HostChange, HostFilter};
 
 /// What the thread tells.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum AddressUpdate {
     /// The router's addresses, for each link.
     Addresses(Vec<Vec<Prefix>>),
     /// The host is left what is for its addresses now; or why only what was
@@ -30,7 +30,7 @@ pub(crate) enum News {
 /// Follows addresses until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    news: Receiver<News>,
+    updates: Receiver<AddressUpdate>,
     /// Readable when there are news.
     woken: Arc<OwnedFd>,
     /// Closed, it ends the thread.
@@ -62,11 +62,11 @@ impl Addresses {
             config: config.clone(),
             host,
             links,
-            tell,
+            updates: tell,
         };
         let named = Builder::new().name("weir-addresses".to_owned());
         Ok(Addresses {
-            news,
+            updates: news,
             woken,
             open: Some(open),
             thread: Some(named.spawn(move || thread.run(&ended))?),
@@ -74,10 +74,10 @@ impl Addresses {
     }
 
     /// What has changed since the last call, without waiting.
-    pub(crate) fn all(&self) -> impl Iterator<Item = News> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = AddressUpdate> {
         // News that come behind this make it readable again.
         let _ = rustix::io::read(&self.woken, &mut [0; 8]);
-        self.news.try_iter()
+        self.updates.try_iter()
     }
 
     /// What is readable when there are news.
@@ -112,21 +112,21 @@ struct Thread {
     addresses: Vec<Vec<Prefix>>,
     host: Vec<Address>,
     links: Vec<HostChange>,
-    tell: Sender<News>,
+    updates: Sender<AddressUpdate>,
     woken: Arc<OwnedFd>,
 }
 
 impl Thread {
-    fn tell(&self, news: News) {
-        let _ = self.tell.send(news);
+    fn send_update(&self, news: AddressUpdate) {
+        let _ = self.updates.send(news);
         // A count that is full is readable as it is.
         let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
     }
 
     fn run(mut self, ended: &PipeReader) {
         loop {
-            if let Err(error) = self.look() {
-                self.tell(News::Failed(error));
+            if let Err(error) = self.poll() {
+                self.send_update(AddressUpdate::Failed(error));
                 return;
             }
             let mut fds = [
@@ -141,7 +141,7 @@ impl Thread {
     }
 
     /// Takes in what has changed.
-    fn look(&mut self) -> io::Result<()> {
+    fn poll(&mut self) -> io::Result<()> {
         if !self.watcher.is_changed()? {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl Thread {
             && host != self.host
         {
             let left = leave(&self.links, &host, &text);
-            self.tell(News::Host(left.err()));
+            self.send_update(AddressUpdate::Host(left.err()));
             self.host = host;
         }
         let now = self.indices.iter().zip(&self.addresses).enumerate();
@@ -166,7 +166,7 @@ impl Thread {
         let now: Vec<Vec<Prefix>> = now.collect();
         if now != self.addresses {
             self.addresses.clone_from(&now);
-            self.tell(News::Addresses(now));
+            self.send_update(AddressUpdate::Addresses(now));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use crate::router::engine::{LinkId, Router};
 use std::time::Duration;
-use weir_tap::{FastAction, FastKey, FastPath, Tap};
+use weir_tap::{FastAction, FastKey, FlowCache, Tap};
 use weir_wire::ethernet::Address;
 
 /// How long an entry stays without a packet.
@@ -11,14 +11,14 @@ const AGEING: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether what was remembered holds still, where
 /// nothing is known to have changed: neighbours in use are asked for.
-const FOLLOW_NS: u64 = 250_000_000;
+const REVALIDATE_NS: u64 = 250_000_000;
 
 /// Entries that are looked at in a turn.
-const EACH: usize = 512;
+const REVALIDATE_BATCH: usize = 512;
 
 /// Keeps what the kernel remembers as true as what the router knows.
 #[derive(Debug, Default)]
-pub(crate) struct Follower {
+pub(crate) struct Revalidator {
     next_ns: u64,
     /// The next entry to be looked at.
     at: usize,
@@ -28,15 +28,15 @@ pub(crate) struct Follower {
     is_of_all: bool,
     /// When the last of the packets came that were noted up to the round
     /// before, and in this one.
-    noted_at: u64,
+    last_used_at: u64,
     newest: u64,
 }
 
-impl Follower {
+impl Revalidator {
     /// Ends what no longer holds, and has neighbours in use asked for: some in
     /// each turn.
     #[inline]
-    pub(crate) fn follow(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64) {
+    pub(crate) fn follow(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
         if router.take_changed() {
             // Those behind us are to be looked at again.
             self.rounds = 1 + u32::from(self.at > 0);
@@ -46,7 +46,7 @@ impl Follower {
             self.is_of_all = false;
         }
         if self.is_busy() {
-            self.look(fast, router, now_ns);
+            self.revalidate_some(fast, router, now_ns);
         }
     }
 
@@ -56,10 +56,10 @@ impl Follower {
     }
 
     #[cold]
-    fn look(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64) {
-        let (noted_at, is_of_all) = (self.noted_at, self.is_of_all);
+    fn revalidate_some(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
+        let (noted_at, is_of_all) = (self.last_used_at, self.is_of_all);
         let newest = &mut self.newest;
-        let is_round = fast.review(&mut self.at, EACH, |key, action, used_at| {
+        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
             let FastKey::Addresses { link, src, dst, .. } = *key else {
                 return true;
             };
@@ -67,7 +67,7 @@ impl Follower {
                 return true;
             }
             *newest = used_at.max(*newest);
-            let onward = router.onward(now_ns, link as LinkId, src, dst);
+            let onward = router.next_hop(now_ns, link as LinkId, src, dst);
             onward.is_some_and(|onward| {
                 let now = FastAction::Route {
                     link: onward.link.into(),
@@ -80,21 +80,21 @@ impl Follower {
         });
         if is_round {
             self.rounds -= 1;
-            self.noted_at = self.newest;
-            self.next_ns = now_ns + FOLLOW_NS;
+            self.last_used_at = self.newest;
+            self.next_ns = now_ns + REVALIDATE_NS;
         }
     }
 }
 
 /// Has the kernel remember where a frame went that is like others: it came in
 /// at `link` to `station`, and its header is as it leaves.
-pub(crate) fn remember(
+pub(crate) fn cache(
     tap: &mut Tap,
     (link, station): (LinkId, Address),
     (out, mtu): (LinkId, usize),
     frame: &[u8],
 ) {
-    let (Some(fast), Some(stations)) = (tap.fast(), frame.first_chunk::<12>()) else {
+    let (Some(fast), Some(stations)) = (tap.flow_cache(), frame.first_chunk::<12>()) else {
         return;
     };
     let kind = weir_tap::FastKind::Addresses;
@@ -114,5 +114,5 @@ pub(crate) fn remember(
         dst: Address([d0, d1, d2, d3, d4, d5]),
         mtu: u32::try_from(mtu).unwrap_or(u32::MAX),
     };
-    fast.remember(key, action, AGEING);
+    fast.insert(key, action, AGEING);
 }

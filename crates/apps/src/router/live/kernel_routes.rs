@@ -13,13 +13,13 @@ const CHANGES_PER_TURN: usize = 64;
 
 /// Takes in the kernel's routes.
 #[derive(Debug)]
-pub(crate) struct Learner {
+pub(crate) struct RouteImporter {
     watcher: RouteWatcher,
     tables: Vec<u32>,
     /// Which link has which interface, by its number.
     links: Vec<u32>,
     /// What was told since the beginning, while all is told again.
-    told: Option<HashSet<(Prefix, u32)>>,
+    seen: Option<HashSet<(Prefix, u32)>>,
     known: HashSet<(Prefix, u32)>,
     /// What was known before all was told again, and may be gone.
     stale: hash_set::IntoIter<(Prefix, u32)>,
@@ -28,14 +28,14 @@ pub(crate) struct Learner {
     refused: u64,
 }
 
-impl Learner {
+impl RouteImporter {
     /// Begins with the calling thread's network namespace.
-    pub(crate) fn open(tables: &[u32], links: Vec<u32>) -> io::Result<Learner> {
-        Ok(Learner {
+    pub(crate) fn open(tables: &[u32], links: Vec<u32>) -> io::Result<RouteImporter> {
+        Ok(RouteImporter {
             watcher: RouteWatcher::open()?,
             tables: tables.to_vec(),
             links,
-            told: None,
+            seen: None,
             known: HashSet::new(),
             stale: HashSet::new().into_iter(),
             elsewhere: 0,
@@ -49,13 +49,13 @@ impl Learner {
     }
 
     /// Has all be told again.
-    pub(crate) fn again(&mut self) -> io::Result<()> {
+    pub(crate) fn resync(&mut self) -> io::Result<()> {
         self.watcher.begin()
     }
 
     /// Routes that the kernel has and the router does not: their number since
     /// it began, by being elsewhere and for want of room.
-    pub(crate) fn left_out(&self) -> (u64, u64) {
+    pub(crate) fn skipped(&self) -> (u64, u64) {
         (self.elsewhere, self.refused)
     }
 
@@ -64,9 +64,9 @@ impl Learner {
         for _ in 0..CHANGES_PER_TURN {
             match self.watcher.next_event()? {
                 None => return Ok(self.sweep(router)),
-                Some(RouteEvent::Begin) => self.told = Some(HashSet::new()),
+                Some(RouteEvent::Begin) => self.seen = Some(HashSet::new()),
                 Some(RouteEvent::Set(route)) => self.set(router, &route),
-                Some(RouteEvent::Gone(route)) => self.gone(router, &route),
+                Some(RouteEvent::Gone(route)) => self.remove(router, &route),
                 Some(RouteEvent::Complete) => self.complete(),
             }
         }
@@ -86,13 +86,13 @@ impl Learner {
         let Some(target) = self.target(route) else {
             self.elsewhere += 1;
             // What it replaces led to a link of ours.
-            return self.gone(router, route);
+            return self.remove(router, route);
         };
         let origin = Origin::Learned(metric);
         match router.routes_mut().insert(prefix, origin, target) {
             Ok(()) => {
                 self.known.insert((prefix, metric));
-                if let Some(told) = &mut self.told {
+                if let Some(told) = &mut self.seen {
                     told.insert((prefix, metric));
                 }
             }
@@ -100,7 +100,7 @@ impl Learner {
         }
     }
 
-    fn gone(&mut self, router: &mut Router, route: &Route) {
+    fn remove(&mut self, router: &mut Router, route: &Route) {
         let Some((prefix, metric)) = self.name(route) else {
             return;
         };
@@ -111,7 +111,7 @@ impl Learner {
 
     /// All was told: what was known before is looked through by and by.
     fn complete(&mut self) {
-        if let Some(told) = self.told.take() {
+        if let Some(told) = self.seen.take() {
             self.stale = std::mem::replace(&mut self.known, told).into_iter();
         }
     }

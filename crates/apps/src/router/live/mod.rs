@@ -4,11 +4,11 @@ pub(crate) mod address_monitor;
 pub(crate) mod flow_cache;
 pub(crate) mod kernel_routes;
 
-use crate::router::engine::config::{Config, ConfigError, Facts};
+use crate::router::engine::config::{Config, ConfigError, InterfaceInfo};
 use crate::router::engine::{LinkId, Origin, Reason, RouteError, Router, Verdict};
-use crate::router::live::address_monitor::{Addresses, News};
-use crate::router::live::flow_cache::{Follower, remember};
-use crate::router::live::kernel_routes::Learner;
+use crate::router::live::address_monitor::{AddressUpdate, Addresses};
+use crate::router::live::flow_cache::{Revalidator, cache};
+use crate::router::live::kernel_routes::RouteImporter;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -25,14 +25,14 @@ const BATCH: usize = 64;
 /// frames go out at once.
 const BATCHES: usize = 2;
 /// The longest sleep: how often `look` is called where nothing has changed.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The same in nanoseconds.
-const LOOK_NS: u64 = LOOK.as_nanos() as u64;
+const POLL_INTERVAL_NS: u64 = POLL_INTERVAL.as_nanos() as u64;
 
 /// Words of neighbours that the host is told between two batches: each takes
 /// calls of the kernel, and frames wait meanwhile.
-const WORDS_PER_TURN: usize = 4;
+const UPDATES_PER_BATCH: usize = 4;
 
 /// Why a router does not run, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub enum RunError {
 
 /// What there is to see of a running router.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct Snapshot<'a> {
     /// The names of its links, in order.
     pub names: &'a [String],
     /// Its core.
@@ -79,7 +79,7 @@ pub struct View<'a> {
     pub tap: &'a Tap,
     /// Routes of the kernel that lead over other interfaces, and for which
     /// there was no room.
-    pub left_out: (u64, u64),
+    pub skipped: (u64, u64),
     /// Why the host is still left only what was for the addresses that it had
     /// before.
     pub host_refused: Option<&'a str>,
@@ -115,7 +115,7 @@ pub fn run(
     tap: weir_tap::Config,
     restore: bool,
     wakes: Vec<OwnedFd>,
-    mut look: impl FnMut(View<'_>) -> ControlFlow<()>,
+    mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     // Heard of from before they are read: no change is missed.
     let addresses = AddressWatcher::open().map_err(RunError::Kernel)?;
@@ -125,7 +125,7 @@ pub fn run(
     let indices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
     let learner = match config.kernel.routes {
         true => {
-            let learner = Learner::open(&config.kernel.tables, indices.clone());
+            let learner = RouteImporter::open(&config.kernel.tables, indices.clone());
             Some(learner.map_err(RunError::Kernel)?)
         }
         false => None,
@@ -150,12 +150,12 @@ pub fn run(
             return Err(error);
         }
     };
-    let mut running = Running {
+    let mut running = LiveRouter {
         names,
         router,
         config: config.clone(),
-        is_learning: learner.is_some(),
-        learner,
+        is_importing: learner.is_some(),
+        importer: learner,
         host,
         addresses,
         routes_refused: 0,
@@ -163,16 +163,16 @@ pub fn run(
         indices,
         links: tap.links().collect(),
         began: Instant::now(),
-        held: Vec::with_capacity(BATCH),
+        batch: Vec::with_capacity(BATCH),
         verdicts: Vec::with_capacity(BATCH),
-        follower: Follower::default(),
+        revalidator: Revalidator::default(),
     };
     let begun = running.wake_on(&mut tap, wakes);
     let ran = begun.and_then(|()| running.run(&mut tap, &mut look));
-    if let Some(fast) = tap.fast() {
+    if let Some(fast) = tap.flow_cache() {
         fast.tally();
     }
-    let view = View {
+    let view = Snapshot {
         is_last: true,
         ..running.view(&tap)
     };
@@ -232,7 +232,7 @@ fn host_filter(config: &Config, addresses: &[Address]) -> Result<Option<HostFilt
 
 fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
     let facts = interfaces.iter().map(facts);
-    let facts = facts.collect::<Result<Vec<Facts>, RunError>>()?;
+    let facts = facts.collect::<Result<Vec<InterfaceInfo>, RunError>>()?;
     let (settings, routes) = config.settings(&facts)?;
     let full = |prefix: String| move |source| RunError::Route { prefix, source };
     let mut router = Router::new(&settings, seed()).map_err(full("the links' networks".into()))?;
@@ -248,7 +248,7 @@ fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
     Ok(router)
 }
 
-fn facts(interface: &Interface) -> Result<Facts, RunError> {
+fn facts(interface: &Interface) -> Result<InterfaceInfo, RunError> {
     if interface.loopback {
         let interface = interface.name.clone();
         return Err(TapError::Loopback { interface }.into());
@@ -256,7 +256,7 @@ fn facts(interface: &Interface) -> Result<Facts, RunError> {
     let hardware: Result<[u8; 6], _> = interface.address.as_slice().try_into();
     let is_ethernet = interface.header_bytes() == weir_wire::ethernet::Repr::LEN;
     match hardware {
-        Ok(hardware) if is_ethernet => Ok(Facts {
+        Ok(hardware) if is_ethernet => Ok(InterfaceInfo {
             hardware: weir_wire::ethernet::Address(hardware),
             mtu: interface.mtu as usize,
             addresses: prefixes(interface),
@@ -281,13 +281,13 @@ fn seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-struct Running {
+struct LiveRouter {
     names: Vec<String>,
     router: Router,
     config: Config,
-    learner: Option<Learner>,
+    importer: Option<RouteImporter>,
     /// The kernel may have more to tell of its routes.
-    is_learning: bool,
+    is_importing: bool,
     /// Where the host's own protocols use the links, too.
     host: Option<Neighbours>,
     addresses: Addresses,
@@ -297,15 +297,15 @@ struct Running {
     indices: Vec<u32>,
     links: Vec<weir_tap::LinkId>,
     began: Instant,
-    held: Vec<Frame>,
+    batch: Vec<Frame>,
     verdicts: Vec<Verdict>,
-    follower: Follower,
+    revalidator: Revalidator,
 }
 
-impl Running {
+impl LiveRouter {
     /// What ends a wait for frames.
     fn wake_on(&self, tap: &mut Tap, wakes: Vec<OwnedFd>) -> Result<(), RunError> {
-        let learner = self.learner.iter().map(Learner::fd);
+        let learner = self.importer.iter().map(RouteImporter::fd);
         let own = learner.chain([self.addresses.fd()]);
         let own: io::Result<Vec<OwnedFd>> = own.collect();
         let own = own.map_err(RunError::Kernel)?;
@@ -316,10 +316,10 @@ impl Running {
     fn run(
         &mut self,
         tap: &mut Tap,
-        look: &mut impl FnMut(View<'_>) -> ControlFlow<()>,
+        look: &mut impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
     ) -> Result<(), RunError> {
         // Begin with all routes.
-        while self.learn()? || !self.router.routes().is_settled() {
+        while self.learn()? || !self.router.routes().is_up_to_date() {
             self.router.poll(self.now_ns());
         }
         self.set_clock();
@@ -327,22 +327,22 @@ impl Running {
         for link in 0..self.links.len() {
             self.take_link(tap, link);
         }
-        let batches = if tap.is_bulk() { BATCHES } else { 1 };
+        let batches = if tap.uses_tx_burst() { BATCHES } else { 1 };
         let (mut now_ns, mut look_ns) = (0, 0);
         let mut rounds = 0_u32;
         loop {
             if tap.is_woken() || now_ns >= look_ns {
-                look_ns = now_ns + LOOK_NS;
+                look_ns = now_ns + POLL_INTERVAL_NS;
                 tap.watch_links()?;
-                self.hear_links(tap)?;
-                self.hear_addresses()?;
-                self.is_learning = self.learner.is_some();
+                self.update_links(tap)?;
+                self.update_addresses()?;
+                self.is_importing = self.importer.is_some();
                 if look(self.view(tap)).is_break() {
                     return Ok(());
                 }
             }
             rounds = rounds.wrapping_add(1);
-            let idle = !tap.pull(Pull::Frame(self.patience()))?;
+            let idle = !tap.pull(Pull::Frame(self.idle_time()))?;
             now_ns = self.now_ns();
             for link in 0..self.links.len() {
                 for _ in 0..batches {
@@ -356,23 +356,26 @@ impl Running {
             self.router.poll(now_ns);
             self.send_own(tap)?;
             tap.push()?;
-            self.tell_host();
-            if self.is_learning && (idle || rounds.is_multiple_of(16)) {
-                self.is_learning = self.learn()?;
+            self.confirm_neighbours();
+            if self.is_importing && (idle || rounds.is_multiple_of(16)) {
+                self.is_importing = self.learn()?;
             }
-            if let Some(fast) = tap.fast() {
-                self.follower.follow(fast, &mut self.router, now_ns);
+            if let Some(fast) = tap.flow_cache() {
+                self.revalidator.follow(fast, &mut self.router, now_ns);
             }
         }
     }
 
-    fn view<'a>(&'a self, tap: &'a Tap) -> View<'a> {
-        let (elsewhere, refused) = self.learner.as_ref().map_or((0, 0), Learner::left_out);
-        View {
+    fn view<'a>(&'a self, tap: &'a Tap) -> Snapshot<'a> {
+        let (elsewhere, refused) = self
+            .importer
+            .as_ref()
+            .map_or((0, 0), RouteImporter::skipped);
+        Snapshot {
             names: &self.names,
             router: &self.router,
             tap,
-            left_out: (elsewhere, refused + self.routes_refused),
+            skipped: (elsewhere, refused + self.routes_refused),
             host_refused: self.host_refused.as_deref(),
             is_last: false,
         }
@@ -383,15 +386,15 @@ impl Running {
     }
 
     /// How long nothing is to be done.
-    fn patience(&self) -> Duration {
-        if self.follower.is_busy() || self.is_learning {
+    fn idle_time(&self) -> Duration {
+        if self.revalidator.is_busy() || self.is_importing {
             return Duration::ZERO;
         }
         let due = self.router.next_ns().map(|due| {
             let left = due.saturating_sub(self.now_ns());
             Duration::from_nanos(left)
         });
-        due.map_or(LOOK, |due| due.min(LOOK))
+        due.map_or(POLL_INTERVAL, |due| due.min(POLL_INTERVAL))
     }
 
     fn set_clock(&mut self) {
@@ -403,14 +406,14 @@ impl Running {
     }
 
     fn learn(&mut self) -> Result<bool, RunError> {
-        match &mut self.learner {
+        match &mut self.importer {
             Some(learner) => learner.work(&mut self.router).map_err(RunError::Kernel),
             None => Ok(false),
         }
     }
 
     /// Takes in which links carry frames, and how long ones.
-    fn hear_links(&mut self, tap: &mut Tap) -> Result<(), RunError> {
+    fn update_links(&mut self, tap: &mut Tap) -> Result<(), RunError> {
         let mut is_changed = false;
         for link in 0..self.links.len() {
             if tap.take_changed(self.links[link]).is_some() {
@@ -418,8 +421,8 @@ impl Running {
                 is_changed = true;
             }
         }
-        match &mut self.learner {
-            Some(learner) if is_changed => learner.again().map_err(RunError::Kernel),
+        match &mut self.importer {
+            Some(learner) if is_changed => learner.resync().map_err(RunError::Kernel),
             _ => Ok(()),
         }
     }
@@ -436,17 +439,17 @@ impl Running {
     }
 
     /// Takes in which addresses are the router's.
-    fn hear_addresses(&mut self) -> Result<(), RunError> {
+    fn update_addresses(&mut self) -> Result<(), RunError> {
         for news in self.addresses.all() {
             match news {
-                News::Addresses(links) => {
+                AddressUpdate::Addresses(links) => {
                     for (link, addresses) in (0..).zip(links) {
                         let set = self.router.set_addresses(link, addresses);
                         self.routes_refused += u64::from(set.is_err());
                     }
                 }
-                News::Host(refused) => self.host_refused = refused,
-                News::Failed(error) => return Err(RunError::Kernel(error)),
+                AddressUpdate::Host(refused) => self.host_refused = refused,
+                AddressUpdate::Failed(error) => return Err(RunError::Kernel(error)),
             }
         }
         Ok(())
@@ -455,14 +458,14 @@ impl Running {
     /// One batch of one link: each frame goes from ring to ring.
     /// Tells whether it was a whole one.
     fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<bool, RunError> {
-        let mut held = std::mem::take(&mut self.held);
+        let mut held = std::mem::take(&mut self.batch);
         let count = tap.take_many(self.links[link], BATCH, &mut held)?;
-        if held.iter().all(|frame| frame.pieces() == 1) {
+        if held.iter().all(|frame| frame.frags() == 1) {
             self.forward(tap, link, now_ns, &mut held)?;
         } else {
-            self.mixed(tap, link, now_ns, &mut held)?;
+            self.batch_multi_frag(tap, link, now_ns, &mut held)?;
         }
-        self.held = held;
+        self.batch = held;
         Ok(count == BATCH)
     }
 
@@ -480,8 +483,8 @@ impl Running {
         }
         self.router
             .process(now_ns, link as LinkId, held, &mut self.verdicts);
-        let alike = match tap.fast() {
-            Some(_) => self.router.alike(),
+        let alike = match tap.flow_cache() {
+            Some(_) => self.router.cacheable(),
             None => 0,
         };
         let (station, _) = self.router.link(link as LinkId);
@@ -493,11 +496,11 @@ impl Running {
             if alike >> place & 1 == 1 {
                 let (_, mtu) = self.router.link(out);
                 let came = (link as LinkId, station);
-                remember(tap, came, (out, mtu), &frame.bytes()[..len]);
+                cache(tap, came, (out, mtu), &frame.bytes()[..len]);
             }
             frame.set_len(len);
             if !tap.give(self.links[usize::from(out)], frame)? {
-                self.router.not_taken(out, 1, len as u64);
+                self.router.tx_dropped(out, 1, len as u64);
             }
         }
         Ok(())
@@ -505,7 +508,7 @@ impl Running {
 
     /// Frames of which some lie in several pieces, in order.
     #[cold]
-    fn mixed(
+    fn batch_multi_frag(
         &mut self,
         tap: &mut Tap,
         link: usize,
@@ -514,7 +517,7 @@ impl Running {
     ) -> Result<(), RunError> {
         let mut one = Vec::with_capacity(1);
         for frame in held.drain(..) {
-            if frame.pieces() > 1 {
+            if frame.frags() > 1 {
                 self.long(tap, link, now_ns, frame)?;
             } else {
                 one.push(frame);
@@ -542,7 +545,7 @@ impl Running {
             let sent =
                 frame.set(&bytes[..len]) && tap.give(self.links[usize::from(link)], frame)?;
             if !sent {
-                self.router.not_taken(link, 1, len as u64);
+                self.router.tx_dropped(link, 1, len as u64);
             }
         }
         Ok(())
@@ -551,10 +554,10 @@ impl Running {
     /// Tells the host's own protocols what neighbours have said, if they want
     /// to know. What the kernel does not take, a link that goes down for one,
     /// it will ask for again.
-    fn tell_host(&mut self) {
+    fn confirm_neighbours(&mut self) {
         let Some(host) = &mut self.host else { return };
-        for _ in 0..WORDS_PER_TURN {
-            let Some(heard) = self.router.next_heard() else {
+        for _ in 0..UPDATES_PER_BATCH {
+            let Some(heard) = self.router.next_neighbour_update() else {
                 return;
             };
             let _ = host.tell(&weir_link::net::NeighbourNews {
@@ -572,7 +575,7 @@ impl Running {
     /// meanwhile are copied to wait behind what it forwards. What a link does
     /// not take is dropped, so that nobody waits for that link.
     fn send_own(&mut self, tap: &mut Tap) -> Result<(), RunError> {
-        while let Some((link, bytes)) = self.router.next_own() {
+        while let Some((link, bytes)) = self.router.next_output() {
             let mut room = tap.alloc();
             if room.is_none() {
                 tap.push()?;
@@ -585,14 +588,14 @@ impl Running {
                 _ => false,
             };
             if !sent {
-                self.router.not_taken(link, 1, bytes.len() as u64);
+                self.router.tx_dropped(link, 1, bytes.len() as u64);
             }
         }
         Ok(())
     }
 }
 
-impl View<'_> {
+impl Snapshot<'_> {
     /// Every count by its name and labels, as [`Reason`]s and links have them.
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let drops = self.router.counters().drops();

@@ -3,8 +3,8 @@
 use super::pins::Pins;
 use super::worker::{Done, Job, Worker};
 use super::{namespace, random, system};
-use crate::engine::{Counted, Divider, Queue, Reserved};
-use crate::interface::Facts;
+use crate::engine::{InterfaceDemux, PortStats, Queue, Reserved};
+use crate::interface::InterfaceInfo;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ const SLOTS: u32 = 1 << 12;
 /// Rings set aside for each size in use: 2 MiB of an interface's first port,
 /// where it asks for 1 MiB. To make another takes a tenth of a millisecond for
 /// each MiB, and some more to put it in its place.
-const AHEAD: usize = 2;
+const SPARE_RINGS: usize = 2;
 /// Said where the verifier takes a program only with `CAP_PERFMON`.
 const NO_BARRIERS: &str = "the ports' filters run without the kernel's barriers against \
                            speculative execution: its verifier takes them only so";
@@ -36,7 +36,7 @@ const RING_DEFAULT: u64 = 1 << 20;
 /// Divides the frames of one interface in the kernel. Everything goes with
 /// it: programs, maps, rings, but for what readers hold.
 #[derive(Debug)]
-pub struct KernelDivider {
+pub struct KernelDemux {
     ifindex: u32,
     is_loopback: bool,
     /// Interfaces are numbered anew in each network namespace.
@@ -54,18 +54,18 @@ pub struct KernelDivider {
     /// The kernel has refused to remove a binding.
     is_behind: bool,
     /// Writes only, no programs: they come at the end.
-    is_held: bool,
+    is_batching: bool,
     pins: Option<Pins>,
     worker: Worker,
     free: Vec<u32>,
     /// Rings at their slots that are nobody's, by size.
-    ahead: BTreeMap<u64, Vec<(u32, Map)>>,
+    spare: BTreeMap<u64, Vec<(u32, Map)>>,
     /// Rings of that size that the worker has been asked for.
     ordered: BTreeMap<u64, usize>,
-    waiting: BTreeMap<u64, VecDeque<(u32, Queue)>>,
+    reservations: BTreeMap<u64, VecDeque<(u32, Queue)>>,
     ready: Vec<(u32, Result<Reserved, Refusal>)>,
     used: BTreeMap<u32, u64>,
-    asked_grace: bool,
+    grace_requested: bool,
     /// Slots of ports that are closed, whose bindings the kernel may still
     /// have.
     bound_still: Vec<u32>,
@@ -80,31 +80,31 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-impl KernelDivider {
+impl KernelDemux {
     pub(super) fn new(
-        facts: &Facts,
+        facts: &InterfaceInfo,
         namespace: u64,
         news: Arc<OwnedFd>,
         pins: Option<Pins>,
-    ) -> Result<KernelDivider, Refusal> {
+    ) -> Result<KernelDemux, Refusal> {
         let plan = plan();
         let maps = PlanMaps::new(&plan).map_err(system)?;
         if let Some(pins) = &pins {
             pins.sweep().map_err(system)?;
             maps.pin(&pins.folder).map_err(system)?;
         }
-        let mut divider = KernelDivider::over(facts, namespace, news, pins, plan, maps)?;
+        let mut divider = KernelDemux::create(facts, namespace, news, pins, plan, maps)?;
         divider.order(RING_DEFAULT);
         Ok(divider)
     }
 
     /// As the broker before has left it; `None` if that is nothing of use.
     pub(super) fn adopt(
-        facts: &Facts,
+        facts: &InterfaceInfo,
         namespace: u64,
         news: Arc<OwnedFd>,
         pins: Pins,
-    ) -> Result<Option<KernelDivider>, Refusal> {
+    ) -> Result<Option<KernelDemux>, Refusal> {
         let plan = plan();
         let ports = PortMaps::pinned(&pins.folder).map_err(system)?;
         let Some(ports) = ports.filter(|ports| ports.ports_max() == SLOTS) else {
@@ -121,28 +121,28 @@ impl KernelDivider {
             let adopted = Dispatcher::adopt(&pins.folder, hook).map_err(system)?;
             dispatchers.extend(adopted.filter(|one| one.ifindex() == facts.ifindex));
         }
-        let attached = dispatchers.iter().find_map(|one| place(one.hook()));
+        let attached = dispatchers.iter().find_map(|one| hook_index(one.hook()));
         let Some(attached) = attached else {
             return Ok(None);
         };
-        let mut divider = KernelDivider::over(facts, namespace, news, Some(pins), plan, maps)?;
+        let mut divider = KernelDemux::create(facts, namespace, news, Some(pins), plan, maps)?;
         divider.dispatchers = dispatchers;
         divider.attached = Some(attached);
-        divider.is_held = true;
+        divider.is_batching = true;
         Ok(Some(divider))
     }
 
-    fn over(
-        facts: &Facts,
+    fn create(
+        facts: &InterfaceInfo,
         namespace: u64,
         news: Arc<OwnedFd>,
         pins: Option<Pins>,
         plan: KernelPlan,
         maps: PlanMaps,
-    ) -> Result<KernelDivider, Refusal> {
+    ) -> Result<KernelDemux, Refusal> {
         let rings = maps.map(MapRole::Rings).try_clone().map_err(system)?;
         let spare = SLOTS - 1;
-        Ok(KernelDivider {
+        Ok(KernelDemux {
             ifindex: facts.ifindex,
             is_loopback: facts.is_loopback,
             namespace,
@@ -154,16 +154,16 @@ impl KernelDivider {
             moves: 0,
             is_stale: false,
             is_behind: false,
-            is_held: false,
+            is_batching: false,
             pins,
             worker: Worker::start(rings, spare, news).map_err(system)?,
             free: (0..spare).rev().collect(),
-            ahead: BTreeMap::new(),
+            spare: BTreeMap::new(),
             ordered: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             ready: Vec::new(),
             used: BTreeMap::new(),
-            asked_grace: false,
+            grace_requested: false,
             bound_still: Vec::new(),
         })
     }
@@ -171,18 +171,18 @@ impl KernelDivider {
     /// Has the worker make rings of a size, as many as wait for one and some
     /// more.
     fn order(&mut self, bytes: u64) {
-        let waiting = self.waiting.get(&bytes).map_or(0, VecDeque::len);
+        let waiting = self.reservations.get(&bytes).map_or(0, VecDeque::len);
         let spare = match bytes <= AHEAD_RING_MAX {
-            true => AHEAD,
+            true => SPARE_RINGS,
             false => 0,
         };
-        let there = self.ahead.get(&bytes).map_or(0, Vec::len);
+        let there = self.spare.get(&bytes).map_or(0, Vec::len);
         let ordered = self.ordered.entry(bytes).or_insert(0);
         while there + *ordered < waiting + spare {
             let Some(slot) = self.free.pop() else { break };
             *ordered += 1;
             let bytes = bytes as u32;
-            self.worker.ask(Job::Add { slot, bytes });
+            self.worker.submit(Job::Add { slot, bytes });
         }
     }
 
@@ -201,11 +201,11 @@ impl KernelDivider {
                     }
                 }
                 Done::Grace { epoch } => {
-                    self.asked_grace = false;
+                    self.grace_requested = false;
                     let change = self.plan.0.reclaim(epoch);
                     // Writes only: nothing is renewed.
                     let _ = self.maps.apply(&self.plan.0, &change);
-                    self.settle_later();
+                    self.request_grace_period();
                 }
             }
         }
@@ -217,12 +217,15 @@ impl KernelDivider {
         }
         match ring {
             Ok(ring) => {
-                self.ahead.entry(bytes).or_default().push((slot, ring));
+                self.spare.entry(bytes).or_default().push((slot, ring));
                 self.serve(bytes);
             }
             Err(error) => {
                 self.free.push(slot);
-                if let Some((token, _)) = self.waiting.get_mut(&bytes).and_then(VecDeque::pop_front)
+                if let Some((token, _)) = self
+                    .reservations
+                    .get_mut(&bytes)
+                    .and_then(VecDeque::pop_front)
                 {
                     let refusal = system(format!("no ring of {bytes} bytes: {error}"));
                     self.ready.push((token, Err(refusal)));
@@ -233,8 +236,8 @@ impl KernelDivider {
 
     /// Hands out rings of a size while there are both rings and takers.
     fn serve(&mut self, bytes: u64) {
-        let ahead = self.ahead.entry(bytes).or_default();
-        let waiting = self.waiting.entry(bytes).or_default();
+        let ahead = self.spare.entry(bytes).or_default();
+        let waiting = self.reservations.entry(bytes).or_default();
         while !ahead.is_empty()
             && let Some((token, queue)) = waiting.pop_front()
             && let Some((slot, ring)) = ahead.pop()
@@ -263,7 +266,7 @@ impl KernelDivider {
             self.used.insert(slot, bytes);
             if result.is_err() {
                 self.used.remove(&slot);
-                self.worker.ask(Job::Remove { slot });
+                self.worker.submit(Job::Remove { slot });
             }
             self.ready.push((token, result));
         }
@@ -274,7 +277,7 @@ impl KernelDivider {
         // Should new tables fail to be made, the programs are of old ones.
         self.is_stale |= change.programs == Recompile::Required;
         self.maps.apply(&self.plan.0, change).map_err(system)?;
-        match self.is_held {
+        match self.is_batching {
             true => Ok(()),
             false => self.take_effect(),
         }
@@ -289,9 +292,9 @@ impl KernelDivider {
         // in them.
         self.is_behind = false;
         for slot in std::mem::take(&mut self.bound_still) {
-            self.worker.ask(Job::Remove { slot });
+            self.worker.submit(Job::Remove { slot });
         }
-        self.settle_later();
+        self.request_grace_period();
         Ok(())
     }
 
@@ -346,17 +349,17 @@ impl KernelDivider {
         self.free
             .retain(|slot| !self.used.contains_key(slot) && !found.contains(slot));
         for slot in found {
-            self.worker.ask(Job::Remove { slot });
+            self.worker.submit(Job::Remove { slot });
         }
         Ok(())
     }
 
     /// Asks for word when what is written now has reached every frame.
-    fn settle_later(&mut self) {
-        if !self.asked_grace && !self.plan.0.is_quiescent() {
-            self.asked_grace = true;
+    fn request_grace_period(&mut self) {
+        if !self.grace_requested && !self.plan.0.is_quiescent() {
+            self.grace_requested = true;
             let epoch = self.plan.0.epoch();
-            self.worker.ask(Job::Grace { epoch });
+            self.worker.submit(Job::Grace { epoch });
         }
     }
 }
@@ -380,7 +383,7 @@ fn plan_hook(hook: Hook) -> PlanHook {
 }
 
 /// The place of a hook for frames that come in.
-fn place(hook: Hook) -> Option<Attach> {
+fn hook_index(hook: Hook) -> Option<Attach> {
     match hook {
         Hook::XdpNative => Some(Attach::XdpNative),
         Hook::XdpGeneric => Some(Attach::XdpGeneric),
@@ -398,7 +401,7 @@ fn ingress(attach: Attach) -> Hook {
     }
 }
 
-impl Divider for KernelDivider {
+impl InterfaceDemux for KernelDemux {
     fn attached(&self) -> Option<Attach> {
         self.attached
     }
@@ -449,21 +452,21 @@ impl Divider for KernelDivider {
         {
             self.moves += 1;
             self.leaving = Some(self.moves);
-            self.worker.later(UNDER_WAY_MAX, Done::Moved(self.moves));
+            self.worker.schedule(UNDER_WAY_MAX, Done::Moved(self.moves));
         }
         Ok(())
     }
 
     fn reserve(&mut self, token: u32, queue: &Queue) {
         let bytes = queue.ring.0;
-        self.waiting
+        self.reservations
             .entry(bytes)
             .or_default()
             .push_back((token, *queue));
         self.take_in();
         self.serve(bytes);
         self.order(bytes);
-        let waiting = self.waiting.get_mut(&bytes);
+        let waiting = self.reservations.get_mut(&bytes);
         if self.ordered.get(&bytes) == Some(&0)
             && let Some(waiting) = waiting
             && let Some((token, _)) = waiting.pop_front()
@@ -508,9 +511,9 @@ impl Divider for KernelDivider {
             return;
         }
         // Another port's frames are not to come by a binding of this one's.
-        match self.is_behind || self.is_held {
+        match self.is_behind || self.is_batching {
             true => self.bound_still.push(slot),
-            false => self.worker.ask(Job::Remove { slot }),
+            false => self.worker.submit(Job::Remove { slot }),
         }
     }
 
@@ -526,7 +529,7 @@ impl Divider for KernelDivider {
     }
 
     fn resume(&mut self) -> Result<(), Refusal> {
-        self.is_held = false;
+        self.is_batching = false;
         self.load_all()?;
         if let Some(pins) = &self.pins {
             // The broker's before: no program goes on in it any more.
@@ -536,18 +539,18 @@ impl Divider for KernelDivider {
         if let Some(attached) = self.attached {
             self.attach(attached)?;
         }
-        self.settle_later();
+        self.request_grace_period();
         // All that is no port's goes.
         self.bound_still.clear();
         self.sweep_rings()
     }
 
-    fn hold(&mut self) {
-        self.is_held = true;
+    fn begin_batch(&mut self) {
+        self.is_batching = true;
     }
 
     fn commit(&mut self) -> Result<(), Refusal> {
-        self.is_held = false;
+        self.is_batching = false;
         let done = self.take_effect();
         self.is_behind |= done.is_err();
         done
@@ -559,9 +562,9 @@ impl Divider for KernelDivider {
         }
     }
 
-    fn counted(&self, slot: u32) -> Counted {
+    fn counted(&self, slot: u32) -> PortStats {
         let counters = self.maps.counters(slot).unwrap_or_default();
-        Counted {
+        PortStats {
             delivered: counters.delivered,
             bytes: counters.bytes,
             lost: counters.lost,

@@ -13,7 +13,7 @@
 
 use super::system;
 use crate::engine::MadePath;
-use crate::interface::{Facts, path_name};
+use crate::interface::{InterfaceInfo, path_name};
 use crate::protocol::{ErrorKind, Refusal};
 use rustix::io::write;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,17 +27,17 @@ use weir_link::live::{CheckedPath, PathCounts, PathError, SendRules, close_path}
 /// The paths of a network namespace. Ended when this is dropped, unless they
 /// are kept.
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(super) struct EgressPool {
     root: Arc<PinFolder>,
     folder: Arc<PinFolder>,
     pub(super) folder_name: String,
-    news: Arc<OwnedFd>,
+    events: Arc<OwnedFd>,
     all: BTreeMap<String, Arc<CheckedPath>>,
     /// The one that was asked for last at the end.
-    kinds: Vec<Kind>,
+    classes: Vec<EgressClass>,
     /// The names of those that the thread has been asked for, of kinds of
     /// before too: their devices may be there already.
-    under_way: BTreeSet<String>,
+    in_flight: BTreeSet<String>,
     ready: Vec<(u32, Result<MadePath, Refusal>)>,
     /// Started when there is something to do.
     thread: Option<Thread>,
@@ -50,16 +50,16 @@ const KINDS_MAX: usize = 8;
 
 /// What paths have in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Like {
+struct EgressKey {
     ifindex: u32,
     /// Its devices' is the same.
     mtu: u32,
     rules: SendRules,
 }
 
-impl Like {
-    fn of(facts: &Facts, rules: SendRules) -> Like {
-        Like {
+impl EgressKey {
+    fn of(facts: &InterfaceInfo, rules: SendRules) -> EgressKey {
+        EgressKey {
             ifindex: facts.ifindex,
             mtu: facts.mtu,
             rules,
@@ -69,10 +69,10 @@ impl Like {
 
 /// Paths that are alike.
 #[derive(Debug)]
-struct Kind {
-    like: Like,
+struct EgressClass {
+    key: EgressKey,
     /// Who waits for one.
-    waiting: VecDeque<u32>,
+    waiters: VecDeque<u32>,
     /// Those that the thread has been asked for.
     ordered: usize,
     /// One that is nobody's yet.
@@ -87,14 +87,14 @@ struct Thread {
 
 struct Done {
     name: String,
-    like: Like,
+    key: EgressKey,
     made: Made,
 }
 
 type Made = Result<(CheckedPath, MadePath), Refusal>;
 
 enum Job {
-    Make { name: String, like: Like },
+    Make { name: String, like: EgressKey },
     Retire(Arc<CheckedPath>),
     End(MadePath),
 }
@@ -102,30 +102,30 @@ enum Job {
 /// What the folders of paths are called, before the namespace's number.
 const FOLDER: &str = "paths-";
 
-impl Paths {
+impl EgressPool {
     pub(super) fn of(
         root: &Arc<PinFolder>,
         namespace: u64,
         news: &Arc<OwnedFd>,
-    ) -> Result<Paths, Refusal> {
+    ) -> Result<EgressPool, Refusal> {
         let folder_name = format!("{FOLDER}{namespace}");
-        Ok(Paths {
+        Ok(EgressPool {
             folder: Arc::new(root.folder(&folder_name).map_err(system)?),
             root: Arc::clone(root),
             folder_name,
-            news: Arc::clone(news),
+            events: Arc::clone(news),
             all: BTreeMap::new(),
-            kinds: Vec::new(),
-            under_way: BTreeSet::new(),
+            classes: Vec::new(),
+            in_flight: BTreeSet::new(),
             ready: Vec::new(),
             thread: None,
             is_kept: false,
         })
     }
 
-    fn ask(&mut self, job: Job) -> io::Result<()> {
+    fn request(&mut self, job: Job) -> io::Result<()> {
         if self.thread.is_none() {
-            self.thread = Some(start(Arc::clone(&self.folder), Arc::clone(&self.news))?);
+            self.thread = Some(start(Arc::clone(&self.folder), Arc::clone(&self.events))?);
         }
         // The thread ends only after this end.
         let sent = self.thread.as_ref().map(|thread| thread.jobs.send(job));
@@ -135,11 +135,15 @@ impl Paths {
 
     /// Has one ready for who is to send there by these rules; where too many
     /// are being made, it is made when it is asked for.
-    pub(super) fn prepare(&mut self, facts: &Facts, rules: SendRules) -> Result<(), Refusal> {
-        if self.under_way.len() >= KINDS_MAX {
+    pub(super) fn prepare(
+        &mut self,
+        facts: &InterfaceInfo,
+        rules: SendRules,
+    ) -> Result<(), Refusal> {
+        if self.in_flight.len() >= KINDS_MAX {
             return Ok(());
         }
-        let at = self.kind(Like::of(facts, rules));
+        let at = self.kind(EgressKey::of(facts, rules));
         self.order(at)
     }
 
@@ -147,11 +151,11 @@ impl Paths {
     pub(super) fn make(
         &mut self,
         token: u32,
-        facts: &Facts,
+        facts: &InterfaceInfo,
         rules: SendRules,
     ) -> Result<(), Refusal> {
-        let at = self.kind(Like::of(facts, rules));
-        match self.kinds[at].spare.take() {
+        let at = self.kind(EgressKey::of(facts, rules));
+        match self.classes[at].spare.take() {
             Some(made) => {
                 self.ready.push((token, Ok(made)));
                 // For the next one, who will be told if it cannot be.
@@ -159,9 +163,9 @@ impl Paths {
                 Ok(())
             }
             None => {
-                self.kinds[at].waiting.push_back(token);
+                self.classes[at].waiters.push_back(token);
                 let ordered = self.order(at);
-                ordered.inspect_err(|_| self.kinds[at].waiting.retain(|one| *one != token))
+                ordered.inspect_err(|_| self.classes[at].waiters.retain(|one| *one != token))
             }
         }
     }
@@ -170,43 +174,43 @@ impl Paths {
     /// is for the next who asks: so nobody can have more made, by asking and
     /// closing again and again, than are waited for at a time.
     pub(super) fn cancel(&mut self, token: u32) {
-        for kind in &mut self.kinds {
-            kind.waiting.retain(|one| *one != token);
+        for kind in &mut self.classes {
+            kind.waiters.retain(|one| *one != token);
         }
     }
 
     /// The place of a kind, which is the last. Of more than there may be, the
     /// one that was not asked for longest goes, of those that nothing is being
     /// made for.
-    fn kind(&mut self, like: Like) -> usize {
-        let known = self.kinds.iter().position(|kind| kind.like == like);
+    fn kind(&mut self, like: EgressKey) -> usize {
+        let known = self.classes.iter().position(|kind| kind.key == like);
         let kind = match known {
-            Some(at) => self.kinds.remove(at),
-            None => Kind {
-                like,
-                waiting: VecDeque::new(),
+            Some(at) => self.classes.remove(at),
+            None => EgressClass {
+                key: like,
+                waiters: VecDeque::new(),
                 ordered: 0,
                 spare: None,
             },
         };
-        self.kinds.push(kind);
-        if self.kinds.len() > KINDS_MAX {
-            let is_idle = |kind: &Kind| kind.waiting.is_empty() && kind.ordered == 0;
-            let idle = self.kinds.iter().position(is_idle);
-            let idle = idle.filter(|at| *at + 1 < self.kinds.len());
-            if let Some(spare) = idle.and_then(|at| self.kinds.remove(at).spare) {
+        self.classes.push(kind);
+        if self.classes.len() > KINDS_MAX {
+            let is_idle = |kind: &EgressClass| kind.waiters.is_empty() && kind.ordered == 0;
+            let idle = self.classes.iter().position(is_idle);
+            let idle = idle.filter(|at| *at + 1 < self.classes.len());
+            if let Some(spare) = idle.and_then(|at| self.classes.remove(at).spare) {
                 self.close(spare);
             }
         }
-        self.kinds.len() - 1
+        self.classes.len() - 1
     }
 
     /// Has as many of a kind made as are waited for, and a spare one.
     fn order(&mut self, at: usize) -> Result<(), Refusal> {
-        let kind = &self.kinds[at];
-        let like = kind.like.clone();
-        let ahead = kind.spare.is_none() && self.under_way.len() < KINDS_MAX;
-        let wanted = kind.waiting.len() + usize::from(ahead);
+        let kind = &self.classes[at];
+        let like = kind.key.clone();
+        let ahead = kind.spare.is_none() && self.in_flight.len() < KINDS_MAX;
+        let wanted = kind.waiters.len() + usize::from(ahead);
         for _ in kind.ordered..wanted {
             let name = path_name(super::random() as u64);
             let like = like.clone();
@@ -214,26 +218,31 @@ impl Paths {
                 name: name.clone(),
                 like,
             };
-            self.ask(job).map_err(system)?;
-            self.kinds[at].ordered += 1;
-            self.under_way.insert(name);
+            self.request(job).map_err(system)?;
+            self.classes[at].ordered += 1;
+            self.in_flight.insert(name);
         }
         Ok(())
     }
 
     pub(super) fn made(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let done = self.thread.iter().flat_map(|thread| thread.done.try_iter());
-        for Done { name, like, made } in done.collect::<Vec<_>>() {
-            self.under_way.remove(&name);
+        for Done {
+            name,
+            key: like,
+            made,
+        } in done.collect::<Vec<_>>()
+        {
+            self.in_flight.remove(&name);
             let made = made.map(|(path, made)| {
                 self.all.insert(made.name.clone(), Arc::new(path));
                 made
             });
-            let kind = self.kinds.iter_mut().find(|kind| kind.like == like);
+            let kind = self.classes.iter_mut().find(|kind| kind.key == like);
             if let Some(kind) = kind {
                 // Some may be of a kind of before, which was given up.
                 kind.ordered = kind.ordered.saturating_sub(1);
-                if let Some(token) = kind.waiting.pop_front() {
+                if let Some(token) = kind.waiters.pop_front() {
                     self.ready.push((token, made));
                     continue;
                 }
@@ -253,8 +262,8 @@ impl Paths {
 
     /// Ends those that were made ahead for an interface.
     pub(super) fn end_spares(&mut self, ifindex: u32) {
-        let of = |kind: &mut Kind| kind.like.ifindex == ifindex;
-        let gone: Vec<Kind> = self.kinds.extract_if(.., of).collect();
+        let of = |kind: &mut EgressClass| kind.key.ifindex == ifindex;
+        let gone: Vec<EgressClass> = self.classes.extract_if(.., of).collect();
         let spares = gone.into_iter().filter_map(|kind| kind.spare);
         spares.for_each(|spare| self.close(spare));
     }
@@ -264,7 +273,7 @@ impl Paths {
         self.all.remove(&spare.name);
         // Without a thread it goes with its socket, and its pins with the next
         // sweep.
-        let _ = self.ask(Job::End(spare));
+        let _ = self.request(Job::End(spare));
     }
 
     pub(super) fn adopt(&mut self, name: &str) -> bool {
@@ -280,7 +289,7 @@ impl Paths {
     pub(super) fn retire(&mut self, name: &str) {
         if let Some(path) = self.all.get(name) {
             let job = Job::Retire(Arc::clone(path));
-            if self.ask(job).is_err() {
+            if self.request(job).is_err() {
                 self.end(name);
             }
         }
@@ -296,14 +305,14 @@ impl Paths {
     fn end(&mut self, name: &str) {
         let _ = close_path(name, &self.folder);
         self.all.remove(name);
-        for kind in &mut self.kinds {
+        for kind in &mut self.classes {
             kind.spare.take_if(|spare| spare.name == name);
         }
     }
 
     /// Whether there is one of that name, or is going to be.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.all.contains_key(name) || self.under_way.contains(name)
+        self.all.contains_key(name) || self.in_flight.contains(name)
     }
 
     pub(super) fn counts(&self, name: &str) -> PathCounts {
@@ -317,9 +326,9 @@ impl Paths {
     }
 }
 
-impl Drop for Paths {
+impl Drop for EgressPool {
     fn drop(&mut self) {
-        for kind in std::mem::take(&mut self.kinds) {
+        for kind in std::mem::take(&mut self.classes) {
             kind.spare.into_iter().for_each(|spare| self.close(spare));
         }
         if !self.is_kept {
@@ -366,7 +375,14 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
             match job {
                 Job::Make { name, like } => {
                     let made = make(name.clone(), &like, &folder);
-                    if tell.send(Done { name, like, made }).is_err() {
+                    if tell
+                        .send(Done {
+                            name,
+                            key: like,
+                            made,
+                        })
+                        .is_err()
+                    {
                         return;
                     }
                     let _ = write(&*news, &1u64.to_ne_bytes());
@@ -380,7 +396,7 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
     Ok(Thread { jobs, done })
 }
 
-fn make(name: String, like: &Like, folder: &PinFolder) -> Made {
+fn make(name: String, like: &EgressKey, folder: &PinFolder) -> Made {
     match CheckedPath::open(&name, like.ifindex, &like.rules, folder) {
         Ok((path, end)) => Ok((path, MadePath { name, end })),
         Err(error) => Err(Refusal::new(ErrorKind::System, error)),

@@ -17,15 +17,15 @@ mod egress_pool;
 mod pins;
 mod worker;
 
-pub use demux::KernelDivider;
+pub use demux::KernelDemux;
 pub use pins::SweepError;
 pub(crate) use pins::sweep;
 
-use super::{Fabric, MadePath};
-use crate::interface::Facts;
+use super::{Backend, MadePath};
+use crate::interface::InterfaceInfo;
 use crate::protocol::{ErrorKind, Refusal};
-use crate::runtime_dir::Keep;
-use egress_pool::Paths;
+use crate::runtime_dir::RuntimeDir;
+use egress_pool::EgressPool;
 use pins::Pins;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt::Display;
@@ -45,27 +45,27 @@ fn system(error: impl Display) -> Refusal {
 /// The interfaces of a network namespace: the one of the thread that made
 /// this, which is to use it too.
 #[derive(Debug)]
-pub struct KernelFabric {
+pub struct KernelBackend {
     interfaces: Interfaces,
     watcher: Watcher,
-    news: Arc<OwnedFd>,
+    wake_fd: Arc<OwnedFd>,
     namespace: u64,
     pins: Option<Arc<PinFolder>>,
-    paths: Option<Paths>,
+    paths: Option<EgressPool>,
     refused_paths: Vec<(u32, Refusal)>,
 }
 
-impl KernelFabric {
+impl KernelBackend {
     /// Those of the calling thread's network namespace.
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn open() -> io::Result<KernelFabric> {
+    pub fn open() -> io::Result<KernelBackend> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(KernelFabric {
+        Ok(KernelBackend {
             interfaces: Interfaces::open()?,
             watcher: Watcher::open()?,
-            news: Arc::new(eventfd(0, flags)?),
+            wake_fd: Arc::new(eventfd(0, flags)?),
             namespace: namespace()?,
             pins: None,
             paths: None,
@@ -75,20 +75,20 @@ impl KernelFabric {
 
     /// Pins what divides, so that it outlives this process.
     #[must_use]
-    pub fn pinned(self, keep: &Keep) -> KernelFabric {
+    pub fn pinned(self, keep: &RuntimeDir) -> KernelBackend {
         let pins = Some(Arc::clone(keep.pins()));
-        KernelFabric { pins, ..self }
+        KernelBackend { pins, ..self }
     }
 
     /// The paths of this namespace. They are pinned, lest frames get past the
     /// check when this process ends.
-    fn paths(&mut self) -> Result<&mut Paths, Refusal> {
+    fn paths(&mut self) -> Result<&mut EgressPool, Refusal> {
         let Some(root) = &self.pins else {
             let message = "this broker keeps nothing, and so nobody but the superuser can send: start it with --keep";
             return Err(Refusal::new(ErrorKind::System, message));
         };
         if self.paths.is_none() {
-            self.paths = Some(Paths::of(root, self.namespace, &self.news)?);
+            self.paths = Some(EgressPool::of(root, self.namespace, &self.wake_fd)?);
         }
         self.paths.as_mut().ok_or_else(|| system("no paths"))
     }
@@ -102,7 +102,7 @@ impl KernelFabric {
         ))
     }
 
-    fn pins(&self, facts: &Facts) -> Result<Option<Pins>, Refusal> {
+    fn pins(&self, facts: &InterfaceInfo) -> Result<Option<Pins>, Refusal> {
         let pins = self.pins.as_ref();
         let pins = pins.map(|root| Pins::of(root, self.namespace, facts.ifindex));
         pins.transpose().map_err(system)
@@ -124,10 +124,10 @@ pub fn namespace() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 
-impl Fabric for KernelFabric {
-    type Divider = KernelDivider;
+impl Backend for KernelBackend {
+    type Demux = KernelDemux;
 
-    fn by_name(&mut self, name: &str) -> Result<Facts, Refusal> {
+    fn by_name(&mut self, name: &str) -> Result<InterfaceInfo, Refusal> {
         let refuse = |message: String| Refusal::new(ErrorKind::Interface, message);
         let found = self.interfaces.named(name).map_err(|error| match error {
             // Which others there are is not everybody's to know.
@@ -136,21 +136,23 @@ impl Fabric for KernelFabric {
             }
             error => refuse(error.to_string()),
         });
-        Facts::try_from(found?).map_err(|error| refuse(error.to_string()))
+        InterfaceInfo::try_from(found?).map_err(|error| refuse(error.to_string()))
     }
 
-    fn by_index(&mut self, ifindex: u32) -> Option<Facts> {
-        Facts::try_from(self.interfaces.numbered(ifindex).ok()?).ok()
+    fn by_index(&mut self, ifindex: u32) -> Option<InterfaceInfo> {
+        InterfaceInfo::try_from(self.interfaces.numbered(ifindex).ok()?).ok()
     }
 
-    fn divide(&mut self, facts: &Facts) -> Result<KernelDivider, Refusal> {
+    fn demux(&mut self, facts: &InterfaceInfo) -> Result<KernelDemux, Refusal> {
         let pins = self.pins(facts)?;
-        KernelDivider::new(facts, self.namespace, Arc::clone(&self.news), pins)
+        KernelDemux::new(facts, self.namespace, Arc::clone(&self.wake_fd), pins)
     }
 
-    fn adopt(&mut self, facts: &Facts) -> Result<Option<KernelDivider>, Refusal> {
+    fn adopt(&mut self, facts: &InterfaceInfo) -> Result<Option<KernelDemux>, Refusal> {
         match self.pins(facts)? {
-            Some(pins) => KernelDivider::adopt(facts, self.namespace, Arc::clone(&self.news), pins),
+            Some(pins) => {
+                KernelDemux::adopt(facts, self.namespace, Arc::clone(&self.wake_fd), pins)
+            }
             None => Ok(None),
         }
     }
@@ -168,7 +170,7 @@ impl Fabric for KernelFabric {
         swept.and(paths.map_or(Ok(()), |paths| paths.sweep().map_err(system)))
     }
 
-    fn prepare_path(&mut self, facts: &Facts, rules: SendRules) {
+    fn prepare_path(&mut self, facts: &InterfaceInfo, rules: SendRules) {
         // Whoever sends is told why that cannot be.
         if let Ok(paths) = self.paths() {
             let _ = paths.prepare(facts, rules);
@@ -181,7 +183,7 @@ impl Fabric for KernelFabric {
         }
     }
 
-    fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules) {
+    fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: SendRules) {
         let made = match self.paths() {
             Ok(paths) => paths.make(token, facts, rules),
             Err(refusal) => Err(refusal),
@@ -200,7 +202,7 @@ impl Fabric for KernelFabric {
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let refused = self.refused_paths.drain(..);
         let mut all: Vec<_> = refused.map(|(token, why)| (token, Err(why))).collect();
-        all.extend(self.paths.iter_mut().flat_map(Paths::made));
+        all.extend(self.paths.iter_mut().flat_map(EgressPool::made));
         all
     }
 
@@ -223,7 +225,7 @@ impl Fabric for KernelFabric {
         paths.map_or_else(PathCounts::default, |paths| paths.counts(name))
     }
 
-    fn sender(&mut self, facts: &Facts) -> Result<OwnedFd, Refusal> {
+    fn sender(&mut self, facts: &InterfaceInfo) -> Result<OwnedFd, Refusal> {
         self.check_namespace()?;
         Ok(Sender::open(facts.ifindex).map_err(system)?.into())
     }
@@ -238,16 +240,16 @@ impl Fabric for KernelFabric {
         bpf::open(ObjectKind::Map, ring, true).is_ok()
     }
 
-    fn news(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.news.as_fd())
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake_fd.as_fd())
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watcher.as_fd())
     }
 
-    fn saw_news(&mut self) {
-        let _ = rustix::io::read(&self.news, &mut [0; 8]);
+    fn clear_wake(&mut self) {
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 
     fn saw_changes(&mut self) {

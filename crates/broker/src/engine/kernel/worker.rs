@@ -24,14 +24,14 @@ const BATCH_MAX: usize = 1024;
 
 /// Calls that wait at one time, each on a thread of its own, for rings that
 /// are in their places.
-const PUTS_MAX: usize = 32;
+const MAP_UPDATES_MAX: usize = 32;
 
 /// How often it is looked whether a ring is in its place.
-const LOOK: Duration = Duration::from_micros(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Bytes of the ring that stands where nobody's does any more: a page, of
 /// whatever size pages are.
-const NOBODYS_BYTES: u32 = 1 << 16;
+const PLACEHOLDER_BYTES: u32 = 1 << 16;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -65,22 +65,22 @@ pub(super) enum Done {
 #[derive(Debug)]
 pub(super) struct Worker {
     adds: Sender<Job>,
-    waits: Sender<Job>,
+    delayed: Sender<Job>,
     done: Receiver<Done>,
-    tell: Sender<Done>,
-    news: Arc<OwnedFd>,
+    done_tx: Sender<Done>,
+    events: Arc<OwnedFd>,
     /// Held by every thread that makes rings, too.
     life: Arc<()>,
 }
 
 impl Worker {
-    /// Starts the threads, for a map of rings; `news` is written to when
+    /// Starts the threads, for a map of rings; `events` is written to when
     /// something is done. `spare` is a slot that is no port's.
     pub(super) fn start(rings: Map, spare: u32, news: Arc<OwnedFd>) -> io::Result<Worker> {
         let (tell, done) = channel();
         let rings = Arc::new(rings);
         let (placed, mut puts) = (Arc::clone(&rings), VecDeque::new());
-        let nobodys = Map::create("weir_ring", &MapSpec::ring_buf(NOBODYS_BYTES));
+        let nobodys = Map::create("weir_ring", &MapSpec::ring_buf(PLACEHOLDER_BYTES));
         let nobodys = nobodys.map_err(io::Error::other)?;
         let near = || (tell.clone(), Arc::clone(&news));
         let life = Arc::new(());
@@ -89,12 +89,12 @@ impl Worker {
             adds: thread("weir-rings", near(), move |jobs| {
                 add(&placed, jobs, &mut puts, &held)
             })?,
-            waits: thread("weir-waits", near(), move |jobs| {
+            delayed: thread("weir-waits", near(), move |jobs| {
                 wait(&rings, &nobodys, spare, jobs)
             })?,
             done,
-            tell,
-            news,
+            done_tx: tell,
+            events: news,
             life,
         })
     }
@@ -106,8 +106,8 @@ impl Worker {
     }
 
     /// Says so after a time.
-    pub(super) fn later(&self, time: Duration, what: Done) {
-        let (tell, news) = (self.tell.clone(), Arc::clone(&self.news));
+    pub(super) fn schedule(&self, time: Duration, what: Done) {
+        let (tell, news) = (self.done_tx.clone(), Arc::clone(&self.events));
         std::thread::spawn(move || {
             std::thread::sleep(time);
             let _ = tell.send(what);
@@ -115,10 +115,10 @@ impl Worker {
         });
     }
 
-    pub(super) fn ask(&self, job: Job) {
+    pub(super) fn submit(&self, job: Job) {
         let jobs = match job {
             Job::Add { .. } => &self.adds,
-            Job::Remove { .. } | Job::Grace { .. } => &self.waits,
+            Job::Remove { .. } | Job::Grace { .. } => &self.delayed,
         };
         // The threads end only after this end.
         let _ = jobs.send(job);
@@ -214,7 +214,7 @@ fn add(
         return all;
     }
     puts.retain(|put| !put.is_finished());
-    if puts.len() >= PUTS_MAX
+    if puts.len() >= MAP_UPDATES_MAX
         && let Some(first) = puts.pop_front()
     {
         let _ = first.join();
@@ -256,7 +256,7 @@ fn placed_or_ended(
 ) -> Result<(), (usize, String)> {
     // They come in order: the last is there when all are.
     while !made.last().is_none_or(|last| last.is_in(rings)) {
-        match told.recv_timeout(LOOK) {
+        match told.recv_timeout(POLL_INTERVAL) {
             Ok(result) => return result.map_err(|error| (error.done, error.to_string())),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {

@@ -37,11 +37,7 @@ impl Coder<'_> {
         let prefilter = switch
             .prefilter
             .and_then(|number| self.plan.prefilters.get(number));
-        let Some(PrefilteredArms {
-            prefilter: prefilter,
-            ..
-        }) = prefilter
-        else {
+        let Some(PrefilteredArms { prefilter, .. }) = prefilter else {
             return switch.arms.iter().for_each(|arm| self.nodes(arm, asked));
         };
         let next = self.asm.label();

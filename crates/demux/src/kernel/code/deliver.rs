@@ -21,7 +21,6 @@ const CHUNK: i32 = 2048;
 const FROM_HEAD: i32 = 16;
 
 /// Helpers of the kernel.
-const KTIME_GET_NS: i32 = 5;
 const KTIME_GET_BOOT_NS: i32 = 125;
 const KTIME_GET_TAI_NS: i32 = 208;
 const RINGBUF_RESERVE_DYNPTR: i32 = 198;
@@ -323,7 +322,7 @@ impl Coder<'_> {
         let [boot, tai, read] = [(); 3].map(|()| self.asm.label());
         self.branch(op::JEQ, Reg::R1, 2, boot);
         self.branch(op::JEQ, Reg::R1, 3, tai);
-        self.push(Insn::call(KTIME_GET_NS));
+        self.push(Insn::call(helper::KTIME_GET_NS));
         self.asm.goto(read);
         self.asm.bind(boot);
         self.push(Insn::call(KTIME_GET_BOOT_NS));

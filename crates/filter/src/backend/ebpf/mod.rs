@@ -48,6 +48,8 @@ pub const STACK_BYTES: i32 = 512;
 pub mod helper {
     /// `bpf_map_lookup_elem(map, key)`: the value, or null. Linux 3.18.
     pub const MAP_LOOKUP_ELEM: i32 = 1;
+    /// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`, in nanoseconds. Linux 4.1.
+    pub const KTIME_GET_NS: i32 = 5;
     /// `bpf_tail_call(context, programs, slot)`: goes on in the program of
     /// that slot, or returns if it has none. Linux 4.2.
     pub const TAIL_CALL: i32 = 12;

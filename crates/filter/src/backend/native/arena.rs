@@ -13,7 +13,7 @@
 //! instructions that trap. So a bind costs a copy, and system calls only
 //!
 //! - where code goes where other code was, and on aarch64 always: one, for all
-//!   cores to forget what they fetched (`sync.rs`);
+//!   cores to forget what they fetched (`icache.rs`);
 //! - every 64 KiB: one, for pages.
 //!
 //! Pages are taken from the kernel before they are written, so that where

@@ -9,9 +9,9 @@
 //! Made for being fast to make as much as to run: three passes over the
 //! program, no hashing, instructions encoded by `dynasmrt`, so that binding a
 //! filter costs microseconds. What makes the code itself fast: bounds checks
-//! are merged and made as early as verdicts allow (`extent.rs`), values that
+//! are merged and made as early as verdicts allow (`required_len.rs`), values that
 //! are only tested for equality or for bits stay in the frame's byte order
-//! (`facts.rs`), and blocks fall through to one another.
+//! (`liveness.rs`), and blocks fall through to one another.
 //!
 //! Positions are computed in 64 bits from zero-extended values, so base plus
 //! offset cannot wrap, and every load is behind a check of its last byte.

@@ -50,11 +50,11 @@ pub fn bulk_on(
 }
 
 /// A host, and the CPU that its program runs on, if on a certain one.
-type Place<'a> = (&'a Host, Option<usize>);
+type HostCpu<'a> = (&'a Host, Option<usize>);
 
 fn between(
-    (from, from_cpu): Place<'_>,
-    (to, to_cpu): Place<'_>,
+    (from, from_cpu): HostCpu<'_>,
+    (to, to_cpu): HostCpu<'_>,
     at: (Ipv4Addr, u16),
     limit: Duration,
 ) -> io::Result<Bulk> {

@@ -9,4 +9,4 @@ mod udp_flows;
 pub use bulk::{Bulk, bulk, bulk_on};
 pub use ping::{Pings, echoes, ping};
 pub use session::{Session, SessionReport};
-pub use udp_flows::{Spread, spread};
+pub use udp_flows::{UdpFlows, spread};

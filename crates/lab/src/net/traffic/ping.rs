@@ -28,7 +28,7 @@ pub struct Pings {
 }
 
 /// Sends `count` echo requests from a host, each after the reply to the one
-/// before or after `patience`.
+/// before or after `reply_timeout`.
 ///
 /// # Errors
 /// If the host has no way to that address. An unanswered request is no error.
@@ -38,7 +38,7 @@ pub fn ping(host: &Host, to: IpAddr, count: u32, patience: Duration) -> io::Resu
 }
 
 /// Whether an echo request with these bytes is answered with them within
-/// `patience`; both may go in fragments.
+/// `reply_timeout`; both may go in fragments.
 ///
 /// # Errors
 /// As [`ping`].
@@ -52,7 +52,7 @@ fn ping_with(
     to: IpAddr,
     count: u32,
     payload: &[u8],
-    patience: Duration,
+    reply_timeout: Duration,
 ) -> io::Result<Pings> {
     host.run(|| {
         let (family, protocol) = match to {
@@ -73,7 +73,7 @@ fn ping_with(
             pings.sent += 1;
             // Late replies to earlier requests may come first.
             loop {
-                let left = patience.saturating_sub(start.elapsed());
+                let left = reply_timeout.saturating_sub(start.elapsed());
                 if left.is_zero() {
                     break;
                 }

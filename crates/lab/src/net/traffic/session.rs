@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const WRITE_BYTES: usize = 36;
 
 /// How long an echo may take before the session counts as broken.
-const PATIENCE: Duration = Duration::from_secs(30);
+const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection in use; [`Session::end`] tells how it went.
 #[derive(Debug)]
@@ -47,11 +47,11 @@ impl Session {
     ) -> io::Result<Session> {
         let at = SocketAddr::from(at);
         let listener = server.run(|| TcpListener::bind(at))?;
-        let stream = client.run(|| TcpStream::connect_timeout(&at, PATIENCE))?;
+        let stream = client.run(|| TcpStream::connect_timeout(&at, IO_TIMEOUT))?;
         let (echoer, _) = wait::accept(&listener)?;
         for end in [&stream, &echoer] {
             end.set_nodelay(true)?;
-            end.set_read_timeout(Some(PATIENCE))?;
+            end.set_read_timeout(Some(IO_TIMEOUT))?;
         }
         let stop = Arc::new(AtomicBool::new(false));
         let echoes = Arc::new(AtomicU64::new(0));

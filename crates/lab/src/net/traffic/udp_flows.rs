@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// port after the other. Each starts with its number, from 0, in eight bytes
 /// most significant first, as far as it has room.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Spread {
+pub struct UdpFlows {
     /// To whom.
     pub to: Ipv4Addr,
     /// Destination ports, in turn.
@@ -30,7 +30,7 @@ pub struct Spread {
 /// # Errors
 /// If there is no way there, or no destination port. What the other end
 /// refuses or drops is no error.
-pub fn spread(host: &Host, what: &Spread) -> io::Result<Duration> {
+pub fn spread(host: &Host, what: &UdpFlows) -> io::Result<Duration> {
     if what.dst_ports.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,

@@ -8,14 +8,14 @@ mod tun;
 
 use super::Error;
 use super::dut::{Dut, Running};
-use super::testbed::{Bench, Layout};
+use super::testbed::{Layout, Testbed};
 use crate::net::Device;
 use std::fmt;
 use std::str::FromStr;
 
 /// Something else that passes frames on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Peer {
+pub enum Baseline {
     /// Nothing: the tester's own limits.
     Cable,
     /// The kernel's bridge.
@@ -37,35 +37,35 @@ pub enum Peer {
     TestpmdAfPacket,
 }
 
-impl Peer {
+impl Baseline {
     /// All of them.
-    pub const ALL: [Peer; 8] = [
-        Peer::Cable,
-        Peer::LinuxBridge,
-        Peer::LinuxRouting,
-        Peer::XdpRedirect,
-        Peer::LibpcapBridge,
-        Peer::TunRelay,
-        Peer::TestpmdAfXdp,
-        Peer::TestpmdAfPacket,
+    pub const ALL: [Baseline; 8] = [
+        Baseline::Cable,
+        Baseline::LinuxBridge,
+        Baseline::LinuxRouting,
+        Baseline::XdpRedirect,
+        Baseline::LibpcapBridge,
+        Baseline::TunRelay,
+        Baseline::TestpmdAfXdp,
+        Baseline::TestpmdAfPacket,
     ];
 
     /// The name that commands take.
     pub fn as_str(self) -> &'static str {
         match self {
-            Peer::Cable => "cable",
-            Peer::LinuxBridge => "linux-bridge",
-            Peer::LinuxRouting => "linux-routing",
-            Peer::XdpRedirect => "xdp-redirect",
-            Peer::LibpcapBridge => "libpcap-bridge",
-            Peer::TunRelay => "tun-relay",
-            Peer::TestpmdAfXdp => "testpmd-af_xdp",
-            Peer::TestpmdAfPacket => "testpmd-af_packet",
+            Baseline::Cable => "cable",
+            Baseline::LinuxBridge => "linux-bridge",
+            Baseline::LinuxRouting => "linux-routing",
+            Baseline::XdpRedirect => "xdp-redirect",
+            Baseline::LibpcapBridge => "libpcap-bridge",
+            Baseline::TunRelay => "tun-relay",
+            Baseline::TestpmdAfXdp => "testpmd-af_xdp",
+            Baseline::TestpmdAfPacket => "testpmd-af_packet",
         }
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for Baseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -73,55 +73,55 @@ impl fmt::Display for Peer {
 
 /// No peer of that name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no peer is called `{name}`: give one of {}", Peer::ALL.map(Peer::as_str).join(", "))]
-pub struct NoSuchPeer {
+#[error("no peer is called `{name}`: give one of {}", Baseline::ALL.map(Baseline::as_str).join(", "))]
+pub struct NoSuchBaseline {
     /// The name.
     pub name: String,
 }
 
-impl FromStr for Peer {
-    type Err = NoSuchPeer;
+impl FromStr for Baseline {
+    type Err = NoSuchBaseline;
 
-    fn from_str(name: &str) -> Result<Peer, NoSuchPeer> {
-        let mut all = Peer::ALL.into_iter();
+    fn from_str(name: &str) -> Result<Baseline, NoSuchBaseline> {
+        let mut all = Baseline::ALL.into_iter();
         all.find(|peer| peer.as_str() == name)
-            .ok_or_else(|| NoSuchPeer {
+            .ok_or_else(|| NoSuchBaseline {
                 name: name.to_owned(),
             })
     }
 }
 
-impl Dut for Peer {
+impl Dut for Baseline {
     fn name(&self) -> &str {
         self.as_str()
     }
 
     fn layout(&self) -> Layout {
         match self {
-            Peer::Cable => Layout::Cable,
-            Peer::LinuxRouting => Layout::Router,
-            Peer::TunRelay => Layout::Relay,
-            Peer::LinuxBridge
-            | Peer::XdpRedirect
-            | Peer::LibpcapBridge
-            | Peer::TestpmdAfXdp
-            | Peer::TestpmdAfPacket => Layout::Bridge,
+            Baseline::Cable => Layout::Cable,
+            Baseline::LinuxRouting => Layout::Router,
+            Baseline::TunRelay => Layout::Relay,
+            Baseline::LinuxBridge
+            | Baseline::XdpRedirect
+            | Baseline::LibpcapBridge
+            | Baseline::TestpmdAfXdp
+            | Baseline::TestpmdAfPacket => Layout::Bridge,
         }
     }
 
-    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
+    fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error> {
         let Some(ports) = bench.ports() else {
             return Ok(Box::new(Kernel(())));
         };
         match self {
-            Peer::Cable => Ok(Box::new(Kernel(()))),
-            Peer::LinuxBridge => linux_bridge(bench, ports),
-            Peer::LinuxRouting => linux_routing(bench),
-            Peer::XdpRedirect => Ok(Box::new(Kernel(redirect::attach(bench, ports)?))),
-            Peer::LibpcapBridge => Ok(Box::new(pcap::start(bench, ports)?)),
-            Peer::TunRelay => Ok(Box::new(tun::start(bench, ports)?)),
-            Peer::TestpmdAfXdp => testpmd::start(bench, "net_af_xdp"),
-            Peer::TestpmdAfPacket => testpmd::start(bench, "net_af_packet"),
+            Baseline::Cable => Ok(Box::new(Kernel(()))),
+            Baseline::LinuxBridge => linux_bridge(bench, ports),
+            Baseline::LinuxRouting => linux_routing(bench),
+            Baseline::XdpRedirect => Ok(Box::new(Kernel(redirect::attach(bench, ports)?))),
+            Baseline::LibpcapBridge => Ok(Box::new(pcap::start(bench, ports)?)),
+            Baseline::TunRelay => Ok(Box::new(tun::start(bench, ports)?)),
+            Baseline::TestpmdAfXdp => testpmd::start(bench, "net_af_xdp"),
+            Baseline::TestpmdAfPacket => testpmd::start(bench, "net_af_packet"),
         }
     }
 }
@@ -134,7 +134,7 @@ const BRIDGE_FIREWALL: [&str; 3] = [
     "net.bridge.bridge-nf-call-arptables",
 ];
 
-fn linux_bridge(bench: &Bench, ports: &[Device; 2]) -> Result<Box<dyn Running>, Error> {
+fn linux_bridge(bench: &Testbed, ports: &[Device; 2]) -> Result<Box<dyn Running>, Error> {
     for name in BRIDGE_FIREWALL {
         // Without the module there is nothing to turn off.
         if bench.dut().sysctl(name).is_ok() {
@@ -148,7 +148,7 @@ fn linux_bridge(bench: &Bench, ports: &[Device; 2]) -> Result<Box<dyn Running>, 
     Ok(Box::new(Kernel(())))
 }
 
-fn linux_routing(bench: &Bench) -> Result<Box<dyn Running>, Error> {
+fn linux_routing(bench: &Testbed) -> Result<Box<dyn Running>, Error> {
     bench.dut().set_sysctl("net.ipv4.ip_forward", "1")?;
     Ok(Box::new(Kernel(())))
 }

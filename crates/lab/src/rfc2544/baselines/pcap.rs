@@ -9,7 +9,7 @@ use super::thread_dut::Worker;
 use crate::libpcap;
 use crate::net::Device;
 use crate::rfc2544::Error;
-use crate::rfc2544::testbed::Bench;
+use crate::rfc2544::testbed::Testbed;
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 use std::io;
@@ -197,7 +197,7 @@ extern "C" fn forward(out: *mut c_uchar, header: *const Header, bytes: *const c_
 }
 
 /// Starts the bridge.
-pub(super) fn start(bench: &Bench, ports: &[Device; 2]) -> Result<Worker, Error> {
+pub(super) fn start(bench: &Testbed, ports: &[Device; 2]) -> Result<Worker, Error> {
     let pcap = Pcap::load()?;
     let names = ports.each_ref().map(|port| port.name().to_owned());
     let open = move || Bridge::open(pcap, &names);

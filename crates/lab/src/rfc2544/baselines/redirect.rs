@@ -2,7 +2,7 @@
 
 use crate::net::Device;
 use crate::rfc2544::Error;
-use crate::rfc2544::testbed::Bench;
+use crate::rfc2544::testbed::Testbed;
 use std::os::fd::AsFd;
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 use weir_link::bpf::{Attachment, Hook, Load, Map, MapSpec, Program, ProgramType};
@@ -15,7 +15,7 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
 /// Puts the program at both interfaces; it knows the tester's two stations.
-pub(super) fn attach(bench: &Bench, ports: &[Device; 2]) -> Result<[Attachment; 2], Error> {
+pub(super) fn attach(bench: &Testbed, ports: &[Device; 2]) -> Result<[Attachment; 2], Error> {
     let stations = Map::create("stations", &MapSpec::hash(8, 4, STATIONS_MAX))?;
     let out = Map::create("out", &MapSpec::dev_map(2))?;
     for (place, (end, port)) in (0_u32..).zip(bench.ends().iter().zip(ports)) {

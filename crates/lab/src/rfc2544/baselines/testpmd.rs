@@ -2,7 +2,7 @@
 
 use crate::rfc2544::Error;
 use crate::rfc2544::dut::{Dut, Program, Ready, Running};
-use crate::rfc2544::testbed::{Bench, Layout};
+use crate::rfc2544::testbed::{Layout, Testbed};
 use std::env;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use std::time::Duration;
 const PROGRAM: &str = "dpdk-testpmd";
 
 /// Starts it with a driver: `net_af_xdp` or `net_af_packet`.
-pub(super) fn start(bench: &Bench, driver: &'static str) -> Result<Box<dyn Running>, Error> {
+pub(super) fn start(bench: &Testbed, driver: &'static str) -> Result<Box<dyn Running>, Error> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file()) {

@@ -2,7 +2,7 @@
 
 use crate::affinity;
 use crate::rfc2544::dut::Running;
-use crate::rfc2544::testbed::Bench;
+use crate::rfc2544::testbed::Testbed;
 use crate::rfc2544::{Error, failed};
 use rustix::thread::gettid;
 use std::io;
@@ -25,7 +25,7 @@ impl Worker {
     /// Starts one: it opens what it needs, and then passes frames on, time
     /// after time, what there is at the moment.
     pub(super) fn start<T: 'static>(
-        bench: &Bench,
+        bench: &Testbed,
         name: &'static str,
         open: impl FnOnce() -> io::Result<T> + Send + 'static,
         pass: impl Fn(&mut T) -> io::Result<()> + Send + 'static,

@@ -4,7 +4,7 @@
 
 use super::thread_dut::Worker;
 use crate::net::Device;
-use crate::rfc2544::testbed::Bench;
+use crate::rfc2544::testbed::Testbed;
 use crate::rfc2544::{Error, failed};
 use std::io;
 use weir_link::net::Tap;
@@ -18,7 +18,7 @@ const TABLE: u8 = 100;
 const BURST: usize = 64;
 
 /// Starts the relay.
-pub(super) fn start(bench: &Bench, ports: &[Device; 2]) -> Result<Worker, Error> {
+pub(super) fn start(bench: &Testbed, ports: &[Device; 2]) -> Result<Worker, Error> {
     let host = bench.dut();
     host.set_sysctl("net.ipv4.ip_forward", "1")?;
     let tun = host

@@ -50,7 +50,7 @@ mod slot {
     pub(crate) const SINCE: i16 = 32;
     pub(crate) const HELD: i16 = 40;
 
-    /// In [`LAST`]: where the queue is; none that there is.
+    /// In [`LAST_QUEUE`]: where the queue is; none that there is.
     pub(crate) const QUEUE_SHIFT: i32 = 56;
     pub(crate) const NO_QUEUE: u64 = 0xff << QUEUE_SHIFT;
     /// In [`AGEING`].
@@ -91,7 +91,7 @@ pub struct Fast {
 
 impl Fast {
     /// Tables for so many entries, rounded up to a power of two and at most
-    /// [`FAST_ENTRIES_MAX`], of these kinds.
+    /// [`FLOW_ENTRIES_MAX`], of these kinds.
     ///
     /// # Errors
     /// Without privilege.

@@ -57,10 +57,10 @@ pub struct DriverWatch {
     socket: OwnedFd,
 }
 
-/// What a [`DriverWatch`] has heard.
+/// What a [`XdpFeatureMonitor`] has heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriverEvent {
-    /// Whether an interface [takes redirected frames](takes_redirected) now.
+    /// Whether an interface [takes redirected frames](supports_ndo_xmit) now.
     Takes {
         /// The interface.
         ifindex: u32,

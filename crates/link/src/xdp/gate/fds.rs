@@ -34,7 +34,7 @@ pub struct LinkParts<F> {
 
 impl Gate {
     /// The descriptors of the gate, to be passed on; those of its links are
-    /// [theirs](Self::link_parts).
+    /// [theirs](Self::link_fds).
     pub fn parts(&self) -> GateParts<BorrowedFd<'_>> {
         GateParts {
             state: self.state_map.as_fd(),

@@ -106,7 +106,7 @@ impl State {
     /// links do not know, or there is no such word.
     pub fn hold_death_word(self: &Rc<State>, slot: u16) -> io::Result<Option<DeathWord>> {
         let lock = self.death_lock(slot)?;
-        // SAFETY: made by `make_death_words` in memory that stays mapped as
+        // SAFETY: made by `init_liveness_locks` in memory that stays mapped as
         // long as `State` does.
         let was_left = match unsafe { libc::pthread_mutex_trylock(lock) } {
             0 => false,

@@ -223,7 +223,7 @@ impl Gate {
     }
 
     /// Gives each link a program of ours: without what an earlier process has
-    /// cached, and with what is [left](Self::leave_to_host) to the host now.
+    /// cached, and with what is [left](Self::set_host_filter) to the host now.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -338,7 +338,7 @@ impl Gate {
 
     /// Whether the program is still attached to a link: not when the interface is gone,
     /// also into another namespace, or someone detached it. Waits for the kernel's lock
-    /// of all interfaces, see [`attached`](Self::attached).
+    /// of all interfaces, see [`attachment_check`](Self::attachment_check).
     ///
     /// # Errors
     /// See [`GateError`].

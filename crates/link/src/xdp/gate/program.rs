@@ -11,7 +11,7 @@
 //! signed number: a beat in between is no hang. Gate and epoch are one word,
 //! so that a frame carries the epoch in which it was let in.
 //!
-//! Where there are cached verdicts ([`fast`](crate::xdp::flow_cache)) they are asked
+//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
 //! between heartbeat and XSK. While the process sleeps they hold as long as
 //! its lease; a frame that they answer does not wake it.
 //!
@@ -23,8 +23,8 @@ use super::liveness::{LOCK_WORD, THREADS};
 use super::shared_page::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
 use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
 use crate::xdp::abi::{
-    DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, KTIME_GET_NS, RX_QUEUE,
-    XDP_ADJUST_META, XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
+    DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, RX_QUEUE, XDP_ADJUST_META,
+    XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
 };
 use crate::xdp::flow_cache::{Fast, Spec, program as fast};
 use crate::xdp::host_filter::HostFilter;
@@ -233,7 +233,7 @@ impl Xdp {
             Insn::load(op::DW, Reg::R1, PAGE, at::SURE_LIMIT as i16),
         ]);
         self.asm.jump(Insn::jump64(JSLE, Reg::R0, Reg::R1), ask);
-        self.push(&[Insn::call(KTIME_GET_NS)]);
+        self.push(&[Insn::call(helper::KTIME_GET_NS)]);
         self.hung_if_late();
         self.asm.bind(ask);
         self.push(&[Insn::store(op::DW, Reg::FP, GATE_KEPT, GATE)]);
@@ -262,7 +262,7 @@ impl Xdp {
         if let Some(host) = host {
             self.for_host(host)?;
         }
-        self.push(&[Insn::call(KTIME_GET_NS)]);
+        self.push(&[Insn::call(helper::KTIME_GET_NS)]);
         let (awake, fine) = (self.asm.label(), self.asm.label());
         self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
         // It sleeps: this frame wakes it, and the limit counts from now.
@@ -390,7 +390,7 @@ impl Xdp {
         self.push(&[Insn::store(op::W, PAGE, at::WHY as i16, why)]);
         self.push(&add(counter));
         self.push(&[
-            Insn::call(KTIME_GET_NS),
+            Insn::call(helper::KTIME_GET_NS),
             Insn::store(op::DW, PAGE, at::SHUT_AT as i16, Reg::R0),
         ]);
     }

@@ -20,7 +20,7 @@
 //!  112   u64  cached verdicts whose frames were held back
 //!  128   for each link: u32 bytes of the longest frame that it can send
 //!  256   for each link: u64 frames bypassed, u64 left to the host
-//!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
+//!  2048  for each process: its death word, a robust lock in 64 bytes (liveness.rs)
 //!  4096  for each queue, where there are cached verdicts: u64 frames handed to
 //!        the process, u64 how many of those are settled: sent on, or gone
 //! ```

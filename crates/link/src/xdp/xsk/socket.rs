@@ -167,7 +167,7 @@ impl Xsk {
     /// See [`XskError`].
     ///
     /// # Panics
-    /// If `other` is a socket of other memory.
+    /// If `shared_with` is a socket of other memory.
     pub fn bind(
         umem: &Umem,
         other: Option<&Xsk>,

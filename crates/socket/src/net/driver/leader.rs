@@ -4,8 +4,8 @@
 //! wakes the call that waits for them, and both want the lock. So a call that is
 //! about to wait, while there is news for no other socket, does what the thread
 //! would do: it leads. Between such calls nobody waits for the links; each call
-//! looks for what has come, and if there is none for [`WATCH`], the thread takes
-//! over. It does at once where calls are [`BRIEF_NS`] apart or more.
+//! looks for what has come, and if there is none for [`RATE_INTERVAL`], the thread takes
+//! over. It does at once where calls are [`CALL_GAP_MAX_NS`] apart or more.
 //!
 //! ```text
 //!            a call waits                     it has what it waited for
@@ -24,23 +24,23 @@ use super::state::Id;
 use std::time::Duration;
 
 /// How long frames wait at most until a call or the thread sees them.
-pub(in crate::net) const WATCH: Duration = Duration::from_millis(1);
+pub(in crate::net) const HANDOVER_TIMEOUT: Duration = Duration::from_millis(1);
 /// Calls that are further apart, in nanoseconds, leave the net to the thread.
-const BRIEF_NS: u64 = 500_000;
+const CALL_GAP_MAX_NS: u64 = 500_000;
 /// How often a call looks for what has come, at most, in nanoseconds.
-const LOOK_EACH_NS: u64 = 20_000;
+const POLL_INTERVAL_NS: u64 = 20_000;
 /// How long there must have been news for one socket alone before a call that
 /// waits for it leads, in nanoseconds.
-const ALONE_NS: u64 = 10_000_000;
+const EXCLUSIVE_NS: u64 = 10_000_000;
 
 /// Who waits for the links and for timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Driver {
+enum Leader {
     Thread,
     Call,
     /// Calls look, the last one at this time, and more are to come soon.
-    Calls {
-        looked_ns: u64,
+    BetweenCalls {
+        polled_ns: u64,
     },
 }
 
@@ -52,59 +52,61 @@ enum Thread {
     /// In `poll(2)`, as long as what was due told it when it began.
     Polls,
     /// It waits to take over: as long as a call leads, or for a time.
-    StandsBy { timed: bool },
+    Parked { timed: bool },
 }
 
 /// How the thread is to learn that it is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::net) enum Rouse {
+pub(in crate::net) enum WakeVia {
     /// By the descriptor that it polls.
     Poll,
     /// By the condition at which it stands by.
-    StandBy,
+    Unpark,
 }
 
 /// See the module. Sockets are named by `Name`.
-pub(in crate::net) struct Lead<Name = Id> {
-    driver: Driver,
+pub(in crate::net) struct Leadership<Name = Id> {
+    leader: Leader,
     thread: Thread,
     /// When a call came last that might wait, or the last one to lead ended; and whether
-    /// that was [`BRIEF_NS`] before at most, and there was no news for others.
+    /// that was [`CALL_GAP_MAX_NS`] before at most, and there was no news for others.
     called_ns: u64,
     is_brief: bool,
     /// The socket that others than the leader last had news of, and when; when
     /// that was another than before.
-    news: Option<(Name, u64)>,
-    crowded_ns: Option<u64>,
+    last_event: Option<(Name, u64)>,
+    contended_ns: Option<u64>,
 }
 
-impl<Name: Copy + PartialEq> Lead<Name> {
-    pub(in crate::net) fn new() -> Lead<Name> {
-        Lead {
-            driver: Driver::Thread,
+impl<Name: Copy + PartialEq> Leadership<Name> {
+    pub(in crate::net) fn new() -> Leadership<Name> {
+        Leadership {
+            leader: Leader::Thread,
             thread: Thread::Works,
             called_ns: 0,
             is_brief: true,
-            news: None,
-            crowded_ns: None,
+            last_event: None,
+            contended_ns: None,
         }
     }
 
     /// Whether a call leads.
     pub(in crate::net) fn is_led(&self) -> bool {
-        self.driver == Driver::Call
+        self.leader == Leader::Call
     }
 
     /// Whether nobody waits for the links, for calls come soon.
     pub(in crate::net) fn is_between_calls(&self) -> bool {
-        matches!(self.driver, Driver::Calls { .. })
+        matches!(self.leader, Leader::BetweenCalls { .. })
     }
 
     /// When a call looked last, if they follow each other.
-    pub(in crate::net) fn looked_ns(&self) -> Option<u64> {
-        match self.driver {
-            Driver::Calls { looked_ns } => Some(looked_ns),
-            Driver::Thread | Driver::Call => None,
+    pub(in crate::net) fn polled_ns(&self) -> Option<u64> {
+        match self.leader {
+            Leader::BetweenCalls {
+                polled_ns: looked_ns,
+            } => Some(looked_ns),
+            Leader::Thread | Leader::Call => None,
         }
     }
 
@@ -118,24 +120,26 @@ impl<Name: Copy + PartialEq> Lead<Name> {
 
     /// The thread is to drive if it is its turn: then this gives `None`; or else to
     /// stand by, for so long at most.
-    pub(in crate::net) fn stand_by(&mut self, now_ns: u64) -> Option<Option<Duration>> {
-        let left = match self.driver {
-            Driver::Thread => None,
-            Driver::Call => Some(None),
-            Driver::Calls { looked_ns } => {
+    pub(in crate::net) fn park(&mut self, now_ns: u64) -> Option<Option<Duration>> {
+        let left = match self.leader {
+            Leader::Thread => None,
+            Leader::Call => Some(None),
+            Leader::BetweenCalls {
+                polled_ns: looked_ns,
+            } => {
                 let passed = Duration::from_nanos(now_ns.saturating_sub(looked_ns));
-                let left = WATCH.saturating_sub(passed);
+                let left = HANDOVER_TIMEOUT.saturating_sub(passed);
                 (!left.is_zero()).then_some(Some(left))
             }
         };
         match left {
             None => {
-                self.driver = Driver::Thread;
+                self.leader = Leader::Thread;
                 self.thread = Thread::Works;
             }
             Some(left) => {
                 let timed = left.is_some();
-                self.thread = Thread::StandsBy { timed };
+                self.thread = Thread::Parked { timed };
             }
         }
         left
@@ -144,26 +148,28 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     /// A call that waits for this socket begins to lead; false if that is not for
     /// it to do: another does, or there is news for other sockets.
     pub(in crate::net) fn begin(&mut self, id: Name, now_ns: u64) -> bool {
-        if self.is_led() || !self.is_alone(id, now_ns) {
+        if self.is_led() || !self.is_exclusive(id, now_ns) {
             return false;
         }
-        self.driver = Driver::Call;
+        self.leader = Leader::Call;
         true
     }
 
     /// It leads no more. The thread, if it polls yet, knows nothing of what has
     /// become due since.
-    pub(in crate::net) fn end(&mut self, now_ns: u64) -> Option<Rouse> {
-        let crowded = self.crowded_ns.is_some_and(|at_ns| at_ns >= self.called_ns);
+    pub(in crate::net) fn end(&mut self, now_ns: u64) -> Option<WakeVia> {
+        let crowded = self
+            .contended_ns
+            .is_some_and(|at_ns| at_ns >= self.called_ns);
         self.called_ns = now_ns;
         if !self.is_brief || crowded {
-            self.driver = Driver::Thread;
-            return self.rouse();
+            self.leader = Leader::Thread;
+            return self.wake_via();
         }
-        self.driver = Driver::Calls { looked_ns: now_ns };
+        self.leader = Leader::BetweenCalls { polled_ns: now_ns };
         match self.thread {
-            Thread::StandsBy { timed: true } => None,
-            _ => self.rouse(),
+            Thread::Parked { timed: true } => None,
+            _ => self.wake_via(),
         }
     }
 
@@ -171,32 +177,34 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     /// come, for nobody has for a while, or at all. Calls that come soon one after the
     /// other take the links from the thread; where the call before was long ago, or
     /// there was news for others since, the thread is to drive besides.
-    pub(in crate::net) fn look(
+    pub(in crate::net) fn should_poll(
         &mut self,
         id: Name,
         eager: bool,
         now_ns: u64,
-    ) -> (bool, Option<Rouse>) {
+    ) -> (bool, Option<WakeVia>) {
         let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.called_ns, now_ns));
-        let brief = passed_ns < BRIEF_NS && self.is_alone(id, now_ns);
+        let brief = passed_ns < CALL_GAP_MAX_NS && self.is_exclusive(id, now_ns);
         self.is_brief = brief;
-        match self.driver {
-            Driver::Call => (false, None),
-            Driver::Thread if !brief => (false, None),
-            Driver::Thread => {
-                self.driver = Driver::Calls { looked_ns: now_ns };
+        match self.leader {
+            Leader::Call => (false, None),
+            Leader::Thread if !brief => (false, None),
+            Leader::Thread => {
+                self.leader = Leader::BetweenCalls { polled_ns: now_ns };
                 let polls = self.thread == Thread::Polls;
-                (true, polls.then_some(Rouse::Poll))
+                (true, polls.then_some(WakeVia::Poll))
             }
-            Driver::Calls { .. } if !brief => {
-                self.driver = Driver::Thread;
-                (true, self.rouse())
+            Leader::BetweenCalls { .. } if !brief => {
+                self.leader = Leader::Thread;
+                (true, self.wake_via())
             }
-            Driver::Calls { looked_ns } => {
-                let each_ns = if eager { 0 } else { LOOK_EACH_NS };
+            Leader::BetweenCalls {
+                polled_ns: looked_ns,
+            } => {
+                let each_ns = if eager { 0 } else { POLL_INTERVAL_NS };
                 let looks = now_ns.saturating_sub(looked_ns) >= each_ns;
                 if looks {
-                    self.driver = Driver::Calls { looked_ns: now_ns };
+                    self.leader = Leader::BetweenCalls { polled_ns: now_ns };
                 }
                 (looks, None)
             }
@@ -204,41 +212,41 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     }
 
     /// Whether there was news for no other socket of late.
-    fn is_alone(&self, id: Name, now_ns: u64) -> bool {
-        let is_old = |at_ns: u64| now_ns >= at_ns.saturating_add(ALONE_NS);
+    fn is_exclusive(&self, id: Name, now_ns: u64) -> bool {
+        let is_old = |at_ns: u64| now_ns >= at_ns.saturating_add(EXCLUSIVE_NS);
         let is_others = |(news, at_ns): (Name, u64)| news != id && !is_old(at_ns);
-        let crowded = self.crowded_ns.is_some_and(|at_ns| !is_old(at_ns));
-        !crowded && !self.news.is_some_and(is_others)
+        let crowded = self.contended_ns.is_some_and(|at_ns| !is_old(at_ns));
+        !crowded && !self.last_event.is_some_and(is_others)
     }
 
     /// Has the thread drive unless a call does.
-    pub(in crate::net) fn hand_over(&mut self) -> Option<Rouse> {
+    pub(in crate::net) fn hand_over(&mut self) -> Option<WakeVia> {
         if !self.is_between_calls() {
             return None;
         }
-        self.driver = Driver::Thread;
-        self.rouse()
+        self.leader = Leader::Thread;
+        self.wake_via()
     }
 
     /// Has the thread drive: the call that leads has failed.
-    pub(in crate::net) fn fail(&mut self) -> Option<Rouse> {
-        self.driver = Driver::Thread;
-        self.rouse()
+    pub(in crate::net) fn fail(&mut self) -> Option<WakeVia> {
+        self.leader = Leader::Thread;
+        self.wake_via()
     }
 
-    fn rouse(&self) -> Option<Rouse> {
+    fn wake_via(&self) -> Option<WakeVia> {
         match self.thread {
             Thread::Works => None,
-            Thread::Polls => Some(Rouse::Poll),
-            Thread::StandsBy { .. } => Some(Rouse::StandBy),
+            Thread::Polls => Some(WakeVia::Poll),
+            Thread::Parked { .. } => Some(WakeVia::Unpark),
         }
     }
 
     /// Others than the leader are told of a socket.
-    pub(in crate::net) fn note_news(&mut self, id: Name, now_ns: u64) {
-        let before = self.news.replace((id, now_ns));
+    pub(in crate::net) fn note_event(&mut self, id: Name, now_ns: u64) {
+        let before = self.last_event.replace((id, now_ns));
         if self.is_led() || before.is_some_and(|(before, _)| before != id) {
-            self.crowded_ns = Some(now_ns);
+            self.contended_ns = Some(now_ns);
         }
     }
 }
@@ -258,7 +266,7 @@ mod tests {
     }
 
     struct World {
-        lead: Lead<u64>,
+        lead: Leadership<u64>,
         at: At,
         /// A call leads.
         is_led: bool,
@@ -271,12 +279,12 @@ mod tests {
     }
 
     impl World {
-        fn roused(&mut self, rouse: Option<Rouse>) {
+        fn roused(&mut self, rouse: Option<WakeVia>) {
             match (rouse, self.at) {
                 // It may have been roused before, or its time is over: it has not the
                 // lock yet.
                 (None, _) | (Some(_), At::Runs) => {}
-                (Some(Rouse::Poll), At::Polls) | (Some(Rouse::StandBy), At::StandsBy(_)) => {
+                (Some(WakeVia::Poll), At::Polls) | (Some(WakeVia::Unpark), At::StandsBy(_)) => {
                     self.at = At::Runs;
                 }
                 (Some(rouse), at) => panic!("{rouse:?} while it is {at:?}"),
@@ -301,7 +309,7 @@ mod tests {
         }
 
         fn looks(&mut self, id: u64, eager: bool, now_ns: u64) {
-            let (looks, rouse) = self.lead.look(id, eager, now_ns);
+            let (looks, rouse) = self.lead.should_poll(id, eager, now_ns);
             self.roused(rouse);
             if looks {
                 assert!(!self.is_led, "what comes is the leader's");
@@ -311,9 +319,9 @@ mod tests {
 
         fn thread_steps(&mut self, now_ns: u64) {
             match self.at {
-                At::Runs => match self.lead.stand_by(now_ns) {
+                At::Runs => match self.lead.park(now_ns) {
                     Some(left) => {
-                        let is_over = now_ns - self.seen_ns >= WATCH.as_nanos() as u64;
+                        let is_over = now_ns - self.seen_ns >= HANDOVER_TIMEOUT.as_nanos() as u64;
                         assert!(self.is_led || !is_over, "it takes over");
                         assert!(self.is_led == left.is_none(), "{left:?}");
                         self.at = At::StandsBy(left);
@@ -330,7 +338,7 @@ mod tests {
                 }
                 // As long as calls look it waits on, for a time as before.
                 At::StandsBy(Some(_)) => {
-                    if now_ns - self.looked_ns >= WATCH.as_nanos() as u64 {
+                    if now_ns - self.looked_ns >= HANDOVER_TIMEOUT.as_nanos() as u64 {
                         self.at = At::Runs;
                     }
                 }
@@ -342,14 +350,14 @@ mod tests {
             match self.at {
                 _ if self.is_led => true,
                 At::Runs => true,
-                At::Polls => !self.is_stale && self.lead.driver == Driver::Thread,
-                At::StandsBy(left) => left.is_some_and(|left| left <= WATCH),
+                At::Polls => !self.is_stale && self.lead.leader == Leader::Thread,
+                At::StandsBy(left) => left.is_some_and(|left| left <= HANDOVER_TIMEOUT),
             }
         }
     }
 
     /// Whatever calls do in whatever order: unless a call leads, the thread polls
-    /// with what is due now, or runs, or does within [`WATCH`].
+    /// with what is due now, or runs, or does within [`RATE_INTERVAL`].
     #[test]
     fn somebody_always_waits_for_the_links() {
         const SEED: u64 = 22;
@@ -362,7 +370,7 @@ mod tests {
             (random >> 33) % most
         };
         let mut world = World {
-            lead: Lead::new(),
+            lead: Leadership::new(),
             at: At::Runs,
             is_led: false,
             is_stale: false,
@@ -381,19 +389,19 @@ mod tests {
                     world.roused(rouse);
                 }
                 3 => world.looks(id, below(2) == 0, now_ns),
-                4 if below(3) == 0 => world.lead.note_news(id, now_ns),
+                4 if below(3) == 0 => world.lead.note_event(id, now_ns),
                 _ => world.thread_steps(now_ns),
             }
             let lead = &world.lead;
-            world.looked_ns = lead.looked_ns().unwrap_or(world.looked_ns);
+            world.looked_ns = lead.polled_ns().unwrap_or(world.looked_ns);
             assert_eq!(lead.is_led(), world.is_led, "step {step}");
             assert!(
                 world.is_served(),
                 "step {step}: {:?}, {:?}",
                 world.at,
-                lead.driver
+                lead.leader
             );
-            let driver = std::mem::discriminant(&lead.driver);
+            let driver = std::mem::discriminant(&lead.leader);
             seen.insert(format!("{driver:?} {:?}", lead.thread));
         }
         assert!(seen.len() >= 9, "{seen:?}");
@@ -404,22 +412,29 @@ mod tests {
     #[test]
     fn calls_that_are_far_apart_drive_nothing_between() {
         for crowded in [false, true] {
-            let mut lead = Lead::new();
+            let mut lead = Leadership::new();
             let mut now_ns = 20_000_000;
             lead.thread_works(false);
-            assert_eq!(lead.look(1, true, now_ns), (false, None), "the first one");
+            assert_eq!(
+                lead.should_poll(1, true, now_ns),
+                (false, None),
+                "the first one"
+            );
             now_ns += 1000;
-            assert_eq!(lead.look(1, true, now_ns), (true, Some(Rouse::Poll)));
+            assert_eq!(
+                lead.should_poll(1, true, now_ns),
+                (true, Some(WakeVia::Poll))
+            );
             assert!(lead.is_between_calls());
             assert!(lead.begin(1, now_ns));
             lead.end(now_ns);
             assert!(lead.is_between_calls());
             if crowded {
-                lead.note_news(1, now_ns);
-                lead.note_news(2, now_ns);
+                lead.note_event(1, now_ns);
+                lead.note_event(2, now_ns);
             }
-            now_ns += if crowded { 1000 } else { BRIEF_NS };
-            assert!(lead.look(1, true, now_ns).0);
+            now_ns += if crowded { 1000 } else { CALL_GAP_MAX_NS };
+            assert!(lead.should_poll(1, true, now_ns).0);
             assert!(!lead.is_between_calls(), "{crowded}");
             assert_eq!(lead.begin(1, now_ns), !crowded);
             if !crowded {

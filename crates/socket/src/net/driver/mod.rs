@@ -4,12 +4,12 @@ pub(super) mod leader;
 pub(super) mod park;
 pub(super) mod state;
 
-use super::sock::inner::Side;
-use leader::Rouse;
-use park::StandBy;
+use super::sock::readiness::Interest;
+use leader::WakeVia;
+use park::Parker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use state::{Id, State};
+use state::{Id, NetState};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,8 +23,8 @@ const YIELDS_MAX: usize = 100;
 /// what there is yet to the thread.
 const POLLS_MAX: usize = 8;
 
-pub(crate) struct Shared {
-    pub(super) state: Mutex<State>,
+pub(crate) struct StackDriver {
+    pub(super) state: Mutex<NetState>,
     /// Calls that wait for the lock.
     pub(super) waiting: AtomicUsize,
     /// Wakes the thread, and the call that leads.
@@ -32,13 +32,13 @@ pub(crate) struct Shared {
     pub(super) wake_call: OwnedFd,
     pub(super) start: Instant,
     /// The thread waits here while calls drive the net.
-    pub(super) stand_by: StandBy,
+    pub(super) parker: Parker,
     /// What is waited for at the links.
     pub(super) links: Vec<OwnedFd>,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl StackDriver {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, NetState> {
         if let Ok(state) = self.state.try_lock() {
             return state;
         }
@@ -50,7 +50,7 @@ impl Shared {
 
     /// Lets calls have the lock that wait for it: the thread, which takes it
     /// again at once while frames come, would leave them none.
-    fn give_way(&self) {
+    fn yield_lock(&self) {
         for _ in 0..YIELDS_MAX {
             if self.waiting.load(Relaxed) == 0 {
                 return;
@@ -64,8 +64,8 @@ impl Shared {
     }
 
     /// Wakes who waits for the links: a call, or the thread.
-    pub(super) fn wake(&self, state: &State) {
-        let fd = match state.lead.is_led() {
+    pub(super) fn wake(&self, state: &NetState) {
+        let fd = match state.leadership.is_led() {
             true => &self.wake_call,
             false => &self.wake,
         };
@@ -73,43 +73,47 @@ impl Shared {
     }
 
     /// Lets the thread know that it is wanted.
-    fn rouse(&self, rouse: Option<Rouse>) {
+    fn wake_thread(&self, rouse: Option<WakeVia>) {
         match rouse {
             None => {}
-            Some(Rouse::Poll) => _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()),
-            Some(Rouse::StandBy) => self.stand_by.rouse(),
+            Some(WakeVia::Poll) => _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()),
+            Some(WakeVia::Unpark) => self.parker.unpark(),
         }
     }
 
     /// Somebody is about to wait who cannot drive the net: unless a call leads, the
     /// thread does.
-    pub(super) fn hand_over(&self, state: &mut State) {
-        self.rouse(state.lead.hand_over());
+    pub(super) fn hand_over(&self, state: &mut NetState) {
+        self.wake_thread(state.leadership.hand_over());
     }
 
     /// Whether a call is to look for what has come before it does what it is to.
-    pub(super) fn look(&self, state: &mut State, id: Id, eager: bool) -> bool {
-        let (looks, rouse) = state.look(id, eager, self.now_ns());
-        self.note_look(state);
-        self.rouse(rouse);
+    pub(super) fn should_poll(&self, state: &mut NetState, id: Id, eager: bool) -> bool {
+        let (looks, rouse) = state.should_poll(id, eager, self.now_ns());
+        self.note_poll(state);
+        self.wake_thread(rouse);
         looks
     }
 
     /// The thread, while it stands by, is to know that calls look.
-    fn note_look(&self, state: &State) {
-        if let Some(at_ns) = state.lead.looked_ns() {
-            self.stand_by.looked(at_ns);
+    fn note_poll(&self, state: &NetState) {
+        if let Some(at_ns) = state.leadership.polled_ns() {
+            self.parker.note_poll(at_ns);
         }
     }
 
     /// After a call on the stack: sends what it led to, and tells whom it
     /// concerns.
-    pub(crate) fn after(&self, state: &mut State) {
+    pub(crate) fn after_call(&self, state: &mut NetState) {
         self.works(state, |state| self.send_due(state));
     }
 
     /// Does work on the stack. Should that panic, the host is out of order.
-    pub(crate) fn works<T>(&self, state: &mut State, work: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn works<T>(
+        &self,
+        state: &mut NetState,
+        work: impl FnOnce(&mut NetState) -> T,
+    ) -> T {
         match catch_unwind(AssertUnwindSafe(|| work(state))) {
             Ok(done) => done,
             Err(panic) => {
@@ -119,9 +123,9 @@ impl Shared {
         }
     }
 
-    fn send_due(&self, state: &mut State) {
+    fn send_due(&self, state: &mut NetState) {
         let mut woken = state.settle(self.now_ns());
-        if state.lead.is_between_calls() {
+        if state.leadership.is_between_calls() {
             // What one poll leaves is the next one's: the thread's, if it drives.
             for _ in 0..POLLS_MAX {
                 if !state.is_due(self.now_ns()) {
@@ -140,16 +144,16 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::after`], and gives the lock back.
-    pub(crate) fn finish(&self, mut state: MutexGuard<'_, State>) {
-        self.after(&mut state);
+    /// As [`StackDriver::after_call`], and gives the lock back.
+    pub(crate) fn finish(&self, mut state: MutexGuard<'_, NetState>) {
+        self.after_call(&mut state);
         unlock(state);
     }
 
     /// The thread's work, until the net ends. Should the thread panic, or a call
     /// that drove the stack, no call on a socket of any of the host's stacks waits
     /// any longer.
-    pub(super) fn drive_among(&self, all: &[Arc<Shared>]) {
+    pub(super) fn drive_among(&self, all: &[Arc<StackDriver>]) {
         let failing = Failing(all);
         self.drive();
         if !self.lock().is_failed() {
@@ -159,20 +163,20 @@ impl Shared {
 
     /// The host is out of order: every call on a socket that may wait ends, now
     /// and from now on.
-    fn fail(&self, state: &mut State) {
+    fn fail(&self, state: &mut NetState) {
         state.fail();
         self.wake(state);
-        let rouse = state.lead.fail();
-        self.rouse(rouse);
-        self.stand_by.rouse();
+        let rouse = state.leadership.fail();
+        self.wake_thread(rouse);
+        self.parker.unpark();
     }
 
     fn drive(&self) {
         let mut state = self.lock();
         loop {
-            while let Some(left) = state.lead.stand_by(self.now_ns()) {
+            while let Some(left) = state.leadership.park(self.now_ns()) {
                 unlock(state);
-                self.stand_by.wait(left, || self.now_ns());
+                self.parker.wait(left, || self.now_ns());
                 state = self.lock();
             }
             if state.is_failed() {
@@ -182,23 +186,23 @@ impl Shared {
             state.settle(self.now_ns());
             // Not before: what just came may be what was waited for.
             if state.is_over() {
-                state.leave(self.now_ns());
+                state.shut_down(self.now_ns());
                 return;
             }
             let rest = state.rest(self.now_ns());
-            state.lead.thread_works(rest.is_none());
+            state.leadership.thread_works(rest.is_none());
             self.rest(state, rest, &self.wake);
             state = self.lock();
-            state.lead.thread_works(true);
+            state.leadership.thread_works(true);
         }
     }
 
     /// Gives the lock back, and waits so long at most for the links, or to be woken;
     /// not at all if there is work.
-    fn rest(&self, state: MutexGuard<'_, State>, time: Option<Duration>, wake: &OwnedFd) {
+    fn rest(&self, state: MutexGuard<'_, NetState>, time: Option<Duration>, wake: &OwnedFd) {
         let Some(time) = time else {
             unlock(state);
-            return self.give_way();
+            return self.yield_lock();
         };
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         let waits = state.links().waits().zip(&self.links);
@@ -214,33 +218,33 @@ impl Shared {
     /// takes what has come, and says whether it is waited for.
     pub(super) fn lead<'s>(
         &'s self,
-        mut state: MutexGuard<'s, State>,
-        waits: (Id, Side),
+        mut state: MutexGuard<'s, NetState>,
+        waits: (Id, Interest),
         deadline: Option<Instant>,
-        receive: impl FnMut(&mut State, u64) -> bool,
-    ) -> Result<MutexGuard<'s, State>, MutexGuard<'s, State>> {
+        receive: impl FnMut(&mut NetState, u64) -> bool,
+    ) -> Result<MutexGuard<'s, NetState>, MutexGuard<'s, NetState>> {
         if !state.begin_lead(waits.0, self.now_ns()) {
             self.hand_over(&mut state);
             return Err(state);
         }
         let leading = Leading(self);
-        let mut state = self.lead_on(state, waits, deadline, receive);
+        let mut state = self.drive_until(state, waits, deadline, receive);
         std::mem::forget(leading);
-        let rouse = state.lead.end(self.now_ns());
-        self.note_look(&state);
-        self.rouse(rouse);
+        let rouse = state.leadership.end(self.now_ns());
+        self.note_poll(&state);
+        self.wake_thread(rouse);
         Ok(state)
     }
 
     /// Drives the net until there is what is waited for, or something that this
     /// call cannot do while it leads.
-    fn lead_on<'s>(
+    fn drive_until<'s>(
         &'s self,
-        mut state: MutexGuard<'s, State>,
-        (id, side): (Id, Side),
+        mut state: MutexGuard<'s, NetState>,
+        (id, side): (Id, Interest),
         deadline: Option<Instant>,
-        mut receive: impl FnMut(&mut State, u64) -> bool,
-    ) -> MutexGuard<'s, State> {
+        mut receive: impl FnMut(&mut NetState, u64) -> bool,
+    ) -> MutexGuard<'s, NetState> {
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -267,7 +271,7 @@ impl Shared {
 }
 
 /// A thread that drives one of these stacks, until this is forgotten.
-struct Failing<'a>(&'a [Arc<Shared>]);
+struct Failing<'a>(&'a [Arc<StackDriver>]);
 
 impl Drop for Failing<'_> {
     fn drop(&mut self) {
@@ -280,7 +284,7 @@ impl Drop for Failing<'_> {
 }
 
 /// A call that leads, until this is forgotten.
-struct Leading<'a>(&'a Shared);
+struct Leading<'a>(&'a StackDriver);
 
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
@@ -303,7 +307,7 @@ fn woken(fds: &mut [PollFd<'_>], time: Duration) -> bool {
 
 /// Gives the lock back, and then wakes the tasks that are to be: they may do
 /// whatever they like at once.
-pub(super) fn unlock(mut state: MutexGuard<'_, State>) {
+pub(super) fn unlock(mut state: MutexGuard<'_, NetState>) {
     let tasks = state.take_tasks();
     drop(state);
     for task in tasks {

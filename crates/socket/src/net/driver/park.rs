@@ -3,7 +3,7 @@
 //! Not at the net's lock: calls that follow each other have it nearly always, and
 //! each that gives it back would wake the thread in vain.
 
-use super::leader::WATCH;
+use super::leader::HANDOVER_TIMEOUT;
 use super::wait;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -11,36 +11,36 @@ use std::time::Duration;
 
 /// See the module.
 #[derive(Default)]
-pub(in crate::net) struct StandBy {
-    roused: Mutex<bool>,
+pub(in crate::net) struct Parker {
+    unparked: Mutex<bool>,
     rouse: Condvar,
     /// When a call looked last for what has come.
-    looked_ns: AtomicU64,
+    polled_ns: AtomicU64,
 }
 
-impl StandBy {
+impl Parker {
     /// Ends the thread's wait, or the next one if it does not wait yet.
-    pub(in crate::net) fn rouse(&self) {
-        let mut roused = self.roused.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(in crate::net) fn unpark(&self) {
+        let mut roused = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
         *roused = true;
         drop(roused);
         self.rouse.notify_one();
     }
 
     /// A call has looked: if the thread waits for a time, it waits on.
-    pub(in crate::net) fn looked(&self, at_ns: u64) {
-        self.looked_ns.store(at_ns, Relaxed);
+    pub(in crate::net) fn note_poll(&self, at_ns: u64) {
+        self.polled_ns.store(at_ns, Relaxed);
     }
 
     /// Waits to be roused, or, if for `left` at first, until no call has looked for
-    /// [`WATCH`].
+    /// [`RATE_INTERVAL`].
     pub(in crate::net) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
-        let mut roused = self.roused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roused = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
         while !*roused && left != Some(Duration::ZERO) {
             roused = wait(&self.rouse, roused, left);
             left = left.map(|_| {
-                let passed_ns = now_ns().saturating_sub(self.looked_ns.load(Relaxed));
-                WATCH.saturating_sub(Duration::from_nanos(passed_ns))
+                let passed_ns = now_ns().saturating_sub(self.polled_ns.load(Relaxed));
+                HANDOVER_TIMEOUT.saturating_sub(Duration::from_nanos(passed_ns))
             });
         }
         *roused = false;
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_thread_waits_as_long_as_calls_look() {
-        let (place, start) = (StandBy::default(), Instant::now());
+        let (place, start) = (Parker::default(), Instant::now());
         let now_ns = || start.elapsed().as_nanos() as u64;
         let looks = AtomicUsize::new(0);
         // By a clock that stands while calls look, it is never long ago.
@@ -64,23 +64,25 @@ mod tests {
             0..3 => 0,
             _ => now_ns(),
         };
-        place.looked(0);
-        place.wait(Some(WATCH), clock);
+        place.note_poll(0);
+        place.wait(Some(HANDOVER_TIMEOUT), clock);
         assert!(looks.load(Relaxed) >= 4);
-        assert!(start.elapsed() >= WATCH);
+        assert!(start.elapsed() >= HANDOVER_TIMEOUT);
     }
 
     #[test]
     fn who_is_roused_before_does_not_wait() {
-        let place = StandBy::default();
-        place.rouse();
+        let place = Parker::default();
+        place.unpark();
         place.wait(None, || unreachable!("it has no time"));
         thread::scope(|scope| {
             scope.spawn(|| place.wait(None, || unreachable!("it has no time")));
-            place.rouse();
+            place.unpark();
         });
         // Nothing is left of it.
-        place.wait(Some(WATCH), || WATCH.as_nanos() as u64);
-        assert!(!*place.roused.lock().unwrap());
+        place.wait(Some(HANDOVER_TIMEOUT), || {
+            HANDOVER_TIMEOUT.as_nanos() as u64
+        });
+        assert!(!*place.unparked.lock().unwrap());
     }
 }

@@ -1,11 +1,10 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
-use super::leader::{Lead, Rouse};
-use crate::net::io::direct_read::Straight;
-use crate::net::io::links::{Held, Links};
-use crate::net::shards::shard_io::Part;
-use crate::net::sock::inner::Side;
-use crate::net::sock::readiness::{Readiness, Waiters, Watch};
+use super::leader::{Leadership, WakeVia};
+use crate::net::io::direct_read::DirectRead;
+use crate::net::io::links::{LinkSlot, Links};
+use crate::net::shards::shard_io::ShardIo;
+use crate::net::sock::readiness::{Interest, Readiness, SocketWaiters, Waiters};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::task::Waker;
@@ -25,12 +24,12 @@ pub(crate) enum Id {
     Udp(UdpId),
 }
 
-pub(crate) struct State {
+pub(crate) struct NetState {
     pub(crate) stack: Stack,
     links: Links,
     /// If the host has several stacks.
-    part: Option<Box<Part>>,
-    watched: HashMap<Id, Watch>,
+    shard_io: Option<Box<ShardIo>>,
+    socket_waiters: HashMap<Id, SocketWaiters>,
     /// When the stack is to be polled.
     next_ns: Option<u64>,
     /// Until when who drives waits; 0 while nobody does.
@@ -39,45 +38,49 @@ pub(crate) struct State {
     pub(in crate::net) stop_at: Option<Instant>,
     pub(in crate::net) received: u64,
     /// UDP sockets whose senders wait for their link.
-    blocked: Vec<Id>,
+    tx_blocked: Vec<Id>,
     /// Threads that wait for what happens to addresses and routers.
-    pub(in crate::net) followers: Waiters,
+    pub(in crate::net) event_waiters: Waiters,
     /// The host is gone.
-    left: bool,
+    shut_down: bool,
     /// A thread that drives the host has panicked: the stack may be in any
     /// state, and is not called again.
     failed: bool,
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
     /// What the call waits for that drives the net, while it has not the lock.
-    pub(in crate::net) leader: Option<(Id, Side)>,
+    pub(in crate::net) leader: Option<(Id, Interest)>,
     /// Who drives is to be woken: what it waits for is there, or it waits too long.
     wakes: bool,
     /// When the stack was polled last.
     now_ns: u64,
-    pub(in crate::net) lead: Lead,
+    pub(in crate::net) leadership: Leadership,
 }
 
-impl State {
-    pub(in crate::net) fn new(stack: Stack, links: Vec<Held>, part: Option<Box<Part>>) -> State {
-        State {
+impl NetState {
+    pub(in crate::net) fn new(
+        stack: Stack,
+        links: Vec<LinkSlot>,
+        part: Option<Box<ShardIo>>,
+    ) -> NetState {
+        NetState {
             stack,
             links: Links::new(links),
-            part,
-            watched: HashMap::new(),
+            shard_io: part,
+            socket_waiters: HashMap::new(),
             next_ns: None,
             rests_until_ns: 0,
             stop_at: None,
             received: 0,
-            blocked: Vec::new(),
-            followers: Waiters::default(),
-            left: false,
+            tx_blocked: Vec::new(),
+            event_waiters: Waiters::default(),
+            shut_down: false,
             failed: false,
             tasks: Vec::new(),
             leader: None,
             wakes: false,
             now_ns: 0,
-            lead: Lead::new(),
+            leadership: Leadership::new(),
         }
     }
 
@@ -90,36 +93,36 @@ impl State {
             return true;
         }
         let late = Instant::now() >= at;
-        let own = self.is_gone() || late || self.stack.tcp_unfinished() == 0;
-        match &self.part {
+        let own = self.is_gone() || late || self.stack.tcp_orphans() == 0;
+        match &self.shard_io {
             None => own,
             Some(part) => part.is_over(own) || late,
         }
     }
 
     /// The host goes: what was leased is given back.
-    pub(in crate::net) fn leave(&mut self, now_ns: u64) {
+    pub(in crate::net) fn shut_down(&mut self, now_ns: u64) {
         if self.failed {
             return;
         }
-        if self.part.is_some() {
+        if self.shard_io.is_some() {
             // What others have left to be sent, before they were over.
             self.receive(now_ns);
         }
-        self.left = true;
+        self.shut_down = true;
         self.stack.release(now_ns);
         self.settle(now_ns);
-        self.followers.tell(&mut self.tasks);
+        self.event_waiters.notify(&mut self.tasks);
     }
 
     /// No frame comes or goes any more, and all that wait learn of it.
     pub(in crate::net) fn fail(&mut self) {
         self.failed = true;
-        self.left = true;
+        self.shut_down = true;
         self.leader = None;
         self.links.lose_all();
-        self.tell_all_gone();
-        self.followers.tell(&mut self.tasks);
+        self.notify_all_gone();
+        self.event_waiters.notify(&mut self.tasks);
     }
 
     /// Whether the host is out of order: then no call works on the stack.
@@ -127,15 +130,15 @@ impl State {
         self.failed
     }
 
-    fn tell_all_gone(&mut self) {
+    fn notify_all_gone(&mut self) {
         self.wakes = true;
-        for watch in self.watched.values_mut() {
-            watch.tell(Readiness::GONE, &mut self.tasks);
+        for watch in self.socket_waiters.values_mut() {
+            watch.notify(Readiness::GONE, &mut self.tasks);
         }
     }
 
-    pub(in crate::net) fn has_left(&self) -> bool {
-        self.left
+    pub(in crate::net) fn is_shut_down(&self) -> bool {
+        self.shut_down
     }
 
     /// Whether no link is left.
@@ -156,9 +159,9 @@ impl State {
     }
 
     /// Takes up the addresses that the host has now.
-    pub(crate) fn catch_up(&mut self) {
-        if let Some(part) = &mut self.part {
-            part.catch_up(&mut self.stack);
+    pub(crate) fn apply_addressing(&mut self) {
+        if let Some(part) = &mut self.shard_io {
+            part.apply_addressing(&mut self.stack);
         }
     }
 
@@ -168,7 +171,7 @@ impl State {
             return;
         }
         let (stack, count) = (&mut self.stack, &mut self.received);
-        let lost = match &mut self.part {
+        let lost = match &mut self.shard_io {
             None => self.links.receive(&mut |frame, received| {
                 *count += 1;
                 stack.receive_with(now_ns, frame, received);
@@ -178,17 +181,17 @@ impl State {
         self.has_received(lost);
     }
 
-    /// As [`State::receive`], where a connection's bytes go to who waits to read of
+    /// As [`NetState::receive`], where a connection's bytes go to who waits to read of
     /// it if they may; gives how many. Of several stacks none does.
     pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
-        if self.part.is_some() {
+        if self.shard_io.is_some() {
             self.receive(now_ns);
             return 0;
         }
         if !self.begins_to_receive(now_ns) {
             return 0;
         }
-        let mut straight = Straight {
+        let mut straight = DirectRead {
             stack: &mut self.stack,
             now_ns,
             link: 0,
@@ -209,7 +212,7 @@ impl State {
         self.rests_until_ns = 0;
         self.now_ns = now_ns;
         if self.is_gone()
-            && let Some(part) = &mut self.part
+            && let Some(part) = &mut self.shard_io
         {
             part.discard();
         }
@@ -224,7 +227,7 @@ impl State {
         }
         // With the last of them everybody learns.
         if self.is_gone() {
-            self.tell_all_gone();
+            self.notify_all_gone();
         }
     }
 
@@ -238,10 +241,10 @@ impl State {
         }
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
         let freed = self.links.flush();
-        if let Some(part) = &mut self.part {
-            part.tell(&self.stack);
+        if let Some(part) = &mut self.shard_io {
+            part.publish_addressing(&self.stack);
         }
-        while let Some(id) = self.stack.tcp_next_changed() {
+        while let Some(id) = self.stack.tcp_next_event() {
             self.refresh(Id::Stream(id));
         }
         while let Some(id) = self.stack.tcp_next_opened() {
@@ -251,12 +254,12 @@ impl State {
             self.refresh(Id::Udp(id));
         }
         if freed {
-            for id in std::mem::take(&mut self.blocked) {
+            for id in std::mem::take(&mut self.tx_blocked) {
                 self.refresh(id);
             }
         }
-        if !self.followers.is_empty() && self.stack.has_events() {
-            self.followers.tell(&mut self.tasks);
+        if !self.event_waiters.is_empty() && self.stack.has_events() {
+            self.event_waiters.notify(&mut self.tasks);
         }
         let earlier = self
             .next_ns
@@ -268,7 +271,7 @@ impl State {
         woken | std::mem::take(&mut self.wakes)
     }
 
-    /// As [`State::settle`], in a call that settles once more at its end: that tells
+    /// As [`NetState::settle`], in a call that settles once more at its end: that tells
     /// whether who drives is to be woken.
     pub(crate) fn settle_within(&mut self, now_ns: u64) {
         self.wakes = self.settle(now_ns);
@@ -293,7 +296,7 @@ impl State {
             Some(REST_MAX),
         ];
         let wait = times.into_iter().flatten().min()?;
-        if wait.is_zero() || self.part.as_ref().is_some_and(|part| !part.rest()) {
+        if wait.is_zero() || self.shard_io.as_ref().is_some_and(|part| !part.go_idle()) {
             return None;
         }
         self.rests_until_ns = now_ns.saturating_add(wait.as_nanos() as u64);
@@ -302,9 +305,9 @@ impl State {
 
     /// A datagram found no room: its socket is told when a link that was full
     /// takes frames again.
-    pub(crate) fn block(&mut self, id: Id) {
-        if !self.blocked.contains(&id) {
-            self.blocked.push(id);
+    pub(crate) fn mark_tx_blocked(&mut self, id: Id) {
+        if !self.tx_blocked.contains(&id) {
+            self.tx_blocked.push(id);
         }
     }
 
@@ -318,38 +321,40 @@ impl State {
         !self.tasks.is_empty()
     }
 
-    pub(crate) fn watch(&mut self, id: Id) -> &mut Watch {
-        self.watched.entry(id).or_default()
+    pub(crate) fn socket_waiters(&mut self, id: Id) -> &mut SocketWaiters {
+        self.socket_waiters.entry(id).or_default()
     }
 
     /// Forgets a socket, that is closed now.
     pub(crate) fn forget(&mut self, id: Id) {
-        self.watched.remove(&id);
+        self.socket_waiters.remove(&id);
     }
 
     /// A call that waits for a socket begins to lead; false if that is not for it to
     /// do. Of several stacks each has its thread.
     pub(in crate::net) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
-        self.part.is_none() && !self.has_descriptor(id) && self.lead.begin(id, now_ns)
+        self.shard_io.is_none() && !self.has_descriptor(id) && self.leadership.begin(id, now_ns)
     }
 
     /// Whether a socket may be waited for by a descriptor: who does that, after a call
     /// or beside it, drives nothing.
     fn has_descriptor(&self, id: Id) -> bool {
-        self.watched.get(&id).is_some_and(Watch::has_descriptor)
+        self.socket_waiters
+            .get(&id)
+            .is_some_and(SocketWaiters::has_descriptor)
     }
 
     /// Whether a call that may wait for a socket is to look for what has come, and how
     /// the thread learns of what follows.
-    pub(in crate::net) fn look(
+    pub(in crate::net) fn should_poll(
         &mut self,
         id: Id,
         eager: bool,
         now_ns: u64,
-    ) -> (bool, Option<Rouse>) {
-        match self.part {
-            None if self.has_descriptor(id) => (false, self.lead.hand_over()),
-            None => self.lead.look(id, eager, now_ns),
+    ) -> (bool, Option<WakeVia>) {
+        match self.shard_io {
+            None if self.has_descriptor(id) => (false, self.leadership.hand_over()),
+            None => self.leadership.should_poll(id, eager, now_ns),
             Some(_) => (false, None),
         }
     }
@@ -362,23 +367,23 @@ impl State {
         {
             self.wakes = true;
         }
-        let Some(watch) = self.watched.get(&id) else {
+        let Some(watch) = self.socket_waiters.get(&id) else {
             return;
         };
         if !watch.is_watched() {
             return;
         }
-        self.lead.note_news(id, self.now_ns);
+        self.leadership.note_event(id, self.now_ns);
         let readiness = self.readiness(id);
-        if let Some(watch) = self.watched.get_mut(&id) {
-            watch.tell(readiness, &mut self.tasks);
+        if let Some(watch) = self.socket_waiters.get_mut(&id) {
+            watch.notify(readiness, &mut self.tasks);
         }
     }
 
     /// Has those who wait to read of a socket try again.
     pub(crate) fn wake_readers(&mut self, id: Id) {
-        if let Some(watch) = self.watched.get_mut(&id) {
-            watch.waiters(Side::Read).tell(&mut self.tasks);
+        if let Some(watch) = self.socket_waiters.get_mut(&id) {
+            watch.waiters(Interest::Read).notify(&mut self.tasks);
         }
     }
 
@@ -390,14 +395,14 @@ impl State {
         match id {
             Id::Stream(id) => self.stream_readiness(id),
             Id::Listener(id) => Readiness {
-                readable: self.stack.tcp_waiting(id) > 0,
+                readable: self.stack.tcp_accept_queue_len(id) > 0,
                 ..Readiness::default()
             },
             Id::Udp(id) => {
                 let failed = self.stack.udp_is_refused(id);
                 Readiness {
                     readable: failed || self.stack.udp_waiting(id) > 0,
-                    writable: !self.blocked.contains(&Id::Udp(id)),
+                    writable: !self.tx_blocked.contains(&Id::Udp(id)),
                     ..Readiness::default()
                 }
             }
@@ -411,15 +416,15 @@ impl State {
         if state == tcp::State::SynSent {
             return Readiness::default();
         }
-        let watch = self.watched.get(&Id::Stream(id));
+        let watch = self.socket_waiters.get(&Id::Stream(id));
         let shut_read = watch.is_some_and(|watch| watch.shut_read);
         let shut_write = watch.is_some_and(|watch| watch.shut_write);
-        let told = watch.is_some_and(|watch| watch.error_told);
+        let told = watch.is_some_and(|watch| watch.error_reported);
         let room = self.stack.tcp_is_writable(id);
         let error = self.stack.tcp_error(id);
-        let least = watch.map_or(0, |watch| watch.read_least);
+        let least = watch.map_or(0, |watch| watch.recv_lowat);
         let waits = match least {
-            0 | 1 => !matches!(self.stack.tcp_peek(id), Err(TcpError::NotNow)),
+            0 | 1 => !matches!(self.stack.tcp_readable_slice(id), Err(TcpError::WouldBlock)),
             _ => self.stack.tcp_is_readable(id, least),
         };
         // As a kernel's socket says: at once, though what came is still to be
@@ -435,7 +440,7 @@ impl State {
         Readiness {
             readable: waits || shut_read,
             writable: room || shut_write || state == tcp::State::Closed,
-            arrived: self.stack.tcp_has_arrived(id),
+            all_acked: self.stack.tcp_all_acked(id),
             ended: ended || shut_read,
             over: error.is_some() || ended && shut_write,
             failed: error.is_some() && !told,

@@ -1,13 +1,13 @@
 //! Bytes that go straight to a read that waits for them, past the connection's
 //! buffer: copied from the frame, or put there by the link.
 
-use crate::link::Reader;
+use crate::link::DirectReceiver;
 use weir_stack::Stack;
-use weir_stack::iface::Received;
+use weir_stack::iface::RxMeta;
 use weir_stack::tcp::TcpId;
 
 /// See the module. What comes besides is taken as ever.
-pub(in crate::net) struct Straight<'a> {
+pub(in crate::net) struct DirectRead<'a> {
     pub(in crate::net) stack: &'a mut Stack,
     pub(in crate::net) now_ns: u64,
     /// The number of the link whose turn it is.
@@ -20,23 +20,23 @@ pub(in crate::net) struct Straight<'a> {
     pub(in crate::net) frames: u64,
 }
 
-impl Straight<'_> {
-    fn on_link(&self, received: Received) -> Received {
+impl DirectRead<'_> {
+    fn with_link(&self, received: RxMeta) -> RxMeta {
         let link = self.link;
-        Received { link, ..received }
+        RxMeta { link, ..received }
     }
 }
 
-impl Reader for Straight<'_> {
-    fn place(&mut self) -> (usize, &mut [u8]) {
+impl DirectReceiver for DirectRead<'_> {
+    fn buffer(&mut self) -> (usize, &mut [u8]) {
         match self.stack.tcp_head_len(self.connection) {
             Some(head_len) => (head_len, &mut self.out[self.count..]),
             None => (0, &mut []),
         }
     }
 
-    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool {
-        let received = self.on_link(received);
+    fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool {
+        let received = self.with_link(received);
         let (stack, now_ns) = (&mut *self.stack, self.now_ns);
         let placed = stack.receive_placed(now_ns, head, received, self.connection, count);
         if placed {
@@ -46,9 +46,9 @@ impl Reader for Straight<'_> {
         placed
     }
 
-    fn take(&mut self, frame: &[u8], received: Received) {
+    fn receive(&mut self, frame: &[u8], received: RxMeta) {
         self.frames += 1;
-        let received = self.on_link(received);
+        let received = self.with_link(received);
         let (stack, out) = (&mut *self.stack, &mut self.out[self.count..]);
         self.count += stack.receive_into(self.now_ns, frame, received, self.connection, out);
     }

@@ -1,39 +1,39 @@
 //! The links of a net.
 
-use super::direct_read::Straight;
-use crate::link::{Link, Take};
+use super::direct_read::DirectRead;
+use crate::link::{Link, RxSink};
 use rustix::event::PollFlags;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use weir_stack::iface::Received;
-use weir_stack::{Outlet, Outlets};
+use weir_stack::iface::RxMeta;
+use weir_stack::{TxSink, TxSinks};
 
 /// See the module.
-pub(in crate::net) struct Links(Vec<One>);
+pub(in crate::net) struct Links(Vec<LinkState>);
 
 /// A link as it is given to a stack.
-pub(in crate::net) struct Held {
+pub(in crate::net) struct LinkSlot {
     pub(in crate::net) link: Box<dyn Link>,
     /// Another stack of the host holds it.
-    pub(in crate::net) relayed: bool,
+    pub(in crate::net) remote: bool,
     /// What tells those of whom this stack holds it that it is gone.
-    pub(in crate::net) tells: Option<Arc<AtomicBool>>,
+    pub(in crate::net) gone_flag: Option<Arc<AtomicBool>>,
 }
 
-impl Held {
+impl LinkSlot {
     /// A link of this stack's own.
-    pub(in crate::net) fn own(link: Box<dyn Link>) -> Held {
-        Held {
+    pub(in crate::net) fn own(link: Box<dyn Link>) -> LinkSlot {
+        LinkSlot {
             link,
-            relayed: false,
-            tells: None,
+            remote: false,
+            gone_flag: None,
         }
     }
 }
 
-struct One {
+struct LinkState {
     link: Box<dyn Link>,
     /// There may be more frames than were received.
     more: bool,
@@ -42,31 +42,31 @@ struct One {
     /// The device is gone.
     gone: bool,
     /// Another stack of the host holds it: nothing is waited for.
-    relayed: bool,
+    remote: bool,
     /// Tells others that it is gone.
-    tells: Option<Arc<AtomicBool>>,
+    gone_flag: Option<Arc<AtomicBool>>,
 }
 
-impl Outlets for Links {
-    fn outlet(&mut self, link: u8) -> &mut dyn Outlet {
+impl TxSinks for Links {
+    fn sink(&mut self, link: u8) -> &mut dyn TxSink {
         &mut *self.0[usize::from(link)].link
     }
 }
 
 impl Links {
-    pub(in crate::net) fn new(links: Vec<Held>) -> Links {
-        let one = |held: Held| One {
+    pub(in crate::net) fn new(links: Vec<LinkSlot>) -> Links {
+        let one = |held: LinkSlot| LinkState {
             link: held.link,
             more: true,
             was_full: false,
             gone: false,
-            relayed: held.relayed,
-            tells: held.tells,
+            remote: held.remote,
+            gone_flag: held.gone_flag,
         };
         Links(links.into_iter().map(one).collect())
     }
 
-    fn there(&self) -> impl Iterator<Item = &One> {
+    fn there(&self) -> impl Iterator<Item = &LinkState> {
         self.0.iter().filter(|one| !one.gone)
     }
 
@@ -82,17 +82,17 @@ impl Links {
 
     /// Takes frames that have come, from each its share; whether one of them
     /// turned out to be gone.
-    pub(in crate::net) fn receive(&mut self, take: &mut Take<'_>) -> bool {
+    pub(in crate::net) fn receive(&mut self, take: &mut RxSink<'_>) -> bool {
         self.receive_from_each(|number, link| {
             link.receive(&mut |frame, received| {
                 let link = number;
-                take(frame, Received { link, ..received });
+                take(frame, RxMeta { link, ..received });
             })
         })
     }
 
     /// As [`Links::receive`], for a read that waits.
-    pub(in crate::net) fn receive_to(&mut self, reader: &mut Straight<'_>) -> bool {
+    pub(in crate::net) fn receive_to(&mut self, reader: &mut DirectRead<'_>) -> bool {
         self.receive_from_each(|number, link| {
             reader.link = number;
             link.receive_to(reader)
@@ -109,7 +109,7 @@ impl Links {
             one.gone = received.is_err();
             lost |= one.gone;
             one.more = received.unwrap_or(false);
-            if let Some(tells) = one.tells.as_ref().filter(|_| one.gone) {
+            if let Some(tells) = one.gone_flag.as_ref().filter(|_| one.gone) {
                 tells.store(true, SeqCst);
             }
         }
@@ -120,7 +120,7 @@ impl Links {
     pub(in crate::net) fn lose_all(&mut self) {
         for one in &mut self.0 {
             one.gone = true;
-            if let Some(tells) = &one.tells {
+            if let Some(tells) = &one.gone_flag {
                 tells.store(true, SeqCst);
             }
         }
@@ -161,7 +161,7 @@ impl Links {
     pub(in crate::net) fn waits(&self) -> impl Iterator<Item = Option<PollFlags>> {
         self.0
             .iter()
-            .map(|one| match (one.gone || one.relayed, one.link.is_full()) {
+            .map(|one| match (one.gone || one.remote, one.link.is_full()) {
                 (true, _) => None,
                 (false, true) => Some(PollFlags::IN | PollFlags::OUT),
                 (false, false) => Some(PollFlags::IN),

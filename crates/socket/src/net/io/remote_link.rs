@@ -1,45 +1,45 @@
 //! A link that another stack of the host holds, as one that has none of its
 //! own sees it.
 
-use crate::link::{Link, Take};
-use crate::net::shards::mailbox::{Batch, Post, What};
+use crate::link::{Link, RxSink};
+use crate::net::shards::mailbox::{FrameBatch, MailKind, Mailbox};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use weir_stack::Outlet;
-use weir_stack::iface::Partial;
+use weir_stack::TxSink;
+use weir_stack::iface::TxMeta;
 
 /// A frame for which there is room is no longer, in bytes.
 const FRAME_LEN: usize = 2048;
 
 /// Frames that are sent are left for the stack that has the link. What comes by
 /// it comes as others' frames do.
-pub(in crate::net) struct Relay {
-    pub(in crate::net) posts: Arc<[Post]>,
+pub(in crate::net) struct RemoteLink {
+    pub(in crate::net) mailboxes: Arc<[Mailbox]>,
     /// Whose it is, and who has the link.
     pub(in crate::net) number: usize,
-    pub(in crate::net) holder: usize,
+    pub(in crate::net) owner: usize,
     pub(in crate::net) link: u8,
     pub(in crate::net) gone: Arc<AtomicBool>,
-    pub(in crate::net) batch: Batch,
+    pub(in crate::net) batch: FrameBatch,
     /// There was no room.
     pub(in crate::net) full: bool,
 }
 
-impl Relay {
+impl RemoteLink {
     fn has_room(&self, len: usize) -> bool {
-        self.posts[self.holder].has_room_for(self.number, self.batch.cost() + len)
+        self.mailboxes[self.owner].has_room_for(self.number, self.batch.cost() + len)
     }
 
-    fn added(&mut self, partial: Option<(Partial, usize)>, payload: [&[u8]; 2]) {
+    fn added(&mut self, partial: Option<(TxMeta, usize)>, payload: [&[u8]; 2]) {
         let link = self.link;
-        self.batch.submit(What::Sent { link, partial }, payload);
+        self.batch.submit(MailKind::Sent { link, partial }, payload);
     }
 }
 
-impl Outlet for Relay {
+impl TxSink for RemoteLink {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.full = !self.has_room(len);
         match self.full {
@@ -52,19 +52,19 @@ impl Outlet for Relay {
         self.added(None, [&[], &[]]);
     }
 
-    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+    fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let head = self.batch.reserved();
         self.added(Some((partial, head)), payload);
     }
 }
 
-impl Link for Relay {
+impl Link for RemoteLink {
     /// Nothing comes by it, and there is room when the stack is poked.
     fn fd(&self) -> BorrowedFd<'_> {
-        self.posts[self.number].fd()
+        self.mailboxes[self.number].fd()
     }
 
-    fn receive(&mut self, _: &mut Take<'_>) -> io::Result<bool> {
+    fn receive(&mut self, _: &mut RxSink<'_>) -> io::Result<bool> {
         match self.gone.load(SeqCst) {
             true => Err(Errno::NETDOWN.into()),
             false => Ok(false),
@@ -73,7 +73,7 @@ impl Link for Relay {
 
     fn flush(&mut self) {
         if !self.batch.is_empty() {
-            self.posts[self.holder].push(std::mem::take(&mut self.batch));
+            self.mailboxes[self.owner].push(std::mem::take(&mut self.batch));
         }
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::Builder;
-use weir_stack::pcb::{Segment, Supply};
+use weir_stack::pcb::{ChunkSource, TableChunk};
 
 /// A thread that makes the next segment when it is asked for one, and ends with the last
 /// that may ask. It is there from the beginning on: to begin it takes 0.1 ms, for which no
@@ -12,7 +12,7 @@ use weir_stack::pcb::{Segment, Supply};
 ///
 /// # Errors
 /// If there can be no other thread.
-pub(in crate::net) fn supply() -> io::Result<Supply> {
+pub(in crate::net) fn chunk_source() -> io::Result<ChunkSource> {
     let (ask, asked) = sync_channel(1);
     let (give, ready) = sync_channel(1);
     let thread = Builder::new().name("weir-segments".to_owned());
@@ -27,10 +27,10 @@ pub(in crate::net) fn supply() -> io::Result<Supply> {
     }))
 }
 
-fn make(asked: &Receiver<()>, give: &SyncSender<Segment>) {
+fn make(asked: &Receiver<()>, give: &SyncSender<TableChunk>) {
     while asked.recv().is_ok() {
         // Without memory there is none, and the table gets small pages.
-        let Ok(segment) = Segment::ready() else {
+        let Ok(segment) = TableChunk::ready() else {
             continue;
         };
         if give.send(segment).is_err() {
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn one_comes_and_then_the_next() {
-        let supply = supply().unwrap();
+        let supply = chunk_source().unwrap();
         let patience = Instant::now() + Duration::from_secs(60);
         for _ in 0..3 {
             while supply().is_none() {

@@ -1,7 +1,8 @@
 //! What all sockets share: how they wait.
 
-use crate::net::driver::Shared;
-use crate::net::{Id, Net, State};
+use super::readiness::Interest;
+use crate::net::driver::StackDriver;
+use crate::net::{Id, Net, NetState};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,37 +12,28 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpId};
 
-/// What a call waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
-    Read,
-    Write,
-    /// That the peer has all that was written.
-    Arrived,
-}
-
 /// What a call does as often as it takes.
-pub(crate) trait Attempt<T> {
+pub(crate) trait Operation<T> {
     /// Before it waits, or while it drives the net: takes what has come; whether
     /// that is what the call waits for.
-    fn receive(&mut self, state: &mut State, now_ns: u64) -> bool {
+    fn receive(&mut self, state: &mut NetState, now_ns: u64) -> bool {
         state.receive(now_ns);
         false
     }
 
     /// Whether what has come is to be looked for however short it is ago.
-    fn is_eager(&self, _state: &mut State) -> bool {
+    fn should_poll_now(&self, _state: &mut NetState) -> bool {
         false
     }
 
     /// Fails with [`Errno::AGAIN`] if it is to wait.
-    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno>;
+    fn try_once(&mut self, state: &mut NetState, now_ns: u64) -> Result<T, Errno>;
 }
 
 /// What a call gives, of a host that is in order.
 fn tried<T>(
-    state: &mut State,
-    act: impl FnOnce(&mut State) -> Result<T, Errno>,
+    state: &mut NetState,
+    act: impl FnOnce(&mut NetState) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     match state.is_failed() {
         true => Err(Errno::NETDOWN),
@@ -50,10 +42,10 @@ fn tried<T>(
 }
 
 /// One that takes what comes as the net's thread does.
-struct Plain<F>(F);
+struct Standard<F>(F);
 
-impl<T, F: FnMut(&mut State, u64) -> Result<T, Errno>> Attempt<T> for Plain<F> {
-    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno> {
+impl<T, F: FnMut(&mut NetState, u64) -> Result<T, Errno>> Operation<T> for Standard<F> {
+    fn try_once(&mut self, state: &mut NetState, now_ns: u64) -> Result<T, Errno> {
         self.0(state, now_ns)
     }
 }
@@ -62,7 +54,7 @@ impl<T, F: FnMut(&mut State, u64) -> Result<T, Errno>> Attempt<T> for Plain<F> {
 const NO_LINGER: u64 = u64::MAX;
 
 /// A socket, closed when it is dropped.
-pub(crate) struct Core {
+pub(crate) struct SocketInner {
     pub(crate) net: Net,
     /// Which of the net's stacks it is of.
     pub(crate) shard: usize,
@@ -78,10 +70,10 @@ pub(crate) struct Core {
     ready: OnceLock<Arc<OwnedFd>>,
 }
 
-impl Core {
+impl SocketInner {
     /// Of a socket that has its watch already, of the stack of this number.
-    pub(crate) fn of_watched(net: &Net, shard: usize, id: Id) -> Core {
-        Core {
+    pub(crate) fn new(net: &Net, shard: usize, id: Id) -> SocketInner {
+        SocketInner {
             net: net.clone(),
             shard,
             id,
@@ -94,12 +86,12 @@ impl Core {
         }
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &StackDriver {
         self.net.shard(self.shard)
     }
 
-    /// A call that ends at once: `act` gets the state and the time.
-    pub(crate) fn call<T>(&self, act: impl FnOnce(&mut State, u64) -> T) -> T {
+    /// A call that ends at once: `try_once` gets the state and the time.
+    pub(crate) fn call<T>(&self, act: impl FnOnce(&mut NetState, u64) -> T) -> T {
         let shared = self.shared();
         let mut state = shared.lock();
         let result = act(&mut state, shared.now_ns());
@@ -109,36 +101,40 @@ impl Core {
     }
 
     /// A call that looks only.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut NetState) -> T) -> T {
         look(&mut self.shared().lock())
     }
 
-    /// A call that waits as the socket is set to: `act` is tried until it
+    /// A call that waits as the socket is set to: `try_once` is tried until it
     /// does not fail with [`Errno::AGAIN`].
     pub(crate) fn wait<T>(
         &self,
-        side: Side,
-        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+        side: Interest,
+        act: impl FnMut(&mut NetState, u64) -> Result<T, Errno>,
     ) -> io::Result<T> {
-        self.wait_for(side, Plain(act))
+        self.wait_for(side, Standard(act))
     }
 
-    /// As [`Core::wait`], until `deadline` at most.
+    /// As [`SocketInner::wait`], until `deadline` at most.
     pub(crate) fn wait_until<T>(
         &self,
-        side: Side,
+        side: Interest,
         deadline: Option<Instant>,
-        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+        act: impl FnMut(&mut NetState, u64) -> Result<T, Errno>,
     ) -> io::Result<T> {
-        self.attempt(side, deadline, Plain(act))
+        self.run_operation(side, deadline, Standard(act))
     }
 
-    /// As [`Core::wait`].
-    pub(crate) fn wait_for<T>(&self, side: Side, mut attempt: impl Attempt<T>) -> io::Result<T> {
+    /// As [`SocketInner::wait`].
+    pub(crate) fn wait_for<T>(
+        &self,
+        side: Interest,
+        mut attempt: impl Operation<T>,
+    ) -> io::Result<T> {
         if self.nonblocking.load(Relaxed) {
             let shared = self.shared();
             let result = self.call(|state, now_ns| {
-                let result = tried(state, |state| attempt.act(state, now_ns));
+                let result = tried(state, |state| attempt.try_once(state, now_ns));
                 if matches!(result, Err(Errno::AGAIN)) {
                     shared.hand_over(state);
                 }
@@ -151,29 +147,29 @@ impl Core {
             0 => None,
             _ => Instant::now().checked_add(Duration::from_nanos(timeout_ns)),
         };
-        self.attempt(side, deadline, attempt)
+        self.run_operation(side, deadline, attempt)
     }
 
-    fn attempt<T>(
+    fn run_operation<T>(
         &self,
-        side: Side,
+        side: Interest,
         deadline: Option<Instant>,
-        mut attempt: impl Attempt<T>,
+        mut attempt: impl Operation<T>,
     ) -> io::Result<T> {
         let shared = self.shared();
         let mut state = shared.lock();
-        let eager = attempt.is_eager(&mut state);
-        if shared.look(&mut state, self.id, eager) {
+        let eager = attempt.should_poll_now(&mut state);
+        if shared.should_poll(&mut state, self.id, eager) {
             shared.works(&mut state, |state| attempt.receive(state, shared.now_ns()));
         }
         loop {
-            let result = tried(&mut state, |state| attempt.act(state, shared.now_ns()));
+            let result = tried(&mut state, |state| attempt.try_once(state, shared.now_ns()));
             state.refresh(self.id);
             if !matches!(result, Err(Errno::AGAIN)) {
                 shared.finish(state);
                 return result.map_err(io::Error::from);
             }
-            shared.after(&mut state);
+            shared.after_call(&mut state);
             if state.has_tasks() || state.readiness(self.id).is(side) {
                 crate::net::unlock(state);
                 state = shared.lock();
@@ -187,37 +183,37 @@ impl Core {
                 attempt.receive(state, now_ns)
             }) {
                 Ok(state) => state,
-                Err(state) => self.wait_to_be_told(state, side, left),
+                Err(state) => self.park_on_condition(state, side, left),
             };
         }
     }
 
     /// Waits for the thread that drives the net, or for the call that does.
-    fn wait_to_be_told<'s>(
+    fn park_on_condition<'s>(
         &self,
-        mut state: MutexGuard<'s, State>,
-        side: Side,
+        mut state: MutexGuard<'s, NetState>,
+        side: Interest,
         left: Option<Duration>,
-    ) -> MutexGuard<'s, State> {
-        let condition = state.watch(self.id).waiters(side).enter();
+    ) -> MutexGuard<'s, NetState> {
+        let condition = state.socket_waiters(self.id).waiters(side).enter();
         state = crate::net::wait(&condition, state, left);
-        state.watch(self.id).waiters(side).leave();
+        state.socket_waiters(self.id).waiters(side).leave();
         state
     }
 
-    /// As [`Core::wait`] for a task: it is woken when it is worth to try again.
+    /// As [`SocketInner::wait`] for a task: it is woken when it is worth to try again.
     pub(crate) fn poll<T>(
         &self,
         context: &mut Context<'_>,
-        side: Side,
-        act: impl FnOnce(&mut State, u64) -> Result<T, Errno>,
+        side: Interest,
+        act: impl FnOnce(&mut NetState, u64) -> Result<T, Errno>,
     ) -> Poll<io::Result<T>> {
         self.by_tasks.store(true, Relaxed);
         let shared = self.shared();
         let mut state = shared.lock();
         let result = tried(&mut state, |state| act(state, shared.now_ns()));
         if matches!(result, Err(Errno::AGAIN)) {
-            let waiters = state.watch(self.id).waiters(side);
+            let waiters = state.socket_waiters(self.id).waiters(side);
             waiters.task(context.waker());
             shared.hand_over(&mut state);
         }
@@ -229,16 +225,16 @@ impl Core {
         }
     }
 
-    fn timeout(&self, side: Side) -> &AtomicU64 {
+    fn timeout(&self, side: Interest) -> &AtomicU64 {
         match side {
-            Side::Read => &self.read_timeout_ns,
-            Side::Write | Side::Arrived => &self.write_timeout_ns,
+            Interest::Read => &self.read_timeout_ns,
+            Interest::Write | Interest::AllAcked => &self.write_timeout_ns,
         }
     }
 
     /// # Errors
     /// If the time is zero, as in `std`.
-    pub(crate) fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn set_timeout(&self, side: Interest, timeout: Option<Duration>) -> io::Result<()> {
         let ns = match timeout {
             Some(Duration::ZERO) => return Err(Errno::INVAL.into()),
             Some(time) => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
@@ -248,7 +244,7 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) fn get_timeout(&self, side: Side) -> Option<Duration> {
+    pub(crate) fn get_timeout(&self, side: Interest) -> Option<Duration> {
         let ns = self.timeout(side).load(Relaxed);
         (ns > 0).then(|| Duration::from_nanos(ns))
     }
@@ -291,21 +287,19 @@ impl Core {
             let opening = state.stack.tcp_state(id) == Some(tcp::State::SynSent);
             let unread = state
                 .stack
-                .tcp_peek(id)
+                .tcp_readable_slice(id)
                 .is_ok_and(|bytes| !bytes.is_empty());
             !opening && !unread && state.stack.tcp_shutdown(now_ns, id).is_ok()
         });
         let began = Instant::now();
         if shut {
             // What it fails with is that the time is over, or the connection.
-            let _ = self.wait_until(
-                Side::Arrived,
-                began.checked_add(linger),
-                |state, _| match state.is_gone() || state.stack.tcp_has_arrived(id) {
+            let _ = self.wait_until(Interest::AllAcked, began.checked_add(linger), |state, _| {
+                match state.is_gone() || state.stack.tcp_all_acked(id) {
                     true => Ok(()),
                     false => Err(Errno::AGAIN),
-                },
-            );
+                }
+            });
         }
         linger.saturating_sub(began.elapsed())
     }
@@ -319,14 +313,14 @@ impl Core {
             // Who waits for it drives nothing.
             self.shared().hand_over(state);
             let now = state.readiness(self.id);
-            state.watch(self.id).ready_fd(now)
+            state.socket_waiters(self.id).ready_fd(now)
         })?;
         Ok(self.ready.get_or_init(|| made).as_fd())
     }
 }
 
 /// The calls by which sockets wait, which are the same for all: `core` is where
-/// a type keeps its [`Core`], then comes what its descriptor tells.
+/// a type keeps its [`SocketInner`], then comes what its descriptor tells.
 macro_rules! waits {
     ($type:ident, $core:tt, $ready:literal) => {
         impl $type {
@@ -336,7 +330,7 @@ macro_rules! waits {
             /// # Errors
             /// `EINVAL` if the time is zero.
             pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-                self.$core.set_timeout(Side::Read, timeout)
+                self.$core.set_timeout(Interest::Read, timeout)
             }
 
             /// As it was set.
@@ -344,7 +338,7 @@ macro_rules! waits {
             /// # Errors
             /// None now; as in `std`.
             pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-                Ok(self.$core.get_timeout(Side::Read))
+                Ok(self.$core.get_timeout(Interest::Read))
             }
 
             /// Whether calls fail with `EAGAIN` rather than wait.
@@ -378,7 +372,7 @@ macro_rules! waits {
 }
 pub(crate) use waits;
 
-impl Drop for Core {
+impl Drop for SocketInner {
     fn drop(&mut self) {
         let linger = self.linger();
         let left = match (self.id, linger) {
@@ -397,7 +391,7 @@ impl Drop for Core {
             (Id::Stream(id), None) => stack.tcp_close(now_ns, id),
             (Id::Stream(id), Some(Duration::ZERO)) => stack.tcp_abort(now_ns, id),
             (Id::Stream(id), Some(_)) => {
-                stack.tcp_close_within(now_ns, id, left.as_nanos() as u64);
+                stack.tcp_close_linger(now_ns, id, left.as_nanos() as u64);
             }
             (Id::Listener(id), _) => stack.tcp_unlisten(now_ns, id),
             (Id::Udp(id), _) => stack.udp_close(id),

@@ -1,10 +1,18 @@
 //! Who waits for a socket: threads, tasks, and who polls its descriptor.
 
-use super::inner::Side;
-use super::ready_fd::{Joint, Ready};
+use super::ready_fd::{ReadyFd, SharedReadyFd};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+    /// That the peer has all that was written.
+    AllAcked,
+}
 
 /// What can be done with a socket without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,7 +23,7 @@ pub(crate) struct Readiness {
     /// A write or send takes something, or fails.
     pub(crate) writable: bool,
     /// The peer has all that was written.
-    pub(crate) arrived: bool,
+    pub(crate) all_acked: bool,
     /// Nothing more will come (`POLLRDHUP`).
     pub(crate) ended: bool,
     /// Nor go (`POLLHUP`).
@@ -26,11 +34,11 @@ pub(crate) struct Readiness {
 
 impl Readiness {
     /// Whether a call of this side would not wait.
-    pub(crate) fn is(&self, side: Side) -> bool {
+    pub(crate) fn is(&self, side: Interest) -> bool {
         match side {
-            Side::Read => self.readable,
-            Side::Write => self.writable,
-            Side::Arrived => self.arrived,
+            Interest::Read => self.readable,
+            Interest::Write => self.writable,
+            Interest::AllAcked => self.all_acked,
         }
     }
 
@@ -40,7 +48,7 @@ impl Readiness {
         Readiness {
             readable: self.readable || other.readable,
             writable: self.writable && other.writable,
-            arrived: self.arrived || other.arrived,
+            all_acked: self.all_acked || other.all_acked,
             ended: self.ended || other.ended,
             over: self.over || other.over,
             failed: self.failed || other.failed,
@@ -51,7 +59,7 @@ impl Readiness {
     pub(crate) const GONE: Readiness = Readiness {
         readable: true,
         writable: true,
-        arrived: true,
+        all_acked: true,
         ended: true,
         over: true,
         failed: true,
@@ -86,7 +94,7 @@ impl Waiters {
     }
 
     /// Wakes all.
-    pub(in crate::net) fn tell(&mut self, tasks: &mut Vec<Waker>) {
+    pub(in crate::net) fn notify(&mut self, tasks: &mut Vec<Waker>) {
         if self.threads > 0
             && let Some(condition) = &self.condition
         {
@@ -102,29 +110,29 @@ impl Waiters {
 
 /// What is kept of a socket besides the stack.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct SocketWaiters {
     readers: Waiters,
     writers: Waiters,
     closers: Waiters,
-    pub(crate) ready: Option<Ready>,
+    pub(crate) ready: Option<ReadyFd>,
     /// A descriptor that it has a part of.
-    joint: Option<(Arc<Joint>, usize)>,
+    shared_fd: Option<(Arc<SharedReadyFd>, usize)>,
     /// The program has shut it down for reading, for writing.
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
     /// It is readable with so many bytes, or at the end; 0 is as 1.
-    pub(crate) read_least: usize,
+    pub(crate) recv_lowat: usize,
     /// Its error was told: after it, there is only the end.
-    pub(in crate::net) error_told: bool,
+    pub(in crate::net) error_reported: bool,
 }
 
-impl Watch {
+impl SocketWaiters {
     /// Who waits for a side.
-    pub(crate) fn waiters(&mut self, side: Side) -> &mut Waiters {
+    pub(crate) fn waiters(&mut self, side: Interest) -> &mut Waiters {
         match side {
-            Side::Read => &mut self.readers,
-            Side::Write => &mut self.writers,
-            Side::Arrived => &mut self.closers,
+            Interest::Read => &mut self.readers,
+            Interest::Write => &mut self.writers,
+            Interest::AllAcked => &mut self.closers,
         }
     }
 
@@ -136,45 +144,45 @@ impl Watch {
 
     /// Whether a descriptor shows what can be done.
     pub(crate) fn has_descriptor(&self) -> bool {
-        self.ready.is_some() || self.joint.is_some()
+        self.ready.is_some() || self.shared_fd.is_some()
     }
 
     /// Tells threads and the descriptor; tasks are added to those that are to
     /// be woken.
-    pub(crate) fn tell(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
+    pub(crate) fn notify(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
         if let Some(ready) = &mut self.ready {
             ready.set(readiness);
         }
-        if let Some((joint, part)) = &self.joint {
+        if let Some((joint, part)) = &self.shared_fd {
             joint.set(*part, readiness);
         }
-        for side in [Side::Read, Side::Write, Side::Arrived] {
+        for side in [Interest::Read, Interest::Write, Interest::AllAcked] {
             if readiness.is(side) {
-                self.waiters(side).tell(tasks);
+                self.waiters(side).notify(tasks);
             }
         }
     }
 
     /// The socket's error is told; whether it was not before.
-    pub(crate) fn tell_error(&mut self) -> bool {
-        let first = !std::mem::replace(&mut self.error_told, true);
+    pub(crate) fn report_error(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.error_reported, true);
         if first && let Some(ready) = &mut self.ready {
-            ready.calm();
+            ready.clear_error();
         }
         first
     }
 
     /// Has a part of a descriptor, that one of this number.
-    pub(crate) fn join(&mut self, joint: &Arc<Joint>, part: usize, now: Readiness) {
+    pub(crate) fn share_fd(&mut self, joint: &Arc<SharedReadyFd>, part: usize, now: Readiness) {
         joint.set(part, now);
-        self.joint = Some((Arc::clone(joint), part));
+        self.shared_fd = Some((Arc::clone(joint), part));
     }
 
     /// The descriptor that shows what can be done; made when first asked for.
     pub(crate) fn ready_fd(&mut self, now: Readiness) -> rustix::io::Result<Arc<OwnedFd>> {
         let ready = match self.ready.take() {
             Some(ready) => ready,
-            None => Ready::new()?,
+            None => ReadyFd::new()?,
         };
         let ready = self.ready.insert(ready);
         ready.set(now);

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const FILL: [u8; 2048] = [0; 2048];
 
 /// See the module.
-pub(crate) struct Ready {
+pub(crate) struct ReadyFd {
     /// The program's end.
     fd: Arc<OwnedFd>,
     other: Option<OwnedFd>,
@@ -36,14 +36,14 @@ pub(crate) struct Ready {
     is_ended: bool,
 }
 
-impl Ready {
+impl ReadyFd {
     /// Writable, not readable.
-    pub(crate) fn new() -> rustix::io::Result<Ready> {
+    pub(crate) fn new() -> rustix::io::Result<ReadyFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (fd, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // The kernel makes it the least that it allows.
         set_socket_send_buffer_size(&fd, 0)?;
-        Ok(Ready {
+        Ok(ReadyFd {
             fd: Arc::new(fd),
             other: Some(other),
             is_readable: false,
@@ -57,7 +57,7 @@ impl Ready {
     }
 
     /// The error is told: from now on there is only the end.
-    pub(crate) fn calm(&mut self) {
+    pub(crate) fn clear_error(&mut self) {
         // Asking takes it away.
         let _ = socket_error(&self.fd);
     }
@@ -96,13 +96,13 @@ impl Ready {
 }
 
 /// One descriptor for a socket that several stacks have a part of.
-pub(crate) struct Joint(Mutex<(Ready, Vec<Readiness>)>);
+pub(crate) struct SharedReadyFd(Mutex<(ReadyFd, Vec<Readiness>)>);
 
-impl Joint {
+impl SharedReadyFd {
     /// For so many, none of which is ready.
-    pub(crate) fn new(parts: usize) -> rustix::io::Result<Joint> {
+    pub(crate) fn new(parts: usize) -> rustix::io::Result<SharedReadyFd> {
         let all = vec![Readiness::default(); parts];
-        Ok(Joint(Mutex::new((Ready::new()?, all))))
+        Ok(SharedReadyFd(Mutex::new((ReadyFd::new()?, all))))
     }
 
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {

@@ -1,9 +1,10 @@
 //! One socket on all stacks of a net, a listener or one of UDP: each has a queue
 //! of its own, and what comes stays in the stack whose it is until it is taken.
 
-use super::inner::{Core, Side};
-use super::ready_fd::Joint;
-use crate::net::{Net, State};
+use super::inner::SocketInner;
+use super::readiness::Interest;
+use super::ready_fd::SharedReadyFd;
+use crate::net::{Net, NetState};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,26 +15,26 @@ use std::time::{Duration, Instant};
 
 /// How much is taken of one stack's queue in a row, while others have something
 /// too: to look into another costs its lock.
-const ROW: usize = 16;
+const BATCH_PER_SHARD: usize = 16;
 
 /// See the module.
-pub(crate) struct Parts {
+pub(crate) struct ShardedSocket {
     /// One for each stack.
-    cores: Vec<Core>,
-    /// Whose queue is looked at first, times [`ROW`], and how much was taken of it
+    shards: Vec<SocketInner>,
+    /// Whose queue is looked at first, times [`BATCH_PER_SHARD`], and how much was taken of it
     /// in a row.
-    turn: AtomicUsize,
-    gate: Arc<Gate>,
+    next_shard: AtomicUsize,
+    gate: Arc<EventCount>,
     ready: OnceLock<Arc<OwnedFd>>,
     /// Held while that is made.
     making: Mutex<()>,
 }
 
-impl Parts {
-    pub(crate) fn of(cores: Vec<Core>) -> Parts {
-        Parts {
-            cores,
-            turn: AtomicUsize::new(0),
+impl ShardedSocket {
+    pub(crate) fn of(cores: Vec<SocketInner>) -> ShardedSocket {
+        ShardedSocket {
+            shards: cores,
+            next_shard: AtomicUsize::new(0),
             gate: Arc::default(),
             ready: OnceLock::new(),
             making: Mutex::new(()),
@@ -41,13 +42,13 @@ impl Parts {
     }
 
     /// The first stack's, which keeps what is set.
-    pub(crate) fn first(&self) -> &Core {
-        &self.cores[0]
+    pub(crate) fn first(&self) -> &SocketInner {
+        &self.shards[0]
     }
 
     /// Each stack's.
-    pub(crate) fn cores(&self) -> &[Core] {
-        &self.cores
+    pub(crate) fn shards(&self) -> &[SocketInner] {
+        &self.shards
     }
 
     pub(crate) fn net(&self) -> &Net {
@@ -58,11 +59,11 @@ impl Parts {
     /// the socket is set to until one has something, and gives its number too.
     pub(crate) fn wait<T>(
         &self,
-        mut take: impl FnMut(&Core, &mut State, u64) -> Result<T, Errno>,
+        mut take: impl FnMut(&SocketInner, &mut NetState, u64) -> Result<T, Errno>,
     ) -> io::Result<(usize, T)> {
         let first = self.first();
-        if self.cores.len() == 1 {
-            let taken = first.wait(Side::Read, |state, now_ns| take(first, state, now_ns));
+        if self.shards.len() == 1 {
+            let taken = first.wait(Interest::Read, |state, now_ns| take(first, state, now_ns));
             return taken.map(|taken| (0, taken));
         }
         if first.is_nonblocking() {
@@ -78,7 +79,7 @@ impl Parts {
                 Poll::Pending => Err(Errno::AGAIN.into()),
             };
         }
-        let timeout = first.get_timeout(Side::Read);
+        let timeout = first.get_timeout(Interest::Read);
         let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
         let waker = Waker::from(Arc::clone(&self.gate));
         let mut context = Context::from_waker(&waker);
@@ -93,15 +94,15 @@ impl Parts {
         }
     }
 
-    /// As [`Parts::wait`] for a task: it is woken when it is worth to try
+    /// As [`ShardedSocket::wait`] for a task: it is woken when it is worth to try
     /// again.
     pub(crate) fn poll<T>(
         &self,
         context: &mut Context<'_>,
-        mut take: impl FnMut(&Core, &mut State, u64) -> Result<T, Errno>,
+        mut take: impl FnMut(&SocketInner, &mut NetState, u64) -> Result<T, Errno>,
     ) -> Poll<io::Result<(usize, T)>> {
         self.find(|core| {
-            core.poll(context, Side::Read, |state, now_ns| {
+            core.poll(context, Interest::Read, |state, now_ns| {
                 take(core, state, now_ns)
             })
         })
@@ -111,15 +112,15 @@ impl Parts {
     /// with the one whose turn it is; and which that is.
     fn find<T>(
         &self,
-        mut ask: impl FnMut(&Core) -> Poll<io::Result<T>>,
+        mut ask: impl FnMut(&SocketInner) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<(usize, T)>> {
-        let count = self.cores.len();
-        let first = self.turn.load(Relaxed) / ROW;
+        let count = self.shards.len();
+        let first = self.next_shard.load(Relaxed) / BATCH_PER_SHARD;
         for step in 0..count {
             let part = (first + step) % count;
-            if let Poll::Ready(taken) = ask(&self.cores[part]) {
+            if let Poll::Ready(taken) = ask(&self.shards[part]) {
                 if step > 0 {
-                    self.turn.store(part * ROW, Relaxed);
+                    self.next_shard.store(part * BATCH_PER_SHARD, Relaxed);
                 }
                 return Poll::Ready(taken.map(|taken| (part, taken)));
             }
@@ -127,31 +128,32 @@ impl Parts {
         Poll::Pending
     }
 
-    /// Something was taken where the last [`Parts::poll`] or [`Parts::wait`] found
+    /// Something was taken where the last [`ShardedSocket::poll`] or [`ShardedSocket::wait`] found
     /// it: sooner or later it is another stack's turn.
     pub(crate) fn took(&self) {
-        let next = self.turn.load(Relaxed) + 1;
-        self.turn.store(next % (ROW * self.cores.len()), Relaxed);
+        let next = self.next_shard.load(Relaxed) + 1;
+        self.next_shard
+            .store(next % (BATCH_PER_SHARD * self.shards.len()), Relaxed);
     }
 
-    pub(crate) fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
-        let mut cores = self.cores.iter();
+    pub(crate) fn set_timeout(&self, side: Interest, timeout: Option<Duration>) -> io::Result<()> {
+        let mut cores = self.shards.iter();
         cores.try_for_each(|core| core.set_timeout(side, timeout))
     }
 
-    pub(crate) fn get_timeout(&self, side: Side) -> Option<Duration> {
+    pub(crate) fn get_timeout(&self, side: Interest) -> Option<Duration> {
         self.first().get_timeout(side)
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
-        let cores = self.cores.iter();
+        let cores = self.shards.iter();
         cores.for_each(|core| core.set_nonblocking(nonblocking));
     }
 
     /// The descriptor for `poll` and `epoll`: readable while one stack has
     /// something.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        if let [core] = &self.cores[..] {
+        if let [core] = &self.shards[..] {
             return core.ready_fd();
         }
         let making = self.making.lock();
@@ -159,33 +161,33 @@ impl Parts {
         if let Some(fd) = self.ready.get() {
             return Ok(fd.as_fd());
         }
-        let joint = Arc::new(Joint::new(self.cores.len())?);
-        for (part, core) in self.cores.iter().enumerate() {
+        let joint = Arc::new(SharedReadyFd::new(self.shards.len())?);
+        for (part, core) in self.shards.iter().enumerate() {
             core.look(|state| {
                 let now = state.readiness(core.id);
-                state.watch(core.id).join(&joint, part, now);
+                state.socket_waiters(core.id).share_fd(&joint, part, now);
             });
         }
         Ok(self.ready.get_or_init(|| joint.fd()).as_fd())
     }
 }
 
-impl Drop for Parts {
+impl Drop for ShardedSocket {
     /// The first stack's last: who has its place has the others'.
     fn drop(&mut self) {
-        while self.cores.pop().is_some() {}
+        while self.shards.pop().is_some() {}
     }
 }
 
 /// What threads wait at that wait for any of several stacks.
 #[derive(Default)]
-struct Gate {
+struct EventCount {
     /// How often it was opened.
     opened: Mutex<u64>,
     changed: Condvar,
 }
 
-impl Gate {
+impl EventCount {
     fn seen(&self) -> u64 {
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,8 +206,8 @@ impl Gate {
     }
 }
 
-impl Wake for Gate {
-    fn wake(self: Arc<Gate>) {
+impl Wake for EventCount {
+    fn wake(self: Arc<EventCount>) {
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.changed.notify_all();
     }

@@ -13,12 +13,12 @@
 //!
 //! The link is not measured: it is another in each case. Everything runs on
 //! one thread, one part after the other, so that no part waits for another.
-//! [`Ours`] is our stack, by [`Mode::Mux`](crate::iface::Mode) or
+//! [`WeirHost`] is our stack, by [`Mode::Mux`](crate::iface::Mode) or
 //! [`Mode::Opt`](crate::iface::Mode); whoever has another implements [`End`].
 
 mod weir_host;
 
-pub use weir_host::{Ours, pair};
+pub use weir_host::{WeirHost, pair};
 
 /// TCP or UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +69,7 @@ impl Split {
 /// A host fell silent: what was sent did not arrive.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[error("nothing has moved for {IDLE_MAX} turns: frames are lost between the hosts")]
-pub struct Silent;
+pub struct Stalled;
 
 /// Turns without anything that moves, after which a run is given up.
 const IDLE_MAX: u32 = 2_000_000;
@@ -117,7 +117,7 @@ pub fn round_trips(
     trips: u32,
     len: usize,
     clock: &mut dyn FnMut() -> u64,
-) -> Result<Split, Silent> {
+) -> Result<Split, Stalled> {
     let look_ns = look_cost(clock);
     let (bytes, mut buffer) = (vec![1; len], vec![0; len]);
     let mut frames = Frames::default();
@@ -146,7 +146,7 @@ pub fn round_trips(
             back += count;
             idle = if came + count > 0 { 0 } else { idle + 1 };
             if idle > IDLE_MAX {
-                return Err(Silent);
+                return Err(Stalled);
             }
         }
         for (all, part) in all.iter_mut().zip(parts) {
@@ -203,7 +203,7 @@ pub fn transfer(
     len: usize,
     total: usize,
     clock: &mut dyn FnMut() -> u64,
-) -> Result<u64, Silent> {
+) -> Result<u64, Stalled> {
     let (message, mut buffer) = (vec![1; len], vec![0; len.max(TURN_BYTES)]);
     let mut frames = Frames::default();
     let (mut rest, mut come, mut idle) = (0, 0, 0);
@@ -245,7 +245,7 @@ pub fn transfer(
         spent_ns += if moved { turn_ns } else { 0 };
         idle = if moved { 0 } else { idle + 1 };
         if idle > IDLE_MAX {
-            return Err(Silent);
+            return Err(Stalled);
         }
         come += came;
     }

@@ -1,8 +1,8 @@
 //! Our stack as one end.
 
 use super::{End, Transport};
-use crate::iface::{Channel, Mode, Received};
-use crate::stack::Outlet;
+use crate::iface::{Channel, Mode, RxMeta};
+use crate::stack::TxSink;
 use crate::tcp::TcpId;
 use crate::udp::UdpId;
 use crate::{Config, Prefix, Stack};
@@ -15,7 +15,7 @@ const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(19
 const TURNS_MAX: usize = 64;
 
 /// A host of ours, with one socket.
-pub struct Ours {
+pub struct WeirHost {
     stack: Stack,
     socket: Socket,
     /// The channel that its frames come by.
@@ -37,7 +37,7 @@ struct Sent {
     count: usize,
 }
 
-impl Outlet for Sent {
+impl TxSink for Sent {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.frames.len() == self.count {
             self.frames.push(Vec::new());
@@ -55,13 +55,13 @@ impl Outlet for Sent {
 /// Client and server, tied to each other. By [`Mode::Opt`] the link has a
 /// channel for the connection and names it with each frame, as the paper's
 /// adapter does; by [`Mode::Mux`] it has one for all.
-pub fn pair(mode: Mode, transport: Transport, seed: u64, now_ns: u64) -> (Ours, Ours) {
+pub fn pair(mode: Mode, transport: Transport, seed: u64, now_ns: u64) -> (WeirHost, WeirHost) {
     let host = |local: SocketAddr, last| {
         let prefix = Prefix::new(local.ip(), 24).expect("24 bits of 32");
         let mut config = Config::new(Address([2, 0, 0, 0, 0, last])).address(prefix);
         config.mode = mode;
         let seed = u128::from(seed) << 8 | u128::from(last);
-        Ours {
+        WeirHost {
             stack: Stack::new(&config, seed).expect("one address is no contradiction"),
             socket: Socket::None,
             channel: None,
@@ -87,7 +87,7 @@ pub fn pair(mode: Mode, transport: Transport, seed: u64, now_ns: u64) -> (Ours, 
     (client, server)
 }
 
-fn connect(client: &mut Ours, server: &mut Ours, now_ns: u64) {
+fn connect(client: &mut WeirHost, server: &mut WeirHost, now_ns: u64) {
     let listener = server.stack.tcp_listen(SERVER, 1).expect("it is free");
     let opened = client.stack.tcp_connect(now_ns, Some(CLIENT), SERVER);
     let opened = opened.expect("its ends are free");
@@ -102,7 +102,7 @@ fn connect(client: &mut Ours, server: &mut Ours, now_ns: u64) {
 }
 
 /// Frames go both ways.
-fn meet(client: &mut Ours, server: &mut Ours, now_ns: u64) {
+fn meet(client: &mut WeirHost, server: &mut WeirHost, now_ns: u64) {
     for _ in 0..TURNS_MAX {
         client.run(now_ns);
         client.leave(&mut |frame| server.arrive(now_ns, frame));
@@ -111,7 +111,7 @@ fn meet(client: &mut Ours, server: &mut Ours, now_ns: u64) {
     }
 }
 
-impl Ours {
+impl WeirHost {
     fn bind(&mut self, local: SocketAddr, remote: SocketAddr) {
         let socket = self.stack.udp_bind(local).expect("it is free");
         let tied = self.stack.udp_connect(socket, remote);
@@ -141,7 +141,7 @@ impl Ours {
     }
 }
 
-impl End for Ours {
+impl End for WeirHost {
     fn write(&mut self, now_ns: u64, bytes: &[u8]) -> usize {
         match self.socket {
             Socket::None => 0,
@@ -172,9 +172,9 @@ impl End for Ours {
     }
 
     fn arrive(&mut self, now_ns: u64, frame: &[u8]) {
-        let received = Received {
+        let received = RxMeta {
             channel: self.channel,
-            ..Received::default()
+            ..RxMeta::default()
         };
         self.stack.receive_with(now_ns, frame, received);
     }

@@ -284,7 +284,7 @@ impl Run<'_> {
 
     /// The client looks which connections have opened.
     fn look(&mut self) {
-        while let Some(id) = self.client.stack.tcp_next_changed() {
+        while let Some(id) = self.client.stack.tcp_next_event() {
             let open = self.client.stack.tcp_state(id) == Some(State::Established);
             if open && self.answered.insert(id) {
                 self.writing.push_back((id, 0));
@@ -303,7 +303,7 @@ impl Run<'_> {
         // What is accepted is told of, and read below.
         while server.stack.tcp_accept(now_ns, self.listener).is_ok() {}
         let mut bytes = [0; 4096];
-        while let Some(id) = server.stack.tcp_next_changed() {
+        while let Some(id) = server.stack.tcp_next_event() {
             while let Ok(count @ 1..) = server.stack.tcp_read(id, &mut bytes) {
                 self.report.bytes += count as u64;
             }

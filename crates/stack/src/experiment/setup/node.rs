@@ -2,7 +2,7 @@
 
 use super::{LINK_FRAMES, Settings};
 use crate::pcb::{Bsd, Key, Mtf, PcbId, Sequent, Table, Weir};
-use crate::stack::Outlet;
+use crate::stack::TxSink;
 use crate::tcp::TcpConfig;
 use crate::{Config, Prefix, Stack};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ impl Wire {
     }
 }
 
-impl Outlet for Wire {
+impl TxSink for Wire {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.is_full() {
             return None;

@@ -18,14 +18,14 @@ fn capacity(bytes: usize) -> usize {
 /// A queue of bytes. Behind its end, bytes may be written ahead of those
 /// between: a gap is filled later.
 #[derive(Default)]
-pub(in crate::tcp) struct Ring {
+pub(in crate::tcp) struct ByteRing {
     /// Empty, or as long as a power of two: [`clamp`] bounds what is in it.
     storage: Box<[u8]>,
     head: u32,
     len: u32,
 }
 
-impl Ring {
+impl ByteRing {
     /// Bytes in the queue.
     pub(in crate::tcp) fn len(&self) -> usize {
         self.len as usize
@@ -88,7 +88,7 @@ impl Ring {
         out[start.len()..].copy_from_slice(rest);
     }
 
-    /// [`Ring::copy`], and the bytes' sum.
+    /// [`ByteRing::copy`], and the bytes' sum.
     #[inline]
     pub(in crate::tcp) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
         if out.is_empty() {
@@ -120,7 +120,7 @@ impl Ring {
         self.stage_split(bytes)
     }
 
-    /// [`Ring::stage`] of bytes for which there is no room in one piece.
+    /// [`ByteRing::stage`] of bytes for which there is no room in one piece.
     #[inline(never)]
     fn stage_split(&mut self, bytes: &[u8]) -> Sum {
         let end = self.len() + bytes.len();
@@ -166,7 +166,7 @@ impl Ring {
     /// Gives the storage back; nothing may be in it, behind its end neither.
     pub(in crate::tcp) fn release(&mut self) {
         assert_eq!(self.len, 0, "only an empty ring is released");
-        *self = Ring::default();
+        *self = ByteRing::default();
     }
 
     /// Has no more storage than for so many bytes, if no more are in it; nothing may be
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_ring_is_a_queue() {
         let mut rng = Rng::new(1);
-        let (mut ring, mut model) = (Ring::default(), VecDeque::new());
+        let (mut ring, mut model) = (ByteRing::default(), VecDeque::new());
         let mut next = 0_u8;
         let mut take = |count: u32| -> Vec<u8> {
             let bytes = (0..count).map(|_| {

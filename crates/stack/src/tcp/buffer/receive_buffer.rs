@@ -1,64 +1,64 @@
 //! What came: in order to be read, out of order to wait; the window, and what
 //! is acknowledged selectively (RFC 9293 §3.8.6.2, RFC 2018, RFC 2883).
 
-use super::byte_ring::{Ring, clamp};
+use super::byte_ring::{ByteRing, clamp};
 use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::SackBlocks;
 
 /// Gaps between the pieces that wait of one connection; a segment that would
 /// make one more is dropped, and comes again.
-pub const PIECES_MAX: usize = 512;
+pub const OOO_RANGES_MAX: usize = 512;
 
 /// Round trips' worth of bytes for which there is a window: one that is
 /// under way, one in which the sender doubles it, and some.
-const ROUNDS: usize = 3;
+const WINDOW_RTTS: usize = 3;
 
 /// On a path with round trips shorter than this, in nanoseconds, the window grows no
 /// wider than so many bytes: that is 40 Gb/s and more, and what is not read yet stays
 /// in the caches.
-pub(in crate::tcp) const NEAR_NS: u64 = 200_000;
-const WINDOW_NEAR: usize = 1 << 20;
+pub(in crate::tcp) const SHORT_RTT_NS: u64 = 200_000;
+const SHORT_RTT_WINDOW: usize = 1 << 20;
 /// Unless, again and again, nothing came for so long after the window was nearly full:
 /// who reads in bursts gets no more at once than it lets in. How much one such pause
 /// counts, of which each round trip without one takes 1 off, and how much is often;
 /// and for how long then is counted what comes.
-const LATE_NS: u64 = 300_000;
-const LATE_EACH: u8 = 32;
-const LATE_OFTEN: u8 = 128;
-const ROUND_LATE_NS: u64 = 1_000_000;
+const SLOW_READER_NS: u64 = 300_000;
+const SLOW_READER_STEP: u8 = 32;
+const SLOW_READER_THRESHOLD: u8 = 128;
+const SLOW_READER_ROUND_NS: u64 = 1_000_000;
 
 /// Pieces for which there is room at first, and is left once all are joined.
-const PIECES_MIN: usize = 4;
-const PIECES_KEPT: usize = 32;
+const OOO_RANGES_MIN: usize = 4;
+const OOO_RANGES_KEPT: usize = 32;
 
 /// Bytes that came out of order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Piece {
+struct OooRange {
     start: Seq,
     end: Seq,
     /// The greater, the later it grew.
-    grew: u32,
+    recency: u32,
 }
 
 /// Memory that is left to all connections, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::tcp) struct Left {
+pub(in crate::tcp) struct MemoryAvailable {
     /// For whatever comes, or is to be sent.
     pub(in crate::tcp) bytes: usize,
     /// For bytes out of order, which nobody can read and thereby free: others
     /// are not to starve of them.
-    pub(in crate::tcp) ahead: usize,
+    pub(in crate::tcp) ooo: usize,
 }
 
 /// What becomes of a segment's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::tcp) enum Taken {
+pub(in crate::tcp) enum Insertion {
     /// They continue what was there, and all pieces are joined.
     InOrder,
     /// They continue what was there, and pieces still wait behind: the sender
     /// must know at once.
-    Filled,
+    FilledHole,
     /// They wait, or were dropped; a gap is before them.
     OutOfOrder,
     /// They were there, or there is no memory for them now.
@@ -66,25 +66,25 @@ pub(in crate::tcp) enum Taken {
 }
 
 /// See the module.
-pub(in crate::tcp) struct Receive {
+pub(in crate::tcp) struct ReceiveBuffer {
     /// The next number expected.
     pub(in crate::tcp) nxt: Seq,
     /// The right edge of the window as the peer knows it.
-    pub(in crate::tcp) edge: Seq,
+    pub(in crate::tcp) rcv_adv: Seq,
     /// The window's shift.
     pub(in crate::tcp) scale: u8,
     /// How often bytes came late, and whether the window was nearly full since the
     /// round trip began.
-    late: u8,
+    slow_reader: u8,
     was_full: bool,
     /// The peer's initial number.
     pub(in crate::tcp) irs: Seq,
     /// The number of the peer's FIN, once it came, in order or not.
     pub(in crate::tcp) fin: Option<Seq>,
     /// What can be read; pieces lie behind its end.
-    buffer: Ring,
-    pieces: Vec<Piece>,
-    growth: u32,
+    buffer: ByteRing,
+    ooo_ranges: Vec<OooRange>,
+    recency: u32,
     /// A piece that came twice, to be told once.
     duplicate: Option<(Seq, Seq)>,
     /// The most bytes that wait here: now, and however long the path.
@@ -93,7 +93,7 @@ pub(in crate::tcp) struct Receive {
     /// The most bytes of storage, by the memory that is left to all: for bytes
     /// in order, and for those that wait for others.
     storage_max: u32,
-    ahead_max: u32,
+    ooo_max: u32,
     /// When this round trip began, and the bytes that came in it.
     round_ns: u64,
     round_bytes: u32,
@@ -102,24 +102,24 @@ pub(in crate::tcp) struct Receive {
     rtt_us: u32,
 }
 
-impl Receive {
-    pub(in crate::tcp) fn new(limit: usize, limit_max: usize, scale: u8) -> Receive {
-        Receive {
+impl ReceiveBuffer {
+    pub(in crate::tcp) fn new(limit: usize, limit_max: usize, scale: u8) -> ReceiveBuffer {
+        ReceiveBuffer {
             nxt: Seq(0),
-            edge: Seq(0),
+            rcv_adv: Seq(0),
             scale,
-            late: 0,
+            slow_reader: 0,
             was_full: false,
             irs: Seq(0),
             fin: None,
-            buffer: Ring::default(),
-            pieces: Vec::new(),
-            growth: 0,
+            buffer: ByteRing::default(),
+            ooo_ranges: Vec::new(),
+            recency: 0,
             duplicate: None,
             limit: clamp(limit.min(limit_max)),
             limit_max: clamp(limit_max),
             storage_max: u32::MAX,
-            ahead_max: u32::MAX,
+            ooo_max: u32::MAX,
             round_ns: 0,
             round_bytes: 0,
             rtt_us: 0,
@@ -130,12 +130,12 @@ impl Receive {
     pub(in crate::tcp) fn start(&mut self, irs: Seq) {
         self.irs = irs;
         self.nxt = irs.plus(1);
-        self.edge = self.nxt;
+        self.rcv_adv = self.nxt;
     }
 
     /// The window as the peer knows it.
     pub(in crate::tcp) fn window(&self) -> usize {
-        self.edge.since(self.nxt)
+        self.rcv_adv.since(self.nxt)
     }
 
     /// How many bytes more there is room for: by the window, and the memory that
@@ -146,7 +146,7 @@ impl Receive {
     }
 
     /// Takes what a segment carries, cut to the window.
-    pub(in crate::tcp) fn take(&mut self, mut seq: Seq, mut bytes: &[u8]) -> Taken {
+    pub(in crate::tcp) fn insert(&mut self, mut seq: Seq, mut bytes: &[u8]) -> Insertion {
         let mut told = None;
         if seq.before(self.nxt) {
             let old = self.nxt.since(seq).min(bytes.len());
@@ -155,37 +155,37 @@ impl Receive {
             bytes = &bytes[old..];
             seq = self.nxt;
         }
-        let room = self.edge.since(self.nxt) as isize - seq.since(self.nxt) as isize;
+        let room = self.rcv_adv.since(self.nxt) as isize - seq.since(self.nxt) as isize;
         bytes = &bytes[..bytes.len().min(room.max(0) as usize)];
         if let Some(fin) = self.fin {
             let before_fin = fin.since(self.nxt) as isize - seq.since(self.nxt) as isize;
             bytes = &bytes[..bytes.len().min(before_fin.max(0) as usize)];
         }
         if bytes.is_empty() || !self.has_memory(seq, bytes.len()) {
-            return Taken::Duplicate;
+            return Insertion::Duplicate;
         }
         // Of several parts that came before the first is told (RFC 2883 §4.3).
-        let held = self.held_of(seq, seq.plus(bytes.len()));
+        let held = self.received_of(seq, seq.plus(bytes.len()));
         self.duplicate = told.or(held).or(self.duplicate);
         if seq == self.nxt {
             self.buffer.push(bytes);
             self.nxt = seq.plus(bytes.len());
-            return match self.join() {
+            return match self.merge_ranges() {
                 // The sender must know at once of what came twice.
-                Taken::InOrder if told.or(held).is_some() => Taken::Filled,
+                Insertion::InOrder if told.or(held).is_some() => Insertion::FilledHole,
                 taken => taken,
             };
         }
-        self.keep(seq, bytes)
+        self.insert_ooo(seq, bytes)
     }
 
     /// The first part of these bytes that waits already.
-    fn held_of(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+    fn received_of(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
         let at = self
-            .pieces
+            .ooo_ranges
             .partition_point(|piece| piece.end.at_most(start));
         let piece = self
-            .pieces
+            .ooo_ranges
             .get(at)
             .filter(|piece| piece.start.before(end))?;
         Some((piece.start.max(start), piece.end.min(end)))
@@ -198,7 +198,7 @@ impl Receive {
     }
 
     /// Chooses a shift that tells all of the buffer, before it is told.
-    pub(in crate::tcp) fn widen(&mut self) {
+    pub(in crate::tcp) fn choose_scale(&mut self) {
         self.scale = self.scale.max(crate::tcp::scale(self.limit()));
     }
 
@@ -215,10 +215,10 @@ impl Receive {
 
     /// So much memory is left for it and all others.
     #[inline]
-    pub(in crate::tcp) fn set_memory(&mut self, left: Left) {
+    pub(in crate::tcp) fn set_memory(&mut self, left: MemoryAvailable) {
         let capacity = self.buffer.capacity();
         self.storage_max = clamp(capacity + left.bytes);
-        self.ahead_max = clamp(capacity + left.ahead);
+        self.ooo_max = clamp(capacity + left.ooo);
     }
 
     /// Whether there is memory for bytes within the window.
@@ -226,7 +226,7 @@ impl Receive {
     pub(in crate::tcp) fn has_memory(&self, seq: Seq, count: usize) -> bool {
         let most = match seq == self.nxt {
             true => self.storage_max,
-            false => self.ahead_max,
+            false => self.ooo_max,
         };
         let ahead = seq.since(self.nxt) + count;
         ahead <= self.buffer.spare() || ahead <= self.buffer.room(most as usize)
@@ -236,26 +236,26 @@ impl Receive {
     /// sends more than half of it in a round trip may be held up by it. It does
     /// not while they wait to be read. On a path that is `near` it becomes no wider
     /// than is worth it there, unless bytes come late.
-    pub(in crate::tcp) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64, near: bool) {
+    pub(in crate::tcp) fn autotune(&mut self, now_ns: u64, count: usize, rtt_ns: u64, near: bool) {
         self.round_bytes = self.round_bytes.saturating_add(count as u32);
         self.was_full |= self.window() < self.limit() / 4;
-        let (near, rtt_ns) = match self.late {
-            LATE_OFTEN.. => (false, rtt_ns.max(ROUND_LATE_NS)),
-            _ if near => (true, NEAR_NS),
+        let (near, rtt_ns) = match self.slow_reader {
+            SLOW_READER_THRESHOLD.. => (false, rtt_ns.max(SLOW_READER_ROUND_NS)),
+            _ if near => (true, SHORT_RTT_NS),
             _ => (false, rtt_ns),
         };
         let passed_ns = now_ns.saturating_sub(self.round_ns);
         if passed_ns < rtt_ns {
             return;
         }
-        self.late = match near && self.was_full && passed_ns >= LATE_NS {
-            true => self.late.saturating_add(LATE_EACH),
-            false => self.late.saturating_sub(1),
+        self.slow_reader = match near && self.was_full && passed_ns >= SLOW_READER_NS {
+            true => self.slow_reader.saturating_add(SLOW_READER_STEP),
+            false => self.slow_reader.saturating_sub(1),
         };
-        let wanted = clamp(ROUNDS * self.round_bytes as usize);
+        let wanted = clamp(WINDOW_RTTS * self.round_bytes as usize);
         if wanted > self.limit && self.buffer.len() <= self.limit() / 2 {
             let most = match near {
-                true => self.limit_max.min(clamp(WINDOW_NEAR)),
+                true => self.limit_max.min(clamp(SHORT_RTT_WINDOW)),
                 false => self.limit_max,
             };
             self.limit = self.limit.max(wanted.min(most));
@@ -265,7 +265,7 @@ impl Receive {
 
     /// Whether the window may still become wider.
     #[inline]
-    pub(in crate::tcp) fn may_widen(&self) -> bool {
+    pub(in crate::tcp) fn can_autotune(&self) -> bool {
         self.limit < self.limit_max
     }
 
@@ -285,16 +285,16 @@ impl Receive {
 
     /// Whether nothing waits out of order, not even a FIN.
     pub(in crate::tcp) fn is_in_order(&self) -> bool {
-        self.pieces.is_empty() && self.fin.is_none_or(|fin| fin.before(self.nxt))
+        self.ooo_ranges.is_empty() && self.fin.is_none_or(|fin| fin.before(self.nxt))
     }
 
     /// Copies the next bytes, which are within the window and behind which
-    /// nothing waits; [`Receive::commit`] takes them.
+    /// nothing waits; [`ReceiveBuffer::commit`] takes them.
     pub(in crate::tcp) fn stage(&mut self, bytes: &[u8]) {
         self.buffer.write_behind(0, bytes);
     }
 
-    /// [`Receive::stage`], and the bytes' sum.
+    /// [`ReceiveBuffer::stage`], and the bytes' sum.
     #[inline]
     pub(in crate::tcp) fn stage_summed(&mut self, bytes: &[u8]) -> Sum {
         self.buffer.stage(bytes)
@@ -302,24 +302,27 @@ impl Receive {
 
     /// Takes bytes that were staged.
     #[inline]
-    pub(in crate::tcp) fn commit(&mut self, count: usize) -> Taken {
+    pub(in crate::tcp) fn commit(&mut self, count: usize) -> Insertion {
         self.buffer.extend(count);
         self.nxt = self.nxt.plus(count);
-        Taken::InOrder
+        Insertion::InOrder
     }
 
     /// The next bytes in order were read where they came from; nothing waits to be
     /// read, or behind them.
-    pub(in crate::tcp) fn pass(&mut self, count: usize) -> Taken {
-        assert!(self.readable() == 0 && self.pieces.is_empty(), "in order");
+    pub(in crate::tcp) fn advance_placed(&mut self, count: usize) -> Insertion {
+        assert!(
+            self.readable() == 0 && self.ooo_ranges.is_empty(),
+            "in order"
+        );
         self.nxt = self.nxt.plus(count);
-        Taken::InOrder
+        Insertion::InOrder
     }
 
     /// Joins the pieces that have come to continue.
-    fn join(&mut self) -> Taken {
-        let before = self.pieces.len();
-        while let Some(piece) = self.pieces.first() {
+    fn merge_ranges(&mut self) -> Insertion {
+        let before = self.ooo_ranges.len();
+        while let Some(piece) = self.ooo_ranges.first() {
             if self.nxt.before(piece.start) {
                 break;
             }
@@ -327,69 +330,71 @@ impl Receive {
                 self.buffer.extend(piece.end.since(self.nxt));
                 self.nxt = piece.end;
             }
-            self.pieces.remove(0);
+            self.ooo_ranges.remove(0);
         }
-        if self.pieces.is_empty() {
-            self.pieces.shrink_to(PIECES_KEPT);
+        if self.ooo_ranges.is_empty() {
+            self.ooo_ranges.shrink_to(OOO_RANGES_KEPT);
         }
-        match (before, self.pieces.len()) {
-            (0, _) => Taken::InOrder,
-            _ => Taken::Filled,
+        match (before, self.ooo_ranges.len()) {
+            (0, _) => Insertion::InOrder,
+            _ => Insertion::FilledHole,
         }
     }
 
-    fn keep(&mut self, start: Seq, bytes: &[u8]) -> Taken {
+    fn insert_ooo(&mut self, start: Seq, bytes: &[u8]) -> Insertion {
         let end = start.plus(bytes.len());
         // The pieces that touch these bytes become one with them.
-        let first = self.pieces.partition_point(|piece| piece.end.before(start));
+        let first = self
+            .ooo_ranges
+            .partition_point(|piece| piece.end.before(start));
         let last = self
-            .pieces
+            .ooo_ranges
             .partition_point(|piece| piece.start.at_most(end));
-        if first == last && !self.has_place(start.since(self.nxt) + bytes.len()) {
-            return Taken::OutOfOrder;
+        if first == last && !self.has_ooo_room(start.since(self.nxt) + bytes.len()) {
+            return Insertion::OutOfOrder;
         }
-        if let [only] = self.pieces[first..last]
+        if let [only] = self.ooo_ranges[first..last]
             && only.start.at_most(start)
             && end.at_most(only.end)
         {
             self.grow(first);
-            return Taken::OutOfOrder;
+            return Insertion::OutOfOrder;
         }
         self.buffer.write_behind(start.since(self.nxt), bytes);
-        let joined = self.pieces[first..last].iter();
+        let joined = self.ooo_ranges[first..last].iter();
         let (start, end) = joined.fold((start, end), |(start, end), piece| {
             (start.min(piece.start), end.max(piece.end))
         });
-        self.pieces.drain(first..last);
-        let piece = Piece {
+        self.ooo_ranges.drain(first..last);
+        let piece = OooRange {
             start,
             end,
-            grew: 0,
+            recency: 0,
         };
-        self.pieces.insert(first, piece);
+        self.ooo_ranges.insert(first, piece);
         self.grow(first);
-        Taken::OutOfOrder
+        Insertion::OutOfOrder
     }
 
     /// Whether one more piece, up to `ahead` bytes behind what is next, may be
     /// kept: what is known of it takes memory, too.
-    fn has_place(&mut self, ahead: usize) -> bool {
-        let count = self.pieces.len();
-        if count < self.pieces.capacity() {
+    fn has_ooo_room(&mut self, ahead: usize) -> bool {
+        let count = self.ooo_ranges.len();
+        if count < self.ooo_ranges.capacity() {
             return true;
         }
-        let more = count.max(PIECES_MIN);
-        let storage = self.buffer.capacity_for(ahead) + more * size_of::<Piece>();
-        if count == PIECES_MAX || storage > self.ahead_max as usize {
+        let more = count.max(OOO_RANGES_MIN);
+        let storage = self.buffer.capacity_for(ahead) + more * size_of::<OooRange>();
+        if count == OOO_RANGES_MAX || storage > self.ooo_max as usize {
             return false;
         }
-        self.pieces.reserve_exact(more);
+        self.ooo_ranges.reserve_exact(more);
         true
     }
 
     fn grow(&mut self, index: usize) {
-        self.growth += 1;
-        self.pieces[index].grew = self.growth;
+        self.recency += 1;
+        self.ooo_ranges[index].recency = self.recency;
     }
 
     /// The peer's FIN came, behind the bytes before `seq`; whether it is next.
@@ -411,7 +416,7 @@ impl Receive {
     /// Whether pieces wait for those before them.
     #[cfg(test)]
     fn has_gaps(&self) -> bool {
-        !self.pieces.is_empty()
+        !self.ooo_ranges.is_empty()
     }
 
     /// Bytes from the start that lie together.
@@ -427,16 +432,16 @@ impl Receive {
     /// Drops what was read.
     pub(in crate::tcp) fn consume(&mut self, count: usize) {
         self.buffer.consume(count);
-        if self.pieces.is_empty() {
+        if self.ooo_ranges.is_empty() {
             self.buffer.rewind();
         }
     }
 
     /// Gives memory back that nothing is in; whether none is left.
     pub(in crate::tcp) fn release(&mut self) -> bool {
-        if self.buffer.len() == 0 && self.pieces.is_empty() {
+        if self.buffer.len() == 0 && self.ooo_ranges.is_empty() {
             self.buffer.release();
-            self.pieces = Vec::new();
+            self.ooo_ranges = Vec::new();
         }
         self.buffer.capacity() == 0
     }
@@ -444,12 +449,12 @@ impl Receive {
     /// Gives all memory back, whatever is in it.
     pub(in crate::tcp) fn discard(&mut self) {
         if self.capacity() > 0 {
-            (self.buffer, self.pieces) = (Ring::default(), Vec::new());
+            (self.buffer, self.ooo_ranges) = (ByteRing::default(), Vec::new());
         }
     }
 
     /// Bytes that came before come again: the peer is told so, once.
-    pub(in crate::tcp) fn came_again(&mut self, seq: Seq, len: usize) {
+    pub(in crate::tcp) fn note_duplicate(&mut self, seq: Seq, len: usize) {
         let end = seq.plus(len);
         if len > 0 && end.at_most(self.nxt) {
             self.duplicate = Some((seq, end));
@@ -458,20 +463,20 @@ impl Receive {
 
     /// Bytes of storage, of the buffer and of what is known of pieces.
     pub(in crate::tcp) fn capacity(&self) -> usize {
-        self.buffer.capacity() + self.pieces.capacity() * size_of::<Piece>()
+        self.buffer.capacity() + self.ooo_ranges.capacity() * size_of::<OooRange>()
     }
 
     /// The window's right edge as it could be now: by the room there is,
     /// unless that is little more than before (RFC 9293 §3.8.6.2.2).
-    fn edge_now(&self, mss: usize) -> Seq {
+    fn rcv_adv_now(&self, mss: usize) -> Seq {
         let room = self.limit().saturating_sub(self.buffer.len());
         let room = room.min(self.buffer.room(self.storage_max as usize));
         let most = usize::from(u16::MAX) << self.scale;
         let edge = self.nxt.plus(room.min(most) >> self.scale << self.scale);
         let worth = mss.min(self.limit() / 2).max(1);
-        match self.edge.before(edge) && edge.since(self.edge) >= worth {
+        match self.rcv_adv.before(edge) && edge.since(self.rcv_adv) >= worth {
             true => edge,
-            false => self.edge,
+            false => self.rcv_adv,
         }
     }
 
@@ -479,15 +484,15 @@ impl Receive {
     /// would be twice as wide. A peer that has more than half of it left is
     /// told with the next acknowledgment.
     pub(in crate::tcp) fn window_opens(&self, mss: usize) -> bool {
-        let (edge, window) = (self.edge_now(mss), self.window());
+        let (edge, window) = (self.rcv_adv_now(mss), self.window());
         let worth = (2 * mss).min(self.limit() / 2).max(1);
-        edge.since(self.edge) >= worth.max(window)
+        edge.since(self.rcv_adv) >= worth.max(window)
     }
 
     /// The window field to send, which the peer then knows. What was granted
     /// is never taken back, though a shift may round it up.
     pub(in crate::tcp) fn advertise(&mut self, mss: usize) -> u16 {
-        self.edge = self.edge_now(mss);
+        self.rcv_adv = self.rcv_adv_now(mss);
         let window = self.window().div_ceil(1 << self.scale);
         u16::try_from(window).unwrap_or(u16::MAX)
     }
@@ -495,14 +500,14 @@ impl Receive {
     /// The window field of a SYN, which is not shifted.
     pub(in crate::tcp) fn advertise_on_syn(&mut self) -> u16 {
         let window = u16::try_from(self.limit).unwrap_or(u16::MAX);
-        self.edge = self.edge.max(self.nxt.plus(window.into()));
+        self.rcv_adv = self.rcv_adv.max(self.nxt.plus(window.into()));
         window
     }
 
     /// Whether there is something to acknowledge selectively.
     #[inline]
     pub(in crate::tcp) fn has_blocks(&self) -> bool {
-        !self.pieces.is_empty() || self.duplicate.is_some()
+        !self.ooo_ranges.is_empty() || self.duplicate.is_some()
     }
 
     /// What to acknowledge selectively, in at most `room` blocks: first what
@@ -519,11 +524,11 @@ impl Receive {
         if let Some(duplicate) = self.duplicate.take() {
             push(duplicate);
         }
-        let mut latest = [None::<&Piece>; SackBlocks::MAX];
-        for piece in &self.pieces {
+        let mut latest = [None::<&OooRange>; SackBlocks::MAX];
+        for piece in &self.ooo_ranges {
             let mut piece = Some(piece);
             for place in &mut latest {
-                if piece.map(|piece| piece.grew) > place.map(|piece| piece.grew) {
+                if piece.map(|piece| piece.recency) > place.map(|piece| piece.recency) {
                     std::mem::swap(&mut piece, place);
                 }
             }
@@ -540,14 +545,14 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    fn receive(limit: usize) -> Receive {
-        let mut receive = Receive::new(limit, limit, 0);
+    fn receive(limit: usize) -> ReceiveBuffer {
+        let mut receive = ReceiveBuffer::new(limit, limit, 0);
         receive.start(Seq(u32::MAX - 100));
         receive.advertise(1);
         receive
     }
 
-    fn read(receive: &mut Receive) -> Vec<u8> {
+    fn read(receive: &mut ReceiveBuffer) -> Vec<u8> {
         let mut bytes = Vec::new();
         while receive.readable() > 0 {
             let front = receive.front().len();
@@ -561,31 +566,35 @@ mod tests {
     #[test]
     fn near_windows_stay_short_unless_the_reader_comes_late() {
         for rtt_ns in [50_000, 1_000_000] {
-            let mut receive = Receive::new(100_000, 4 << 20, 0);
+            let mut receive = ReceiveBuffer::new(100_000, 4 << 20, 0);
             receive.start(Seq(0));
             let mut now_ns = 1;
-            let mut burst = |receive: &mut Receive, full: bool, pause_ns: u64| {
-                receive.edge = match full {
+            let mut burst = |receive: &mut ReceiveBuffer, full: bool, pause_ns: u64| {
+                receive.rcv_adv = match full {
                     true => receive.nxt,
                     false => receive.nxt.plus(receive.limit()),
                 };
-                receive.follow(now_ns, 1 << 20, rtt_ns, true);
+                receive.autotune(now_ns, 1 << 20, rtt_ns, true);
                 now_ns += pause_ns;
-                receive.follow(now_ns, 1 << 20, rtt_ns, true);
-                now_ns += NEAR_NS;
+                receive.autotune(now_ns, 1 << 20, rtt_ns, true);
+                now_ns += SHORT_RTT_NS;
             };
             for _ in 0..100 {
                 burst(&mut receive, true, 0);
             }
-            assert_eq!(receive.limit(), WINDOW_NEAR);
+            assert_eq!(receive.limit(), SHORT_RTT_WINDOW);
             // A pause now and then is the machine's; others are the sender's.
             for at in 0..500 {
-                burst(&mut receive, true, if at % 50 == 0 { LATE_NS } else { 0 });
-                burst(&mut receive, false, LATE_NS);
+                burst(
+                    &mut receive,
+                    true,
+                    if at % 50 == 0 { SLOW_READER_NS } else { 0 },
+                );
+                burst(&mut receive, false, SLOW_READER_NS);
             }
-            assert_eq!(receive.limit(), WINDOW_NEAR);
+            assert_eq!(receive.limit(), SHORT_RTT_WINDOW);
             for _ in 0..50 {
-                burst(&mut receive, true, LATE_NS);
+                burst(&mut receive, true, SLOW_READER_NS);
             }
             assert_eq!(receive.limit(), 4 << 20, "{rtt_ns}");
         }
@@ -603,13 +612,13 @@ mod tests {
             while receive.nxt.since(start) < stream.len() {
                 let at = rng.below(4000) as usize;
                 let len = (rng.below(300) as usize).min(4000 - at);
-                receive.take(start.plus(at), &stream[at..at + len]);
+                receive.insert(start.plus(at), &stream[at..at + len]);
                 came.extend(read(&mut receive));
                 receive.advertise(1);
-                assert!(receive.pieces.len() <= PIECES_MAX);
+                assert!(receive.ooo_ranges.len() <= OOO_RANGES_MAX);
                 assert!(
                     receive
-                        .pieces
+                        .ooo_ranges
                         .windows(2)
                         .all(|pair| pair[0].end.before(pair[1].start))
                 );
@@ -622,14 +631,20 @@ mod tests {
     fn nothing_beyond_the_window_or_the_fin_is_taken() {
         let mut receive = receive(1000);
         let start = receive.nxt;
-        assert_eq!(receive.take(start.plus(900), &[1; 200]), Taken::OutOfOrder);
-        assert_eq!(receive.take(start.plus(1000), &[1; 200]), Taken::Duplicate);
-        assert_eq!(receive.take(start, &[2; 900]), Taken::Filled);
+        assert_eq!(
+            receive.insert(start.plus(900), &[1; 200]),
+            Insertion::OutOfOrder
+        );
+        assert_eq!(
+            receive.insert(start.plus(1000), &[1; 200]),
+            Insertion::Duplicate
+        );
+        assert_eq!(receive.insert(start, &[2; 900]), Insertion::FilledHole);
         assert_eq!((receive.readable(), receive.window()), (1000, 0));
         let mut receive = self::receive(1000);
         let start = receive.nxt;
         assert!(!receive.finish(start.plus(10)));
-        assert_eq!(receive.take(start, &[1; 20]), Taken::InOrder);
+        assert_eq!(receive.insert(start, &[1; 20]), Insertion::InOrder);
         assert_eq!(receive.readable(), 10);
         assert!(receive.finish(start.plus(99)), "the first one holds");
     }
@@ -640,14 +655,14 @@ mod tests {
         let start = receive.nxt;
         let block = |from: usize, to: usize| (start.plus(from).0, start.plus(to).0);
         for at in [1000, 3000, 5000, 7000, 9000] {
-            receive.take(start.plus(at), &[0; 100]);
+            receive.insert(start.plus(at), &[0; 100]);
         }
         let latest = [block(9000, 9100), block(7000, 7100), block(5000, 5100)];
         assert_eq!(receive.sack(3).as_slice(), latest);
-        receive.take(start.plus(1100), &[0; 50]);
+        receive.insert(start.plus(1100), &[0; 50]);
         assert_eq!(receive.sack(3).as_slice()[0], block(1000, 1150));
         // What comes twice is told first, once.
-        receive.take(start.plus(3020), &[0; 10]);
+        receive.insert(start.plus(3020), &[0; 10]);
         let blocks = receive.sack(4);
         assert_eq!(
             blocks.as_slice()[..2],
@@ -661,9 +676,9 @@ mod tests {
         let mut receive = receive(60_000);
         let start = receive.nxt;
         for at in 0..1000 {
-            receive.take(start.plus(2 * at + 1), &[0]);
+            receive.insert(start.plus(2 * at + 1), &[0]);
         }
-        assert_eq!(receive.pieces.len(), PIECES_MAX);
+        assert_eq!(receive.ooo_ranges.len(), OOO_RANGES_MAX);
         assert!(receive.capacity() <= 65_536);
     }
 
@@ -673,7 +688,7 @@ mod tests {
         let mut receive = receive(10_000);
         assert_eq!(receive.window(), 10_000);
         let start = receive.nxt;
-        receive.take(start, &[0; 10_000]);
+        receive.insert(start, &[0; 10_000]);
         assert_eq!(receive.advertise(1460), 0);
         receive.consume(1459);
         assert_eq!(
@@ -691,9 +706,9 @@ mod tests {
             (true, 4380)
         );
         receive.scale = 7;
-        let edge = receive.edge;
+        let edge = receive.rcv_adv;
         let field = usize::from(receive.advertise(1460));
-        assert_eq!(receive.edge, edge);
+        assert_eq!(receive.rcv_adv, edge);
         assert!(field << 7 >= receive.window());
     }
 }

@@ -1,7 +1,7 @@
 //! What is to go: the bytes, and how much of them may (RFC 9293 §3.8.6.2.1).
 
-use super::byte_ring::{Ring, clamp};
-use crate::tcp::recovery::rtt::{FLIGHT_NEAR, Rtt};
+use super::byte_ring::{ByteRing, clamp};
+use crate::tcp::recovery::rtt::{INFLIGHT_FLOOR, Rtt};
 use crate::tcp::seq::Seq;
 use std::collections::VecDeque;
 use weir_wire::checksum::Sum;
@@ -10,12 +10,12 @@ use weir_wire::tcp::Flags;
 /// A writer waits until a part so large of what may wait to be sent is free,
 /// or this many bytes, or what part of the memory is free again when those are
 /// told that waited for it.
-const WRITE_ROOM_PART: usize = 4;
-const WRITE_ROOM: usize = 16 << 10;
-pub(in crate::tcp) const STARVED_PART: usize = 16;
+const WRITE_SPACE_DIVISOR: usize = 4;
+const WRITE_SPACE: usize = 16 << 10;
+pub(in crate::tcp) const WAKE_DIVISOR: usize = 16;
 
 /// See the module.
-pub(in crate::tcp) struct Send {
+pub(in crate::tcp) struct SendBuffer {
     /// Our initial number.
     pub(in crate::tcp) iss: Seq,
     /// The first number not acknowledged.
@@ -36,30 +36,30 @@ pub(in crate::tcp) struct Send {
     pub(in crate::tcp) closed: bool,
     /// The window was too small for so long that whatever fits goes (RFC 9293
     /// §3.8.6.2.1, the override time-out).
-    pub(in crate::tcp) crumbs: bool,
+    pub(in crate::tcp) sws_override: bool,
     /// Small segments do not wait for acknowledgments.
     pub(in crate::tcp) nodelay: bool,
     /// More bytes follow at once: those that are there wait for them, until
     /// something is acknowledged.
-    pub(in crate::tcp) more: bool,
+    pub(in crate::tcp) msg_more: bool,
     /// What was written last is to be read at once (RFC 9293 §3.9.1.2, PUSH).
-    pub(in crate::tcp) pushes: bool,
+    pub(in crate::tcp) push: bool,
     /// Where the last segment ended that was not full.
-    pub(in crate::tcp) small: Seq,
+    pub(in crate::tcp) snd_sml: Seq,
     /// Small segments wait for more bytes.
     pub(in crate::tcp) cork: bool,
     /// Few connections have any.
     records: Option<Box<Records>>,
     /// The number of the buffer's first byte.
     start: Seq,
-    buffer: Ring,
+    buffer: ByteRing,
     /// The most bytes that wait here: now, and however long the path.
-    limit: u32,
-    limit_max: u32,
+    sndbuf: u32,
+    sndbuf_max: u32,
     /// The application says how many.
-    is_set: bool,
+    is_sndbuf_set: bool,
     /// No more is taken while so many bytes are not sent yet; 0 for no such limit.
-    unsent_max: u32,
+    notsent_lowat: u32,
 }
 
 /// Where records end that are not acknowledged, in rising order.
@@ -70,20 +70,20 @@ struct Records {
 
 /// What of the bytes not sent yet may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::tcp) enum Ready {
+pub(in crate::tcp) enum Sendable {
     /// This much, perhaps with the FIN.
     Bytes(usize, bool),
     /// There is something, but the window is too small for it.
-    Window,
+    WindowLimited,
     /// There is little, and it waits for what is in flight (Nagle).
-    Flight,
+    InflightLimited,
     /// Nothing is left.
     Nothing,
 }
 
-impl Send {
-    pub(in crate::tcp) fn new(iss: Seq, limit: usize, limit_max: usize) -> Send {
-        Send {
+impl SendBuffer {
+    pub(in crate::tcp) fn new(iss: Seq, limit: usize, limit_max: usize) -> SendBuffer {
+        SendBuffer {
             iss,
             una: iss,
             nxt: iss,
@@ -94,19 +94,19 @@ impl Send {
             scale: 0,
             mss_peer: 536,
             closed: false,
-            crumbs: false,
+            sws_override: false,
             nodelay: false,
-            more: false,
-            pushes: true,
-            small: iss,
+            msg_more: false,
+            push: true,
+            snd_sml: iss,
             cork: false,
             records: None,
             start: iss.plus(1),
-            buffer: Ring::default(),
-            limit: clamp(limit.min(limit_max)),
-            limit_max: clamp(limit_max),
-            is_set: false,
-            unsent_max: 0,
+            buffer: ByteRing::default(),
+            sndbuf: clamp(limit.min(limit_max)),
+            sndbuf_max: clamp(limit_max),
+            is_sndbuf_set: false,
+            notsent_lowat: 0,
         }
     }
 
@@ -134,21 +134,21 @@ impl Send {
     pub(in crate::tcp) fn room(&self) -> usize {
         match self.closed {
             true => 0,
-            false => self.limit().saturating_sub(self.buffer.len()),
+            false => self.sndbuf().saturating_sub(self.buffer.len()),
         }
     }
 
     /// How much room a writer waits for, if all may have `memory` bytes: one
     /// that is told of less would come for a few bytes at a time.
-    pub(in crate::tcp) fn wanted(&self, memory: usize) -> usize {
-        let part = (self.limit() / WRITE_ROOM_PART).min(memory / STARVED_PART);
-        part.clamp(1, WRITE_ROOM)
+    pub(in crate::tcp) fn write_space_wanted(&self, memory: usize) -> usize {
+        let part = (self.sndbuf() / WRITE_SPACE_DIVISOR).min(memory / WAKE_DIVISOR);
+        part.clamp(1, WRITE_SPACE)
     }
 
     /// The storage that must be left to all before a writer has the room that it
     /// waits for; none if it has, or if its own buffer is what is full.
-    pub(in crate::tcp) fn starved_of(&self, memory: usize, left: usize) -> usize {
-        let wanted = self.wanted(memory).min(self.room());
+    pub(in crate::tcp) fn memory_wanted(&self, memory: usize, left: usize) -> usize {
+        let wanted = self.write_space_wanted(memory).min(self.room());
         match self.stores(left) < wanted {
             true => self.buffer.capacity_for(wanted) - self.buffer.capacity(),
             false => 0,
@@ -159,19 +159,19 @@ impl Send {
     /// be sent as that is acknowledged; but holds no more than is worth to be in
     /// flight. One that was set stays.
     #[inline]
-    pub(in crate::tcp) fn follow(&mut self, cwnd: usize, rtt: &Rtt) {
-        let limit = self.limit();
-        if 2 * cwnd > limit || limit.max(self.capacity()) > FLIGHT_NEAR {
-            self.adapt(cwnd, rtt.flight_max());
+    pub(in crate::tcp) fn autotune(&mut self, cwnd: usize, rtt: &Rtt) {
+        let limit = self.sndbuf();
+        if 2 * cwnd > limit || limit.max(self.capacity()) > INFLIGHT_FLOOR {
+            self.adapt(cwnd, rtt.inflight_max());
         }
     }
 
     #[inline(never)]
     fn adapt(&mut self, cwnd: usize, flight_max: usize) {
-        if !self.is_set {
-            let grown = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
-            self.limit = grown.min(clamp(flight_max));
-            self.buffer.shrink(self.limit());
+        if !self.is_sndbuf_set {
+            let grown = self.sndbuf.max(self.sndbuf_max.min(clamp(2 * cwnd)));
+            self.sndbuf = grown.min(clamp(flight_max));
+            self.buffer.shrink(self.sndbuf());
         }
     }
 
@@ -185,12 +185,12 @@ impl Send {
     /// How many bytes more are taken now.
     pub(in crate::tcp) fn takes(&self, left: usize) -> usize {
         let stores = self.stores(left);
-        if self.unsent_max == 0 {
+        if self.notsent_lowat == 0 {
             return stores;
         }
         // A segment at least: crumbs would be all that went.
         let unsent = self.unsent();
-        match (self.unsent_max as usize).checked_sub(unsent) {
+        match (self.notsent_lowat as usize).checked_sub(unsent) {
             Some(room @ 1..) => stores.min(room.max(self.mss_peer.into())),
             _ => 0,
         }
@@ -199,26 +199,26 @@ impl Send {
     /// Whether a writer is to come, if all may have `memory` bytes, of which `left`
     /// are. With a limit of what is not sent half of that must have gone: who is
     /// told of less would come for each segment.
-    pub(in crate::tcp) fn is_worth_coming(&self, memory: usize, left: usize) -> bool {
-        let few = self.unsent_max == 0 || 2 * self.unsent() < self.unsent_max as usize;
-        few && self.stores(left) >= self.wanted(memory)
+    pub(in crate::tcp) fn is_write_worthwhile(&self, memory: usize, left: usize) -> bool {
+        let few = self.notsent_lowat == 0 || 2 * self.unsent() < self.notsent_lowat as usize;
+        few && self.stores(left) >= self.write_space_wanted(memory)
     }
 
     /// Whether what was sent may be what a writer waited for.
     pub(in crate::tcp) fn has_sent_enough(&self) -> bool {
-        self.unsent_max > 0 && 2 * self.unsent() < self.unsent_max as usize
+        self.notsent_lowat > 0 && 2 * self.unsent() < self.notsent_lowat as usize
     }
 
     /// Takes no more while so many bytes are not sent yet; `None` for no such
     /// limit.
-    pub(in crate::tcp) fn set_unsent_max(&mut self, bytes: Option<usize>) {
-        self.unsent_max = bytes.map_or(0, |bytes| clamp(bytes.max(1)));
+    pub(in crate::tcp) fn set_notsent_lowat(&mut self, bytes: Option<usize>) {
+        self.notsent_lowat = bytes.map_or(0, |bytes| clamp(bytes.max(1)));
     }
 
     /// Takes bytes to be sent; gives how many.
     pub(in crate::tcp) fn write(&mut self, bytes: &[u8], left: usize) -> usize {
         let taken = bytes.len().min(self.takes(left));
-        self.pushes |= taken > 0;
+        self.push |= taken > 0;
         self.buffer.push(&bytes[..taken]);
         taken
     }
@@ -253,7 +253,7 @@ impl Send {
     /// Gives all memory back, whatever is in it.
     pub(in crate::tcp) fn discard(&mut self) {
         if self.capacity() > 0 {
-            self.buffer = Ring::default();
+            self.buffer = ByteRing::default();
         }
         self.records = None;
     }
@@ -321,42 +321,42 @@ impl Send {
     }
 
     /// Sets the most bytes that wait here.
-    pub(in crate::tcp) fn set_limit(&mut self, limit: usize) {
-        self.limit = clamp(limit.max(1));
-        self.limit_max = self.limit;
-        self.is_set = true;
+    pub(in crate::tcp) fn set_sndbuf(&mut self, limit: usize) {
+        self.sndbuf = clamp(limit.max(1));
+        self.sndbuf_max = self.sndbuf;
+        self.is_sndbuf_set = true;
     }
 
     /// The most bytes that wait here.
-    pub(in crate::tcp) fn limit(&self) -> usize {
-        self.limit as usize
+    pub(in crate::tcp) fn sndbuf(&self) -> usize {
+        self.sndbuf as usize
     }
 
     /// Whether a segment may go that is not full: no other such one is in
     /// flight (Nagle's algorithm as Minshall has it).
-    fn may_be_small(&self) -> bool {
-        let waits = self.una.before(self.small);
-        !self.cork && !self.more && (!waits || self.nodelay)
+    fn nagle_allows_small(&self) -> bool {
+        let waits = self.una.before(self.snd_sml);
+        !self.cork && !self.msg_more && (!waits || self.nodelay)
     }
 
     /// What may be sent of what was not, in segments of at most `most` bytes,
     /// of which the link cuts so many from one that they carry `burst`.
-    pub(in crate::tcp) fn ready(&self, most: usize, burst: usize) -> Ready {
+    pub(in crate::tcp) fn sendable(&self, most: usize, burst: usize) -> Sendable {
         let unsent = self.unsent();
         let finish = self.closed && !self.fin_sent();
         if unsent == 0 && !finish {
-            return Ready::Nothing;
+            return Sendable::Nothing;
         }
         let record = self.records().find(|end| self.nxt.before(*end));
         if let Some(end) = record.map(|end| end.since(self.nxt.max(self.start)))
             && end < unsent
         {
-            return self.ready_record(end, most, burst);
+            return self.sendable_record(end, most, burst);
         }
         let used = self.nxt.since(self.una);
         let window = self.wnd.saturating_sub(used);
         let mut len = unsent.min(burst).min(window);
-        if len > most && !(len == unsent && (finish || self.may_be_small())) {
+        if len > most && !(len == unsent && (finish || self.nagle_allows_small())) {
             // What does not fill the last of them waits as it would alone.
             len -= len % most;
         }
@@ -364,29 +364,33 @@ impl Send {
         // A FIN needs no window of its own: the peer has none for it either.
         let fin = finish && all;
         if len == 0 && !fin {
-            return Ready::Window;
+            return Sendable::WindowLimited;
         }
-        let worth = len >= most || (all && (fin || self.may_be_small()));
+        let worth = len >= most || (all && (fin || self.nagle_allows_small()));
         match worth {
-            true => Ready::Bytes(len, fin),
-            false if (self.cork || self.more) && all && !self.crumbs => Ready::Flight,
+            true => Sendable::Bytes(len, fin),
+            false if (self.cork || self.msg_more) && all && !self.sws_override => {
+                Sendable::InflightLimited
+            }
             // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
-            false if 2 * len >= self.wnd_max as usize && self.wnd_max > 0 => Ready::Bytes(len, fin),
-            false if self.crumbs => Ready::Bytes(len, fin),
-            false if len < unsent.min(most) => Ready::Window,
-            false => Ready::Flight,
+            false if 2 * len >= self.wnd_max as usize && self.wnd_max > 0 => {
+                Sendable::Bytes(len, fin)
+            }
+            false if self.sws_override => Sendable::Bytes(len, fin),
+            false if len < unsent.min(most) => Sendable::WindowLimited,
+            false => Sendable::InflightLimited,
         }
     }
 
-    /// [`Send::ready`], of the `left` bytes of a record behind which others wait:
+    /// [`SendBuffer::sendable`], of the `left` bytes of a record behind which others wait:
     /// its last segment waits for nothing.
-    fn ready_record(&self, left: usize, most: usize, burst: usize) -> Ready {
+    fn sendable_record(&self, left: usize, most: usize, burst: usize) -> Sendable {
         let window = self.wnd.saturating_sub(self.nxt.since(self.una));
         let len = left.min(burst).min(window);
         match (len == left, len - len % most) {
-            (true, _) => Ready::Bytes(len, false),
-            (false, 0) => Ready::Window,
-            (false, full) => Ready::Bytes(full, false),
+            (true, _) => Sendable::Bytes(len, false),
+            (false, 0) => Sendable::WindowLimited,
+            (false, full) => Sendable::Bytes(full, false),
         }
     }
 
@@ -409,7 +413,7 @@ impl Send {
     /// Whether what ends here is to be read at once: all that was written, unless
     /// more was announced, and a record.
     fn is_pushed(&self, end: Seq) -> bool {
-        let all = end == self.fin() && (self.pushes || self.closed);
+        let all = end == self.fin() && (self.push || self.closed);
         all || self.records().any(|record| record == end)
     }
 
@@ -469,8 +473,8 @@ impl Send {
 mod tests {
     use super::*;
 
-    fn send(wnd: usize) -> Send {
-        let mut send = Send::new(Seq(u32::MAX - 10), 10_000, 10_000);
+    fn send(wnd: usize) -> SendBuffer {
+        let mut send = SendBuffer::new(Seq(u32::MAX - 10), 10_000, 10_000);
         send.nxt = send.iss.plus(1);
         send.acknowledge(send.nxt);
         send.first_window(Seq(0), send.una, wnd);
@@ -479,57 +483,57 @@ mod tests {
 
     #[test]
     fn the_buffer_is_as_long_as_the_path_needs_unless_it_was_set() {
-        let mut send = Send::new(Seq(1), 100_000, 4 << 20);
+        let mut send = SendBuffer::new(Seq(1), 100_000, 4 << 20);
         let mut rtt = Rtt::default();
         rtt.measured(200_000);
         for (cwnd, limit) in [(50_000, 100_000), (1 << 20, 2 << 20), (3 << 20, 4 << 20)] {
-            send.follow(cwnd, &rtt);
-            assert_eq!(send.limit(), limit);
+            send.autotune(cwnd, &rtt);
+            assert_eq!(send.sndbuf(), limit);
         }
         assert_eq!(send.write(&[1; 1 << 20], usize::MAX), 1 << 20);
         rtt.measured(1000);
-        send.follow(3 << 20, &rtt);
-        assert_eq!((send.limit(), send.room()), (FLIGHT_NEAR, 0));
+        send.autotune(3 << 20, &rtt);
+        assert_eq!((send.sndbuf(), send.room()), (INFLIGHT_FLOOR, 0));
         assert_eq!(send.unsent(), 1 << 20, "what is in it stays");
         send.nxt = send.start.plus(1 << 20);
         send.acknowledge(send.nxt);
-        send.follow(3 << 20, &rtt);
+        send.autotune(3 << 20, &rtt);
         assert_eq!(
             send.capacity(),
-            FLIGHT_NEAR,
+            INFLIGHT_FLOOR,
             "all of it stays in the caches"
         );
-        send.set_limit(2 << 20);
-        send.follow(3 << 20, &rtt);
-        assert_eq!(send.limit(), 2 << 20);
+        send.set_sndbuf(2 << 20);
+        send.autotune(3 << 20, &rtt);
+        assert_eq!(send.sndbuf(), 2 << 20);
     }
 
     #[test]
     fn small_segments_wait_unless_told_otherwise() {
         let mut send = send(5000);
-        assert_eq!(send.ready(1000, 1000), Ready::Nothing);
+        assert_eq!(send.sendable(1000, 1000), Sendable::Nothing);
         send.write(&[1; 100], usize::MAX);
         assert_eq!(
-            send.ready(1000, 1000),
-            Ready::Bytes(100, false),
+            send.sendable(1000, 1000),
+            Sendable::Bytes(100, false),
             "nothing is in flight"
         );
         send.nxt = send.nxt.plus(100);
-        send.small = send.nxt;
+        send.snd_sml = send.nxt;
         send.write(&[2; 100], usize::MAX);
-        assert_eq!(send.ready(1000, 1000), Ready::Flight);
+        assert_eq!(send.sendable(1000, 1000), Sendable::InflightLimited);
         send.nodelay = true;
-        assert_eq!(send.ready(1000, 1000), Ready::Bytes(100, false));
+        assert_eq!(send.sendable(1000, 1000), Sendable::Bytes(100, false));
         send.nodelay = false;
         send.write(&[3; 900], usize::MAX);
-        assert_eq!(send.ready(1000, 1000), Ready::Bytes(1000, false));
+        assert_eq!(send.sendable(1000, 1000), Sendable::Bytes(1000, false));
         send.acknowledge(send.nxt);
         send.nxt = send.nxt.plus(1000);
         send.write(&[4; 10], usize::MAX);
         send.closed = true;
         assert_eq!(
-            send.ready(1000, 1000),
-            Ready::Bytes(10, true),
+            send.sendable(1000, 1000),
+            Sendable::Bytes(10, true),
             "the last waits for nothing"
         );
         assert_eq!(send.write(&[5], usize::MAX), 0);
@@ -540,23 +544,23 @@ mod tests {
         let mut send = send(4000);
         send.write(&[1; 5000], usize::MAX);
         send.nxt = send.nxt.plus(3500);
-        assert_eq!(send.ready(1000, 1000), Ready::Window);
+        assert_eq!(send.sendable(1000, 1000), Sendable::WindowLimited);
         send.window(Seq(1), send.una, 2000);
-        assert_eq!(send.ready(1000, 1000), Ready::Window);
+        assert_eq!(send.sendable(1000, 1000), Sendable::WindowLimited);
         send.acknowledge(send.nxt);
         send.window(Seq(1), send.una, 0);
-        assert_eq!(send.ready(1000, 1000), Ready::Window);
+        assert_eq!(send.sendable(1000, 1000), Sendable::WindowLimited);
         // After a while, whatever fits.
         send.write(&[1; 900], usize::MAX);
         send.window(Seq(1), send.una, 300);
-        assert_eq!(send.ready(1000, 1000), Ready::Window);
-        send.crumbs = true;
-        assert_eq!(send.ready(1000, 1000), Ready::Bytes(300, false));
-        send.crumbs = false;
+        assert_eq!(send.sendable(1000, 1000), Sendable::WindowLimited);
+        send.sws_override = true;
+        assert_eq!(send.sendable(1000, 1000), Sendable::Bytes(300, false));
+        send.sws_override = false;
         // Half of the widest window there was.
         send.write(&[1; 5000], usize::MAX);
         send.window(Seq(1), send.una, 2000);
-        assert_eq!(send.ready(3000, 3000), Ready::Bytes(2000, false));
+        assert_eq!(send.sendable(3000, 3000), Sendable::Bytes(2000, false));
         assert!(
             !send.window(Seq(0), send.una, 9),
             "an old segment tells nothing"
@@ -569,7 +573,7 @@ mod tests {
 
     #[test]
     fn segments_know_their_flags_and_bytes() {
-        let mut send = Send::new(Seq(100), 1000, 1000);
+        let mut send = SendBuffer::new(Seq(100), 1000, 1000);
         send.write(b"hello", usize::MAX);
         let syn = send.flags(Seq(100), Seq(101));
         assert_eq!((syn, send.payload_len(Seq(100), Seq(101))), (Flags::SYN, 0));

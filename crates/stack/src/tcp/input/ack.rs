@@ -4,36 +4,36 @@
 use super::Arrived;
 use crate::tcp::info::{add, count};
 use crate::tcp::pcb::{Pcb, State};
-use crate::tcp::recovery::Progress;
+use crate::tcp::recovery::AckResult;
 use crate::tcp::seq::Seq;
 use weir_wire::tcp::{Flags, SackBlocks};
 
 /// How often the neighbour that leads to a peer is said to be there, at most.
-const ADVISE_EACH_NS: u64 = 5_000_000_000;
+const REACHABILITY_HINT_INTERVAL_NS: u64 = 5_000_000_000;
 
 /// What a segment tells about ours.
-pub(in crate::tcp) struct Told<'a> {
+pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) seq: Seq,
     pub(in crate::tcp) ack: Seq,
     /// The peer's window, in bytes.
     pub(in crate::tcp) wnd: usize,
     /// It carries neither bytes nor a FIN.
-    pub(in crate::tcp) bare: bool,
+    pub(in crate::tcp) pure_ack: bool,
     /// The network marked something of ours (ECE).
-    pub(in crate::tcp) marked: bool,
+    pub(in crate::tcp) ece: bool,
     /// TSval and TSecr.
     pub(in crate::tcp) timestamps: Option<(u32, u32)>,
     pub(in crate::tcp) sack: &'a [(u32, u32)],
 }
 
-impl<'a> Told<'a> {
-    pub(in crate::tcp) fn by(arrived: &'a Arrived<'_>, scale: u8) -> Told<'a> {
-        Told {
+impl<'a> AckInfo<'a> {
+    pub(in crate::tcp) fn from_segment(arrived: &'a Arrived<'_>, scale: u8) -> AckInfo<'a> {
+        AckInfo {
             seq: arrived.seq,
             ack: Seq(arrived.repr.ack),
             wnd: usize::from(arrived.repr.window) << scale,
-            bare: arrived.payload.is_empty() && !arrived.has(Flags::FIN),
-            marked: arrived.has(Flags::ECE),
+            pure_ack: arrived.payload.is_empty() && !arrived.has(Flags::FIN),
+            ece: arrived.has(Flags::ECE),
             timestamps: arrived.repr.options.timestamps,
             sack: arrived.repr.options.sack.as_slice(),
         }
@@ -45,14 +45,14 @@ impl Pcb {
     /// all as it is: nothing is in flight, nothing waits, the window is the same.
     /// So it is while bytes only come.
     #[inline]
-    pub(in crate::tcp) fn tells_nothing(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
-        self.knows(ack, wnd) && !self.send.window(seq, ack, wnd)
+    pub(in crate::tcp) fn is_noop_ack(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
+        self.is_current_ack(ack, wnd) && !self.send.window(seq, ack, wnd)
     }
 
     /// Whether an acknowledgment is one that was there, and nothing waits for it.
     #[inline]
-    pub(in crate::tcp) fn knows(&self, ack: Seq, wnd: usize) -> bool {
-        self.board.is_empty()
+    pub(in crate::tcp) fn is_current_ack(&self, ack: Seq, wnd: usize) -> bool {
+        self.scoreboard.is_empty()
             && !self.send.wants()
             && self.recovery.retries == 0
             && self.rtt.backoff() == 0
@@ -61,48 +61,48 @@ impl Pcb {
     }
 
     /// Takes an acknowledgment that is not of what was never sent.
-    pub(in crate::tcp) fn take_ack(&mut self, now_ns: u64, told: &Told<'_>) {
+    pub(in crate::tcp) fn take_ack(&mut self, now_ns: u64, told: &AckInfo<'_>) {
         let ack = told.ack;
         let una = self.send.una;
-        let flight = self.board.pipe();
+        let flight = self.scoreboard.pipe();
         if ack.before(una) {
             self.take_old_ack(now_ns, told);
             return;
         }
         let told_window = self.send.window(told.seq, ack, told.wnd);
-        let arrived_twice = self.arrived_twice(told);
+        let arrived_twice = self.is_dsack(told);
         let delivered = self.mark_delivered(now_ns, told);
         if una.before(ack) {
-            self.send.more = false;
-            self.progressed(now_ns);
+            self.send.msg_more = false;
+            self.note_ack_progress(now_ns);
             let arrived = self.send.acknowledge(ack);
             add(&mut self.counts.bytes_acknowledged, arrived);
             self.forget_urgent();
-            if now_ns.saturating_sub(self.advised_ns) > ADVISE_EACH_NS {
-                (self.advice, self.advised_ns) = (Some(true), now_ns);
+            if now_ns.saturating_sub(self.hinted_ns) > REACHABILITY_HINT_INTERVAL_NS {
+                (self.reachability_hint, self.hinted_ns) = (Some(true), now_ns);
             }
         }
-        let duplicate = ack == una && !told_window && told.bare && !self.board.is_empty();
-        let progress = Progress {
+        let duplicate = ack == una && !told_window && told.pure_ack && !self.scoreboard.is_empty();
+        let progress = AckResult {
             delivered,
             acknowledged: ack.since(una),
             duplicate,
-            arrived_twice,
+            dsack: arrived_twice,
             flight,
         };
-        if self.ecn && told.marked {
-            self.congestion_marked();
+        if self.ecn && told.ece {
+            self.on_ecn_congestion();
         }
         self.recover(now_ns, progress);
-        self.send.follow(self.congestion.cwnd, &self.rtt);
+        self.send.autotune(self.congestion.cwnd, &self.rtt);
         // A peer whose window is closed, but who answers, is there.
-        if self.send.wnd == 0 || self.board.is_empty() {
+        if self.send.wnd == 0 || self.scoreboard.is_empty() {
             self.recovery.retries = 0;
             if self.send.wnd > 0 {
                 self.rtt.reset_backoff();
             }
         }
-        if told_window && self.board.is_empty() {
+        if told_window && self.scoreboard.is_empty() {
             // A probe of the window that is answered starts anew.
             self.timers.loss = None;
         }
@@ -112,20 +112,20 @@ impl Pcb {
 
     /// An acknowledgment that others have overtaken: what it tells selectively
     /// may still be new.
-    fn take_old_ack(&mut self, now_ns: u64, told: &Told<'_>) {
+    fn take_old_ack(&mut self, now_ns: u64, told: &AckInfo<'_>) {
         if !self.sack || told.sack.is_empty() {
             return;
         }
         let una = self.send.una;
-        let flight = self.board.pipe();
-        let delivered = self.mark_delivered(now_ns, &Told { ack: una, ..*told });
+        let flight = self.scoreboard.pipe();
+        let delivered = self.mark_delivered(now_ns, &AckInfo { ack: una, ..*told });
         if delivered > 0 {
             self.recover(
                 now_ns,
-                Progress {
+                AckResult {
                     delivered,
                     flight,
-                    ..Progress::default()
+                    ..AckResult::default()
                 },
             );
             self.schedule_loss(now_ns);
@@ -134,7 +134,7 @@ impl Pcb {
 
     /// Whether the first block tells of something that came twice (RFC 2883
     /// §4).
-    fn arrived_twice(&mut self, told: &Told<'_>) -> bool {
+    fn is_dsack(&mut self, told: &AckInfo<'_>) -> bool {
         let (ack, blocks) = (told.ack, told.sack);
         let Some(&(start, end)) = blocks.first().filter(|_| self.sack) else {
             return false;
@@ -145,19 +145,19 @@ impl Pcb {
         });
         let twice = start.before(end) && (end.at_most(ack) || within);
         if twice {
-            self.rack.arrived_twice(ack, self.send.nxt);
+            self.rack.on_dsack(ack, self.send.nxt);
         }
         twice
     }
 
     /// Marks what has arrived; gives how many bytes had not before.
-    fn mark_delivered(&mut self, now_ns: u64, told: &Told<'_>) -> usize {
+    fn mark_delivered(&mut self, now_ns: u64, told: &AckInfo<'_>) -> usize {
         let ack = told.ack;
-        if self.board.is_empty() {
+        if self.scoreboard.is_empty() {
             return 0;
         }
-        let held = self.board.sacked();
-        let outstanding = self.board.outstanding();
+        let held = self.scoreboard.sacked();
+        let outstanding = self.scoreboard.snd_inflight();
         let min_rtt_ns = self.rtt.min_ns();
         let echo = told.timestamps.map(|(_, echo)| echo);
         let echo = echo.filter(|_| self.timestamps.is_some());
@@ -167,7 +167,7 @@ impl Pcb {
         let mut latest_ns: Option<u64> = None;
         let mut again_ns: Option<u64> = None;
         let mut delivered = |sent: &crate::tcp::recovery::scoreboard::Sent| {
-            if sent.again && sent.start.before(ack) {
+            if sent.retransmitted && sent.start.before(ack) {
                 again_ns = again_ns.max(Some(sent.sent_ns));
             }
             if sent.sacked && sent.start.before(ack) {
@@ -180,7 +180,7 @@ impl Pcb {
                 len.div_ceil(mss.max(1))
             };
             count(&mut counts.delivered, segments);
-            if !sent.again {
+            if !sent.retransmitted {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));
             }
             let clock = ((sent.sent_ns / 1_000_000) as u32).wrapping_add(offset);
@@ -194,7 +194,7 @@ impl Pcb {
         };
         // In the order of their numbers: what is told of at once has not come out
         // of order.
-        self.board.acknowledge(ack, &mut delivered);
+        self.scoreboard.acknowledge(ack, &mut delivered);
         if self.sack && !told.sack.is_empty() {
             let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
             let count = told.sack.len().min(blocks.len());
@@ -206,7 +206,7 @@ impl Pcb {
             for &(start, end) in blocks.iter() {
                 let known = ack.before(end) && start.before(end) && end.at_most(self.send.nxt);
                 if known && ack.at_most(start) {
-                    self.board.sack(start, end, mss, &mut delivered);
+                    self.scoreboard.sack(start, end, mss, &mut delivered);
                 }
             }
         }
@@ -225,7 +225,7 @@ impl Pcb {
         if let Some(rtt_ns) = measured_ns {
             self.rtt.measured(rtt_ns);
         }
-        let left = outstanding - self.board.outstanding() + self.board.sacked();
+        let left = outstanding - self.scoreboard.snd_inflight() + self.scoreboard.sacked();
         left.saturating_sub(held)
     }
 

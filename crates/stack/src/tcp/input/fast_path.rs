@@ -8,13 +8,13 @@
 //! What is done is what the standard path does, less what the filter has
 //! decided: both modes send the same bytes.
 
-use super::ack::Told;
+use super::ack::AckInfo;
 use super::train::is_long;
-use crate::header_filter::{Filter, Parts};
-use crate::iface::{DropReason, Host, Received};
-use crate::links::Hosts;
+use crate::header_filter::{HeaderFilter, ParsedPacket};
+use crate::iface::{DropReason, Interface, RxMeta};
+use crate::links::Interfaces;
 use crate::pcb::{Key4, Key6, PcbId};
-use crate::slab::Name;
+use crate::slab::Handle;
 use crate::tcp::TcpId;
 use crate::tcp::connections::Tcp;
 use crate::tcp::pcb::{Pcb, State};
@@ -26,56 +26,56 @@ use weir_wire::tcp::{Flags, Repr};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direct {
+pub(crate) enum FastPathVerdict {
     /// It was taken.
     Taken,
     /// It was not, for this reason.
     Dropped(DropReason),
     /// It takes the standard path; this is its connection, if it is known.
-    Standard(Option<Name>),
+    Standard(Option<Handle>),
 }
 
 impl Tcp {
     /// Takes an IP packet that came to our station alone, if it is one for the
     /// fast path.
     #[inline]
-    pub(crate) fn direct(
+    pub(crate) fn fast_path(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         packet: &[u8],
-        received: Received,
-    ) -> Direct {
+        received: RxMeta,
+    ) -> FastPathVerdict {
         let Some((name, expected)) = self.connection_of(packet, received) else {
-            return Direct::Standard(None);
+            return FastPathVerdict::Standard(None);
         };
-        let standard = Direct::Standard(Some(name));
-        let left = self.left();
+        let standard = FastPathVerdict::Standard(Some(name));
+        let left = self.memory_available();
         let Some(pcb) = self.pcbs.get_mut(name) else {
-            return Direct::Standard(None);
+            return FastPathVerdict::Standard(None);
         };
-        self.latest = Some(name);
-        let expected = expected || pcb.expects(packet);
-        if !expected || !pcb.is_plain() || pcb.link != received.link {
+        self.last_pcb = Some(name);
+        let expected = expected || pcb.matches_filter(packet);
+        if !expected || !pcb.fast_path_allowed() || pcb.link != received.link {
             return standard;
         }
         pcb.receive.set_memory(left);
-        let Some(parts) = Parts::of(packet) else {
+        let Some(parts) = ParsedPacket::of(packet) else {
             return standard;
         };
         let opens = pcb.state == State::SynReceived;
-        match pcb.take_plain(now_ns, &parts, received) {
+        match pcb.take_predicted(now_ns, &parts, received) {
             Some(true) => {
                 if opens {
                     self.opened(now_ns, host, name);
                 }
-                self.settle(now_ns, name);
+                self.after_event(now_ns, name);
                 if is_long(&parts) {
                     self.remember(now_ns, host, name, (packet, &parts), received);
                 }
-                Direct::Taken
+                FastPathVerdict::Taken
             }
-            Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
+            Some(false) => FastPathVerdict::Dropped(DropReason::ChecksumWrong),
             None => standard,
         }
     }
@@ -87,17 +87,17 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         packet: &[u8],
-        received: Received,
+        received: RxMeta,
         id: TcpId,
         out: &mut [u8],
     ) -> Option<usize> {
-        let pcb = self.read_from(packet, received, id)?;
-        let parts = Parts::of(packet)?;
+        let pcb = self.direct_read_pcb(packet, received, id)?;
+        let parts = ParsedPacket::of(packet)?;
         let (_, payload) = pcb.split(parts.transport)?;
         let out = out.get_mut(..payload.len())?;
-        pcb.pass(now_ns, &parts, payload.len())?;
+        pcb.advance_placed(now_ns, &parts, payload.len())?;
         out.copy_from_slice(payload);
-        self.settle_read(now_ns, id);
+        self.after_direct_read(now_ns, id);
         Some(payload.len())
     }
 
@@ -107,36 +107,36 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         head: &[u8],
-        received: Received,
+        received: RxMeta,
         id: TcpId,
         count: usize,
     ) -> Option<()> {
-        let pcb = self.read_from(head, received, id)?;
-        let parts = Parts::of_head(head, count)?;
+        let pcb = self.direct_read_pcb(head, received, id)?;
+        let parts = ParsedPacket::of_head(head, count)?;
         if !pcb.split(parts.transport)?.1.is_empty() {
             return None;
         }
-        pcb.pass(now_ns, &parts, count)?;
-        self.settle_read(now_ns, id);
+        pcb.advance_placed(now_ns, &parts, count)?;
+        self.after_direct_read(now_ns, id);
         Some(())
     }
 
     /// A connection that expects this packet, and that bytes can be read from past its
     /// buffer, which is empty.
-    fn read_from(&mut self, packet: &[u8], received: Received, id: TcpId) -> Option<&mut Pcb> {
-        let left = self.left();
+    fn direct_read_pcb(&mut self, packet: &[u8], received: RxMeta, id: TcpId) -> Option<&mut Pcb> {
+        let left = self.memory_available();
         let pcb = self.pcbs.get_mut(id.0)?;
-        let fits = received.vouched && received.link == pcb.link && pcb.is_read_empty();
-        if !fits || !pcb.expects(packet) {
+        let fits = received.checksum_ok && received.link == pcb.link && pcb.is_read_empty();
+        if !fits || !pcb.matches_filter(packet) {
             return None;
         }
         pcb.receive.set_memory(left);
         Some(pcb)
     }
 
-    fn settle_read(&mut self, now_ns: u64, id: TcpId) {
-        self.latest = Some(id.0);
-        self.settle(now_ns, id.0);
+    fn after_direct_read(&mut self, now_ns: u64, id: TcpId) {
+        self.last_pcb = Some(id.0);
+        self.after_event(now_ns, id.0);
     }
 
     /// How many bytes come before the payload of a connection's next packet, if its
@@ -150,13 +150,13 @@ impl Tcp {
     /// Connections of addresses that are not ours any more expect nothing. They
     /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
     /// out or are closed.
-    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
+    pub(crate) fn disarm(&mut self, hosts: &Interfaces) {
         self.train = None;
         for pcb in self.pcbs.iter_mut() {
             if let Some(headers) = &mut pcb.headers
                 && !hosts.at(pcb.link).routes.is_ours(pcb.local.ip())
             {
-                headers.filter = Filter::default();
+                headers.filter = HeaderFilter::default();
             }
         }
     }
@@ -164,16 +164,16 @@ impl Tcp {
     /// The connection that a packet seems to be of, and whether its filter is
     /// known to accept it.
     #[inline]
-    fn connection_of(&mut self, packet: &[u8], received: Received) -> Option<(Name, bool)> {
+    fn connection_of(&mut self, packet: &[u8], received: RxMeta) -> Option<(Handle, bool)> {
         if let Some(channel) = received.channel {
             if is_syn(packet) {
                 return None;
             }
-            return Some((Name::from_bits(channel.tcp()?), false));
+            return Some((Handle::from_bits(channel.tcp()?), false));
         }
-        if let Some(name) = self.latest
+        if let Some(name) = self.last_pcb
             && let Some(pcb) = self.pcbs.get(name)
-            && pcb.expects(packet)
+            && pcb.matches_filter(packet)
         {
             return Some((name, true));
         }
@@ -184,7 +184,7 @@ impl Tcp {
     }
 
     /// The connection between the ends that a packet tells.
-    fn look_up(&mut self, packet: &[u8]) -> Option<Name> {
+    fn look_up(&mut self, packet: &[u8]) -> Option<Handle> {
         let half = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let tcp = Protocol::TCP.0;
         let found = match *packet {
@@ -283,7 +283,7 @@ impl Pcb {
     }
 
     #[inline]
-    fn expects(&self, packet: &[u8]) -> bool {
+    fn matches_filter(&self, packet: &[u8]) -> bool {
         let headers = self.headers.as_deref();
         headers.is_some_and(|headers| headers.filter.accepts(packet))
     }
@@ -305,17 +305,17 @@ impl Pcb {
     /// Whether all that is missing is that our SYN is acknowledged.
     #[inline]
     fn awaits_ack_of_syn(&self) -> bool {
-        self.state == State::SynReceived && self.opening.is_none()
+        self.state == State::SynReceived && self.tfo.is_none()
     }
 
     /// Whether nothing is going on that the fast path leaves to the standard
     /// one.
     #[inline]
-    pub(in crate::tcp) fn is_plain(&self) -> bool {
+    pub(in crate::tcp) fn fast_path_allowed(&self) -> bool {
         (self.is_flowing() || self.awaits_ack_of_syn())
-            && self.recovery.is_calm()
-            && !self.board.is_disordered()
-            && self.board.lost() == 0
+            && self.recovery.is_open()
+            && !self.scoreboard.is_disordered()
+            && self.scoreboard.lost() == 0
             && self.receive.is_in_order()
     }
 
@@ -325,7 +325,7 @@ impl Pcb {
             self.state,
             State::Established | State::FinWait1 | State::FinWait2
         );
-        is_open && !self.released && self.receive.readable() == 0 && self.is_plain()
+        is_open && !self.orphaned && self.receive.readable() == 0 && self.fast_path_allowed()
     }
 
     /// The length of a header that is as expected.
@@ -346,43 +346,48 @@ impl Pcb {
     }
 
     #[inline]
-    fn told_by(&self, words: &Words<'_>, payload: &[u8]) -> Told<'static> {
+    fn ack_info(&self, words: &Words<'_>, payload: &[u8]) -> AckInfo<'static> {
         let word = |at: usize| u32::from_be_bytes(words.fixed[at]);
         let timestamps = match *words.options {
             [_, value, echo] => Some((u32::from_be_bytes(value), u32::from_be_bytes(echo))),
             _ => None,
         };
-        Told {
+        AckInfo {
             seq: Seq(word(1)),
             ack: Seq(word(2)),
             wnd: usize::from(word(3) as u16) << self.send.scale,
-            bare: payload.is_empty() && !words.finish(),
-            marked: false,
+            pure_ack: payload.is_empty() && !words.finish(),
+            ece: false,
             timestamps,
             sack: &[],
         }
     }
 
     /// What a segment tells whose header is as expected.
-    pub(in crate::tcp) fn told(&self, segment: &[u8]) -> Option<Told<'static>> {
+    pub(in crate::tcp) fn ack_info_of(&self, segment: &[u8]) -> Option<AckInfo<'static>> {
         let (words, payload) = self.split(segment)?;
-        Some(self.told_by(&words, payload))
+        Some(self.ack_info(&words, payload))
     }
 
     /// Takes a segment whose headers are as expected: whether its checksums
     /// are right; `None` if it is out of order or tells nothing new, and
     /// nothing has changed.
     #[inline]
-    fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
+    fn take_predicted(
+        &mut self,
+        now_ns: u64,
+        parts: &ParsedPacket<'_>,
+        received: RxMeta,
+    ) -> Option<bool> {
         let (words, payload) = self.split(parts.transport)?;
-        let Told {
+        let AckInfo {
             seq,
             ack,
             wnd,
-            bare,
+            pure_ack: bare,
             timestamps,
             ..
-        } = self.told_by(&words, payload);
+        } = self.ack_info(&words, payload);
         let fin = words.finish();
         let tells = !bare || self.send.una.before(ack) || wnd != self.send.wnd;
         let in_order = seq == self.receive.nxt
@@ -395,12 +400,12 @@ impl Pcb {
         let unfit = match self.state {
             State::CloseWait | State::LastAck => !bare,
             State::SynReceived => ack == self.send.una,
-            _ => self.released && !payload.is_empty(),
+            _ => self.orphaned && !payload.is_empty(),
         };
         if unfit || !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
-        if received.vouched {
+        if received.checksum_ok {
             self.receive.stage(payload);
         } else {
             let sum = match payload {
@@ -420,15 +425,15 @@ impl Pcb {
         if self.state == State::SynReceived {
             self.open(now_ns, seq, ack, wnd);
         }
-        self.heard(now_ns);
+        self.note_segment(now_ns);
         self.note_timestamp(now_ns, seq, timestamps);
-        if !self.tells_nothing(seq, ack, wnd) {
-            self.take_ack(now_ns, &self.told_by(&words, payload));
+        if !self.is_noop_ack(seq, ack, wnd) {
+            self.take_ack(now_ns, &self.ack_info(&words, payload));
         }
         if !payload.is_empty() {
             let taken = self.receive.commit(payload.len());
             self.received(now_ns, payload.len(), timestamps);
-            self.owe_ack(now_ns, taken);
+            self.schedule_ack(now_ns, taken);
         }
         if fin {
             self.take_fin(now_ns, seq.plus(payload.len()));
@@ -436,13 +441,18 @@ impl Pcb {
         Some(true)
     }
 
-    /// [`Pcb::take_plain`] of a segment whose bytes, so many, are read where they are:
+    /// [`Pcb::take_predicted`] of a segment whose bytes, so many, are read where they are:
     /// the buffer is empty.
-    fn pass(&mut self, now_ns: u64, parts: &Parts<'_>, count: usize) -> Option<()> {
+    fn advance_placed(
+        &mut self,
+        now_ns: u64,
+        parts: &ParsedPacket<'_>,
+        count: usize,
+    ) -> Option<()> {
         let (words, _) = self.split(parts.transport)?;
-        let told = Told {
-            bare: false,
-            ..self.told_by(&words, &[])
+        let told = AckInfo {
+            pure_ack: false,
+            ..self.ack_info(&words, &[])
         };
         let in_order = told.seq == self.receive.nxt
             && count <= self.receive.window()
@@ -454,14 +464,14 @@ impl Pcb {
             return None;
         }
         self.count_in(now_ns, count);
-        self.heard(now_ns);
+        self.note_segment(now_ns);
         self.note_timestamp(now_ns, told.seq, told.timestamps);
-        if !self.tells_nothing(told.seq, told.ack, told.wnd) {
+        if !self.is_noop_ack(told.seq, told.ack, told.wnd) {
             self.take_ack(now_ns, &told);
         }
-        let taken = self.receive.pass(count);
+        let taken = self.receive.advance_placed(count);
         self.received(now_ns, count, told.timestamps);
-        self.owe_ack(now_ns, taken);
+        self.schedule_ack(now_ns, taken);
         // They are read: the window is as after `Tcp::consume`.
         self.ack_now |= self.receive.window_opens(self.mss);
         Some(())

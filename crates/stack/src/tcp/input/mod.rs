@@ -6,13 +6,13 @@ pub(super) mod fast_path;
 pub(super) mod train;
 
 use super::TcpError;
-use super::buffer::receive_buffer::{NEAR_NS, Taken};
+use super::buffer::receive_buffer::{Insertion, SHORT_RTT_NS};
 use super::info::{add, count};
-use super::pcb::{Pcb, QUICK, State, Timestamps};
+use super::pcb::{DELAYED_ACK_NS, Pcb, QUICKACKS_MAX, State, Timestamps};
 use super::recovery::rtt::RTO_MIN_NS;
 use super::seq::Seq;
-use crate::deadline::{at, ns};
-use ack::Told;
+use crate::deadline::{as_ns, from_ns};
+use ack::AckInfo;
 use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Options, Repr};
 
@@ -22,7 +22,7 @@ pub(super) struct Arrived<'a> {
     pub(super) seq: Seq,
     pub(super) payload: &'a [u8],
     /// The network marked it.
-    pub(super) marked: bool,
+    pub(super) ce: bool,
 }
 
 /// What is left to do after a segment.
@@ -34,20 +34,18 @@ pub(super) enum Effect {
     /// The connection is open now.
     Opened,
     /// The segment is answered with a RST, as if nobody were here.
-    Refuse,
+    SendRst,
     /// A new connection takes this one's place (RFC 6191).
-    Reopen,
+    ReuseTimeWait,
 }
 
-/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
-/// half a second).
-pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
-/// The same of a FIN's, so that ours goes with it: who is told of the end mostly
-/// closes at once, and the peer waits no longer for who does not.
+/// How long an acknowledgment of a FIN may wait, so that ours goes with it: an
+/// application that is told of the end mostly closes at once, and the peer waits no
+/// longer for one that does not.
 const FIN_ACK_NS: u64 = 1_000_000;
 /// The least time between answers to segments that may be a stranger's, so
 /// that two confused peers do not answer one another for ever (RFC 5961 §7).
-const CHALLENGE_EACH_NS: u64 = 100_000_000;
+const CHALLENGE_INTERVAL_NS: u64 = 100_000_000;
 /// A round trip nothing is known of.
 const RTT_UNKNOWN_NS: u64 = 100_000_000;
 /// The age at which TS.Recent says nothing any more (RFC 7323 §5.5).
@@ -57,11 +55,11 @@ const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
 /// all options and eight bytes. Who asks for less would have a hundred segments
 /// sent for each that others get (CVE-2019-11479), and larger ones than it takes
 /// must not be sent (RFC 9293, MUST-16): its SYN is refused.
-pub(super) const MSS_TOLD_MIN: u16 = 48;
+pub(super) const PEER_MSS_MIN: u16 = 48;
 
 /// The segment size that a peer's SYN tells; without one, or if that is nothing,
 /// the least that every host takes (RFC 9293 §3.7.1).
-pub(super) fn mss_told(options: &Options) -> u16 {
+pub(super) fn peer_mss(options: &Options) -> u16 {
     options.mss.filter(|mss| *mss > 0).unwrap_or(536)
 }
 
@@ -85,7 +83,7 @@ impl Pcb {
     pub(super) fn arrives(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
         self.count_in(now_ns, arrived.payload.len());
         match self.state {
-            State::Closed => Effect::Refuse,
+            State::Closed => Effect::SendRst,
             State::SynSent => self.arrives_syn_sent(now_ns, arrived),
             _ => self.arrives_synchronised(now_ns, arrived),
         }
@@ -99,14 +97,14 @@ impl Pcb {
             return if arrived.has(Flags::RST) {
                 Effect::Nothing
             } else {
-                Effect::Refuse
+                Effect::SendRst
             };
         }
         if arrived.has(Flags::RST) {
             if has_ack && self.give_up_ecn() {
                 // A middlebox may have refused the offer, not the connection (RFC
                 // 3168 §6.1.1.1): the SYN goes once more without it.
-                self.recovery.force |= self.board.mark_lost(|_| true) > 0;
+                self.recovery.force_retransmit |= self.scoreboard.mark_lost(|_| true) > 0;
             } else if has_ack {
                 self.end(Some(TcpError::Refused));
             }
@@ -115,24 +113,24 @@ impl Pcb {
         // Who echoes what we have not sent since we began answers another SYN
         // (RFC 7323 §3.2).
         if has_ack && !self.echoes_us(now_ns, arrived) {
-            return Effect::Refuse;
+            return Effect::SendRst;
         }
         if !arrived.has(Flags::SYN) {
             return Effect::Nothing;
         }
-        if mss_told(&arrived.repr.options) < MSS_TOLD_MIN {
+        if peer_mss(&arrived.repr.options) < PEER_MSS_MIN {
             self.end(Some(TcpError::Refused));
-            return Effect::Refuse;
+            return Effect::SendRst;
         }
-        self.agree(now_ns, arrived);
-        self.last_heard_ns = now_ns;
+        self.negotiate(now_ns, arrived);
+        self.last_segment_ns = now_ns;
         if !has_ack {
             // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
             // with an acknowledgment.
             self.state = State::SynReceived;
             self.ecn &= arrived.has(Flags::ECE | Flags::CWR);
-            self.board.mark_lost(|_| true);
-            self.recovery.force = true;
+            self.scoreboard.mark_lost(|_| true);
+            self.recovery.force_retransmit = true;
             return Effect::Nothing;
         }
         let ecn = arrived.has(Flags::ECE) && !arrived.has(Flags::CWR);
@@ -142,7 +140,7 @@ impl Pcb {
         self.end_opening(arrived);
         self.ack_now = true;
         // A question was ready: answers will be awaited, not acknowledged.
-        self.interactive = self.send.unsent() > 0;
+        self.pingpong = self.send.unsent() > 0;
         if !arrived.payload.is_empty() {
             // The window that our SYN told.
             self.receive.advertise_on_syn();
@@ -163,14 +161,14 @@ impl Pcb {
     }
 
     /// Takes up what the peer's SYN offers.
-    pub(super) fn agree(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+    pub(super) fn negotiate(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         let options = &arrived.repr.options;
         self.receive.start(arrived.seq);
         self.acknowledged = self.receive.nxt;
-        self.send.mss_peer = mss_told(options);
+        self.send.mss_peer = peer_mss(options);
         match options.window_scale {
             Some(scale) => self.send.scale = scale.min(14),
-            None => (self.receive.scale, self.scales) = (0, false),
+            None => (self.receive.scale, self.window_scaling) = (0, false),
         }
         self.sack &= options.sack_permitted;
         self.timestamps = match (options.timestamps, self.timestamps) {
@@ -190,10 +188,10 @@ impl Pcb {
         self.last_received_ns = now_ns;
         self.send.first_window(seq, ack, wnd);
         let mut sent_once_ns = None;
-        if let Some(first) = self.board.first().filter(|first| !first.again) {
+        if let Some(first) = self.scoreboard.first().filter(|first| !first.retransmitted) {
             sent_once_ns = Some(first.sent_ns);
         }
-        self.board.acknowledge(ack, |_| {});
+        self.scoreboard.acknowledge(ack, |_| {});
         if let Some(sent_ns) = sent_once_ns {
             self.rtt.measured(now_ns.saturating_sub(sent_ns));
         }
@@ -201,8 +199,8 @@ impl Pcb {
         add(&mut self.counts.bytes_acknowledged, arrived_early);
         count(&mut self.counts.delivered, 1);
         self.recovery = super::recovery::Recovery::new();
-        (self.timers.loss, self.patience.waits) = (None, false);
-        self.send.follow(self.congestion.cwnd, &self.rtt);
+        (self.timers.loss, self.user_timeout.waits) = (None, false);
+        self.send.autotune(self.congestion.cwnd, &self.rtt);
         self.start_keep_alive(now_ns);
         if self.send.closed {
             self.state = State::FinWait1;
@@ -211,26 +209,26 @@ impl Pcb {
 
     /// RFC 9293 §3.10.7.4.
     fn arrives_synchronised(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
-        if self.state == State::TimeWait && self.reopens(arrived) {
-            return Effect::Reopen;
+        if self.state == State::TimeWait && self.reuses_time_wait(arrived) {
+            return Effect::ReuseTimeWait;
         }
         if self.is_old_duplicate(now_ns, arrived) {
             if !arrived.has(Flags::RST) {
-                self.answer_stranger(now_ns, arrived);
+                self.ack_out_of_window(now_ns, arrived);
             }
             return Effect::Unexpected;
         }
         if self.state == State::SynReceived && arrived.has(Flags::SYN) && !arrived.has(Flags::RST) {
-            self.hear_other_syn(arrived);
+            self.process_second_syn(arrived);
         }
         if self.state == State::SynReceived && self.is_first_syn(arrived) {
             // Our answer was lost.
-            self.recovery.force |= self.board.mark_lost(|_| true) > 0;
+            self.recovery.force_retransmit |= self.scoreboard.mark_lost(|_| true) > 0;
             return Effect::Nothing;
         }
         if !self.is_in_window(arrived) {
             if !arrived.has(Flags::RST) {
-                self.answer_stranger(now_ns, arrived);
+                self.ack_out_of_window(now_ns, arrived);
             }
             return Effect::Unexpected;
         }
@@ -250,7 +248,7 @@ impl Pcb {
         let mut effect = Effect::Nothing;
         if self.state == State::SynReceived {
             if ack.at_most(self.send.una) || self.send.nxt.before(ack) {
-                return Effect::Refuse;
+                return Effect::SendRst;
             }
             let wnd = usize::from(arrived.repr.window) << self.send.scale;
             self.open(now_ns, arrived.seq, ack, wnd);
@@ -261,14 +259,14 @@ impl Pcb {
             self.challenge(now_ns);
             return Effect::Unexpected;
         }
-        self.heard(now_ns);
+        self.note_segment(now_ns);
         self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
-        self.take_ack(now_ns, &Told::by(arrived, self.send.scale));
+        self.take_ack(now_ns, &AckInfo::from_segment(arrived, self.send.scale));
         let end = arrived.data_seq().plus(arrived.payload.len());
-        if self.released && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
+        if self.orphaned && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
             // Nobody will read it, and the peer should know (RFC 2525 §2.17).
             self.end(None);
-            return Effect::Refuse;
+            return Effect::SendRst;
         }
         self.take_urgent(arrived);
         self.take_text(now_ns, arrived);
@@ -277,7 +275,7 @@ impl Pcb {
 
     /// Whether a SYN in TIME-WAIT starts a connection that cannot be confused
     /// with the old one (RFC 6191 §2).
-    fn reopens(&self, arrived: &Arrived<'_>) -> bool {
+    fn reuses_time_wait(&self, arrived: &Arrived<'_>) -> bool {
         if !arrived.has(Flags::SYN) || arrived.has(Flags::ACK) || arrived.has(Flags::RST) {
             return false;
         }
@@ -291,16 +289,16 @@ impl Pcb {
 
     /// The peer is there.
     #[inline]
-    pub(super) fn heard(&mut self, now_ns: u64) {
+    pub(super) fn note_segment(&mut self, now_ns: u64) {
         self.keep_alive_probes = 0;
-        if now_ns == self.last_heard_ns {
+        if now_ns == self.last_segment_ns {
             return;
         }
-        let silent_ns = now_ns.saturating_sub(self.last_heard_ns);
+        let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
         if silent_ns > RTO_MIN_NS && silent_ns > self.rtt.rto_ns() {
-            self.quick = QUICK;
+            self.quickacks = QUICKACKS_MAX;
         }
-        self.last_heard_ns = now_ns;
+        self.last_segment_ns = now_ns;
     }
 
     /// PAWS (RFC 7323 §5.3).
@@ -314,7 +312,7 @@ impl Pcb {
     pub(super) fn is_old(&self, now_ns: u64, timestamps: Option<(u32, u32)>) -> bool {
         let (Some(ours), Some((value, _))) = (self.timestamps, timestamps) else {
             // Once agreed on, every segment but a RST has one (§3.2).
-            return self.timestamps.is_some() && self.timestamps_always;
+            return self.timestamps.is_some() && self.timestamps_required;
         };
         let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
         known && Seq(value).before(Seq(ours.recent))
@@ -342,7 +340,7 @@ impl Pcb {
 
     /// The peer's SYN came again, alone or with an acknowledgment: one that does
     /// not agree to ECN revokes what another has agreed to (RFC 3168 §6.1.1).
-    fn hear_other_syn(&mut self, arrived: &Arrived<'_>) {
+    fn process_second_syn(&mut self, arrived: &Arrived<'_>) {
         let agrees = match arrived.has(Flags::ACK) {
             true => arrived.has(Flags::ECE) && !arrived.has(Flags::CWR),
             false => arrived.has(Flags::ECE | Flags::CWR),
@@ -360,7 +358,7 @@ impl Pcb {
 
     /// RFC 9293 §3.10.7.4, first: some of it must be in the window.
     fn is_in_window(&self, arrived: &Arrived<'_>) -> bool {
-        let (seq, nxt, edge) = (arrived.seq, self.receive.nxt, self.receive.edge);
+        let (seq, nxt, edge) = (arrived.seq, self.receive.nxt, self.receive.rcv_adv);
         let inside = |number: Seq| nxt.at_most(number) && number.before(edge);
         match (arrived.len(), self.receive.window()) {
             (0, 0) => seq == nxt,
@@ -376,7 +374,7 @@ impl Pcb {
     }
 
     /// Something that is not in the window is answered with where we are.
-    fn answer_stranger(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+    fn ack_out_of_window(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         // Two sides answer one another's bytes only as long as there are some; a
         // SYN takes a number, too, and is answered now and then (RFC 5961 §4.2).
         if arrived.len() > 0 && !arrived.has(Flags::SYN) {
@@ -388,11 +386,11 @@ impl Pcb {
             }
             // What comes again tells that our acknowledgment was lost.
             self.receive
-                .came_again(arrived.data_seq(), arrived.payload.len());
+                .note_duplicate(arrived.data_seq(), arrived.payload.len());
             self.ack_now = true;
             // A FIN that comes again starts TIME-WAIT anew.
             if self.state == State::TimeWait {
-                self.timers.idle_ns = None;
+                self.timers.keepalive_or_time_wait_ns = None;
             }
         } else {
             self.challenge(now_ns);
@@ -401,7 +399,7 @@ impl Pcb {
 
     /// An acknowledgment that asks a stranger for proof (RFC 5961).
     fn challenge(&mut self, now_ns: u64) {
-        let lately = |then_ns: NonZeroU64| now_ns < then_ns.get() + CHALLENGE_EACH_NS;
+        let lately = |then_ns: NonZeroU64| now_ns < then_ns.get() + CHALLENGE_INTERVAL_NS;
         if !self.challenged_ns.is_some_and(lately) {
             self.challenged_ns = NonZeroU64::new(now_ns.max(1));
             self.ack_now = true;
@@ -413,7 +411,7 @@ impl Pcb {
             State::SynReceived if !self.is_early() => TcpError::Refused,
             State::TimeWait => return self.end(None),
             // All that it wanted to say has come.
-            State::CloseWait => TcpError::Shut,
+            State::CloseWait => TcpError::WriteClosed,
             _ => TcpError::Reset,
         };
         self.end(Some(error));
@@ -430,15 +428,15 @@ impl Pcb {
             return;
         }
         if self.ecn && arrived.has(Flags::CWR) {
-            self.echo_mark = false;
+            self.send_ece = false;
         }
-        self.echo_mark |= self.ecn && arrived.marked;
+        self.send_ece |= self.ecn && arrived.ce;
         if !arrived.payload.is_empty() {
             let before = self.receive.nxt;
-            let taken = self.receive.take(arrived.data_seq(), arrived.payload);
+            let taken = self.receive.insert(arrived.data_seq(), arrived.payload);
             let more = self.receive.nxt.since(before);
             self.received(now_ns, more, arrived.repr.options.timestamps);
-            self.owe_ack(now_ns, taken);
+            self.schedule_ack(now_ns, taken);
         }
         if arrived.has(Flags::FIN) {
             self.take_fin(now_ns, arrived.data_seq().plus(arrived.payload.len()));
@@ -452,12 +450,12 @@ impl Pcb {
     pub(super) fn received(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         add(&mut self.counts.bytes_in, count);
         self.forget_urgent();
-        if self.receive.may_widen() {
-            self.widen(now_ns, count, timestamps);
+        if self.receive.can_autotune() {
+            self.autotune_receive(now_ns, count, timestamps);
         }
     }
 
-    fn widen(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
+    fn autotune_receive(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         if let (Some(_), Some((_, echo))) = (self.timestamps, timestamps)
             && count >= self.mss_received.into()
         {
@@ -467,28 +465,28 @@ impl Pcb {
         // Timestamps tell milliseconds: shorter paths are known by our own segments,
         // which an answer on the way may have had; then the others say more.
         let (told_ns, ours_ns) = (self.receive.rtt_ns(), self.rtt.srtt_ns());
-        let is_near = ours_ns.is_some_and(|ns| ns < NEAR_NS);
+        let is_near = ours_ns.is_some_and(|ns| ns < SHORT_RTT_NS);
         let near = is_near && told_ns.is_none_or(|ns| ns <= 2_000_000);
         let rtt_ns = told_ns.or(ours_ns).unwrap_or(RTT_UNKNOWN_NS);
-        self.receive.follow(now_ns, count, rtt_ns, near);
+        self.receive.autotune(now_ns, count, rtt_ns, near);
     }
 
     /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
     #[inline]
-    pub(super) fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
+    pub(super) fn schedule_ack(&mut self, now_ns: u64, taken: Insertion) {
         match taken {
-            Taken::InOrder if self.quick > 0 && !self.interactive => {
-                self.quick -= 1;
+            Insertion::InOrder if self.quickacks > 0 && !self.pingpong => {
+                self.quickacks -= 1;
                 self.ack_now = true;
             }
-            Taken::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
+            Insertion::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
                 if self.timers.ack_ns.is_none() {
-                    self.timers.ack_ns = at(now_ns + DELAYED_ACK_NS);
+                    self.timers.ack_ns = from_ns(now_ns + DELAYED_ACK_NS);
                 }
             }
-            Taken::InOrder => self.ack_now = true,
-            Taken::Filled | Taken::OutOfOrder | Taken::Duplicate => {
-                self.quick = QUICK;
+            Insertion::InOrder => self.ack_now = true,
+            Insertion::FilledHole | Insertion::OutOfOrder | Insertion::Duplicate => {
+                self.quickacks = QUICKACKS_MAX;
                 self.ack_now = true;
             }
         }
@@ -500,12 +498,12 @@ impl Pcb {
     pub(super) fn take_fin(&mut self, now_ns: u64, fin: Seq) {
         let opens = self.state == State::Established;
         // One beyond the window comes again.
-        if fin.at_most(self.receive.edge) {
+        if fin.at_most(self.receive.rcv_adv) {
             self.receive.finish(fin);
         }
         if self.end_if_all_came() && opens && !self.ack_now {
-            let by_ns = ns(self.timers.ack_ns).unwrap_or(u64::MAX);
-            self.timers.ack_ns = at(by_ns.min(now_ns + FIN_ACK_NS));
+            let by_ns = as_ns(self.timers.ack_ns).unwrap_or(u64::MAX);
+            self.timers.ack_ns = from_ns(by_ns.min(now_ns + FIN_ACK_NS));
         } else {
             self.ack_now = true;
         }
@@ -517,7 +515,7 @@ impl Pcb {
             return false;
         }
         self.receive.nxt = self.receive.nxt.plus(1);
-        self.receive.edge = self.receive.edge.max(self.receive.nxt);
+        self.receive.rcv_adv = self.receive.rcv_adv.max(self.receive.nxt);
         match self.state {
             State::Established => self.state = State::CloseWait,
             State::FinWait1 => self.state = State::Closing,
@@ -531,6 +529,6 @@ impl Pcb {
     /// before.
     pub(super) fn wait(&mut self) {
         self.state = State::TimeWait;
-        self.timers.idle_ns = None;
+        self.timers.keepalive_or_time_wait_ns = None;
     }
 }

@@ -6,11 +6,11 @@
 //! Segments are remembered only where an acknowledgment is already due at once,
 //! and the application already told: then nothing else changes with the next.
 
-use super::ack::Told;
-use crate::header_filter::Parts;
-use crate::iface::{Host, Received};
-use crate::slab::Name;
-use crate::tcp::buffer::receive_buffer::Taken;
+use super::ack::AckInfo;
+use crate::header_filter::ParsedPacket;
+use crate::iface::{Interface, RxMeta};
+use crate::slab::Handle;
+use crate::tcp::buffer::receive_buffer::Insertion;
 use crate::tcp::connections::Tcp;
 use crate::tcp::info::count;
 use crate::tcp::pcb::{Pcb, State};
@@ -30,7 +30,7 @@ const SEQ_AT: usize = 4;
 
 /// See the module.
 pub(in crate::tcp) struct Train {
-    name: Name,
+    name: Handle,
     link: u8,
     /// Where the TCP header and the payload begin, and bytes of the frame.
     tcp_at: usize,
@@ -51,7 +51,7 @@ pub(in crate::tcp) struct Train {
 
 /// Whether a segment is so long that it is worth being remembered.
 #[inline]
-pub(in crate::tcp) fn is_long(parts: &Parts<'_>) -> bool {
+pub(in crate::tcp) fn is_long(parts: &ParsedPacket<'_>) -> bool {
     parts.transport.len() >= Repr::LEN_MIN + 12 + PAYLOAD_MIN
 }
 
@@ -66,11 +66,11 @@ fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
 impl Train {
     /// What follows a packet in order, from which `told` was read.
     fn behind(
-        host: &Host,
+        host: &Interface,
         packet: &[u8],
-        parts: &Parts<'_>,
-        told: &Told<'_>,
-        (name, changes): (Name, u64),
+        parts: &ParsedPacket<'_>,
+        told: &AckInfo<'_>,
+        (name, changes): (Handle, u64),
     ) -> Train {
         let tcp_at = IP_AT + packet.len() - parts.transport.len();
         let timestamps_len = if told.timestamps.is_some() { 12 } else { 0 };
@@ -128,21 +128,21 @@ impl Tcp {
     /// Takes a frame whose segment is next in the train: whether its checksum is
     /// right. `None` if it is not next, and nothing has changed.
     #[inline]
-    pub(crate) fn take_next(
+    pub(crate) fn receive_train(
         &mut self,
         now_ns: u64,
         frame: &[u8],
-        received: &Received,
+        received: &RxMeta,
     ) -> Option<bool> {
         let train = self.train.as_ref()?;
         let same_way = received.link == train.link && received.channel.is_none();
-        let as_before = same_way && !received.vouched && self.pcbs.changes() == train.changes;
+        let as_before = same_way && !received.checksum_ok && self.pcbs.changes() == train.changes;
         if !as_before || !train.continues(frame) {
             return None;
         }
-        let pcb = self.pcbs.get_mut_unseen(train.name)?;
+        let pcb = self.pcbs.get_mut_untracked(train.name)?;
         let taken = pcb.take_next(now_ns, train, frame);
-        if pcb.quick > 0 {
+        if pcb.quickacks > 0 {
             self.train = None;
         }
         taken
@@ -153,19 +153,19 @@ impl Tcp {
     pub(in crate::tcp) fn remember(
         &mut self,
         now_ns: u64,
-        host: &Host,
-        name: Name,
-        (packet, parts): (&[u8], &Parts<'_>),
-        received: Received,
+        host: &Interface,
+        name: Handle,
+        (packet, parts): (&[u8], &ParsedPacket<'_>),
+        received: RxMeta,
     ) {
         let ip_len = packet.len() - parts.transport.len();
         let is_v6 = packet[0] >> 4 == 6;
         let whole = ip_len == if is_v6 { 40 } else { 20 };
-        if received.vouched || received.channel.is_some() || !whole {
+        if received.checksum_ok || received.channel.is_some() || !whole {
             return;
         }
         if let Some(pcb) = self.pcbs.get(name)
-            && let Some(told) = pcb.told(parts.transport)
+            && let Some(told) = pcb.ack_info_of(parts.transport)
             && pcb.needs_nothing_more(now_ns, &told)
         {
             let whose = (name, self.pcbs.changes());
@@ -177,18 +177,20 @@ impl Tcp {
 impl Pcb {
     /// Whether more bytes in order, with which the same is told, leave nothing to
     /// do but to keep them.
-    fn needs_nothing_more(&self, now_ns: u64, told: &Told<'_>) -> bool {
+    fn needs_nothing_more(&self, now_ns: u64, told: &AckInfo<'_>) -> bool {
         let receives = matches!(
             self.state,
             State::Established | State::FinWait1 | State::FinWait2
         );
-        let is_plain = receives && !self.released && self.is_plain();
-        let says_nothing = self.ack_now && self.quick == 0 && self.is_ready && self.is_told;
-        let hears_nothing = self.knows(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
+        let is_plain = receives && !self.orphaned && self.fast_path_allowed();
+        let says_nothing =
+            self.ack_now && self.quickacks == 0 && self.in_output_queue && self.in_notify_queue;
+        let hears_nothing =
+            self.is_current_ack(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
         is_plain && says_nothing && hears_nothing
     }
 
-    /// [`Pcb::take_plain`] of a frame that continues a train. Whatever else that
+    /// [`Pcb::take_predicted`] of a frame that continues a train. Whatever else that
     /// does, it has done with the segment before, which was as long and told the same:
     /// echoed are the timestamps of what is acknowledged next.
     #[inline(always)]
@@ -213,13 +215,13 @@ impl Pcb {
         }
         count(&mut self.counts.segments_in, 1);
         self.last_received_ns = now_ns;
-        self.heard(now_ns);
+        self.note_segment(now_ns);
         self.send.same_window(seq);
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
-        if self.quick > 0 {
+        if self.quickacks > 0 {
             // It has been silent for long.
-            self.owe_ack(now_ns, Taken::InOrder);
+            self.schedule_ack(now_ns, Insertion::InOrder);
         }
         Some(true)
     }

@@ -2,29 +2,29 @@
 //! (`SO_REUSEPORT`), at one version of IP, or at both (RFC 3493 §5.3).
 
 use super::handshake::Listener;
-use crate::links::{Hosts, plain};
+use crate::links::{Interfaces, strip_zone};
 use crate::pcb::{InsertError, PcbId};
 use crate::ports;
-use crate::slab::Name;
+use crate::slab::Handle;
 use crate::tcp::{Listen, ListenerId, Tcp, TcpError, TcpOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Listeners that share a place with others, by the one that the table of
 /// listeners has; it is among them.
-pub(in crate::tcp) type Mates = BTreeMap<u32, Vec<Name>>;
+pub(in crate::tcp) type ReuseportGroups = BTreeMap<u32, Vec<Handle>>;
 
 impl Tcp {
     pub(crate) fn listen(
         &mut self,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         local: SocketAddr,
         listen: Listen,
     ) -> Result<ListenerId, TcpError> {
         if !local.ip().is_unspecified() && !hosts.is_ours(local.ip()) {
-            return Err(TcpError::Address(local));
+            return Err(TcpError::AddrNotAvailable(local));
         }
-        let mut local = plain(local);
+        let mut local = strip_zone(local);
         let both = listen.both_versions && local.ip() == Ipv6Addr::UNSPECIFIED;
         if local.port() == 0 {
             let listening = &mut self.listening;
@@ -38,22 +38,22 @@ impl Tcp {
         let name = self.listeners.insert(Listener {
             local,
             both,
-            shared: listen.shared,
+            reuse_port: listen.reuse_port,
             options: TcpOptions::default(),
             backlog: listen.backlog.max(1),
             half_open: 0,
             fast_open: None,
-            fast_pending: 0,
-            opened: VecDeque::new(),
+            tfo_pending: 0,
+            accept_queue: VecDeque::new(),
             cookie_ns: None,
-            is_told: false,
+            in_notify_queue: false,
         });
-        let taken = match self.take_place(name) {
+        let taken = match self.bind_listener(name) {
             Ok(()) => return Ok(ListenerId(name)),
-            Err(InsertError::Exists(first)) if self.join(first, name) => {
+            Err(InsertError::Exists(first)) if self.join_reuseport(first, name) => {
                 return Ok(ListenerId(name));
             }
-            Err(InsertError::Exists(_)) => TcpError::InUse(local),
+            Err(InsertError::Exists(_)) => TcpError::AddrInUse(local),
             Err(InsertError::Full | InsertError::Name(_)) => TcpError::Full,
         };
         self.listeners.remove(name);
@@ -61,7 +61,7 @@ impl Tcp {
     }
 
     /// Enters a listener at its place.
-    fn take_place(&mut self, name: Name) -> Result<(), InsertError> {
+    fn bind_listener(&mut self, name: Handle) -> Result<(), InsertError> {
         let Some(listener) = self.listeners.get(name) else {
             return Ok(());
         };
@@ -73,9 +73,9 @@ impl Tcp {
     }
 
     /// Lets a listener share the place of `first`, if both want to.
-    fn join(&mut self, first: PcbId, name: Name) -> bool {
-        let at = |name: Name| {
-            let listener = self.listeners.get(name).filter(|one| one.shared);
+    fn join_reuseport(&mut self, first: PcbId, name: Handle) -> bool {
+        let at = |name: Handle| {
+            let listener = self.listeners.get(name).filter(|one| one.reuse_port);
             listener.map(|one| (one.local, one.both))
         };
         let Some(other) = self.listeners.at(first.0) else {
@@ -83,7 +83,7 @@ impl Tcp {
         };
         let agree = at(other).is_some() && at(other) == at(name);
         if agree {
-            let mates = self.mates.entry(first.0);
+            let mates = self.reuseport.entry(first.0);
             mates.or_insert_with(|| vec![other]).push(name);
         }
         agree
@@ -91,36 +91,39 @@ impl Tcp {
 
     /// Who takes what comes for this place from there: of several always the
     /// same, by a hash that nobody else can compute.
-    pub(in crate::tcp) fn listener_at(
+    pub(in crate::tcp) fn lookup_listener(
         &mut self,
         local: &SocketAddr,
         remote: &SocketAddr,
-    ) -> Option<Name> {
+    ) -> Option<Handle> {
         let first = self.listening.find(local.ip(), local.port())?;
-        match self.mates.get(&first.0) {
+        match self.reuseport.get(&first.0) {
             None => self.listeners.at(first.0),
             Some(mates) => {
-                let hash = self.secret.choice(*local, *remote);
+                let hash = self.secret.reuseport_hash(*local, *remote);
                 mates.get(hash as usize % mates.len()).copied()
             }
         }
     }
 
     /// A listener is gone, and its place another's if it was shared.
-    pub(in crate::tcp) fn leave_place(&mut self, name: Name, local: SocketAddr) {
-        let shared = self.mates.iter().find(|(_, mates)| mates.contains(&name));
+    pub(in crate::tcp) fn unbind_listener(&mut self, name: Handle, local: SocketAddr) {
+        let shared = self
+            .reuseport
+            .iter()
+            .find(|(_, mates)| mates.contains(&name));
         let Some((&first, _)) = shared else {
             self.listening.remove(local.ip(), local.port());
             return;
         };
-        let Some(mut mates) = self.mates.remove(&first) else {
+        let Some(mut mates) = self.reuseport.remove(&first) else {
             return;
         };
         mates.retain(|mate| *mate != name);
         let next = mates[0];
         if first == name.index {
             self.listening.remove(local.ip(), local.port());
-            let entered = self.take_place(next);
+            let entered = self.bind_listener(next);
             debug_assert!(entered.is_ok(), "its place was just given up");
         }
         if mates.len() > 1 {
@@ -129,7 +132,7 @@ impl Tcp {
             } else {
                 first
             };
-            self.mates.insert(first, mates);
+            self.reuseport.insert(first, mates);
         }
     }
 }

@@ -2,8 +2,8 @@
 //! client has been at its address before.
 
 use super::handshake::Listener;
-use crate::links::{Hosts, plain};
-use crate::slab::Name;
+use crate::links::{Interfaces, strip_zone};
+use crate::slab::Handle;
 use crate::tcp::input::Arrived;
 use crate::tcp::pcb::{Pcb, State};
 use crate::tcp::seq::Seq;
@@ -52,19 +52,19 @@ impl FastOpenServer {
 
 /// What a connection that opens fast remembers until it is open.
 #[derive(Clone, Debug)]
-pub(in crate::tcp) struct Opening {
+pub(in crate::tcp) struct TfoConnect {
     /// What goes with our first SYN.
     pub(in crate::tcp) option: Option<FastOpen>,
     /// Bytes of payload in it.
     pub(in crate::tcp) len: usize,
     /// The listener that has it already.
-    pub(in crate::tcp) listener: Option<Name>,
+    pub(in crate::tcp) listener: Option<Handle>,
 }
 
-impl Opening {
+impl TfoConnect {
     /// One whose answer carries a cookie.
-    pub(in crate::tcp) fn with(cookie: FastOpen) -> Opening {
-        Opening {
+    pub(in crate::tcp) fn with(cookie: FastOpen) -> TfoConnect {
+        TfoConnect {
             option: Some(cookie),
             len: 0,
             listener: None,
@@ -74,33 +74,33 @@ impl Opening {
 
 /// What is known of a server.
 #[derive(Clone, Copy, Default, Debug)]
-struct Known {
+struct CachedCookie {
     mss: Option<u16>,
     cookie: Option<FastOpen>,
     /// It did not answer the wish for a cookie, which goes as an experiment
     /// next, once.
-    silent: u8,
+    blackholed: u8,
 }
 
 /// Cookies of servers.
 #[derive(Default)]
 pub(in crate::tcp) struct Cookies {
-    known: BTreeMap<IpAddr, Known>,
+    entries: BTreeMap<IpAddr, CachedCookie>,
     order: VecDeque<IpAddr>,
 }
 
 impl Cookies {
-    fn get(&self, server: IpAddr) -> Known {
-        self.known.get(&server).copied().unwrap_or_default()
+    fn get(&self, server: IpAddr) -> CachedCookie {
+        self.entries.get(&server).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, server: IpAddr, known: Known) {
-        if self.known.insert(server, known).is_none() {
+    fn set(&mut self, server: IpAddr, known: CachedCookie) {
+        if self.entries.insert(server, known).is_none() {
             self.order.push_back(server);
             if self.order.len() > COOKIES_MAX
                 && let Some(oldest) = self.order.pop_front()
             {
-                self.known.remove(&oldest);
+                self.entries.remove(&oldest);
             }
         }
     }
@@ -109,7 +109,7 @@ impl Cookies {
     pub(in crate::tcp) fn learn(
         &mut self,
         server: IpAddr,
-        opening: &Opening,
+        opening: &TfoConnect,
         arrived: &Arrived<'_>,
         retried: bool,
     ) {
@@ -124,10 +124,10 @@ impl Cookies {
         match given.filter(|given| !given.as_slice().is_empty()) {
             Some(cookie) => known.cookie = Some(cookie),
             None if !retried && opening.len == 0 && asked.as_slice().is_empty() => {
-                known.silent = if asked.experimental {
+                known.blackholed = if asked.experimental {
                     2
                 } else {
-                    known.silent.max(1)
+                    known.blackholed.max(1)
                 };
             }
             None => {}
@@ -138,13 +138,13 @@ impl Cookies {
     /// What to send to a server: its cookie, or the wish for one.
     fn option(&self, server: IpAddr) -> FastOpen {
         let known = self.get(server);
-        let request = FastOpen::request(known.silent == 1);
+        let request = FastOpen::request(known.blackholed == 1);
         known.cookie.unwrap_or(request)
     }
 }
 
 /// What a listener does with a SYN.
-pub(in crate::tcp) enum Judged {
+pub(in crate::tcp) enum TfoDecision {
     /// Nothing special.
     Plain,
     /// The answer carries a cookie.
@@ -155,26 +155,31 @@ pub(in crate::tcp) enum Judged {
 
 impl Listener {
     /// Whether a SYN opens a connection at once (RFC 7413 §4.2.2).
-    pub(in crate::tcp) fn judge(&self, local: IpAddr, remote: IpAddr, syn: &Arrived<'_>) -> Judged {
+    pub(in crate::tcp) fn decide(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        syn: &Arrived<'_>,
+    ) -> TfoDecision {
         let Some(server) = self.fast_open else {
-            return Judged::Plain;
+            return TfoDecision::Plain;
         };
-        let has_room = self.fast_pending < server.pending_max;
+        let has_room = self.tfo_pending < server.pending_max;
         let option = syn.repr.options.fast_open;
         let concerns = option.is_some() || !syn.payload.is_empty();
         if !has_room || !concerns {
-            return Judged::Plain;
+            return TfoDecision::Plain;
         }
         if server.without_cookie {
-            return Judged::Taken;
+            return TfoDecision::Taken;
         }
         let Some(option) = option else {
-            return Judged::Plain;
+            return TfoDecision::Plain;
         };
         match server.cookie(local, remote, option.experimental) {
-            Some(ours) if ours == option => Judged::Taken,
-            Some(ours) => Judged::Cookie(ours),
-            None => Judged::Plain,
+            Some(ours) if ours == option => TfoDecision::Taken,
+            Some(ours) => TfoDecision::Cookie(ours),
+            None => TfoDecision::Plain,
         }
     }
 }
@@ -197,7 +202,7 @@ impl Tcp {
     }
 
     /// Forgets what is known of servers.
-    pub(crate) fn forget_cookies(&mut self) {
+    pub(crate) fn clear_tfo_cookies(&mut self) {
         self.cookies = Cookies::default();
     }
 
@@ -206,14 +211,14 @@ impl Tcp {
     pub(crate) fn connect_fast(
         &mut self,
         now_ns: u64,
-        hosts: &Hosts,
+        hosts: &Interfaces,
         ends: (Option<SocketAddr>, SocketAddr),
         bytes: &[u8],
         without_cookie: bool,
     ) -> Result<(TcpId, usize), TcpError> {
         let (local, remote) = ends;
         let host = outgoing(hosts, local, remote)?;
-        let (local, remote) = (local.map(plain), plain(remote));
+        let (local, remote) = (local.map(strip_zone), strip_zone(remote));
         let option = match without_cookie {
             true => None,
             false => Some(self.cookies.option(remote.ip())),
@@ -226,8 +231,8 @@ impl Tcp {
         let mss = known.mss.map_or(mss, |known| mss.min(known.into()));
         let room = mss.saturating_sub(OPTIONS_MAX);
         let len = if may { bytes.len().min(room) } else { 0 };
-        let len = pcb.send.write(&bytes[..len], self.left().bytes);
-        pcb.opening = Some(Box::new(Opening {
+        let len = pcb.send.write(&bytes[..len], self.memory_available().bytes);
+        pcb.tfo = Some(Box::new(TfoConnect {
             option,
             len,
             listener: None,
@@ -238,17 +243,22 @@ impl Tcp {
 
 impl Pcb {
     /// A connection that a SYN opens at once: its bytes can be read.
-    pub(in crate::tcp) fn take_early(&mut self, now_ns: u64, syn: &Arrived<'_>, listener: Name) {
+    pub(in crate::tcp) fn accept_early_data(
+        &mut self,
+        now_ns: u64,
+        syn: &Arrived<'_>,
+        listener: Handle,
+    ) {
         self.receive.advertise_on_syn();
         if !syn.payload.is_empty() {
-            self.receive.take(syn.data_seq(), syn.payload);
+            self.receive.insert(syn.data_seq(), syn.payload);
             self.count_in(now_ns, syn.payload.len());
-            self.syn_bytes = true;
+            self.syn_data_acked = true;
         }
         let wnd = usize::from(syn.repr.window);
         self.send.first_window(syn.seq, self.send.una, wnd);
         self.acknowledged = self.receive.nxt;
-        self.opening = Some(Box::new(Opening {
+        self.tfo = Some(Box::new(TfoConnect {
             option: None,
             len: 0,
             listener: Some(listener),
@@ -258,7 +268,7 @@ impl Pcb {
     /// Whether the application has this connection, though the peer has not
     /// acknowledged our SYN.
     pub(in crate::tcp) fn is_early(&self) -> bool {
-        let listener = self.opening.as_ref().and_then(|opening| opening.listener);
+        let listener = self.tfo.as_ref().and_then(|opening| opening.listener);
         self.state == State::SynReceived && listener.is_some()
     }
 
@@ -267,28 +277,28 @@ impl Pcb {
         if !self.is_early() {
             return self.is_opening();
         }
-        let first = self.board.first();
+        let first = self.scoreboard.first();
         let again = first.is_some_and(|first| first.lost && first.start == self.send.iss);
         self.send.nxt == self.send.iss || again
     }
 
     /// The numbers that our SYN takes: bytes may be behind it, the first time.
     pub(in crate::tcp) fn first_end(&self) -> Seq {
-        let len = self.opening.as_ref().map_or(0, |opening| opening.len);
+        let len = self.tfo.as_ref().map_or(0, |opening| opening.len);
         self.send.iss.plus(1 + len)
     }
 
     /// Our SYN was acknowledged, perhaps without its bytes: these were not
     /// taken, and go again at once.
     pub(in crate::tcp) fn end_opening(&mut self, arrived: &Arrived<'_>) {
-        let Some(opening) = self.opening.take() else {
+        let Some(opening) = self.tfo.take() else {
             return;
         };
         if arrived.has(Flags::SYN) && opening.len > 0 {
-            self.syn_bytes = self.board.is_empty();
-            if !self.board.is_empty() {
-                self.board.mark_lost(|_| true);
-                self.recovery.force = true;
+            self.syn_data_acked = self.scoreboard.is_empty();
+            if !self.scoreboard.is_empty() {
+                self.scoreboard.mark_lost(|_| true);
+                self.recovery.force_retransmit = true;
             }
         }
     }

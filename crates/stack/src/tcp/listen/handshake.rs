@@ -1,8 +1,8 @@
 //! Connections begin: initial numbers (RFC 6528), listeners with bounded
 //! backlogs, SYN cookies (RFC 4987 §3.6).
 
-use crate::iface::Host;
-use crate::tcp::input::{Arrived, MSS_TOLD_MIN, mss_told};
+use crate::iface::Interface;
+use crate::tcp::input::{Arrived, PEER_MSS_MIN, peer_mss};
 use crate::tcp::pcb::{Pcb, State, Timestamps};
 use crate::tcp::seq::Seq;
 use crate::tcp::{CONNECTIONS_MAX, FastOpenServer, TcpConfig, TcpId, TcpOptions};
@@ -13,15 +13,15 @@ use weir_wire::tcp::{Flags, Options};
 
 /// Connections of one listener whose opening is not acknowledged; more are
 /// opened by cookies.
-pub const HALF_OPEN_MAX: usize = 1024;
+pub const SYN_QUEUE_MAX: usize = 1024;
 /// The same of all listeners of a stack: half of the places there are, so that
 /// who floods many listeners leaves as many to others.
-pub const HALF_OPEN_ALL_MAX: usize = CONNECTIONS_MAX / 2;
+pub const SYN_QUEUE_ALL_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// How long a cookie's count of time takes for one step, in nanoseconds.
 const COOKIE_STEP_NS: u64 = 64_000_000_000;
 /// Segment sizes that a cookie can remember, in bytes.
-const COOKIE_MSS: [u16; 8] = [MSS_TOLD_MIN, 256, 536, 1220, 1360, 1400, 1440, 1460];
+const COOKIE_MSS: [u16; 8] = [PEER_MSS_MIN, 256, 536, 1220, 1360, 1400, 1440, 1460];
 /// Bits of a cookie's timestamp that remember options: the window's shift,
 /// SACK, ECN.
 const COOKIE_BITS: u32 = 0x3f;
@@ -35,23 +35,23 @@ pub(in crate::tcp) struct Listener {
     pub(in crate::tcp) local: SocketAddr,
     /// See [`Listen`](crate::tcp::Listen).
     pub(in crate::tcp) both: bool,
-    pub(in crate::tcp) shared: bool,
+    pub(in crate::tcp) reuse_port: bool,
     pub(in crate::tcp) options: TcpOptions,
     /// The most connections that wait to be accepted.
     pub(in crate::tcp) backlog: usize,
     pub(in crate::tcp) half_open: usize,
     pub(in crate::tcp) fast_open: Option<FastOpenServer>,
     /// Connections begun with bytes whose peer has not answered.
-    pub(in crate::tcp) fast_pending: usize,
-    pub(in crate::tcp) opened: VecDeque<TcpId>,
+    pub(in crate::tcp) tfo_pending: usize,
+    pub(in crate::tcp) accept_queue: VecDeque<TcpId>,
     /// When the last cookie was given: long after, none is taken.
     pub(in crate::tcp) cookie_ns: Option<u64>,
-    pub(in crate::tcp) is_told: bool,
+    pub(in crate::tcp) in_notify_queue: bool,
 }
 
 /// What a cookie remembers of a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::tcp) struct Remembered {
+pub(in crate::tcp) struct CookieOptions {
     pub(in crate::tcp) mss: u16,
     pub(in crate::tcp) scale: Option<u8>,
     pub(in crate::tcp) sack: bool,
@@ -89,7 +89,7 @@ impl Secret {
     /// The first number of a connection: a clock of 4 µs, moved for each pair
     /// of ends (RFC 6528 §3); and where its clock for timestamps starts
     /// (RFC 7323 §5.4).
-    pub(in crate::tcp) fn start(
+    pub(in crate::tcp) fn isn(
         &self,
         now_ns: u64,
         local: SocketAddr,
@@ -101,7 +101,7 @@ impl Secret {
     }
 
     /// What decides between listeners that share a place.
-    pub(in crate::tcp) fn choice(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+    pub(in crate::tcp) fn reuseport_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.hash(3, local, remote, 0) as u32
     }
 
@@ -140,7 +140,7 @@ impl Secret {
 
     /// The segment size that a cookie remembers, if it is one of ours and not
     /// older than two steps.
-    pub(in crate::tcp) fn open_cookie(
+    pub(in crate::tcp) fn check_cookie(
         &self,
         now_ns: u64,
         local: SocketAddr,
@@ -156,12 +156,12 @@ impl Secret {
     }
 }
 
-impl Remembered {
+impl CookieOptions {
     /// What to remember of a SYN.
-    pub(in crate::tcp) fn of(syn: &Arrived<'_>, config: &TcpConfig) -> Remembered {
+    pub(in crate::tcp) fn of(syn: &Arrived<'_>, config: &TcpConfig) -> CookieOptions {
         let options = &syn.repr.options;
-        Remembered {
-            mss: mss_told(options),
+        CookieOptions {
+            mss: peer_mss(options),
             scale: options.window_scale.map(|scale| scale.min(14)),
             sack: options.sack_permitted && config.sack,
             ecn: config.ecn && syn.has(Flags::ECE | Flags::CWR),
@@ -180,10 +180,14 @@ impl Remembered {
     }
 
     /// What the peer echoes; nothing without timestamps.
-    pub(in crate::tcp) fn from_echo(mss: u16, echo: Option<u32>, config: &TcpConfig) -> Remembered {
+    pub(in crate::tcp) fn from_echo(
+        mss: u16,
+        echo: Option<u32>,
+        config: &TcpConfig,
+    ) -> CookieOptions {
         let bits = echo.map_or(NO_SCALE << 2, |echo| echo & COOKIE_BITS);
         let scale = bits >> 2;
-        Remembered {
+        CookieOptions {
             mss,
             scale: (scale <= 14).then_some(scale as u8),
             sack: bits & 2 != 0 && config.sack,
@@ -209,11 +213,11 @@ impl Pcb {
         kept: Option<Box<Pcb>>,
         config: &TcpConfig,
         secret: &Secret,
-        host: &Host,
+        host: &Interface,
         now_ns: u64,
         ends: &(SocketAddr, SocketAddr),
     ) -> Box<Pcb> {
-        let (iss, offset) = secret.start(now_ns, ends.0, ends.1);
+        let (iss, offset) = secret.isn(now_ns, ends.0, ends.1);
         let mut pcb = Pcb::new(kept, config, host, ends, iss, now_ns);
         pcb.timestamps = config.timestamps.then_some(Timestamps {
             offset,
@@ -227,7 +231,7 @@ impl Pcb {
     pub(in crate::tcp) fn answer(&mut self, now_ns: u64, syn: &Arrived<'_>) {
         self.state = State::SynReceived;
         self.ecn &= syn.has(Flags::ECE | Flags::CWR);
-        self.agree(now_ns, syn);
+        self.negotiate(now_ns, syn);
     }
 
     /// Makes it one whose SYN went out as a cookie.
@@ -241,9 +245,9 @@ impl Pcb {
         self.send = config.send(cookie);
         self.answer(now_ns, syn);
         self.send.nxt = cookie.plus(1);
-        self.board.push(cookie, self.send.nxt, now_ns);
+        self.scoreboard.push(cookie, self.send.nxt, now_ns);
         // Whatever the round trip was, it was not measured.
-        self.board.sent_again(cookie, now_ns);
+        self.scoreboard.on_retransmit(cookie, now_ns);
         self.receive.advertise_on_syn();
     }
 }
@@ -266,7 +270,7 @@ mod tests {
         let now_ns = 1000 * COOKIE_STEP_NS;
         for (mss, kept) in [(1460, 1460), (9000, 1460), (1459, 1440), (100, 48)] {
             let cookie = secret.cookie(now_ns, local, remote, Seq(5), mss);
-            let open = |now_ns, irs| secret.open_cookie(now_ns, local, remote, irs, cookie);
+            let open = |now_ns, irs| secret.check_cookie(now_ns, local, remote, irs, cookie);
             assert_eq!(open(now_ns + COOKIE_STEP_NS, Seq(5)), Some(kept));
             assert_eq!(open(now_ns + 2 * COOKIE_STEP_NS, Seq(5)), None);
             assert_eq!(open(now_ns, Seq(6)), None);
@@ -276,11 +280,11 @@ mod tests {
                 "the count's bits wrap"
             );
             assert_eq!(
-                secret.open_cookie(now_ns, remote, local, Seq(5), cookie),
+                secret.check_cookie(now_ns, remote, local, Seq(5), cookie),
                 None
             );
             assert_eq!(
-                Secret(8).open_cookie(now_ns, local, remote, Seq(5), cookie),
+                Secret(8).check_cookie(now_ns, local, remote, Seq(5), cookie),
                 None
             );
         }
@@ -292,7 +296,7 @@ mod tests {
         let taken = (0..200_000).filter(|guess| {
             let cookie = Seq(guess * 21_001);
             Secret(7)
-                .open_cookie(0, local, remote, Seq(5), cookie)
+                .check_cookie(0, local, remote, Seq(5), cookie)
                 .is_some()
         });
         assert!(taken.count() <= 1);
@@ -304,7 +308,7 @@ mod tests {
         for clock in [0, 1, 63, 64, 1000, u32::MAX] {
             for scale in [None, Some(0), Some(14)] {
                 for (sack, ecn) in [(false, false), (true, false), (true, true)] {
-                    let remembered = Remembered {
+                    let remembered = CookieOptions {
                         mss: 1460,
                         scale,
                         sack,
@@ -317,16 +321,16 @@ mod tests {
                         ..config.clone()
                     };
                     assert_eq!(
-                        Remembered::from_echo(1460, Some(value), &config),
+                        CookieOptions::from_echo(1460, Some(value), &config),
                         remembered
                     );
                 }
             }
         }
-        let plain = Remembered::from_echo(536, None, &config);
+        let plain = CookieOptions::from_echo(536, None, &config);
         assert_eq!(
             plain,
-            Remembered {
+            CookieOptions {
                 mss: 536,
                 scale: None,
                 sack: false,
@@ -339,12 +343,12 @@ mod tests {
     fn first_numbers_move_with_time_and_differ_between_ends() {
         let (local, remote) = ends();
         let secret = Secret(7);
-        let (isn, offset) = secret.start(0, local, remote);
-        let (later, same) = secret.start(4_000_000, local, remote);
+        let (isn, offset) = secret.isn(0, local, remote);
+        let (later, same) = secret.isn(4_000_000, local, remote);
         assert_eq!((later.since(isn), same), (1000, offset));
         for (other, other_offset) in [
-            secret.start(0, remote, local),
-            Secret(8).start(0, local, remote),
+            secret.isn(0, remote, local),
+            Secret(8).isn(0, local, remote),
         ] {
             assert!(other != isn && other_offset != offset);
         }

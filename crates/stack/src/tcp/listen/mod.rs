@@ -6,15 +6,15 @@ pub(super) mod fastopen;
 pub(super) mod handshake;
 
 use super::connections::{CONNECTIONS_MAX, send};
-use super::input::{Arrived, Effect, MSS_TOLD_MIN, mss_told};
+use super::input::{Arrived, Effect, PEER_MSS_MIN, peer_mss};
 use super::pcb::Pcb;
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpId, TcpOptions};
-use crate::iface::{DropReason, Host, Incoming};
-use crate::links::Hosts;
-use crate::slab::Name;
-use fastopen::{Judged, Opening};
-use handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, Remembered};
+use crate::iface::{DropReason, Incoming, Interface};
+use crate::links::Interfaces;
+use crate::slab::Handle;
+use fastopen::{TfoConnect, TfoDecision};
+use handshake::{CookieOptions, SYN_QUEUE_ALL_MAX, SYN_QUEUE_MAX};
 use std::net::SocketAddr;
 use weir_wire::tcp::{Flags, Options, Repr};
 
@@ -23,13 +23,13 @@ impl Tcp {
     pub(super) fn arrives_at_listener(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         incoming: &Incoming<'_>,
         ends: &(SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
     ) -> Result<(), DropReason> {
-        let Some(name) = self.listener_at(&ends.0, &ends.1) else {
-            self.refuse(now_ns, host, incoming, arrived);
+        let Some(name) = self.lookup_listener(&ends.0, &ends.1) else {
+            self.send_rst(now_ns, host, incoming, arrived);
             return Err(DropReason::SegmentRefused);
         };
         if arrived.has(Flags::RST) {
@@ -38,7 +38,7 @@ impl Tcp {
         if arrived.has(Flags::ACK) {
             let taken = self.take_cookie(now_ns, host, name, *ends, arrived);
             if taken == Err(DropReason::SegmentRefused) {
-                self.refuse(now_ns, host, incoming, arrived);
+                self.send_rst(now_ns, host, incoming, arrived);
             }
             return taken;
         }
@@ -47,26 +47,26 @@ impl Tcp {
         if !arrived.has(Flags::SYN) || arrived.has(Flags::FIN) {
             return Err(DropReason::SegmentRefused);
         }
-        if mss_told(&arrived.repr.options) < MSS_TOLD_MIN {
-            self.refuse(now_ns, host, incoming, arrived);
+        if peer_mss(&arrived.repr.options) < PEER_MSS_MIN {
+            self.send_rst(now_ns, host, incoming, arrived);
             return Err(DropReason::SegmentRefused);
         }
-        let left = self.left();
+        let left = self.memory_available();
         let is_full = self.connections() >= CONNECTIONS_MAX;
         let listener = self.listeners.get_mut(name).expect("it was found");
         let options = listener.options;
-        if listener.opened.len() >= listener.backlog {
+        if listener.accept_queue.len() >= listener.backlog {
             return Err(DropReason::BacklogFull);
         }
-        let flooded = listener.half_open >= HALF_OPEN_MAX || self.half_open >= HALF_OPEN_ALL_MAX;
+        let flooded = listener.half_open >= SYN_QUEUE_MAX || self.half_open >= SYN_QUEUE_ALL_MAX;
         if flooded || is_full {
             listener.cookie_ns = Some(now_ns);
             self.send_cookie(now_ns, host, options, *ends, arrived);
             return Ok(());
         }
-        let judged = listener.judge(ends.0.ip(), ends.1.ip(), arrived);
-        let taken = matches!(judged, Judged::Taken);
-        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let judged = listener.decide(ends.0.ip(), ends.1.ip(), arrived);
+        let taken = matches!(judged, TfoDecision::Taken);
+        let (kept, config, secret) = (self.pcb_cache.get(), &self.config, &self.secret);
         let mut pcb = Pcb::connecting(kept, config, secret, host, now_ns, ends);
         pcb.set_options(options);
         pcb.answer(now_ns, arrived);
@@ -74,14 +74,14 @@ impl Tcp {
         pcb.listener = Some(name);
         pcb.receive.set_memory(left);
         match judged {
-            Judged::Plain => {}
-            Judged::Cookie(cookie) => pcb.opening = Some(Box::new(Opening::with(cookie))),
-            Judged::Taken => pcb.take_early(now_ns, arrived, name),
+            TfoDecision::Plain => {}
+            TfoDecision::Cookie(cookie) => pcb.tfo = Some(Box::new(TfoConnect::with(cookie))),
+            TfoDecision::Taken => pcb.accept_early_data(now_ns, arrived, name),
         }
         pcb.is_half_open = !taken;
         self.half_open += usize::from(!taken);
         listener.half_open += usize::from(!taken);
-        listener.fast_pending += usize::from(taken);
+        listener.tfo_pending += usize::from(taken);
         let connection = self.enter(now_ns, pcb);
         if taken {
             self.queue(name, connection);
@@ -90,7 +90,7 @@ impl Tcp {
     }
 
     /// A connection is open: its listener, or whoever opened it, is told.
-    pub(super) fn opened(&mut self, now_ns: u64, host: &mut Host, name: Name) {
+    pub(super) fn opened(&mut self, now_ns: u64, host: &mut Interface, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
@@ -100,7 +100,7 @@ impl Tcp {
         self.half_open -= usize::from(std::mem::take(&mut pcb.is_half_open));
         let Some(listener) = self.listeners.get_mut(listener_name) else {
             // It was closed meanwhile, and nobody else will have it.
-            pcb.released = true;
+            pcb.orphaned = true;
             self.abort(now_ns, host, name, None);
             return;
         };
@@ -109,13 +109,13 @@ impl Tcp {
     }
 
     /// A listener has one more connection to be accepted.
-    fn queue(&mut self, listener_name: Name, name: Name) {
+    fn queue(&mut self, listener_name: Handle, name: Handle) {
         let Some(listener) = self.listeners.get_mut(listener_name) else {
             return;
         };
-        listener.opened.push_back(TcpId(name));
-        if !std::mem::replace(&mut listener.is_told, true) {
-            self.told_listeners.push_back(listener_name);
+        listener.accept_queue.push_back(TcpId(name));
+        if !std::mem::replace(&mut listener.in_notify_queue, true) {
+            self.listener_notify_queue.push_back(listener_name);
         }
     }
 
@@ -123,14 +123,14 @@ impl Tcp {
     pub(super) fn send_cookie(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        host: &mut Interface,
         out: TcpOptions,
         (local, remote): (SocketAddr, SocketAddr),
         syn: &Arrived<'_>,
     ) {
         host.counters.cookies_out += 1;
-        let remembered = Remembered::of(syn, &self.config);
-        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let remembered = CookieOptions::of(syn, &self.config);
+        let (kept, config, secret) = (self.pcb_cache.get(), &self.config, &self.secret);
         let ends = (local, remote);
         let mut pcb = Pcb::connecting(kept, config, secret, host, now_ns, &ends);
         pcb.set_options(out);
@@ -144,7 +144,7 @@ impl Tcp {
         // Without timestamps nothing but the segment size is remembered.
         let keeps = timestamps.is_some();
         let options = Options {
-            mss: Some(pcb.mss_ours()),
+            mss: Some(pcb.mss_advertised()),
             window_scale: remembered
                 .scale
                 .filter(|_| keeps)
@@ -175,8 +175,8 @@ impl Tcp {
     pub(super) fn take_cookie(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        name: Name,
+        host: &mut Interface,
+        name: Handle,
         (local, remote): (SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
     ) -> Result<(), DropReason> {
@@ -190,9 +190,9 @@ impl Tcp {
             return Err(DropReason::SegmentRefused);
         }
         let (irs, cookie) = (arrived.seq.minus(1), Seq(arrived.repr.ack).minus(1));
-        let mss = self.secret.open_cookie(now_ns, local, remote, irs, cookie);
+        let mss = self.secret.check_cookie(now_ns, local, remote, irs, cookie);
         let mss = mss.ok_or(DropReason::SegmentRefused)?;
-        if listener.opened.len() >= listener.backlog || is_full {
+        if listener.accept_queue.len() >= listener.backlog || is_full {
             return Err(DropReason::BacklogFull);
         }
         listener.half_open += 1;
@@ -203,7 +203,8 @@ impl Tcp {
             .options
             .timestamps
             .filter(|_| self.config.timestamps);
-        let remembered = Remembered::from_echo(mss, timestamps.map(|(_, echo)| echo), &self.config);
+        let remembered =
+            CookieOptions::from_echo(mss, timestamps.map(|(_, echo)| echo), &self.config);
         let ecn = if remembered.ecn {
             Flags::ECE | Flags::CWR
         } else {
@@ -219,7 +220,7 @@ impl Tcp {
             repr: &repr,
             seq: irs,
             payload: &[],
-            marked: false,
+            ce: false,
         };
         let (config, secret, ends) = (&self.config, &self.secret, (local, remote));
         let mut pcb = Pcb::connecting(None, config, secret, host, now_ns, &ends);
@@ -228,28 +229,28 @@ impl Tcp {
         pcb.listener = Some(name);
         pcb.is_half_open = true;
         self.half_open += 1;
-        pcb.receive.set_memory(self.left());
+        pcb.receive.set_memory(self.memory_available());
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");
         if pcb.arrives(now_ns, arrived) == Effect::Opened {
             self.opened(now_ns, host, name);
         }
-        self.settle(now_ns, name);
+        self.after_event(now_ns, name);
         Ok(())
     }
 
     /// A listener is gone: so are the connections nobody accepted.
-    pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Hosts, id: ListenerId) {
+    pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Interfaces, id: ListenerId) {
         let Some(listener) = self.listeners.remove(id.0) else {
             return;
         };
-        self.leave_place(id.0, listener.local);
-        self.told_listeners.retain(|name| *name != id.0);
-        for TcpId(name) in listener.opened {
+        self.unbind_listener(id.0, listener.local);
+        self.listener_notify_queue.retain(|name| *name != id.0);
+        for TcpId(name) in listener.accept_queue {
             let Some(pcb) = self.pcbs.get_mut(name) else {
                 continue;
             };
-            (pcb.listener, pcb.released) = (None, true);
+            (pcb.listener, pcb.orphaned) = (None, true);
             let host = hosts.at_mut(pcb.link);
             self.abort(now_ns, host, name, None);
         }

@@ -1,9 +1,9 @@
 //! A segment is written: to the link in place, cut if it is longer than the
 //! path takes, or to wait for the next hop's address.
 
-use crate::iface::{Frame, Gso, Header, Host, Partial, RUN_MAX, Way};
-use crate::stack::Outlet;
-use crate::tcp::buffer::send_buffer::Send;
+use crate::iface::{BURST_MAX, BurstFrame, Gso, Header, HeaderCache, Interface, TxMeta};
+use crate::stack::TxSink;
+use crate::tcp::buffer::send_buffer::SendBuffer;
 use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::{Flags, Options, Plain, Repr};
@@ -13,15 +13,15 @@ const HEADERS_MAX: usize = 14 + 40 + 60;
 
 /// Bytes of payload in a segment that the link cuts: with all headers no more
 /// than an IP packet's length can say.
-pub(in crate::tcp) const BURST_MAX: usize = 65_535 - 60 - 60;
+pub(in crate::tcp) const GSO_BYTES_MAX: usize = 65_535 - 60 - 60;
 
 /// Of these as many as are cut into full segments of `most`.
 pub(in crate::tcp) fn frame_len(most: usize) -> usize {
-    (BURST_MAX / most).max(1) * most
+    (GSO_BYTES_MAX / most).max(1) * most
 }
 
 /// One that is to be written.
-pub(in crate::tcp) struct Outgoing<'a> {
+pub(in crate::tcp) struct TxSegment<'a> {
     pub(in crate::tcp) start: Seq,
     pub(in crate::tcp) payload_len: usize,
     /// The urgent pointer; 0 for none. What has one has options by themselves.
@@ -34,7 +34,7 @@ pub(in crate::tcp) struct Outgoing<'a> {
     pub(in crate::tcp) options_len: usize,
 }
 
-impl Outgoing<'_> {
+impl TxSegment<'_> {
     fn header_len(&self) -> usize {
         Repr::LEN_MIN + self.options_len
     }
@@ -74,10 +74,10 @@ impl Outgoing<'_> {
     #[inline]
     pub(in crate::tcp) fn emit(
         &mut self,
-        way: &Way,
-        send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        way: &HeaderCache,
+        send: &SendBuffer,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
         let cuts = match way.is_v6() {
@@ -91,8 +91,8 @@ impl Outgoing<'_> {
                 return Some(done).filter(|done| *done > 0);
             }
         }
-        if self.payload_len > BURST_MAX && cuts {
-            return self.emit_run(way, send, host, out, most);
+        if self.payload_len > GSO_BYTES_MAX && cuts {
+            return self.emit_burst(way, send, host, out, most);
         }
         let written = self.emit_rest(way, send, host, out, most);
         done += if written { self.payload_len } else { 0 };
@@ -104,10 +104,10 @@ impl Outgoing<'_> {
     #[inline(never)]
     fn emit_full(
         &mut self,
-        way: &Way,
-        send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        way: &HeaderCache,
+        send: &SendBuffer,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> usize {
         let (start, header_len) = (way.len(), self.header_len());
@@ -148,18 +148,18 @@ impl Outgoing<'_> {
     /// Writes it in several pieces that the link cuts, as a run; gives how many bytes
     /// are out, and `None` if the link takes nothing.
     #[inline(never)]
-    fn emit_run(
+    fn emit_burst(
         &mut self,
-        way: &Way,
-        send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        way: &HeaderCache,
+        send: &SendBuffer,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
         let (each, flags) = (frame_len(most), self.header.flags);
         let (way_len, header_len) = (way.len(), self.header_len());
-        let mut heads = [[0; HEADERS_MAX]; RUN_MAX];
-        let mut lens = [0; RUN_MAX];
+        let mut heads = [[0; HEADERS_MAX]; BURST_MAX];
+        let mut lens = [0; BURST_MAX];
         let mut left = self.payload_len;
         for (head, len) in heads.iter_mut().zip(&mut lens) {
             *len = left.min(each);
@@ -178,25 +178,25 @@ impl Outgoing<'_> {
             }
         }
         let mut start = self.start;
-        let run: [Frame<'_>; RUN_MAX] = std::array::from_fn(|at| {
+        let run: [BurstFrame<'_>; BURST_MAX] = std::array::from_fn(|at| {
             let payload = send.slices(start, lens[at]);
             start = start.plus(lens[at]);
-            Frame {
+            BurstFrame {
                 head: &heads[at][..way_len + header_len],
-                partial: self.partial(way, most, lens[at] > most),
+                meta: self.tx_meta(way, most, lens[at] > most),
                 payload,
             }
         });
         let count = lens.iter().take_while(|len| **len > 0).count();
-        let taken = out.submit_run(&run[..count]);
+        let taken = out.submit_burst(&run[..count]);
         host.counters.frames_out += taken as u64;
         let done = lens[..taken].iter().sum();
         (taken > 0).then_some(done)
     }
 
     /// What the link has to do to it.
-    fn partial(&self, way: &Way, most: usize, cut: bool) -> Partial {
-        Partial {
+    fn tx_meta(&self, way: &HeaderCache, most: usize, cut: bool) -> TxMeta {
+        TxMeta {
             checksum_start: way.len() as u16,
             checksum_offset: Repr::CHECKSUM_AT,
             gso: cut.then(|| Gso {
@@ -211,10 +211,10 @@ impl Outgoing<'_> {
     #[inline]
     fn emit_rest(
         &mut self,
-        way: &Way,
-        send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        way: &HeaderCache,
+        send: &SendBuffer,
+        host: &mut Interface,
+        out: &mut dyn TxSink,
         most: usize,
     ) -> bool {
         let header_len = self.header_len();
@@ -237,7 +237,7 @@ impl Outgoing<'_> {
                 self.header.flags = self.header.flags | Flags::PSH;
             }
             self.emit_partial(header, way.pseudo(len));
-            let partial = self.partial(way, most, cut);
+            let partial = self.tx_meta(way, most, cut);
             out.submit_partial(partial, send.slices(self.start, self.payload_len));
         } else {
             let sum = send.payload_summed(self.start, payload);
@@ -249,13 +249,19 @@ impl Outgoing<'_> {
     }
 
     /// Lets it wait for the next hop's address.
-    pub(in crate::tcp) fn hold(&self, now_ns: u64, header: Header, send: &Send, host: &mut Host) {
+    pub(in crate::tcp) fn enqueue_unresolved(
+        &self,
+        now_ns: u64,
+        header: Header,
+        send: &SendBuffer,
+        host: &mut Interface,
+    ) {
         let header_len = self.header_len();
         let ip = Header {
             traffic_class: self.traffic_class,
             ..header
         };
-        host.hold(now_ns, &ip, header_len + self.payload_len, |segment| {
+        host.enqueue_unresolved(now_ns, &ip, header_len + self.payload_len, |segment| {
             send.payload(self.start, &mut segment[header_len..]);
             let repr = match self.options {
                 Some(options) => self.repr(options),

@@ -44,9 +44,9 @@ struct Epoch {
 
 /// How much of the window was used in the round trip that goes on.
 #[derive(Clone, Copy, Default, Debug)]
-struct Usage {
+struct WindowUsage {
     /// The window was the limit.
-    limited: bool,
+    cwnd_limited: bool,
     /// There is one: something was sent.
     begun: bool,
     /// The most bytes that were in flight.
@@ -64,8 +64,8 @@ pub(in crate::tcp) struct Congestion {
     mss: usize,
     cubic: Cubic,
     /// Bytes acknowledged that have not become window yet.
-    spare: usize,
-    usage: Usage,
+    bytes_acked: usize,
+    usage: WindowUsage,
 }
 
 impl Congestion {
@@ -79,19 +79,25 @@ impl Congestion {
                 w_max: 0.0,
                 epoch: None,
             },
-            spare: 0,
-            usage: Usage::default(),
+            bytes_acked: 0,
+            usage: WindowUsage::default(),
         }
     }
 
     /// Segments went out: `outstanding` bytes of numbers up to `nxt` are not
     /// acknowledged, and the window was the limit, or not.
-    pub(in crate::tcp) fn used(&mut self, una: Seq, nxt: Seq, outstanding: usize, limited: bool) {
+    pub(in crate::tcp) fn on_transmit(
+        &mut self,
+        una: Seq,
+        nxt: Seq,
+        outstanding: usize,
+        limited: bool,
+    ) {
         let usage = &mut self.usage;
         let outstanding = u32::try_from(outstanding).unwrap_or(u32::MAX);
         let over = !usage.begun || usage.until.at_most(una);
-        if over || limited || (!usage.limited && outstanding > usage.most) {
-            (usage.limited, usage.most) = (limited, outstanding);
+        if over || limited || (!usage.cwnd_limited && outstanding > usage.most) {
+            (usage.cwnd_limited, usage.most) = (limited, outstanding);
             (usage.begun, usage.until) = (true, nxt);
         }
     }
@@ -101,12 +107,12 @@ impl Congestion {
     /// spirit).
     pub(in crate::tcp) fn is_in_use(&self) -> bool {
         let slow_start = self.cwnd < self.ssthresh;
-        self.usage.limited || (slow_start && self.cwnd < 2 * self.usage.most as usize)
+        self.usage.cwnd_limited || (slow_start && self.cwnd < 2 * self.usage.most as usize)
     }
 
     /// How much faster than a window a round trip bytes may go, as a fraction:
     /// so that nothing waits for the window to grow.
-    pub(in crate::tcp) fn pace(&self) -> (usize, u64) {
+    pub(in crate::tcp) fn pacing_gain(&self) -> (usize, u64) {
         match self.cwnd < self.ssthresh / 2 {
             true => (2, 1),
             false => (6, 5),
@@ -128,7 +134,7 @@ impl Congestion {
     }
 
     /// Bytes have arrived while the window was in use.
-    pub(in crate::tcp) fn acknowledged(&mut self, bytes: usize, now_ns: u64, srtt_ns: u64) {
+    pub(in crate::tcp) fn on_ack(&mut self, bytes: usize, now_ns: u64, srtt_ns: u64) {
         let mut bytes = bytes;
         if self.cwnd < self.ssthresh {
             let grown = bytes.min(self.ssthresh - self.cwnd);
@@ -146,12 +152,12 @@ impl Congestion {
 
     /// A segment more for each `per` bytes acknowledged.
     fn grow(&mut self, bytes: usize, per: usize) {
-        self.spare += bytes;
+        self.bytes_acked += bytes;
         let per = per.max(1);
-        if self.spare >= per {
+        if self.bytes_acked >= per {
             // Never faster than slow start, though `per` may have shrunk.
-            self.cwnd += (self.spare / per * self.mss).min(bytes.max(self.mss));
-            self.spare %= per;
+            self.cwnd += (self.bytes_acked / per * self.mss).min(bytes.max(self.mss));
+            self.bytes_acked %= per;
         }
     }
 
@@ -190,7 +196,7 @@ impl Congestion {
 
     /// Something was lost or marked while `flight` bytes were in the network:
     /// sets the threshold, and leaves the window to who asked.
-    pub(in crate::tcp) fn reduce(&mut self, flight: usize) {
+    pub(in crate::tcp) fn on_congestion_event(&mut self, flight: usize) {
         let beta = match self.algorithm {
             Algorithm::Cubic => BETA,
             Algorithm::NewReno => 0.5,
@@ -202,7 +208,7 @@ impl Congestion {
             false => window,
         };
         self.cubic.epoch = None;
-        self.spare = 0;
+        self.bytes_acked = 0;
         // RFC 9438 §4.6 leaves it to whoever does not let an idle window grow to
         // take the window itself, so that a single loss of little is not paid for
         // by a connection's whole rate.
@@ -214,7 +220,7 @@ impl Congestion {
     }
 
     /// The time-out struck: start over with one segment (RFC 5681 §3.1).
-    pub(in crate::tcp) fn collapse(&mut self) {
+    pub(in crate::tcp) fn on_rto(&mut self) {
         self.cwnd = self.mss;
         self.cubic.epoch = None;
     }
@@ -227,7 +233,7 @@ impl Congestion {
 
     /// Growth by time stands still while the application is the limit
     /// (RFC 9438 §5.8).
-    pub(in crate::tcp) fn not_in_use(&mut self) {
+    pub(in crate::tcp) fn shift_epoch(&mut self) {
         self.cubic.epoch = None;
     }
 }
@@ -243,7 +249,7 @@ mod tests {
     fn round(congestion: &mut Congestion, now_ns: &mut u64) {
         *now_ns += RTT;
         for _ in 0..congestion.cwnd / MSS {
-            congestion.acknowledged(MSS, *now_ns, RTT);
+            congestion.on_ack(MSS, *now_ns, RTT);
         }
     }
 
@@ -253,14 +259,14 @@ mod tests {
         let mut now_ns = 0;
         round(&mut reno, &mut now_ns);
         assert_eq!(reno.cwnd, 20 * MSS);
-        reno.reduce(reno.cwnd);
+        reno.on_congestion_event(reno.cwnd);
         assert_eq!(reno.ssthresh, 10 * MSS);
         reno.cwnd = reno.ssthresh;
         for more in 1..=5 {
             round(&mut reno, &mut now_ns);
             assert_eq!(reno.cwnd, (10 + more) * MSS);
         }
-        reno.collapse();
+        reno.on_rto();
         assert_eq!(reno.cwnd, MSS);
     }
 
@@ -270,7 +276,7 @@ mod tests {
         let mut cubic = Congestion::new(Algorithm::Cubic, MSS);
         let mut now_ns = 0;
         cubic.cwnd = 1000 * MSS;
-        cubic.reduce(cubic.cwnd);
+        cubic.on_congestion_event(cubic.cwnd);
         assert_eq!(cubic.ssthresh, 700 * MSS);
         cubic.cwnd = cubic.ssthresh;
         let k = (1000.0 * (1.0 - BETA) / C).cbrt();
@@ -296,17 +302,17 @@ mod tests {
             for step in 0..2000_u64 {
                 match step % 97 {
                     13 => {
-                        congestion.reduce(congestion.cwnd / 2);
+                        congestion.on_congestion_event(congestion.cwnd / 2);
                         congestion.cwnd = congestion.ssthresh;
                     }
-                    57 => congestion.collapse(),
+                    57 => congestion.on_rto(),
                     71 => congestion.restart(),
-                    83 => congestion.not_in_use(),
+                    83 => congestion.shift_epoch(),
                     91 => now_ns += 60_000_000_000,
                     _ => {}
                 }
                 let before = congestion.cwnd;
-                congestion.acknowledged(2 * MSS, now_ns, RTT);
+                congestion.on_ack(2 * MSS, now_ns, RTT);
                 now_ns += RTT / 10;
                 assert!(congestion.cwnd >= MSS && congestion.ssthresh >= 2 * MSS);
                 assert!(

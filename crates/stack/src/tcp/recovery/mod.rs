@@ -8,16 +8,16 @@ pub(super) mod scoreboard;
 
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use crate::deadline::{When, at, ns};
-use rack::View;
+use crate::deadline::{OptDeadline, as_ns, from_ns};
+use rack::RackInput;
 
 /// Time-outs in a row after which the network layer is told that nothing
 /// arrives (RFC 9293 §3.8.3: R1), each time.
-const ADVISE_RETRIES: u32 = 3;
+const REACHABILITY_SUSPECT_RETRIES: u32 = 3;
 /// What a peer may delay an acknowledgment by (RFC 8985 §7.2: WCDelAckT).
-const DELAYED_ACK_NS: u64 = 200_000_000;
+const WC_DEL_ACK_NS: u64 = 200_000_000;
 /// Duplicate acknowledgments that tell a loss, without SACK (RFC 5681 §3.2).
-const DUPLICATES: u32 = 3;
+const DUP_THRESH: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -34,13 +34,13 @@ pub(super) enum Phase {
 pub(super) struct Recovery {
     pub(super) phase: Phase,
     /// Repaired when all before it has arrived.
-    point: Seq,
+    recovery_point: Seq,
     /// Bytes delivered and sent since the recovery began, and in flight then.
-    delivered: u32,
-    out: u32,
-    flight: u32,
+    prr_delivered: u32,
+    prr_out: u32,
+    recover_fs: u32,
     /// One segment goes whatever the window is.
-    pub(super) force: bool,
+    pub(super) force_retransmit: bool,
     /// A probe ends here; whether it carries old bytes.
     probe: Option<(Seq, bool)>,
     /// Duplicate acknowledgments, without SACK.
@@ -48,13 +48,13 @@ pub(super) struct Recovery {
     /// Part of what was in flight has been acknowledged in this recovery.
     partial: bool,
     /// The window was reduced by marks up to here.
-    marked: Option<Seq>,
+    cwr_until: Option<Seq>,
     /// Time-outs in a row.
     pub(super) retries: u32,
     /// Since when the time-out runs.
     pub(super) since_ns: u64,
     /// When more may be lost.
-    reorder_ns: When,
+    reorder_ns: OptDeadline,
 }
 
 /// Which of the timers about loss runs; only one does.
@@ -72,7 +72,7 @@ pub(super) enum LossTimer {
 
 /// What an acknowledgment brought.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Progress {
+pub(super) struct AckResult {
     /// Bytes that arrived, selectively or not.
     pub(super) delivered: usize,
     /// Numbers acknowledged.
@@ -80,7 +80,7 @@ pub(super) struct Progress {
     /// It is one more for the same number, and tells nothing else.
     pub(super) duplicate: bool,
     /// It tells that something came twice.
-    pub(super) arrived_twice: bool,
+    pub(super) dsack: bool,
     /// Numbers that were in the network before.
     pub(super) flight: usize,
 }
@@ -89,15 +89,15 @@ impl Recovery {
     pub(super) fn new() -> Recovery {
         Recovery {
             phase: Phase::Open,
-            point: Seq(0),
-            delivered: 0,
-            out: 0,
-            flight: 0,
-            force: false,
+            recovery_point: Seq(0),
+            prr_delivered: 0,
+            prr_out: 0,
+            recover_fs: 0,
+            force_retransmit: false,
             probe: None,
             duplicates: 0,
             partial: false,
-            marked: None,
+            cwr_until: None,
             retries: 0,
             since_ns: 0,
             reorder_ns: None,
@@ -107,12 +107,12 @@ impl Recovery {
 
 impl Recovery {
     /// Numbers go out.
-    pub(super) fn count_out(&mut self, count: usize) {
-        self.out = self.out.saturating_add(count as u32);
+    pub(super) fn on_transmit(&mut self, count: usize) {
+        self.prr_out = self.prr_out.saturating_add(count as u32);
     }
 
     /// Nothing is being repaired or probed for.
-    pub(super) fn is_calm(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open && self.duplicates == 0 && self.probe.is_none()
     }
 
@@ -124,19 +124,19 @@ impl Recovery {
 
 impl Pcb {
     /// Whether the window was reduced by a mark, this round trip.
-    pub(super) fn is_marked(&self) -> bool {
-        let marked = self.recovery.marked;
+    pub(super) fn is_cwr(&self) -> bool {
+        let marked = self.recovery.cwr_until;
         marked.is_some_and(|marked| self.send.una.before(marked))
     }
 
     /// Bytes that are thought to be in the network.
     pub(super) fn pipe(&self) -> usize {
         let arrived = self.recovery.duplicates as usize * self.mss;
-        self.board.pipe().saturating_sub(arrived)
+        self.scoreboard.pipe().saturating_sub(arrived)
     }
 
-    fn view(&self, now_ns: u64) -> View {
-        View {
+    fn rack_input(&self, now_ns: u64) -> RackInput {
+        RackInput {
             now_ns,
             srtt_ns: self.rtt.srtt_ns().unwrap_or(0),
             min_rtt_ns: self.rtt.min_ns(),
@@ -146,13 +146,13 @@ impl Pcb {
     }
 
     /// After an acknowledgment: what is lost, and how much may go.
-    pub(super) fn recover(&mut self, now_ns: u64, progress: Progress) {
+    pub(super) fn recover(&mut self, now_ns: u64, progress: AckResult) {
         self.end_probe(progress);
         if progress.acknowledged > 0 {
             // Without SACK one loss a round trip is repaired: many at once
             // are left to the time-out (RFC 6582 §4, "impatient").
-            let partial =
-                self.recovery.phase == Phase::Recovery && self.send.una.before(self.recovery.point);
+            let partial = self.recovery.phase == Phase::Recovery
+                && self.send.una.before(self.recovery.recovery_point);
             if self.sack || !partial || !std::mem::replace(&mut self.recovery.partial, true) {
                 self.recovery.since_ns = now_ns;
             }
@@ -160,27 +160,27 @@ impl Pcb {
         }
         let grown = self.grown_by(progress);
         let lost = match self.sack {
-            true => self.detect(now_ns),
+            true => self.detect_loss(now_ns),
             false => self.count_duplicates(progress),
         };
-        let repaired = self.recovery.point.at_most(self.send.una);
+        let repaired = self.recovery.recovery_point.at_most(self.send.una);
         match self.recovery.phase {
             Phase::Open if lost > 0 => self.enter_recovery(progress),
             Phase::Open => self.grow(now_ns, grown),
             Phase::Recovery if repaired => {
                 self.congestion.cwnd = self.congestion.ssthresh;
-                self.repaired();
+                self.exit_recovery();
             }
             Phase::Recovery => self.reduce_proportionally(progress, lost > 0),
             Phase::Loss if repaired => {
                 self.grow(now_ns, grown);
-                self.repaired();
+                self.exit_recovery();
             }
             Phase::Loss => self.grow(now_ns, grown),
         }
     }
 
-    fn repaired(&mut self) {
+    fn exit_recovery(&mut self) {
         self.recovery.phase = Phase::Open;
         self.recovery.duplicates = 0;
         self.rack.recovered();
@@ -189,19 +189,19 @@ impl Pcb {
     /// The window grows only if it was the limit (RFC 7661, in its spirit).
     fn grow(&mut self, now_ns: u64, bytes: usize) {
         if !self.congestion.is_in_use() {
-            self.congestion.not_in_use();
+            self.congestion.shift_epoch();
         } else if bytes > 0 {
             let srtt_ns = self.rtt.srtt_ns().unwrap_or(0);
-            self.congestion.acknowledged(bytes, now_ns, srtt_ns);
+            self.congestion.on_ack(bytes, now_ns, srtt_ns);
         }
     }
 
     /// By how many bytes an acknowledgment lets the window grow: what has left
     /// the network by it, not what others have told of before.
-    fn grown_by(&self, progress: Progress) -> usize {
+    fn grown_by(&self, progress: AckResult) -> usize {
         // Where segments come out of order as a rule, all that arrives counts.
         let told = match self.sack {
-            true if self.rack.farthest() > DUPLICATES as usize * self.mss => 0,
+            true if self.rack.reordering_bytes() > DUP_THRESH as usize * self.mss => 0,
             true => progress.acknowledged.saturating_sub(progress.delivered),
             false => self.recovery.duplicates as usize * self.mss,
         };
@@ -211,18 +211,18 @@ impl Pcb {
         }
     }
 
-    fn detect(&mut self, now_ns: u64) -> usize {
-        let view = self.view(now_ns);
-        let (lost, next_ns) = self.rack.detect(&mut self.board, view);
-        self.recovery.reorder_ns = next_ns.and_then(at);
+    fn detect_loss(&mut self, now_ns: u64) -> usize {
+        let view = self.rack_input(now_ns);
+        let (lost, next_ns) = self.rack.detect_loss(&mut self.scoreboard, view);
+        self.recovery.reorder_ns = next_ns.and_then(from_ns);
         lost
     }
 
     /// NewReno (RFC 6582), for peers without SACK.
-    fn count_duplicates(&mut self, progress: Progress) -> usize {
+    fn count_duplicates(&mut self, progress: AckResult) -> usize {
         if progress.acknowledged > 0 {
-            let partial =
-                self.recovery.phase == Phase::Recovery && self.send.una.before(self.recovery.point);
+            let partial = self.recovery.phase == Phase::Recovery
+                && self.send.una.before(self.recovery.recovery_point);
             let segments = progress.acknowledged.div_ceil(self.mss.max(1)) as u32;
             self.recovery.duplicates = match partial {
                 true => self
@@ -231,35 +231,35 @@ impl Pcb {
                     .saturating_sub(segments.saturating_sub(1)),
                 false => 0,
             };
-            return if partial { self.lose_first() } else { 0 };
+            return if partial { self.mark_first_lost() } else { 0 };
         }
         if progress.duplicate && self.recovery.phase != Phase::Loss {
-            let most = self.board.outstanding().div_ceil(self.mss.max(1)) as u32;
+            let most = self.scoreboard.snd_inflight().div_ceil(self.mss.max(1)) as u32;
             self.recovery.duplicates = (self.recovery.duplicates + 1).min(most);
-            let third = self.recovery.duplicates == DUPLICATES;
+            let third = self.recovery.duplicates == DUP_THRESH;
             if third && self.recovery.phase == Phase::Open {
-                return self.lose_first();
+                return self.mark_first_lost();
             }
         }
         0
     }
 
-    fn lose_first(&mut self) -> usize {
-        self.board.cut_first(self.mss);
-        let first = self.board.first().map(|sent| sent.start);
-        self.board.mark_lost(|sent| Some(sent.start) == first)
+    fn mark_first_lost(&mut self) -> usize {
+        self.scoreboard.split_at_first(self.mss);
+        let first = self.scoreboard.first().map(|sent| sent.start);
+        self.scoreboard.mark_lost(|sent| Some(sent.start) == first)
     }
 
     /// What the acknowledgment brought that told of the loss counts (RFC 9937
     /// §6); a segment goes in any case.
-    fn enter_recovery(&mut self, progress: Progress) {
-        let flight = self.board.outstanding();
-        self.congestion.reduce(flight);
+    fn enter_recovery(&mut self, progress: AckResult) {
+        let flight = self.scoreboard.snd_inflight();
+        self.congestion.on_congestion_event(flight);
         let recovery = &mut self.recovery;
-        (recovery.phase, recovery.point) = (Phase::Recovery, self.send.nxt);
-        (recovery.delivered, recovery.out) = (0, 0);
-        recovery.flight = flight.max(1) as u32;
-        (recovery.force, recovery.partial) = (true, false);
+        (recovery.phase, recovery.recovery_point) = (Phase::Recovery, self.send.nxt);
+        (recovery.prr_delivered, recovery.prr_out) = (0, 0);
+        recovery.recover_fs = flight.max(1) as u32;
+        (recovery.force_retransmit, recovery.partial) = (true, false);
         recovery.probe = None;
         self.reduce_proportionally(progress, true);
         self.congestion.cwnd = self.congestion.cwnd.max(self.pipe() + self.mss);
@@ -267,7 +267,7 @@ impl Pcb {
 
     /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
     /// for a segment.
-    fn delivered(&self, progress: Progress) -> usize {
+    fn delivered(&self, progress: AckResult) -> usize {
         match (self.sack, progress.duplicate) {
             (false, true) => self.mss,
             _ => progress.delivered,
@@ -276,16 +276,16 @@ impl Pcb {
 
     /// RFC 9937 §6: as much goes out as arrives, in proportion, so that the
     /// flight is down at the threshold when the loss is repaired.
-    fn reduce_proportionally(&mut self, progress: Progress, more_lost: bool) {
+    fn reduce_proportionally(&mut self, progress: AckResult, more_lost: bool) {
         let delivered = self.delivered(progress);
-        self.recovery.delivered = self.recovery.delivered.saturating_add(delivered as u32);
+        self.recovery.prr_delivered = self.recovery.prr_delivered.saturating_add(delivered as u32);
         let (pipe, ssthresh, recovery) = (self.pipe(), self.congestion.ssthresh, &self.recovery);
         let quota = if pipe > ssthresh {
-            let share = recovery.delivered as u128 * ssthresh as u128;
-            let share = share.div_ceil(recovery.flight as u128) as usize;
-            share.saturating_sub(recovery.out as usize)
+            let share = recovery.prr_delivered as u128 * ssthresh as u128;
+            let share = share.div_ceil(recovery.recover_fs as u128) as usize;
+            share.saturating_sub(recovery.prr_out as usize)
         } else {
-            let behind = recovery.delivered.saturating_sub(recovery.out) as usize;
+            let behind = recovery.prr_delivered.saturating_sub(recovery.prr_out) as usize;
             let safe = progress.acknowledged > 0 && !more_lost;
             let more = if safe { self.mss } else { 0 };
             (behind.max(delivered) + more).min(ssthresh - pipe)
@@ -295,21 +295,22 @@ impl Pcb {
 
     /// The network marked a segment of ours (RFC 3168 §6.1.2): one reduction
     /// for each round trip.
-    pub(super) fn congestion_marked(&mut self) {
+    pub(super) fn on_ecn_congestion(&mut self) {
         let before = self
             .recovery
-            .marked
+            .cwr_until
             .is_some_and(|marked| self.send.una.before(marked));
         if self.recovery.phase == Phase::Open && !before {
-            self.congestion.reduce(self.board.outstanding());
+            self.congestion
+                .on_congestion_event(self.scoreboard.snd_inflight());
             self.congestion.cwnd = self.congestion.ssthresh;
-            self.recovery.marked = Some(self.send.nxt);
+            self.recovery.cwr_until = Some(self.send.nxt);
             self.send_cwr = true;
         }
     }
 
     /// A probe may have arrived, or may have shown a loss (RFC 8985 §7.4.2).
-    fn end_probe(&mut self, progress: Progress) {
+    fn end_probe(&mut self, progress: AckResult) {
         let Some((end, again)) = self.recovery.probe else {
             return;
         };
@@ -317,13 +318,13 @@ impl Pcb {
             return;
         }
         let beyond = end.before(self.send.una);
-        if !again || beyond || progress.arrived_twice || progress.duplicate {
+        if !again || beyond || progress.dsack || progress.duplicate {
             self.recovery.probe = None;
         }
         // The old bytes were needed: a loss was repaired, unseen otherwise.
-        let repaired = again && beyond && !progress.arrived_twice;
+        let repaired = again && beyond && !progress.dsack;
         if repaired && self.recovery.phase == Phase::Open {
-            self.congestion.reduce(progress.flight);
+            self.congestion.on_congestion_event(progress.flight);
             self.congestion.cwnd = self.congestion.ssthresh;
         }
     }
@@ -333,7 +334,7 @@ impl Pcb {
     #[inline]
     pub(super) fn schedule_loss(&mut self, now_ns: u64) {
         let waits = self.waits();
-        if waits || self.patience.waits {
+        if waits || self.user_timeout.waits {
             self.schedule_loss_of(now_ns, waits);
         } else {
             self.timers.loss = None;
@@ -344,7 +345,7 @@ impl Pcb {
     #[inline(never)]
     fn schedule_loss_of(&mut self, now_ns: u64, waits: bool) {
         let persists = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
-        self.timers.loss = if self.board.is_empty() {
+        self.timers.loss = if self.scoreboard.is_empty() {
             match (self.is_window_closed(), persists) {
                 (false, _) => None,
                 (true, true) => self.timers.loss,
@@ -352,7 +353,7 @@ impl Pcb {
             }
         } else {
             let timeout_ns = (self.recovery.since_ns + self.rtt.rto_ns()).max(now_ns + 1);
-            match (ns(self.recovery.reorder_ns), self.probe_after_ns()) {
+            match (as_ns(self.recovery.reorder_ns), self.probe_after_ns()) {
                 (Some(at_ns), _) => Some((LossTimer::Reorder, at_ns.max(now_ns + 1))),
                 // Never later than the time-out (RFC 8985 §7.2).
                 (None, Some(after_ns)) => {
@@ -361,19 +362,23 @@ impl Pcb {
                 _ => Some((LossTimer::Timeout, timeout_ns)),
             }
         };
-        self.wait_patiently(now_ns, waits);
+        self.update_user_timeout(now_ns, waits);
     }
 
     /// How long after a segment to probe for the loss of the last ones
     /// (RFC 8985 §7.2), if that is of use.
     fn probe_after_ns(&self) -> Option<u64> {
         let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
-        if !self.sack || !self.probes || !open || self.board.lost() > 0 || self.recovery.retries > 0
+        if !self.sack
+            || !self.tail_loss_probe
+            || !open
+            || self.scoreboard.lost() > 0
+            || self.recovery.retries > 0
         {
             return None;
         }
-        let delayed_ns = if self.board.outstanding() <= self.mss {
-            DELAYED_ACK_NS
+        let delayed_ns = if self.scoreboard.snd_inflight() <= self.mss {
+            WC_DEL_ACK_NS
         } else {
             0
         };
@@ -382,25 +387,25 @@ impl Pcb {
 
     /// The timer about loss struck; false if the connection is to be given up.
     pub(super) fn loss_timeout(&mut self, now_ns: u64, timer: LossTimer) -> bool {
-        if self.is_out_of_patience(now_ns) {
+        if self.user_timeout_expired(now_ns) {
             return false;
         }
         self.timers.loss = None;
         match timer {
             LossTimer::Reorder => {
-                if self.detect(now_ns) > 0 && self.recovery.phase == Phase::Open {
-                    self.enter_recovery(Progress::default());
+                if self.detect_loss(now_ns) > 0 && self.recovery.phase == Phase::Open {
+                    self.enter_recovery(AckResult::default());
                 }
             }
             LossTimer::Probe => self.probe(now_ns),
             LossTimer::Timeout => return self.timed_out(now_ns),
             LossTimer::Persist => {
                 self.recovery.retries += 1;
-                self.rtt.back_off();
+                self.rtt.on_rto();
                 self.probe_window = true;
-                (self.send.crumbs, self.send.pushes) = (true, true);
+                (self.send.sws_override, self.send.push) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
-                self.wait_patiently(now_ns, self.waits());
+                self.update_user_timeout(now_ns, self.waits());
                 return self.recovery.retries <= self.retries.into();
             }
         }
@@ -411,13 +416,14 @@ impl Pcb {
     /// One segment more: new, or else the last again.
     fn probe(&mut self, now_ns: u64) {
         let end = self.send.nxt;
-        let new = self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.board.is_full();
+        let new =
+            self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.scoreboard.is_full();
         if !new {
-            self.board.cut_last(self.mss);
-            let last = self.board.last().map(|sent| sent.start);
-            self.board.mark_lost(|sent| Some(sent.start) == last);
+            self.scoreboard.split_at_last(self.mss);
+            let last = self.scoreboard.last().map(|sent| sent.start);
+            self.scoreboard.mark_lost(|sent| Some(sent.start) == last);
         }
-        self.recovery.force = true;
+        self.recovery.force_retransmit = true;
         self.recovery.probe = Some((end, !new));
         self.recovery.since_ns = now_ns;
     }
@@ -436,12 +442,16 @@ impl Pcb {
             self.give_up_ecn();
         }
         // RFC 1122 §4.2.3.5: perhaps the way is wrong.
-        if self.recovery.retries.is_multiple_of(ADVISE_RETRIES) {
-            self.advice = Some(false);
+        if self
+            .recovery
+            .retries
+            .is_multiple_of(REACHABILITY_SUSPECT_RETRIES)
+        {
+            self.reachability_hint = Some(false);
         }
         // What it said to have, it should have acknowledged by now.
-        if self.board.first().is_some_and(|sent| sent.sacked) {
-            self.board.forget_sacked();
+        if self.scoreboard.first().is_some_and(|sent| sent.sacked) {
+            self.scoreboard.forget_sacked();
         }
         if self.recovery.phase != Phase::Loss {
             // In a recovery the window is what may go now; what it is reduced to is the
@@ -450,16 +460,17 @@ impl Pcb {
                 let window = self.congestion.cwnd.max(self.congestion.ssthresh);
                 self.congestion.cwnd = window;
             }
-            self.congestion.reduce(self.board.outstanding());
+            self.congestion
+                .on_congestion_event(self.scoreboard.snd_inflight());
         }
-        self.congestion.collapse();
-        self.rtt.back_off();
+        self.congestion.on_rto();
+        self.rtt.on_rto();
         let recovery = &mut self.recovery;
-        (recovery.phase, recovery.point) = (Phase::Loss, self.send.nxt);
+        (recovery.phase, recovery.recovery_point) = (Phase::Loss, self.send.nxt);
         (recovery.since_ns, recovery.duplicates, recovery.probe) = (now_ns, 0, None);
         recovery.reorder_ns = None;
-        recovery.force = true;
-        self.board.mark_lost(|_| true);
+        recovery.force_retransmit = true;
+        self.scoreboard.mark_lost(|_| true);
         self.schedule_loss(now_ns);
         true
     }

@@ -4,7 +4,7 @@ use super::scoreboard::{Scoreboard, Sent};
 use crate::tcp::seq::Seq;
 
 /// Round trips for which a widened reordering window stays (§6.2: 16).
-const PERSIST: u8 = 16;
+const REO_WND_PERSIST: u8 = 16;
 /// Segments out of order that make waiting for more of them futile
 /// (§6.2: DupThresh).
 const DUP_THRESH: usize = 3;
@@ -21,16 +21,16 @@ pub(in crate::tcp) struct Rack {
     fack: Option<Seq>,
     /// How many numbers farther than what was delivered last a segment was that
     /// came before it, at most.
-    farthest: u32,
+    reordering_bytes: u32,
     /// Widened once for each round trip with a needless retransmission.
-    widened: u8,
-    persist: u8,
+    reo_wnd_mult: u8,
+    reo_wnd_persist: u8,
     dsack_round: Option<Seq>,
 }
 
 /// What detection sees of the connection.
 #[derive(Clone, Copy)]
-pub(in crate::tcp) struct View {
+pub(in crate::tcp) struct RackInput {
     pub(in crate::tcp) now_ns: u64,
     pub(in crate::tcp) srtt_ns: u64,
     pub(in crate::tcp) min_rtt_ns: u64,
@@ -50,16 +50,16 @@ impl Rack {
     ) {
         match self.fack {
             Some(fack) if !fack.before(sent.end) => {
-                if !sent.again {
+                if !sent.retransmitted {
                     let far = fack.since(sent.start) as u32;
-                    self.farthest = self.farthest.max(far);
+                    self.reordering_bytes = self.reordering_bytes.max(far);
                 }
             }
             _ => self.fack = Some(sent.end),
         }
         let rtt_ns = now_ns.saturating_sub(sent.sent_ns);
         // Perhaps the first transmission arrived, not this one.
-        if sent.again && (echo_is_older || rtt_ns < min_rtt_ns) {
+        if sent.retransmitted && (echo_is_older || rtt_ns < min_rtt_ns) {
             return;
         }
         let later = self.end.is_none_or(|end| sent.is_after(self.sent_ns, end));
@@ -69,50 +69,50 @@ impl Rack {
     }
 
     /// How far segments come out of order, in bytes: zero if none has.
-    pub(in crate::tcp) fn farthest(&self) -> usize {
-        self.farthest as usize
+    pub(in crate::tcp) fn reordering_bytes(&self) -> usize {
+        self.reordering_bytes as usize
     }
 
     /// Something arrived twice: what was sent again was not lost (§6.2,
     /// step 4). `una` and `nxt` say which round trip this is.
-    pub(in crate::tcp) fn arrived_twice(&mut self, una: Seq, nxt: Seq) {
+    pub(in crate::tcp) fn on_dsack(&mut self, una: Seq, nxt: Seq) {
         if self.dsack_round.is_none_or(|round| round.at_most(una)) {
             self.dsack_round = Some(nxt);
-            self.widened = self.widened.saturating_add(1);
-            self.persist = PERSIST;
+            self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
+            self.reo_wnd_persist = REO_WND_PERSIST;
         }
     }
 
     /// A recovery is over; without needless retransmissions the window is
     /// narrow again after a while.
     pub(in crate::tcp) fn recovered(&mut self) {
-        self.persist = self.persist.saturating_sub(1);
-        if self.persist == 0 {
-            self.widened = 0;
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
+            self.reo_wnd_mult = 0;
         }
     }
 
     /// How long a segment may be overtaken before it is lost.
-    fn window_ns(&self, view: View, sacked: usize) -> u64 {
+    fn reo_wnd_ns(&self, view: RackInput, sacked: usize) -> u64 {
         let segments = sacked.div_ceil(view.mss.max(1));
-        if self.farthest == 0 && (view.in_recovery || segments >= DUP_THRESH) {
+        if self.reordering_bytes == 0 && (view.in_recovery || segments >= DUP_THRESH) {
             return 0;
         }
-        let widened = u64::from(self.widened) + 1;
+        let widened = u64::from(self.reo_wnd_mult) + 1;
         (widened * (view.min_rtt_ns / 4)).min(view.srtt_ns)
     }
 
     /// Marks what is lost by now (§6.2, step 5); gives how many numbers, and
     /// when more may be.
-    pub(in crate::tcp) fn detect(
+    pub(in crate::tcp) fn detect_loss(
         &self,
         board: &mut Scoreboard,
-        view: View,
+        view: RackInput,
     ) -> (usize, Option<u64>) {
         let Some(end) = self.end.filter(|_| board.is_disordered()) else {
             return (0, None);
         };
-        let wait_ns = self.rtt_ns + self.window_ns(view, board.sacked());
+        let wait_ns = self.rtt_ns + self.reo_wnd_ns(view, board.sacked());
         let mut next_ns: Option<u64> = None;
         let lost = board.mark_lost(|sent| {
             if sent.is_after(self.sent_ns, end) || (sent.sent_ns, sent.end) == (self.sent_ns, end) {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const VIEW: View = View {
+    const VIEW: RackInput = RackInput {
         now_ns: 0,
         srtt_ns: 100 * MS,
         min_rtt_ns: 100 * MS,
@@ -165,18 +165,18 @@ mod tests {
     fn a_gap_is_lost_after_a_quarter_round_trip_or_three_segments() {
         let (mut board, mut rack) = (board(), Rack::default());
         sack(&mut board, &mut rack, 1000, 2000, 101 * MS);
-        let (lost, next_ns) = rack.detect(
+        let (lost, next_ns) = rack.detect_loss(
             &mut board,
-            View {
+            RackInput {
                 now_ns: 101 * MS,
                 ..VIEW
             },
         );
         // Sent at 0, a round trip of 100 and a quarter of it.
         assert_eq!((lost, next_ns), (0, Some(125 * MS)));
-        let (lost, next_ns) = rack.detect(
+        let (lost, next_ns) = rack.detect_loss(
             &mut board,
-            View {
+            RackInput {
                 now_ns: 125 * MS,
                 ..VIEW
             },
@@ -185,9 +185,9 @@ mod tests {
 
         let (mut board, mut rack) = (self::board(), Rack::default());
         sack(&mut board, &mut rack, 1000, 4000, 103 * MS);
-        let (lost, _) = rack.detect(
+        let (lost, _) = rack.detect_loss(
             &mut board,
-            View {
+            RackInput {
                 now_ns: 103 * MS,
                 ..VIEW
             },
@@ -200,40 +200,43 @@ mod tests {
         let (mut board, mut rack) = (board(), Rack::default());
         sack(&mut board, &mut rack, 3000, 4000, 103 * MS);
         sack(&mut board, &mut rack, 1000, 3000, 104 * MS);
-        let view = View {
+        let view = RackInput {
             now_ns: 104 * MS,
             ..VIEW
         };
-        assert_eq!(rack.detect(&mut board, view), (0, Some(125 * MS)));
-        rack.arrived_twice(Seq(0), Seq(10_000));
-        rack.arrived_twice(Seq(0), Seq(10_000));
+        assert_eq!(rack.detect_loss(&mut board, view), (0, Some(125 * MS)));
+        rack.on_dsack(Seq(0), Seq(10_000));
+        rack.on_dsack(Seq(0), Seq(10_000));
         assert_eq!(
-            rack.detect(&mut board, view),
+            rack.detect_loss(&mut board, view),
             (0, Some(150 * MS)),
             "once a round trip"
         );
-        for _ in 0..PERSIST {
+        for _ in 0..REO_WND_PERSIST {
             rack.recovered();
         }
-        assert_eq!(rack.detect(&mut board, view), (0, Some(125 * MS)));
+        assert_eq!(rack.detect_loss(&mut board, view), (0, Some(125 * MS)));
     }
 
     #[test]
     fn a_lost_retransmission_is_found_by_later_deliveries() {
         let (mut board, mut rack) = (board(), Rack::default());
         sack(&mut board, &mut rack, 1000, 4000, 103 * MS);
-        let recovering = |now_ns| View {
+        let recovering = |now_ns| RackInput {
             now_ns,
             in_recovery: true,
             ..VIEW
         };
-        assert_eq!(rack.detect(&mut board, recovering(103 * MS)).0, 1000);
-        board.sent_again(Seq(0), 103 * MS);
+        assert_eq!(rack.detect_loss(&mut board, recovering(103 * MS)).0, 1000);
+        board.on_retransmit(Seq(0), 103 * MS);
         // What was sent before it tells nothing about it.
         sack(&mut board, &mut rack, 4000, 10_000, 109 * MS);
-        assert_eq!(rack.detect(&mut board, recovering(110 * MS)), (0, None));
+        assert_eq!(
+            rack.detect_loss(&mut board, recovering(110 * MS)),
+            (0, None)
+        );
         board.push(Seq(10_000), Seq(11_000), 110 * MS);
         sack(&mut board, &mut rack, 10_000, 11_000, 210 * MS);
-        assert_eq!(rack.detect(&mut board, recovering(210 * MS)).0, 1000);
+        assert_eq!(rack.detect_loss(&mut board, recovering(210 * MS)).0, 1000);
     }
 }

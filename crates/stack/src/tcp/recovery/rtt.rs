@@ -11,13 +11,13 @@ pub(in crate::tcp) const RTO_MAX_NS: u64 = 60_000_000_000;
 /// What a flight needs at most: on the shortest paths, such as to the host's own
 /// kernel, so many bytes, which stay in a second level cache; on others, so many for
 /// each nanosecond of the least round trip, at 400 Gb/s.
-pub(in crate::tcp) const FLIGHT_NEAR: usize = 512 << 10;
-const FLIGHT_EACH_NS: u64 = 50;
+pub(in crate::tcp) const INFLIGHT_FLOOR: usize = 512 << 10;
+const INFLIGHT_BYTES_PER_NS: u64 = 50;
 /// For so many measurements after one so long nothing is known of that: the path is
 /// another, or the peer's application comes late to read, and until then its host
 /// does not acknowledge.
-const LATE_NS: u64 = 300_000;
-const LATE_FOR: u16 = 256;
+const STALE_RTT_NS: u64 = 300_000;
+const STALE_SAMPLES: u16 = 256;
 
 /// The estimates of one connection.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ pub(in crate::tcp) struct Rtt {
     /// The least measured.
     min_ns: u64,
     /// Measurements to come until one that was late is forgotten.
-    late: u16,
+    stale_min_rtt: u16,
     /// How often the time-out was doubled.
     backoff: u32,
 }
@@ -37,9 +37,9 @@ impl Rtt {
     /// Takes a measurement, which ends backing off (RFC 6298 §5.7).
     pub(in crate::tcp) fn measured(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
-        self.late = match rtt_ns {
-            LATE_NS.. => LATE_FOR,
-            _ => self.late.saturating_sub(1),
+        self.stale_min_rtt = match rtt_ns {
+            STALE_RTT_NS.. => STALE_SAMPLES,
+            _ => self.stale_min_rtt.saturating_sub(1),
         };
         if self.srtt_ns == 0 {
             self.srtt_ns = rtt_ns;
@@ -76,12 +76,12 @@ impl Rtt {
 
     /// How many bytes at most are worth to be in flight: more would wait somewhere,
     /// and be out of the caches when they are read.
-    pub(in crate::tcp) fn flight_max(&self) -> usize {
-        if self.late > 0 || self.srtt_ns == 0 {
+    pub(in crate::tcp) fn inflight_max(&self) -> usize {
+        if self.stale_min_rtt > 0 || self.srtt_ns == 0 {
             return usize::MAX;
         }
-        let flight = FLIGHT_EACH_NS.saturating_mul(self.min_ns);
-        FLIGHT_NEAR.max(flight as usize)
+        let flight = INFLIGHT_BYTES_PER_NS.saturating_mul(self.min_ns);
+        INFLIGHT_FLOOR.max(flight as usize)
     }
 
     /// The time-out, doubled as often as it struck.
@@ -97,7 +97,7 @@ impl Rtt {
     }
 
     /// The time-out struck.
-    pub(in crate::tcp) fn back_off(&mut self) {
+    pub(in crate::tcp) fn on_rto(&mut self) {
         self.backoff = (self.backoff + 1).min(16);
     }
 
@@ -132,26 +132,26 @@ mod tests {
     #[test]
     fn short_paths_need_short_flights() {
         let mut rtt = Rtt::default();
-        assert_eq!(rtt.flight_max(), usize::MAX, "nothing is known");
+        assert_eq!(rtt.inflight_max(), usize::MAX, "nothing is known");
         rtt.measured(80_000);
-        assert_eq!(rtt.flight_max(), 4_000_000);
+        assert_eq!(rtt.inflight_max(), 4_000_000);
         rtt.measured(1000);
-        assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
-        rtt.measured(LATE_NS);
-        for _ in 0..LATE_FOR {
-            assert_eq!(rtt.flight_max(), usize::MAX, "the peer comes late");
+        assert_eq!(rtt.inflight_max(), INFLIGHT_FLOOR);
+        rtt.measured(STALE_RTT_NS);
+        for _ in 0..STALE_SAMPLES {
+            assert_eq!(rtt.inflight_max(), usize::MAX, "the peer comes late");
             rtt.measured(2000);
         }
-        assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
+        assert_eq!(rtt.inflight_max(), INFLIGHT_FLOOR);
     }
 
     #[test]
     fn backing_off_is_bounded_and_ends() {
         let mut rtt = Rtt::default();
-        rtt.back_off();
+        rtt.on_rto();
         assert_eq!(rtt.rto_ns(), 2 * RTO_INITIAL_NS);
         for _ in 0..100 {
-            rtt.back_off();
+            rtt.on_rto();
         }
         assert_eq!(rtt.rto_ns(), RTO_MAX_NS);
         rtt.measured(u64::MAX / 64);

@@ -20,7 +20,7 @@ pub(in crate::tcp) struct Sent {
     /// When it was sent last.
     pub(in crate::tcp) sent_ns: u64,
     /// It was sent again.
-    pub(in crate::tcp) again: bool,
+    pub(in crate::tcp) retransmitted: bool,
     /// The peer has it.
     pub(in crate::tcp) sacked: bool,
     /// It is taken for lost, and was not sent since.
@@ -47,11 +47,11 @@ pub(in crate::tcp) struct Scoreboard {
     sacked: u32,
     lost: u32,
     /// Segments that were sent again and are in flight.
-    again: u32,
+    retrans: u32,
     /// Numbers of all of them.
-    outstanding: u32,
+    snd_inflight: u32,
     /// No lost segment is before it.
-    first_lost: Seq,
+    lost_hint: Seq,
 }
 
 impl Scoreboard {
@@ -65,12 +65,12 @@ impl Scoreboard {
 
     /// Numbers that are thought to be in the network (RFC 6675 §4: pipe).
     pub(in crate::tcp) fn pipe(&self) -> usize {
-        self.outstanding() - self.sacked() - self.lost()
+        self.snd_inflight() - self.sacked() - self.lost()
     }
 
     /// Numbers not acknowledged.
-    pub(in crate::tcp) fn outstanding(&self) -> usize {
-        self.outstanding as usize
+    pub(in crate::tcp) fn snd_inflight(&self) -> usize {
+        self.snd_inflight as usize
     }
 
     /// Numbers taken for lost and not sent again yet.
@@ -93,7 +93,7 @@ impl Scoreboard {
     pub(in crate::tcp) fn counts(&self, mss: usize) -> (usize, usize, usize) {
         let sacked = self.sum(mss, |sent| sent.sacked);
         let lost = self.sum(mss, |sent| sent.lost);
-        let again = |sent: &Sent| sent.again && !sent.sacked && !sent.lost;
+        let again = |sent: &Sent| sent.retransmitted && !sent.sacked && !sent.lost;
         (sacked, lost, self.sum(mss, again))
     }
 
@@ -105,7 +105,7 @@ impl Scoreboard {
     /// Whether RACK may find something: the peer has a segment, or one was
     /// sent again, so that not all are in the order they were sent.
     pub(in crate::tcp) fn is_disordered(&self) -> bool {
-        self.sacked > 0 || self.again > 0
+        self.sacked > 0 || self.retrans > 0
     }
 
     pub(in crate::tcp) fn first(&self) -> Option<&Sent> {
@@ -118,12 +118,12 @@ impl Scoreboard {
 
     /// A new segment goes out, behind the others.
     pub(in crate::tcp) fn push(&mut self, start: Seq, end: Seq, now_ns: u64) {
-        self.outstanding += end.since(start) as u32;
+        self.snd_inflight += end.since(start) as u32;
         self.segments.push_back(Sent {
             start,
             end,
             sent_ns: now_ns,
-            again: false,
+            retransmitted: false,
             sacked: false,
             lost: false,
         });
@@ -137,14 +137,14 @@ impl Scoreboard {
                 break;
             }
             let gone = una.min(first.end).since(first.start) as u32;
-            self.outstanding -= gone;
+            self.snd_inflight -= gone;
             self.sacked -= if first.sacked { gone } else { 0 };
             self.lost -= if first.lost { gone } else { 0 };
             if una.before(first.end) {
                 first.start = una;
                 break;
             }
-            self.again -= u32::from(first.again);
+            self.retrans -= u32::from(first.retransmitted);
             each(first);
             self.segments.pop_front();
         }
@@ -159,7 +159,7 @@ impl Scoreboard {
         if self.segments.capacity() > KEPT {
             self.segments = VecDeque::new();
         }
-        (self.sacked, self.lost, self.again, self.outstanding) = (0, 0, 0, 0);
+        (self.sacked, self.lost, self.retrans, self.snd_inflight) = (0, 0, 0, 0);
     }
 
     /// Gives memory back that nothing is in: an idle connection holds none
@@ -180,8 +180,8 @@ impl Scoreboard {
         mss: usize,
         mut each: impl FnMut(&Sent),
     ) {
-        self.cut(start, mss, true);
-        self.cut(end, mss, false);
+        self.split_at(start, mss, true);
+        self.split_at(end, mss, false);
         let from = self
             .segments
             .partition_point(|sent| sent.start.before(start));
@@ -202,7 +202,7 @@ impl Scoreboard {
 
     /// Takes a segment apart that the link has cut, at a place or at the next
     /// of its cuts, up or down.
-    fn cut(&mut self, at: Seq, mss: usize, up: bool) {
+    fn split_at(&mut self, at: Seq, mss: usize, up: bool) {
         let index = self.segments.partition_point(|sent| sent.end.at_most(at));
         let Some(sent) = self.segments.get(index) else {
             return;
@@ -222,7 +222,7 @@ impl Scoreboard {
     }
 
     /// Takes the first `mss` bytes of the first segment from the rest.
-    pub(in crate::tcp) fn cut_first(&mut self, mss: usize) {
+    pub(in crate::tcp) fn split_at_first(&mut self, mss: usize) {
         if !self.segments.is_empty() {
             self.split(0, mss);
         }
@@ -230,7 +230,7 @@ impl Scoreboard {
 
     /// Takes the last piece, of at most `mss` bytes, of the last segment from
     /// the rest.
-    pub(in crate::tcp) fn cut_last(&mut self, mss: usize) {
+    pub(in crate::tcp) fn split_at_last(&mut self, mss: usize) {
         if let Some(last) = self.segments.back().filter(|last| last.len() > mss) {
             let before = (last.len() - 1) / mss * mss;
             self.split(self.segments.len() - 1, before);
@@ -246,8 +246,8 @@ impl Scoreboard {
                 continue;
             }
             sent.lost = true;
-            if self.lost == 0 || sent.start.before(self.first_lost) {
-                self.first_lost = sent.start;
+            if self.lost == 0 || sent.start.before(self.lost_hint) {
+                self.lost_hint = sent.start;
             }
             self.lost += sent.len() as u32;
         }
@@ -260,14 +260,14 @@ impl Scoreboard {
         if self.lost == 0 {
             return None;
         }
-        let first_lost = self.first_lost;
+        let first_lost = self.lost_hint;
         let from = self
             .segments
             .partition_point(|sent| sent.start.before(first_lost));
         let mut rest = self.segments.range(from..);
         let index = from + rest.position(|sent| sent.lost)?;
         self.split(index, len);
-        self.first_lost = self.segments[index].start;
+        self.lost_hint = self.segments[index].start;
         Some(self.segments[index])
     }
 
@@ -282,12 +282,12 @@ impl Scoreboard {
             start: middle,
             ..sent
         };
-        self.again += u32::from(rest.again);
+        self.retrans += u32::from(rest.retransmitted);
         self.segments.insert(index + 1, rest);
     }
 
     /// The segment that starts there goes out again.
-    pub(in crate::tcp) fn sent_again(&mut self, start: Seq, now_ns: u64) {
+    pub(in crate::tcp) fn on_retransmit(&mut self, start: Seq, now_ns: u64) {
         let index = self
             .segments
             .partition_point(|sent| sent.start.before(start));
@@ -299,8 +299,8 @@ impl Scoreboard {
             return;
         };
         self.lost -= if sent.lost { sent.len() as u32 } else { 0 };
-        self.again += u32::from(!sent.again);
-        (sent.lost, sent.again, sent.sent_ns) = (false, true, now_ns);
+        self.retrans += u32::from(!sent.retransmitted);
+        (sent.lost, sent.retransmitted, sent.sent_ns) = (false, true, now_ns);
     }
 
     /// The peer may have dropped what it had out of order (RFC 2018 §8).
@@ -327,7 +327,7 @@ mod tests {
                 .sum()
         };
         assert_eq!(
-            (board.outstanding(), board.sacked(), board.lost()),
+            (board.snd_inflight(), board.sacked(), board.lost()),
             (
                 sum(|_| true),
                 sum(|sent| sent.sacked),
@@ -335,8 +335,12 @@ mod tests {
             )
         );
         assert_eq!(
-            board.again as usize,
-            board.segments.iter().filter(|sent| sent.again).count()
+            board.retrans as usize,
+            board
+                .segments
+                .iter()
+                .filter(|sent| sent.retransmitted)
+                .count()
         );
         assert!(
             board
@@ -347,7 +351,7 @@ mod tests {
         let ends = board.segments.iter().zip(board.segments.iter().skip(1));
         assert!(ends.clone().all(|(one, next)| one.end == next.start));
         assert_eq!(
-            board.outstanding(),
+            board.snd_inflight(),
             board.pipe() + board.sacked() + board.lost()
         );
     }
@@ -391,12 +395,12 @@ mod tests {
                                     .iter()
                                     .any(|other| other.lost && other.start.before(sent.start))
                         );
-                        board.sent_again(sent.start, now_ns);
+                        board.on_retransmit(sent.start, now_ns);
                     }
                 }
                 _ if rng.below(50) == 0 => board.forget_sacked(),
-                6 => board.cut_first(1460),
-                7 => board.cut_last(1460),
+                6 => board.split_at_first(1460),
+                7 => board.split_at_last(1460),
                 _ => {}
             }
             check(&board);

@@ -2,8 +2,8 @@
 //! FIN-WAIT-2 when no application has them any more. A limit of their own leaves
 //! places, and memory, to those in use.
 
-use crate::deadline::ns;
-use crate::slab::Name;
+use crate::deadline::as_ns;
+use crate::slab::Handle;
 use crate::tcp::Tcp;
 use crate::tcp::connections::CONNECTIONS_MAX;
 use std::collections::VecDeque;
@@ -14,95 +14,98 @@ use std::collections::VecDeque;
 pub const TIME_WAIT_MAX: usize = CONNECTIONS_MAX / 8;
 
 /// See the module.
-pub(in crate::tcp) struct Quiet {
+pub(in crate::tcp) struct TimeWaitQueue {
     /// PCBs that wait, the longest first; also some that are gone.
-    order: VecDeque<Name>,
+    order: VecDeque<Handle>,
     /// All that wait, records included.
     count: usize,
     max: usize,
     /// How many had to go before their time.
-    pub(in crate::tcp) cut: u64,
+    pub(in crate::tcp) evicted: u64,
 }
 
-impl Default for Quiet {
-    fn default() -> Quiet {
-        Quiet {
+impl Default for TimeWaitQueue {
+    fn default() -> TimeWaitQueue {
+        TimeWaitQueue {
             order: VecDeque::new(),
             count: 0,
             max: TIME_WAIT_MAX,
-            cut: 0,
+            evicted: 0,
         }
     }
 }
 
-impl Quiet {
+impl TimeWaitQueue {
     /// One that waited is over.
-    pub(in crate::tcp) fn over(&mut self) {
+    pub(in crate::tcp) fn leave(&mut self) {
         self.count -= 1;
     }
 
     /// One waits as a record now.
-    pub(in crate::tcp) fn passes_on(&mut self, name: Name) {
+    pub(in crate::tcp) fn became_minisock(&mut self, name: Handle) {
         self.order.pop_back_if(|last| *last == name);
     }
 }
 
 impl Tcp {
     pub(crate) fn limit_time_wait(&mut self, now_ns: u64, count: usize) {
-        self.quiet.max = count;
-        self.cut_waits(now_ns);
+        self.time_wait.max = count;
+        self.evict_time_waits(now_ns);
     }
 
     /// Connections that were let go before their time.
-    pub(crate) fn waits_cut(&self) -> u64 {
-        self.quiet.cut
+    pub(crate) fn time_wait_evicted(&self) -> u64 {
+        self.time_wait.evicted
     }
 
     /// One more waits. Who has waited longest goes for it, if there are too many:
     /// the fewest of its segments are still on their way.
-    pub(in crate::tcp) fn waits(&mut self, now_ns: u64, name: Name) {
-        self.quiet.count += 1;
-        self.line_up(name);
-        self.cut_waits(now_ns);
+    pub(in crate::tcp) fn enter_time_wait(&mut self, now_ns: u64, name: Handle) {
+        self.time_wait.count += 1;
+        self.enqueue_time_wait(name);
+        self.evict_time_waits(now_ns);
     }
 
     /// A PCB waits from now on.
-    pub(in crate::tcp) fn line_up(&mut self, name: Name) {
-        self.quiet.order.push_back(name);
-        let Quiet { order, count, .. } = &mut self.quiet;
+    pub(in crate::tcp) fn enqueue_time_wait(&mut self, name: Handle) {
+        self.time_wait.order.push_back(name);
+        let TimeWaitQueue { order, count, .. } = &mut self.time_wait;
         if order.len() > 2 * *count + 64 {
             let pcbs = &self.pcbs;
-            order.retain(|name| pcbs.get(*name).is_some_and(|pcb| pcb.is_known));
+            order.retain(|name| pcbs.get(*name).is_some_and(|pcb| pcb.in_table));
         }
     }
 
-    fn cut_waits(&mut self, now_ns: u64) {
-        while self.quiet.count > self.quiet.max {
+    fn evict_time_waits(&mut self, now_ns: u64) {
+        while self.time_wait.count > self.time_wait.max {
             let pcb = self.oldest_pcb();
             let ends_ns = pcb.map_or(u64::MAX, |(at_ns, _)| at_ns);
-            let record = self.waiting.first();
+            let record = self.minisocks.first();
             match (record.filter(|(at_ns, _)| *at_ns <= ends_ns), pcb) {
-                (Some((_, name)), _) => self.end_wait(name),
+                (Some((_, name)), _) => self.remove_minisock(name),
                 (None, Some((_, name))) => {
-                    self.quiet.order.pop_front();
+                    self.time_wait.order.pop_front();
                     if let Some(pcb) = self.pcbs.get_mut(name) {
                         pcb.end(None);
                     }
-                    self.settle(now_ns, name);
+                    self.after_event(now_ns, name);
                 }
                 (None, None) => return,
             }
-            self.quiet.cut += 1;
+            self.time_wait.evicted += 1;
         }
     }
 
     /// The PCB that has waited longest, and when its time ends.
-    fn oldest_pcb(&mut self) -> Option<(u64, Name)> {
-        while let Some(&name) = self.quiet.order.front() {
-            if let Some(pcb) = self.pcbs.get(name).filter(|pcb| pcb.is_known) {
-                return Some((ns(pcb.timers.idle_ns).unwrap_or(u64::MAX), name));
+    fn oldest_pcb(&mut self) -> Option<(u64, Handle)> {
+        while let Some(&name) = self.time_wait.order.front() {
+            if let Some(pcb) = self.pcbs.get(name).filter(|pcb| pcb.in_table) {
+                return Some((
+                    as_ns(pcb.timers.keepalive_or_time_wait_ns).unwrap_or(u64::MAX),
+                    name,
+                ));
             }
-            self.quiet.order.pop_front();
+            self.time_wait.order.pop_front();
         }
         None
     }

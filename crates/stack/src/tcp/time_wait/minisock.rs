@@ -4,10 +4,10 @@
 //! segment that comes makes it a PCB again, for as long as that takes, so that there
 //! is one account of what is done with segments.
 
-use crate::deadline::{at, ns};
-use crate::iface::Host;
+use crate::deadline::{as_ns, from_ns};
+use crate::iface::Interface;
 use crate::pcb::{Key, PcbId, Table};
-use crate::slab::{Name, Slab};
+use crate::slab::{Handle, Slab};
 use crate::tcp::Tcp;
 use crate::tcp::connections::TIME_WAIT_NS;
 use crate::tcp::pcb::{Pcb, State, Timestamps};
@@ -17,25 +17,25 @@ use std::num::NonZeroU64;
 
 /// Names of records in the table of connections are from here on; those of PCBs are
 /// below.
-const RECORDS: u32 = 1 << 29;
+const MINISOCK_TAG: u32 = 1 << 29;
 
 /// Those that end within the same of these spans go in the order in which they were
 /// added, and so by less than a span later than they must.
 const SLOT_NS: u64 = 1_000_000_000;
 
 /// What is left of a connection.
-pub(in crate::tcp) struct Record {
+pub(in crate::tcp) struct TimeWaitSock {
     key: Key,
     expires_ns: u64,
     challenged_ns: Option<NonZeroU64>,
     snd_nxt: Seq,
     wnd_max: u32,
     rcv_nxt: Seq,
-    rcv_edge: Seq,
+    rcv_adv: Seq,
     rcv_scale: u8,
     /// The offset of our clock, and TS.Recent.
     timestamps: Option<(u32, u32)>,
-    timestamps_always: bool,
+    timestamps_required: bool,
     sack: bool,
     link: u8,
     hop_limit: u8,
@@ -43,29 +43,29 @@ pub(in crate::tcp) struct Record {
 }
 
 /// All records.
-pub(in crate::tcp) struct Waiting {
-    records: Slab<Record>,
+pub(in crate::tcp) struct TimeWaitTable {
+    records: Slab<TimeWaitSock>,
     /// By the span in which they end: when they are let go, and who; also some that
     /// are gone.
-    slots: BTreeMap<u64, VecDeque<(u64, Name)>>,
+    slots: BTreeMap<u64, VecDeque<(u64, Handle)>>,
     /// Names in all slots.
-    named: usize,
+    entries: usize,
     /// When the first of them is let go, or before; `u64::MAX` if there is none.
     next_ns: u64,
 }
 
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting {
+impl Default for TimeWaitTable {
+    fn default() -> TimeWaitTable {
+        TimeWaitTable {
             records: Slab::new(),
             slots: BTreeMap::new(),
-            named: 0,
+            entries: 0,
             next_ns: u64::MAX,
         }
     }
 }
 
-impl Waiting {
+impl TimeWaitTable {
     pub(in crate::tcp) fn len(&self) -> usize {
         self.records.len()
     }
@@ -77,7 +77,7 @@ impl Waiting {
     }
 
     /// When the one is let go that is to go first, and who that is.
-    pub(in crate::tcp) fn first(&mut self) -> Option<(u64, Name)> {
+    pub(in crate::tcp) fn first(&mut self) -> Option<(u64, Handle)> {
         while let Some(mut slot) = self.slots.first_entry() {
             while let Some(&(at_ns, name)) = slot.get().front() {
                 if self.records.get(name).is_some() {
@@ -85,7 +85,7 @@ impl Waiting {
                     return Some((at_ns, name));
                 }
                 slot.get_mut().pop_front();
-                self.named -= 1;
+                self.entries -= 1;
             }
             slot.remove();
         }
@@ -96,18 +96,18 @@ impl Waiting {
     /// The record keeps its own time, however often it is added: that it is let go
     /// later, with others of its slot, never adds up.
     #[inline]
-    fn add(&mut self, record: Record) -> PcbId {
+    fn add(&mut self, record: TimeWaitSock) -> PcbId {
         let ends_ns = record.expires_ns;
         let name = self.records.insert(record);
         let slot = self.slots.entry(ends_ns / SLOT_NS).or_default();
         let at_ns = slot.back().map_or(ends_ns, |(last, _)| ends_ns.max(*last));
         slot.push_back((at_ns, name));
-        self.named += 1;
+        self.entries += 1;
         self.next_ns = self.next_ns.min(at_ns);
-        if self.named > 2 * self.records.len() + 64 {
+        if self.entries > 2 * self.records.len() + 64 {
             self.sweep();
         }
-        PcbId(RECORDS + name.index)
+        PcbId(MINISOCK_TAG + name.index)
     }
 
     /// Forgets the names of those that are gone.
@@ -117,47 +117,50 @@ impl Waiting {
             slot.retain(|(_, name)| records.get(*name).is_some());
             !slot.is_empty()
         });
-        self.named = self.slots.values().map(VecDeque::len).sum();
+        self.entries = self.slots.values().map(VecDeque::len).sum();
     }
 }
 
 impl Tcp {
     /// Puts a record in the place of a connection in TIME-WAIT that has nothing to
     /// send and that no application has; whether it was such a one.
-    pub(in crate::tcp) fn shrink(&mut self, name: Name) -> bool {
+    pub(in crate::tcp) fn to_minisock(&mut self, name: Handle) -> bool {
         let Some(pcb) = self.pcbs.get(name) else {
             return false;
         };
-        let (Some(expires_ns), true) = (ns(pcb.timers.idle_ns), pcb.may_shrink()) else {
+        let (Some(expires_ns), true) = (
+            as_ns(pcb.timers.keepalive_or_time_wait_ns),
+            pcb.can_be_minisock(),
+        ) else {
             return false;
         };
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
-        let id = self.waiting.add(pcb.record(key, expires_ns));
+        let id = self.minisocks.add(pcb.record(key, expires_ns));
         let renamed = self.table.rename(&key, id);
         debug_assert!(renamed, "what is known is in the table");
-        self.deadlines.remove(name.index);
-        self.quiet.passes_on(name);
+        self.timers.remove(name.index);
+        self.time_wait.became_minisock(name);
         self.drop_pcb(name);
         true
     }
 
     /// Makes a record a PCB again, if there is one under this name, and of this key.
-    pub(in crate::tcp) fn revive(
+    pub(in crate::tcp) fn from_minisock(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &Interface,
         key: &Key,
         PcbId(id): PcbId,
-    ) -> Option<Name> {
-        let index = id.checked_sub(RECORDS)?;
-        let name = self.waiting.records.at(index)?;
-        self.waiting
+    ) -> Option<Handle> {
+        let index = id.checked_sub(MINISOCK_TAG)?;
+        let name = self.minisocks.records.at(index)?;
+        self.minisocks
             .records
             .get(name)
             .filter(|one| one.key == *key)?;
-        let record = self.waiting.records.remove(name)?;
+        let record = self.minisocks.records.remove(name)?;
         let mut pcb = Pcb::new(
-            self.parts.take(),
+            self.pcb_cache.get(),
             &self.config,
             host,
             &record.key.ends(),
@@ -168,23 +171,23 @@ impl Tcp {
         pcb.restore(&record);
         let name = self.pcbs.insert(pcb);
         self.table.rename(&record.key, PcbId(name.index));
-        self.line_up(name);
+        self.enqueue_time_wait(name);
         Some(name)
     }
 
     /// Forgets those whose time has come.
-    pub(in crate::tcp) fn end_waits(&mut self, now_ns: u64) {
-        while let Some((at_ns, name)) = self.waiting.first()
+    pub(in crate::tcp) fn expire_time_waits(&mut self, now_ns: u64) {
+        while let Some((at_ns, name)) = self.minisocks.first()
             && at_ns <= now_ns
         {
-            self.end_wait(name);
+            self.remove_minisock(name);
         }
     }
 
-    pub(in crate::tcp) fn end_wait(&mut self, name: Name) {
-        if let Some(record) = self.waiting.records.remove(name) {
+    pub(in crate::tcp) fn remove_minisock(&mut self, name: Handle) {
+        if let Some(record) = self.minisocks.records.remove(name) {
             self.table.remove(&record.key);
-            self.quiet.over();
+            self.time_wait.leave();
         }
     }
 }
@@ -192,25 +195,28 @@ impl Tcp {
 impl Pcb {
     /// Whether a record of it is enough.
     #[inline]
-    pub(in crate::tcp) fn may_shrink(&self) -> bool {
-        self.state == State::TimeWait && self.released && !self.is_ready && !self.wants_turn()
+    pub(in crate::tcp) fn can_be_minisock(&self) -> bool {
+        self.state == State::TimeWait
+            && self.orphaned
+            && !self.in_output_queue
+            && !self.wants_output()
     }
 
     /// What is left of it once it has nothing to do but to wait; written where it
     /// stays, as what was just written is not moved well.
     #[inline]
-    fn record(&self, key: Key, expires_ns: u64) -> Record {
-        Record {
+    fn record(&self, key: Key, expires_ns: u64) -> TimeWaitSock {
+        TimeWaitSock {
             key,
             expires_ns,
             challenged_ns: self.challenged_ns,
             snd_nxt: self.send.nxt,
             wnd_max: self.send.wnd_max,
             rcv_nxt: self.receive.nxt,
-            rcv_edge: self.receive.edge,
+            rcv_adv: self.receive.rcv_adv,
             rcv_scale: self.receive.scale,
             timestamps: self.timestamps.map(|ours| (ours.offset, ours.recent)),
-            timestamps_always: self.timestamps_always,
+            timestamps_required: self.timestamps_required,
             sack: self.sack,
             link: self.link,
             hop_limit: self.options.hop_limit,
@@ -219,10 +225,10 @@ impl Pcb {
     }
 
     /// Makes it the connection that a record stands for.
-    fn restore(&mut self, record: &Record) {
+    fn restore(&mut self, record: &TimeWaitSock) {
         self.state = State::TimeWait;
-        (self.released, self.is_quiet) = (true, true);
-        self.timers.idle_ns = at(record.expires_ns);
+        (self.orphaned, self.in_time_wait_queue) = (true, true);
+        self.timers.keepalive_or_time_wait_ns = from_ns(record.expires_ns);
         self.challenged_ns = record.challenged_ns;
         let send = &mut self.send;
         (send.una, send.nxt, send.closed) = (record.snd_nxt, record.snd_nxt, true);
@@ -230,7 +236,7 @@ impl Pcb {
         let fin = record.rcv_nxt.minus(1);
         self.receive.start(fin);
         self.receive.fin = Some(fin);
-        self.receive.edge = record.rcv_edge;
+        self.receive.rcv_adv = record.rcv_adv;
         self.receive.scale = record.rcv_scale;
         self.acknowledged = record.rcv_nxt;
         self.timestamps = record.timestamps.map(|(offset, recent)| Timestamps {
@@ -238,7 +244,7 @@ impl Pcb {
             recent,
             recent_ns: record.expires_ns - TIME_WAIT_NS,
         });
-        self.timestamps_always = record.timestamps_always;
+        self.timestamps_required = record.timestamps_required;
         (self.sack, self.ecn) = (record.sack, false);
         self.link = record.link;
         self.options.hop_limit = record.hop_limit;
@@ -331,7 +337,7 @@ mod tests {
         assert_eq!((stack.tcp_connections(), unexpected(&stack)), (1, 4));
         let (local, peer) = (SocketAddr::from(OURS), SocketAddr::from(twin));
         let opened = stack.tcp_connect(1, Some(local), peer);
-        assert_eq!(opened, Err(TcpError::InUse(local)));
+        assert_eq!(opened, Err(TcpError::AddrInUse(local)));
         tell(&mut stack, remote, Flags::RST, 102, 0);
         assert_eq!(stack.tcp_connections(), 0);
     }
@@ -373,7 +379,7 @@ mod tests {
             tell(&mut stack, at_ns, port, Flags::ACK | Flags::FIN, 101, ack);
             acks.push(ack);
         }
-        let count = |stack: &Stack| (stack.tcp.pcbs.len(), stack.tcp.waiting.len());
+        let count = |stack: &Stack| (stack.tcp.pcbs.len(), stack.tcp.minisocks.len());
         assert_eq!(count(&stack), (1, 3));
         stack.tcp_close(5 * S, kept.unwrap());
         stack.poll(5 * S, &mut Vec::new());
@@ -381,7 +387,7 @@ mod tests {
         for _ in 0..1000 {
             tell(&mut stack, 5 * S, 4000, Flags::ACK, 102, acks[0]);
             assert_eq!(count(&stack), (0, 4));
-            assert!(stack.tcp.waiting.named <= 2 * 4 + 64);
+            assert!(stack.tcp.minisocks.entries <= 2 * 4 + 64);
         }
         for number in 0..4u16 {
             let ends_ns = u64::from(number) * 3 * S / 2 + TIME_WAIT_NS;
@@ -390,15 +396,15 @@ mod tests {
             stack.poll(ends_ns, &mut Vec::new());
             assert_eq!(count(&stack), (0, 3 - usize::from(number)));
         }
-        let waiting = &stack.tcp.waiting;
-        assert_eq!((waiting.named, waiting.next_ns), (0, u64::MAX));
+        let waiting = &stack.tcp.minisocks;
+        assert_eq!((waiting.entries, waiting.next_ns), (0, u64::MAX));
         assert!(waiting.slots.is_empty());
     }
 
     /// What it takes in the list of records.
     #[test]
     fn a_record_is_small() {
-        let size = size_of::<Option<Record>>();
+        let size = size_of::<Option<TimeWaitSock>>();
         assert!(size <= 104, "{size} bytes");
     }
 }

@@ -2,29 +2,29 @@
 //! itself.
 
 use weir_tap::switch::Switch;
-use weir_tap::{FastKey, FastPath};
+use weir_tap::{FastKey, FlowCache};
 
 /// Entries that are looked at at once.
-const EACH: usize = 1024;
+const REVALIDATE_BATCH: usize = 1024;
 
 /// Follows the frames that went by without weir.
 #[derive(Default)]
-pub(super) struct Follower {
+pub(super) struct Revalidator {
     /// The next entry to be looked at.
     at: usize,
     /// When the last of the frames came that were noted up to the round
     /// before, and in this one.
-    noted_at: u64,
+    last_used_at: u64,
     newest: u64,
 }
 
-impl Follower {
+impl Revalidator {
     /// Notes who sent frames, at that second, and ends what is for stations
     /// that are silent, or no longer known where they were: of some entries,
     /// going round.
-    pub(super) fn follow(&mut self, fast: &mut FastPath, switch: &mut Switch, now: u32) {
-        let (noted_at, newest) = (self.noted_at, &mut self.newest);
-        let is_round = fast.review(&mut self.at, EACH, |key, action, used_at| {
+    pub(super) fn follow(&mut self, fast: &mut FlowCache, switch: &mut Switch, now: u32) {
+        let (noted_at, newest) = (self.last_used_at, &mut self.newest);
+        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
             let FastKey::Stations {
                 link,
                 vlan,
@@ -35,7 +35,7 @@ impl Follower {
                 return true;
             };
             let from_there = match used_at > noted_at {
-                true => switch.heard(link as u16, vlan, src, now),
+                true => switch.note_forwarded_by_kernel(link as u16, vlan, src, now),
                 false => switch.port(vlan, src, now) == Some(link as u16),
             };
             *newest = used_at.max(*newest);
@@ -43,7 +43,7 @@ impl Follower {
             from_there && to_there
         });
         if is_round {
-            self.noted_at = self.newest;
+            self.last_used_at = self.newest;
         }
     }
 }

@@ -4,20 +4,20 @@ mod flow_cache;
 mod report;
 mod supervisor;
 
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
-use crate::longest::Longest;
+use crate::longest::MtuWarnings;
 use crate::report::stats_file::StatsFile;
-use crate::report::tx_burst::{Bulk, BulkReport};
-use crate::signals::Stop;
-use crate::watchdog::Life;
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
+use crate::signals::ShutdownSignal;
+use crate::watchdog::Watchdog;
 use report::Report;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
 use weir_tap::{
-    Alike, Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
+    Bridge, BridgeFlowKind, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
 };
 
 /// Join two interfaces by a learning bridge in user space
@@ -60,7 +60,7 @@ pub(crate) struct Args {
 
     /// How long a frame may wait for a weir that does nothing, in
     /// milliseconds, before the bypass takes over
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     hang_ms: u64,
 
     /// Start anew after a death, or when hung for a second
@@ -98,8 +98,8 @@ pub(crate) struct Args {
 
     /// Have the kernel forward by itself between stations that are known: on or
     /// off; then not every frame comes to weir
-    #[arg(long, value_name = "WHAT", default_value = "off")]
-    fast_path: OnOff,
+    #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
+    flow_cache: OnOff,
 
     /// How frames get to the memory: auto, copy or zero-copy
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode)]
@@ -118,8 +118,8 @@ pub(crate) struct Args {
     /// In copy mode, send many frames at once without a socket buffer for each:
     /// where the devices take them so (auto), the same and say where not (on),
     /// or never (off)
-    #[arg(long, value_name = "WHAT", default_value = "auto")]
-    bulk: Bulk,
+    #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
+    tx_burst: TxBurstMode,
 
     /// Have our own calls poll the devices, for so many microseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
@@ -168,13 +168,13 @@ fn mode(text: &str) -> Result<Mode, String> {
 const LINKS: usize = 2;
 
 /// Answers that the kernel may remember.
-const FAST_ENTRIES_MAX: u32 = 8192;
+const FLOW_ENTRIES_MAX: u32 = 8192;
 
 /// How often the file of statistics is written.
 const WRITE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.clean {
         return clean(args);
     }
@@ -195,20 +195,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.supervised {
         supervisor::end_with_parent()?;
     }
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
-    let life = Life::new(watchdog)?;
+    let life = Watchdog::new(watchdog)?;
     bridge(args, &stop, life, json)
 }
 
 fn bridge(
     args: &Args,
-    stop: &Stop,
-    mut life: Life,
+    stop: &ShutdownSignal,
+    mut life: Watchdog,
     mut json: Option<StatsFile>,
-) -> Result<(), Failure> {
-    let asked = weir_tap::Stop::default();
+) -> Result<(), CliError> {
+    let asked = weir_tap::StopToken::default();
     let mut bridge = Bridge::between(&args.a, &args.b)
         .map_err(failure)?
         .configure(|config| configure(config, args))
@@ -217,19 +217,19 @@ fn bridge(
     if args.restore {
         bridge = bridge.restore();
     }
-    if args.fast_path.is_on() {
-        bridge = bridge.remember(
-            &[Alike::Stations],
-            FAST_ENTRIES_MAX,
+    if args.flow_cache.is_on() {
+        bridge = bridge.cache_verdicts(
+            &[BridgeFlowKind::MacPair],
+            FLOW_ENTRIES_MAX,
             Duration::from_secs(args.age.max(1).into()),
         );
     }
-    let mut follower = flow_cache::Follower::default();
+    let mut follower = flow_cache::Revalidator::default();
     let started = Instant::now();
     let second = Cell::new(0_u32);
     let switch = RefCell::new(Switch::new(settings(args), seed()));
     let mut last = Report::default();
-    let mut longest = Longest::default();
+    let mut longest = MtuWarnings::default();
     let mut is_ready = false;
     let mut written = Instant::now();
     let ran = bridge.run_with(
@@ -242,19 +242,19 @@ fn bridge(
                 introduce(args, tap);
             }
             life.beat();
-            longest.tell(tap);
-            if let Some(fast) = tap.fast() {
+            longest.warn(tap);
+            if let Some(fast) = tap.flow_cache() {
                 follower.follow(fast, &mut switch.borrow_mut(), second.get());
             }
-            if stop.asked() {
+            if stop.is_requested() {
                 life.stopping();
                 asked.stop();
             }
             if (args.stats || json.is_some())
-                && (written.elapsed() >= WRITE || stop.asked() || last.is_empty())
+                && (written.elapsed() >= WRITE || stop.is_requested() || last.is_empty())
             {
                 written = Instant::now();
-                last = Report::of(tap, &switch.borrow(), second.get(), args.bulk);
+                last = Report::of(tap, &switch.borrow(), second.get(), args.tx_burst);
                 if let Some(file) = &mut json {
                     // What cannot be written now may be at the end.
                     let _ = file.write(&last);
@@ -284,12 +284,12 @@ fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &mut Conte
     let mut switch = switch.borrow_mut();
     let decision = switch.decide(from, frame.bytes(), now);
     if let Some((vlan, station)) = switch.take_moved()
-        && let Some(fast) = context.fast()
+        && let Some(fast) = context.flow_cache()
     {
         fast.forget_station(vlan, station);
     }
     match decision {
-        Decision::Port(_) => Verdict::ForwardAndRemember(Alike::Stations),
+        Decision::Port(_) => Verdict::ForwardAndCache(BridgeFlowKind::MacPair),
         Decision::Flood { vlan } if switch.passes(1 - from, vlan) => Verdict::Forward,
         Decision::Flood { .. } | Decision::Drop(_) => Verdict::Drop,
     }
@@ -318,8 +318,8 @@ fn configure(config: &mut Config, args: &Args) {
     config.mode = args.mode;
     *config = config.with_rings(args.ring, LINKS);
     config.spin = Duration::from_micros(args.spin_us);
-    config.calls_each = args.calls_each;
-    config.bulk = args.bulk.is_tried();
+    config.syscall_per_frame = args.calls_each;
+    config.tx_burst = args.tx_burst.is_tried();
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
@@ -329,7 +329,7 @@ fn introduce(args: &Args, tap: &Tap) {
     let modes: Vec<String> = links
         .filter_map(|(name, link)| {
             let (mode, hook) = tap.mode(link)?;
-            let bulk = BulkReport::of(tap, link, args.bulk);
+            let bulk = TxBurstReport::of(tap, link, args.tx_burst);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();
@@ -342,7 +342,7 @@ fn introduce(args: &Args, tap: &Tap) {
             ));
         }
     }
-    if let Some(fast) = tap.fast_counts() {
+    if let Some(fast) = tap.flow_cache_stats() {
         for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
             if !fast.takes(link.number()) {
                 say(&format!(
@@ -355,7 +355,7 @@ fn introduce(args: &Args, tap: &Tap) {
     say("ready");
 }
 
-fn clean(args: &Args) -> Result<(), Failure> {
+fn clean(args: &Args) -> Result<(), CliError> {
     let found = Tap::clean(&[&args.a, &args.b]).map_err(failure)?;
     if !found {
         say(&format!("weir: nothing joins {} and {}", args.a, args.b));
@@ -363,12 +363,12 @@ fn clean(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn failure(error: TapError) -> Failure {
+fn failure(error: TapError) -> CliError {
     match error {
         TapError::Same { .. }
         | TapError::NotEthernet { .. }
         | TapError::Loopback { .. }
-        | TapError::Setting { .. } => Failure::refused(error),
-        error => Failure::run(error),
+        | TapError::Setting { .. } => CliError::refused(error),
+        error => CliError::run(error),
     }
 }

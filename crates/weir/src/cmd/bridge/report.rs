@@ -1,11 +1,11 @@
 //! What a bridge has carried, and what it has cost.
 
-use crate::report::flow_cache::FastReport;
-use crate::report::tx_burst::{Bulk, BulkReport};
+use crate::report::flow_cache::FlowCacheReport;
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::fmt;
 use weir_tap::switch::Switch;
-use weir_tap::{Census, CopyMode, Tap};
+use weir_tap::{ChunkCounts, CopyMode, Tap};
 
 /// A report, as JSON has it.
 #[derive(Serialize, Default, Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Report {
     stations: usize,
     chunks_free: u32,
     chunks: u32,
-    fast: Option<FastReport>,
+    fast: Option<FlowCacheReport>,
 }
 
 #[derive(Serialize, Default, Debug)]
@@ -38,7 +38,7 @@ struct Link {
     name: String,
     mode: String,
     hook: String,
-    bulk: BulkReport,
+    bulk: TxBurstReport,
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -70,14 +70,16 @@ struct Link {
 
 impl Report {
     /// As things are now.
-    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32, bulk: Bulk) -> Report {
+    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32, bulk: TxBurstMode) -> Report {
         let mut copies = 0;
         let links: Vec<Link> = tap
             .links()
             .map(|id| {
                 let (carried, decided) = (tap.link_counts(id), switch.counts(id.number()));
                 let mode = tap.mode(id);
-                let fast = tap.fast_counts().map(|fast| fast.link_carried(id.number()));
+                let fast = tap
+                    .flow_cache_stats()
+                    .map(|fast| fast.link_carried(id.number()));
                 let (fast_rx, fast_tx) = fast.unwrap_or_default();
                 copies += u32::from(mode.is_some_and(|(mode, _)| mode == CopyMode::Copy));
                 Link {
@@ -87,7 +89,7 @@ impl Report {
                         .unwrap_or_default(),
                     mode: mode.map(|(mode, _)| mode.to_string()).unwrap_or_default(),
                     hook: mode.map(|(_, hook)| hook.to_string()).unwrap_or_default(),
-                    bulk: BulkReport::of(tap, id, bulk),
+                    bulk: TxBurstReport::of(tap, id, bulk),
                     rx_frames: carried.rx_frames,
                     rx_bytes: carried.rx_bytes,
                     tx_frames: carried.tx_frames,
@@ -98,12 +100,12 @@ impl Report {
                     fast_tx_bytes: fast_tx.bytes,
                     bypassed: carried.bypassed,
                     stale: carried.stale,
-                    late: carried.late,
-                    no_room: carried.no_room,
+                    late: carried.overtaken,
+                    no_room: carried.tx_ring_full,
                     tx_too_long: carried.tx_too_long,
                     rx_full: carried.rx_full,
                     rx_dropped: carried.rx_dropped,
-                    completed_checksums: carried.completed,
+                    completed_checksums: carried.checksums_completed,
                     invalid: carried.invalid,
                     forwarded: decided.forwarded,
                     flooded: decided.flooded,
@@ -119,7 +121,7 @@ impl Report {
             .collect();
         let (counts, census) = (tap.counts(), tap.census());
         let frames: u64 = links.iter().map(|link| link.rx_frames).sum();
-        let calls = counts.calls_tx + counts.calls_rx + counts.calls_wait;
+        let calls = counts.syscalls_tx + counts.syscalls_rx + counts.syscalls_wait;
         let per_frame = |count: u64| match frames {
             0 => 0.0,
             frames => count as f64 / frames as f64,
@@ -127,25 +129,25 @@ impl Report {
         Report {
             frames,
             copies_per_frame_kernel: copies,
-            copies_per_frame_user: per_frame(counts.bulk_frames),
+            copies_per_frame_user: per_frame(counts.burst_frames),
             calls_per_frame: per_frame(calls),
-            bulk_frames: counts.bulk_frames,
-            bulk_held_up: counts.bulk_held_up,
-            calls_tx: counts.calls_tx,
-            calls_rx: counts.calls_rx,
-            calls_wait: counts.calls_wait,
+            bulk_frames: counts.burst_frames,
+            bulk_held_up: counts.burst_stalls,
+            calls_tx: counts.syscalls_tx,
+            calls_rx: counts.syscalls_rx,
+            calls_wait: counts.syscalls_wait,
             hung: counts.hung,
             died: counts.died,
             stations: switch.stations(now),
             chunks_free: census.free,
             chunks: census.total(),
-            fast: tap.fast_counts().map(|fast| fast.counts().into()),
+            fast: tap.flow_cache_stats().map(|fast| fast.counts().into()),
             links,
         }
     }
 
     /// Where all chunks are at the end: free, or they have leaked.
-    pub(super) fn end(&mut self, census: &Census) {
+    pub(super) fn end(&mut self, census: &ChunkCounts) {
         (self.chunks_free, self.chunks) = (census.free, census.total());
     }
 

@@ -4,9 +4,9 @@
 //! The frames take the bypass meanwhile; that is the kernel's doing, and does
 //! not wait for us.
 
-use crate::error::{Failure, say};
-use crate::signals::Stop;
-use crate::watchdog::Life;
+use crate::error::{CliError, say};
+use crate::signals::ShutdownSignal;
+use crate::watchdog::Watchdog;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io;
@@ -32,26 +32,26 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// One that ran for so long is no flapping.
-const SETTLED: Duration = Duration::from_secs(60);
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 
 /// How often to look.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Has the kernel end this process with the one that started it.
-pub(super) fn end_with_parent() -> Result<(), Failure> {
+pub(super) fn end_with_parent() -> Result<(), CliError> {
     let set = set_parent_process_death_signal(Some(Signal::KILL));
-    set.map_err(|error| Failure::run(format!("cannot be watched: {error}")))
+    set.map_err(|error| CliError::run(format!("cannot be watched: {error}")))
 }
 
 /// Runs the same command again and again, without `--restart`.
-pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
-    let mut life = Life::new(watchdog)?;
+pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let mut life = Watchdog::new(watchdog)?;
     let mut pause = PAUSE_MIN;
     let mut was_ready = false;
     loop {
         let begun = Instant::now();
-        let mut watched = Watched::start().map_err(failed)?;
+        let mut watched = SupervisedChild::start().map_err(failed)?;
         let ended = watched.watch(&stop, &mut life).map_err(failed)?;
         if watched.is_ready && !was_ready {
             was_ready = true;
@@ -65,7 +65,7 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
                 return match status.success() || by_signal {
                     true => Ok(()),
                     // It has said why, unless it did not end by itself.
-                    false => Err(Failure::run(format!(
+                    false => Err(CliError::run(format!(
                         "the bridge did not end well ({status})"
                     ))),
                 };
@@ -75,23 +75,23 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
                 life.end(false);
                 let why = format!("the bridge did not start ({status})");
                 return Err(match status.code() {
-                    Some(2) => Failure::refused(why),
-                    _ => Failure::run(why),
+                    Some(2) => CliError::refused(why),
+                    _ => CliError::run(why),
                 });
             }
             Ended::ByItself(status) => say(&format!("weir: the bridge has ended ({status})")),
             Ended::Hung => say("weir: the bridge hung, and was ended"),
         }
-        if begun.elapsed() >= SETTLED {
+        if begun.elapsed() >= STABLE_AFTER {
             pause = PAUSE_MIN;
         }
         say(&format!("weir: starting anew in {} ms", pause.as_millis()));
         let until = Instant::now() + pause;
-        while Instant::now() < until && !stop.asked() {
+        while Instant::now() < until && !stop.is_requested() {
             life.beat();
-            stop.wait(LOOK.min(pause));
+            stop.wait(POLL_INTERVAL.min(pause));
         }
-        if stop.asked() {
+        if stop.is_requested() {
             life.end(true);
             return Ok(());
         }
@@ -99,8 +99,8 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-fn failed(error: io::Error) -> Failure {
-    Failure::run(format!("cannot start or watch a bridge: {error}"))
+fn failed(error: io::Error) -> CliError {
+    CliError::run(format!("cannot start or watch a bridge: {error}"))
 }
 
 enum Ended {
@@ -110,15 +110,15 @@ enum Ended {
     Hung,
 }
 
-struct Watched {
+struct SupervisedChild {
     child: Child,
     signs: UnixDatagram,
     is_ready: bool,
     last_sign: Instant,
 }
 
-impl Watched {
-    fn start() -> io::Result<Watched> {
+impl SupervisedChild {
+    fn start() -> io::Result<SupervisedChild> {
         let name = format!("weir-bridge-{}", std::process::id());
         let signs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         signs.set_nonblocking(true)?;
@@ -128,7 +128,7 @@ impl Watched {
             .env("NOTIFY_SOCKET", format!("@{name}"))
             .env("WATCHDOG_USEC", SILENCE_MAX.as_micros().to_string())
             .spawn()?;
-        Ok(Watched {
+        Ok(SupervisedChild {
             child,
             signs,
             is_ready: false,
@@ -136,20 +136,20 @@ impl Watched {
         })
     }
 
-    fn watch(&mut self, stop: &Stop, life: &mut Life) -> io::Result<Ended> {
+    fn watch(&mut self, stop: &ShutdownSignal, life: &mut Watchdog) -> io::Result<Ended> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 // It may have been ready since we heard it last.
-                self.hear(life);
-                return Ok(match stop.asked() {
+                self.read_signs(life);
+                return Ok(match stop.is_requested() {
                     true => Ended::Asked(status),
                     false => Ended::ByItself(status),
                 });
             }
-            if stop.asked() {
+            if stop.is_requested() {
                 return Ok(Ended::Asked(self.end(Signal::TERM)?));
             }
-            self.hear(life);
+            self.read_signs(life);
             let silence_max = match self.is_ready {
                 true => SILENCE_MAX,
                 false => START_MAX,
@@ -158,12 +158,12 @@ impl Watched {
                 self.end(Signal::KILL)?;
                 return Ok(Ended::Hung);
             }
-            stop.wait(LOOK);
+            stop.wait(POLL_INTERVAL);
         }
     }
 
     /// Reads the signs of life, and passes on that it is ready.
-    fn hear(&mut self, life: &mut Life) {
+    fn read_signs(&mut self, life: &mut Watchdog) {
         let mut sign = [0; 256];
         while let Ok(len) = self.signs.recv(&mut sign) {
             self.last_sign = Instant::now();

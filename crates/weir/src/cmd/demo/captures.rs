@@ -1,7 +1,7 @@
 //! `weir demo --write`: captures to try weir on.
 
 use super::{Arrived, START_NS, lend};
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::input::capture_file::make_folder;
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) const PUP: &str = "pup.pcapng";
 const PUP_FRAMES: usize = 1000;
 
 /// Writes `frames`, and some Pup frames of a link of their own, to `folder`.
-pub(super) fn write(folder: &Path, frames: &[Arrived], seed: u64) -> Result<(), Failure> {
+pub(super) fn write(folder: &Path, frames: &[Arrived], seed: u64) -> Result<(), CliError> {
     make_folder(folder)?;
     let ethernet = Interface {
         name: Some("mem0".into()),
@@ -42,8 +42,8 @@ pub(super) fn write(folder: &Path, frames: &[Arrived], seed: u64) -> Result<(), 
     one(&folder.join(PUP), pups)
 }
 
-fn one<'a>(path: &Path, frames: impl Iterator<Item = FrameRef<'a>>) -> Result<(), Failure> {
-    let mut writer = Writer::create(path).map_err(Failure::run)?;
+fn one<'a>(path: &Path, frames: impl Iterator<Item = FrameRef<'a>>) -> Result<(), CliError> {
+    let mut writer = Writer::create(path).map_err(CliError::run)?;
     let written = || -> Result<(), WriteError> {
         for frame in frames {
             writer.write(&frame)?;
@@ -59,6 +59,6 @@ fn one<'a>(path: &Path, frames: impl Iterator<Item = FrameRef<'a>>) -> Result<()
         let cut = |whole| OpenOptions::new().write(true).open(path)?.set_len(whole);
         let is_cut = whole.is_some_and(|whole| cut(whole).is_ok());
         let end = if is_cut { "; it ends there" } else { "" };
-        Failure::run(format!("{}: {error}{end}", path.display()))
+        CliError::run(format!("{}: {error}{end}", path.display()))
     })
 }

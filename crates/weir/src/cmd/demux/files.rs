@@ -1,6 +1,6 @@
 //! One pcapng file a port.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::input::capture_file::make_folder;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -45,7 +45,7 @@ impl PortFiles {
         folder: &Path,
         names: &[&str],
         inputs: &[PathBuf],
-    ) -> Result<PortFiles, Failure> {
+    ) -> Result<PortFiles, CliError> {
         allow_open_files(names.len())?;
         make_folder(folder)?;
         let files = open_all(folder, names)?;
@@ -61,10 +61,10 @@ impl PortFiles {
                 None => Ok(()),
             };
             emptied.map_err(|error| {
-                Failure::run(format!("cannot empty {}: {error}", path.display()))
+                CliError::run(format!("cannot empty {}: {error}", path.display()))
             })?;
             let writer = Writer::with_buffer(file, buffer_len)
-                .map_err(|error| Failure::run(format!("{}: {error}", path.display())))?;
+                .map_err(|error| CliError::run(format!("{}: {error}", path.display())))?;
             Ok(PortFile {
                 path,
                 writer,
@@ -136,7 +136,7 @@ impl PortFile {
 }
 
 /// Opens a file in `folder` for each name, made if need be, and empties none.
-fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, Failure> {
+fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, CliError> {
     let open = |name: &&str| {
         let path = folder.join(format!("{name}.pcapng"));
         let mut options = OpenOptions::new();
@@ -151,7 +151,7 @@ fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, Failure> {
                 file,
                 identity,
             }),
-            Err(error) => Err(Failure::run(format!(
+            Err(error) => Err(CliError::run(format!(
                 "cannot create {}: {error}",
                 path.display()
             ))),
@@ -163,11 +163,11 @@ fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, Failure> {
 /// Refuses a file that is two ports', or is read: reading what is being
 /// written would never end. Which files the inputs are is asked only now: one
 /// may be there only since the ports' files were made.
-fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(), Failure> {
+fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(), CliError> {
     let read: HashSet<Identity> = inputs
         .iter()
         .filter_map(|path| input(path).transpose())
-        .collect::<Result<_, Failure>>()?;
+        .collect::<Result<_, CliError>>()?;
     let mut owners = HashMap::with_capacity(names.len());
     for (file, name) in files.iter().zip(names) {
         let Some(identity) = file.identity else {
@@ -175,12 +175,12 @@ fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(
         };
         let path = file.path.display();
         if read.contains(&identity) {
-            return Err(Failure::refused(format!(
+            return Err(CliError::refused(format!(
                 "{path} is being read: choose another folder with --write"
             )));
         }
         if let Some(other) = owners.insert(identity, *name) {
-            return Err(Failure::refused(format!(
+            return Err(CliError::refused(format!(
                 "{path} is also the file of port `{other}`: remove that link, or choose another folder with --write"
             )));
         }
@@ -189,7 +189,7 @@ fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(
 }
 
 /// Which file a capture is, if it is one that could be written over.
-fn input(path: &Path) -> Result<Option<Identity>, Failure> {
+fn input(path: &Path) -> Result<Option<Identity>, CliError> {
     if path == Path::new("-") {
         let Ok(stat) = rustix::fs::fstat(std::io::stdin()) else {
             return Ok(None);
@@ -199,7 +199,7 @@ fn input(path: &Path) -> Result<Option<Identity>, Failure> {
     }
     match fs::metadata(path) {
         Ok(metadata) => Ok(identity(&metadata)),
-        Err(source) => Err(Failure::run(Error::Open {
+        Err(source) => Err(CliError::run(Error::Open {
             path: path.to_owned(),
             source,
         })),
@@ -212,17 +212,17 @@ fn identity(metadata: &Metadata) -> Option<Identity> {
 
 /// Raises the soft limit on open files as far as is needed; refuses where it
 /// may not be raised so far, before any file is made.
-fn allow_open_files(files: usize) -> Result<(), Failure> {
+fn allow_open_files(files: usize) -> Result<(), CliError> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     /// Standard streams, inputs, signals, and what the caller left open.
-    const OTHERS: u64 = 16;
+    const OTHER_FDS: u64 = 16;
     let limit = getrlimit(Resource::Nofile);
-    let wanted = files as u64 + OTHERS;
+    let wanted = files as u64 + OTHER_FDS;
     if limit.current.is_none_or(|current| current >= wanted) {
         return Ok(());
     }
     if let Some(maximum) = limit.maximum.filter(|maximum| *maximum < wanted) {
-        return Err(Failure::run(format!(
+        return Err(CliError::run(format!(
             "{files} ports need {wanted} open files, and this process may have {maximum}: raise the limit (ulimit -Hn), or write fewer ports"
         )));
     }
@@ -231,7 +231,7 @@ fn allow_open_files(files: usize) -> Result<(), Failure> {
         maximum: limit.maximum,
     };
     setrlimit(Resource::Nofile, raised)
-        .map_err(|error| Failure::run(format!("cannot have {wanted} open files: {error}")))
+        .map_err(|error| CliError::run(format!("cannot have {wanted} open files: {error}")))
 }
 
 #[cfg(test)]

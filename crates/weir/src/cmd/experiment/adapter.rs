@@ -3,7 +3,7 @@
 mod report;
 mod sys;
 
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::report::plot;
 use crate::report::stdout;
 use report::{Latency, Report, Throughput};
@@ -98,7 +98,7 @@ fn name(transport: Transport) -> &'static str {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     plot::prepare(args.svg.as_deref())?;
     let kernels = match World::new() {
         Ok(world) => Some(world),
@@ -128,7 +128,7 @@ fn measure(
     transport: Transport,
     protocols: Protocols,
     report: &mut Report,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let (latency, throughput) = match (protocols.mode(), kernels) {
         (Some(mode), _) => both(args, || Ok(pair(mode, transport, SEED, START_NS)))?,
         (None, Some(world)) => both(args, || world.pair(transport))?,
@@ -149,23 +149,23 @@ fn measure(
 /// Round trips, and throughput by message size, each between new ends.
 fn both<E: End>(
     args: &Args,
-    ends: impl Fn() -> Result<(E, E), Failure>,
-) -> Result<(Split, Vec<f64>), Failure> {
+    ends: impl Fn() -> Result<(E, E), CliError>,
+) -> Result<(Split, Vec<f64>), CliError> {
     let latency = latency(args, ends()?)?;
     Ok((latency, throughput(args, ends()?)?))
 }
 
-fn latency<E: End>(args: &Args, (mut client, mut server): (E, E)) -> Result<Split, Failure> {
+fn latency<E: End>(args: &Args, (mut client, mut server): (E, E)) -> Result<Split, CliError> {
     let start = Instant::now();
     let mut clock = || START_NS + start.elapsed().as_nanos() as u64;
     let mut trips = |count| round_trips(&mut client, &mut server, count, 1, &mut clock);
     // Until the caches are warm.
-    trips(args.trips / 10).map_err(Failure::run)?;
-    trips(args.trips).map_err(Failure::run)
+    trips(args.trips / 10).map_err(CliError::run)?;
+    trips(args.trips).map_err(CliError::run)
 }
 
 /// By this thread's processor time, so that other work does not count.
-fn throughput<E: End>(args: &Args, (mut client, mut server): (E, E)) -> Result<Vec<f64>, Failure> {
+fn throughput<E: End>(args: &Args, (mut client, mut server): (E, E)) -> Result<Vec<f64>, CliError> {
     let time = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -177,8 +177,8 @@ fn throughput<E: End>(args: &Args, (mut client, mut server): (E, E)) -> Result<V
         let total = messages * bytes;
         let mut send = |total| transfer(&mut client, &mut server, bytes, total, &mut clock);
         // Until the windows are open.
-        send(messages.div_ceil(4) * bytes).map_err(Failure::run)?;
-        let ns = send(total).map_err(Failure::run)?;
+        send(messages.div_ceil(4) * bytes).map_err(CliError::run)?;
+        let ns = send(total).map_err(CliError::run)?;
         Ok(total as f64 * 8.0 / ns.max(1) as f64)
     };
     SIZES.into_iter().map(rate).collect()

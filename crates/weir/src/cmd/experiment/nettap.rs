@@ -2,12 +2,12 @@
 //! NetTap paper plots them.
 
 use super::NOT_IN_OUR_COPY;
-use crate::cmd::lab::rfc2544::{Found, Report, measured};
-use crate::error::Failure;
+use crate::cmd::lab::rfc2544::{Report, SizeResult, measured};
+use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl Args {
 }
 
 /// One that is measured: what the paper measured in its place, and how.
-struct Contestant {
+struct Candidate {
     ours: &'static str,
     paper: &'static str,
     option: &'static str,
@@ -80,8 +80,8 @@ const fn contestant(
     (option, value): (&'static str, &'static str),
     kpps: [Option<f64>; 2],
     latency_us: Option<f64>,
-) -> Contestant {
-    Contestant {
+) -> Candidate {
+    Candidate {
         ours,
         paper,
         option,
@@ -94,7 +94,7 @@ const fn contestant(
 const NONE: [Option<f64>; 2] = [None, None];
 
 /// In the order of the paper's text.
-const ALL: [Contestant; 7] = [
+const ALL: [Candidate; 7] = [
     contestant(
         "weir bridge",
         "NetTap bridging",
@@ -140,7 +140,7 @@ const ALL: [Contestant; 7] = [
     contestant(
         "weir bridge, cached",
         "(no cached verdicts)",
-        ("--dut", "weir bridge {a} {b} --fast-path on"),
+        ("--dut", "weir bridge {a} {b} --flow-cache on"),
         NONE,
         None,
     ),
@@ -182,7 +182,7 @@ struct Point {
 }
 
 impl Row {
-    fn new(index: usize, contestant: &Contestant, report: &Report) -> Row {
+    fn new(index: usize, contestant: &Candidate, report: &Report) -> Row {
         let mine = report.results.iter().filter(|found| found.index == index);
         Row {
             name: contestant.ours,
@@ -200,7 +200,7 @@ impl Row {
 }
 
 impl Point {
-    fn new(found: &Found) -> Point {
+    fn new(found: &SizeResult) -> Point {
         Point {
             size: found.size,
             frames_per_second: found.rate(),
@@ -210,9 +210,9 @@ impl Point {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     plot::prepare(args.svg.as_deref())?;
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let (sizes, duration) = (listed(args.sizes()), args.duration().to_string());
     let confirm = (args.duration() * 4.0).to_string();
     let times = [
@@ -239,12 +239,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             Row::new(place.unwrap_or(index), contestant, &report)
         })
         .collect();
-    let by_calls = match stop.asked() {
+    let by_calls = match stop.is_requested() {
         true => None,
         false => calls(&measured(&[&BY_CALLS[..], &times].concat(), &stop)?),
     };
-    if stop.asked() {
-        return Err(Failure::Stopped(stop.signal()));
+    if stop.is_requested() {
+        return Err(CliError::Stopped(stop.signal()));
     }
     if let Some(folder) = &args.svg {
         figures(folder, &rows)?;
@@ -253,7 +253,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         true => json(&rows, by_calls)?,
         false => table(args.sizes(), &rows, by_calls),
     };
-    writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
+    writeln!(std::io::stdout(), "{text}").map_err(CliError::output)
 }
 
 fn listed(sizes: &[usize]) -> String {
@@ -281,13 +281,13 @@ struct Json<'a> {
 /// What the paper's text states that a call before and after each frame costs.
 const PAPER_CALLS_US: f64 = 4.5;
 
-fn json(rows: &[Row], calls_us: Option<[f64; 2]>) -> Result<String, Failure> {
+fn json(rows: &[Row], calls_us: Option<[f64; 2]>) -> Result<String, CliError> {
     let json = Json {
         rows,
         calls_us,
         paper_calls_us: PAPER_CALLS_US,
     };
-    serde_json::to_string(&json).map_err(Failure::run)
+    serde_json::to_string(&json).map_err(CliError::run)
 }
 
 fn table(sizes: &[usize], rows: &[Row], by_calls: Option<[f64; 2]>) -> String {
@@ -373,7 +373,7 @@ fn stated(rows: &[Row]) -> String {
     format::table(&columns, cells)
 }
 
-fn figures(folder: &Path, rows: &[Row]) -> Result<(), Failure> {
+fn figures(folder: &Path, rows: &[Row]) -> Result<(), CliError> {
     let curves = |of: fn(&Point) -> Option<f64>| -> Vec<Curve> {
         let curves = rows.iter().map(|row| {
             let points = row.points.iter();
@@ -452,7 +452,7 @@ mod tests {
             latency_us,
             faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
         };
-        let row = |contestant: &Contestant, point| Row {
+        let row = |contestant: &Candidate, point| Row {
             name: contestant.ours,
             paper: contestant.paper,
             paper_celeron_kpps: contestant.kpps[0],

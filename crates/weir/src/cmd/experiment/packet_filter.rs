@@ -8,10 +8,10 @@ mod receive;
 mod report;
 mod send;
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::filterset::compile::Compiler;
 use crate::report::stdout;
-use bench_demux::Divider;
+use bench_demux::BenchDemux;
 use cost::Kind;
 use cpus::Cpus;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 /// Bytes of the paper's frames.
 const SIZES: [usize; 2] = [128, 1500];
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(sizes) = &args.receiver {
         return receive::receiver(sizes[0], sizes[1]);
     }
@@ -81,9 +81,9 @@ struct Bench {
 const STEPS: u64 = 6 + 8 + 4 + 3;
 
 impl Bench {
-    fn new(args: &Args) -> Result<Bench, Failure> {
+    fn new(args: &Args) -> Result<Bench, CliError> {
         let lab = Lab::new();
-        let host = |name| lab.host(name).map_err(Failure::run);
+        let host = |name| lab.host(name).map_err(CliError::run);
         let (a, b) = (host("a")?, host("b")?);
         let link = lab
             .link(&a, &b)
@@ -94,7 +94,7 @@ impl Bench {
                 tx_checksums: true,
                 ..Offloads::OFF
             });
-        let (eth_a, eth_b) = link.connect().map_err(Failure::run)?;
+        let (eth_a, eth_b) = link.connect().map_err(CliError::run)?;
         let progress = ProgressBar::new(STEPS);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}") {
             progress.set_style(style);
@@ -111,7 +111,7 @@ impl Bench {
         })
     }
 
-    fn measure(&self) -> Result<Report, Failure> {
+    fn measure(&self) -> Result<Report, CliError> {
         let mut rows = Vec::new();
         self.sending(&mut rows)?;
         let [kernel, process] = self.receiving(&mut rows)?;
@@ -135,8 +135,8 @@ impl Bench {
     fn best(
         &self,
         what: &str,
-        mut measure: impl FnMut() -> Result<f64, Failure>,
-    ) -> Result<f64, Failure> {
+        mut measure: impl FnMut() -> Result<f64, CliError>,
+    ) -> Result<f64, CliError> {
         self.progress.set_message(what.to_owned());
         let mut best = f64::INFINITY;
         for _ in 0..self.rounds {
@@ -147,7 +147,7 @@ impl Bench {
     }
 
     /// Table 6-1.
-    fn sending(&self, rows: &mut Vec<Row>) -> Result<(), Failure> {
+    fn sending(&self, rows: &mut Vec<Row>) -> Result<(), CliError> {
         for (bytes, paper) in SIZES.into_iter().zip(paper::SEND) {
             let way = |what: &'static str, paper, ns| Row::new("6-1", what, Some(bytes), paper, ns);
             let frame = self.frame(bytes);
@@ -167,7 +167,7 @@ impl Bench {
 
     /// Tables 6-8 and 6-9; gives the costs of the kernel and of a process
     /// with batches, for the shorter frames.
-    fn receiving(&self, rows: &mut Vec<Row>) -> Result<[f64; 2], Failure> {
+    fn receiving(&self, rows: &mut Vec<Row>) -> Result<[f64; 2], CliError> {
         let all = [self.stack_filter(0)?];
         let mut short = [0.0; 2];
         let tables = [
@@ -194,7 +194,7 @@ impl Bench {
     }
 
     /// Table 6-10.
-    fn interpreting(&self, rows: &mut Vec<Row>) -> Result<(), Failure> {
+    fn interpreting(&self, rows: &mut Vec<Row>) -> Result<(), CliError> {
         let frame = self.frame(SIZES[0]);
         for (instructions, paper) in paper::INSTRUCTIONS {
             let filter = [self.stack_filter(instructions)?];
@@ -203,7 +203,7 @@ impl Bench {
                 let kernel = Demultiplexed::InKernel;
                 receive(self, SIZES[0], &filter, kernel, Batches::Yes)
             })?;
-            let alone = cost::program(&mut Divider::new(&filter)?, &frame)?;
+            let alone = cost::program(&mut BenchDemux::new(&filter)?, &frame)?;
             let row = Row::new("6-10", &what, Some(SIZES[0]), Some(paper), ns);
             rows.push(row.with_program(alone));
         }
@@ -211,7 +211,7 @@ impl Bench {
     }
 
     /// §6.1's line, for several kinds of filters.
-    fn lines(&self) -> Result<Vec<Line>, Failure> {
+    fn lines(&self) -> Result<Vec<Line>, CliError> {
         let frame = self.frame(SIZES[0]);
         let line = |kind: Kind| {
             self.progress.set_message("testing filters");
@@ -237,7 +237,7 @@ impl Bench {
 
     /// A filter of the stack language with so many instructions: two for each
     /// field it compares, and one more. It accepts the flow.
-    fn stack_filter(&self, instructions: usize) -> Result<Filter, Failure> {
+    fn stack_filter(&self, instructions: usize) -> Result<Filter, CliError> {
         /// Words of the frame that no frame of the flow differs in.
         const WORDS: [usize; 10] = [6, 7, 8, 10, 11, 13, 14, 15, 16, 18];
         let frame = self.frame(SIZES[0]);
@@ -253,7 +253,7 @@ impl Bench {
         }
         let compiled = Compiler::default()
             .compile(Language::Cspf, text.as_bytes(), LinkType::EN10MB)
-            .map_err(Failure::run)?;
+            .map_err(CliError::run)?;
         Ok(Filter::new(compiled.program))
     }
 }

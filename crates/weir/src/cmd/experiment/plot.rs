@@ -1,6 +1,6 @@
 //! The 1992 paper's figures 4 and 9, drawn again as SVG.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::plot::{self, Frame, draw};
 use std::path::Path;
 use weir_stack::experiment::tpca::{Settings, analysis};
@@ -14,7 +14,7 @@ pub(super) fn figures(
     folder: &Path,
     settings: &Settings,
     measured: &[(&'static str, f64)],
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let figures = [
         ("figure4.svg".to_owned(), figure_4(settings)),
         ("figure9.svg".to_owned(), figure_9(settings, measured)),

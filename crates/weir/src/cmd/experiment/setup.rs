@@ -1,7 +1,7 @@
 //! `weir experiment setup`: connections opened as nearly at once as possible.
 
 use super::NOT_IN_OUR_COPY;
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Frame, draw};
@@ -122,7 +122,7 @@ const RUNS: [(Algorithm, u32); 5] = [
     (Algorithm::Weir, 100_000),
 ];
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let settings = |(algorithm, connections)| Settings {
         connections,
         algorithm,
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         match settings.check() {
             Ok(()) => runs.push(settings),
             Err(SetupError::Lists(..)) => left_out.push(settings.algorithm.name()),
-            Err(error) => return Err(Failure::refused(error)),
+            Err(error) => return Err(CliError::refused(error)),
         }
     }
     plot::prepare(args.svg.as_deref())?;
@@ -157,11 +157,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     stdout::report(args.json, &json, || table(args, &rows, &left_out))
 }
 
-fn measure(settings: &Settings) -> Result<Row, Failure> {
+fn measure(settings: &Settings) -> Result<Row, CliError> {
     let start = Instant::now();
     // The stacks' clock does not start at zero: nothing is older than that.
     let mut clock = || 1_000_000_000 + start.elapsed().as_nanos() as u64;
-    let report = open(settings, &mut clock).map_err(Failure::run)?;
+    let report = open(settings, &mut clock).map_err(CliError::run)?;
     Ok(Row::new(settings, &report))
 }
 
@@ -230,7 +230,7 @@ const POINTS: u32 = 6;
 const FIGURE_MAX: u32 = 10_000;
 
 /// PCBs examined for a segment, by the number of connections.
-fn figure(folder: &Path, runs: &[Settings]) -> Result<(), Failure> {
+fn figure(folder: &Path, runs: &[Settings]) -> Result<(), CliError> {
     let mut curves = Vec::new();
     for algorithm in Algorithm::ALL {
         let of = runs.iter().filter(|run| run.algorithm == algorithm);
@@ -246,7 +246,7 @@ fn figure(folder: &Path, runs: &[Settings]) -> Result<(), Failure> {
             })?;
             Ok((f64::from(connections), row.each()))
         });
-        let curve = curve.collect::<Result<Vec<_>, Failure>>()?;
+        let curve = curve.collect::<Result<Vec<_>, CliError>>()?;
         curves.push((algorithm.name().to_owned(), curve));
     }
     let frame = Frame {

@@ -1,7 +1,7 @@
 //! `weir experiment tpca`: PCBs examined under TPC/A.
 
 use super::{NOT_IN_OUR_COPY, plot};
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::stdout;
@@ -91,18 +91,18 @@ struct Row {
     users: Option<Measured>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let settings = Settings {
         users: args.users,
         chains: args.chains,
         response_s: args.response,
         seed: args.seed,
     };
-    settings.check().map_err(Failure::refused)?;
+    settings.check().map_err(CliError::refused)?;
     crate::report::plot::prepare(args.svg.as_deref())?;
     let mut rows = Vec::new();
     for algorithm in Algorithm::ALL {
-        let measure = |method| simulate(algorithm, method, &settings).map_err(Failure::refused);
+        let measure = |method| simulate(algorithm, method, &settings).map_err(CliError::refused);
         rows.push(Row {
             algorithm,
             stated: stated(algorithm, &settings),

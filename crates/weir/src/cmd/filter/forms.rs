@@ -1,6 +1,6 @@
 //! The forms in which `weir filter --as` prints a program.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::filterset::compile::Compiled;
 use clap::ValueEnum;
 use std::fmt::Display;
@@ -46,7 +46,7 @@ impl Form {
         compiled: &Compiled,
         dialect: Option<Dialect>,
         linktype: LinkType,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, CliError> {
         let program = &compiled.program;
         let printed = match self {
             Form::Ir => Ok(program.to_string()),
@@ -68,7 +68,7 @@ impl Form {
         };
         printed.map_err(|why| {
             let form = self.to_possible_value().expect("no form is hidden");
-            Failure::refused(format!("no {} form of this filter: {why}", form.get_name()))
+            CliError::refused(format!("no {} form of this filter: {why}", form.get_name()))
         })
     }
 }

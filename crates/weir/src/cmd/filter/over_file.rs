@@ -1,12 +1,12 @@
 //! `weir filter --run`: one filter over one capture.
 
 use super::{Args, Source, of_file};
-use crate::error::{Failure, Gaps};
+use crate::error::{CliError, Incomplete};
 use crate::filterset::compile::Compiler;
-use crate::filterset::per_linktype::{Made, PerLink, Refusals};
+use crate::filterset::per_linktype::{Made, PerLinkType, Refusals};
 use crate::input::capture_file;
 use crate::report::format;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::path::Path;
 use weir_filter::backend::Runner;
@@ -23,7 +23,7 @@ struct Counts {
 }
 
 /// The filter as each link type has it; `None` where it means nothing.
-type Judges = PerLink<Option<Runner>>;
+type Judges = PerLinkType<Option<Runner>>;
 
 /// Counts the frames of the capture at `path` that the filter accepts.
 pub(super) fn run(
@@ -31,23 +31,23 @@ pub(super) fn run(
     compiler: &Compiler,
     filter: &Source,
     path: &Path,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let make = |linktype| made(compiler, args, filter, linktype);
     let mut judges = Judges::new();
     // A filter that means nothing on the link is refused before the file is
     // looked at, if the link type is known.
     if let Some(linktype) = args.linktype {
-        judges.first(linktype, make).map_err(Failure::refused)?;
+        judges.first(linktype, make).map_err(CliError::refused)?;
     }
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let mut counts = Counts::default();
-    let mut gaps = Gaps::default();
+    let mut gaps = Incomplete::default();
     match capture_file::open(path, &stop) {
         Ok(mut reader) => {
             let interface = reader.interfaces().first();
             let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
             let first = judges.first(interface.linktype, make);
-            first.map_err(Failure::refused)?;
+            first.map_err(CliError::refused)?;
             let judge = |frame: &FrameRef<'_>| {
                 let linktype = args.linktype.unwrap_or(frame.linktype());
                 let runner = judges.of(linktype, make).and_then(|judge| judge.as_ref());
@@ -58,11 +58,11 @@ pub(super) fn run(
                 Err(error) => gaps.troubles.push(capture_file::complaint(path, &error)),
             }
         }
-        Err(_) if stop.asked() => gaps.signal = Some(stop.signal()),
+        Err(_) if stop.is_requested() => gaps.signal = Some(stop.signal()),
         Err(error) if capture_file::is_damage(&error) => {
             gaps.troubles.push(capture_file::complaint(path, &error));
         }
-        Err(error) => return Err(Failure::run(capture_file::complaint(path, &error))),
+        Err(error) => return Err(CliError::run(capture_file::complaint(path, &error))),
     }
     gaps.troubles.extend(judges.unjudged(|_| String::new()));
     counts.error = gaps.error();
@@ -73,7 +73,7 @@ pub(super) fn run(
 /// Counts until the end, the first damage, or a signal, which it gives.
 fn count(
     reader: &mut Reader,
-    stop: &Stop,
+    stop: &ShutdownSignal,
     mut judge: impl FnMut(&FrameRef<'_>) -> bool,
     counts: &mut Counts,
 ) -> Result<Option<u8>, Error> {
@@ -82,7 +82,7 @@ fn count(
         let frame = match reader.next_frame() {
             Ok(Some(frame)) => frame,
             // A pipe ends early when we are asked to stop.
-            _ if stop.asked() => break Ok(Some(stop.signal())),
+            _ if stop.is_requested() => break Ok(Some(stop.signal())),
             Ok(None) => break Ok(None),
             Err(error) => break Err(error),
         };
@@ -90,7 +90,7 @@ fn count(
         counts.accepted += u64::from(judge(&frame));
         if counts.frames.is_multiple_of(1 << 14) {
             progress.set_position(reader.progress().consumed);
-            if stop.asked() {
+            if stop.is_requested() {
                 break Ok(Some(stop.signal()));
             }
         }

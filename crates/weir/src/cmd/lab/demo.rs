@@ -3,14 +3,14 @@
 mod readers;
 mod report;
 
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use readers::Readers;
-use report::{DeviceStory, SocketStory, Story};
+use report::{DemoReport, DeviceReport, SocketReport};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
-use weir_lab::net::traffic::{Spread, bulk, ping, spread};
+use weir_lab::net::traffic::{UdpFlows, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab};
 
 /// Make two hosts and a link, and divide what they say among live ports
@@ -49,14 +49,14 @@ const PORTS: [(&str, bool); 4] = [
 ];
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch_hangup_too()?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let start = Instant::now();
     let lab = Lab::new();
-    let host = |name| lab.host(name).map_err(Failure::run);
+    let host = |name| lab.host(name).map_err(CliError::run);
     let (a, b) = (host("a")?, host("b")?);
     let link = lab.link(&a, &b).addresses(A, B, 24).connect();
-    let (eth_a, eth_b) = link.map_err(Failure::run)?;
+    let (eth_a, eth_b) = link.map_err(CliError::run)?;
     let made = start.elapsed();
     let readers = Readers::start(&b, eth_b.name(), &PORTS)?;
     let mut story = talk(&a, &b, &stop)?;
@@ -66,19 +66,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         story.devices.push(seen(device, address)?);
     }
     let report = match args.json {
-        true => serde_json::to_string(&story).map_err(Failure::run)?,
+        true => serde_json::to_string(&story).map_err(CliError::run)?,
         false => story.text(),
     };
-    writeln!(std::io::stdout(), "{report}").map_err(Failure::output)
+    writeln!(std::io::stdout(), "{report}").map_err(CliError::output)
 }
 
 /// What the hosts say to each other, by their kernels' own protocols.
-fn talk(a: &Host, b: &Host, stop: &Stop) -> Result<Story, Failure> {
-    let go_on = || match stop.asked() {
-        true => Err(Failure::Stopped(stop.signal())),
+fn talk(a: &Host, b: &Host, stop: &ShutdownSignal) -> Result<DemoReport, CliError> {
+    let go_on = || match stop.is_requested() {
+        true => Err(CliError::Stopped(stop.signal())),
         false => Ok(()),
     };
-    let failed = |what: &str, error| Failure::run(format!("{what} from a to b: {error}"));
+    let failed = |what: &str, error| CliError::run(format!("{what} from a to b: {error}"));
     let pings = ping(a, IpAddr::V4(B), PINGS, Duration::from_secs(1));
     let pings = pings.map_err(|error| failed("echo requests", error))?;
     go_on()?;
@@ -87,7 +87,7 @@ fn talk(a: &Host, b: &Host, stop: &Stop) -> Result<Story, Failure> {
     let carried = bulk(a, b, (B, 5201), TCP_TIME).map_err(|error| failed("TCP", error))?;
     go_on()?;
     let micros = |time: &Duration| time.as_nanos() as f64 / 1e3;
-    Ok(Story {
+    Ok(DemoReport {
         made_us: 0,
         pings: pings.sent,
         answered: pings.round_trips.len() as u32,
@@ -100,10 +100,10 @@ fn talk(a: &Host, b: &Host, stop: &Stop) -> Result<Story, Failure> {
 }
 
 /// Sends datagrams, and counts what the sockets of b's own kernel get.
-fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketStory>> {
+fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketReport>> {
     let socket = |port| b.run(move || UdpSocket::bind((B, port)));
     let sockets = DST_PORTS.map(|port| (port, socket(port)));
-    let datagrams = Spread {
+    let datagrams = UdpFlows {
         to: B,
         dst_ports: DST_PORTS[0]..DST_PORTS[2] + 1,
         count: DATAGRAMS * DST_PORTS.len() as u64,
@@ -119,7 +119,7 @@ fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketStory>> {
         while socket.recv(&mut [0; 64]).is_ok() {
             received += 1;
         }
-        stories.push(SocketStory {
+        stories.push(SocketReport {
             port,
             sent: DATAGRAMS,
             received,
@@ -128,9 +128,9 @@ fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketStory>> {
     Ok(stories)
 }
 
-fn seen(device: &Device, address: Ipv4Addr) -> Result<DeviceStory, Failure> {
-    let counters = device.counters().map_err(Failure::run)?;
-    Ok(DeviceStory {
+fn seen(device: &Device, address: Ipv4Addr) -> Result<DeviceReport, CliError> {
+    let counters = device.counters().map_err(CliError::run)?;
+    Ok(DeviceReport {
         host: device.host().name().to_owned(),
         device: device.name().to_owned(),
         address,

@@ -5,10 +5,10 @@ mod diff;
 mod render;
 mod run;
 
-use crate::error::Failure;
+use crate::error::CliError;
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
-use weir_lab::results::{Checkout, Measurement, Place, read};
+use weir_lab::results::{Checkout, LineRef, Measurement, read};
 
 /// The file of results in a checkout, where none is named.
 const DEFAULT: &str = "target/results.jsonl";
@@ -45,7 +45,7 @@ enum Which {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     match &args.which {
         Which::Run(args) => run::run(args),
         Which::Render(args) => render::run(args),
@@ -54,23 +54,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The checkout around the current folder.
-fn checkout() -> Result<Checkout, Failure> {
-    let folder = std::env::current_dir().map_err(Failure::run)?;
+fn checkout() -> Result<Checkout, CliError> {
+    let folder = std::env::current_dir().map_err(CliError::run)?;
     Checkout::around(&folder).ok_or_else(|| {
         let folder = folder.display();
-        Failure::refused(format!("{folder} is in no checkout of weir: go to one"))
+        CliError::refused(format!("{folder} is in no checkout of weir: go to one"))
     })
 }
 
 /// The file of results, if none is named.
-fn default_file() -> Result<PathBuf, Failure> {
+fn default_file() -> Result<PathBuf, CliError> {
     Ok(checkout()?.root().join(DEFAULT))
 }
 
 /// The files of results that are in the checkout, in the order of their names.
-fn page_files() -> Result<Vec<PathBuf>, Failure> {
+fn page_files() -> Result<Vec<PathBuf>, CliError> {
     let folder = checkout()?.root().join(COMMITTED);
-    let cannot = |error| Failure::run(format!("cannot read {}: {error}", folder.display()));
+    let cannot = |error| CliError::run(format!("cannot read {}: {error}", folder.display()));
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&folder).map_err(cannot)? {
         let path = entry.map_err(cannot)?.path();
@@ -84,8 +84,8 @@ fn page_files() -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-fn read_file(file: &Path) -> Result<Vec<(Place, Measurement)>, Failure> {
-    read(file).map_err(Failure::run)
+fn read_file(file: &Path) -> Result<Vec<(LineRef, Measurement)>, CliError> {
+    read(file).map_err(CliError::run)
 }
 
 /// A value with three digits or more: as many as a table needs.

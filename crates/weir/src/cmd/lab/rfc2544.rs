@@ -6,18 +6,20 @@ mod report;
 mod required;
 mod run;
 
-pub(crate) use report::{Found, Report};
+pub(crate) use report::{Report, SizeResult};
 
-use crate::error::Failure;
-use crate::signals::Stop;
-use candidate::Contestant;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
+use candidate::Candidate;
 use clap::ValueEnum;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_lab::load::Search;
 use weir_lab::results::Recorder;
-use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
+use weir_lab::rfc2544::{
+    Baseline, Cpus, DESTINATIONS_MAX, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind,
+};
 
 /// Measure bridges and routers as RFC 2544 says, beside each other
 ///
@@ -46,7 +48,7 @@ pub(crate) struct Args {
     router: Vec<String>,
     /// Something else to compare with
     #[arg(long, value_name = "NAME", value_parser = peer)]
-    peer: Vec<Peer>,
+    peer: Vec<Baseline>,
     /// Sizes of frames in bytes, check sequence included
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = size)]
     sizes: Vec<usize>,
@@ -140,10 +142,10 @@ enum Sink {
 }
 
 impl Args {
-    fn setup(&self) -> Result<Setup, Failure> {
+    fn setup(&self) -> Result<Setup, CliError> {
         let cpus = match self.cpus {
             Some(cpus) => cpus,
-            None => Cpus::first_two().map_err(Failure::run)?,
+            None => Cpus::first_two().map_err(CliError::run)?,
         };
         Ok(Setup {
             sink: match self.sink {
@@ -170,37 +172,37 @@ impl Args {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let contestants = Contestant::all(args)?;
-    let stop = Stop::watch_hangup_too()?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let contestants = Candidate::all(args)?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let setup = args.setup()?;
     crate::report::plot::prepare(args.svg.as_deref())?;
     let results = Recorder::of_command("weir lab rfc2544").seed(args.seed);
     let report = run::measure(args, &setup, &contestants, &stop)?;
     // Of a measurement that was ended early, medians are of fewer rounds.
-    if !stop.asked() {
-        required::record(&results, args, &contestants, &report).map_err(Failure::run)?;
+    if !stop.is_requested() {
+        required::record(&results, args, &contestants, &report).map_err(CliError::run)?;
     }
     if let Some(folder) = &args.svg {
         plot::figures(folder, &report)?;
     }
     let text = match args.json {
-        true => serde_json::to_string(&report).map_err(Failure::run)?,
+        true => serde_json::to_string(&report).map_err(CliError::run)?,
         false => report.text(),
     };
-    writeln!(std::io::stdout(), "{text}").map_err(Failure::output)?;
-    match (stop.asked(), report.troubles()) {
-        (true, _) => Err(Failure::Stopped(stop.signal())),
+    writeln!(std::io::stdout(), "{text}").map_err(CliError::output)?;
+    match (stop.is_requested(), report.troubles()) {
+        (true, _) => Err(CliError::Stopped(stop.signal())),
         (false, 0) => Ok(()),
         (false, count) => {
             let count = crate::report::format::counted(count as u64, "fault");
-            Err(Failure::run(format!("{count} found, see the report")))
+            Err(CliError::run(format!("{count} found, see the report")))
         }
     }
 }
 
 /// Measures as this command line says, for who shows it otherwise.
-pub(crate) fn measured(line: &[&str], stop: &Stop) -> Result<Report, Failure> {
+pub(crate) fn measured(line: &[&str], stop: &ShutdownSignal) -> Result<Report, CliError> {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
@@ -208,12 +210,12 @@ pub(crate) fn measured(line: &[&str], stop: &Stop) -> Result<Report, Failure> {
     }
     let line = [&["rfc2544"], line].concat();
     let args = <Line as clap::Parser>::try_parse_from(line);
-    let args = args.map_err(Failure::refused)?.args;
-    let contestants = Contestant::all(&args)?;
+    let args = args.map_err(CliError::refused)?.args;
+    let contestants = Candidate::all(&args)?;
     run::measure(&args, &args.setup()?, &contestants, stop)
 }
 
-fn peer(name: &str) -> Result<Peer, String> {
+fn peer(name: &str) -> Result<Baseline, String> {
     name.parse().map_err(|error| format!("{error}"))
 }
 
@@ -290,9 +292,9 @@ mod tests {
         ];
         let args = parsed(&line).unwrap();
         assert_eq!(args.sizes, [64, 128, 256, 384, 512, 640, 1024, 1518]);
-        assert_eq!(args.peer, [Peer::LinuxBridge]);
+        assert_eq!(args.peer, [Baseline::LinuxBridge]);
         assert_eq!(args.tests, [Test::Throughput, Test::Latency]);
-        let contestants = Contestant::all(&args).unwrap();
+        let contestants = Candidate::all(&args).unwrap();
         let names: Vec<_> = contestants.iter().map(|one| one.name()).collect();
         assert_eq!(names, ["weir bridge {a} {b}", "linux-bridge"]);
     }
@@ -320,7 +322,7 @@ mod tests {
     fn each_is_measured_with_each_number_of_destinations() {
         let line = ["--peer", "linux-routing", "--router", "weir route {a} {b}"];
         let line = [&line[..], &["--destinations", "10,1000000"]].concat();
-        let contestants = Contestant::all(&parsed(&line).unwrap()).unwrap();
+        let contestants = Candidate::all(&parsed(&line).unwrap()).unwrap();
         let names: Vec<_> = contestants.iter().map(|one| one.name()).collect();
         assert_eq!(
             names,
@@ -340,7 +342,7 @@ mod tests {
             (&["--dut", ""], "is empty"),
             (&["--dut", "weir bridge 'a"], "quotes"),
         ] {
-            let error = Contestant::all(&parsed(line).unwrap()).unwrap_err();
+            let error = Candidate::all(&parsed(line).unwrap()).unwrap_err();
             assert!(error.to_string().contains(said), "{line:?}: {error}");
         }
     }

@@ -1,9 +1,9 @@
 //! Frames into capture files: one, or one after the other as `tcpdump` rotates
 //! them.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::atomic_write;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
@@ -106,7 +106,7 @@ pub(super) struct Capture {
     path: PathBuf,
     rotation: Rotation,
     interfaces: Vec<Interface>,
-    stop: Stop,
+    stop: ShutdownSignal,
     writer: Writer<Sink>,
     /// The file that is written.
     now: PathBuf,
@@ -119,17 +119,21 @@ pub(super) struct Capture {
 
 impl Capture {
     /// Begins the first file.
-    pub(super) fn create(path: &Path, rotation: Rotation, stop: &Stop) -> Result<Capture, Failure> {
+    pub(super) fn create(
+        path: &Path,
+        rotation: Rotation,
+        stop: &ShutdownSignal,
+    ) -> Result<Capture, CliError> {
         let is_stdout = path == Path::new("-");
         if is_stdout && rotation.is_any() {
-            return Err(Failure::refused(
+            return Err(CliError::refused(
                 "standard output is one file: give --write a name beside -C, -G or -W",
             ));
         }
         let began_s = seconds(None);
         let named = rotation.check_names(path, began_s);
-        named.map_err(Failure::refused)?;
-        let now = rotation.name(path, 0, began_s).map_err(Failure::refused)?;
+        named.map_err(CliError::refused)?;
+        let now = rotation.name(path, 0, began_s).map_err(CliError::refused)?;
         let writer = begin(&now, is_stdout, stop)?;
         let mut capture = Capture {
             path: path.to_owned(),
@@ -159,7 +163,7 @@ impl Capture {
         bytes: &[u8],
         wire_len: u32,
         time_ns: Option<i64>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, CliError> {
         if self.rotation.is_any() && !self.rotate(seconds(time_ns))? {
             return Ok(false);
         }
@@ -175,7 +179,7 @@ impl Capture {
     }
 
     /// Begins the next file if it is time to; false if there is to be none.
-    fn rotate(&mut self, at_s: i64) -> Result<bool, Failure> {
+    fn rotate(&mut self, at_s: i64) -> Result<bool, CliError> {
         let Rotation {
             bytes_max,
             seconds_max,
@@ -198,19 +202,19 @@ impl Capture {
         }
         self.complete()?;
         let named = self.rotation.name(&self.path, self.number, self.began_s);
-        self.now = named.map_err(Failure::run)?;
+        self.now = named.map_err(CliError::run)?;
         self.writer = begin(&self.now, false, &self.stop)?;
         Ok(true)
     }
 
     /// Hands over what was written, so that it can be read.
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self) -> Result<(), CliError> {
         self.writer.flush().map_err(|error| self.failed(&error))
     }
 
     /// Completes the file. One without frames tells of the first interface, since
     /// readers ask for a link type.
-    pub(super) fn complete(&mut self) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self) -> Result<(), CliError> {
         if self.writer.is_empty()
             && let Some(first) = self.interfaces.first()
         {
@@ -222,28 +226,28 @@ impl Capture {
 
     /// A file that could not be written on is made a whole capture again, of the
     /// frames that arrived.
-    fn failed(&self, error: &WriteError) -> Failure {
+    fn failed(&self, error: &WriteError) -> CliError {
         let name = self.now.display();
         match (error, self.writer.get_ref()) {
             (WriteError::Write { source, .. }, Sink::Stdout(_)) => {
-                Failure::output(io::Error::new(source.kind(), source.to_string()))
+                CliError::output(io::Error::new(source.kind(), source.to_string()))
             }
             (WriteError::Write { whole, .. }, Sink::File(file)) if file.set_len(*whole).is_ok() => {
                 let kept = frames_in(&self.now);
                 let kept = crate::report::format::frames(kept);
-                Failure::run(format!("{name}: {error}; it ends there, with {kept}"))
+                CliError::run(format!("{name}: {error}; it ends there, with {kept}"))
             }
-            _ => Failure::run(format!("{name}: {error}")),
+            _ => CliError::run(format!("{name}: {error}")),
         }
     }
 }
 
-fn begin(path: &Path, is_stdout: bool, stop: &Stop) -> Result<Writer<Sink>, Failure> {
+fn begin(path: &Path, is_stdout: bool, stop: &ShutdownSignal) -> Result<Writer<Sink>, CliError> {
     let sink = match is_stdout {
         true => Sink::Stdout(io::stdout()),
         false => Sink::File(atomic_write::create(path, stop)?),
     };
-    Writer::new(sink).map_err(|error| Failure::run(format!("{}: {error}", path.display())))
+    Writer::new(sink).map_err(|error| CliError::run(format!("{}: {error}", path.display())))
 }
 
 /// Frames that a capture has.
@@ -296,7 +300,7 @@ mod tests {
 
     /// Writes so many frames, a second apart; whether all were taken.
     fn run(folder: &Path, name: &str, rotation: Rotation, frames: i64) -> bool {
-        let stop = Stop::watch().expect("signals");
+        let stop = ShutdownSignal::watch().expect("signals");
         let path = folder.join(name);
         let mut capture = Capture::create(&path, rotation, &stop).expect("a file");
         capture.add_interface(Interface::ethernet());
@@ -393,14 +397,14 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_and_no_file_is_refused() {
-        let stop = Stop::watch().expect("signals");
+        let stop = ShutdownSignal::watch().expect("signals");
         let rotation = Rotation {
             seconds_max: Some(1),
             ..Rotation::default()
         };
         for path in ["-", "x-%!"] {
             let refused = Capture::create(Path::new(path), rotation, &stop);
-            assert!(matches!(refused, Err(Failure::Refused(_))), "{path}");
+            assert!(matches!(refused, Err(CliError::Refused(_))), "{path}");
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::Args;
 use super::capture::Capture;
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::report::format;
 use crate::report::frame_summary::summary;
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{BufWriter, Stdout, Write};
@@ -60,7 +60,7 @@ pub(super) struct Output {
 }
 
 /// A frame as it is put out: as it came, or a segment of it.
-struct Piece<'a> {
+struct OutputFrame<'a> {
     frame: &'a Frame<'a>,
     bytes: Cow<'a, [u8]>,
     len: u32,
@@ -68,9 +68,9 @@ struct Piece<'a> {
     lost_before: u32,
 }
 
-impl<'a> Piece<'a> {
-    fn whole(frame: &'a Frame<'a>) -> Piece<'a> {
-        Piece {
+impl<'a> OutputFrame<'a> {
+    fn complete(frame: &'a Frame<'a>) -> OutputFrame<'a> {
+        OutputFrame {
             frame,
             bytes: Cow::Borrowed(frame.bytes()),
             len: frame.original_len(),
@@ -80,13 +80,13 @@ impl<'a> Piece<'a> {
     }
 
     /// The frames that go over the wire for one.
-    fn segments(frame: &'a Frame<'a>) -> impl Iterator<Item = Piece<'a>> {
+    fn segments(frame: &'a Frame<'a>) -> impl Iterator<Item = OutputFrame<'a>> {
         frame.segments().enumerate().map(|(number, bytes)| {
-            let whole = Piece::whole(frame);
+            let whole = OutputFrame::complete(frame);
             match bytes {
                 // As it came: it is no super-frame, or could not be cut.
                 Cow::Borrowed(_) => whole,
-                Cow::Owned(bytes) => Piece {
+                Cow::Owned(bytes) => OutputFrame {
                     len: bytes.len() as u32,
                     segment_size: None,
                     lost_before: if number == 0 { whole.lost_before } else { 0 },
@@ -106,7 +106,7 @@ enum Shown {
 
 impl Output {
     /// Without sources as yet; the file is begun.
-    pub(super) fn new(args: &Args, stop: &Stop) -> Result<Output, Failure> {
+    pub(super) fn new(args: &Args, stop: &ShutdownSignal) -> Result<Output, CliError> {
         let file = args.write.as_deref();
         let file = file.map(|path| Capture::create(path, args.rotation(), stop));
         let shown = match (args.quiet || file.is_some(), args.json) {
@@ -163,7 +163,7 @@ impl Output {
     }
 
     /// What was written can be read while nothing comes.
-    pub(super) fn rest(&mut self) -> Result<(), Failure> {
+    pub(super) fn rest(&mut self) -> Result<(), CliError> {
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }
 
@@ -173,7 +173,7 @@ impl Output {
         source: usize,
         frames: Frames<'_>,
         most: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CliError> {
         let mut out = BufWriter::new(std::io::stdout());
         let end = self.sum.frames.saturating_add(most);
         for frame in frames {
@@ -181,23 +181,23 @@ impl Output {
                 break;
             }
             if !self.split {
-                self.piece(&mut out, source, &Piece::whole(&frame))?;
+                self.put_frame(&mut out, source, &OutputFrame::complete(&frame))?;
             } else {
                 let left = usize::try_from(end - self.sum.frames).unwrap_or(usize::MAX);
-                for piece in Piece::segments(&frame).take(left) {
-                    self.piece(&mut out, source, &piece)?;
+                for piece in OutputFrame::segments(&frame).take(left) {
+                    self.put_frame(&mut out, source, &piece)?;
                 }
             }
         }
-        out.flush().map_err(Failure::output)
+        out.flush().map_err(CliError::output)
     }
 
-    fn piece(
+    fn put_frame(
         &mut self,
         out: &mut BufWriter<Stdout>,
         source: usize,
-        piece: &Piece<'_>,
-    ) -> Result<(), Failure> {
+        piece: &OutputFrame<'_>,
+    ) -> Result<(), CliError> {
         if let Some(file) = &mut self.file {
             let time_ns = time_ns(piece.frame);
             let is_written = file.write(source, &piece.bytes, piece.len, time_ns)?;
@@ -220,8 +220,8 @@ impl Output {
         out: &mut BufWriter<Stdout>,
         shown: Shown,
         source: usize,
-        piece: &Piece<'_>,
-    ) -> Result<(), Failure> {
+        piece: &OutputFrame<'_>,
+    ) -> Result<(), CliError> {
         let time = time_ns(piece.frame);
         let Source { name, linktype } = &self.sources[source];
         let summary = summary(&piece.bytes, *linktype);
@@ -239,7 +239,7 @@ impl Output {
                     lost_before: piece.lost_before,
                     summary,
                 };
-                serde_json::to_string(&frame).map_err(Failure::run)?
+                serde_json::to_string(&frame).map_err(CliError::run)?
             }
             Shown::Lines => {
                 let time = time.map_or(String::new(), |time| format::time_of_day(time) + " ");
@@ -256,15 +256,15 @@ impl Output {
                 format!("{time}{interface}{way} {summary}, {len} bytes{segments}{lost}")
             }
         };
-        writeln!(out, "{line}").map_err(Failure::output)
+        writeln!(out, "{line}").map_err(CliError::output)
     }
 
     /// Completes the file and reports; `lost` as the kernel counted it.
-    pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), Failure> {
+    pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), CliError> {
         let written = self.file.as_mut().map_or(Ok(()), Capture::complete);
         self.sum.lost = lost.unwrap_or(self.sum.lost);
         let line = match args.json {
-            true => serde_json::to_string(&self.sum).map_err(Failure::run)?,
+            true => serde_json::to_string(&self.sum).map_err(CliError::run)?,
             false => format!(
                 "{}, {} bytes, {} lost",
                 format::frames(self.sum.frames),
@@ -275,7 +275,7 @@ impl Output {
         if args.write.as_deref() == Some(Path::new("-")) {
             say(&line);
         } else {
-            writeln!(std::io::stdout(), "{line}").map_err(Failure::output)?;
+            writeln!(std::io::stdout(), "{line}").map_err(CliError::output)?;
         }
         written
     }

@@ -1,9 +1,9 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
-use crate::error::{Failure, say};
-use crate::report::flow_cache::FastReport;
+use crate::error::{CliError, say};
+use crate::report::flow_cache::FlowCacheReport;
 use crate::report::format;
-use crate::report::tx_burst::{Bulk, BulkReport};
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use weir_apps::router::View;
+use weir_apps::router::Snapshot;
 
 /// How long a client of the metrics may take to ask and to read.
 const CLIENT_MAX: Duration = Duration::from_secs(1);
@@ -49,13 +49,13 @@ pub(super) struct Report {
     /// Times that weir was found hung.
     hung: u64,
     drops: BTreeMap<&'static str, u64>,
-    fast: Option<FastReport>,
+    fast: Option<FlowCacheReport>,
 }
 
 #[derive(Serialize, Clone)]
 struct Link {
     name: String,
-    bulk: BulkReport,
+    bulk: TxBurstReport,
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -74,14 +74,14 @@ struct Link {
 }
 
 impl Report {
-    pub(super) fn new(view: &View<'_>, bulk: Bulk) -> Report {
+    pub(super) fn new(view: &Snapshot<'_>, bulk: TxBurstMode) -> Report {
         let counters = view.router.counters();
         let links = view.names.iter().zip(&counters.links).zip(view.tap.links());
         let links = links.map(|((name, counts), link)| {
             let tapped = view.tap.link_counts(link);
             Link {
                 name: name.clone(),
-                bulk: BulkReport::of(view.tap, link, bulk),
+                bulk: TxBurstReport::of(view.tap, link, bulk),
                 rx_frames: counts.rx_frames,
                 rx_bytes: counts.rx_bytes,
                 tx_frames: counts.tx_frames,
@@ -90,7 +90,7 @@ impl Report {
                 bypassed: tapped.bypassed,
                 to_host: tapped.to_host,
                 stale: tapped.stale,
-                late: tapped.late,
+                late: tapped.overtaken,
                 mtu: view.router.link(link.number() as u16).1,
                 tx_too_long: tapped.tx_too_long,
             }
@@ -111,16 +111,16 @@ impl Report {
             neighbours: view.router.neighbours(),
             routes_v4,
             routes_v6,
-            routes_elsewhere: view.left_out.0,
-            routes_refused: view.left_out.1,
-            bulk_frames: calls.bulk_frames,
-            bulk_held_up: calls.bulk_held_up,
-            calls_tx: calls.calls_tx,
-            calls_rx: calls.calls_rx,
-            calls_wait: calls.calls_wait,
+            routes_elsewhere: view.skipped.0,
+            routes_refused: view.skipped.1,
+            bulk_frames: calls.burst_frames,
+            bulk_held_up: calls.burst_stalls,
+            calls_tx: calls.syscalls_tx,
+            calls_rx: calls.syscalls_rx,
+            calls_wait: calls.syscalls_wait,
             hung: calls.hung,
             drops: view.dropped().collect(),
-            fast: view.tap.fast_counts().map(|fast| fast.counts().into()),
+            fast: view.tap.flow_cache_stats().map(|fast| fast.counts().into()),
         }
     }
 
@@ -310,8 +310,8 @@ fn escaped(text: &str) -> String {
 pub(super) struct Metrics(Arc<Mutex<String>>);
 
 impl Metrics {
-    pub(super) fn serve(address: SocketAddr) -> Result<Metrics, Failure> {
-        let cannot = |error: io::Error| Failure::run(format!("metrics at {address}: {error}"));
+    pub(super) fn serve(address: SocketAddr) -> Result<Metrics, CliError> {
+        let cannot = |error: io::Error| CliError::run(format!("metrics at {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(cannot)?;
         if address.port() == 0 {
             let at = listener.local_addr().map_err(cannot)?;

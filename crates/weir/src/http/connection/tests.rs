@@ -178,10 +178,10 @@ fn a_head_that_comes_slowly_has_one_deadline_and_an_answer_a_new_one_by_progress
         Turn::Waits
     ));
     assert!(connection.is_answering());
-    assert_eq!(connection.deadline(), second + PATIENCE);
+    assert_eq!(connection.deadline(), second + IO_TIMEOUT);
     // What takes nothing has no more time.
     run(&site, &mut connection, &client, second + HEAD_TIME);
-    assert_eq!(connection.deadline(), second + PATIENCE);
+    assert_eq!(connection.deadline(), second + IO_TIMEOUT);
     *client.room.borrow_mut() = usize::MAX;
     run(&site, &mut connection, &client, second + HEAD_TIME);
     assert!(!connection.is_answering());

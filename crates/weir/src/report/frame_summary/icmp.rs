@@ -40,10 +40,10 @@ pub(super) fn v4(carried: &Carried<'_>) -> Option<String> {
         14 => "time stamp reply".to_owned(),
         _ => format!("type-#{kind}"),
     };
-    Some(told(carried, &format!("ICMP {what}")))
+    Some(described(carried, &format!("ICMP {what}")))
 }
 
-fn told(carried: &Carried<'_>, what: &str) -> String {
+fn described(carried: &Carried<'_>, what: &str) -> String {
     let Carried { src, dst, len, .. } = carried;
     format!("{src} > {dst} {what}, length {len}")
 }
@@ -121,7 +121,7 @@ pub(super) fn v6(carried: &Carried<'_>) -> Option<String> {
         }
         _ => format!("type-#{kind}"),
     };
-    Some(told(carried, &format!("ICMPv6 {what}")))
+    Some(described(carried, &format!("ICMPv6 {what}")))
 }
 
 fn unreachable_v6(code: u8, bytes: &[u8]) -> String {

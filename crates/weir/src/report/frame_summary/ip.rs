@@ -125,7 +125,7 @@ fn spoken(carried: &Carried<'_>, depth: usize) -> String {
         Protocol::ICMPV4 => icmp::v4(carried),
         Protocol::ICMPV6 => icmp::v6(carried),
         Protocol::IGMP => icmp::igmp(carried),
-        _ => other(carried, depth),
+        _ => other_protocol(carried, depth),
     }
     .unwrap_or_else(|| named(carried))
 }
@@ -153,7 +153,7 @@ fn named(carried: &Carried<'_>) -> String {
 }
 
 /// Protocols of which a few fields are told.
-fn other(carried: &Carried<'_>, depth: usize) -> Option<String> {
+fn other_protocol(carried: &Carried<'_>, depth: usize) -> Option<String> {
     let (bytes, len) = (carried.bytes, carried.len);
     let more = match carried.protocol.0 {
         // Tunnels: IP in IP, 6in4, GRE (RFC 2784, RFC 2890).

@@ -54,7 +54,7 @@ pub(super) fn segment(carried: &Carried<'_>) -> Option<String> {
     }
     let options = bytes.get(20..header_len).unwrap_or_default();
     if !options.is_empty() {
-        let _ = write!(text, ", options [{}]", told_options(options).join(","));
+        let _ = write!(text, ", options [{}]", option_names(options).join(","));
     }
     let _ = write!(text, ", length {len}");
     if let Some(payload) = bytes
@@ -68,7 +68,7 @@ pub(super) fn segment(carried: &Carried<'_>) -> Option<String> {
 }
 
 /// Options by the names that tcpdump gives them.
-fn told_options(mut rest: &[u8]) -> Vec<String> {
+fn option_names(mut rest: &[u8]) -> Vec<String> {
     let mut told = Vec::new();
     while let Some(kind) = byte(rest, 0) {
         if kind < 2 {
@@ -85,12 +85,12 @@ fn told_options(mut rest: &[u8]) -> Vec<String> {
             break;
         };
         rest = &rest[len..];
-        told.push(told_option(kind, option).unwrap_or_else(|| format!("kind {kind} of {len}")));
+        told.push(option_name(kind, option).unwrap_or_else(|| format!("kind {kind} of {len}")));
     }
     told
 }
 
-fn told_option(kind: u8, option: &[u8]) -> Option<String> {
+fn option_name(kind: u8, option: &[u8]) -> Option<String> {
     Some(match (kind, option.len()) {
         (2, 4) => format!("mss {}", half(option, 2)?),
         (3, 3) => format!("wscale {}", byte(option, 2)?),

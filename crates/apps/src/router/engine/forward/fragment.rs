@@ -1,10 +1,11 @@
 //! Cutting an IPv4 packet that the next link does not take whole (RFC 791
 //! §3.2, RFC 1812 §5.2.6).
 
-use crate::router::engine::bytes::{ETHERNET, array, half, put};
+use crate::router::engine::ETHERNET;
 use crate::router::engine::table::routes::Hop;
 use crate::router::engine::{Reason, Router, Verdict};
 use std::net::Ipv4Addr;
+use weir_wire::field::{array, read_u16, write};
 use weir_wire::{checksum, ipv4};
 
 const MORE_FRAGMENTS: u16 = 0x2000;
@@ -21,14 +22,14 @@ impl Router {
         mtu: usize,
     ) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
-        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let header_len = ipv4::header_len(packet);
         let (header, payload) = packet.split_at(header_len);
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
         // At least 8 bytes: a link takes 68 or more, and a header has 60 at most.
         let piece_len = (mtu - header_len) & !7;
-        let place = half(packet, 6);
+        let place = read_u16(packet, 6);
         let count = payload.len().div_ceil(piece_len);
-        if !self.output.takes_pieces(count) {
+        if !self.output.has_room_for_fragments(count) {
             return Err(Reason::QueueFull);
         }
         self.counters.fragmented += 1;
@@ -48,15 +49,15 @@ impl Router {
             let offset = (place & 0x1fff) + (index * piece_len / 8) as u16;
             // The reserved bit is not handed on.
             let flags = more | offset & 0x1fff;
-            put(
+            write(
                 header,
                 2,
                 &((header_len + piece.len()) as u16).to_be_bytes(),
             );
-            put(header, 6, &flags.to_be_bytes());
-            put(header, 10, &[0, 0]);
+            write(header, 6, &flags.to_be_bytes());
+            write(header, 10, &[0, 0]);
             let sum = checksum::internet_checksum(header);
-            put(header, 10, &sum.to_be_bytes());
+            write(header, 10, &sum.to_be_bytes());
             self.counters.fragments += 1;
             self.transmit(now_ns, hop, dst.into(), out, true);
         }

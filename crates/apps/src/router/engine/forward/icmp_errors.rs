@@ -1,11 +1,12 @@
 //! ICMP errors: when one is sent, and what it says (RFC 792, RFC 1812 §4.3,
 //! RFC 4443 §2.4, §3).
 
-use crate::router::engine::bytes::{ETHERNET, array, half};
+use crate::router::engine::ETHERNET;
 use crate::router::engine::table::routes::LinkId;
 use crate::router::engine::{Reason, Router};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
+use weir_wire::field::{array, read_u16};
 use weir_wire::{AddrPair, EtherType, Protocol, icmp, ipv4, ipv6};
 
 /// Bytes of the longest error of IPv4 (RFC 1812 §4.3.2.3) and of IPv6 (RFC
@@ -101,7 +102,7 @@ impl Router {
     ) {
         let Some(problem) = problem else { return };
         let packet = &frame[ETHERNET..];
-        let is_v4 = half(frame, 12) == EtherType::IPV4.0;
+        let is_v4 = read_u16(frame, 12) == EtherType::IPV4.0;
         let about = match is_v4 {
             true => may_report_v4(packet),
             false => may_report_v6(packet),
@@ -135,7 +136,7 @@ impl Router {
         frame: &[u8],
     ) {
         // Its destination address was never put in, and is no group.
-        let src = match half(frame, 12) == EtherType::IPV4.0 {
+        let src = match read_u16(frame, 12) == EtherType::IPV4.0 {
             true => Ipv4Addr::from(array::<4>(frame, ETHERNET + 12)).into(),
             false => Ipv6Addr::from(array::<16>(frame, ETHERNET + 8)).into(),
         };
@@ -157,12 +158,12 @@ impl Router {
         own: Option<Ipv4Addr>,
     ) -> Option<()> {
         let to = Ipv4Addr::from(array::<4>(packet, 12));
-        let hop = self.way_back(to.into())?;
+        let hop = self.reverse_hop(to.into())?;
         let from = match own {
             Some(own) => own,
             None => self.source_v4(hop.link, to)?,
         };
-        let total_len = usize::from(half(packet, 2)).min(packet.len());
+        let total_len = usize::from(read_u16(packet, 2)).min(packet.len());
         let header = ipv4::Repr::LEN + icmp::Repr::LEN;
         let quoted = &packet[..total_len.min(ERROR_V4_MAX - header)];
         let mut frame = self.frame(
@@ -211,12 +212,12 @@ impl Router {
         own: Option<Ipv6Addr>,
     ) -> Option<()> {
         let to = Ipv6Addr::from(array::<16>(packet, 8));
-        let hop = self.way_back(to.into())?;
+        let hop = self.reverse_hop(to.into())?;
         let from = match own {
             Some(own) => own,
             None => self.source_v6(hop.link, to)?,
         };
-        let total_len = (ipv6::Repr::LEN + usize::from(half(packet, 4))).min(packet.len());
+        let total_len = (ipv6::Repr::LEN + usize::from(read_u16(packet, 4))).min(packet.len());
         let header = ipv6::Repr::LEN + icmp::Repr::LEN;
         let quoted = &packet[..total_len.min(ERROR_V6_MAX - header)];
         let addresses = AddrPair::V6(from, to);

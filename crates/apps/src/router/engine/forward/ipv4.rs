@@ -2,10 +2,12 @@
 
 use super::icmp_errors::Problem;
 use super::options::{self, Options};
-use crate::router::engine::bytes::{ETHERNET, array, half, mixed, put};
+use crate::router::engine::ETHERNET;
+use crate::router::engine::hash::mixed;
 use crate::router::engine::table::routes::{Hop, LinkId};
-use crate::router::engine::{Reason, Router, Verdict, Way};
+use crate::router::engine::{FibResult, Reason, Router, Verdict};
 use std::net::Ipv4Addr;
+use weir_wire::field::{array, read_u16, write};
 use weir_wire::{checksum, ipv4};
 
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -51,16 +53,16 @@ impl Router {
             return Err(Reason::DestinationMartian);
         }
         let flow = || mixed(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
-        let way = self.way(route, flow);
+        let way = self.select_hop(route, flow);
         if self.is_ours_v4(src) {
             return Err(Reason::SourceMartian);
         }
         let hop = match way {
-            Way::Hop(hop) => hop,
-            Way::Local if group_frame => return Err(Reason::GroupFrame),
-            Way::Local => return self.local_v4(now_ns, frame),
-            Way::Broadcast => return Err(Reason::DirectedBroadcast),
-            Way::Refused(reason) => {
+            FibResult::Hop(hop) => hop,
+            FibResult::Local if group_frame => return Err(Reason::GroupFrame),
+            FibResult::Local => return self.local_v4(now_ns, frame),
+            FibResult::Broadcast => return Err(Reason::DirectedBroadcast),
+            FibResult::Refused(reason) => {
                 if !group_frame {
                     self.report(now_ns, frame, Problem::of(reason));
                 }
@@ -84,7 +86,7 @@ impl Router {
 
     fn read_options(&mut self, now_ns: u64, frame: &[u8]) -> Result<Options, Reason> {
         let packet = &frame[ETHERNET..];
-        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let header_len = ipv4::header_len(packet);
         if header_len == ipv4::Repr::LEN {
             return Ok(Options::default());
         }
@@ -107,10 +109,10 @@ impl Router {
         options: &Options,
     ) -> Result<Verdict, Reason> {
         let packet = &mut frame[ETHERNET..];
-        let total_len = usize::from(half(packet, 2));
+        let total_len = usize::from(read_u16(packet, 2));
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
         let mtu = self.links[usize::from(hop.link)].mtu;
-        if total_len > mtu && half(packet, 6) & DONT_FRAGMENT != 0 {
+        if total_len > mtu && read_u16(packet, 6) & DONT_FRAGMENT != 0 {
             self.report(now_ns, frame, Some(Problem::TooBig(mtu)));
             return Err(Reason::TooBig);
         }
@@ -129,8 +131,8 @@ impl Router {
         if total_len > mtu {
             return self.fragment(now_ns, hop, &frame[..len], mtu);
         }
-        if usize::from(frame[ETHERNET] & 0xf) * 4 == ipv4::Repr::LEN {
-            self.note_alike(hop, link);
+        if ipv4::header_len(&frame[ETHERNET..]) == ipv4::Repr::LEN {
+            self.note_cacheable(hop, link);
         }
         self.dispatch(now_ns, hop, dst.into(), frame, len)
     }
@@ -150,9 +152,9 @@ impl Router {
 
 /// One hop less, and the checksum with it (RFC 1624).
 fn decrement_ttl(packet: &mut [u8]) {
-    let old = half(packet, 8);
+    let old = read_u16(packet, 8);
     let new = old - 0x0100;
-    let sum = checksum::update(half(packet, 10), old, new);
-    put(packet, 8, &new.to_be_bytes());
-    put(packet, 10, &sum.to_be_bytes());
+    let sum = checksum::update(read_u16(packet, 10), old, new);
+    write(packet, 8, &new.to_be_bytes());
+    write(packet, 10, &sum.to_be_bytes());
 }

@@ -1,10 +1,12 @@
 //! IPv6 forwarding (RFC 8200, RFC 4291, RFC 4443).
 
 use super::icmp_errors::Problem;
-use crate::router::engine::bytes::{ETHERNET, array, half, mixed};
+use crate::router::engine::ETHERNET;
+use crate::router::engine::hash::mixed;
 use crate::router::engine::table::routes::{Hop, LinkId};
-use crate::router::engine::{Reason, Router, Verdict, Way};
+use crate::router::engine::{FibResult, Reason, Router, Verdict};
 use std::net::Ipv6Addr;
+use weir_wire::field::{array, read_u16};
 use weir_wire::{Protocol, ipv6};
 
 /// Checks a packet's header and gives its destination.
@@ -59,18 +61,18 @@ impl Router {
             let ends = src.to_bits() ^ dst.to_bits().rotate_left(64);
             mixed(ends as u64) ^ mixed((ends >> 64) as u64) ^ u64::from(label)
         };
-        let hop = match self.way(route, flow) {
+        let hop = match self.select_hop(route, flow) {
             _ if group_frame => return Err(Reason::GroupFrame),
-            Way::Local => return self.local_v6(now_ns, link, frame),
-            Way::Hop(hop) => hop,
-            Way::Broadcast => return Err(Reason::Unreachable),
-            Way::Refused(reason) => {
+            FibResult::Local => return self.local_v6(now_ns, link, frame),
+            FibResult::Hop(hop) => hop,
+            FibResult::Broadcast => return Err(Reason::Unreachable),
+            FibResult::Refused(reason) => {
                 self.report(now_ns, frame, Problem::of(reason));
                 return Err(reason);
             }
         };
-        if self.is_sole(route) {
-            self.note_alike(hop, link);
+        if self.is_single_path(route) {
+            self.note_cacheable(hop, link);
         }
         self.send_on_v6(now_ns, link, frame, hop, (src, dst))
     }
@@ -104,7 +106,7 @@ impl Router {
             return Err(Reason::BeyondScope);
         }
         let packet = &mut frame[ETHERNET..];
-        let total_len = ipv6::Repr::LEN + usize::from(half(packet, 4));
+        let total_len = ipv6::Repr::LEN + usize::from(read_u16(packet, 4));
         let mtu = self.links[usize::from(hop.link)].mtu;
         if total_len > mtu {
             self.report(now_ns, frame, Some(Problem::TooBig(mtu)));

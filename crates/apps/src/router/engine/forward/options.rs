@@ -1,8 +1,8 @@
 //! IPv4 options on the way (RFC 791 §3.1, RFC 1812 §5.2.4, §5.3.13): a route
 //! is recorded and time stamps are put where the sender left room.
 
-use crate::router::engine::bytes::put;
 use std::net::{IpAddr, Ipv4Addr};
+use weir_wire::field::write;
 use weir_wire::{checksum, ipv4};
 
 const END: u8 = 0;
@@ -115,19 +115,19 @@ pub(in crate::router::engine) fn fill(
         Some(IpAddr::V4(own)) => own,
         _ => Ipv4Addr::UNSPECIFIED,
     };
-    let header_len = usize::from(packet[0] & 0xf) * 4;
+    let header_len = ipv4::header_len(packet);
     let header = &mut packet[..header_len];
     if let Some(at) = options.record {
         let start = at + usize::from(header[at + 2]) - 1;
-        put(header, start, &own.octets());
+        write(header, start, &own.octets());
         header[at + 2] += 4;
     }
     if let Some(at) = options.stamp {
         stamp(header, at, own, day_ms);
     }
-    put(header, 10, &[0, 0]);
+    write(header, 10, &[0, 0]);
     let sum = checksum::internet_checksum(header);
-    put(header, 10, &sum.to_be_bytes());
+    write(header, 10, &sum.to_be_bytes());
 }
 
 fn stamp(header: &mut [u8], at: usize, own: Ipv4Addr, day_ms: u32) {
@@ -140,7 +140,7 @@ fn stamp(header: &mut [u8], at: usize, own: Ipv4Addr, day_ms: u32) {
     let time = day_ms.to_be_bytes();
     match flags & 0xf {
         0 => {
-            put(header, start, &time);
+            write(header, start, &time);
             header[at + 2] += 4;
         }
         kind => {
@@ -148,8 +148,8 @@ fn stamp(header: &mut [u8], at: usize, own: Ipv4Addr, day_ms: u32) {
             if kind == 3 && header[start..start + 4] != own.octets() {
                 return;
             }
-            put(header, start, &own.octets());
-            put(header, start + 4, &time);
+            write(header, start, &own.octets());
+            write(header, start + 4, &time);
             header[at + 2] += 8;
         }
     }

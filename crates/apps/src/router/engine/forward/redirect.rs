@@ -1,11 +1,12 @@
 //! Telling hosts of a better first hop (RFC 792, RFC 1812 §5.2.7.2, RFC 4861
 //! §8.2): the packet leaves by the link it came on, and its sender is there.
 
-use crate::router::engine::bytes::{ETHERNET, array, half};
+use crate::router::engine::ETHERNET;
 use crate::router::engine::table::routes::Hop;
 use crate::router::engine::{Reason, Router};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
+use weir_wire::field::{array, read_u16};
 use weir_wire::{AddrPair, Protocol, icmp, ipv4, ipv6, nd};
 
 const REDIRECT_V4: u8 = 5;
@@ -42,12 +43,12 @@ impl Router {
             Some(IpAddr::V4(own)) => own,
             _ => return,
         };
-        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let header_len = ipv4::header_len(packet);
         let kind = packet.get(header_len);
         let is_icmp = packet[9] == Protocol::ICMPV4.0;
         if src.is_unspecified()
             || is_icmp && kind == Some(&REDIRECT_V4)
-            || half(packet, 6) & 0x1fff != 0
+            || read_u16(packet, 6) & 0x1fff != 0
         {
             return;
         }
@@ -79,7 +80,7 @@ impl Router {
             Some(_) => return,
             None => dst,
         };
-        if !link.is_near(src.into()) || src.is_unspecified() {
+        if !link.is_on_link(src.into()) || src.is_unspecified() {
             return;
         }
         let own = link.link_local;
@@ -87,7 +88,7 @@ impl Router {
             return self.counters.drop(Reason::IcmpRateLimited, 1);
         }
         let packet = &frame[ETHERNET..];
-        let total_len = ipv6::Repr::LEN + usize::from(half(packet, 4));
+        let total_len = ipv6::Repr::LEN + usize::from(read_u16(packet, 4));
         let quoted = &packet[..total_len.min(QUOTED_MAX) & !7];
         let mut body = vec![0; BODY_V6 + 8];
         body[8..24].copy_from_slice(&better.octets());

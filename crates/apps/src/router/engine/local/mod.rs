@@ -3,16 +3,17 @@
 
 pub(super) mod neighbour_updates;
 
-use super::bytes::{ETHERNET, array, half, put};
+use super::ETHERNET;
 use super::forward::icmp_errors::{Problem, TTL};
-use super::table::neighbours::Ask;
+use super::table::neighbours::Solicit;
 use super::table::routes::LinkId;
 use super::{Reason, Router, Verdict};
-use neighbour_updates::Heard;
+use neighbour_updates::NeighbourUpdate;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
+use weir_wire::field::{array, read_u16, write};
 use weir_wire::icmp::{Echo, Message};
 use weir_wire::nd::{self, Kind};
 use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6};
@@ -48,11 +49,11 @@ impl Router {
             return Err(Reason::NeighbourRefused);
         }
         let to_us = own.has(arp.target_ip.into());
-        let (hardware, near) = (own.hardware, own.is_near(sender));
+        let (hardware, near) = (own.hardware, own.is_on_link(sender));
         let place = (link, sender);
         match arp.operation {
             Operation::REPLY => {
-                let told = self.tell_host(now_ns, || Heard {
+                let told = self.forward_to_host(now_ns, || NeighbourUpdate {
                     link,
                     address: sender,
                     hardware: arp.sender,
@@ -61,7 +62,7 @@ impl Router {
                     router: false,
                 });
                 let waited = self.neighbours.answered(now_ns, place, arp.sender);
-                let waited = asked(waited, told)?;
+                let waited = solicited_reply(waited, told)?;
                 self.release(link, arp.sender, waited);
                 return Ok(Verdict::Done);
             }
@@ -69,7 +70,7 @@ impl Router {
             Operation::REQUEST if arp.sender_ip.is_unspecified() => {}
             Operation::REQUEST if !near => return Err(Reason::NeighbourRefused),
             Operation::REQUEST if to_us || self.neighbours.knows(place) => {
-                let waited = self.neighbours.heard(place, arp.sender);
+                let waited = self.neighbours.received_from(place, arp.sender);
                 self.release(link, arp.sender, waited);
             }
             Operation::REQUEST => {}
@@ -98,7 +99,7 @@ impl Router {
     }
 
     /// Asks for the address of a neighbour: that one alone, or all.
-    pub(super) fn ask_arp(&mut self, ((link, target), known): Ask) {
+    pub(super) fn solicit_arp(&mut self, ((link, target), known): Solicit) {
         let own = &self.links[usize::from(link)];
         let (Some(IpAddr::V4(sender_ip)), IpAddr::V4(target_ip)) = (own.source(target), target)
         else {
@@ -119,7 +120,7 @@ impl Router {
 
     /// Asks for the address of a neighbour: that one alone, or all who may
     /// have it.
-    pub(super) fn ask_nd(&mut self, ((link, target), known): Ask) {
+    pub(super) fn solicit_nd(&mut self, ((link, target), known): Solicit) {
         let IpAddr::V6(target) = target else { return };
         let own = &self.links[usize::from(link)];
         let src = match own.source(target.into()) {
@@ -149,25 +150,25 @@ impl Router {
         let mut body = vec![0; message.len()];
         message.emit(&mut body, AddrPair::V6(addresses.0, addresses.1));
         let mut frame = self.frame_v6(link, addresses, nd::HOP_LIMIT, &body);
-        put(&mut frame, 0, &hardware.0);
+        write(&mut frame, 0, &hardware.0);
         self.enqueue(link, frame, false);
     }
 
     /// Tells the host's own protocols, where they use the links, too.
-    fn tell_host(&mut self, now_ns: u64, word: impl FnOnce() -> Heard) -> bool {
-        let queue = self.heard.as_mut();
+    fn forward_to_host(&mut self, now_ns: u64, word: impl FnOnce() -> NeighbourUpdate) -> bool {
+        let queue = self.neighbour_updates.as_mut();
         queue.map(|queue| queue.push(now_ns, word())).is_some()
     }
 
     /// Takes an IPv4 packet to the router itself.
     pub(super) fn local_v4(&mut self, now_ns: u64, frame: &mut [u8]) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
-        let total_len = usize::from(half(packet, 2));
+        let total_len = usize::from(read_u16(packet, 2));
         let addresses = AddrPair::V4(
             Ipv4Addr::from(array::<4>(packet, 12)),
             Ipv4Addr::from(array::<4>(packet, 16)),
         );
-        let whole = half(packet, 6) & 0x3fff == 0 && packet[0] == 0x45;
+        let whole = read_u16(packet, 6) & 0x3fff == 0 && packet[0] == 0x45;
         let protocol = Protocol(packet[9]);
         if protocol == Protocol::ICMPV4 && whole {
             let message = &packet[ipv4::Repr::LEN..total_len];
@@ -175,11 +176,11 @@ impl Router {
                 return self.echo_v4(now_ns, frame, total_len);
             }
         }
-        self.refuse(now_ns, frame, protocol)
+        self.reject(now_ns, frame, protocol)
     }
 
     /// Nothing here takes it.
-    fn refuse(&mut self, now_ns: u64, frame: &[u8], protocol: Protocol) -> Result<Verdict, Reason> {
+    fn reject(&mut self, now_ns: u64, frame: &[u8], protocol: Protocol) -> Result<Verdict, Reason> {
         let problem = match protocol {
             Protocol::ICMPV4 | Protocol::ICMPV6 => None,
             Protocol::UDP => Some(Problem::PortUnreachable),
@@ -199,15 +200,15 @@ impl Router {
         let packet = &mut frame[ETHERNET..];
         let src: [u8; 4] = array(packet, 12);
         let own: [u8; 4] = array(packet, 16);
-        put(packet, 12, &own);
-        put(packet, 16, &src);
+        write(packet, 12, &own);
+        write(packet, 16, &src);
         packet[8] = TTL;
-        put(packet, 10, &[0, 0]);
+        write(packet, 10, &[0, 0]);
         let sum = checksum::internet_checksum(&packet[..ipv4::Repr::LEN]);
-        put(packet, 10, &sum.to_be_bytes());
+        write(packet, 10, &sum.to_be_bytes());
         answer_echo(&mut packet[ipv4::Repr::LEN..], 8, 0);
         let to = Ipv4Addr::from(src);
-        let hop = self.way_back(to.into()).ok_or(Reason::NoRoute)?;
+        let hop = self.reverse_hop(to.into()).ok_or(Reason::NoRoute)?;
         self.counters.echoes += 1;
         self.dispatch(now_ns, hop, to.into(), frame, ETHERNET + total_len)
     }
@@ -240,26 +241,26 @@ impl Router {
     ) -> Result<Verdict, Reason> {
         let protocol = Protocol(frame[ETHERNET + 6]);
         if protocol != Protocol::ICMPV6 {
-            return self.refuse(now_ns, frame, protocol);
+            return self.reject(now_ns, frame, protocol);
         }
         if let Some(done) = self.neighbour_message(now_ns, link, frame) {
             return done;
         }
         let packet = &frame[ETHERNET..];
-        let total_len = ipv6::Repr::LEN + usize::from(half(packet, 4));
+        let total_len = ipv6::Repr::LEN + usize::from(read_u16(packet, 4));
         let (src, own): ([u8; 16], [u8; 16]) = (array(packet, 8), array(packet, 24));
         let addresses = AddrPair::V6(src.into(), own.into());
         if !is_echo_request(&packet[ipv6::Repr::LEN..total_len], addresses)? {
-            return self.refuse(now_ns, frame, protocol);
+            return self.reject(now_ns, frame, protocol);
         }
         let packet = &mut frame[ETHERNET..];
-        put(packet, 8, &own);
-        put(packet, 24, &src);
+        write(packet, 8, &own);
+        write(packet, 24, &src);
         packet[7] = TTL;
         answer_echo(&mut packet[ipv6::Repr::LEN..], 128, 129);
         self.counters.echoes += 1;
         let to = Ipv6Addr::from(src);
-        let hop = self.way_back(to.into()).ok_or(Reason::NoRoute)?;
+        let hop = self.reverse_hop(to.into()).ok_or(Reason::NoRoute)?;
         self.dispatch(now_ns, hop, to.into(), frame, ETHERNET + total_len)
     }
 
@@ -323,7 +324,7 @@ impl Router {
         if !own.has(target.into()) {
             return Err(Reason::NotForUs);
         }
-        if !probe && !own.is_near(src.into()) {
+        if !probe && !own.is_on_link(src.into()) {
             return Err(Reason::NeighbourRefused);
         }
         let answer = nd::Repr {
@@ -336,7 +337,7 @@ impl Router {
             hardware: Some(own.hardware),
         };
         if let Some(hardware) = neighbour.hardware {
-            let waited = self.neighbours.heard((link, src.into()), hardware);
+            let waited = self.neighbours.received_from((link, src.into()), hardware);
             self.release(link, hardware, waited);
         }
         self.counters.neighbours_answered += 1;
@@ -345,7 +346,7 @@ impl Router {
         answer.emit(&mut body, AddrPair::V6(target, to));
         let mut frame = self.frame_v6(link, (target, to), nd::HOP_LIMIT, &body);
         if probe {
-            put(&mut frame, 0, &group_hardware(to).0);
+            write(&mut frame, 0, &group_hardware(to).0);
             self.enqueue(link, frame, false);
         } else {
             let hop = super::Hop {
@@ -366,7 +367,7 @@ impl Router {
     ) -> Result<Verdict, Reason> {
         let address = neighbour.target.into();
         let told = neighbour.hardware.is_some_and(|hardware| {
-            self.tell_host(now_ns, || Heard {
+            self.forward_to_host(now_ns, || NeighbourUpdate {
                 link,
                 address,
                 hardware,
@@ -381,7 +382,7 @@ impl Router {
             neighbour.hardware,
             (solicited, replaces),
         );
-        let waited = asked(waited, told)?;
+        let waited = solicited_reply(waited, told)?;
         if let Some(hardware) = neighbour.hardware {
             self.release(link, hardware, waited);
         }
@@ -391,7 +392,10 @@ impl Router {
 
 /// What waited for an answer; one that the router did not ask for may be the
 /// host's.
-fn asked(waited: Option<VecDeque<Vec<u8>>>, told: bool) -> Result<VecDeque<Vec<u8>>, Reason> {
+fn solicited_reply(
+    waited: Option<VecDeque<Vec<u8>>>,
+    told: bool,
+) -> Result<VecDeque<Vec<u8>>, Reason> {
     match waited {
         None if told => Ok(VecDeque::new()),
         waited => waited.ok_or(Reason::NeighbourRefused),
@@ -411,7 +415,7 @@ fn is_echo_request(message: &[u8], addresses: AddrPair) -> Result<bool, Reason> 
 /// addresses only change places, which leaves the sum as it is.
 fn answer_echo(message: &mut [u8], request: u8, reply: u8) {
     let [old, new] = [request, reply].map(|kind| u16::from_be_bytes([kind, 0]));
-    let sum = checksum::update(half(message, 2), old, new);
+    let sum = checksum::update(read_u16(message, 2), old, new);
     message[0] = reply;
-    put(message, 2, &sum.to_be_bytes());
+    write(message, 2, &sum.to_be_bytes());
 }

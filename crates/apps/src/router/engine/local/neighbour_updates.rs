@@ -9,14 +9,14 @@ use weir_wire::ethernet::Address;
 
 /// Words in a second that the host is told, and how many at once: anybody may
 /// answer what nobody asked.
-pub const HEARD_PER_SECOND: u32 = 1000;
-/// See [`HEARD_PER_SECOND`].
-pub const HEARD_BURST: u32 = 64;
+pub const UPDATES_PER_SECOND: u32 = 1000;
+/// See [`UPDATES_PER_SECOND`].
+pub const UPDATE_BURST: u32 = 64;
 
 /// What a neighbour has said of itself: an ARP reply (RFC 826), or a neighbour
 /// advertisement (RFC 4861 §4.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Heard {
+pub struct NeighbourUpdate {
     /// The link that it is on.
     pub link: LinkId,
     /// Its address.
@@ -32,33 +32,33 @@ pub struct Heard {
 }
 
 /// Words that were not told yet.
-pub(in crate::router::engine) struct HeardQueue {
-    words: VecDeque<Heard>,
+pub(in crate::router::engine) struct UpdateQueue {
+    updates: VecDeque<NeighbourUpdate>,
     limit: RateLimit,
 }
 
-impl Default for HeardQueue {
-    fn default() -> HeardQueue {
-        HeardQueue {
-            words: VecDeque::new(),
-            limit: RateLimit::new(HEARD_PER_SECOND, HEARD_BURST),
+impl Default for UpdateQueue {
+    fn default() -> UpdateQueue {
+        UpdateQueue {
+            updates: VecDeque::new(),
+            limit: RateLimit::new(UPDATES_PER_SECOND, UPDATE_BURST),
         }
     }
 }
 
-impl HeardQueue {
+impl UpdateQueue {
     /// Takes a word; drops it where there are too many.
-    pub(in crate::router::engine) fn push(&mut self, now_ns: u64, word: Heard) {
-        if self.words.len() < HEARD_BURST as usize && self.limit.allows(now_ns) {
-            self.words.push_back(word);
+    pub(in crate::router::engine) fn push(&mut self, now_ns: u64, word: NeighbourUpdate) {
+        if self.updates.len() < UPDATE_BURST as usize && self.limit.allows(now_ns) {
+            self.updates.push_back(word);
         }
     }
 
     pub(in crate::router::engine) fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.updates.is_empty()
     }
 
-    pub(in crate::router::engine) fn pop(&mut self) -> Option<Heard> {
-        self.words.pop_front()
+    pub(in crate::router::engine) fn pop(&mut self) -> Option<NeighbourUpdate> {
+        self.updates.pop_front()
     }
 }

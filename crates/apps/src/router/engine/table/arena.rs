@@ -6,14 +6,14 @@ const SIZES: usize = 7;
 /// An arena of runs of 1 to 64 values. A run lies on as many places as the
 /// next power of two, so what is freed fits what comes later.
 #[derive(Debug)]
-pub(in crate::router::engine) struct Blocks<T> {
+pub(in crate::router::engine) struct SizeClassArena<T> {
     values: Vec<T>,
     free: [Vec<u32>; SIZES],
 }
 
-impl<T: Copy + Default> Blocks<T> {
-    pub(in crate::router::engine) fn new() -> Blocks<T> {
-        Blocks {
+impl<T: Copy + Default> SizeClassArena<T> {
+    pub(in crate::router::engine) fn new() -> SizeClassArena<T> {
+        SizeClassArena {
             values: Vec::new(),
             free: std::array::from_fn(|_| Vec::new()),
         }

@@ -14,13 +14,13 @@
 //! Beside it stands what it is made from, a plain trie of prefixes. A change
 //! rebuilds the smallest node that the prefix ends in; one of a short prefix,
 //! which many direct slots inherit, is put down as due and done slot by slot
-//! by [`Fib::work`], between frames: nobody waits. Until then a slot gives what
+//! by [`Fib::rebuild_some`], between frames: nobody waits. Until then a slot gives what
 //! it gave before.
 //!
 //! The value 0 is no route. The default route is apart, so that changing it
 //! costs nothing.
 
-use super::arena::Blocks;
+use super::arena::SizeClassArena;
 use prefix_trie::{Prefix, PrefixMap};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,9 +32,9 @@ const STRIDE: u8 = 6;
 /// Set in a direct slot that holds a value, not a node.
 const LEAF: u32 = 1 << 31;
 /// Direct slots that a change rebuilds at once; more are left to
-/// [`Fib::work`].
-const SLOTS_AT_ONCE: u32 = 16;
-/// How many keys [`Fib::look_up_batch`] has under way at once: as many
+/// [`Fib::rebuild_some`].
+const REBUILD_SLOTS_MAX: u32 = 16;
+/// How many keys [`Fib::lookup_batch`] has under way at once: as many
 /// independent loads as a core keeps in flight.
 const LANES: usize = 16;
 
@@ -133,8 +133,8 @@ where
     routes: PrefixMap<(K, u8), u32>,
     default: u32,
     direct: Vec<u32>,
-    nodes: Blocks<Node>,
-    leaves: Blocks<u32>,
+    nodes: SizeClassArena<Node>,
+    leaves: SizeClassArena<u32>,
     /// Direct slots that are to be rebuilt.
     due: VecDeque<Range<u32>>,
 }
@@ -148,8 +148,8 @@ where
             routes: PrefixMap::new(),
             default: 0,
             direct: vec![LEAF; 1 << DIRECT_BITS],
-            nodes: Blocks::new(),
-            leaves: Blocks::new(),
+            nodes: SizeClassArena::new(),
+            leaves: SizeClassArena::new(),
             due: VecDeque::new(),
         }
     }
@@ -161,7 +161,7 @@ where
 {
     /// The value of the longest prefix that a key begins with; 0 for none.
     #[inline]
-    pub fn look_up(&self, key: K) -> u32 {
+    pub fn lookup(&self, key: K) -> u32 {
         let mut at = self.direct[key.direct()];
         let mut depth = DIRECT_BITS;
         while at & LEAF == 0 {
@@ -174,18 +174,18 @@ where
         self.or_default(at & VALUE_MAX)
     }
 
-    /// As [`Fib::look_up`] for many keys: their loads overlap.
+    /// As [`Fib::lookup`] for many keys: their loads overlap.
     ///
     /// # Panics
     /// If there are fewer places in `values` than keys.
-    pub fn look_up_batch(&self, keys: &[K], values: &mut [u32]) {
+    pub fn lookup_batch(&self, keys: &[K], values: &mut [u32]) {
         assert!(values.len() >= keys.len(), "a place for each value");
         for (keys, values) in keys.chunks(LANES).zip(values.chunks_mut(LANES)) {
-            self.look_up_some(keys, values);
+            self.lookup_lanes(keys, values);
         }
     }
 
-    fn look_up_some(&self, keys: &[K], values: &mut [u32]) {
+    fn lookup_lanes(&self, keys: &[K], values: &mut [u32]) {
         let mut under_way = 0u32;
         for (lane, key) in keys.iter().enumerate() {
             values[lane] = self.direct[key.direct()];
@@ -268,7 +268,7 @@ where
     }
 
     /// Whether every change has taken effect.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_up_to_date(&self) -> bool {
         self.due.is_empty()
     }
 
@@ -278,7 +278,7 @@ where
     }
 
     /// Rebuilds up to `slots` of the direct slots that are due.
-    pub fn work(&mut self, slots: u32) {
+    pub fn rebuild_some(&mut self, slots: u32) {
         for _ in 0..slots {
             let Some(range) = self.due.front_mut() else {
                 return;
@@ -298,7 +298,7 @@ where
         }
         let first = key.direct() as u32;
         let range = first..first + (1 << (DIRECT_BITS - len));
-        if range.len() as u32 <= SLOTS_AT_ONCE {
+        if range.len() as u32 <= REBUILD_SLOTS_MAX {
             range.for_each(|slot| self.rebuild_slot(slot));
         } else if self.due.back() != Some(&range) {
             self.due.push_back(range);

@@ -11,7 +11,7 @@ use super::routes::LinkId;
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
-use weir_stack::iface::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
+use weir_stack::iface::{DELAY_FIRST_PROBE_NS, REACHABLE_NS, RETRANS_TIMER_NS, SOLICITS_MAX};
 use weir_wire::ethernet::Address;
 
 /// Frames that wait for all neighbours. For one as many may wait as there is
@@ -21,10 +21,10 @@ use weir_wire::ethernet::Address;
 /// switches: Choudhury and Hahne 1998). Its newest waits in any case (RFC 1122
 /// §2.3.2.2, RFC 4861 §7.2.2): so many and one for each that is asked for, at
 /// most.
-pub const WAITING_ALL_MAX: usize = 4096;
+pub const UNRESOLVED_ALL_MAX: usize = 4096;
 
 /// A neighbour's address and the link it is on.
-pub(in crate::router::engine) type Place = (LinkId, IpAddr);
+pub(in crate::router::engine) type NeighbourKey = (LinkId, IpAddr);
 
 #[derive(Debug)]
 enum State {
@@ -32,7 +32,7 @@ enum State {
     Static,
     /// Asked for the first time.
     Incomplete {
-        waiting: VecDeque<Vec<u8>>,
+        unresolved: VecDeque<Vec<u8>>,
     },
     Reachable {
         until_ns: u64,
@@ -44,27 +44,27 @@ enum State {
 
 #[derive(Debug)]
 struct Neighbour {
-    place: Place,
+    key: NeighbourKey,
     hardware: Address,
     state: State,
     /// Asks so far and when the next is due, while it is asked.
-    asks: u32,
-    next_ask_ns: u64,
+    solicits_sent: u32,
+    next_solicit_ns: u64,
     /// Used since the hand last passed.
     used: bool,
 }
 
 /// A question to be sent: for which address, and to whom if not to all.
-pub(in crate::router::engine) type Ask = (Place, Option<Address>);
+pub(in crate::router::engine) type Solicit = (NeighbourKey, Option<Address>);
 
 /// What became of a packet for a neighbour.
-pub(in crate::router::engine) enum Way {
+pub(in crate::router::engine) enum Resolution {
     /// Here is its hardware address.
-    Known(Address),
-    /// It is asked for: [`Neighbours::hold`] the frame.
-    Asked,
+    Resolved(Address),
+    /// It is asked for: [`Neighbours::enqueue_unresolved`] the frame.
+    Pending,
     /// Too many are asked for.
-    Full,
+    TableFull,
 }
 
 /// Places in `Neighbours::recent`, a power of two.
@@ -73,7 +73,7 @@ const RECENT: usize = 64;
 /// The table.
 pub(in crate::router::engine) struct Neighbours {
     slots: Vec<Option<Neighbour>>,
-    numbers: HashMap<Place, u32, ahash::RandomState>,
+    numbers: HashMap<NeighbourKey, u32, ahash::RandomState>,
     /// Numbers of those that were used of late, each where its address says;
     /// whether it is still that neighbour's tells its slot.
     recent: [u32; RECENT],
@@ -81,10 +81,10 @@ pub(in crate::router::engine) struct Neighbours {
     /// By when each that is asked is due.
     due: BTreeSet<(u64, u32)>,
     incomplete: usize,
-    waiting: usize,
+    unresolved: usize,
     /// Where the search for one to displace goes on.
-    hand: usize,
-    asks: Vec<Ask>,
+    clock_hand: usize,
+    solicits: Vec<Solicit>,
     max: usize,
     incomplete_max: usize,
     /// One has another address, or is no longer known.
@@ -102,9 +102,9 @@ impl Neighbours {
             free: Vec::new(),
             due: BTreeSet::new(),
             incomplete: 0,
-            waiting: 0,
-            hand: 0,
-            asks: Vec::new(),
+            unresolved: 0,
+            clock_hand: 0,
+            solicits: Vec::new(),
             max: max.max(4),
             incomplete_max: (max / 4).max(1),
             changed: false,
@@ -112,7 +112,7 @@ impl Neighbours {
     }
 
     /// Enters one for good.
-    pub(in crate::router::engine) fn set_static(&mut self, place: Place, hardware: Address) {
+    pub(in crate::router::engine) fn set_static(&mut self, place: NeighbourKey, hardware: Address) {
         let _ = self.enter(place, hardware, State::Static);
     }
 
@@ -128,35 +128,39 @@ impl Neighbours {
 
     /// The address to send to, if it is known; otherwise it is asked for.
     #[inline]
-    pub(in crate::router::engine) fn resolve(&mut self, now_ns: u64, place: Place) -> Way {
+    pub(in crate::router::engine) fn resolve(
+        &mut self,
+        now_ns: u64,
+        place: NeighbourKey,
+    ) -> Resolution {
         let Some(number) = self.number(place) else {
-            return self.ask_new(now_ns, place);
+            return self.solicit_new(now_ns, place);
         };
         let Some(neighbour) = self.slots[number as usize].as_mut() else {
-            return Way::Full;
+            return Resolution::TableFull;
         };
         neighbour.used = true;
         match neighbour.state {
             State::Static | State::Probe => {}
             State::Reachable { until_ns } if until_ns > now_ns => {}
-            State::Incomplete { .. } => return Way::Asked,
+            State::Incomplete { .. } => return Resolution::Pending,
             State::Reachable { .. } | State::Stale => {
                 neighbour.state = State::Probe;
-                neighbour.asks = 0;
-                neighbour.next_ask_ns = now_ns.saturating_add(DELAY_NS);
-                self.due.insert((neighbour.next_ask_ns, number));
+                neighbour.solicits_sent = 0;
+                neighbour.next_solicit_ns = now_ns.saturating_add(DELAY_FIRST_PROBE_NS);
+                self.due.insert((neighbour.next_solicit_ns, number));
             }
         }
-        Way::Known(neighbour.hardware)
+        Resolution::Resolved(neighbour.hardware)
     }
 
     /// The number of a neighbour, of one used of late without the hash.
     #[inline]
-    fn number(&mut self, place: Place) -> Option<u32> {
+    fn number(&mut self, place: NeighbourKey) -> Option<u32> {
         let at = recent_at(place);
         let recent = self.recent[at];
         if let Some(Some(neighbour)) = self.slots.get(recent as usize)
-            && neighbour.place == place
+            && neighbour.key == place
         {
             return Some(recent);
         }
@@ -165,30 +169,42 @@ impl Neighbours {
         Some(number)
     }
 
-    fn ask_new(&mut self, now_ns: u64, place: Place) -> Way {
+    fn solicit_new(&mut self, now_ns: u64, place: NeighbourKey) -> Resolution {
         if self.incomplete >= self.incomplete_max {
-            return Way::Full;
+            return Resolution::TableFull;
         }
         let waiting = VecDeque::new();
-        let Some(number) = self.enter(place, Address::default(), State::Incomplete { waiting })
-        else {
-            return Way::Full;
+        let Some(number) = self.enter(
+            place,
+            Address::default(),
+            State::Incomplete {
+                unresolved: waiting,
+            },
+        ) else {
+            return Resolution::TableFull;
         };
-        let next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+        let next_ask_ns = now_ns.saturating_add(RETRANS_TIMER_NS);
         if let Some(neighbour) = self.slots[number as usize].as_mut() {
-            neighbour.asks = 1;
-            neighbour.next_ask_ns = next_ask_ns;
+            neighbour.solicits_sent = 1;
+            neighbour.next_solicit_ns = next_ask_ns;
         }
         self.due.insert((next_ask_ns, number));
-        self.asks.push((place, None));
-        Way::Asked
+        self.solicits.push((place, None));
+        Resolution::Pending
     }
 
     /// Keeps a frame until the address is known; gives how many are dropped
     /// for it.
-    pub(in crate::router::engine) fn hold(&mut self, place: Place, frame: Vec<u8>) -> u64 {
-        let room = WAITING_ALL_MAX.saturating_sub(self.waiting);
-        let Some(State::Incomplete { waiting }) = self.state(place) else {
+    pub(in crate::router::engine) fn enqueue_unresolved(
+        &mut self,
+        place: NeighbourKey,
+        frame: Vec<u8>,
+    ) -> u64 {
+        let room = UNRESOLVED_ALL_MAX.saturating_sub(self.unresolved);
+        let Some(State::Incomplete {
+            unresolved: waiting,
+        }) = self.state(place)
+        else {
             return 1;
         };
         let mut dropped = 0;
@@ -197,34 +213,34 @@ impl Neighbours {
             dropped += 1;
         }
         waiting.push_back(frame);
-        self.waiting = self.waiting + 1 - dropped;
+        self.unresolved = self.unresolved + 1 - dropped;
         dropped as u64
     }
 
-    fn state(&mut self, place: Place) -> Option<&mut State> {
+    fn state(&mut self, place: NeighbourKey) -> Option<&mut State> {
         let number = *self.numbers.get(&place)?;
         Some(&mut self.slots[number as usize].as_mut()?.state)
     }
 
     /// Whether anything is known about it.
-    pub(in crate::router::engine) fn knows(&self, place: Place) -> bool {
+    pub(in crate::router::engine) fn knows(&self, place: NeighbourKey) -> bool {
         self.numbers.contains_key(&place)
     }
 
     /// A neighbour that talks to us has told its address, which is to be
     /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
     /// waited.
-    pub(in crate::router::engine) fn heard(
+    pub(in crate::router::engine) fn received_from(
         &mut self,
-        place: Place,
+        place: NeighbourKey,
         hardware: Address,
     ) -> VecDeque<Vec<u8>> {
         let known = self.numbers.get(&place);
         let known = known.and_then(|number| self.slots[*number as usize].as_ref());
         match known {
             Some(known) if matches!(known.state, State::Static) => VecDeque::new(),
-            Some(known) if known.is_settled() && known.hardware == hardware => VecDeque::new(),
-            Some(_) => self.settle(place, hardware, State::Stale),
+            Some(known) if known.is_resolved() && known.hardware == hardware => VecDeque::new(),
+            Some(_) => self.set_reachable(place, hardware, State::Stale),
             None => {
                 let _ = self.enter(place, hardware, State::Stale);
                 VecDeque::new()
@@ -237,13 +253,13 @@ impl Neighbours {
     pub(in crate::router::engine) fn answered(
         &mut self,
         now_ns: u64,
-        place: Place,
+        place: NeighbourKey,
         hardware: Address,
     ) -> Option<VecDeque<Vec<u8>>> {
         let number = *self.numbers.get(&place)?;
         let known = self.slots[number as usize].as_ref()?;
-        let asked = known.is_asked() && known.asks > 0;
-        asked.then(|| self.settle(place, hardware, reachable(now_ns)))
+        let asked = known.is_incomplete() && known.solicits_sent > 0;
+        asked.then(|| self.set_reachable(place, hardware, reachable(now_ns)))
     }
 
     /// A neighbour has advertised its address, if it tells one (RFC 4861
@@ -251,7 +267,7 @@ impl Neighbours {
     pub(in crate::router::engine) fn advertised(
         &mut self,
         now_ns: u64,
-        place: Place,
+        place: NeighbourKey,
         hardware: Option<Address>,
         (solicited, replaces): (bool, bool),
     ) -> Option<VecDeque<Vec<u8>>> {
@@ -260,7 +276,7 @@ impl Neighbours {
         if matches!(known.state, State::Static) {
             return Some(VecDeque::new());
         }
-        let first = !known.is_settled();
+        let first = !known.is_resolved();
         let told = match (first, hardware) {
             (true, hardware) => hardware?,
             (false, hardware) => hardware.unwrap_or(known.hardware),
@@ -273,29 +289,36 @@ impl Neighbours {
             return Some(VecDeque::new());
         }
         match (solicited, first || changed) {
-            (true, _) => Some(self.settle(place, told, reachable(now_ns))),
-            (false, true) => Some(self.settle(place, told, State::Stale)),
+            (true, _) => Some(self.set_reachable(place, told, reachable(now_ns))),
+            (false, true) => Some(self.set_reachable(place, told, State::Stale)),
             (false, false) => Some(VecDeque::new()),
         }
     }
 
-    fn settle(&mut self, place: Place, hardware: Address, state: State) -> VecDeque<Vec<u8>> {
+    fn set_reachable(
+        &mut self,
+        place: NeighbourKey,
+        hardware: Address,
+        state: State,
+    ) -> VecDeque<Vec<u8>> {
         let Some(&number) = self.numbers.get(&place) else {
             return VecDeque::new();
         };
         let Some(neighbour) = self.slots[number as usize].as_mut() else {
             return VecDeque::new();
         };
-        if neighbour.is_asked() {
-            self.due.remove(&(neighbour.next_ask_ns, number));
+        if neighbour.is_incomplete() {
+            self.due.remove(&(neighbour.next_solicit_ns, number));
         }
         // Nothing depends on one that has not answered yet.
-        self.changed |= neighbour.is_settled() && neighbour.hardware != hardware;
+        self.changed |= neighbour.is_resolved() && neighbour.hardware != hardware;
         neighbour.hardware = hardware;
         match std::mem::replace(&mut neighbour.state, state) {
-            State::Incomplete { waiting } => {
+            State::Incomplete {
+                unresolved: waiting,
+            } => {
                 self.incomplete -= 1;
-                self.waiting -= waiting.len();
+                self.unresolved -= waiting.len();
                 waiting
             }
             _ => VecDeque::new(),
@@ -313,18 +336,18 @@ impl Neighbours {
             let Some(neighbour) = self.slots[number as usize].as_mut() else {
                 continue;
             };
-            if neighbour.asks == ASKS_MAX {
-                let place = neighbour.place;
+            if neighbour.solicits_sent == SOLICITS_MAX {
+                let place = neighbour.key;
                 let waited = self.remove(place);
                 silent.extend(waited.into_iter().map(|frame| (place.0, frame)));
                 continue;
             }
-            neighbour.asks += 1;
-            neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+            neighbour.solicits_sent += 1;
+            neighbour.next_solicit_ns = now_ns.saturating_add(RETRANS_TIMER_NS);
             let probe = matches!(neighbour.state, State::Probe);
-            self.due.insert((neighbour.next_ask_ns, number));
+            self.due.insert((neighbour.next_solicit_ns, number));
             let to = probe.then_some(neighbour.hardware);
-            self.asks.push((neighbour.place, to));
+            self.solicits.push((neighbour.key, to));
         }
         silent
     }
@@ -335,18 +358,18 @@ impl Neighbours {
     }
 
     /// Whether there are questions to be sent.
-    pub(in crate::router::engine) fn has_asks(&self) -> bool {
-        !self.asks.is_empty()
+    pub(in crate::router::engine) fn has_solicits(&self) -> bool {
+        !self.solicits.is_empty()
     }
 
     /// The questions to be sent.
-    pub(in crate::router::engine) fn take_asks(&mut self) -> Vec<Ask> {
-        std::mem::take(&mut self.asks)
+    pub(in crate::router::engine) fn take_solicits(&mut self) -> Vec<Solicit> {
+        std::mem::take(&mut self.solicits)
     }
 
     /// Enters one, in place of another if need be; its number, or `None` if
     /// all others must stay.
-    fn enter(&mut self, place: Place, hardware: Address, state: State) -> Option<u32> {
+    fn enter(&mut self, place: NeighbourKey, hardware: Address, state: State) -> Option<u32> {
         let incomplete = matches!(state, State::Incomplete { .. });
         self.remove(place);
         if self.numbers.len() >= self.max {
@@ -354,11 +377,11 @@ impl Neighbours {
             self.remove(other);
         }
         let neighbour = Neighbour {
-            place,
+            key: place,
             hardware,
             state,
-            asks: 0,
-            next_ask_ns: 0,
+            solicits_sent: 0,
+            next_solicit_ns: 0,
             used: false,
         };
         let number = match self.free.pop() {
@@ -378,34 +401,36 @@ impl Neighbours {
 
     /// One that was not used of late, by a hand that goes round; never one
     /// that is asked for, nor one that was told.
-    fn displaced(&mut self) -> Option<Place> {
+    fn displaced(&mut self) -> Option<NeighbourKey> {
         for _ in 0..2 * self.slots.len() {
-            self.hand = (self.hand + 1) % self.slots.len();
-            let Some(neighbour) = self.slots[self.hand].as_mut() else {
+            self.clock_hand = (self.clock_hand + 1) % self.slots.len();
+            let Some(neighbour) = self.slots[self.clock_hand].as_mut() else {
                 continue;
             };
             let stays = matches!(neighbour.state, State::Static | State::Incomplete { .. });
             if !stays && !std::mem::take(&mut neighbour.used) {
-                return Some(neighbour.place);
+                return Some(neighbour.key);
             }
         }
         None
     }
 
-    fn remove(&mut self, place: Place) -> VecDeque<Vec<u8>> {
+    fn remove(&mut self, place: NeighbourKey) -> VecDeque<Vec<u8>> {
         let Some(number) = self.numbers.remove(&place) else {
             return VecDeque::new();
         };
         let Some(neighbour) = self.slots[number as usize].take() else {
             return VecDeque::new();
         };
-        self.changed |= neighbour.is_settled();
+        self.changed |= neighbour.is_resolved();
         self.free.push(number);
-        self.due.remove(&(neighbour.next_ask_ns, number));
+        self.due.remove(&(neighbour.next_solicit_ns, number));
         match neighbour.state {
-            State::Incomplete { waiting } => {
+            State::Incomplete {
+                unresolved: waiting,
+            } => {
                 self.incomplete -= 1;
-                self.waiting -= waiting.len();
+                self.unresolved -= waiting.len();
                 waiting
             }
             _ => VecDeque::new(),
@@ -414,19 +439,19 @@ impl Neighbours {
 }
 
 impl Neighbour {
-    fn is_asked(&self) -> bool {
+    fn is_incomplete(&self) -> bool {
         matches!(self.state, State::Incomplete { .. } | State::Probe)
     }
 
     /// Whether its address is known.
-    fn is_settled(&self) -> bool {
+    fn is_resolved(&self) -> bool {
         !matches!(self.state, State::Incomplete { .. })
     }
 }
 
 /// Where among the recent ones.
 #[inline]
-fn recent_at((link, ip): Place) -> usize {
+fn recent_at((link, ip): NeighbourKey) -> usize {
     let bits = match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
         IpAddr::V6(ip) => ip.to_bits() as u64,

@@ -77,7 +77,7 @@ pub struct Routes {
     /// Of [`Origin::Own`], by their networks.
     own: HashMap<Prefix, Target>,
     /// The same, for which there was no room yet.
-    own_left: Vec<(Prefix, Target)>,
+    own_unplaced: Vec<(Prefix, Target)>,
 }
 
 /// Which route of a prefix comes first: in this order.
@@ -128,7 +128,7 @@ impl Routes {
                 leaving: Vec::new(),
             },
             own: HashMap::new(),
-            own_left: Vec::new(),
+            own_unplaced: Vec::new(),
         }
     }
 
@@ -199,7 +199,7 @@ impl Routes {
         }
         let own = &self.own;
         let new = wanted.into_iter();
-        self.own_left = new
+        self.own_unplaced = new
             .filter(|(prefix, target)| own.get(prefix) != Some(target))
             .collect();
         self.insert_own()
@@ -209,13 +209,13 @@ impl Routes {
     /// there is room.
     fn insert_own(&mut self) -> Result<(), RouteError> {
         let mut inserted = Ok(());
-        for (prefix, target) in std::mem::take(&mut self.own_left) {
+        for (prefix, target) in std::mem::take(&mut self.own_unplaced) {
             match self.insert(prefix, Origin::Own, target.clone()) {
                 Ok(()) => {
                     self.own.insert(prefix, target);
                 }
                 Err(error) => {
-                    self.own_left.push((prefix, target));
+                    self.own_unplaced.push((prefix, target));
                     inserted = Err(error);
                 }
             }
@@ -225,14 +225,14 @@ impl Routes {
 
     /// For how many of the routes to what is ours there was no room yet.
     pub(in crate::router::engine) fn own_lacking(&self) -> usize {
-        self.own_left.len()
+        self.own_unplaced.len()
     }
 
     /// Where an address leads; `None` without a route.
-    pub fn look_up(&self, address: IpAddr) -> Option<&Target> {
+    pub fn lookup(&self, address: IpAddr) -> Option<&Target> {
         let number = match address {
-            IpAddr::V4(ip) => self.v4.fib.look_up(ip.to_bits()),
-            IpAddr::V6(ip) => self.v6.fib.look_up(ip.to_bits()),
+            IpAddr::V4(ip) => self.v4.fib.lookup(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.fib.lookup(ip.to_bits()),
         };
         self.target(number)
     }
@@ -249,21 +249,21 @@ impl Routes {
 
     /// Brings the tables a step further, if a change of a short prefix is
     /// under way; whether there is more to do.
-    pub fn work(&mut self) -> bool {
-        self.v4.fib.work(SLOTS_PER_TURN);
-        self.v6.fib.work(SLOTS_PER_TURN);
-        let settled = self.is_settled();
+    pub fn rebuild_some(&mut self) -> bool {
+        self.v4.fib.rebuild_some(SLOTS_PER_TURN);
+        self.v6.fib.rebuild_some(SLOTS_PER_TURN);
+        let settled = self.is_up_to_date();
         if settled {
             self.targets.leave();
             // Others may have made room.
             let _ = self.insert_own();
         }
-        !self.is_settled()
+        !self.is_up_to_date()
     }
 
     /// Whether every change has taken effect.
-    pub fn is_settled(&self) -> bool {
-        self.v4.fib.is_settled() && self.v6.fib.is_settled()
+    pub fn is_up_to_date(&self) -> bool {
+        self.v4.fib.is_up_to_date() && self.v6.fib.is_up_to_date()
     }
 
     pub(in crate::router::engine) fn v4(&self) -> &Fib<u32> {
@@ -440,8 +440,8 @@ mod tests {
         routes
             .insert(prefix("10.1.0.0/16"), learned, to(2))
             .unwrap();
-        while routes.work() {}
-        let leads = |address: &str| routes.look_up(address.parse().unwrap()).cloned();
+        while routes.rebuild_some() {}
+        let leads = |address: &str| routes.lookup(address.parse().unwrap()).cloned();
         assert_eq!(leads("10.1.0.1"), Some(to(2)));
         assert_eq!(leads("10.2.0.1"), Some(to(1)), "by the shorter prefix");
         assert_eq!(leads("10.3.0.1"), Some(to(3)));
@@ -464,15 +464,15 @@ mod tests {
         let own = prefix("192.0.2.1/32");
         let wanted = || vec![(own, Target::Local)];
         assert_eq!(routes.set_own(wanted()), Err(RouteError::TargetsFull));
-        while routes.work() {}
+        while routes.rebuild_some() {}
         assert_eq!(routes.own_lacking(), 1);
-        assert_eq!(routes.look_up(own.address()), None);
+        assert_eq!(routes.lookup(own.address()), None);
         routes.remove(prefix("10.2.0.0/16"), Origin::Configured);
-        while routes.work() {}
+        while routes.rebuild_some() {}
         assert_eq!(routes.own_lacking(), 0);
-        assert_eq!(routes.look_up(own.address()), Some(&Target::Local));
+        assert_eq!(routes.lookup(own.address()), Some(&Target::Local));
         // And go, though they came late.
         routes.set_own(Vec::new()).unwrap();
-        assert_eq!(routes.look_up(own.address()), None);
+        assert_eq!(routes.lookup(own.address()), None);
     }
 }

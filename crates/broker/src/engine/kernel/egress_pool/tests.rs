@@ -9,7 +9,7 @@ use weir_wire::LinkType;
 /// Paths whose thread makes none: what it is asked for stays to be counted.
 struct Bed {
     // The first to go.
-    paths: Paths,
+    paths: EgressPool,
     todo: Receiver<Job>,
     done: Sender<Done>,
     _folder: Folder,
@@ -35,7 +35,7 @@ impl Bed {
         let root = Arc::new(PinFolder::mount(&folder.0).expect("root may"));
         let flags = rustix::event::EventfdFlags::CLOEXEC;
         let news = rustix::event::eventfd(0, flags).expect("a descriptor");
-        let mut paths = Paths::of(&root, 1, &Arc::new(news)).expect("a folder");
+        let mut paths = EgressPool::of(&root, 1, &Arc::new(news)).expect("a folder");
         let (jobs, todo) = channel();
         let (done, from) = channel();
         paths.thread = Some(Thread { jobs, done: from });
@@ -55,8 +55,8 @@ impl Bed {
     }
 }
 
-fn facts(ifindex: u32) -> Facts {
-    Facts {
+fn facts(ifindex: u32) -> InterfaceInfo {
+    InterfaceInfo {
         name: format!("eth{ifindex}"),
         ifindex,
         linktype: LinkType::EN10MB,
@@ -94,7 +94,7 @@ fn few_are_made_at_once_ahead_of_need() {
         bed.paths.prepare(&facts(ifindex), rules()).expect("room");
     }
     assert_eq!(bed.asked(), KINDS_MAX);
-    assert_eq!(bed.paths.kinds.len(), KINDS_MAX);
+    assert_eq!(bed.paths.classes.len(), KINDS_MAX);
     // Those who want to send get theirs, and no spare one beside.
     for token in 0..4 {
         let made = bed.paths.make(token, &facts(100 + token), rules());
@@ -128,7 +128,7 @@ fn what_is_being_made_is_a_path_already() {
         let made = Err(system("there is no kernel"));
         let done = Done {
             name: name.clone(),
-            like,
+            key: like,
             made,
         };
         bed.done.send(done).expect("it waits");

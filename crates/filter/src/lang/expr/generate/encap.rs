@@ -14,7 +14,7 @@ const VXLAN_PORT: u16 = 4789;
 /// Bytes of the UDP header, and of a VXLAN header.
 const UDP_HEADER: u32 = 8;
 const VXLAN_HEADER: u32 = 8;
-const ETHERNET_HEADER: u32 = 14;
+const ETHERNET_HEADER: u32 = weir_wire::ethernet::Repr::LEN as u32;
 
 impl Generator<'_> {
     /// IEEE 802.1Q, 802.1ad and the old 0x9100.

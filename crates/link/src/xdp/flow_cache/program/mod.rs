@@ -49,7 +49,7 @@ mod place {
 
 /// Adds what forwards by itself: r6 is the frame's context, and [`NOW`] the
 /// time. Goes on behind where that is for the application to say; r6 is the
-/// same then, [`KEPT`] is left alone, and all else is lost. `state` is the
+/// same then, [`CALLER_SAVED`] is left alone, and all else is lost. `state` is the
 /// place of the shared page.
 pub(in crate::xdp) fn answer(asm: &mut Asm, link: u32, spec: &Spec, state: u16) {
     let [up, hit, out] = [(); 3].map(|()| asm.label());

@@ -2,7 +2,7 @@
 
 use super::super::NOT_IN_OUR_COPY;
 use super::{Protocols, name};
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
@@ -159,7 +159,7 @@ impl Report {
     }
 
     /// Throughput by message size, a figure for each transport.
-    pub(super) fn draw(&self, folder: &Path) -> Result<(), Failure> {
+    pub(super) fn draw(&self, folder: &Path) -> Result<(), CliError> {
         let figure = |transport: &'static str| {
             let curve = |protocols: Protocols| -> Curve {
                 let of = |row: &&Throughput| {

@@ -1,6 +1,6 @@
 //! The kernel as one end: a TAP interface is its link.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -31,12 +31,12 @@ pub(super) struct World {
     server: Host,
 }
 
-fn failure(error: impl Display) -> Failure {
-    Failure::run(error)
+fn failure(error: impl Display) -> CliError {
+    CliError::run(error)
 }
 
 impl World {
-    pub(super) fn new() -> Result<World, Failure> {
+    pub(super) fn new() -> Result<World, CliError> {
         let lab = Lab::new();
         Ok(World {
             client: lab.host("client").map_err(failure)?,
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Client and server, tied to each other.
-    pub(super) fn pair(&self, transport: Transport) -> Result<(Kernel, Kernel), Failure> {
+    pub(super) fn pair(&self, transport: Transport) -> Result<(Kernel, Kernel), CliError> {
         let taps = self.taps()?;
         let (client, server) = match transport {
             Transport::Udp => {
@@ -73,7 +73,7 @@ impl World {
     }
 
     /// Both interfaces, which know one another.
-    fn taps(&self) -> Result<[Tap; 2], Failure> {
+    fn taps(&self) -> Result<[Tap; 2], CliError> {
         let open = |host: &Host, local: SocketAddr| {
             let tap = host.run(|| Tap::open("tap0")).map_err(failure)?;
             // Nothing else is to be on the link.
@@ -82,7 +82,7 @@ impl World {
             let device = host.device("tap0").map_err(failure)?;
             device.up().map_err(failure)?;
             device.add_address(local.ip(), 24).map_err(failure)?;
-            Ok::<_, Failure>((tap, device))
+            Ok::<_, CliError>((tap, device))
         };
         let (client, client_device) = open(&self.client, CLIENT)?;
         let (server, server_device) = open(&self.server, SERVER)?;
@@ -93,7 +93,7 @@ impl World {
         Ok([client, server])
     }
 
-    fn connect(&self, taps: &[Tap; 2]) -> Result<(Socket, Socket), Failure> {
+    fn connect(&self, taps: &[Tap; 2]) -> Result<(Socket, Socket), CliError> {
         let connect = || -> std::io::Result<(TcpStream, TcpStream)> {
             let listener = self.server.run(|| TcpListener::bind(SERVER))?;
             let client = self.client.run(|| TcpStream::connect(SERVER))?;

@@ -1,6 +1,6 @@
 //! One port in the kernel, with any number of filters.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use weir_demux::kernel::{Hook, KernelPlan, MapRole, Options, PortSettings};
 use weir_demux::{Binding, Filter, Target};
 use weir_link::bpf::Program;
@@ -11,7 +11,7 @@ use weir_ring::Reader;
 const RING_BYTES: u32 = 1 << 20;
 
 /// A plan in the kernel whose filters all lead to one port.
-pub(super) struct Divider {
+pub(super) struct BenchDemux {
     /// For XDP.
     pub(super) program: Program,
     /// The port.
@@ -19,9 +19,9 @@ pub(super) struct Divider {
     _maps: PlanMaps,
 }
 
-impl Divider {
+impl BenchDemux {
     /// The filters are tried in this order, and take.
-    pub(super) fn new(filters: &[Filter]) -> Result<Divider, Failure> {
+    pub(super) fn new(filters: &[Filter]) -> Result<BenchDemux, CliError> {
         let mut plan = KernelPlan::new(Options {
             ports_max: 1,
             ..Options::default()
@@ -35,18 +35,18 @@ impl Divider {
                 tag: 0,
             };
             // The maps are made and filled only afterwards.
-            let _ = plan.bind(binding).map_err(Failure::run)?;
+            let _ = plan.bind(binding).map_err(CliError::run)?;
         }
-        let maps = PlanMaps::new(&plan).map_err(Failure::run)?;
-        let (ring, reader) = weir_link::bpf::ring(RING_BYTES).map_err(Failure::run)?;
+        let maps = PlanMaps::new(&plan).map_err(CliError::run)?;
+        let (ring, reader) = weir_link::bpf::ring(RING_BYTES).map_err(CliError::run)?;
         let place = 0_u32.to_ne_bytes();
         maps.map(MapRole::Rings)
             .put(&place, &ring)
-            .map_err(Failure::run)?;
+            .map_err(CliError::run)?;
         maps.set_port(0, PortSettings::default(), true)
-            .map_err(Failure::run)?;
-        let program = maps.load(&plan, Hook::Xdp).map_err(Failure::run)?;
-        Ok(Divider {
+            .map_err(CliError::run)?;
+        let program = maps.load(&plan, Hook::Xdp).map_err(CliError::run)?;
+        Ok(BenchDemux {
             program,
             reader,
             _maps: maps,

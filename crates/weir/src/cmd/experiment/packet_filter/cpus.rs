@@ -1,7 +1,7 @@
 //! Who runs on which CPU: the source of frames on one, and what receives
 //! them on another, as the one CPU of 1987 did.
 
-use crate::error::Failure;
+use crate::error::CliError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Two CPUs; the same one twice where there is one.
@@ -12,12 +12,12 @@ pub(super) struct Cpus {
     receiver: CpuSet,
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::run(format!("cannot choose a CPU: {error}"))
+fn failed(error: impl std::fmt::Display) -> CliError {
+    CliError::run(format!("cannot choose a CPU: {error}"))
 }
 
 impl Cpus {
-    pub(super) fn new() -> Result<Cpus, Failure> {
+    pub(super) fn new() -> Result<Cpus, CliError> {
         let original = sched_getaffinity(None).map_err(failed)?;
         let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| original.is_set(*cpu));
         let one = |cpu| {
@@ -36,7 +36,7 @@ impl Cpus {
 
     /// Runs `f`, and the threads it starts, on the source's CPU; goes on, with
     /// all that is started then, on the receiver's.
-    pub(super) fn start_source<T>(&self, f: impl FnOnce() -> T) -> Result<T, Failure> {
+    pub(super) fn start_source<T>(&self, f: impl FnOnce() -> T) -> Result<T, CliError> {
         sched_setaffinity(None, &self.source).map_err(failed)?;
         let made = f();
         sched_setaffinity(None, &self.receiver).map_err(failed)?;
@@ -44,7 +44,7 @@ impl Cpus {
     }
 
     /// Goes on wherever there is room.
-    pub(super) fn free(&self) -> Result<(), Failure> {
+    pub(super) fn free(&self) -> Result<(), CliError> {
         sched_setaffinity(None, &self.original).map_err(failed)
     }
 }

@@ -10,8 +10,8 @@
 //! frames, only for its turn on the CPU.
 
 use super::Bench;
-use super::bench_demux::Divider;
-use crate::error::Failure;
+use super::bench_demux::BenchDemux;
+use crate::error::CliError;
 use std::io::{IoSlice, PipeWriter, Read, Write, pipe};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,10 +48,10 @@ impl Batches {
 }
 
 /// How long to wait for the first frame.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Looks at the clock after so many frames.
-const FRAMES_BETWEEN_LOOKS: u64 = 256;
+const FRAMES_PER_CLOCK_READ: u64 = 256;
 
 /// Bytes of a read from the pipe, with batches: all that a pipe holds.
 const READ_BYTES: usize = 64 << 10;
@@ -66,28 +66,28 @@ pub(super) fn receive(
     filters: &[Filter],
     demultiplexed: Demultiplexed,
     batches: Batches,
-) -> Result<f64, Failure> {
-    let mut divider = Divider::new(filters)?;
+) -> Result<f64, CliError> {
+    let mut divider = BenchDemux::new(filters)?;
     let hook = Hook::XdpNative;
     let attach = || Dispatcher::attach(bench.eth_b.index(), hook, None);
-    let dispatcher = bench.b.run(attach).map_err(Failure::run)?;
-    dispatcher.set(&divider.program).map_err(Failure::run)?;
+    let dispatcher = bench.b.run(attach).map_err(CliError::run)?;
+    dispatcher.set(&divider.program).map_err(CliError::run)?;
     let flow = bench.flow(frame_bytes);
-    let generator = Generator::new(&bench.eth_a, &flow).map_err(Failure::run)?;
+    let generator = Generator::new(&bench.eth_a, &flow).map_err(CliError::run)?;
     let mut generator = generator.realtime();
     let sending = bench
         .cpus
         .start_source(|| generator.start(u64::MAX, Rate::Flat))?;
-    let sending = sending.map_err(Failure::run)?;
+    let sending = sending.map_err(CliError::run)?;
     let received = match demultiplexed {
         Demultiplexed::InKernel => count(&mut divider.reader, batches, bench.time),
         Demultiplexed::ByProcess => pass_on(&mut divider.reader, batches, bench.time, frame_bytes),
     };
-    sending.stop().map_err(Failure::run)?;
+    sending.stop().map_err(CliError::run)?;
     bench.cpus.free()?;
     let (frames, elapsed) = received?;
     if frames == 0 {
-        return Err(Failure::run("no frame arrived"));
+        return Err(CliError::run("no frame arrived"));
     }
     Ok(elapsed.as_nanos() as f64 / frames as f64)
 }
@@ -97,20 +97,24 @@ fn read(
     reader: &mut Reader,
     batches: Batches,
     time: Duration,
-    mut take: impl FnMut(&Batch<'_>) -> Result<(), Failure>,
-) -> Result<(u64, Duration), Failure> {
+    mut take: impl FnMut(&Batch<'_>) -> Result<(), CliError>,
+) -> Result<(u64, Duration), CliError> {
     let (mut frames, mut looked) = (0, 0);
     let (mut start, mut last) = (None, None);
     loop {
-        if reader.wait(Some(PATIENCE)).map_err(Failure::run)? == Woke::TimedOut {
-            return Err(Failure::run("no frame arrived for seconds"));
+        if reader
+            .wait(Some(FIRST_FRAME_TIMEOUT))
+            .map_err(CliError::run)?
+            == Woke::TimedOut
+        {
+            return Err(CliError::run("no frame arrived for seconds"));
         }
         let batch = reader.peek_at_most(batches.records_max());
-        let batch = batch.map_err(Failure::run)?;
+        let batch = batch.map_err(CliError::run)?;
         for frame in frames_of(&batch) {
             let number = Some(number(frame));
             if number <= last {
-                return Err(Failure::run("frames arrived out of order"));
+                return Err(CliError::run("frames arrived out of order"));
             }
             last = number;
         }
@@ -120,7 +124,7 @@ fn read(
             continue;
         };
         frames += batch.len() as u64;
-        if frames - looked >= FRAMES_BETWEEN_LOOKS {
+        if frames - looked >= FRAMES_PER_CLOCK_READ {
             looked = frames;
             let elapsed = Instant::now() - start;
             if elapsed >= time {
@@ -147,7 +151,7 @@ fn count(
     reader: &mut Reader,
     batches: Batches,
     time: Duration,
-) -> Result<(u64, Duration), Failure> {
+) -> Result<(u64, Duration), CliError> {
     read(reader, batches, time, |_| Ok(()))
 }
 
@@ -157,7 +161,7 @@ fn pass_on(
     batches: Batches,
     time: Duration,
     frame_bytes: usize,
-) -> Result<(u64, Duration), Failure> {
+) -> Result<(u64, Duration), CliError> {
     let read_bytes = match batches {
         Batches::No => frame_bytes,
         Batches::Yes => READ_BYTES,
@@ -170,18 +174,19 @@ fn pass_on(
         .stdout
         .take()
         .map(|mut out| out.read_to_string(&mut counted));
-    let ended = child.wait().map_err(Failure::run)?;
+    let ended = child.wait().map_err(CliError::run)?;
     passed?;
-    let odd = || Failure::run(format!("the receiver said `{counted}` and ended ({ended})"));
-    heard.ok_or_else(odd)?.map_err(Failure::run)?;
+    let odd = || CliError::run(format!("the receiver said `{counted}` and ended ({ended})"));
+    heard.ok_or_else(odd)?.map_err(CliError::run)?;
     let (frames, nanos) = counted.trim().split_once(' ').ok_or_else(odd)?;
     let [frames, nanos] = [frames, nanos].map(|number| number.parse::<u64>().ok());
     let nanos = Duration::from_nanos(nanos.ok_or_else(odd)?);
     Ok((frames.ok_or_else(odd)?, nanos))
 }
 
-fn start_receiver(frame_bytes: usize, read_bytes: usize) -> Result<(Child, PipeWriter), Failure> {
-    let failed = |error| Failure::run(format!("cannot start the process behind the pipe: {error}"));
+fn start_receiver(frame_bytes: usize, read_bytes: usize) -> Result<(Child, PipeWriter), CliError> {
+    let failed =
+        |error| CliError::run(format!("cannot start the process behind the pipe: {error}"));
     let (input, pipe) = pipe().map_err(failed)?;
     let this = std::env::current_exe().map_err(failed)?;
     let child = Command::new(this)
@@ -195,8 +200,8 @@ fn start_receiver(frame_bytes: usize, read_bytes: usize) -> Result<(Child, PipeW
 }
 
 /// One system call for the batch, unless the pipe is full.
-fn write_all(pipe: &mut PipeWriter, batch: &Batch<'_>) -> Result<(), Failure> {
-    let failed = |error| Failure::run(format!("the pipe to the receiver: {error}"));
+fn write_all(pipe: &mut PipeWriter, batch: &Batch<'_>) -> Result<(), CliError> {
+    let failed = |error| CliError::run(format!("the pipe to the receiver: {error}"));
     let mut frames = frames_of(batch);
     if batch.len() == 1 {
         let frame = frames.next().unwrap_or_default();
@@ -213,10 +218,10 @@ fn write_all(pipe: &mut PipeWriter, batch: &Batch<'_>) -> Result<(), Failure> {
 
 /// The process behind the pipe: counts frames from standard input, and prints
 /// how many came after the first read, and in how many nanoseconds.
-pub(super) fn receiver(frame_bytes: usize, read_bytes: usize) -> Result<(), Failure> {
+pub(super) fn receiver(frame_bytes: usize, read_bytes: usize) -> Result<(), CliError> {
     let mut input = std::io::stdin().lock();
     let mut buffer = vec![0; read_bytes];
-    let mut read = || rustix::io::read(&mut input, &mut buffer).map_err(Failure::run);
+    let mut read = || rustix::io::read(&mut input, &mut buffer).map_err(CliError::run);
     let first = read()?;
     let start = Instant::now();
     let (mut bytes, mut last) = (0, first);
@@ -226,5 +231,5 @@ pub(super) fn receiver(frame_bytes: usize, read_bytes: usize) -> Result<(), Fail
     }
     let elapsed = start.elapsed().as_nanos();
     let frames = bytes / frame_bytes.max(1);
-    writeln!(std::io::stdout(), "{frames} {elapsed}").map_err(Failure::output)
+    writeln!(std::io::stdout(), "{frames} {elapsed}").map_err(CliError::output)
 }

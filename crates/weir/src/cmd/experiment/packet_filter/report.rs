@@ -304,7 +304,7 @@ mod tests {
             (64, 134.0),
             (256, 133.0),
         ];
-        let flat = Line::new(Kind::OneShape, points.to_vec());
+        let flat = Line::new(Kind::SingleSubtable, points.to_vec());
         assert!(flat.each_ns < 0.0, "{flat:?}");
         let (said, even) = (line(&flat), BreakEven::new(&flat, -5.0));
         assert!(said[5].ends_with("ns + < 0.1 ns"), "{said:?}");

@@ -1,7 +1,7 @@
 //! Table 6-1: what it costs to send.
 
 use super::Bench;
-use crate::error::Failure;
+use crate::error::CliError;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 use weir_lab::load::Sink;
@@ -16,18 +16,18 @@ pub(super) const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const HEADERS_BYTES: usize = 14 + 20 + 8;
 
 /// Looks at the clock after so many frames.
-const FRAMES_BETWEEN_LOOKS: u64 = 256;
+const FRAMES_PER_CLOCK_READ: u64 = 256;
 
 /// Nanoseconds for each of the frames that `send` sends, which says how many.
-fn elapsed_each(
+fn ns_per_frame(
     time: Duration,
-    mut send: impl FnMut() -> Result<u64, Failure>,
-) -> Result<f64, Failure> {
+    mut send: impl FnMut() -> Result<u64, CliError>,
+) -> Result<f64, CliError> {
     let (mut sent, mut looked) = (0, 0);
     let start = Instant::now();
     loop {
         sent += send()?;
-        if sent - looked >= FRAMES_BETWEEN_LOOKS {
+        if sent - looked >= FRAMES_PER_CLOCK_READ {
             looked = sent;
             let elapsed = start.elapsed();
             if elapsed >= time {
@@ -44,12 +44,12 @@ pub(super) fn frames(
     frame: &[u8],
     batch: usize,
     time: Duration,
-) -> Result<f64, Failure> {
-    let _sink = Sink::new(to, Hook::XdpNative).map_err(Failure::run)?;
+) -> Result<f64, CliError> {
+    let _sink = Sink::new(to, Hook::XdpNative).map_err(CliError::run)?;
     let sender = from.host().run(|| Sender::open(from.index()));
-    let sender = sender.map_err(Failure::run)?;
+    let sender = sender.map_err(CliError::run)?;
     let frames = vec![frame; batch];
-    elapsed_each(time, || {
+    ns_per_frame(time, || {
         let sent = match batch {
             1 => sender.send(frame).map(|()| 1),
             _ => sender.send_batch(&frames),
@@ -57,23 +57,23 @@ pub(super) fn frames(
         match sent {
             Ok(sent) => Ok(sent as u64),
             Err(SendError::Full) => Ok(0),
-            Err(error) => Err(Failure::run(error)),
+            Err(error) => Err(CliError::run(error)),
         }
     })
 }
 
 /// The same by UDP, whose frames have that length; the other end drops them.
-pub(super) fn datagrams(bench: &Bench, frame_bytes: usize) -> Result<f64, Failure> {
-    let _sink = Sink::new(&bench.eth_b, Hook::XdpNative).map_err(Failure::run)?;
+pub(super) fn datagrams(bench: &Bench, frame_bytes: usize) -> Result<f64, CliError> {
+    let _sink = Sink::new(&bench.eth_b, Hook::XdpNative).map_err(CliError::run)?;
     let socket = bench.eth_a.host().run(|| {
         let socket = UdpSocket::bind((A, 0))?;
         socket.connect((B, 5000))?;
         std::io::Result::Ok(socket)
     });
-    let socket = socket.map_err(Failure::run)?;
+    let socket = socket.map_err(CliError::run)?;
     let payload = vec![0; frame_bytes - HEADERS_BYTES];
-    elapsed_each(bench.time, || {
-        socket.send(&payload).map_err(Failure::run)?;
+    ns_per_frame(bench.time, || {
+        socket.send(&payload).map_err(CliError::run)?;
         Ok(1)
     })
 }

@@ -1,7 +1,7 @@
 //! Ports on a host, each read by a thread of its own.
 
-use super::report::PortStory;
-use crate::error::Failure;
+use super::report::PortReport;
+use crate::error::CliError;
 use crate::input::live_port;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use weir_lab::net::Host;
 const QUEUE: Bytes = Bytes(4 << 20);
 
 /// Frames may still be on their way for so long.
-const PATIENCE: Duration = Duration::from_millis(50);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 pub(super) struct Readers {
     stop: Arc<AtomicBool>,
-    running: Vec<JoinHandle<Result<PortStory, PortError>>>,
+    running: Vec<JoinHandle<Result<PortReport, PortError>>>,
 }
 
 impl Readers {
@@ -27,7 +27,7 @@ impl Readers {
         host: &Host,
         interface: &str,
         ports: &[(&'static str, bool)],
-    ) -> Result<Readers, Failure> {
+    ) -> Result<Readers, CliError> {
         let mut readers = Readers {
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
@@ -47,7 +47,7 @@ impl Readers {
     }
 
     /// What each has got.
-    pub(super) fn end(mut self) -> Result<Vec<PortStory>, Failure> {
+    pub(super) fn end(mut self) -> Result<Vec<PortReport>, CliError> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.running.drain(..).map(|reader| {
             let read = reader.join().expect("a reader does not panic");
@@ -62,11 +62,11 @@ fn read(
     stop: &AtomicBool,
     filter: &'static str,
     take: bool,
-) -> Result<PortStory, PortError> {
+) -> Result<PortReport, PortError> {
     let (mut frames, mut bytes) = (0, 0);
     loop {
         let stops = stop.load(Ordering::Relaxed);
-        let batch = port.recv_batch(Timeout::after(PATIENCE))?;
+        let batch = port.recv_batch(Timeout::after(DRAIN_TIMEOUT))?;
         if batch.is_empty() && stops {
             break;
         }
@@ -75,7 +75,7 @@ fn read(
             bytes += u64::from(frame.original_len());
         }
     }
-    Ok(PortStory {
+    Ok(PortReport {
         filter,
         take,
         frames,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::net::Ipv4Addr;
 
 #[derive(Serialize)]
-pub(super) struct Story {
+pub(super) struct DemoReport {
     /// Microseconds that the network took to make.
     pub(super) made_us: u64,
     pub(super) pings: u32,
@@ -14,15 +14,15 @@ pub(super) struct Story {
     /// The quickest answer.
     pub(super) round_trip_us_min: Option<f64>,
     /// Of b's own kernel.
-    pub(super) sockets: Vec<SocketStory>,
+    pub(super) sockets: Vec<SocketReport>,
     pub(super) tcp_bits_per_second: f64,
     /// On b's device.
-    pub(super) ports: Vec<PortStory>,
-    pub(super) devices: Vec<DeviceStory>,
+    pub(super) ports: Vec<PortReport>,
+    pub(super) devices: Vec<DeviceReport>,
 }
 
 #[derive(Serialize)]
-pub(super) struct SocketStory {
+pub(super) struct SocketReport {
     /// The transport port.
     pub(super) port: u16,
     pub(super) sent: u64,
@@ -30,7 +30,7 @@ pub(super) struct SocketStory {
 }
 
 #[derive(Serialize)]
-pub(super) struct PortStory {
+pub(super) struct PortReport {
     pub(super) filter: &'static str,
     pub(super) take: bool,
     pub(super) frames: u64,
@@ -40,7 +40,7 @@ pub(super) struct PortStory {
 }
 
 #[derive(Serialize)]
-pub(super) struct DeviceStory {
+pub(super) struct DeviceReport {
     pub(super) host: String,
     pub(super) device: String,
     pub(super) address: Ipv4Addr,
@@ -49,7 +49,7 @@ pub(super) struct DeviceStory {
     pub(super) dropped: u64,
 }
 
-impl Story {
+impl DemoReport {
     pub(super) fn text(&self) -> String {
         let quickest = self
             .round_trip_us_min

@@ -1,13 +1,13 @@
 //! `weir lab results diff`: whether new runs are worse than old ones.
 
 use super::{figure, read_file, unit};
-use crate::error::{Failure, harmless, say};
+use crate::error::{CliError, harmless, say};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
-use weir_lab::results::{Comparison, Figures, Measurement, Place, Verdict, compare, summarise};
+use weir_lab::results::{Comparison, Figures, LineRef, Measurement, Verdict, compare, summarise};
 
 /// Compare new runs with old ones
 ///
@@ -25,16 +25,16 @@ pub(super) struct Args {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let (old, new) = (read_file(&args.old)?, read_file(&args.new)?);
     // Units of old and new runs are to be the same.
-    summarise(&[&old[..], &new[..]].concat()).map_err(Failure::run)?;
+    summarise(&[&old[..], &new[..]].concat()).map_err(CliError::run)?;
     if machines(&old) != machines(&new) {
         say("weir: the old and the new runs are of different machines");
     }
     let all = compare(&old, &new);
     let report = harmless(&report(&all));
-    writeln!(std::io::stdout(), "{report}").map_err(Failure::output)?;
+    writeln!(std::io::stdout(), "{report}").map_err(CliError::output)?;
     let counts = [
         (count(&all, Verdict::Regression), "regression"),
         (lost(&all), "lost requirement"),
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .collect();
     match wrong.is_empty() {
         true => Ok(()),
-        false => Err(Failure::run(format!(
+        false => Err(CliError::run(format!(
             "{}, see the report",
             wrong.join(" and ")
         ))),
@@ -56,7 +56,7 @@ fn lost(all: &[Comparison]) -> u64 {
     all.iter().filter(|one| one.is_requirement_lost()).count() as u64
 }
 
-fn machines(all: &[(Place, Measurement)]) -> BTreeSet<String> {
+fn machines(all: &[(LineRef, Measurement)]) -> BTreeSet<String> {
     let platforms = all.iter().map(|(_, one)| one.machine.platform.to_string());
     platforms.collect()
 }

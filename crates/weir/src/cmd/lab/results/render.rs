@@ -4,7 +4,7 @@
 mod page;
 
 use super::{default_file, figure, page_files, read_file, unit};
-use crate::error::{Failure, harmless};
+use crate::error::{CliError, harmless};
 use crate::report::format::{
     self,
     Column::{Left, Right},
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use weir_lab::results::{Bar, Commit, Measurement, Place, Platform, Summary, summarise};
+use weir_lab::results::{Bar, Commit, Measurement, LineRef, Platform, Summary, summarise};
 
 /// Make a table of what was measured and what is required
 ///
@@ -50,7 +50,7 @@ enum Format {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let files = match (args.file.is_empty(), args.format) {
         (false, _) => args.file.clone(),
         (true, Format::Page) => page_files()?,
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.format == Format::Page {
         all = newest_commits(all);
     }
-    let rows = missed_first(summarise(&all).map_err(Failure::run)?);
+    let rows = missed_first(summarise(&all).map_err(CliError::run)?);
     let out = match args.format {
         Format::Text => harmless(&written(&rows, "\n\n", in_text)),
         Format::Markdown => harmless(&written(&rows, "\n\n", in_markdown)),
@@ -71,26 +71,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Format::Json => {
             let newest = Newest::of(&rows);
             let rows: Vec<Row<'_>> = rows.iter().map(|row| Row::of(row, &newest)).collect();
-            serde_json::to_string(&rows).map_err(Failure::run)?
+            serde_json::to_string(&rows).map_err(CliError::run)?
         }
     };
     match &args.check {
         Some(file) => check(file, &format!("{out}\n")),
-        None => writeln!(std::io::stdout(), "{out}").map_err(Failure::output),
+        None => writeln!(std::io::stdout(), "{out}").map_err(CliError::output),
     }
 }
 
 /// Fails unless `file` has this text.
-fn check(file: &Path, expected: &str) -> Result<(), Failure> {
+fn check(file: &Path, expected: &str) -> Result<(), CliError> {
     let text = std::fs::read_to_string(file);
     let text =
-        text.map_err(|error| Failure::run(format!("cannot read {}: {error}", file.display())))?;
+        text.map_err(|error| CliError::run(format!("cannot read {}: {error}", file.display())))?;
     if text == expected {
         return Ok(());
     }
     let (found, expected) = (text.lines(), expected.lines());
     let same = found.zip(expected).take_while(|(one, other)| one == other);
-    Err(Failure::run(format!(
+    Err(CliError::run(format!(
         "{}:{}: is not what `weir lab results render` prints of these files: render it again",
         file.display(),
         same.count() + 1
@@ -99,7 +99,7 @@ fn check(file: &Path, expected: &str) -> Result<(), Failure> {
 
 /// Of each measurement on each machine the runs of one commit: that of the run
 /// that began last.
-fn newest_commits(all: Vec<(Place, Measurement)>) -> Vec<(Place, Measurement)> {
+fn newest_commits(all: Vec<(LineRef, Measurement)>) -> Vec<(LineRef, Measurement)> {
     let key = |one: &Measurement| (one.name.clone(), one.machine.platform.clone());
     let mut newest: HashMap<_, (String, Option<Commit>)> = HashMap::new();
     for (_, one) in &all {

@@ -1,10 +1,10 @@
 //! `weir lab results run`: runs the benches of the list.
 
 use super::{DEFAULT, checkout, read_file};
-use crate::error::{Failure, Gaps, say};
+use crate::error::{CliError, Incomplete, say};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
-use crate::signals::Stop;
+use crate::signals::ShutdownSignal;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -37,10 +37,10 @@ pub(super) struct Args {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let chosen = chosen(&args.only)?;
     if args.list {
-        return writeln!(io::stdout(), "{}", list(&chosen)).map_err(Failure::output);
+        return writeln!(io::stdout(), "{}", list(&chosen)).map_err(CliError::output);
     }
     let checkout = checkout()?;
     let file = match &args.file {
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         None => checkout.root().join(DEFAULT),
     };
     let file = prepared(&file)?;
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     let log = file.with_extension("log");
     let running = Running {
         checkout: &checkout,
@@ -60,22 +60,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     session.all(args.repeat)?;
     session.bar.finish_and_clear();
     let _ = fs::remove_file(&running.skips);
-    writeln!(io::stdout(), "{}", session.report()).map_err(Failure::output)?;
-    let gaps = Gaps {
+    writeln!(io::stdout(), "{}", session.report()).map_err(CliError::output)?;
+    let gaps = Incomplete {
         troubles: session.troubles(),
-        signal: stop.asked().then(|| stop.signal()),
+        signal: stop.is_requested().then(|| stop.signal()),
     };
     gaps.outcome()
 }
 
 /// The benches that `--only` chooses: all without it.
-fn chosen(only: &[String]) -> Result<Vec<&'static Listed>, Failure> {
+fn chosen(only: &[String]) -> Result<Vec<&'static Listed>, CliError> {
     for pattern in only {
         if !BENCHES
             .iter()
             .any(|one| one.name.contains(pattern.as_str()))
         {
-            return Err(Failure::refused(format!(
+            return Err(CliError::refused(format!(
                 "no bench has `{pattern}` in its name: see `weir lab results run --list`"
             )));
         }
@@ -118,8 +118,8 @@ fn short(time: Duration) -> String {
 }
 
 /// The absolute path of a file of results, which is made, or is sound.
-fn prepared(file: &Path) -> Result<PathBuf, Failure> {
-    let cannot = |error| Failure::run(format!("cannot write {}: {error}", file.display()));
+fn prepared(file: &Path) -> Result<PathBuf, CliError> {
+    let cannot = |error| CliError::run(format!("cannot write {}: {error}", file.display()));
     if let Some(folder) = file
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -131,24 +131,24 @@ fn prepared(file: &Path) -> Result<PathBuf, Failure> {
     file.canonicalize().map_err(cannot)
 }
 
-fn appended(file: &Path) -> Result<File, Failure> {
+fn appended(file: &Path) -> Result<File, CliError> {
     let opened = File::options().append(true).create(true).open(file);
-    opened.map_err(|error| Failure::run(format!("cannot write {}: {error}", file.display())))
+    opened.map_err(|error| CliError::run(format!("cannot write {}: {error}", file.display())))
 }
 
 /// How it goes with the benches.
 struct Session<'a> {
     running: &'a Running<'a>,
     log: &'a Path,
-    stop: &'a Stop,
+    stop: &'a ShutdownSignal,
     bar: ProgressBar,
-    tallies: Vec<Tally>,
+    tallies: Vec<BenchRun>,
     /// Measurements that are in the file.
     recorded: usize,
 }
 
 /// How it went with one.
-struct Tally {
+struct BenchRun {
     listed: &'static Listed,
     runs: u32,
     figures: usize,
@@ -165,9 +165,9 @@ impl<'a> Session<'a> {
         chosen: &[&'static Listed],
         running: &'a Running<'a>,
         log: &'a Path,
-        stop: &'a Stop,
-    ) -> Result<Session<'a>, Failure> {
-        let tally = |listed: &&'static Listed| Tally {
+        stop: &'a ShutdownSignal,
+    ) -> Result<Session<'a>, CliError> {
+        let tally = |listed: &&'static Listed| BenchRun {
             listed,
             runs: 0,
             figures: 0,
@@ -178,7 +178,7 @@ impl<'a> Session<'a> {
         };
         let bar = ProgressBar::no_length();
         let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {elapsed}  {msg}");
-        bar.set_style(style.map_err(Failure::run)?);
+        bar.set_style(style.map_err(CliError::run)?);
         bar.enable_steady_tick(Duration::from_millis(500));
         Ok(Session {
             running,
@@ -191,12 +191,12 @@ impl<'a> Session<'a> {
     }
 
     /// Compiles all that can run, and runs it so many times.
-    fn all(&mut self, rounds: u32) -> Result<(), Failure> {
+    fn all(&mut self, rounds: u32) -> Result<(), CliError> {
         for tally in self.tallies.iter().filter(|tally| tally.skipped.is_some()) {
             let why = tally.skipped.as_deref().unwrap_or_default();
-            self.tell(&format!("{}: skipped: {why}", tally.listed.name));
+            self.print_line(&format!("{}: skipped: {why}", tally.listed.name));
         }
-        let can = |tally: &Tally| tally.skipped.is_none();
+        let can = |tally: &BenchRun| tally.skipped.is_none();
         let count = self.tallies.iter().filter(|tally| can(tally)).count();
         let order: Vec<usize> = (0..self.tallies.len())
             .filter(|&at| can(&self.tallies[at]))
@@ -207,7 +207,7 @@ impl<'a> Session<'a> {
         }
         for round in 1..=rounds {
             for &at in &order {
-                if self.stop.asked() {
+                if self.stop.is_requested() {
                     return Ok(());
                 }
                 if self.tallies[at].failed.is_none() {
@@ -219,14 +219,16 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn build(&mut self, at: usize) -> Result<(), Failure> {
+    fn build(&mut self, at: usize) -> Result<(), CliError> {
         let tally = &mut self.tallies[at];
-        if self.stop.asked() {
+        if self.stop.is_requested() {
             return Ok(());
         }
         self.bar
             .set_message(format!("compiling {}", tally.listed.name));
-        let ended = self.running.build(tally.listed, &|| self.stop.asked());
+        let ended = self
+            .running
+            .build(tally.listed, &|| self.stop.is_requested());
         let why = match ended.map_err(no_cargo)? {
             Ended::Done | Ended::Stopped => return Ok(()),
             Ended::Failed(why) => format!("does not compile: {why}, see {}", self.log.display()),
@@ -234,21 +236,21 @@ impl<'a> Session<'a> {
         };
         let said = format!("{} {why}", tally.listed.name);
         tally.failed = Some(why);
-        self.tell(&said);
+        self.print_line(&said);
         Ok(())
     }
 
-    fn run(&mut self, at: usize, round: u32) -> Result<(), Failure> {
+    fn run(&mut self, at: usize, round: u32) -> Result<(), CliError> {
         let listed = self.tallies[at].listed;
         let about = short(Duration::from_secs(listed.about_s));
         self.bar
             .set_message(format!("{}, about {about}", listed.name));
         let mut log = &self.running.log;
         writeln!(log, "\n== {}, round {round}: {}", listed.name, listed.runs)
-            .map_err(|error| Failure::run(format!("{}: {error}", self.log.display())))?;
+            .map_err(|error| CliError::run(format!("{}: {error}", self.log.display())))?;
         let _ = fs::remove_file(&self.running.skips);
         let began = Instant::now();
-        let ended = self.running.run(listed, &|| self.stop.asked());
+        let ended = self.running.run(listed, &|| self.stop.is_requested());
         let ended = ended.map_err(no_cargo)?;
         let took = began.elapsed();
         let all = read_file(&self.running.file)?;
@@ -277,12 +279,12 @@ impl<'a> Session<'a> {
         for more in tally.skipped.iter().chain(&tally.failed) {
             said += &format!("; {more}");
         }
-        self.tell(&format!("{said} ({})", short(took)));
+        self.print_line(&format!("{said} ({})", short(took)));
         Ok(())
     }
 
     /// A line above the bar; where there is none, on standard error.
-    fn tell(&self, line: &str) {
+    fn print_line(&self, line: &str) {
         match self.bar.is_hidden() {
             true => say(line),
             false => self.bar.println(line),
@@ -298,7 +300,7 @@ impl<'a> Session<'a> {
             Right("time"),
             Left(""),
         ];
-        let row = |tally: &Tally| {
+        let row = |tally: &BenchRun| {
             let skipped = tally.skipped.as_ref().map(|why| format!("skipped: {why}"));
             let failed = tally.failed.as_ref().map(|why| format!("FAILED: {why}"));
             vec![
@@ -311,7 +313,7 @@ impl<'a> Session<'a> {
             ]
         };
         let rows: Vec<_> = self.tallies.iter().map(row).collect();
-        let count = |what: fn(&Tally) -> usize| self.tallies.iter().map(what).sum();
+        let count = |what: fn(&BenchRun) -> usize| self.tallies.iter().map(what).sum();
         format!(
             "{}\n\n{}, in {}",
             format::table(&columns, rows),
@@ -321,7 +323,7 @@ impl<'a> Session<'a> {
     }
 
     fn troubles(&self) -> Vec<String> {
-        let failed = |tally: &Tally| {
+        let failed = |tally: &BenchRun| {
             let why = tally.failed.as_ref()?;
             Some(format!("{}: {why}", tally.listed.name))
         };
@@ -342,6 +344,6 @@ fn reason(line: &str) -> String {
     line.splitn(3, ": ").last().unwrap_or(line).to_owned()
 }
 
-fn no_cargo(error: io::Error) -> Failure {
-    Failure::run(format!("cannot run cargo: {error}"))
+fn no_cargo(error: io::Error) -> CliError {
+    CliError::run(format!("cannot run cargo: {error}"))
 }

@@ -1,38 +1,38 @@
 //! Who is measured.
 
 use super::Args;
-use crate::error::Failure;
+use crate::error::CliError;
 use crate::report::format;
 use std::time::Duration;
-use weir_lab::rfc2544::{Bench, Dut, Error, Layout, Peer, Program, Ready, Running};
+use weir_lab::rfc2544::{Baseline, Dut, Error, Layout, Program, Ready, Running, Testbed};
 
 /// How long a program may take until it says `ready`.
 const READY_MAX: Duration = Duration::from_secs(60);
 
 /// One that is measured, with frames to so many destinations.
 #[derive(Clone, Debug)]
-pub(super) struct Contestant {
-    who: Who,
+pub(super) struct Candidate {
+    kind: CandidateKind,
     pub(super) destinations: u32,
     name: String,
 }
 
 #[derive(Clone, Debug)]
-enum Who {
+enum CandidateKind {
     Program(Program),
-    Peer(Peer),
+    Peer(Baseline),
 }
 
-impl Contestant {
+impl Candidate {
     /// Those that the command line names: commands first, and each with every
     /// number of destinations.
-    pub(super) fn all(args: &Args) -> Result<Vec<Contestant>, Failure> {
+    pub(super) fn all(args: &Args) -> Result<Vec<Candidate>, CliError> {
         let ready = args
             .ready_after
             .map_or(Ready::Said("ready", READY_MAX), Ready::After);
         let program = |layout| {
             move |command: &String| {
-                Ok(Who::Program(Program {
+                Ok(CandidateKind::Program(Program {
                     name: command.clone(),
                     words: words(command)?,
                     layout,
@@ -43,14 +43,14 @@ impl Contestant {
         };
         let bridges = args.dut.iter().map(program(Layout::Bridge));
         let routers = args.router.iter().map(program(Layout::Router));
-        let peers = args.peer.iter().map(|&peer| Ok(Who::Peer(peer)));
-        let all: Vec<Who> = bridges
+        let peers = args.peer.iter().map(|&peer| Ok(CandidateKind::Peer(peer)));
+        let all: Vec<CandidateKind> = bridges
             .chain(routers)
             .chain(peers)
-            .collect::<Result<_, Failure>>()?;
+            .collect::<Result<_, CliError>>()?;
         if all.is_empty() {
-            let names = Peer::ALL.map(|peer| peer.to_string()).join(", ");
-            return Err(Failure::refused(format!(
+            let names = Baseline::ALL.map(|peer| peer.to_string()).join(", ");
+            return Err(CliError::refused(format!(
                 "nothing to test: give --dut COMMAND, --router COMMAND or --peer NAME ({names})"
             )));
         }
@@ -58,68 +58,68 @@ impl Contestant {
             [] => &[0],
             numbers => numbers,
         };
-        let with = |who: Who| {
+        let with = |who: CandidateKind| {
             let numbers = numbers.iter();
-            numbers.map(move |&destinations| Contestant::new(who.clone(), destinations))
+            numbers.map(move |&destinations| Candidate::new(who.clone(), destinations))
         };
         Ok(all.into_iter().flat_map(with).collect())
     }
 
-    fn new(who: Who, destinations: u32) -> Contestant {
+    fn new(who: CandidateKind, destinations: u32) -> Candidate {
         let name = who.dut().name();
         let name = match destinations {
             0 => name.to_owned(),
             1 => format!("{name}, 1 destination"),
             many => format!("{name}, {} destinations", format::grouped(many.into())),
         };
-        Contestant {
-            who,
+        Candidate {
+            kind: who,
             destinations,
             name,
         }
     }
 }
 
-impl Contestant {
+impl Candidate {
     /// The command that is tested, if it is no peer.
     pub(super) fn command(&self) -> Option<&str> {
-        match &self.who {
-            Who::Program(program) => Some(&program.name),
-            Who::Peer(_) => None,
+        match &self.kind {
+            CandidateKind::Program(program) => Some(&program.name),
+            CandidateKind::Peer(_) => None,
         }
     }
 
     /// The peer, if it is one.
-    pub(super) fn peer(&self) -> Option<Peer> {
-        match &self.who {
-            Who::Program(_) => None,
-            Who::Peer(peer) => Some(*peer),
+    pub(super) fn peer(&self) -> Option<Baseline> {
+        match &self.kind {
+            CandidateKind::Program(_) => None,
+            CandidateKind::Peer(peer) => Some(*peer),
         }
     }
 }
 
-impl Who {
+impl CandidateKind {
     fn dut(&self) -> &dyn Dut {
         match self {
-            Who::Program(program) => program,
-            Who::Peer(peer) => peer,
+            CandidateKind::Program(program) => program,
+            CandidateKind::Peer(peer) => peer,
         }
     }
 }
 
 /// The words of a command, as a shell has them; `weir` is the program that
 /// runs.
-fn words(command: &str) -> Result<Vec<String>, Failure> {
+fn words(command: &str) -> Result<Vec<String>, CliError> {
     let words = shlex::split(command);
     let mut words =
-        words.ok_or_else(|| Failure::refused(format!("`{command}` has quotes without an end")))?;
+        words.ok_or_else(|| CliError::refused(format!("`{command}` has quotes without an end")))?;
     match words.first_mut() {
-        None => Err(Failure::refused(
+        None => Err(CliError::refused(
             "the command of --dut or --router is empty",
         )),
         Some(first) => {
             if first == "weir" {
-                let this = std::env::current_exe().map_err(Failure::run)?;
+                let this = std::env::current_exe().map_err(CliError::run)?;
                 *first = this.to_string_lossy().into_owned();
             }
             Ok(words)
@@ -127,16 +127,16 @@ fn words(command: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-impl Dut for Contestant {
+impl Dut for Candidate {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn layout(&self) -> Layout {
-        self.who.dut().layout()
+        self.kind.dut().layout()
     }
 
-    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
-        self.who.dut().start(bench)
+    fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error> {
+        self.kind.dut().start(bench)
     }
 }

@@ -1,13 +1,13 @@
 //! What was measured, as figures.
 
-use super::report::{Found, Report};
-use crate::error::Failure;
+use super::report::{Report, SizeResult};
+use crate::error::CliError;
 use crate::report::plot::{self, Curve, Frame, draw};
 use std::path::Path;
 
 /// Draws `throughput.svg`, `latency.svg` and, for each size, `loss-SIZE.svg`
 /// into the folder: those of what was measured.
-pub(super) fn figures(folder: &Path, report: &Report) -> Result<(), Failure> {
+pub(super) fn figures(folder: &Path, report: &Report) -> Result<(), CliError> {
     let mut figures = Vec::new();
     let rates = curves(report, |found| {
         let rate = found.throughput.as_ref()?.frames_per_second?;
@@ -61,7 +61,7 @@ fn sizes(report: &Report) -> Vec<usize> {
 }
 
 /// A line for each contestant that has points, over the sizes.
-fn curves(report: &Report, value: impl Fn(&Found) -> Option<f64>) -> Vec<Curve> {
+fn curves(report: &Report, value: impl Fn(&SizeResult) -> Option<f64>) -> Vec<Curve> {
     let of = |index: usize| {
         let mine = report
             .results

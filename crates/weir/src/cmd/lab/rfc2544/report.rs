@@ -34,12 +34,12 @@ pub(crate) struct Report {
     attempts: u32,
     rounds: u32,
     pub(super) names: Vec<String>,
-    pub(crate) results: Vec<Found>,
+    pub(crate) results: Vec<SizeResult>,
 }
 
 /// What one contestant reached at one size: the median of its rounds.
 #[derive(Debug, Serialize)]
-pub(crate) struct Found {
+pub(crate) struct SizeResult {
     /// Which of the names.
     #[serde(skip)]
     pub(crate) index: usize,
@@ -105,7 +105,7 @@ pub(super) struct Burst {
     no_end: bool,
 }
 
-impl Found {
+impl SizeResult {
     /// Whether the rate without loss was searched for.
     pub(super) fn has_throughput(&self) -> bool {
         self.throughput.is_some()
@@ -144,13 +144,13 @@ impl Report {
 
     /// Adds a round, and takes the medians anew.
     pub(super) fn add(&mut self, index: usize, size: usize, round: Round) {
-        let same = |found: &&mut Found| found.index == index && found.size == size;
+        let same = |found: &&mut SizeResult| found.index == index && found.size == size;
         if let Some(found) = self.results.iter_mut().find(same) {
             found.rounds.push(round);
             found.update();
             return;
         }
-        let mut found = Found {
+        let mut found = SizeResult {
             index,
             name: self.names[index].clone(),
             size,
@@ -171,7 +171,7 @@ impl Report {
     }
 
     /// What the first contestant reached at that size.
-    fn first(&self, size: usize) -> Option<&Found> {
+    fn first(&self, size: usize) -> Option<&SizeResult> {
         let mut all = self.results.iter();
         all.find(|found| found.index == 0 && found.size == size)
     }
@@ -216,7 +216,7 @@ impl Report {
 
     fn rates(&self) -> String {
         let columns = [Right("frames/s"), Right("Gb/s"), Right(": first"), Left("")];
-        let row = |found: &Found| {
+        let row = |found: &SizeResult| {
             let rates = found.throughput.as_ref()?;
             let first = self.first(found.size);
             let first = first.and_then(|first| first.throughput.as_ref()?.frames_per_second);
@@ -247,7 +247,7 @@ impl Report {
             Right("p50 : first"),
             Right("lost"),
         ];
-        let row = |found: &Found| {
+        let row = |found: &SizeResult| {
             let times = found.latency.as_ref()?;
             let micros = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
             let first = self.first(found.size);
@@ -271,7 +271,7 @@ impl Report {
         let columns = [Left(
             "frames/s and per cent lost, from the highest rate down",
         )];
-        let row = |found: &Found| {
+        let row = |found: &SizeResult| {
             let points = found.loss.iter().map(|point| {
                 let rate = format::grouped(point.frames_per_second as u64);
                 format!("{rate}: {:.2}", point.lost_percent)
@@ -290,7 +290,7 @@ impl Report {
             Right("at frames/s"),
             Left(""),
         ];
-        let row = |found: &Found| {
+        let row = |found: &SizeResult| {
             let burst = found.back_to_back.as_ref()?;
             let note = if burst.no_end { "no end was met" } else { "" };
             Some(vec![
@@ -310,9 +310,9 @@ impl Report {
         &self,
         what: &'static str,
         columns: &[Column<'_>],
-        row: impl Fn(&Found) -> Option<Vec<String>>,
+        row: impl Fn(&SizeResult) -> Option<Vec<String>>,
     ) -> String {
-        let whole = |found: &Found| {
+        let whole = |found: &SizeResult| {
             let mut cells = vec![found.size.to_string(), found.name.clone()];
             cells.extend(row(found)?);
             Some(cells)
@@ -338,14 +338,14 @@ fn note(rates: &Rates) -> &'static str {
     }
 }
 
-fn faults(found: &Found) -> Vec<String> {
+fn faults(found: &SizeResult) -> Vec<String> {
     let faults = found.faults.iter();
     faults
         .map(|fault| format!("{}, {} bytes: {fault}", found.name, found.size))
         .collect()
 }
 
-impl Found {
+impl SizeResult {
     fn update(&mut self) {
         self.throughput = self.rates();
         self.latency = self.times();

@@ -1,10 +1,10 @@
 //! What is required of bridge and router, and the record of what they reached.
 
-use super::candidate::Contestant;
-use super::{Args, Found, Report, Sink};
+use super::candidate::Candidate;
+use super::{Args, Report, Sink, SizeResult};
 use crate::report::format::grouped;
 use weir_lab::results::{Bar, RecordError, Recorder, Unit};
-use weir_lab::rfc2544::Peer;
+use weir_lab::rfc2544::Baseline;
 
 /// The size of frames that requirements are for, check sequence included.
 const SIZE: usize = 64;
@@ -33,8 +33,11 @@ impl Kind {
             ["weir", "route", ..] => Path::Router,
             _ => return None,
         };
-        let is_fast = words.windows(2).any(|two| two == ["--fast-path", "on"])
-            || words.contains(&"--fast-path=on");
+        // `--fast-path` is the flag's name of before.
+        let is_fast = ["--flow-cache", "--fast-path"].iter().any(|flag| {
+            words.windows(2).any(|two| two == [*flag, "on"])
+                || words.contains(&format!("{flag}=on").as_str())
+        });
         Some(if is_fast {
             Kind::Fast(path)
         } else {
@@ -43,24 +46,24 @@ impl Kind {
     }
 
     /// What is required of the rate without loss, divided by a peer's.
-    fn rate(self, peer: Peer, sink: Sink) -> Bar {
+    fn rate(self, peer: Baseline, sink: Sink) -> Bar {
         let least = match (self, peer, sink) {
-            (Kind::User(Path::Bridge), Peer::LinuxBridge, _) => 0.8,
-            (Kind::User(Path::Router), Peer::LinuxRouting, _) => 0.8,
-            (Kind::User(_), Peer::LibpcapBridge, _) => 1.3,
-            (Kind::User(_), Peer::TestpmdAfXdp | Peer::TestpmdAfPacket, _) => 1.0,
-            (Kind::Fast(Path::Bridge), Peer::LinuxBridge, Sink::Tc) => 1.3,
-            (Kind::Fast(Path::Bridge), Peer::LinuxBridge, Sink::Xdp) => 2.5,
-            (Kind::Fast(_), Peer::XdpRedirect, _) => 0.85,
+            (Kind::User(Path::Bridge), Baseline::LinuxBridge, _) => 0.8,
+            (Kind::User(Path::Router), Baseline::LinuxRouting, _) => 0.8,
+            (Kind::User(_), Baseline::LibpcapBridge, _) => 1.3,
+            (Kind::User(_), Baseline::TestpmdAfXdp | Baseline::TestpmdAfPacket, _) => 1.0,
+            (Kind::Fast(Path::Bridge), Baseline::LinuxBridge, Sink::Tc) => 1.3,
+            (Kind::Fast(Path::Bridge), Baseline::LinuxBridge, Sink::Xdp) => 2.5,
+            (Kind::Fast(_), Baseline::XdpRedirect, _) => 0.85,
             _ => return Bar::None,
         };
         Bar::AtLeast(least)
     }
 
     /// What is required of the median latency, divided by a peer's.
-    fn latency(self, peer: Peer) -> Bar {
+    fn latency(self, peer: Baseline) -> Bar {
         match (self, peer) {
-            (Kind::User(Path::Bridge), Peer::LinuxBridge) => Bar::AtMost(1.5),
+            (Kind::User(Path::Bridge), Baseline::LinuxBridge) => Bar::AtMost(1.5),
             _ => Bar::None,
         }
     }
@@ -79,7 +82,7 @@ impl Kind {
 pub(super) fn record(
     results: &Recorder,
     args: &Args,
-    contestants: &[Contestant],
+    contestants: &[Candidate],
     report: &Report,
 ) -> Result<(), RecordError> {
     if !results.is_on() {
@@ -110,19 +113,19 @@ pub(super) fn record(
 /// What one contestant reached, with what the command line says of it.
 struct Entry<'a> {
     args: &'a Args,
-    who: &'a Contestant,
-    found: &'a Found,
+    candidate: &'a Candidate,
+    result: &'a SizeResult,
     kind: Option<Kind>,
 }
 
 impl<'a> Entry<'a> {
-    fn new(args: &'a Args, contestants: &'a [Contestant], found: &'a Found) -> Entry<'a> {
+    fn new(args: &'a Args, contestants: &'a [Candidate], found: &'a SizeResult) -> Entry<'a> {
         let who = &contestants[found.index];
         let kind = who.command().and_then(Kind::of);
         Entry {
             args,
-            who,
-            found,
+            candidate: who,
+            result: found,
             kind,
         }
     }
@@ -135,7 +138,7 @@ impl<'a> Entry<'a> {
         };
         let mut name = format!(
             "rfc2544: {}, {} B, sink {sink}",
-            self.found.name, self.found.size
+            self.result.name, self.result.size
         );
         for (is_so, more) in [
             (self.args.both_ways, ", both ways"),
@@ -163,15 +166,15 @@ impl<'a> Entry<'a> {
             return Ok(());
         };
         let required = |bar| {
-            if self.found.size == SIZE {
+            if self.result.size == SIZE {
                 bar
             } else {
                 Bar::None
             }
         };
-        let (own, others) = (self.found, other.found);
-        let (many, few) = (self.who.destinations, other.who.destinations);
-        match other.who.peer() {
+        let (own, others) = (self.result, other.result);
+        let (many, few) = (self.candidate.destinations, other.candidate.destinations);
+        match other.candidate.peer() {
             Some(peer) if few == many => {
                 let name = peer.to_string();
                 if let Some(rate) = others.rate() {
@@ -187,7 +190,7 @@ impl<'a> Entry<'a> {
                     results.try_record(&what, ratio, Unit::CostOf(&name), bar)?;
                 }
             }
-            None if few < many && self.who.command() == other.who.command() => {
+            None if few < many && self.candidate.command() == other.candidate.command() => {
                 if let Some((own, other)) = own.rate().zip(others.rate()) {
                     let name = format!("{} destinations", grouped(few.into()));
                     let bar = required(kind.destinations(few, many));
@@ -208,24 +211,39 @@ mod tests {
     #[test]
     fn requirements_follow_the_command_the_peer_and_the_sink() {
         let bridge = Kind::of("weir bridge {a} {b} --hang-ms 1000").unwrap();
-        assert_eq!(bridge.rate(Peer::LinuxBridge, Sink::Tc), Bar::AtLeast(0.8));
         assert_eq!(
-            bridge.rate(Peer::LibpcapBridge, Sink::Xdp),
+            bridge.rate(Baseline::LinuxBridge, Sink::Tc),
+            Bar::AtLeast(0.8)
+        );
+        assert_eq!(
+            bridge.rate(Baseline::LibpcapBridge, Sink::Xdp),
             Bar::AtLeast(1.3)
         );
-        assert_eq!(bridge.rate(Peer::TestpmdAfXdp, Sink::Tc), Bar::AtLeast(1.0));
-        assert_eq!(bridge.rate(Peer::XdpRedirect, Sink::Tc), Bar::None);
-        assert_eq!(bridge.latency(Peer::LinuxBridge), Bar::AtMost(1.5));
-        for line in ["--fast-path on", "--fast-path=on"] {
-            let fast = Kind::of(&format!("weir bridge {{a}} {{b}} {line}")).unwrap();
-            assert_eq!(fast.rate(Peer::LinuxBridge, Sink::Tc), Bar::AtLeast(1.3));
-            assert_eq!(fast.rate(Peer::LinuxBridge, Sink::Xdp), Bar::AtLeast(2.5));
-            assert_eq!(fast.rate(Peer::XdpRedirect, Sink::Xdp), Bar::AtLeast(0.85));
-            assert_eq!(fast.latency(Peer::LinuxBridge), Bar::None);
-        }
-        let router = Kind::of("weir route {a} {b} --fast-path off").unwrap();
         assert_eq!(
-            router.rate(Peer::LinuxRouting, Sink::Xdp),
+            bridge.rate(Baseline::TestpmdAfXdp, Sink::Tc),
+            Bar::AtLeast(1.0)
+        );
+        assert_eq!(bridge.rate(Baseline::XdpRedirect, Sink::Tc), Bar::None);
+        assert_eq!(bridge.latency(Baseline::LinuxBridge), Bar::AtMost(1.5));
+        for line in ["--flow-cache on", "--flow-cache=on", "--fast-path on"] {
+            let fast = Kind::of(&format!("weir bridge {{a}} {{b}} {line}")).unwrap();
+            assert_eq!(
+                fast.rate(Baseline::LinuxBridge, Sink::Tc),
+                Bar::AtLeast(1.3)
+            );
+            assert_eq!(
+                fast.rate(Baseline::LinuxBridge, Sink::Xdp),
+                Bar::AtLeast(2.5)
+            );
+            assert_eq!(
+                fast.rate(Baseline::XdpRedirect, Sink::Xdp),
+                Bar::AtLeast(0.85)
+            );
+            assert_eq!(fast.latency(Baseline::LinuxBridge), Bar::None);
+        }
+        let router = Kind::of("weir route {a} {b} --flow-cache off").unwrap();
+        assert_eq!(
+            router.rate(Baseline::LinuxRouting, Sink::Xdp),
             Bar::AtLeast(0.8)
         );
         assert_eq!(router.destinations(10, 1_000_000), Bar::AtMost(1.2));

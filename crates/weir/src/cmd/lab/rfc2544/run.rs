@@ -1,16 +1,16 @@
 //! The measurements, in an order in which the machine's moods fall on all.
 
-use super::candidate::Contestant;
+use super::candidate::Candidate;
 use super::report::{Report, Round};
 use super::{Args, Test};
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Search};
 use weir_lab::rfc2544::{
-    Ask, Bench, Dut, Error, Gave, Judged, Look, Running, Setup, Tester, back_to_back, gentle,
-    latency, loss, throughput,
+    CheckLevel, CheckResult, Dut, Error, Running, Setup, Testbed, Tester, TrialResult, TrialSpec,
+    back_to_back, gentle, latency, loss, throughput,
 };
 
 /// The longest burst that is tried, in time; RFC 2544 §26.4 says 2 s.
@@ -31,24 +31,24 @@ const TIMED_MAX: u64 = 1 << 22;
 pub(super) fn measure(
     args: &Args,
     setup: &Setup,
-    contestants: &[Contestant],
-    stop: &Stop,
-) -> Result<Report, Failure> {
+    contestants: &[Candidate],
+    stop: &ShutdownSignal,
+) -> Result<Report, CliError> {
     if args.realtime {
         // Who ends what hurries must not wait for it: the sender and a program
         // that never sleeps have both CPUs.
-        weir_lab::affinity::set_foremost(None).map_err(Failure::run)?;
+        weir_lab::affinity::set_foremost(None).map_err(CliError::run)?;
     }
     let names = contestants.iter().map(|one| one.name().to_owned());
     let mut report = Report::new(args, setup, names.collect());
     let steps = args.sizes.len() * args.repeat as usize * contestants.len();
     let bar = ProgressBar::new(steps as u64);
     let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {elapsed} left {eta}  {msg}");
-    bar.set_style(style.map_err(Failure::run)?);
+    bar.set_style(style.map_err(CliError::run)?);
     for &size in &args.sizes {
         for _ in 0..args.repeat {
             for (index, contestant) in contestants.iter().enumerate() {
-                let mut work = Work {
+                let mut work = SizeRun {
                     args,
                     stop,
                     bar: &bar,
@@ -62,7 +62,7 @@ pub(super) fn measure(
                     Err(Error::Stopped) => return Ok(report),
                     // Without privilege there is nothing to compare.
                     Err(Error::Net(error @ weir_lab::net::Error::NotPermitted { .. })) => {
-                        return Err(Failure::run(error));
+                        return Err(CliError::run(error));
                     }
                     Err(error) => work.round.troubles.push(error.to_string()),
                 }
@@ -82,29 +82,29 @@ pub(super) fn measure(
 }
 
 /// One contestant's turn at one size.
-struct Work<'a> {
+struct SizeRun<'a> {
     args: &'a Args,
-    stop: &'a Stop,
+    stop: &'a ShutdownSignal,
     bar: &'a ProgressBar,
     size: usize,
     name: &'a str,
     round: Round,
 }
 
-impl Work<'_> {
-    fn all(&mut self, contestant: &Contestant, setup: &Setup) -> Result<(), Error> {
+impl SizeRun<'_> {
+    fn all(&mut self, contestant: &Candidate, setup: &Setup) -> Result<(), Error> {
         let setup = Setup {
             destinations: contestant.destinations,
             ..*setup
         };
-        let bench = Bench::new(contestant.layout(), &setup)?;
+        let bench = Testbed::new(contestant.layout(), &setup)?;
         let mut running = contestant.start(&bench)?;
         self.tests(&bench, running.as_mut())?;
         running.stop()
     }
 
-    fn tests(&mut self, bench: &Bench, running: &mut dyn Running) -> Result<(), Error> {
-        let judged = self.with(bench, running, Look::Whole, "contents", gentle)?;
+    fn tests(&mut self, bench: &Testbed, running: &mut dyn Running) -> Result<(), Error> {
+        let judged = self.with(bench, running, CheckLevel::Whole, "contents", gentle)?;
         self.faults("at 20,000 frames per second", judged, true);
         let wants = |test| self.args.tests.contains(&test);
         let [for_latency, for_loss, for_bursts] =
@@ -113,7 +113,7 @@ impl Work<'_> {
         let share = self.args.latency_rate.is_none() && for_latency;
         if wants(Test::Throughput) || share {
             let search = self.args.search();
-            let found = self.with(bench, running, Look::Quick, "throughput", |attempt| {
+            let found = self.with(bench, running, CheckLevel::Quick, "throughput", |attempt| {
                 throughput(&search, attempt)
             })?;
             self.faults("in search of the throughput", found.judged, false);
@@ -124,21 +124,25 @@ impl Work<'_> {
         }
         let time = self.args.duration;
         if for_loss {
-            let points = self.with(bench, running, Look::Quick, "loss", |attempt| {
+            let points = self.with(bench, running, CheckLevel::Quick, "loss", |attempt| {
                 loss(time, attempt)
             })?;
             self.round.loss = points;
         }
         if for_bursts {
-            let found = self.with(bench, running, Look::Quick, "back-to-back", |attempt| {
-                back_to_back(BURST_MAX, BURST_ROUNDS, attempt)
-            })?;
+            let found = self.with(
+                bench,
+                running,
+                CheckLevel::Quick,
+                "back-to-back",
+                |attempt| back_to_back(BURST_MAX, BURST_ROUNDS, attempt),
+            )?;
             self.round.back_to_back = Some(found);
         }
         Ok(())
     }
 
-    fn latency(&mut self, bench: &Bench, running: &mut dyn Running) -> Result<(), Error> {
+    fn latency(&mut self, bench: &Testbed, running: &mut dyn Running) -> Result<(), Error> {
         let of_throughput = || {
             let rate = self.round.throughput.as_ref()?.rate?;
             Some(rate * self.args.latency_at / 100.0)
@@ -147,9 +151,10 @@ impl Work<'_> {
             return Ok(());
         };
         let time = self.args.confirm.max(self.args.duration);
-        self.round.latency = self.with(bench, running, Look::Timed, "latency", |attempt| {
-            latency(rate, time, attempt)
-        })?;
+        self.round.latency =
+            self.with(bench, running, CheckLevel::Timed, "latency", |attempt| {
+                latency(rate, time, attempt)
+            })?;
         if let Some(found) = &self.round.latency {
             let judged = found.judged;
             self.faults("when latency was measured", judged, false);
@@ -161,20 +166,22 @@ impl Work<'_> {
     /// somebody asks or the tested device is gone.
     fn with<T>(
         &self,
-        bench: &Bench,
+        bench: &Testbed,
         running: &mut dyn Running,
-        look: Look,
+        level: CheckLevel,
         what: &str,
-        measurement: impl FnOnce(&mut dyn FnMut(Ask) -> Result<Gave, Error>) -> Result<T, Error>,
+        measurement: impl FnOnce(
+            &mut dyn FnMut(TrialSpec) -> Result<TrialResult, Error>,
+        ) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let most = (Search::QUICK.rate_max * self.longest().as_secs_f64()) as u64;
-        let most = most.min(if look == Look::Timed {
+        let most = most.min(if level == CheckLevel::Timed {
             TIMED_MAX
         } else {
             FRAMES_MAX
         });
-        let asked = || self.stop.asked();
-        let tester = Tester::new(bench, self.size, look, most.max(1 << 18))?;
+        let asked = || self.stop.is_requested();
+        let tester = Tester::new(bench, self.size, level, most.max(1 << 18))?;
         let mut tester = tester.stop_when(&asked);
         measurement(&mut |ask| {
             running.check()?;
@@ -201,7 +208,7 @@ impl Work<'_> {
 
     /// Notes what a bridge or a router must not do; loss only where it is
     /// gentle.
-    fn faults(&mut self, when: &str, judged: Judged, is_gentle: bool) {
+    fn faults(&mut self, when: &str, judged: CheckResult, is_gentle: bool) {
         let lost = if is_gentle { judged.lost() } else { 0 };
         for (count, what) in [
             (lost, "lost"),

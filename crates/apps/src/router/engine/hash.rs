@@ -1,0 +1,10 @@
+//! A hash for choices between equal paths.
+
+/// Bits mixed well (the finaliser of MurmurHash3).
+pub(super) fn mixed(mut bits: u64) -> u64 {
+    bits ^= bits >> 33;
+    bits = bits.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    bits ^= bits >> 33;
+    bits = bits.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    bits ^ bits >> 33
+}
