@@ -1,6 +1,6 @@
-//! One filter over all frames of a real capture in cache: libpcap's interpreter
-//! (`pcap_offline_filter` on its optimised program), native code and this crate's
-//! interpreter, in turns within one run; and the cost of compiling native code.
+//! One filter over all frames of a real capture in cache, and the cost of compiling
+//! native code. The contenders are libpcap's interpreter (`pcap_offline_filter` on its
+//! optimised program), native code, and this crate's interpreter.
 //!
 //! Run with `cargo bench -p weir-filter --bench native`. Criterion measures each
 //! contender separately. The table at the end takes turns, so that its ratios are valid

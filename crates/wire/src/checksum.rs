@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A running ones' complement sum of 16-bit words in network order.
 ///
-/// Words are summed in the byte order of the machine, and the result is swapped
-/// once at the end: the sum does not depend on byte order (RFC 1071 §2 (B)).
+/// Words are summed in the byte order of the machine. The result is swapped once at
+/// the end, since the sum does not depend on byte order (RFC 1071 §2 (B)).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Sum {
     /// Sum of 32-bit words before folding. Long slices add a halved sum, so up to
@@ -285,10 +285,10 @@ fn fold(total: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// Runs one in so many cases under Miri, which interprets each byte.
+    /// Distance between the cases that run under Miri, which interprets each byte.
     const STEP: usize = if cfg!(miri) { 23 } else { 1 };
 
-    /// From anywhere to anywhere, and nothing is written beside it.
+    /// Copies between any alignments write no byte outside the target.
     #[test]
     fn copies_lie_anywhere() {
         let bytes: Vec<u8> = (0..400_u32).map(|at| ((at * 37) >> 2) as u8).collect();
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Any length, split anywhere: as RFC 1071 §4.1 sums, word by word.
+    /// Sums of any length and split equal the word-by-word sum of RFC 1071 §4.1.
     #[test]
     fn copies_and_parts_sum_as_the_whole() {
         let bytes: Vec<u8> = (0..700_u32)

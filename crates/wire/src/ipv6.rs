@@ -18,7 +18,6 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// If the header is cut short or has another version.
-    /// If the header is cut short or of another version.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         require_len(HEADER, bytes, Repr::LEN)?;

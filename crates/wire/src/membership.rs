@@ -4,9 +4,9 @@
 //! ```text
 //!  IGMP  type 1 │ response time 1 │ checksum 2 │ group 4 │ [ flags 1 │ … ]
 //!  MLD   type 1 │ 0 1 │ checksum 2 │ response time 2 │ 0 2 │ group 16 │ [ … ]
-//!  later versions' report
+//!  IGMPv3 or MLDv2 report
 //!        type 1 │ 0 1 │ checksum 2 │ 0 2 │ records 2 │ record …
-//!  a record
+//!  membership record
 //!        type 1 │ 0 1 │ sources 2, 0 │ group 4 or 16
 //! ```
 
@@ -154,7 +154,7 @@ impl Record {
 }
 
 /// Builds an IGMPv3 or MLDv2 report, by the IP version of `src`; returns it with
-/// the address pair to send it from and to.
+/// the address pair to send it from and to. All groups must have that IP version.
 ///
 /// # Panics
 /// If there are more than 65,535 records.
@@ -187,6 +187,9 @@ pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, AddrPair) 
 /// Builds a report, leave or done message of IGMPv1, IGMPv2 or MLDv1; returns it
 /// with the address pair to send it from and to. `None` for a leave in IGMPv1,
 /// which has no leave message.
+///
+/// # Panics
+/// If `group` and `src` differ in IP version.
 pub fn legacy_report(
     group: IpAddr,
     record: Record,
@@ -219,8 +222,8 @@ pub fn legacy_report(
     Some(finish(bytes, igmp, mld, rest, src, to))
 }
 
-/// Writes the first eight bytes and the checksum; `to` gives the destination by
-/// whether the message is IGMP.
+/// Writes the first eight bytes and the checksum of an IGMP or MLD message. `to` returns
+/// the destination; its argument is true for IGMP.
 fn finish(
     mut bytes: Vec<u8>,
     igmp: u8,

@@ -7,8 +7,8 @@
 //! ```text
 //!  EN3MB:  destination 1 │ source 1 │ type 2
 //!  Pup:    length 2 │ control 1 │ type 1 │ identifier 4
-//!          │ destination: net 1, host 1, socket 4 │ source: the same
 //!          │ destination: net 1, host 1, socket 4 │ source: net 1, host 1, socket 4
+//!          │ payload, padded to a word │ checksum 2
 //! ```
 
 use crate::Error;

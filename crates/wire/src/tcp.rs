@@ -444,9 +444,9 @@ pub struct Repr {
     pub ack: u32,
     /// The control bits.
     pub flags: Flags,
-    /// The receive window, unscaled.
-    pub window: u16,
     /// The receive window, before scaling.
+    pub window: u16,
+    /// The urgent pointer.
     pub urgent: u16,
     /// The options.
     pub options: Options,

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(interpreted.run(&[4], 0), 5);
         let mut values = interpreted.values.try_lock().unwrap();
         assert_eq!(*values, [4, 5]);
-        // Another thread has the memory now.
+        // As if another thread used the memory.
         assert_eq!(interpreted.run(&[6], 0), 7);
         assert_eq!(*values, [4, 5]);
         values.fill(u32::MAX);

@@ -215,7 +215,7 @@ impl Graph {
 
     /// The load of only the low bytes of load `x` that `mask` covers; `None` if `x` is
     /// not a load, or is not wider. The narrow load ends where `x` ends, so both
-    /// reject the same frames.
+    /// reject the same frames; its offset must not exceed 32 bits.
     fn narrower(&mut self, x: Value, mask: u32) -> Option<Value> {
         let Op::Load {
             width,

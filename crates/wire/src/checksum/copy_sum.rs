@@ -77,9 +77,9 @@ fn first(count: usize) -> [u64; 8] {
 /// Copies `from` to `to` and returns the sum of its 16-bit words; between
 /// [`LINE`] and [`super::FOLD_INTERVAL`] bytes.
 ///
-/// A store across two cache lines takes twice as long, so the copy has three
-/// parts: the first line to its unaligned place, then the lines that are aligned
-/// in `to`, then the last line. The parts overlap; masks count each byte once.
+/// A store across two cache lines takes twice as long. So the copy has three parts:
+/// the first line to its unaligned place, the lines that are aligned in `to`, and the
+/// last line. The parts overlap; masks count each byte once.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn copy(from: &[u8], to: &mut [u8]) -> u64 {
     // The odd last byte is the first of its word: `copy_last` adds it.

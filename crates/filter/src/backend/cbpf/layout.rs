@@ -1,9 +1,9 @@
 //! Layout: concatenates the blocks and resolves the distances of jumps.
 //!
 //! A conditional jump reaches 255 instructions ahead. The program is built from its
-//! end, so every target's position is known. For a target out of reach, an island is
-//! placed right behind the block that needs it (LLVM's branch islands): a `ja`, or a
-//! copy of the `ret` that the `ja` would lead to. No block falls through into an island,
+//! end, so every target's position is known. For a target out of reach, a branch island
+//! (LLVM) is placed right behind the block that needs it. The island is a `ja`, or a copy
+//! of the `ret` that the `ja` would lead to. No block falls through into an island,
 //! since a block that ends in a conditional jump never falls through. Earlier blocks
 //! share the island, so n far jumps to one target need about n/255 islands.
 

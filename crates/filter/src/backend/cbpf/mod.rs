@@ -9,9 +9,9 @@
 //!                 ─► layout:      distances, islands for far targets
 //! ```
 //!
-//! The machine that runs the result must have the semantics of libpcap's
-//! `bpf_filter`: a load outside the captured bytes and a division by zero reject, and
-//! a shift by 32 or more gives zero. Addresses from `SKF_LL_OFF` on, which the Linux
+//! The machine that runs the result must have the semantics of libpcap's `bpf_filter`.
+//! There a load outside the captured bytes and a division by zero reject; a shift by 32
+//! or more gives zero. Addresses from `SKF_LL_OFF` on, which the Linux
 //! kernel does not treat as bytes of the frame, are outside every frame in the IR. A
 //! block that loads from there becomes `ret #0`.
 

@@ -107,7 +107,6 @@ enum Task {
 /// # Errors
 /// If more parameters are live at one time than there are slots, or the code is too
 /// long.
-/// too long.
 pub(super) fn select(graph: &Graph, keep: bool) -> Result<Code, EmitError> {
     let count = graph.nodes.len();
     let mut selector = Selector {

@@ -109,7 +109,7 @@ impl<'p> Emitter<'p> {
                 (Ok(at), 1) => Tree::Field(Width::B2, at - 1),
                 (Ok(at), _) => Tree::Field(Width::B1, at),
                 (Err(_), _) => {
-                    // `FieldAt` has no limit of 16 bits on its offset.
+                    // `FieldAt` takes any 32-bit offset; a larger one is outside every frame.
                     let at = Tree::Imm(u32::try_from(at).unwrap_or(u32::MAX));
                     Tree::FieldAt(Width::B1, Box::new(at))
                 }

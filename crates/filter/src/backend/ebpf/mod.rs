@@ -170,9 +170,8 @@ pub struct Fragment<'a> {
     pub short: Label,
     /// Whether comparisons run on a copy of a reused value, so that the verifier
     /// learns nothing about the value. The copy costs a frame two instructions. Without
-    /// `CAP_PERFMON` the verifier also follows branches that it knows not to be taken,
-    /// as a CPU may speculatively; a few dozen ranges of one field would exceed its
-    /// limit.
+    /// `CAP_PERFMON` the verifier also follows branches that cannot be taken, as a CPU
+    /// may speculatively. Then a few dozen ranges of one field would exceed its limit.
     pub is_hidden: bool,
 }
 

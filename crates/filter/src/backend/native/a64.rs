@@ -10,7 +10,6 @@
 //! No register needs saving, so most programs have no entry code. Every 32-bit
 //! operation clears the upper half of its register, so values are always
 //! zero-extended.
-//! always zero-extended.
 
 #![expect(
     clippy::useless_conversion,

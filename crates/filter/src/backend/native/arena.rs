@@ -158,7 +158,7 @@ impl Arena {
             return Err(NativeError::FileLimit { limit, wanted: len });
         }
         let owner = ForkGuard::new()?;
-        // Linux 6.3 and later warn without the flag EXEC; earlier kernels refuse it.
+        // Linux 6.3 and later expect the flag EXEC; earlier kernels refuse it.
         let name = c"weir filters";
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC)
             .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))?;

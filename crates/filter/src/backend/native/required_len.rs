@@ -68,7 +68,8 @@ impl Extent {
             (Some(base), Some((value, extent))) if value == base => {
                 self.based = Some((base, extent.max(end)));
             }
-            // The base of an earlier load replaces that of a later one.
+            // The analysis runs backwards: an earlier load's base, which is more useful,
+            // replaces that of a later load.
             (Some(base), _) => self.based = Some((base, end)),
         }
     }

@@ -58,7 +58,7 @@ impl FromStr for Dialect {
 pub(super) const PUSHWORD: u16 = 16;
 /// The code of Mach's `PUSHHDR+0`.
 pub(super) const PUSHHDR: u16 = 960;
-/// The code of `PUSHSTK+0` in Mach's dialect and weir's.
+/// The code of `PUSHSTK+0` in the dialects `mach` and `weir`.
 pub(super) const PUSHSTK: u16 = 992;
 /// Upper limit of action codes, exclusive.
 pub(super) const ACTIONS_END: u16 = 1024;

@@ -1,7 +1,7 @@
 //! The protocol of a link layer's payload.
 //!
-//! Sources: IEEE 802.3 and 802.2 (a type field of at most 1500 is a length, and an LLC
-//! header follows), RFC 1042 (SNAP), RFC 1661 (PPP), and the LINKTYPE_ registry of
+//! A type field of at most 1500 is a length, and an LLC header follows. Sources:
+//! IEEE 802.3 and 802.2, RFC 1042 (SNAP), RFC 1661 (PPP), and the LINKTYPE_ registry of
 //! tcpdump.org (cooked and loopback captures).
 
 use super::*;

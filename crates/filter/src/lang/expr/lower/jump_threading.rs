@@ -15,7 +15,6 @@
 //!
 //! The rules repeat until nothing changes. Tests are visited in libpcap's order, since
 //! the result depends on it.
-//! libpcap's too, since the result depends on it.
 
 use crate::ir::Cmp;
 
