@@ -308,7 +308,7 @@ fn what_a_dialect_lacks_is_said() {
         (
             "tcp port 80",
             Dialect::Paper,
-            &["dialect paper", "that the frame itself tells"][..],
+            &["dialect paper", "a field at a computed offset"][..],
         ),
         (
             "tcp port 80",
@@ -325,7 +325,7 @@ fn what_a_dialect_lacks_is_said() {
         (
             "ether[5000:2] = 1",
             Dialect::Paper,
-            &["the word at byte 5000, so far back"],
+            &["the word at byte 5000, beyond its reach"],
         ),
         (
             "host 10.0.0.1",

@@ -14,7 +14,7 @@ pub enum Error {
         have: usize,
     },
     /// A field whose value contradicts the format.
-    #[error("{header} has {field} {value}, which cannot be")]
+    #[error("{header} has {field} {value}, which is invalid")]
     Field {
         /// The header, with its article.
         header: &'static str,

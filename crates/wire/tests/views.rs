@@ -188,7 +188,7 @@ fn payloads_end_where_the_header_says_or_the_bytes_do() {
     let fragment = ipv4::Repr::parse(&ipv4::Packet::new(&bytes).unwrap());
     assert_eq!(
         fragment.unwrap_err().to_string(),
-        "an IPv4 header has fragment field 8192, which cannot be"
+        "an IPv4 header has fragment field 8192, which is invalid"
     );
 }
 
@@ -199,16 +199,16 @@ fn errors_say_what_and_how_much() {
     let mut bytes = [0; 60];
     bytes[12] = 0x40;
     let error = tcp::Segment::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "a TCP header has data offset 4, which cannot be");
+    assert_eq!(error, "a TCP header has data offset 4, which is invalid");
     bytes[12] = 0xf0;
     assert!(tcp::Segment::new(&bytes).is_ok());
     assert!(tcp::Segment::new(&bytes[..59]).is_err());
     bytes[0] = 0x50;
     let error = ipv4::Packet::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "an IPv4 header has version 5, which cannot be");
+    assert_eq!(error, "an IPv4 header has version 5, which is invalid");
     bytes[0] = 0x43;
     let error = ipv4::Packet::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "an IPv4 header has header length 3, which cannot be");
+    assert_eq!(error, "an IPv4 header has header length 3, which is invalid");
     assert!(arp::Packet::new(&bytes).is_err());
 }
 

@@ -50,7 +50,7 @@ pub enum EmitError {
     },
     /// Turning truth values into jumps needs too many blocks.
     #[error(
-        "the truth values that it computes with need more than {max} blocks; split the filter or \
+        "its truth values need more than {max} blocks; split the filter or \
          use another back end"
     )]
     Blocks {
@@ -59,7 +59,7 @@ pub enum EmitError {
     },
     /// The code would exceed [`EMITTED_MAX`], or a limit proportional to the program.
     #[error(
-        "it comes to more than {max} instructions, as classic BPF can keep few values; split the \
+        "the code exceeds {max} instructions, since classic BPF can keep few values; split the \
          filter or use another back end"
     )]
     TooLong {

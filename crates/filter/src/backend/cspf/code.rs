@@ -130,7 +130,7 @@ impl Code {
         } else {
             let header = header_len(linktype).ok_or_else(|| {
                 let what = format!(
-                    "where link type {linktype}'s header ends (EN10MB, EN3MB and LINUX_SLL work)"
+                    "the end of the header of link type {linktype} (EN10MB, EN3MB and LINUX_SLL work)"
                 );
                 self.target.inexpressible(what)
             })?;
@@ -149,7 +149,7 @@ impl Code {
             .filter(|action| dialect.action_code(*action).is_some())
             .ok_or_else(|| {
                 self.target
-                    .inexpressible(format!("the word at byte {at}, so far back"))
+                    .inexpressible(format!("the word at byte {at}, beyond its reach"))
             })
     }
 

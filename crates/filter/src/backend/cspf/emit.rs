@@ -119,7 +119,7 @@ impl<'p> Emitter<'p> {
             Ok(at) if at % 2 == 1 || end < long_enough => Ok(Tree::Word(at & !1)),
             _ => Err(self
                 .target
-                .inexpressible(format!("the byte {at} without the one behind it"))),
+                .inexpressible(format!("a load of byte {at} without the byte behind it"))),
         }
     }
 

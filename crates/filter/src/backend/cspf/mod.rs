@@ -48,7 +48,7 @@ const TREE_DEPTH_MAX: usize = 400;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EmitError {
     /// The dialect lacks an operation.
-    #[error("the dialect {dialect} cannot say {what}; the dialect weir can")]
+    #[error("the dialect {dialect} cannot express {what}; the dialect weir can")]
     Inexpressible {
         /// The operation.
         what: String,

@@ -96,7 +96,7 @@ pub(super) fn exchanged(operator: Operator) -> Option<Operator> {
 /// A description of an operation for error messages.
 pub(super) fn described(op: Op) -> String {
     match op {
-        Op::Load { base: Some(_), .. } => "a field at a place that the frame itself tells".into(),
+        Op::Load { base: Some(_), .. } => "a field at a computed offset".into(),
         Op::Load { width, offset, .. } => {
             let bytes = width.bytes();
             let what = match bytes {

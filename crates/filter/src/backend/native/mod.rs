@@ -74,7 +74,7 @@ pub enum NativeError {
     },
     /// The arena has no free range that is long enough.
     #[error(
-        "no room for {wanted} bytes of code: {used} of {max} are in use, or what is free is in pieces; drop filters"
+        "no room for {wanted} bytes of code: {used} of {max} are in use, or the free memory is fragmented; drop filters"
     )]
     ArenaFull {
         /// Bytes of this program's code.
@@ -95,7 +95,7 @@ pub enum NativeError {
         wanted: usize,
     },
     /// The system refused executable memory.
-    #[error("the system gives no executable memory ({0}); use the interpreter")]
+    #[error("the system refuses executable memory ({0}); use the interpreter")]
     Memory(#[from] rustix::io::Errno),
 }
 

@@ -19,8 +19,8 @@ pub enum LiftError {
     Verify(#[from] VerifyError),
     /// A load of an ancillary field, which is not in the frame.
     #[error(
-        "instruction {at} asks for `{field}`, which the kernel knows of a packet it received \
-         and no link here can tell; test the frame's own bytes instead"
+        "instruction {at} asks for `{field}`, which only the kernel knows of a packet that it \
+         received; test the frame's own bytes instead"
     )]
     Ancillary {
         /// Index of the instruction.

@@ -26,8 +26,8 @@ pub enum LowerError {
     /// Mach's words count from the end of the link header, and this link type has no
     /// header whose last word is the type of the packet.
     #[error(
-        "word {at} reads the packet or its link header as Mach divides them, which link type \
-         {linktype} has no way to tell; EN10MB, EN3MB and LINUX_SLL do"
+        "word {at} reads the packet or its link header, which Mach separates; link type \
+         {linktype} does not define where the header ends, EN10MB, EN3MB and LINUX_SLL do"
     )]
     LinkHeader {
         /// Index of the word.

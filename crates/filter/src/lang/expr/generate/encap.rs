@@ -20,7 +20,7 @@ impl Generator<'_> {
     /// `vlan`: IEEE 802.1Q, 802.1ad, and the old EtherType 0x9100.
     pub(super) fn vlan(&mut self, tag: Option<u32>) -> Fault<PredRef> {
         if self.layout.labels > 0 {
-            return Err(self.error("a VLAN tag cannot be told behind MPLS labels"));
+            return Err(self.error("a VLAN tag cannot be tested behind MPLS labels"));
         }
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("`vlan`"));

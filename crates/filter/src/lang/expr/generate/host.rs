@@ -159,7 +159,7 @@ impl Generator<'_> {
             return Err(error.expected("`ip`, `arp`, `rarp` or nothing before it"));
         }
         if self.layout.labels > 0 || self.layout.encapsulated {
-            return Err(self.error("`gateway` cannot be told behind MPLS, Geneve or VXLAN"));
+            return Err(self.error("`gateway` cannot be tested behind MPLS, Geneve or VXLAN"));
         }
         let mac = self.named_mac_host(name, Dir::Or)?;
         let quals = Quals {

@@ -260,7 +260,7 @@ impl Generator<'_> {
             IP => 4,
             IP6 => 6,
             _ => {
-                let error = self.error("nothing but IPv4 and IPv6 can be told behind MPLS labels");
+                let error = self.error("only IPv4 and IPv6 can be tested behind MPLS labels");
                 return Err(error.expected("`ip`, `ip6` or what they carry"));
             }
         };

@@ -45,7 +45,7 @@ impl Generator<'_> {
         }
         self.check_max("IP protocol", number, 0xff)?;
         if self.layout.payload.register.is_some() {
-            return Err(self.error("`protochain` cannot be told inside Geneve or VXLAN"));
+            return Err(self.error("`protochain` cannot be tested inside Geneve or VXLAN"));
         }
         self.code.unoptimised = true;
         let ip6 = qualifier == Some(Proto::Ip6);
