@@ -22,11 +22,11 @@ use weir_filter::opt::optimise;
 use weir_lab::program::Tape;
 use weir_wire::LinkType;
 
-/// Most processor time for one filter in a debug build, from text to all back ends; a
+/// Maximum processor time for one filter in a debug build, from text to all back ends; a
 /// release build has a tenth.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Most memory of this process, in KiB.
+/// Maximum memory of this process, in KiB.
 const MEMORY_MAX_KIB: u64 = 2 << 20;
 
 /// The stages that gave no result, with reasons.

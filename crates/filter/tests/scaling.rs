@@ -13,13 +13,13 @@ use weir_wire::LinkType;
 /// time 16.
 const GROWTH_MAX: f64 = 9.0;
 
-/// Most runs to find the shortest time.
+/// Maximum number of runs to find the shortest time.
 const RUNS_MAX: usize = 12;
 
 struct Shape {
     name: &'static str,
     text: fn(usize) -> String,
-    /// Most blocks of the optimised program for each term.
+    /// Maximum number of blocks of the optimised program for each term.
     blocks: usize,
 }
 

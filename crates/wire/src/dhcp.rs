@@ -26,9 +26,10 @@ pub const CLIENT_PORT: u16 = 68;
 /// Minimum length of a sent message, in bytes: the fixed size of a BOOTP message
 /// (RFC 951). Some servers ignore shorter ones.
 pub const LEN_MIN: usize = 300;
-/// Most classless routes kept of one message; further ones are ignored.
+/// Maximum number of classless routes kept of one message; further ones are ignored.
 pub const ROUTES_MAX: usize = 64;
-/// Most routers, and most DNS servers, kept of one message; further ones are ignored.
+/// Maximum number of routers, and of DNS servers, kept of one message; further ones are
+/// ignored.
 pub const SERVERS_MAX: usize = 8;
 
 mod option {

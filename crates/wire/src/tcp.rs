@@ -241,7 +241,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Most blocks that a header has room for; beside timestamps three fit.
+    /// Maximum number of blocks that a header has room for; beside timestamps three fit.
     pub const MAX: usize = 4;
 
     /// Adds a block; false if the option is full.

@@ -4,7 +4,8 @@
 
 use crate::ir::{BinOp, Block, Op, Operand, Program, Term, Width};
 
-/// Most values for which [`run`] keeps them on the stack and allocates no memory.
+/// Maximum number of values for which [`run`] keeps them on the stack and allocates no
+/// memory.
 const VALUES_ON_STACK: usize = 256;
 
 /// Runs `program`, which must be verified, on the captured `bytes` of a frame of

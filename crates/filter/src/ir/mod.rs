@@ -48,11 +48,11 @@ pub use verify::VerifyError;
 /// Upper bounds on one program. A program within these limits takes bounded
 /// memory in every pass and back end.
 pub mod limits {
-    /// Most blocks in one program.
+    /// Maximum number of blocks in one program.
     pub const BLOCKS_MAX: usize = 1 << 18;
-    /// Most values (instructions and block parameters) in one program.
+    /// Maximum number of values (instructions and block parameters) in one program.
     pub const VALUES_MAX: usize = 1 << 20;
-    /// Most parameters of one block.
+    /// Maximum number of parameters of one block.
     pub const BLOCK_PARAMS_MAX: usize = 64;
 }
 

@@ -9,13 +9,13 @@ use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 /// Nesting depth, in operations, to which facts of operands are combined.
 const DEPTH_MAX: u32 = 4;
 
-/// Most values in a summary.
+/// Maximum number of values in a summary.
 const SUMMARY_MAX: usize = 6;
 
-/// Most entries of [`Facts::choices`] searched, the latest first.
+/// Maximum number of entries of [`Facts::choices`] searched, the latest first.
 const CHOICES_VISITED_MAX: usize = 4;
 
-/// Most constants in one [`Choices`].
+/// Maximum number of constants in one [`Choices`].
 const CHOICES_MAX: usize = 8;
 
 /// The facts at one node.

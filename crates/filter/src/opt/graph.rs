@@ -26,13 +26,13 @@ use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, limits};
 use std::collections::BTreeSet;
 
-/// Most slots of the intern table probed for a value; then the value counts as new.
-/// Bounds the cost of a program crafted to collide. A missed equal value only
+/// Maximum number of slots of the intern table probed for a value; then the value counts
+/// as new. Bounds the cost of a program crafted to collide. A missed equal value only
 /// costs optimisation.
 const PROBES_MAX: usize = 32;
 
-/// Most effects of a node searched, the latest first, for an equal one. The pass
-/// `bounds_checks` drops duplicates that this search misses.
+/// Maximum number of effects of a node searched, the latest first, for an equal one. The
+/// pass `bounds_checks` drops duplicates that this search misses.
 const EFFECTS_VISITED_MAX: usize = 32;
 
 /// The absence of a value or node.
@@ -164,12 +164,12 @@ pub(crate) struct Graph {
     tree: Option<Dominators>,
     /// Nesting depth of the active rules that look inside a value.
     depth: u32,
-    /// Most nodes that passes may create. Without the limit, shared truth values of
-    /// truth values would be expanded to one node for each path.
+    /// Maximum number of nodes that passes may create. Without the limit, shared truth
+    /// values of truth values would be expanded to one node for each path.
     pub(crate) nodes_max: usize,
 }
 
-/// Most nested rules: bounds the call stack on long expressions.
+/// Maximum number of nested rules: bounds the call stack on long expressions.
 const DEPTH_MAX: u32 = 32;
 
 impl Graph {

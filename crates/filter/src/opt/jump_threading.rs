@@ -26,8 +26,8 @@ use super::substitute::Substitution;
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Value};
 
-/// Most redirections of edges in one pass, per node. A long chain of decided tests
-/// takes more passes instead of quadratic time.
+/// Maximum number of redirections of edges in one pass, per node. A long chain of decided
+/// tests takes more passes instead of quadratic time.
 const STEPS_PER_NODE: usize = 8;
 
 /// One edge may use at most this fraction (1/N) of the remaining redirections, so

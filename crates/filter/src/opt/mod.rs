@@ -23,8 +23,8 @@ pub(crate) mod value_range;
 use crate::ir::Program;
 use graph::Graph;
 
-/// Most rounds of passes. Each round makes progress; ordinary programs settle in
-/// two or three.
+/// Maximum number of rounds of passes. Each round makes progress; ordinary programs
+/// settle in two or three.
 const ROUNDS_MAX: usize = 10;
 
 /// One pass of the optimiser.

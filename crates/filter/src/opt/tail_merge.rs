@@ -7,8 +7,8 @@
 use super::graph::{Flow, Graph, NONE, Node, mix};
 use crate::ir::{Block, Edge, Operand, Value};
 
-/// Most slots of the hash table probed for an identical node. Bounds the cost of a
-/// program crafted to collide.
+/// Maximum number of slots of the hash table probed for an identical node. Bounds the
+/// cost of a program crafted to collide.
 const PROBES_MAX: usize = 32;
 
 /// Merges identical nodes of a tidy graph; returns whether anything changed. Merged

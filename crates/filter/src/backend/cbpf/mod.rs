@@ -28,12 +28,12 @@ use crate::lang::cbpf::{Insn, MEM_WORDS};
 use crate::opt::graph::Graph;
 use select::Code;
 
-/// Most emitted instructions.
+/// Maximum number of emitted instructions.
 pub const EMITTED_MAX: usize = 1 << 20;
 
-/// Most instructions for each value and block of a program. A value is computed anew
-/// wherever it is needed unless a scratch word keeps it, so nested values may need
-/// exponentially many instructions.
+/// Maximum number of instructions for each value and block of a program. A value is
+/// computed anew wherever it is needed unless a scratch word keeps it, so nested values
+/// may need exponentially many instructions.
 const INSNS_PER_PART_MAX: usize = 64;
 
 /// The reason why a program cannot be compiled to classic BPF.

@@ -39,7 +39,7 @@ const COPY_DEPTH_MAX: usize = 190;
 /// Stack depth, in cells, from which on unused cells are dropped.
 const DEAD_CELLS_DEPTH: usize = 48;
 
-/// Most levels of a tree of kept values.
+/// Maximum number of levels of a tree of kept values.
 const LEVELS_MAX: u32 = 40;
 
 pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitError> {

@@ -33,15 +33,15 @@ use weir_wire::LinkType;
 use crate::ir::{Op, Program, Value};
 use crate::lang::cspf::{Dialect, Filter, VerifyError, verify};
 
-/// Most blocks, and most values, of a program without parameters. A larger program
-/// cannot become few enough words.
+/// Maximum number of blocks, and of values, of a program without parameters. A larger
+/// program cannot become few enough words.
 const PARTS_MAX: usize = 1 << 15;
 
-/// Most words that are written, in order to report their number. A branch reaches
-/// across that many words.
+/// Maximum number of words that are written, in order to report their number. A branch
+/// reaches across that many words.
 const WORDS_TRIED: usize = 1 << 15;
 
-/// Most levels of a tree of values.
+/// Maximum number of levels of a tree of values.
 const TREE_DEPTH_MAX: usize = 400;
 
 /// The reason why a program cannot be compiled to a dialect.

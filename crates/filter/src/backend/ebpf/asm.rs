@@ -46,8 +46,8 @@ pub struct Asm {
 /// Limits on the finished program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most instructions. The kernel accepts 1,000,000 from privileged users, 4,096
-    /// from others.
+    /// Maximum number of instructions. The kernel accepts 1,000,000 from privileged
+    /// users, 4,096 from others.
     pub insns_max: usize,
     /// Whether `gotol` may be used (Linux 6.6). If not, a jump out of the 16-bit range
     /// is an error.

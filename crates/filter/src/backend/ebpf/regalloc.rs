@@ -26,7 +26,7 @@ pub(super) struct RegisterFile<'a> {
     pub(super) regs: &'a [Reg],
     /// Slots are below this offset from the frame pointer.
     pub(super) stack_top: i16,
-    /// Most slots.
+    /// Maximum number of slots.
     pub(super) slots_max: usize,
 }
 

@@ -18,7 +18,8 @@ pub(super) const CALL_MAX: u32 = 0x7fff_ffff;
 /// The origin of an extent: the start of the frame, plus the value if there is one.
 pub(super) type Anchor = Option<Value>;
 
-/// Most anchors tracked at one point; loads from others are checked more often.
+/// Maximum number of anchors tracked at one point; loads from others are checked more
+/// often.
 pub(super) const ANCHORS_MAX: usize = 8;
 
 /// The requirement common to all paths from the start of a block to acceptance.

@@ -40,12 +40,12 @@ mod x64;
 
 use crate::ir::{Program, VerifyError};
 
-/// Most stack slots of one program, which bounds the live values beyond the registers.
-/// 1,000 slots of 4 bytes stay below a page, so the stack frame cannot step over the
-/// guard page.
+/// Maximum number of stack slots of one program, which bounds the live values beyond the
+/// registers. 1,000 slots of 4 bytes stay below a page, so the stack frame cannot step
+/// over the guard page.
 pub const SLOTS_MAX: usize = 1_000;
 
-/// Most bytes of code of one program.
+/// Maximum number of bytes of code of one program.
 pub const CODE_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes of code memory for all programs of a process.

@@ -26,7 +26,7 @@ pub use run::run;
 pub use text::{Form, text};
 pub use verify::{VerifyError, verify};
 
-/// Most instructions in one program (the kernel's `BPF_MAXINSNS`).
+/// Maximum number of instructions in one program (the kernel's `BPF_MAXINSNS`).
 pub const INSNS_MAX: usize = 4096;
 
 /// Number of words of scratch memory (the kernel's `BPF_MEMWORDS`).

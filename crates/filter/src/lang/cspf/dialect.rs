@@ -161,7 +161,7 @@ impl Dialect {
         }
     }
 
-    /// Most words in one program.
+    /// Maximum number of words in one program.
     ///
     /// BSD and DEC: `ENMAXFILTERS`. Paper: the range of the length byte in the structure
     /// of figure 3-8. Sun: `PF_MAXFILTERS` of the extended structure. Mach:
@@ -176,8 +176,8 @@ impl Dialect {
         }
     }
 
-    /// Most cells on the stack. The old interpreters reject two cells before the end of
-    /// their array ("small yellow zone").
+    /// Maximum number of cells on the stack. The old interpreters reject two cells before
+    /// the end of their array ("small yellow zone").
     pub fn stack_max(self) -> usize {
         match self {
             Dialect::Paper | Dialect::Weir => 255,

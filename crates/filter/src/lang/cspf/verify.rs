@@ -6,8 +6,8 @@ use super::disassemble::inst_text;
 use super::inst::{Action, Inst, Operator, action_of, inst_at, operator_of};
 use super::{Dialect, Filter};
 
-/// Most pairs of a word and a stack depth at which it is reached. Only branches make
-/// several depths for one word.
+/// Maximum number of pairs of a word and a stack depth at which it is reached. Only
+/// branches make several depths for one word.
 const STATES_MAX: usize = 8_192;
 
 /// A broken rule of the dialect. Words are numbered from zero.

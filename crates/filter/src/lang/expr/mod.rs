@@ -28,7 +28,7 @@ use crate::ir::{self, Program};
 
 /// Upper bounds on one expression; beyond them, compilation fails at once.
 pub mod limits {
-    /// Most bytes of text.
+    /// Maximum number of bytes of text.
     pub const TEXT_MAX: usize = 1 << 20;
 }
 

@@ -12,8 +12,8 @@ use super::required_len::analyse;
 use super::{Access, EmitError, Fragment, STACK_BYTES};
 use crate::ir::{BinOp, Block, Operand, Program, Term, Value};
 
-/// Most conditional jumps on one path with the normal layout. Longer paths are laid out
-/// so that the verifier has fewer pending states; its limit is 8,192.
+/// Maximum number of conditional jumps on one path with the normal layout. Longer paths
+/// are laid out so that the verifier has fewer pending states; its limit is 8,192.
 const PATH_JUMPS_MAX: u32 = 7_000;
 
 /// Adds the code of `program` to `asm`; implements [`super::emit_fragment`].

@@ -6,7 +6,7 @@
 
 use super::*;
 
-/// Most Geneve and VXLAN headers that one expression passes.
+/// Maximum number of Geneve and VXLAN headers that one expression passes.
 const ENCAPSULATIONS_MAX: u32 = 5;
 
 const GENEVE_PORT: u16 = 6081;

@@ -6,7 +6,7 @@ use super::super::lexer::number;
 use super::super::names::NameKind;
 use super::*;
 
-/// Most addresses of one family for a name.
+/// Maximum number of addresses of one family for a name.
 const ADDRESSES_MAX: usize = 100;
 
 /// Offsets of the source and destination (sender and target) addresses.

@@ -6,7 +6,7 @@
 
 use super::*;
 
-/// Most extension headers before the protocol.
+/// Maximum number of extension headers before the protocol.
 pub(super) const HEADERS_MAX: usize = 16;
 
 /// An offset at which a load rejects every frame; positive also as a signed number.

@@ -21,14 +21,16 @@ use crate::ir::Cmp;
 use super::graph::{Graph, Target, ops};
 use crate::lang::expr::generate::{Op, PredicateArena, Source, Temp, Test};
 
-/// Most tests in a graph that is threaded; the dominator sets need quadratic memory.
+/// Maximum number of tests in a graph that is threaded; the dominator sets need quadratic
+/// memory.
 const TESTS_MAX: usize = 1_000;
 const OPS_MAX: usize = 16 * TESTS_MAX;
-/// Most tests in a graph in which tests move, and most moves in any graph: each move
-/// recomputes the dominators.
+/// Maximum number of tests in a graph in which tests move, and of moves in any graph:
+/// each move recomputes the dominators.
 const MOVING_TESTS_MAX: usize = 200;
 const MOVES_MAX: usize = 400;
-/// Most rounds in sequence that only move tests; the moves might not terminate.
+/// Maximum number of rounds in sequence that only move tests; the moves might not
+/// terminate.
 const ROUNDS_MAX: usize = 100;
 
 /// The comparisons of classic BPF; all others swap the outgoing edges.
