@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use crate::Error;
 use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, read_u16, write, read_u32};
+use crate::field::{array, read_u16, read_u32, write};
 
 const HEADER: &str = "an ARP packet";
 

@@ -298,7 +298,11 @@ mod tests {
                 let bytes = &bytes[from..from + len];
                 let mut copy = vec![0xa5; 400];
                 let sum = Sum::new().copy(bytes, &mut copy[at..at + len]);
-                assert_eq!(sum.finish(), internet_checksum(bytes), "{len} bytes from {from} to {at}");
+                assert_eq!(
+                    sum.finish(),
+                    internet_checksum(bytes),
+                    "{len} bytes from {from} to {at}"
+                );
                 let (before, rest) = copy.split_at(at);
                 let (there, behind) = rest.split_at(len);
                 assert_eq!(there, bytes);

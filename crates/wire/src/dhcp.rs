@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use crate::Error;
 use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, read_u16, write, read_u32};
+use crate::field::{array, read_u16, read_u32, write};
 
 const HEADER: &str = "a DHCP message";
 const HEADER_LEN: usize = 240;
@@ -117,7 +117,10 @@ impl ClientMessage {
         write(&mut bytes, 0, &[1, 1, 6, 0]);
         write(&mut bytes, 4, &self.transaction.to_be_bytes());
         write(&mut bytes, 8, &self.seconds.to_be_bytes());
-        let wants = matches!(self.message_type, MessageType::Discover | MessageType::Request);
+        let wants = matches!(
+            self.message_type,
+            MessageType::Discover | MessageType::Request
+        );
         if self.client.is_none() && wants {
             write(&mut bytes, 10, &BROADCAST.to_be_bytes());
         }

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use crate::error::require_len;
-use crate::field::{array, read_u16, write, read_u32};
+use crate::field::{array, read_u16, read_u32, write};
 use crate::{Error, Protocol};
 
 const HEADER: &str = "an IPv6 header";

@@ -13,7 +13,7 @@
 
 use crate::Error;
 use crate::error::require_len;
-use crate::field::{array, read_u16, write, read_u32};
+use crate::field::{array, read_u16, read_u32, write};
 
 const HEADER: &str = "a Pup header";
 /// Value of the checksum field that means "no checksum".

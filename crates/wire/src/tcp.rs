@@ -7,7 +7,7 @@
 
 use crate::checksum::{AddrPair, Sum};
 use crate::error::require_len;
-use crate::field::{read_u16, write, read_u32};
+use crate::field::{read_u16, read_u32, write};
 use crate::{Error, Protocol};
 
 const HEADER: &str = "a TCP header";

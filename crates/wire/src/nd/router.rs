@@ -13,7 +13,7 @@ use crate::Error;
 use crate::checksum::AddrPair;
 use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, read_u16, write, read_u32};
+use crate::field::{array, read_u16, read_u32, write};
 use crate::icmp::{self, Message};
 
 const SOLICITATION: u8 = 133;
