@@ -53,9 +53,10 @@
 //! - Every back end, and every optimised program, gives the interpreter's verdict on
 //!   every frame, truncated ones included.
 //! - Text and programs from outside never panic; they are refused with an error.
-//! - The crate names no file descriptor, clock, thread or random source. Host and
-//!   service names come from the caller through [`lang::expr::Names`]. The crate
-//!   emits eBPF but never loads it.
+//! - The crate names no file descriptor, clock, thread or random source, except for the
+//!   memory of native code ([`backend::native`]). Host and service names come from the
+//!   caller through [`lang::expr::Names`].
+//! - The crate emits eBPF but never loads it.
 //!
 //! # Limits
 //!

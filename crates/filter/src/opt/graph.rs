@@ -1,10 +1,10 @@
-//! The optimiser's form of a program: a control-flow graph of nodes over floating
-//! values (a "sea of nodes", Click 1995).
+//! The optimiser's form of a program: a control-flow graph of nodes over values that
+//! float, as in Click's "sea of nodes" (1995).
 //!
 //! A frame never changes while a filter runs. So a value that does not depend on a
 //! block parameter is a function of the frame alone, the same wherever it is
-//! computed. Only the side effect depends on the place: a load outside the captured
-//! bytes rejects. This form separates the two:
+//! computed. Only its effect depends on the block: a load outside the captured bytes
+//! rejects. This form separates the two:
 //!
 //! - Values are interned expressions that belong to no block. The same load in two
 //!   blocks is one value, and dominance does not matter.
