@@ -208,7 +208,10 @@ fn errors_say_what_and_how_much() {
     assert_eq!(error, "an IPv4 header has version 5, which is invalid");
     bytes[0] = 0x43;
     let error = ipv4::Packet::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "an IPv4 header has header length 3, which is invalid");
+    assert_eq!(
+        error,
+        "an IPv4 header has header length 3, which is invalid"
+    );
     assert!(arp::Packet::new(&bytes).is_err());
 }
 

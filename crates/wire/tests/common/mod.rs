@@ -5,10 +5,8 @@
 use weir_wire::pup::{self, ThreeMegabit};
 use weir_wire::*;
 
-pub const V4: AddrPair =
-    AddrPair::V4(std::net::Ipv4Addr::LOCALHOST, std::net::Ipv4Addr::LOCALHOST);
-pub const V6: AddrPair =
-    AddrPair::V6(std::net::Ipv6Addr::LOCALHOST, std::net::Ipv6Addr::LOCALHOST);
+pub const V4: AddrPair = AddrPair::V4(std::net::Ipv4Addr::LOCALHOST, std::net::Ipv4Addr::LOCALHOST);
+pub const V6: AddrPair = AddrPair::V6(std::net::Ipv6Addr::LOCALHOST, std::net::Ipv6Addr::LOCALHOST);
 
 /// Parses `bytes` as every header, and reads every field.
 pub fn read_all(bytes: &[u8]) {
