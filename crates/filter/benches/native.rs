@@ -1,11 +1,10 @@
-//! One filter over every frame of a real capture in cache: libpcap's own
-//! interpreter (`pcap_offline_filter` on its optimised program), native code
-//! and our interpreter, in turns within one run; and what it costs to make
-//! native code.
+//! One filter over all frames of a real capture in cache, and the cost of compiling
+//! native code. The contenders are libpcap's interpreter (`pcap_offline_filter` on its
+//! optimised program), native code, and this crate's interpreter.
 //!
-//! `cargo bench -p weir-filter --bench native`. Criterion measures each by
-//! itself; the table at the end takes turns, so that its ratios hold on a
-//! machine whose speed wanders.
+//! Run with `cargo bench -p weir-filter --bench native`. Criterion measures each
+//! contender separately. The table at the end takes turns, so that its ratios are valid
+//! on a machine whose speed varies.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::fmt::Display;
@@ -31,11 +30,11 @@ const EXPRESSIONS: [&str; 7] = [
     "len > 1000",
 ];
 
-/// Long Ethernet captures of the shared folder: mixed TCP and UDP, mostly TCP,
-/// and all behind VLAN tags.
+/// Long Ethernet captures of the shared folder: mixed TCP and UDP, mostly TCP, and all
+/// with VLAN tags.
 const CAPTURES: [&str; 3] = ["gnutella.pcap", "netflix.pcap", "multi-user.pcap"];
 
-/// Turns that each contender gets in the table.
+/// Number of turns of each contender in the table.
 const TURNS: usize = 60;
 
 fn main() {
@@ -56,8 +55,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// The frames one behind the other in one piece of memory, as a reader has
-/// them.
+/// The frames in one contiguous buffer, as a reader has them.
 struct Packed {
     bytes: Vec<u8>,
     frames: Vec<(usize, usize, u32)>,
@@ -78,7 +76,7 @@ impl Packed {
         packed
     }
 
-    /// How many frames `run` accepts.
+    /// Number of frames that `run` accepts.
     #[inline]
     fn accepted(&self, mut run: impl FnMut(&[u8], u32) -> u32) -> usize {
         let mut count = 0;
@@ -183,7 +181,7 @@ fn row<T: Display>(cells: [T; 6]) {
     println!("{text:46} {a:>8} {b:>8} {c:>8} {d:>15} {e:>9}");
 }
 
-/// ns a frame of libpcap, native code and interpreter: the quickest turn.
+/// Time for a frame, in ns, of libpcap, native code and interpreter: the fastest turn.
 fn in_turns(packed: &Packed, contenders: &Contenders) -> [f64; 3] {
     let mut best = [f64::MAX; 3];
     for _ in 0..TURNS {
@@ -201,7 +199,7 @@ fn in_turns(packed: &Packed, contenders: &Contenders) -> [f64; 3] {
     best.map(|ns| ns / packed.frames.len() as f64)
 }
 
-/// A chain of tests of one byte each.
+/// A chain of tests, one byte each.
 fn chain(blocks: u32) -> Program {
     let mut builder = Builder::new();
     let reject = builder.block();
@@ -228,7 +226,7 @@ fn quickest<T>(mut work: impl FnMut() -> T) -> f64 {
     best / 1_000.0
 }
 
-/// Where the time from text to native code goes.
+/// Prints the time from text to native code by stage.
 fn compile_table(results: &Recorder) {
     println!(
         "\nµs from text to native code, the quickest of {} turns",

@@ -1,14 +1,14 @@
-//! Random programs for as long as you like: the interpreter, the optimiser,
-//! native code and classic BPF give one verdict on every frame.
+//! Random programs for any duration: interpreter, optimiser, native code and classic
+//! BPF have the same verdict on every frame.
 //!
 //! ```text
 //! cargo run --release -p weir-filter --example soak -- [PROGRAMS [FIRST_SEED]]
 //! ```
 //!
-//! A million programs if not told otherwise, a fifth of them of dense tests,
-//! each on 24 frames. Stops at the first difference and prints the program, the
-//! frame and the seed; `soak 1 SEED` repeats it. The normal tests do the same
-//! for some thousands.
+//! The default is a million programs, a fifth of them with dense tests, on 24 frames
+//! each. The example stops at the first difference and prints program, frame and seed;
+//! `soak 1 SEED` repeats it. The normal tests do the same for some thousands of
+//! programs.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use weir_lab::program::{Frame, Tape, dense_frame, dense_program, frame, program}
 const PROGRAMS: u64 = 1_000_000;
 const FRAMES: usize = 24;
 
-/// What was compared so far.
+/// Counts of comparisons so far.
 #[derive(Default)]
 struct Count {
     programs: u64,
@@ -35,7 +35,7 @@ struct Count {
     too_wide: u64,
 }
 
-/// The program and the frames of one seed.
+/// The program and the frames of a seed.
 fn drawn(seed: u64) -> (Program, Vec<Frame>) {
     let mut code = Tape::seeded(seed, 2_000);
     let mut bytes = Tape::seeded(!seed, 200 * FRAMES);
@@ -51,7 +51,7 @@ fn drawn(seed: u64) -> (Program, Vec<Frame>) {
     (program, (0..FRAMES).map(draw).collect())
 }
 
-/// Compares one way to run a program with what the interpreter said.
+/// Compares the verdicts of one back end with those of the interpreter.
 fn compare(
     frames: &[Frame],
     expected: &[u32],
@@ -67,7 +67,7 @@ fn compare(
     Ok(())
 }
 
-/// All ways to run a program, which is `what`.
+/// Runs a program by all back ends; `what` describes the program.
 fn ways(
     program: &Program,
     frames: &[Frame],

@@ -1,4 +1,4 @@
-//! Emitted classic BPF gives the verdicts of the program it came from.
+//! Classic BPF back end: the emitted code has the verdicts of its program.
 
 use proptest::prelude::*;
 use weir_filter::backend::cbpf::{EmitError, emit};
@@ -10,7 +10,7 @@ use weir_filter::opt::optimise;
 use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
 use weir_wire::LinkType;
 
-/// Emits, checks and compares; false if classic BPF cannot express it.
+/// Emits, verifies and compares a program; false if classic BPF cannot express it.
 fn check(program: &Program, frames: &[Frame], what: &str) -> bool {
     let insns = match emit(program) {
         Ok(insns) => insns,
@@ -71,8 +71,8 @@ proptest! {
     }
 }
 
-/// Found by `soak`: an address that is a constant only once a truth value is
-/// known is one that the kernel keeps for fields outside the frame.
+/// Found by `soak`: an address that becomes constant with a known truth value, and is
+/// in the kernel's range of ancillary fields.
 #[test]
 fn addresses_that_mean_something_else_reject() {
     for (sum, offset) in [
@@ -98,8 +98,8 @@ fn addresses_that_mean_something_else_reject() {
     }
 }
 
-/// Found by fuzzing: a `ret` that stands in for a far target, behind a branch,
-/// made the kernel's check lose what was stored before it.
+/// Found by fuzzing: a copied `ret` as an island behind a branch, after which the
+/// kernel's check forgot the stores before.
 #[test]
 fn far_rejections_keep_what_was_stored() {
     for text in ["ip protochain 17", "ip6 protochain 17 and not port 53"] {

@@ -1,4 +1,4 @@
-//! Classic BPF: what is refused, and that lifting keeps the meaning.
+//! Classic BPF: refused programs, and equal semantics after lifting.
 
 use proptest::prelude::*;
 use weir_filter::interp::Interp;
@@ -130,7 +130,7 @@ fn fields_outside_the_frame_are_refused() {
     }
 }
 
-/// Runs a listing directly and lifted; both must agree.
+/// Runs a listing directly and lifted, and asserts equal verdicts.
 fn verdict(listing: &str, bytes: &[u8]) -> u32 {
     let insns = parse(listing).unwrap();
     verify(&insns).unwrap();
@@ -144,7 +144,7 @@ fn verdict(listing: &str, bytes: &[u8]) -> u32 {
 #[test]
 fn corners_of_the_semantics() {
     let frame = [0x45, 0x12, 0x34, 0x56, 0x78];
-    // Uninitialised registers are zero.
+    // Registers are zero at the start.
     assert_eq!(verdict("(000) ret", &frame), 0);
     assert_eq!(verdict("(000) txa\n(001) add #7\n(002) ret", &frame), 7);
     assert_eq!(
@@ -157,7 +157,7 @@ fn corners_of_the_semantics() {
     );
     assert_eq!(verdict("(000) ld [1]\n(001) ret", &frame), 0x1234_5678);
     assert_eq!(verdict("(000) ld [2]\n(001) ret #1", &frame), 0);
-    // X + k beyond 32 bits does not come around to the start.
+    // X + k beyond 32 bits does not wrap to the start of the frame.
     let around = "(000) ldx #0xffffffff\n(001) ldb [x + 1]\n(002) ret #1";
     assert_eq!(verdict(around, &frame), 0);
     let around = "(000) ld #0xffffffff\n(001) tax\n(002) ldb [x + 2]\n(003) ret #1";
@@ -183,7 +183,7 @@ fn parameters_appear_only_where_paths_bring_different_values_that_are_read() {
         let is_param = |op: &&Op| **op == Op::Param;
         program.values.iter().filter(is_param).count()
     };
-    // A differs and is read; X differs and is not; M[0] is the same.
+    // A differs and is read; X differs and is not read; M[0] is equal.
     let one = "\
 (000) ld [0]
 (001) st M[0]
@@ -205,8 +205,8 @@ fn parameters_appear_only_where_paths_bring_different_values_that_are_read() {
     assert_eq!(params(none), 0);
 }
 
-/// A random program that passes [`verify`]. Scratch words are read only if
-/// the first instructions write them.
+/// A random program that passes [`verify`]. It reads only scratch words that its first
+/// instructions write.
 fn program(tape: &mut Tape) -> Vec<Insn> {
     let mut insns = Vec::new();
     let set = usize::from(tape.byte()) & 7;
@@ -224,7 +224,7 @@ fn program(tape: &mut Tape) -> Vec<Insn> {
     insns
 }
 
-/// One instruction, of which `left` more may be skipped.
+/// A random instruction, which may skip up to `left` instructions.
 fn insn(tape: &mut Tape, set: u32, left: usize) -> Insn {
     let small = u32::from(tape.byte() & 0x3f);
     let constants = [0, 1, 2, 4, 31, 0x45, 0x800, u32::MAX, small];
@@ -272,7 +272,7 @@ proptest! {
     }
 }
 
-/// Our interpreter is libpcap's.
+/// This crate's interpreter agrees with libpcap's.
 #[test]
 fn run_agrees_with_libpcap() {
     let Some(oracle) = Oracle::load() else {
@@ -293,7 +293,7 @@ fn run_agrees_with_libpcap() {
     assert!(accepted > 3000, "only {accepted} of 16000 verdicts accept");
 }
 
-/// The largest programs with jumps everywhere lift in bounded time and space.
+/// The longest programs with jumps everywhere lift in bounded time and memory.
 #[test]
 fn the_worst_programs_lift() {
     let mut insns: Vec<Insn> = (0..4095_u32)
@@ -313,7 +313,7 @@ fn the_worst_programs_lift() {
     lift(&insns).unwrap().verify().unwrap();
 }
 
-/// What libpcap compiles the corpus to, lifted, says what libpcap says.
+/// libpcap's programs for the corpus have libpcap's verdicts after lifting.
 #[test]
 fn libpcaps_programs_lift_and_mean_the_same() {
     let Some(oracle) = Oracle::load() else {
@@ -330,7 +330,7 @@ fn libpcaps_programs_lift_and_mean_the_same() {
     let (mut programs, mut accepted) = (0, 0);
     let (mut loops, mut unset, mut unknown) = (0, 0, 0);
     for (index, entry) in corpus::entries().into_iter().enumerate() {
-        // Unoptimised ones use scratch memory more.
+        // Unoptimised programs use more scratch memory.
         let Ok(filter) = oracle.compile(&entry.text, LinkType::EN10MB, index % 2 == 0) else {
             continue;
         };
@@ -341,12 +341,12 @@ fn libpcaps_programs_lift_and_mean_the_same() {
                 loops += 1;
                 continue;
             }
-            // `inbound` and its like.
+            // `inbound` and similar expressions.
             Err(LiftError::Ancillary { .. }) => {
                 unknown += 1;
                 continue;
             }
-            // libpcap's optimiser takes stores away that the kernel asks for.
+            // libpcap's optimiser removes stores that the kernel requires.
             Err(LiftError::Verify(VerifyError::ScratchUnset { .. })) => {
                 unset += 1;
                 continue;

@@ -1,4 +1,4 @@
-//! Classic BPF programs as text and bytes, against tcpdump's own output.
+//! Classic BPF as text and bytes, compared with tcpdump's output.
 
 use proptest::prelude::*;
 use weir_filter::lang::cbpf::{
@@ -6,8 +6,8 @@ use weir_filter::lang::cbpf::{
 };
 use weir_lab::testenv;
 
-/// Expressions whose programs together hold every instruction that tcpdump
-/// can be made to emit, with and without its optimiser.
+/// Expressions whose programs together contain every instruction that tcpdump emits,
+/// with and without its optimiser.
 const EXPRESSIONS: [&str; 24] = [
     "",
     "ip",
@@ -35,7 +35,7 @@ const EXPRESSIONS: [&str; 24] = [
     "greater 1000000000",
 ];
 
-/// What tcpdump prints for an expression; `None` if it refuses it.
+/// The output of tcpdump for an expression; `None` if tcpdump refuses it.
 fn tcpdump(form: &str, optimise: bool, expression: &str) -> Option<String> {
     let mut command = testenv::program("tcpdump").expect("the test has asked for it");
     command.args(["-y", "EN10MB", form]);
@@ -82,8 +82,8 @@ fn every_form_reads_and_writes_as_tcpdump_prints_it() {
                     panic!("tcpdump printed {expression} with -ddd and not with {flag}");
                 };
                 let mut found = parse(&printed).expect(expression);
-                // The listing does not show a constant that is not used, and
-                // libpcap leaves numbers there.
+                // The listing omits an unused constant, for which libpcap leaves arbitrary
+                // numbers.
                 if form == Form::Listing {
                     found.iter_mut().for_each(drop_unused);
                     insns_shown.iter_mut().for_each(drop_unused);
@@ -97,7 +97,7 @@ fn every_form_reads_and_writes_as_tcpdump_prints_it() {
         }
     }
     println!("{programs} programs");
-    // All but a few must have compiled.
+    // Most expressions must have compiled.
     assert!(programs >= 40, "{programs} programs");
 }
 
@@ -130,7 +130,7 @@ fn what_tcpdump_has_no_expression_for_prints_and_reads_back() {
     assert_eq!(insns[8], Insn::jump(0x4d, 0, 0, 255));
 }
 
-/// Texts that are no program, and what the message must name.
+/// Invalid texts, and the required parts of their messages.
 const REFUSED: [(&str, &[&str]); 26] = [
     ("", &["line 1", "no program"]),
     (" \n\t\n", &["line 1", "no program"]),
@@ -257,8 +257,7 @@ proptest! {
             let bytes = to_bytes(&insns, order);
             prop_assert_eq!(from_bytes_in(&bytes, order), Ok(insns.clone()));
         }
-        // The listing leaves out what an instruction does not use, and can
-        // show no unknown code.
+        // The listing omits unused fields, and cannot print unknown codes.
         let listing = text(&insns, Form::Listing);
         if let Ok(read_back) = parse(&listing) {
             prop_assert_eq!(text(&read_back, Form::Listing), listing);
@@ -283,7 +282,7 @@ proptest! {
     }
 }
 
-/// Found by fuzzing: no form reads as a program without instructions.
+/// Found by fuzzing: no form accepts a program without instructions.
 #[test]
 fn a_program_has_instructions() {
     for text in ["", "\n", "0", "0\n", ","] {

@@ -1,5 +1,5 @@
-//! The stack language as a back end: what is emitted gives the verdicts of
-//! the program it was made from, in every dialect that takes it.
+//! The stack language as a back end: emitted words have the verdicts of their program,
+//! in every dialect that can express it.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use weir_lab::rules::{FiveTuple, TCP, UDP};
 use weir_lab::{captures, corpus, testenv};
 use weir_wire::LinkType;
 
-/// Asserts equal verdicts, by the words themselves and lowered again, and that
-/// the text reads back.
+/// Asserts equal verdicts of the words, run directly and lowered again, and that their
+/// text assembles to the same words.
 fn assert_same(program: &Program, filter: &Filter, linktype: LinkType, frames: &[Frame]) {
     let again = lower(filter, linktype).unwrap_or_else(|error| {
         panic!("{error}\n{}", disassemble(filter));
@@ -43,7 +43,7 @@ fn assert_same(program: &Program, filter: &Filter, linktype: LinkType, frames: &
     assert_eq!(words, filter.words, "{text}");
 }
 
-/// Emits in every dialect and compares; how many words each takes.
+/// Emits in every dialect and compares; returns the number of words of each.
 fn check_all(program: &Program, frames: &[Frame]) -> BTreeMap<&'static str, usize> {
     let mut words = BTreeMap::new();
     for dialect in Dialect::ALL {
@@ -65,7 +65,7 @@ fn check_all(program: &Program, frames: &[Frame]) -> BTreeMap<&'static str, usiz
     words
 }
 
-/// The program with what no old dialect can say replaced by what some can.
+/// Replaces operations that no old dialect has by operations of some old dialects.
 fn narrowed(mut program: Program) -> Program {
     for op in &mut program.values {
         *op = match *op {
@@ -100,7 +100,7 @@ fn narrowed(mut program: Program) -> Program {
 
 fn frames_of_all_lengths(seed: u64) -> Vec<Frame> {
     let mut all = frames(seed, 24);
-    // Cut where loads end, and one byte before and behind.
+    // Frames cut at the ends of loads, one byte before and one byte after.
     for (index, frame) in frames(seed ^ 1, 70).into_iter().enumerate() {
         let mut bytes = frame.bytes;
         bytes.resize(index, 0);
@@ -188,7 +188,7 @@ fn optimised(text: &str, linktype: LinkType) -> Option<Program> {
     Some(program)
 }
 
-/// Frames that expressions of the corpus take and refuse, whole and cut.
+/// Frames that expressions of the corpus accept and reject, complete and cut.
 fn corpus_frames() -> Vec<Frame> {
     let mut frames = Vec::new();
     for (protocol, port) in [(TCP, 80), (UDP, 53), (1, 0), (TCP, 22)] {
@@ -308,7 +308,7 @@ fn what_a_dialect_lacks_is_said() {
         (
             "tcp port 80",
             Dialect::Paper,
-            &["dialect paper", "that the frame itself tells"][..],
+            &["dialect paper", "a field at a computed offset"][..],
         ),
         (
             "tcp port 80",
@@ -325,7 +325,7 @@ fn what_a_dialect_lacks_is_said() {
         (
             "ether[5000:2] = 1",
             Dialect::Paper,
-            &["the word at byte 5000, so far back"],
+            &["the word at byte 5000, beyond its reach"],
         ),
         (
             "host 10.0.0.1",
@@ -351,14 +351,14 @@ fn what_a_dialect_lacks_is_said() {
         .collect();
     let error = words_of(&hosts.join(" or "), Dialect::Weir).unwrap_err();
     assert!(error.to_string().contains("which allows 4096"), "{error}");
-    // Mach must know where the link header ends.
+    // Mach requires a known end of the link header.
     let program = optimised("ether[2:2] = 0x45", LinkType::EN10MB).unwrap();
     let error = emit(&program, Dialect::Mach, LinkType::RAW).unwrap_err();
     assert!(error.to_string().contains("EN10MB"), "{error}");
 }
 
-/// A byte at an even place is read by its word where a frame without the next
-/// byte is rejected anyway, and nowhere else.
+/// A byte at an even offset is read as a word only if every frame without the next byte
+/// is rejected anyway.
 #[test]
 fn a_wider_read_changes_no_verdict() {
     let program = optimised("ether[0] = 1 and ether[4] = 2", LinkType::EN10MB).unwrap();
@@ -374,7 +374,7 @@ fn a_wider_read_changes_no_verdict() {
     assert_same(&program, &filter, LinkType::EN10MB, &frames);
 }
 
-/// What a program reads without use it must still read.
+/// An unused load must still be executed.
 #[test]
 fn a_load_that_nothing_uses_still_rejects() {
     let text = "filter {

@@ -1,5 +1,5 @@
-//! The stack language: the paper's figures, what is refused ahead of time,
-//! where the dialects differ, and that lowering keeps the meaning.
+//! The stack language: the paper's figures, refused programs, differences between
+//! dialects, and equal semantics after lowering.
 
 use proptest::prelude::*;
 use weir_filter::interp::Interp;
@@ -10,7 +10,7 @@ use weir_wire::LinkType;
 
 use Dialect::{Bsd, Dec, Mach, Paper, Sun, Weir};
 
-/// Runs words directly and lowered; both must agree.
+/// Runs words directly and lowered, and asserts equal verdicts.
 fn accepts_on(filter: &Filter, linktype: LinkType, bytes: &[u8], wire_len: u32) -> bool {
     let program = match lower(filter, linktype) {
         Ok(program) => program,
@@ -29,8 +29,7 @@ fn accepts(text: &str, dialect: Dialect, bytes: &[u8]) -> bool {
     accepts_on(&filter, LinkType::EN10MB, bytes, bytes.len() as u32)
 }
 
-/// Figure 3-8, as the paper's text has it; scanning turned one digit of
-/// `PUSH00FF` into a letter.
+/// Figure 3-8 of the paper; scanning had turned one digit of `PUSH00FF` into a letter.
 const FIGURE_3_8: &str = "
 struct enfilter f = {
     10, 12, /* priority and length */
@@ -62,8 +61,8 @@ struct enfilter f = {
 };
 ";
 
-/// A Pup frame on the 3 Mb/s Ethernet: destination, source and type of the
-/// link, then the Pup header (figure 3-7) without data, and its checksum.
+/// A Pup frame on the 3 Mb/s Ethernet: destination, source and type of the link, then a
+/// Pup header (figure 3-7) without data, and its checksum.
 fn pup(ethertype: u16, pup_type: u8, dst_socket: u32) -> Vec<u8> {
     let mut frame = vec![0x11, 0x22];
     frame.extend(ethertype.to_be_bytes());
@@ -81,7 +80,7 @@ fn pup(ethertype: u16, pup_type: u8, dst_socket: u32) -> Vec<u8> {
 #[test]
 fn figure_3_8_takes_pup_types_1_to_100() {
     let text = FIGURE_3_8.replace("PUSH0OFF", "PUSH00FF");
-    // Every dialect but two has the name, whatever its code there.
+    // All dialects but two have the names, with different codes.
     for dialect in [Paper, Dec, Sun, Weir] {
         let filter = assemble(&text, dialect).unwrap();
         assert_eq!((filter.priority, filter.words.len()), (Some(10), 12));
@@ -98,7 +97,7 @@ fn figure_3_8_takes_pup_types_1_to_100() {
             assert_eq!(accepts(&frame), expected, "{dialect}, type {pup_type}");
             assert!(!accepts(&pup(3, pup_type, 35)));
             assert!(!accepts(&pup(0x0200, pup_type, 35)));
-            // The type is the low byte of word 3: a shorter frame has none.
+            // The type is the low byte of word 3, which a shorter frame does not have.
             assert_eq!(accepts(&frame[..8]), expected);
             assert!(!accepts(&frame[..7]));
             assert!(!accepts(&[]));
@@ -114,7 +113,7 @@ fn figure_3_9_takes_destination_socket_35() {
     for dialect in Dialect::ALL {
         let mut filter = assemble(FIGURE_3_9, dialect).unwrap();
         assert_eq!((filter.priority, filter.words.len()), (Some(10), 8));
-        // Mach counts words from a header of its own: see below.
+        // Mach numbers words differently; a later test covers it.
         if dialect == Mach {
             filter.dialect = Bsd;
         }
@@ -129,7 +128,7 @@ fn figure_3_9_takes_destination_socket_35() {
             assert_eq!(accepts(&pup(2, 1, socket)), expected, "{dialect}");
             assert!(!accepts(&pup(8, 1, socket)));
         }
-        // Word 8 is bytes 16 and 17.
+        // Word 8 has bytes 16 and 17.
         assert!(accepts(&pup(2, 1, 35)[..18]));
         assert!(!accepts(&pup(2, 1, 35)[..17]));
     }
@@ -169,13 +168,13 @@ fn the_result_is_t2_op_t1() {
     }
 }
 
-/// Where a short-circuit operator goes on, the paper pushes the result of its
-/// comparison; the manuals push nothing, so that an older cell, or the empty
-/// stack, decides.
+/// If a short-circuit operator does not end the program, the paper pushes the result of
+/// the comparison. The manuals push nothing, so an older cell, or the empty stack,
+/// decides.
 #[test]
 fn a_short_circuit_that_goes_on_shows_the_dialect() {
-    // Operator, then the verdict on (5, 5) and on (5, 6) over a true cell, by
-    // the paper and by the manuals.
+    // Operator, then the verdicts for (5, 5) and (5, 6) over a true cell, by the paper
+    // and by the manuals.
     for (op, paper, manuals) in [
         ("COR", (true, false), (true, true)),
         ("CAND", (true, false), (true, false)),
@@ -194,7 +193,7 @@ fn a_short_circuit_that_goes_on_shows_the_dialect() {
             }
         }
     }
-    // Over an older zero the manuals' dialects reject.
+    // Over an older zero, the manuals' dialects reject.
     for dialect in [Bsd, Dec, Sun, Mach] {
         assert!(!accepts(
             "PUSHZERO, PUSHLIT, 5, PUSHLIT | CAND, 5",
@@ -214,7 +213,7 @@ fn a_short_circuit_that_goes_on_shows_the_dialect() {
             &[]
         ));
     }
-    // What is pushed can be worked on.
+    // The pushed result is an operand of later operators.
     let text = "PUSHLIT, 5, PUSHLIT | CAND, 5, PUSHONE | EQ";
     assert!(accepts(text, Paper, &[]));
     let error = verify(&assemble(text, Dec).unwrap()).unwrap_err();
@@ -226,8 +225,8 @@ fn a_short_circuit_that_goes_on_shows_the_dialect() {
 
 #[test]
 fn the_swapped_constants() {
-    // The same words: code 5 pushes the low byte's mask by the paper and DEC,
-    // the high byte's by Sun.
+    // The same words: code 5 pushes the mask of the low byte in the paper and DEC, and
+    // that of the high byte in Sun.
     let words = vec![16, 6 << 10 | 5, 1 << 10 | 1, 0x0012];
     let frame = [0x34, 0x12];
     for (dialect, expected) in [(Paper, true), (Dec, true), (Sun, false), (Weir, true)] {
@@ -260,9 +259,9 @@ fn words_outside_the_packet_reject() {
             assert!(accepts(text, dialect, &vec![1; len]));
             assert!(!accepts(text, dialect, &vec![1; len - 1]));
         }
-        // Even where the verdict no longer depends on it.
+        // Also if the verdict no longer depends on the word.
         assert!(!accepts("PUSHWORD+3, PUSHLIT, 1", dialect, &[1; 7]));
-        // But not behind the end of the evaluation.
+        // But not after the end of the evaluation.
         assert!(accepts(
             "PUSHZERO, PUSHZERO | COR, PUSHWORD+3",
             dialect,
@@ -273,7 +272,7 @@ fn words_outside_the_packet_reject() {
 
 #[test]
 fn suns_offset_register_and_branches() {
-    // The type of an Ethernet frame, or that behind a VLAN tag.
+    // The type of an Ethernet frame, or the type after a VLAN tag.
     let text = "
         PUSHWORD+6, PUSHLIT | EQ, 0x8100,
         BRFL, 3,            # to POP
@@ -289,7 +288,7 @@ fn suns_offset_register_and_branches() {
     assert!(!accepts(text, Sun, &tagged[..17]));
     tagged[16] = 0x86;
     assert!(!accepts(text, Sun, &tagged));
-    // A branch leaves the top where it is; below the stack lies a true cell.
+    // A branch keeps the top cell; an empty stack counts as a true cell.
     assert!(accepts(
         "PUSHONE, BRTR, 2, PUSHZERO, PUSHLIT | EQ, 1",
         Sun,
@@ -301,18 +300,18 @@ fn suns_offset_register_and_branches() {
         &[]
     ));
     assert!(accepts("BRTR, 2, PUSHZERO, PUSHONE", Sun, &[]));
-    // A distance of 0 executes the literal, which does nothing.
+    // Distance 0 executes the literal, which does nothing.
     assert!(accepts("BRTR, 0, PUSHONE", Sun, &[]));
-    // Into a literal: 2 is PUSHZERO.
+    // A branch into a literal: 2 is PUSHZERO.
     assert!(!accepts("BRTR, 2, PUSHLIT, 2, NOP", Sun, &[]));
-    // The operator of a branch works on both ways, after the test.
+    // The operator of a branch runs on both paths, after the test.
     let text = "PUSHZERO, PUSHLIT, 5, BRTR | GT, 2, POP, NOP";
     assert!(!accepts(text, Sun, &[]));
     // Paths that meet with different depths.
     let text = "PUSHWORD+0, BRTR, 2, PUSHZERO, NOP";
     assert!(accepts(text, Sun, &[0, 1]));
     assert!(!accepts(text, Sun, &[0, 0]));
-    // The register beyond the packet.
+    // The offset register beyond the packet.
     assert!(!accepts(
         "LOAD_OFFSET, 65535, PUSHWORD+1007",
         Sun,
@@ -328,7 +327,7 @@ fn machs_header_is_apart() {
         let filter = assemble(text, Mach).unwrap();
         accepts_on(&filter, LinkType::EN10MB, &frame, wire_len)
     };
-    // Word 0: length of the packet with its header of 4 bytes; word 1: type.
+    // Word 0: length of the packet with its 4-byte header; word 1: type.
     assert!(accepts("PUSHWORD+0, PUSHLIT | EQ, 7", 17));
     assert!(accepts("PUSHWORD+0, PUSHLIT | EQ, 90", 100));
     assert!(accepts("PUSHWORD+1, PUSHLIT | EQ, 0x0806", 17));
@@ -339,7 +338,7 @@ fn machs_header_is_apart() {
     for (index, word) in [(0, 7), (1, 0x0806), (2, 0x7788)] {
         let text = format!("PUSHLIT, {index}, PUSHIND, PUSHLIT | EQ, {word}");
         assert!(accepts(&text, 17), "{text}");
-        // The same with an index that is not known ahead.
+        // The same with an index that is not constant.
         let text = format!(
             "PUSHHDR+0, PUSHLIT | SUB, {}, PUSHIND, PUSHLIT | EQ, {word}",
             0x1011 - index
@@ -358,20 +357,20 @@ fn machs_header_is_apart() {
         "PUSHZERO, PUSHLIT | SUB, 1, PUSHIND, PUSHLIT, 1",
         17
     ));
-    // Copies of cells, counted from the top; below lies a true one.
+    // Copies of cells, numbered from the top; an empty stack counts as a true cell.
     assert!(accepts(
         "PUSHLIT, 5, PUSHLIT, 6, PUSHSTK+1, PUSHLIT | EQ, 5",
         17
     ));
     assert!(accepts("PUSHLIT, 5, PUSHSTK+1, PUSHLIT | EQ, 1", 17));
-    // Cells of 32 bits, whose sign a shift right keeps.
+    // Cells of 32 bits, whose sign a right shift keeps.
     assert!(accepts(
         "PUSHLIT, 0x8000, PUSHLIT | LSH, 16, PUSHLIT | GT, 0xffff",
         17
     ));
     let shifts = "PUSHZERO, PUSHLIT | SUB, 16, PUSHLIT | RSH, 2, PUSHLIT | ADD, 5, PUSHLIT | EQ, 1";
     assert!(accepts(shifts, 17));
-    // A link without such a header, and a header that ends before.
+    // A link type without such a header, and an index beyond the header.
     let refused = |text, linktype| {
         let filter = assemble(text, Mach).unwrap();
         lower(&filter, linktype).unwrap_err().to_string()
@@ -428,7 +427,7 @@ fn the_wishes_of_section_7() {
     }
     assert!(!accepts("PUSHONE, PUSHZERO | DIV, PUSHONE", &[]));
     assert!(!accepts("PUSHONE, PUSHZERO | MOD, PUSHONE", &[]));
-    // TCP destination port 80 behind an IPv4 header of any length.
+    // TCP destination port 80 after an IPv4 header of any length.
     let text = "
         PUSHWORD+6, PUSHLIT | CAND, 0x0800,
         PUSHBYTE, 23, PUSHLIT | CAND, 6,
@@ -535,22 +534,22 @@ fn the_limits_of_each_dialect() {
     }
 }
 
-/// Sun's branches over pushes: every word reached with ever more depths.
+/// Sun's branches over pushes: every word is reached with ever more depths.
 #[test]
 fn branches_cannot_make_a_program_explode() {
-    // BRTR over a push, again and again.
+    // BRTR over a push, repeated.
     let step = [8, 2, 2];
     let words: Vec<u16> = [16].into_iter().chain(step.repeat(200)).collect();
     let filter = Filter::new(Sun, [words.clone(), vec![0]].concat());
     let error = verify(&filter).unwrap_err().to_string();
     assert!(error.contains("different numbers of cells"), "{error}");
-    // A few are fine, and lowered faithfully.
+    // A small number is valid, and lowered correctly.
     let filter = Filter::new(Sun, [&words[..100], &[0]].concat());
     for frame in [[0, 0], [0, 1]] {
         accepts_on(&filter, LinkType::EN10MB, &frame, 2);
     }
-    // Too many cells that differ where two ways meet: one pushes 70 ones and
-    // skips what the other pushes, 70 zeros.
+    // Too many cells differ where two paths meet: one pushes 70 ones and skips the 70
+    // zeros that the other pushes.
     let mut words = vec![16, 9, 73];
     words.extend([3; 70]);
     words.extend([8, 71]);
@@ -562,8 +561,8 @@ fn branches_cannot_make_a_program_explode() {
     assert!(error.contains("70 cells that differ"), "{error}");
 }
 
-/// Actions of a dialect for random programs: code, literals, cells needed,
-/// cells more afterwards. Written from the manual, not from the code.
+/// The actions of a dialect for random programs: code, literals, required cells, change
+/// in cells. Written from the manual, independently of the code.
 fn actions(dialect: Dialect) -> Vec<(u16, usize, usize, isize)> {
     let mut actions = vec![(0, 0, 0, 0), (1, 1, 0, 1), (2, 0, 0, 1)];
     let words = (16..26).map(|code| (code, 0, 0, 1));
@@ -588,7 +587,7 @@ fn actions(dialect: Dialect) -> Vec<(u16, usize, usize, isize)> {
     actions
 }
 
-/// A random program, valid but perhaps for its branches.
+/// A random program, valid except possibly for its branches.
 fn program(tape: &mut Tape, dialect: Dialect) -> Filter {
     let actions = actions(dialect);
     let operators = match dialect {
@@ -609,7 +608,7 @@ fn program(tape: &mut Tape, dialect: Dialect) -> Filter {
         let mut operator = 0;
         if depth >= 2 && tape.chance(60) {
             operator = tape.below(operators) as u16;
-            // The ends of a program must not become too frequent.
+            // Ends of the program must not become too frequent.
             if (9..13).contains(&operator) && tape.chance(50) {
                 operator = 1;
             }
@@ -638,8 +637,8 @@ fn program(tape: &mut Tape, dialect: Dialect) -> Filter {
     Filter::new(dialect, words)
 }
 
-/// A valid random program and frames to run it on; how many it accepts and how
-/// many it rejects.
+/// Checks a valid random program on random frames; returns the numbers of accepted and
+/// rejected frames.
 fn check(seed: u64, dialect: Dialect) -> (usize, usize) {
     let mut tape = Tape::seeded(seed, 4000);
     let filter = loop {
@@ -684,7 +683,7 @@ proptest! {
     ) {
         let filter = Filter::new(dialect, words);
         let frame = filter.to_bytes(weir_filter::lang::cspf::Order::Big);
-        // Unverified, too, a program ends.
+        // An unverified program ends too.
         let direct = run(&filter, LinkType::EN10MB, &frame, 80);
         if let Ok(program) = lower(&filter, LinkType::EN10MB) {
             prop_assert_eq!(Interp::new(&program).run(&frame, 80) != 0, direct);
@@ -692,7 +691,7 @@ proptest! {
     }
 }
 
-/// The random programs are no test if all of them reject.
+/// The random programs both accept and reject; otherwise they would test nothing.
 #[test]
 fn random_programs_give_both_verdicts() {
     for dialect in Dialect::ALL {
@@ -710,8 +709,8 @@ fn random_programs_give_both_verdicts() {
     }
 }
 
-/// Sun's branches and Mach's copies, with weir's codes and its paper's way of
-/// going on: the program in the manual.
+/// The example of the manual: Sun's branches and Mach's copies with weir's codes, and
+/// the paper's rule for short-circuit operators.
 #[test]
 fn weirs_branches_and_copies() {
     let text = "
@@ -754,7 +753,7 @@ fn weirs_branches_and_copies() {
     assert!(error.to_string().contains("has the action 963"), "{error}");
 }
 
-/// What can never happen is not lowered: an end, a branch that is always
+/// Unreachable words are not lowered: after an end, and after a branch that is always
 /// taken.
 #[test]
 fn what_follows_an_end_is_left_out() {

@@ -75,7 +75,7 @@ fn every_name_has_its_code() {
     }
 }
 
-/// Texts that are no program, and what the message must name.
+/// Invalid texts, and the required parts of their messages.
 const REFUSED: [(&str, Dialect, &[&str]); 27] = [
     (
         "\nPUSH0OFF | AND",
@@ -220,7 +220,7 @@ fn a_hostile_text_is_refused_briefly() {
         let len = message.to_string().len();
         assert!(len < 400, "{len} bytes of message");
     }
-    // Long, and right.
+    // A long but valid text.
     let comments = "/* /* */ // */\n".repeat(600_000) + "PUSHZERO";
     assert_eq!(words(&comments, Dialect::Paper), [2]);
 }

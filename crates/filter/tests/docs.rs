@@ -1,4 +1,4 @@
-//! The programs in the manual are programs.
+//! The programs in the manual are valid.
 
 use weir_filter::lang::cbpf;
 use weir_filter::lang::cspf::{Dialect, assemble, verify};
@@ -7,8 +7,7 @@ const CBPF: &str = include_str!("../../../docs/reference/cbpf.md");
 const CSPF: &str = include_str!("../../../docs/reference/stack-language.md");
 const PUP: &str = include_str!("../../../examples/pup.enet");
 
-/// The blocks of code whose fence names `language`: what else the fence says,
-/// and the code.
+/// The code blocks of `text` in `language`: the rest of the fence's line, and the code.
 fn blocks<'t>(text: &'t str, language: &str) -> Vec<(&'t str, String)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines();

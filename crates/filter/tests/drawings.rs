@@ -1,4 +1,4 @@
-//! What `weir filter` says of a program: its drawing and its cost.
+//! The graph and the cost that `weir filter` prints for a program.
 
 use weir_filter::backend::dot::to_dot;
 use weir_filter::ir::{Cost, Program};

@@ -1,5 +1,5 @@
-//! Emitted eBPF equals the interpreter, run by a virtual machine in user
-//! space. The kernel's turn is in the crate `link`.
+//! Emitted eBPF, run by a virtual machine in user space, equals the interpreter. The
+//! crate `link` tests it in the kernel.
 
 use proptest::prelude::*;
 use weir_filter::backend::ebpf::{
@@ -13,7 +13,7 @@ fn bytes_of(insns: &[Insn]) -> Vec<u8> {
     insns.iter().flat_map(|insn| insn.to_le_bytes()).collect()
 }
 
-/// Runs whole programs of `Target::Memory`.
+/// Runs whole programs for `Target::Memory`.
 struct Machine<'a>(rbpf::EbpfVmMbuff<'a>);
 
 impl<'a> Machine<'a> {
@@ -67,8 +67,8 @@ proptest! {
     }
 }
 
-/// Each operation on operands at the edges, with constants left, right, and
-/// with none: every form that code is made in.
+/// Each operation on edge-case operands, with a constant on the left, on the right, and
+/// without constants: every form of generated code.
 #[test]
 fn operations_agree_at_their_edges() {
     let words = [
@@ -131,7 +131,7 @@ fn operations_agree_at_their_edges() {
                     sum = builder.bin(BinOp::Add, sum, truth);
                 }
                 for op in ops {
-                    // A zero divisor ends the program; it has its own test.
+                    // A zero divisor ends the program; another test covers that.
                     if b != 0 || !op.may_reject() {
                         let value = builder.bin(op, x, y);
                         sum = builder.bin(BinOp::Mul, sum, 31);
@@ -206,7 +206,7 @@ fn division_by_zero_rejects() {
     }
 }
 
-/// `count` values that are all alive at once, each used again at the end.
+/// A program with `count` values that live at one time and are all used at the end.
 fn crowd(count: u32) -> Program {
     let mut builder = Builder::new();
     let values: Vec<_> = (0..count)
@@ -237,8 +237,8 @@ fn values_beyond_the_stack_are_an_error() {
     assert!(matches!(error, EmitError::TooManyLive { .. }), "{error}");
 }
 
-/// Parameters rotate and exchange places on the way around: the hard cases of
-/// a parallel assignment, in registers and on the stack.
+/// Parameters rotate and are exchanged along an edge: the hard cases of a parallel
+/// assignment, in registers and on the stack.
 #[test]
 fn parallel_assignments_do_not_overwrite_what_is_still_to_be_read() {
     for count in [2_usize, 3, 5, 9, 12, 30] {
@@ -255,7 +255,7 @@ fn parallel_assignments_do_not_overwrite_what_is_still_to_be_read() {
             let mut turned: Vec<_> = p.iter().map(|&value| value.into()).collect();
             turned.rotate_left(shift);
             turned[0] = 5.into();
-            // Still alive behind, so that p and q cannot simply coincide.
+            // Live later too, so that p and q cannot share a register.
             builder.jump(second, turned);
             builder.switch_to(second);
             let mut sum = builder.bin(BinOp::Or, 1, 0);
@@ -269,7 +269,7 @@ fn parallel_assignments_do_not_overwrite_what_is_still_to_be_read() {
     }
 }
 
-/// Frames as long as direct access reaches.
+/// Loads of the last byte that direct access reaches.
 #[test]
 fn loads_reach_to_the_last_byte_that_direct_access_has() {
     let text = |offset: u32, by_value: bool| {
@@ -328,13 +328,13 @@ b5:
     let checks = insns
         .iter()
         .filter(|insn| insn.code == op::JMP | op::JGT | op::X);
-    // One for the fixed headers, and two behind the variable one, whose second
+    // One check for the fixed headers, and two after the variable header, whose second
     // port only some accepting paths read.
     assert_eq!(checks.count(), 3, "{}", Listing(&insns));
     assert_equal(&program, &frames(1, 50));
 }
 
-/// A chain of tests long enough for jumps beyond 16 bits.
+/// A chain of tests with jumps beyond 16 bits.
 fn chain(tests: u32) -> Program {
     let mut builder = Builder::new();
     let accept = builder.block();

@@ -1,4 +1,4 @@
-//! Arithmetic, byte access, and how operators bind.
+//! Arithmetic, byte access, and operator precedence.
 
 mod expr_frames;
 
@@ -7,8 +7,8 @@ use weir_filter::interp;
 use weir_filter::lang::expr::{Context, compile};
 use weir_wire::LinkType;
 
-/// Whether a relation of constants holds: those that do not are refused, or
-/// compile to a program that rejects.
+/// Whether a relation of constants holds. One that does not is refused, or compiles to
+/// a program that rejects.
 fn holds(text: &str) -> bool {
     let context = Context::new(LinkType::EN10MB);
     compile(text, &context).is_ok_and(|program| interp::run(&program, &[], 0) != 0)
@@ -26,7 +26,7 @@ fn operators_bind_as_in_libpcap() {
         ("- 1 + 2 = 1", true),
         ("-1 = 0xffffffff", true),
         ("0 - 1 > 5", true),
-        // `%` and `^` take all that stands to their right first.
+        // `%` and `^` reduce all that follows them first.
         ("5 % 3 * 2 = 5", true),
         ("5 % 3 * 2 = 4", false),
         ("1 ^ 2 + 4 = 7", true),
@@ -78,9 +78,8 @@ fn bytes_are_loaded_behind_their_protocol() {
         ("length - 14 = ip[2:2]", [true, true, true, false]),
         // A negative index wraps: the last byte of the EtherType.
         ("ip[-1] = 0", [true, true, true, false]),
-        // Guards of a right operand are lost, as in libpcap: the byte is
-        // loaded from whatever is there, and if it cannot be, the frame is
-        // rejected.
+        // As in libpcap, the guards of a right operand are lost. The byte is loaded
+        // whatever the protocol is; if it is not captured, the frame is rejected.
         ("0 + tcp[3] = 80 or udp", [true, true, true, false]),
         ("byte 23 = 17", [false, true, false, false]),
         ("byte 12 & 0x80", [false, false, false, true]),
@@ -95,7 +94,7 @@ fn what_always_fails_is_refused() {
         ("1 / 0 = 1", "zero"),
         ("ip[0] % 0 = 1", "zero"),
         ("ip[0] / (1 - 1) = 1", "zero"),
-        // A right side that starts with a zero is taken for one, as ever.
+        // As in libpcap, a right operand that starts with a zero counts as zero.
         ("10 / ip[0] = 1", "zero"),
         ("1 << 32 = 1", "31 bits"),
         ("ip[0] >> (16 + 16) = 1", "31 bits"),
@@ -108,7 +107,7 @@ fn what_always_fails_is_refused() {
         let refused = refusal(text, &context);
         assert!(refused.contains(word), "{text}: {refused}");
     }
-    // What no single test contradicts is not looked through.
+    // Contradictions between several tests are not detected.
     assert!(compile("len < 5 and len > 10", &context).is_ok());
 }
 
@@ -117,16 +116,16 @@ fn the_order_of_tests_shows_on_short_frames() {
     let arp = ethernet(0x0806, &[0; 28]);
     let short = &arp[..20];
     let rows = [
-        // The load at 100 rejects what would follow it …
+        // The load at 100 rejects the frame before the tests that follow.
         ("ether[100] = 1 or arp", [false]),
         ("arp or ether[100] = 1", [true]),
         ("not ether[100] = 1", [false]),
-        // … but a test like the one before it is moved up,
+        // A test of the same value as the test before it is moved up.
         (
             "ether[12:2] = 5 or ether[100] = 1 or ether[12:2] = 0x806",
             [true],
         ),
-        // and a test that decides nothing is not run.
+        // A test with a constant outcome is not executed.
         ("ether[100] & 0 = 0", [true]),
         ("arp or ether[100] = 1 or not ether[100] = 1", [true]),
     ];

@@ -1,4 +1,4 @@
-//! Expressions on hand-made Ethernet frames: what they accept.
+//! Expressions on hand-made Ethernet frames.
 
 mod expr_frames;
 

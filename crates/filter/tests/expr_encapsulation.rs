@@ -1,4 +1,4 @@
-//! Tags, labels and tunnels, and what they shift behind them.
+//! Tags, labels and tunnels, and the offsets that they shift.
 
 mod expr_frames;
 
@@ -40,7 +40,7 @@ fn vlan_tags_shift_what_follows_in_the_text() {
         ("vlan (7)", [false, false, true]),
         ("vlan 5 and tcp port 80", [false, true, false]),
         ("vlan and vlan 5 and host 10.0.0.1", [false, false, true]),
-        // The shift holds on the other side of `or`, and under `not`.
+        // The shift also applies after `or` and under `not`.
         ("vlan 7 or tcp", [false, true, true]),
         ("tcp or vlan", [true, true, true]),
         ("not vlan and tcp", [false, false, false]),
@@ -152,7 +152,7 @@ fn protocol_chains_are_followed() {
         ("ip6 protochain 51", [true, false, false]),
         ("ip6 proto 6", [false, false, false]),
         ("ip6 protochain 17", [false, false, false]),
-        // More headers than are followed reject the frame at once.
+        // More headers than the limit reject the frame at once.
         ("ip6 and not ip6 protochain 17", [true, false, false]),
     ];
     check(LinkType::RAW, &[&v6, &v4, &endless], &rows);

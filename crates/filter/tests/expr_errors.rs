@@ -1,4 +1,4 @@
-//! Refusals: they point at the word, say what fits, and suggest the nearest.
+//! Error messages: location, expectation and suggestion.
 
 mod expr_frames;
 
@@ -13,8 +13,7 @@ fn ethernet() -> Context<'static> {
     Context::new(LinkType::EN10MB)
 }
 
-/// The text, the word pointed at, a part of the message or expectation, and
-/// the suggestion.
+/// Text, offending word, part of the message or expectation, suggestion.
 const ROWS: [(&str, &str, &str, Option<&str>); 38] = [
     ("tpc port 80", "tpc", "no test on its own", Some("tcp")),
     ("tcp prot 80", "prot", "does not fit", Some("port")),
@@ -109,7 +108,7 @@ fn a_link_type_that_cannot_tell_says_what_it_can() {
 
 #[test]
 fn any_text_is_compiled_or_refused() {
-    // Every prefix and suffix of some texts, and every text without one byte.
+    // Every prefix and suffix of some texts, and each text without one character.
     for (text, ..) in ROWS {
         for index in (0..=text.len()).filter(|index| text.is_char_boundary(*index)) {
             let (before, after) = text.split_at(index);
@@ -124,7 +123,7 @@ fn any_text_is_compiled_or_refused() {
     }
 }
 
-/// Runs on a small stack: nesting must cost heap.
+/// Runs on a small stack: nesting must use the heap.
 fn on_small_stack(run: impl FnOnce() + Send + 'static) {
     let small = thread::Builder::new().stack_size(256 << 10);
     small.spawn(run).unwrap().join().unwrap();

@@ -1,4 +1,4 @@
-//! The rules of each link type.
+//! The rules of the link types.
 
 mod expr_frames;
 
@@ -121,7 +121,7 @@ fn ppp_has_numbers_of_its_own() {
 
 #[test]
 fn logical_links_on_ethernet() {
-    // A length, then LLC: IS-IS, a bridge's hello, NetBEUI, Novell's 0xffff,
+    // A length, then LLC: IS-IS, a spanning tree hello, NetBEUI, Novell's 0xffff, and
     // IPX and AppleTalk in SNAP.
     let frame = |llc: &[u8]| ethernet(llc.len() as u16, llc);
     let isis = frame(&[0xfe, 0xfe, 0x03, 0x83, 27, 1, 0, 15, 1, 0]);
@@ -154,7 +154,7 @@ fn logical_links_on_ethernet() {
         ),
     ];
     check(LinkType::EN10MB, &frames, &rows);
-    // `isis` is a keyword, so as a name it needs its backslash.
+    // `isis` is a keyword, so as a name it needs a backslash.
     let refused = refusal("iso proto isis", &Context::new(LinkType::EN10MB));
     assert!(refused.contains("\\isis"), "{refused}");
 }

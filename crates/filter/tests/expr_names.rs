@@ -1,4 +1,4 @@
-//! Addresses in all their spellings, and names through the `Names` trait.
+//! Addresses in all spellings, and names through the `Names` trait.
 
 mod expr_frames;
 
@@ -68,7 +68,7 @@ fn names_are_looked_up() {
         ("portrange http-81", [true, false]),
         ("ip proto \\tcp", [true, false]),
         ("ether dst router", [true, true]),
-        // Through the router: its MAC address, not its IP address.
+        // Through the router: from or to its MAC address, not its IP address.
         ("gateway router", [true, true]),
         ("ether proto \\ip", [true, true]),
         ("port \\53", [false, true]),
@@ -165,8 +165,7 @@ fn broadcast_and_multicast() {
 
 #[test]
 fn decnet_addresses() {
-    // A short routing header behind a length and a padding byte: to 1.16,
-    // from 1.15.
+    // A short routing header after a length and a padding byte: to 1.16, from 1.15.
     let node = |n: u16| (1 << 10 | n).to_le_bytes();
     let mut header = vec![20, 0, 0x81, 0x02];
     header.extend(node(16));

@@ -1,5 +1,5 @@
-//! Text in, text out: each file under `filetests/` holds a program, what to
-//! run on it, and what comes out.
+//! File tests: each file in `filetests/` has a program, the passes to run, and the
+//! expected output.
 //!
 //! ```text
 //! ; run: optimise           (or one pass: split, thread, straighten, …)
@@ -8,8 +8,8 @@
 //! filter { … }
 //! ```
 //!
-//! `WEIR_BLESS=1` writes what comes out into the files; read the difference
-//! before committing it.
+//! `WEIR_BLESS=1` writes the actual output to the files; read the difference before
+//! committing it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! Filters made to be dear: near every limit of their language, in shapes that
-//! an optimiser or a back end might take quadratic time or worse for. Each gives
-//! a program or an error within bounded time and memory.
+//! Hostile filters: near every limit of their language, in shapes for which an optimiser
+//! or a back end might take quadratic time or worse. Each yields a program or an error
+//! within bounded time and memory.
 //!
-//! `WEIR_HOSTILE=all` runs the longest of each (which in a debug build takes a
-//! minute), and prints what each took:
+//! `WEIR_HOSTILE=all` runs the longest filter of each shape, which takes a minute in a
+//! debug build, and prints the time of each:
 //!
 //! ```text
 //! WEIR_HOSTILE=all cargo test --release -p weir-filter --test hostile -- --nocapture --test-threads=1
@@ -22,28 +22,28 @@ use weir_filter::opt::optimise;
 use weir_lab::program::Tape;
 use weir_wire::LinkType;
 
-/// The processor time that one filter may take in a debug build, from its text
-/// to all its back ends; a release build takes a tenth.
+/// Maximum processor time for one filter in a debug build, from text to all back ends; a
+/// release build has a tenth.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// The memory that this process may ever have, in KiB.
+/// Maximum memory of this process, in KiB.
 const MEMORY_MAX_KIB: u64 = 2 << 20;
 
-/// A part of the way that gave no result: which, and why.
+/// The stages that gave no result, with reasons.
 type Refusals = Vec<String>;
 
 fn runs_all() -> bool {
     std::env::var("WEIR_HOSTILE").is_ok_and(|value| value == "all")
 }
 
-/// The processor time that this thread has used.
+/// The processor time of this thread.
 fn spent(since: Instant) -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = text.and_then(|text| text.split(' ').next()?.parse().ok());
     nanos.map_or_else(|| since.elapsed(), Duration::from_nanos)
 }
 
-/// The most memory that this process has had so far, in KiB.
+/// The peak memory of this process, in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -51,7 +51,7 @@ fn peak_kib() -> u64 {
     count.unwrap_or(0)
 }
 
-/// The verdicts of some way to run a program, on a few frames.
+/// The verdicts of `run` on a few frames.
 fn verdicts(mut run: impl FnMut(&[u8]) -> u32) -> Vec<u32> {
     let frame = |fill: u8| {
         let byte = |at: usize| fill.wrapping_mul(51) ^ (at as u8 & fill);
@@ -63,7 +63,7 @@ fn verdicts(mut run: impl FnMut(&[u8]) -> u32) -> Vec<u32> {
 /// The length on the wire of those frames.
 const WIRE_LEN: u32 = 400;
 
-/// All that may be made of a program, and what was refused.
+/// Runs a program through all stages; returns the refusals.
 fn through_all(program: &Program) -> Refusals {
     let mut refusals = Refusals::new();
     let mut optimised = program.clone();
@@ -107,7 +107,7 @@ fn through_all(program: &Program) -> Refusals {
     refusals
 }
 
-/// Runs `work` and holds it to the bounds.
+/// Runs `work` and checks its time and memory.
 fn bounded(name: &str, work: impl FnOnce() -> Refusals) {
     let since = Instant::now();
     let before = spent(since);
@@ -156,12 +156,12 @@ mod classic {
         insn(code, 0, 0, k)
     }
 
-    /// Accepts if A is `k`.
+    /// Accepts if A equals `k`.
     fn accept_if(k: u32) -> [Insn; 2] {
         [insn(JEQ, 0, 1, k), plain(RET, k + 1)]
     }
 
-    /// `step` again and again, up to `count` instructions in all.
+    /// Repeats `step` up to `count` instructions.
     pub(crate) fn repeated(count: usize, mut step: impl FnMut(u32, &mut Vec<Insn>)) -> Vec<Insn> {
         let mut insns = Vec::new();
         for index in 0.. {
@@ -296,7 +296,7 @@ mod classic {
         }),
     ];
 
-    /// Any instructions, leading up to 250 ahead.
+    /// Random instructions with jumps of up to 250 instructions.
     pub(crate) fn random(count: usize, seed: u64) -> Vec<Insn> {
         let mut tape = Tape::seeded(seed, 12 * count);
         let mut insns: Vec<Insn> = (0..16).map(|word| plain(ST, word)).collect();
@@ -355,7 +355,7 @@ fn classic_programs_of_random_instructions() {
 
 type TextShape = (&'static str, fn(usize) -> String);
 
-/// `part` again and again, up to `bytes` in all.
+/// Repeats `part` up to `bytes` bytes.
 fn text_of(bytes: usize, mut part: impl FnMut(usize) -> String) -> String {
     let mut text = String::new();
     for index in 0.. {
@@ -368,7 +368,7 @@ fn text_of(bytes: usize, mut part: impl FnMut(usize) -> String) -> String {
     text
 }
 
-/// `term` again and again, with `with` between.
+/// Repeats `term` with `with` between, up to `bytes` bytes.
 fn joined(bytes: usize, with: &str, mut term: impl FnMut(usize) -> String) -> String {
     text_of(bytes, |index| match index {
         0 => term(0),
@@ -461,7 +461,7 @@ fn expressions_of_every_shape() {
     let context = Context::new(LinkType::EN10MB);
     for (name, shape) in TEXTS {
         let mut bytes = if runs_all() { limits::TEXT_MAX } else { 5_000 };
-        // What needs too many tests is refused; half of it may be a filter.
+        // Text with too many tests is refused; half of the text may be accepted.
         let mut is_refused = true;
         while is_refused && bytes > 1_000 {
             let text = shape(bytes);
@@ -484,7 +484,7 @@ fn expressions_of_every_shape() {
     }
 }
 
-/// As many words as a dialect takes.
+/// A text of `words` words.
 fn stack_text(words: usize, mut part: impl FnMut(usize) -> String) -> String {
     let mut text = String::new();
     for index in 0..words {
@@ -502,7 +502,7 @@ const STACK: &[TextShape] = &[
         })
     }),
     ("each test tests the two before", |words| {
-        // The stack takes 240 of them.
+        // The stack holds 240 of these cells.
         stack_text(words, |index| match index {
             0 | 1 => format!("PUSHWORD+{index}"),
             ..480 if index % 2 == 0 => "PUSHSTK+1".into(),
@@ -556,9 +556,8 @@ fn stack_programs_of_every_shape() {
 
 type TreeShape = (&'static str, fn(usize, usize) -> String);
 
-/// What no language gives, but the text form does: long chains of values, each
-/// made of those before it. Written out as trees, they would be of 2^count
-/// operations.
+/// Shapes that no language yields, but the text form does: long chains of values, each
+/// made of earlier ones. As trees they would have 2^count operations.
 const TREES: &[TreeShape] = &[
     ("tests of tests", |a, b| {
         format!("test {} v{a}, v{b}", ["gt", "eq", "le"][a % 3])
@@ -594,7 +593,7 @@ fn values_of_values() {
             }
             let end = count - 1;
             let _ = writeln!(text, "  br {test} v{end}, 0, b1, b2");
-            // The same again where two ways met.
+            // The same after a join.
             text += "b1:\n  jmp b3(v0)\nb2:\n  jmp b3(v1)\nb3(v1000000):\n";
             let _ = writeln!(text, "  v1000001 = xor v1000000, v{end}");
             let names = |value: usize| value + 1_000_000;

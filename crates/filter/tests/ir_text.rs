@@ -1,4 +1,4 @@
-//! The text form reads back, and bad text is refused with its line.
+//! The text form round-trips; invalid text is refused with its line.
 
 use weir_filter::interp;
 use weir_filter::ir::Program;
@@ -86,8 +86,7 @@ b2:
     assert!(error.message.contains("b2 uses v1"), "{error}");
 }
 
-/// Each block's dominators by their definition: those without which no path
-/// from the entry leads to it.
+/// Dominance by definition: no path from the entry to `block` avoids `home`.
 fn dominates_by_removal(program: &Program, home: usize, block: usize) -> bool {
     let mut reached = vec![false; program.blocks.len()];
     reached[0] = home != 0;

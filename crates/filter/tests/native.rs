@@ -1,5 +1,5 @@
-//! Native code, operation by operation and edge by edge, against the
-//! interpreter. Frames end right before a page that must not be touched.
+//! Native code equals the interpreter, operation by operation and edge by edge. Frames
+//! end directly before an inaccessible page.
 
 use weir_filter::backend::Runner;
 use weir_filter::backend::native::{Arch, Code, NativeError, SLOTS_MAX, assemble, listing};
@@ -7,7 +7,7 @@ use weir_filter::interp::Interp;
 use weir_filter::ir::{BinOp, Builder, Cmp, Operand, Program, SNAPLEN_ALL, Term, Value, Width};
 use weir_lab::guard_page::Guarded;
 
-/// Where operations change their behaviour.
+/// Edge-case operands.
 const EDGES: [u32; 21] = [
     0,
     1,
@@ -58,7 +58,7 @@ const CMPS: [Cmp; 8] = [
 
 const WIDTHS: [Width; 3] = [Width::B1, Width::B2, Width::B4];
 
-/// Frames of two words, every pair of `EDGES`.
+/// Frames of two words with every pair of `EDGES`.
 fn word_pairs() -> Vec<[u8; 8]> {
     let pair = |a: u32, b: u32| {
         let mut frame = [0; 8];
@@ -70,7 +70,7 @@ fn word_pairs() -> Vec<[u8; 8]> {
     pairs.collect()
 }
 
-/// Runs `program` natively and by the interpreter on each frame.
+/// Runs `program` natively and in the interpreter on each frame; asserts equal verdicts.
 fn agree<'f>(program: &Program, frames: impl IntoIterator<Item = &'f [u8]>) {
     if Arch::host().is_none() {
         return;
@@ -95,7 +95,7 @@ fn agree<'f>(program: &Program, frames: impl IntoIterator<Item = &'f [u8]>) {
     }
 }
 
-/// A program of one block whose body ends in its verdict.
+/// A program of one block with the verdict that `body` returns.
 fn straight(body: impl FnOnce(&mut Builder) -> Operand) -> Program {
     let mut builder = Builder::new();
     let verdict = body(&mut builder);
@@ -103,7 +103,7 @@ fn straight(body: impl FnOnce(&mut Builder) -> Operand) -> Program {
     builder.finish()
 }
 
-/// `br cmp a, b` as 1 or 2.
+/// A program that returns 1 or 2 by `br cmp a, b`.
 fn branching(cmp: Cmp, operands: impl FnOnce(&mut Builder) -> (Operand, Operand)) -> Program {
     let mut builder = Builder::new();
     let (a, b) = operands(&mut builder);
@@ -160,7 +160,7 @@ fn arithmetic_of_all_shapes_and_edges() {
 
 #[test]
 fn results_may_take_the_place_of_either_operand_or_of_none() {
-    // Which operands live on decides which registers may be reused.
+    // Registers may be reused depending on which operands live on.
     let frames = word_pairs();
     for op in BIN_OPS {
         for keep in 0..4 {
@@ -277,7 +277,7 @@ fn loads_at_every_offset_form_up_to_the_last_byte() {
                 &straight(|b| b.load(width, None, offset).into()),
                 lens.map(|len| &bytes[..len]),
             );
-            // The base comes from the frame's first byte.
+            // The base is the first byte of the frame.
             let base = usize::from(bytes[0]);
             let lens = [0, 1, base + end - 1, base + end, base + end + 1];
             agree(
@@ -471,14 +471,14 @@ fn the_length_on_the_wire_is_read_beside_divisions_and_without() {
     }
 }
 
-/// Loads `count` words, and then uses all of them.
+/// A program that loads `count` words and then uses all of them.
 fn pressure(count: usize) -> Program {
     straight(|b| {
         let values: Vec<Value> = (0..count)
             .map(|n| b.load(Width::B4, None, n as u32 % 50))
             .collect();
         let mut sum: Operand = 1.into();
-        // Neither in the order of definition nor in the opposite one.
+        // The order is neither that of definition nor its reverse.
         for n in 0..count {
             let value = values[n * 7_919 % count];
             let op = BIN_OPS[n % BIN_OPS.len()];
@@ -524,7 +524,7 @@ fn values_beyond_the_stack_frame_are_refused_and_interpreted() {
     assert_eq!(runner.run(&frame, 60), want);
 }
 
-/// Passes `count` words through blocks that each permute them by `arg`.
+/// A program that passes `count` words through blocks that each permute them by `arg`.
 fn permuting(count: usize, blocks: usize, arg: impl Fn(usize, usize) -> Operand) -> Program {
     let mut builder = Builder::new();
     let mut args: Vec<Operand> = (0..count)
@@ -629,7 +629,7 @@ fn chain(blocks: u32) -> Program {
 fn long_programs_compile_and_their_far_jumps_reach() {
     let program = chain(100_000);
     let mut frames = [vec![255; 64], vec![255; 63], vec![255; 64]];
-    // Met first by the very last tests: 99,999 % 64 = 31, and % 251 = 101.
+    // The last tests meet these values first: 99,999 % 64 = 31, and % 251 = 101.
     frames[2][31] = 101;
     agree(&program, frames.iter().map(|frame| &frame[..]));
 }

@@ -1,5 +1,5 @@
-//! Every expression of the shared corpus, optimised and not, as native code:
-//! the interpreter's verdict on frames of every capture, whole and damaged.
+//! Every expression of the shared corpus, optimised and not: native code has the
+//! interpreter's verdict on frames of every capture, complete and damaged.
 
 use weir_filter::backend::native::{Arch, Code};
 use weir_filter::interp::Interp;
@@ -12,10 +12,10 @@ use weir_lab::rng::Rng;
 use weir_lab::{captures, corpus};
 use weir_wire::LinkType;
 
-/// Frames of each capture, spread over its length.
+/// Number of frames of each capture, spread over its length.
 const FRAMES_PER_CAPTURE: usize = if cfg!(debug_assertions) { 6 } else { 200 };
 
-/// Some frames of every Ethernet capture, each also with damage.
+/// Some frames of every Ethernet capture, each also in a damaged version.
 fn frames(oracle: &Oracle) -> Vec<Frame> {
     let mut rng = Rng::new(7);
     let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! Where the system gives no memory for native code, the interpreter runs.
+//! The interpreter runs if the system refuses memory for native code.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_filter::backend::Runner;
@@ -6,10 +6,10 @@ use weir_filter::backend::native::{ARENA_BYTES, Arch, NativeError};
 use weir_filter::ir::Program;
 use weir_lab::command::Command;
 
-/// Which test to run in the child, whose limits are its own.
+/// Environment variable with the test to run in a child, which has its own limits.
 const CHILD: &str = "WEIR_TEST_CHILD";
 
-/// Runs test `name` again in a process of its own.
+/// Runs test `name` again in a child process; returns whether this is the child.
 fn in_child(name: &str) -> bool {
     if std::env::var(CHILD).is_ok_and(|wanted| wanted == name) {
         return true;
@@ -45,7 +45,7 @@ fn a_limit_on_file_sizes_is_no_signal() {
     assert_eq!(runner.why_interpreted(), Some(&expected));
     assert!(expected.to_string().contains("ulimit -f"), "{expected}");
     assert_eq!(runner.run(&[], 0), 5);
-    // Once there is room, there is native code.
+    // With a sufficient limit there is native code.
     limit(Resource::Fsize, most + 1);
     let runner = Runner::new(Program::constant(6));
     assert_eq!(runner.why_interpreted(), None);
@@ -57,7 +57,7 @@ fn a_limit_on_memory_is_an_error() {
     if Arch::host().is_none() || !in_child("a_limit_on_memory_is_an_error") {
         return;
     }
-    // An emulator has mappings of its own, and may not heed the limit.
+    // An emulator has mappings of its own, and may ignore the limit.
     if cfg!(target_arch = "aarch64") {
         return;
     }
@@ -80,7 +80,7 @@ fn a_limit_on_memory_is_an_error() {
     assert_eq!(runner.why_interpreted(), None);
 }
 
-/// More values alive at once than native code takes.
+/// A program with more live values than native code supports.
 fn wide_program() -> Program {
     use std::fmt::Write as _;
     const COUNT: usize = 1_200;

@@ -1,5 +1,5 @@
-//! Random verified programs: native code gives the interpreter's verdict on
-//! every frame, and reads no byte outside it.
+//! Random verified programs: native code has the interpreter's verdict on every frame,
+//! and reads no byte outside the frame.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -9,7 +9,7 @@ use weir_filter::ir::Program;
 use weir_lab::guard_page::Guarded;
 use weir_lab::program::{FRAME_BYTES_MAX, Frame, Tape, frame, frames, program, seeded};
 
-/// Programs from seeds; more are in the property test below.
+/// Number of seeds; the property test below adds more programs.
 const SEEDS: u64 = if cfg!(debug_assertions) {
     3_000
 } else {

@@ -1,6 +1,6 @@
-//! Native code in many threads at once, and its memory coming back.
+//! Native code in many threads at once, and reuse of its memory.
 //!
-//! One test: what it counts belongs to the whole process.
+//! There is only one test in this file, since the counts are those of the process.
 
 use std::sync::Barrier;
 use std::thread;
@@ -23,7 +23,7 @@ fn expected(program: &Program, frames: &[Frame]) -> Vec<u32> {
     frames.iter().map(verdict).collect()
 }
 
-/// Compiles, runs and drops programs, a few alive at a time.
+/// Compiles, runs and drops programs, of which a few live at one time.
 fn churn(seed: u64) {
     let frames = frames(seed, 8);
     let mut alive: Vec<(Program, Code)> = Vec::new();
@@ -71,7 +71,7 @@ fn threads_compile_run_and_drop_at_once_and_all_memory_comes_back() {
         });
     });
     assert_eq!(bytes_used(), shared_bytes);
-    // What one thread made another may run and drop.
+    // Another thread may run and drop the code.
     let moved = thread::spawn(move || {
         assert_eq!(verdicts(&shared, &shared_frames), want);
         drop(shared);

@@ -1,13 +1,13 @@
-//! Random programs: the optimised one gives the verdicts of the original.
+//! Random programs: the optimised program has the verdicts of the original.
 //!
-//! `WEIR_SEEDS` says how many, `WEIR_SEED` the first seed. For a long search:
+//! `WEIR_SEEDS` is the number of seeds, `WEIR_SEED` the first. For a long search:
 //!
 //! ```text
 //! WEIR_SEED=1 WEIR_SEEDS=1000000 cargo test --release -p weir-filter --test opt_random
 //! ```
 //!
-//! takes some minutes on two cores. The smallest program of each bug that was
-//! found belongs into `filetests/`.
+//! takes some minutes on two cores. The smallest program of each bug found becomes a
+//! file in `filetests/`.
 
 use proptest::prelude::*;
 use weir_filter::interp::Interp;
@@ -45,7 +45,7 @@ fn check(before: &Program, frames: &[Frame], what: &str) {
     assert_same(&optimised, &again, frames, &format!("{what}, again"));
 }
 
-/// As many seeds as `WEIR_SEEDS` says, from `WEIR_SEED`.
+/// The seeds by `WEIR_SEED` and `WEIR_SEEDS`.
 fn seeds() -> std::ops::Range<u64> {
     let number =
         |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));

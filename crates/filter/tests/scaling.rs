@@ -1,6 +1,6 @@
-//! Long filters: what they come to grows in step with them, and so does the
-//! work. A pass that gives up on a long chain shows in the size; one that
-//! looks at every block for every block shows in the time.
+//! Long filters: program size and compile time grow linearly with the text. A pass that
+//! gives up on a long chain shows in the size; a pass of quadratic time shows in the
+//! time.
 
 use std::time::{Duration, Instant};
 use weir_filter::backend::native::{self, Arch};
@@ -9,17 +9,17 @@ use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_wire::LinkType;
 
-/// Four times the terms may take this many times as long: linear takes 4,
-/// quadratic 16.
+/// Largest factor of the time for four times the terms: linear time takes 4, quadratic
+/// time 16.
 const GROWTH_MAX: f64 = 9.0;
 
-/// How often the shortest time is looked for.
+/// Maximum number of runs to find the shortest time.
 const RUNS_MAX: usize = 12;
 
 struct Shape {
     name: &'static str,
     text: fn(usize) -> String,
-    /// How many blocks the optimised program has for each term, at most.
+    /// Maximum number of blocks of the optimised program for each term.
     blocks: usize,
 }
 
@@ -87,15 +87,15 @@ fn plain(shape: &Shape, count: usize) -> Program {
     compile(&(shape.text)(count), &context).expect("a filter")
 }
 
-/// The processor time that this thread has used: what else runs on the
-/// machine does not count. Elsewhere than on Linux, the time of day.
+/// The processor time of this thread, which excludes other load; on systems other than
+/// Linux, the elapsed time.
 fn spent(since: Instant) -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = text.and_then(|text| text.split(' ').next()?.parse().ok());
     nanos.map_or_else(|| since.elapsed(), Duration::from_nanos)
 }
 
-/// From text to native code.
+/// Compiles a shape from text to native code; returns the time.
 fn work(shape: &Shape, count: usize, since: Instant) -> Duration {
     let before = spent(since);
     let mut program = plain(shape, count);

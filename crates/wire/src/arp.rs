@@ -1,4 +1,4 @@
-//! ARP for IPv4 over Ethernet (RFC 826, RFC 5227).
+//! ARP and Reverse ARP for IPv4 over Ethernet (RFC 826, RFC 903, RFC 5227).
 //!
 //! ```text
 //!  1 2 │ 0x0800 2 │ 6 1 │ 4 1 │ operation 2 │ sender 6+4 │ target 6+4
@@ -13,30 +13,31 @@ use crate::field::{array, read_u16, read_u32, write};
 
 const HEADER: &str = "an ARP packet";
 
-/// What an ARP packet asks or tells.
+/// An ARP operation code (`ar$op`, RFC 826); numbers without a constant are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation(pub u16);
 
 impl Operation {
-    /// Who has the target's IP address?
+    /// Request: which hardware address has the target IP address?
     pub const REQUEST: Operation = Operation(1);
-    /// The sender has.
+    /// Reply to [`Operation::REQUEST`], sent by the owner of the address.
     pub const REPLY: Operation = Operation(2);
-    /// Reverse ARP (RFC 903): which IP address has the target?
+    /// Reverse ARP request (RFC 903): which IP address has the target hardware address?
     pub const REVERSE_REQUEST: Operation = Operation(3);
-    /// Reverse ARP: the target has this one.
+    /// Reverse ARP reply: `target_ip` is the IP address of the target.
     pub const REVERSE_REPLY: Operation = Operation(4);
 }
 
-/// An ARP packet, in place.
+/// View of an ARP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a>(&'a [u8]);
 
 impl<'a> Packet<'a> {
-    /// Takes an ARP packet; padding behind it is not looked at.
+    /// Checks the length and the address types; padding behind the packet is ignored.
     ///
     /// # Errors
-    /// If it is cut short, or not about IPv4 over Ethernet.
+    /// [`Error::CutShort`] below 28 bytes; [`Error::Field`] if the packet is not
+    /// about IPv4 over Ethernet.
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         require_len(HEADER, bytes, Repr::LEN)?;
         let (kinds, lengths) = (read_u32(bytes, 0), read_u16(bytes, 4));
@@ -55,10 +56,10 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// An ARP packet by value.
+/// Value of an ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// What it asks or tells.
+    /// The operation code.
     pub operation: Operation,
     /// The sender's hardware address.
     pub sender: Address,
@@ -71,10 +72,10 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The packet's length, in bytes.
+    /// Length of the packet, in bytes (RFC 826, with addresses of 6 and 4 bytes).
     pub const LEN: usize = 28;
 
-    /// The packet's values.
+    /// Reads all fields of the packet.
     pub fn parse(packet: &Packet<'_>) -> Repr {
         let bytes = packet.0;
         Repr {
@@ -86,7 +87,7 @@ impl Repr {
         }
     }
 
-    /// Writes the packet.
+    /// Writes the packet into the first [`Repr::LEN`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`].

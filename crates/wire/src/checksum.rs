@@ -1,4 +1,8 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
+//!
+//! [`Sum`] is the running sum for headers and payloads that lie apart;
+//! [`internet_checksum`] is the checksum of one slice; [`update`] follows a
+//! rewritten field. The private module `copy_sum` copies and sums in one pass.
 
 mod copy_sum;
 
@@ -7,23 +11,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A running ones' complement sum of 16-bit words in network order.
 ///
-/// Words are summed as this machine has them, and what they come to is turned
-/// around at the end, which is the same (RFC 1071 §2 (B)).
+/// Words are summed in the byte order of the machine. The result is swapped once at
+/// the end, since the sum does not depend on byte order (RFC 1071 §2 (B)).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Sum {
-    /// Not folded: long sums come halved, so that 2^27 of any fit.
+    /// Sum of 32-bit words before folding. Long slices add a halved sum, so up to
+    /// 2^27 additions of any length fit.
     total: u64,
-    /// An odd number of bytes so far: the next byte is a word's low one.
+    /// True after an odd number of bytes: the next byte is the second of its word.
     odd: bool,
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub fn new() -> Sum {
         Sum::default()
     }
 
-    /// Adds bytes, wherever they were split.
+    /// Adds `bytes`; a slice may start and end in the middle of a word.
     #[inline]
     pub fn bytes(mut self, mut bytes: &[u8]) -> Sum {
         if self.odd {
@@ -41,8 +46,10 @@ impl Sum {
         self
     }
 
-    /// Adds the words of a header whose length is known beforehand, between two
-    /// words.
+    /// Adds the 32-bit words of a header of constant length.
+    ///
+    /// # Panics
+    /// If the sum covers an odd number of bytes.
     #[inline]
     pub fn words<const N: usize>(mut self, words: &[[u8; 4]; N]) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
@@ -50,7 +57,7 @@ impl Sum {
         self
     }
 
-    /// Copies bytes, and adds them on the way: memory is passed over once.
+    /// Copies `from` to `to` and adds its bytes, in one pass over memory.
     ///
     /// # Panics
     /// If `to` is not as long as `from`.
@@ -69,7 +76,10 @@ impl Sum {
         self
     }
 
-    /// What two sums of whole words come to.
+    /// Adds `other`, the sum of the bytes that follow.
+    ///
+    /// # Panics
+    /// If this sum covers an odd number of bytes.
     #[inline]
     pub fn and(mut self, other: Sum) -> Sum {
         assert!(!self.odd, "a sum starts where a word ended");
@@ -78,7 +88,10 @@ impl Sum {
         self
     }
 
-    /// Adds one word, between two words.
+    /// Adds one 16-bit word.
+    ///
+    /// # Panics
+    /// If the sum covers an odd number of bytes.
     #[inline]
     pub fn word(mut self, word: u16) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
@@ -97,37 +110,40 @@ impl Sum {
         sum.double(len).word(u16::from(protocol))
     }
 
-    /// Adds two words, between two words.
+    /// Adds two 16-bit words, the upper half of `words` first.
+    ///
+    /// # Panics
+    /// If the sum covers an odd number of bytes.
     #[inline]
     pub fn double(mut self, words: u32) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
-        // 2^16 is one more than what sums wrap at: the high word counts as the low.
+        // 2^16 is 1 modulo 2^16 - 1, so the upper word has the weight of the lower.
         self.total += u64::from(words.to_be());
         self
     }
 
-    /// The sum itself, not complemented: what a link that completes checksums
-    /// finds in the field.
+    /// The folded sum, not complemented. A link that completes checksums expects
+    /// this value of the pseudo-header in the checksum field.
     #[inline]
     pub fn partial(self) -> u16 {
         u16::from_be(fold(self.total))
     }
 
-    /// The checksum field: the sum's complement.
+    /// The value of the checksum field: the complement of the folded sum.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.partial()
     }
 }
 
-/// Bytes that are summed before a call would have been made.
+/// Longest slice summed inline, in bytes; longer ones are worth a function call.
 const SMALL_LEN: usize = 64;
 
-/// Bytes that are summed before the sum is halved: [`add_many`] counts up to 2^32
-/// words' halves, as does each lane of [`copy_sum`].
+/// Bytes summed before the 64-bit sum is halved. [`add_many`], and each lane of
+/// [`copy_sum`], can add up to 2^32 halves of 32 bits without overflow.
 const FOLD_INTERVAL: usize = 1 << 30;
 
-/// The sum of few words.
+/// Sum of 32-bit words, inline; for short slices.
 #[inline(always)]
 fn add(words: &[[u8; 4]]) -> u64 {
     words
@@ -136,9 +152,10 @@ fn add(words: &[[u8; 4]]) -> u64 {
         .sum()
 }
 
-/// The sum of many words, two at a time, with as wide registers as the machine
-/// has. Their sum overflows; that of their upper halves, which does not, says
-/// what the lower ones come to.
+/// Sum of 64-bit words, halved, with the widest vector registers of the machine.
+///
+/// The sum of whole words (`all`) may overflow, the sum of their upper halves
+/// (`upper`) cannot; the sum of the lower halves is `all - (upper << 32)`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_many(pairs: &[[u8; 8]]) -> u64 {
     let (mut all, mut upper) = (0_u64, 0_u64);
@@ -150,7 +167,7 @@ fn add_many(pairs: &[[u8; 8]]) -> u64 {
     halved(all.wrapping_sub(upper << 32)) + halved(upper)
 }
 
-/// The sum of bytes from an even place on.
+/// Sum of a long slice that starts on a word boundary.
 fn many(bytes: &[u8]) -> u64 {
     let mut sum = 0;
     for piece in bytes.chunks(FOLD_INTERVAL) {
@@ -160,7 +177,7 @@ fn many(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// Copies bytes; gives their sum as [`many`] does.
+/// Copies a slice longer than [`SMALL_LEN`] and returns its sum as [`many`] does.
 #[inline]
 fn copy_large(from: &[u8], to: &mut [u8]) -> u64 {
     if from.len() <= FOLD_INTERVAL {
@@ -175,14 +192,14 @@ fn copy_large(from: &[u8], to: &mut [u8]) -> u64 {
         .sum()
 }
 
-/// The sum of so few bytes that no call is made for them.
+/// Sum of a slice of at most [`SMALL_LEN`] bytes.
 #[inline]
 fn small(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     add(words) + last(rest)
 }
 
-/// [`copy_large`] of so few bytes that no call is made for them.
+/// Copies a slice of at most [`SMALL_LEN`] bytes and returns its sum.
 #[inline]
 fn copy_small(from: &[u8], to: &mut [u8]) -> u64 {
     let (words, rest) = from.as_chunks::<4>();
@@ -195,7 +212,7 @@ fn copy_small(from: &[u8], to: &mut [u8]) -> u64 {
     sum
 }
 
-/// The bytes behind the last whole word, as a word.
+/// The up to three bytes behind the last 32-bit word, padded with zeros to a word.
 #[inline]
 fn last(rest: &[u8]) -> u64 {
     let word = match *rest {
@@ -207,7 +224,7 @@ fn last(rest: &[u8]) -> u64 {
     u32::from_ne_bytes(word).into()
 }
 
-/// Copies the bytes behind the last whole word; gives them as [`last`] does.
+/// Copies the bytes behind the last 32-bit word and returns them as [`last`] does.
 #[inline]
 fn copy_last(rest: &[u8], to: &mut [u8]) -> u64 {
     for (from, to) in rest.iter().zip(to) {
@@ -216,18 +233,18 @@ fn copy_last(rest: &[u8], to: &mut [u8]) -> u64 {
     last(rest)
 }
 
-/// Source and destination of an IP packet: what a transport's checksum covers
-/// besides its own bytes.
+/// Source and destination address of an IP packet: the addresses of the
+/// pseudo-header that a transport checksum covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddrPair {
-    /// Of IPv4.
+    /// IPv4 addresses.
     V4(Ipv4Addr, Ipv4Addr),
-    /// Of IPv6.
+    /// IPv6 addresses.
     V6(Ipv6Addr, Ipv6Addr),
 }
 
 impl AddrPair {
-    /// Both of one version, or `None`.
+    /// Pairs `src` and `dst`; `None` if their IP versions differ.
     pub fn new(src: IpAddr, dst: IpAddr) -> Option<AddrPair> {
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(AddrPair::V4(src, dst)),
@@ -237,25 +254,25 @@ impl AddrPair {
     }
 }
 
-/// The checksum of one piece.
+/// The Internet checksum of one slice (RFC 1071).
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     Sum::new().bytes(bytes).finish()
 }
 
-/// The checksum after the word `old` became `new` (RFC 1624 §3, equation 3):
-/// what a full computation gives, for data that is not all zeros.
+/// Returns the checksum after the word `old` became `new` (RFC 1624 §3, equation 3).
+/// The result equals a full computation, unless all covered data is zero.
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     let total = u64::from(!checksum) + u64::from(!old) + u64::from(new);
     !fold(total)
 }
 
-/// Carries folded back in once: little more than 32 bits are left.
+/// Folds the upper 32 bits in once; the result is below 2^33.
 #[inline]
 fn halved(total: u64) -> u64 {
     (total & 0xffff_ffff) + (total >> 32)
 }
 
-/// Carries folded back in until 16 bits are left.
+/// Folds the sum to 16 bits, adding each carry back in.
 #[inline]
 fn fold(total: u64) -> u16 {
     let (sum, carry) = (total as u32).overflowing_add((total >> 32) as u32);
@@ -268,10 +285,10 @@ fn fold(total: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// Miri interprets each byte: it has every so many of the cases.
+    /// Distance between the cases that run under Miri, which interprets each byte.
     const STEP: usize = if cfg!(miri) { 23 } else { 1 };
 
-    /// From anywhere to anywhere, and nothing is written beside it.
+    /// Copies between any alignments write no byte outside the target.
     #[test]
     fn copies_lie_anywhere() {
         let bytes: Vec<u8> = (0..400_u32).map(|at| ((at * 37) >> 2) as u8).collect();
@@ -294,7 +311,7 @@ mod tests {
         }
     }
 
-    /// Any length, split anywhere: as RFC 1071 §4.1 sums, word by word.
+    /// Sums of any length and split equal the word-by-word sum of RFC 1071 §4.1.
     #[test]
     fn copies_and_parts_sum_as_the_whole() {
         let bytes: Vec<u8> = (0..700_u32)

@@ -1,4 +1,5 @@
-//! DHCP for IPv4 (RFC 2131, RFC 2132): what a client sends, and what it reads.
+//! DHCP for IPv4 over Ethernet (RFC 2131, RFC 2132), the client's side: messages
+//! that a client sends, and messages that it reads.
 //!
 //! ```text
 //!  op 1 │ 1 1 │ 6 1 │ hops 1 │ xid 4 │ secs 2 │ flags 2 │ ciaddr 4 │ yiaddr 4
@@ -18,15 +19,17 @@ const HEADER_LEN: usize = 240;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
 const BROADCAST: u16 = 0x8000;
 
-/// The UDP ports of servers and clients.
+/// UDP port of DHCP servers (RFC 2131 §4.1).
 pub const SERVER_PORT: u16 = 67;
-/// See [`SERVER_PORT`].
+/// UDP port of DHCP clients (RFC 2131 §4.1).
 pub const CLIENT_PORT: u16 = 68;
-/// The least bytes of a message (RFC 951): some servers ignore shorter ones.
+/// Minimum length of a sent message, in bytes: the fixed size of a BOOTP message
+/// (RFC 951). Some servers ignore shorter ones.
 pub const LEN_MIN: usize = 300;
-/// Routes that are read of one message; more are passed over.
+/// Maximum number of classless routes kept of one message; further ones are ignored.
 pub const ROUTES_MAX: usize = 64;
-/// Routers and resolvers that are read of one message.
+/// Maximum number of routers, and of DNS servers, kept of one message; further ones are
+/// ignored.
 pub const SERVERS_MAX: usize = 8;
 
 mod option {
@@ -49,23 +52,23 @@ mod option {
     pub(super) const END: u8 = 255;
 }
 
-/// What a message does.
+/// DHCP message type (RFC 2132 §9.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum MessageType {
-    /// A client looks for servers.
+    /// DHCPDISCOVER: a client looks for servers.
     Discover = 1,
-    /// A server has an address to give.
+    /// DHCPOFFER: a server offers an address.
     Offer,
-    /// A client wants it, or to keep it.
+    /// DHCPREQUEST: a client requests an offered address, or extends its lease.
     Request,
-    /// A client says that somebody else has the address.
+    /// DHCPDECLINE: a client reports that another host uses the address.
     Decline,
-    /// It is given.
+    /// DHCPACK: a server commits the lease.
     Ack,
-    /// It is not, or no longer.
+    /// DHCPNAK: a server refuses or revokes the lease.
     Nak,
-    /// A client gives it back.
+    /// DHCPRELEASE: a client gives its address back.
     Release,
 }
 
@@ -85,30 +88,30 @@ impl MessageType {
     }
 }
 
-/// What a client sends.
+/// A message from client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientMessage {
-    /// What it does.
+    /// The message type (option 53).
     pub message_type: MessageType,
-    /// Names the exchange.
+    /// Transaction identifier (`xid`), the same in all messages of one exchange.
     pub transaction: u32,
-    /// Since the client began, in seconds.
+    /// Seconds since the client began (`secs`).
     pub seconds: u16,
-    /// The client's address, if it has one and answers at it.
+    /// The client's address (`ciaddr`), if it has one and can receive at it.
     pub client: Option<Ipv4Addr>,
-    /// The client's hardware address.
+    /// The client's hardware address (`chaddr`).
     pub hardware: Address,
-    /// The address that it wants, or refuses.
+    /// The address that the client requests or declines (option 50).
     pub requested: Option<Ipv4Addr>,
-    /// The server that is meant.
+    /// The server that the message is for (server identifier, option 54).
     pub server: Option<Ipv4Addr>,
-    /// Bytes of the longest message that it takes.
+    /// Longest message that the client accepts, in bytes (option 57).
     pub len_max: u16,
 }
 
 impl ClientMessage {
-    /// The message's bytes. Answers are asked for by broadcast while the client
-    /// has no address.
+    /// Serialises the message, padded to [`LEN_MIN`]. A client without an address
+    /// sets the BROADCAST flag in DISCOVER and REQUEST (RFC 2131 §4.1).
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_LEN];
         write(&mut bytes, 0, &[1, 1, 6, 0]);
@@ -159,46 +162,45 @@ impl ClientMessage {
     }
 }
 
-/// What a server answers.
+/// A message from server to client.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ServerMessage {
-    /// Which exchange it is of.
+    /// Transaction identifier (`xid`) of the exchange.
     pub transaction: u32,
-    /// The hardware address of the client that is meant.
+    /// Hardware address of the client that the message is for (`chaddr`).
     pub hardware: Address,
-    /// The address that is given.
+    /// The assigned address (`yiaddr`); `None` if the field is zero.
     pub yiaddr: Option<Ipv4Addr>,
-    /// The server.
+    /// The server identifier (option 54).
     pub server: Option<Ipv4Addr>,
-    /// How many bits name the address's network.
+    /// Prefix length of the subnet mask (option 1).
     pub prefix_len: Option<u8>,
-    /// How long the address is given for, when to ask to keep it, and when to
-    /// ask all servers; in seconds.
+    /// Lease time, in seconds (option 51).
     pub lease_s: Option<u32>,
-    /// See `lease_s`.
+    /// Renewal time T1, in seconds (option 58): when to ask the server for an extension.
     pub t1_s: Option<u32>,
-    /// See `lease_s`.
+    /// Rebinding time T2, in seconds (option 59): when to ask any server.
     pub t2_s: Option<u32>,
-    /// Default routers, the best first.
+    /// Default routers in order of preference (option 3).
     pub routers: Vec<Ipv4Addr>,
-    /// Routes to networks (RFC 3442): address, prefix length, router, which is
-    /// unspecified if the network is on the link. If there are any, `routers`
-    /// is not to be looked at.
+    /// Classless static routes (option 121, RFC 3442): network, prefix length, router.
+    /// A router of 0.0.0.0 means that the network is on the link. If this list has
+    /// entries, `routers` must be ignored.
     pub routes: Vec<(Ipv4Addr, u8, Ipv4Addr)>,
-    /// Who resolves names.
+    /// DNS servers in order of preference (option 6).
     pub dns_servers: Vec<Ipv4Addr>,
-    /// Bytes of the longest packet on the link.
+    /// Interface MTU, in bytes (option 26).
     pub mtu: Option<u16>,
-    /// Why it is not given, as the server says.
+    /// Error text of the server (option 56).
     pub message: Option<String>,
 }
 
 impl ServerMessage {
-    /// Reads a server's message; `None` if it does nothing that a client waits
-    /// for. Options that are not understood, or are cut short, are passed over.
+    /// Parses a server's message; `None` if it has no known message type (option 53).
+    /// Unknown options, and options cut short, are skipped.
     ///
     /// # Errors
-    /// If its header is cut short, or it is no DHCP over Ethernet.
+    /// If the header is cut short, or the message is not a DHCP reply over Ethernet.
     pub fn parse(bytes: &[u8]) -> Result<Option<(MessageType, ServerMessage)>, Error> {
         require_len(HEADER, bytes, HEADER_LEN)?;
         let wrong = |field, value| Error::Field {
@@ -221,7 +223,7 @@ impl ServerMessage {
         };
         let mut read = OptionReader::default();
         read.options(&bytes[HEADER_LEN..], &mut answer);
-        // The fields of names may hold options too (RFC 2132 §9.3).
+        // Option overload: `file` and `sname` may hold options too (RFC 2132 §9.3).
         let overload = read.overload;
         if overload & 1 != 0 {
             read.options(&bytes[108..236], &mut answer);
@@ -229,13 +231,13 @@ impl ServerMessage {
         if overload & 2 != 0 {
             read.options(&bytes[44..108], &mut answer);
         }
-        // An option longer than 255 bytes comes in pieces (RFC 3396).
+        // An option longer than 255 bytes is split, and concatenated again (RFC 3396).
         answer.routes = routes(&read.routes);
         Ok(read.kind.map(|kind| (kind, answer)))
     }
 }
 
-/// What options besides a [`ServerMessage`]'s values say.
+/// State of the option reader that is not a field of [`ServerMessage`].
 #[derive(Default)]
 struct OptionReader {
     kind: Option<MessageType>,
@@ -292,8 +294,8 @@ fn addresses(value: &[u8]) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-/// Routes of RFC 3442: a prefix's length, as many of its bytes as count, a
-/// router. What cannot be read ends them.
+/// Parses classless routes (RFC 3442): prefix length, its significant bytes, a
+/// router. Reading stops at the first malformed route, or at [`ROUTES_MAX`].
 fn routes(mut value: &[u8]) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let mut routes = Vec::new();
     while let [len @ 0..=32, rest @ ..] = value

@@ -1,31 +1,31 @@
-//! Why bytes are not the header they are taken for.
+//! The error of parsing a header.
 
-/// A header that is not whole, or says what cannot be.
+/// A header is cut short, or a field contradicts the format.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// Fewer bytes than the header has.
+    /// Fewer bytes are captured than the header has.
     #[error("{header} is cut short: {have} of {need} bytes are there")]
     CutShort {
-        /// Which header.
+        /// The header, with its article, as in "an IPv4 header".
         header: &'static str,
-        /// Bytes it has, or at least has.
+        /// Bytes that the header needs, at least.
         need: usize,
-        /// Bytes that are there.
+        /// Bytes that are present.
         have: usize,
     },
     /// A field whose value contradicts the format.
-    #[error("{header} has {field} {value}, which cannot be")]
+    #[error("{header} has {field} {value}, which is invalid")]
     Field {
-        /// Which header.
+        /// The header, with its article.
         header: &'static str,
-        /// Which field of it.
+        /// The field of the header.
         field: &'static str,
-        /// Its value.
+        /// The field's value.
         value: u32,
     },
 }
 
-/// Checks that `bytes` holds a header's `need` bytes.
+/// Checks that `bytes` holds the `need` bytes of a header.
 #[inline]
 pub(crate) fn require_len(header: &'static str, bytes: &[u8], need: usize) -> Result<(), Error> {
     let have = bytes.len();

@@ -10,15 +10,15 @@ use crate::Error;
 use crate::error::require_len;
 use crate::field::{array, read_u16, write};
 
-/// A hardware address.
+/// A 48-bit Ethernet (MAC) address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Address(pub [u8; 6]);
 
 impl Address {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Address = Address([0xff; 6]);
 
-    /// Whether it names a group, all stations included.
+    /// Whether the address is a group address; broadcast is one.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
@@ -31,7 +31,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A text that is no Ethernet address.
+/// The error of a text that is not an Ethernet address.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[error("`{0}` is no Ethernet address: write six bytes in hexadecimal, with colons between them")]
 pub struct ParseAddressError(pub String);
@@ -39,7 +39,7 @@ pub struct ParseAddressError(pub String);
 impl std::str::FromStr for Address {
     type Err = ParseAddressError;
 
-    /// Reads `02:00:00:00:00:2a`, as it is shown.
+    /// Parses six bytes in hexadecimal with colons between them, as `Display` prints.
     fn from_str(text: &str) -> Result<Address, ParseAddressError> {
         let refuse = || ParseAddressError(text.chars().take(40).collect());
         let mut parts = text.split(':');
@@ -59,7 +59,7 @@ impl std::str::FromStr for Address {
     }
 }
 
-/// The type of what a frame carries; below 1,536 it is a length (IEEE 802.3).
+/// EtherType of a frame; a value below 1,536 is a length instead (IEEE 802.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EtherType(pub u16);
 
@@ -79,18 +79,18 @@ impl EtherType {
     /// An 802.1ad service tag.
     pub const QINQ: EtherType = EtherType(0x88a8);
 
-    /// Whether a tag follows.
+    /// Whether a VLAN tag follows.
     pub fn is_tag(self) -> bool {
         matches!(self, EtherType::VLAN | EtherType::QINQ)
     }
 }
 
-/// A frame's header, in place.
+/// View of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a>(&'a [u8]);
 
 impl<'a> Frame<'a> {
-    /// Takes a frame, without its check sequence.
+    /// Checks the header's length; `bytes` end before the frame check sequence.
     ///
     /// # Errors
     /// If the header is cut short.
@@ -100,47 +100,47 @@ impl<'a> Frame<'a> {
         Ok(Frame(bytes))
     }
 
-    /// The destination.
+    /// The destination address.
     #[inline]
     pub fn dst(&self) -> Address {
         Address(array(self.0, 0))
     }
 
-    /// The source.
+    /// The source address.
     #[inline]
     pub fn src(&self) -> Address {
         Address(array(self.0, 6))
     }
 
-    /// The type, or that of the first tag.
+    /// The EtherType of the payload, or of the first tag.
     #[inline]
     pub fn ether_type(&self) -> EtherType {
         EtherType(read_u16(self.0, 12))
     }
 
-    /// What follows the type.
+    /// The bytes behind the header; a tag is part of them.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.0[Repr::LEN..]
     }
 }
 
-/// A frame's header by value.
+/// Value of a frame's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// The destination.
+    /// The destination address.
     pub dst: Address,
-    /// The source.
+    /// The source address.
     pub src: Address,
-    /// The type.
+    /// The EtherType.
     pub ether_type: EtherType,
 }
 
 impl Repr {
-    /// The header's length, in bytes.
+    /// Length of the header without tags, in bytes.
     pub const LEN: usize = 14;
 
-    /// The header's values.
+    /// Reads all fields of the header.
     pub fn parse(frame: &Frame<'_>) -> Repr {
         Repr {
             dst: frame.dst(),
@@ -149,7 +149,7 @@ impl Repr {
         }
     }
 
-    /// Writes the header.
+    /// Writes the header into the first [`Repr::LEN`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`].
@@ -160,12 +160,12 @@ impl Repr {
     }
 }
 
-/// A tag, in place: what follows the type that announces it.
+/// View of a VLAN tag, which starts behind the EtherType that announces it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tag<'a>(&'a [u8]);
 
 impl<'a> Tag<'a> {
-    /// Takes what follows [`EtherType::VLAN`] or [`EtherType::QINQ`].
+    /// Checks the length of the bytes behind [`EtherType::VLAN`] or [`EtherType::QINQ`].
     ///
     /// # Errors
     /// If the tag is cut short.
@@ -174,18 +174,18 @@ impl<'a> Tag<'a> {
         Ok(Tag(bytes))
     }
 
-    /// The type of what follows the tag, perhaps another.
+    /// The EtherType of the payload, or of the next tag.
     pub fn ether_type(&self) -> EtherType {
         EtherType(read_u16(self.0, 2))
     }
 
-    /// What follows the tag.
+    /// The bytes behind the tag.
     pub fn payload(&self) -> &'a [u8] {
         &self.0[TagRepr::LEN..]
     }
 }
 
-/// A tag by value.
+/// Value of a VLAN tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagRepr {
     /// Priority code point, 0 to 7.
@@ -194,15 +194,15 @@ pub struct TagRepr {
     pub drop_eligible: bool,
     /// VLAN identifier, 0 to 4,095.
     pub vlan: u16,
-    /// The type of what follows.
+    /// The EtherType of the payload.
     pub ether_type: EtherType,
 }
 
 impl TagRepr {
-    /// The tag's length behind the type that announces it, in bytes.
+    /// Length of the tag behind the EtherType that announces it, in bytes.
     pub const LEN: usize = 4;
 
-    /// The tag's values.
+    /// Reads all fields of the tag.
     pub fn parse(tag: &Tag<'_>) -> TagRepr {
         let control = read_u16(tag.0, 0);
         TagRepr {
@@ -213,7 +213,7 @@ impl TagRepr {
         }
     }
 
-    /// Writes the tag.
+    /// Writes the tag into the first [`TagRepr::LEN`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter than [`TagRepr::LEN`], or a field is out of range.

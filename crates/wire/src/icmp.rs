@@ -1,4 +1,4 @@
-//! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): messages, and echo by value.
+//! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): any message, and echo by value.
 //!
 //! ```text
 //!  type 1 │ code 1 │ checksum 2 │ echo: identifier 2 │ sequence 2 │ payload
@@ -9,12 +9,13 @@ use crate::error::require_len;
 use crate::field::{read_u16, read_u32, write};
 use crate::{Error, Protocol};
 
-/// A message, in place.
+/// View of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a>(&'a [u8]);
 
 impl<'a> Message<'a> {
-    /// Takes a message: the whole payload of an IP packet.
+    /// Checks the length; `bytes` are the whole payload of an IP packet.
+    /// If fewer than the eight bytes that every message has are present.
     ///
     /// # Errors
     /// If its first eight bytes, which every message has, are cut short.
@@ -28,31 +29,31 @@ impl<'a> Message<'a> {
         self.0[0]
     }
 
-    /// The code, which the type gives its meaning.
+    /// The code; its meaning depends on the type.
     pub fn code(&self) -> u8 {
         self.0[1]
     }
 
-    /// What follows the first eight bytes.
+    /// The bytes behind the first eight.
     pub fn payload(&self) -> &'a [u8] {
         &self.0[Echo::LEN..]
     }
 
-    /// Whether the checksum is right, if the message is whole. Only that of
-    /// IPv6 covers the addresses.
+    /// Whether the checksum is right; only a whole message gives a meaningful answer.
+    /// The checksum of ICMPv6 covers a pseudo-header with the addresses.
     pub fn checksum_is_right(&self, addresses: AddrPair) -> bool {
         start(addresses, self.0.len()).is_some_and(|start| start.bytes(self.0).finish() == 0)
     }
 }
 
-/// An echo request or reply by value.
+/// Value of an echo request or reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Echo {
-    /// It is the reply.
+    /// True in a reply.
     pub reply: bool,
-    /// Names who asks.
+    /// Identifier of the sender, copied into the reply.
     pub identifier: u16,
-    /// Counts what was asked.
+    /// Sequence number of the request, copied into the reply.
     pub sequence: u16,
 }
 
@@ -60,7 +61,7 @@ impl Echo {
     /// The header's length, in bytes.
     pub const LEN: usize = 8;
 
-    /// The header's values; `None` if the message is no echo of that version.
+    /// Reads all fields; `None` if the message is not an echo of this IP version.
     pub fn parse(message: &Message<'_>, addresses: AddrPair) -> Option<Echo> {
         let [request, reply] = kinds(addresses);
         let kind = message.kind();
@@ -72,7 +73,7 @@ impl Echo {
         })
     }
 
-    /// Writes the header of `message`, whose payload is in place.
+    /// Writes the header and checksum of `message`, whose payload is in place.
     ///
     /// # Panics
     /// If `message` is shorter than [`Echo::LEN`], or of IPv6 and 4 GiB or longer.
@@ -86,23 +87,23 @@ impl Echo {
     }
 }
 
-/// The first eight bytes of any message, by value: what an error says before
-/// it quotes the packet it is about.
+/// Value of the first eight bytes of any message. An error message quotes the
+/// packet that caused it behind them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// The type.
     pub kind: u8,
     /// The code.
     pub code: u8,
-    /// What the type makes of the next four bytes; zero if nothing.
+    /// Bytes 4 to 7, whose meaning depends on the type; zero if unused.
     pub rest: u32,
 }
 
 impl Repr {
-    /// The length of the first bytes.
+    /// Length of the fixed part, in bytes.
     pub const LEN: usize = 8;
 
-    /// The message's values.
+    /// Reads the fixed part of the message.
     pub fn parse(message: &Message<'_>) -> Repr {
         Repr {
             kind: message.kind(),
@@ -111,7 +112,7 @@ impl Repr {
         }
     }
 
-    /// Writes the first bytes of `message`, whose payload is in place.
+    /// Writes the fixed part and checksum of `message`, whose payload is in place.
     ///
     /// # Panics
     /// If `message` is shorter than [`Repr::LEN`], or of IPv6 and 4 GiB or longer.
@@ -123,7 +124,7 @@ impl Repr {
     }
 }
 
-/// The types of echo request and reply.
+/// The types of echo request and echo reply.
 fn kinds(addresses: AddrPair) -> [u8; 2] {
     match addresses {
         AddrPair::V4(..) => [8, 0],
@@ -131,8 +132,8 @@ fn kinds(addresses: AddrPair) -> [u8; 2] {
     }
 }
 
-/// What the checksum covers before the message; `None` if the message is too
-/// long for it.
+/// The sum of the pseudo-header, which is empty for IPv4; `None` if an ICMPv6
+/// message is 4 GiB or longer.
 fn start(addresses: AddrPair, len: usize) -> Option<Sum> {
     match addresses {
         AddrPair::V4(..) => Some(Sum::new()),
@@ -143,7 +144,7 @@ fn start(addresses: AddrPair, len: usize) -> Option<Sum> {
     }
 }
 
-/// The checksum of `message`, whose own field is zero.
+/// The checksum of `message`, whose checksum field is zero.
 fn checksum(addresses: AddrPair, message: &[u8]) -> [u8; 2] {
     let start = start(addresses, message.len()).expect("the message is shorter than 4 GiB");
     start.bytes(message).finish().to_be_bytes()

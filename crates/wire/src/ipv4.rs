@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791, RFC 2474, RFC 3168, RFC 6864).
+//! IPv4 headers (RFC 791, RFC 2474, RFC 3168, RFC 6864).
 
 use std::net::Ipv4Addr;
 
@@ -21,17 +21,17 @@ pub fn header_len(packet: &[u8]) -> usize {
     usize::from(packet[0] & 0xf) * 4
 }
 
-/// A packet, in place.
+/// View of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a>(&'a [u8]);
 
 impl<'a> Packet<'a> {
-    /// Takes a packet, perhaps with padding behind it, perhaps cut short behind
-    /// its header.
+    /// Checks the header. The bytes may end with padding, and the payload may be cut
+    /// short.
     ///
     /// # Errors
-    /// If the header is cut short, is of another version, or its lengths
-    /// contradict each other. The checksum is not looked at.
+    /// If the header is cut short, has another version, or its lengths contradict
+    /// each other. The checksum is not checked.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         require_len(HEADER, bytes, Repr::LEN)?;
@@ -55,61 +55,61 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// The header's length with its options, in bytes.
+    /// Length of the header with its options, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         header_len(self.0)
     }
 
-    /// The packet's length by its header, in bytes.
+    /// Total length of the packet by its header, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
         read_u16(self.0, 2).into()
     }
 
-    /// The source.
+    /// The source address.
     #[inline]
     pub fn src(&self) -> Ipv4Addr {
         Ipv4Addr::from(array::<4>(self.0, 12))
     }
 
-    /// The destination.
+    /// The destination address.
     #[inline]
     pub fn dst(&self) -> Ipv4Addr {
         Ipv4Addr::from(array::<4>(self.0, 16))
     }
 
-    /// What it carries.
+    /// The protocol of the payload.
     #[inline]
     pub fn protocol(&self) -> Protocol {
         Protocol(self.0[9])
     }
 
-    /// Hops left.
+    /// Time to live: the hops that remain.
     #[inline]
     pub fn ttl(&self) -> u8 {
         self.0[8]
     }
 
-    /// Differentiated services and congestion bits.
+    /// The former TOS byte: DSCP (RFC 2474) and ECN (RFC 3168).
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         self.0[1]
     }
 
-    /// Names the datagram among the fragments in flight.
+    /// Identification, which the fragments of one datagram share (RFC 6864).
     #[inline]
     pub fn identification(&self) -> u16 {
         read_u16(self.0, 4)
     }
 
-    /// The fragment's offset in the datagram, in bytes; 0 of a whole one.
+    /// Offset of the fragment in the datagram, in bytes; 0 for a whole datagram.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
         usize::from(read_u16(self.0, 6) & 0x1fff) * 8
     }
 
-    /// Whether fragments follow this one.
+    /// The MF flag: whether more fragments follow.
     #[inline]
     pub fn more_fragments(&self) -> bool {
         read_u16(self.0, 6) & MORE_FRAGMENTS != 0
@@ -121,8 +121,8 @@ impl<'a> Packet<'a> {
         &self.0[Repr::LEN..self.header_len()]
     }
 
-    /// What follows the header, without padding; less than the header says if
-    /// the packet was cut short.
+    /// The payload without padding. It is shorter than the header says if the packet
+    /// was cut short.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let end = self.total_len().min(self.0.len());
@@ -133,7 +133,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn checksum_is_right(&self) -> bool {
         let header = &self.0[..self.header_len()];
-        // Without options its length is known beforehand.
+        // A header without options has a constant length, which is faster to sum.
         match header.as_chunks::<4>().0.as_array::<5>() {
             Some(words) => Sum::new().words(words).finish() == 0,
             None => checksum::internet_checksum(header) == 0,
@@ -141,32 +141,32 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A header without options and of a whole datagram, by value.
+/// Value of the header of a whole datagram, without options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// The source.
+    /// The source address.
     pub src: Ipv4Addr,
-    /// The destination.
+    /// The destination address.
     pub dst: Ipv4Addr,
-    /// What it carries.
+    /// The protocol of the payload.
     pub protocol: Protocol,
-    /// Hops left.
+    /// Time to live: the hops that remain.
     pub ttl: u8,
-    /// Differentiated services and congestion bits.
+    /// The former TOS byte: DSCP (RFC 2474) and ECN (RFC 3168).
     pub traffic_class: u8,
-    /// Names the datagram among the fragments in flight.
+    /// Identification, which the fragments of one datagram share (RFC 6864).
     pub identification: u16,
-    /// Routers must not fragment it.
+    /// The DF flag: routers must not fragment the packet.
     pub dont_fragment: bool,
-    /// The payload's length, in bytes; at most 65,515.
+    /// Length of the payload, in bytes; at most 65,515.
     pub payload_len: usize,
 }
 
 impl Repr {
-    /// The header's length, in bytes.
+    /// Length of the header without options, in bytes.
     pub const LEN: usize = 20;
 
-    /// The header's values; options are passed over.
+    /// Reads all fields of the header; options are ignored.
     ///
     /// # Errors
     /// If the packet is a fragment.
@@ -191,18 +191,18 @@ impl Repr {
         })
     }
 
-    /// Writes the header, checksum included.
+    /// Writes the header with its checksum.
     ///
     /// # Panics
-    /// If `out` is shorter than [`Repr::LEN`], or the payload too long.
+    /// If `out` is shorter than [`Repr::LEN`], or the payload is too long.
     pub fn emit(&self, out: &mut [u8]) {
         self.emit_fragment(out, 0, false);
     }
 
-    /// Bytes of the header that [`Repr::emit_alert`] writes.
+    /// Length of the header that [`Repr::emit_alert`] writes, in bytes.
     pub const ALERT_LEN: usize = Repr::LEN + 4;
 
-    /// Writes a header that asks routers to look at the packet (RFC 2113).
+    /// Writes a header with the Router Alert option (RFC 2113).
     ///
     /// # Panics
     /// If `out` is shorter than [`Repr::ALERT_LEN`], or the payload longer than
@@ -221,12 +221,12 @@ impl Repr {
         write(out, 10, &checksum.to_be_bytes());
     }
 
-    /// Writes the header of a fragment, whose payload starts at byte `offset`
-    /// of the datagram's; whether `more` follow.
+    /// Writes the header of a fragment that starts at byte `offset` of the datagram's
+    /// payload; `more` is the MF flag.
     ///
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`], the payload is too long, or the
-    /// offset is no multiple of 8 below 65,536.
+    /// offset is not a multiple of 8 below 65,536.
     pub fn emit_fragment(&self, out: &mut [u8], offset: usize, more: bool) {
         assert!(
             offset.is_multiple_of(8) && offset < 65_536,

@@ -1,4 +1,4 @@
-//! IPv6 (RFC 8200), the fixed header.
+//! IPv6: the fixed header (RFC 8200 §3) and the fragment header (§4.5).
 
 use std::net::Ipv6Addr;
 
@@ -8,16 +8,16 @@ use crate::{Error, Protocol};
 
 const HEADER: &str = "an IPv6 header";
 
-/// A packet, in place.
+/// View of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a>(&'a [u8]);
 
 impl<'a> Packet<'a> {
-    /// Takes a packet, perhaps with padding behind it, perhaps cut short behind
-    /// its header.
+    /// Checks the header. The bytes may end with padding, and the payload may be cut
+    /// short.
     ///
     /// # Errors
-    /// If the header is cut short or of another version.
+    /// If the header is cut short or has another version.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         require_len(HEADER, bytes, Repr::LEN)?;
@@ -32,32 +32,32 @@ impl<'a> Packet<'a> {
         Ok(Packet(bytes))
     }
 
-    /// The length of what follows the header by the header, in bytes.
+    /// Payload length by the header, in bytes; extension headers count.
     #[inline]
     pub fn payload_len(&self) -> usize {
         read_u16(self.0, 4).into()
     }
 
-    /// The source.
+    /// The source address.
     #[inline]
     pub fn src(&self) -> Ipv6Addr {
         Ipv6Addr::from(array::<16>(self.0, 8))
     }
 
-    /// The destination.
+    /// The destination address.
     #[inline]
     pub fn dst(&self) -> Ipv6Addr {
         Ipv6Addr::from(array::<16>(self.0, 24))
     }
 
-    /// What follows the header: an extension header or what it carries.
+    /// Next Header: the first extension header, or the protocol of the payload.
     #[inline]
     pub fn next_header(&self) -> Protocol {
         Protocol(self.0[6])
     }
 
-    /// What follows the header, without padding; less than the header says if
-    /// the packet was cut short.
+    /// The bytes behind the fixed header, without padding. They are fewer than the
+    /// header says if the packet was cut short.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let end = (Repr::LEN + self.payload_len()).min(self.0.len());
@@ -65,30 +65,30 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A header by value.
+/// Value of the fixed header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// The source.
+    /// The source address.
     pub src: Ipv6Addr,
-    /// The destination.
+    /// The destination address.
     pub dst: Ipv6Addr,
-    /// What follows the header.
+    /// Next Header: the first extension header, or the protocol of the payload.
     pub next_header: Protocol,
-    /// Hops left.
+    /// Hop limit: the hops that remain.
     pub hop_limit: u8,
-    /// Differentiated services and congestion bits.
+    /// Traffic Class: DSCP (RFC 2474) and ECN (RFC 3168).
     pub traffic_class: u8,
-    /// The flow's label, 20 bits (RFC 6437).
+    /// Flow label, 20 bits (RFC 6437).
     pub flow_label: u32,
-    /// The payload's length, in bytes; at most 65,535.
+    /// Payload length, in bytes; at most 65,535.
     pub payload_len: usize,
 }
 
 impl Repr {
-    /// The header's length, in bytes.
+    /// Length of the fixed header, in bytes.
     pub const LEN: usize = 40;
 
-    /// The header's values.
+    /// Reads all fields of the header.
     pub fn parse(packet: &Packet<'_>) -> Repr {
         let first = read_u32(packet.0, 0);
         Repr {
@@ -102,7 +102,7 @@ impl Repr {
         }
     }
 
-    /// Writes the header.
+    /// Writes the header into the first [`Repr::LEN`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`], or a field is out of range.
@@ -119,20 +119,20 @@ impl Repr {
     }
 }
 
-/// A fragment header (RFC 8200 §4.5), by value.
+/// Value of a fragment header (RFC 8200 §4.5).
 ///
 /// ```text
 ///  next header 1 │ 0 1 │ offset 13 bits, 0 2, more 1 │ identification 4
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentRepr {
-    /// What the datagram's fragmentable part starts with.
+    /// Next Header: the first header of the fragmentable part.
     pub next_header: Protocol,
-    /// Where in that part this piece starts, in bytes; a multiple of 8.
+    /// Offset of the fragment in the fragmentable part, in bytes; a multiple of 8.
     pub offset: usize,
-    /// Whether pieces follow.
+    /// The M flag: whether more fragments follow.
     pub more: bool,
-    /// Names the datagram.
+    /// Identification, which the fragments of one packet share.
     pub identification: u32,
 }
 
@@ -140,10 +140,10 @@ impl FragmentRepr {
     /// The header's length, in bytes.
     pub const LEN: usize = 8;
 
-    /// The header's values, from its first byte on.
+    /// Reads the header at the start of `bytes`.
     ///
     /// # Errors
-    /// If it is cut short.
+    /// If the header is cut short.
     pub fn parse(bytes: &[u8]) -> Result<FragmentRepr, Error> {
         require_len("an IPv6 fragment header", bytes, FragmentRepr::LEN)?;
         let place = read_u16(bytes, 2);
@@ -155,10 +155,10 @@ impl FragmentRepr {
         })
     }
 
-    /// Writes the header.
+    /// Writes the header into the first [`FragmentRepr::LEN`] bytes of `out`.
     ///
     /// # Panics
-    /// If `out` is shorter than [`FragmentRepr::LEN`], or the offset is no
+    /// If `out` is shorter than [`FragmentRepr::LEN`], or the offset is not a
     /// multiple of 8 below 65,536.
     pub fn emit(&self, out: &mut [u8]) {
         let offset = u16::try_from(self.offset).expect("a fragment starts below 65,536");

@@ -1,12 +1,9 @@
-//! Frame formats: link types, header views, parsed values and checksums.
+//! Wire formats: views and values of protocol headers, link types and checksums.
 //!
-//! Pure: no file descriptors, clocks or threads. Everything here is read from
-//! the network or from files and is treated as hostile.
-//!
-//! A header has two types. The *view* (`Frame`, `Packet`, `Segment`, …) lies
-//! over bytes: its length is checked once, when it is made, and reading its
-//! fields costs nothing more. The *value* (`Repr`) is parsed from a view and
-//! written with `emit`, checksum included.
+//! A header has two types. The *view* (`Frame`, `Packet`, `Datagram`, `Segment`,
+//! `Message`) borrows bytes: its constructor checks the length once, and accessors
+//! read fields without further checks. The *value* (`Repr`) is parsed from a view,
+//! and `emit` writes it, checksum included.
 //!
 //! ```
 //! use weir_wire::{EtherType, ethernet, ipv4};
@@ -21,6 +18,26 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Modules in reading order
+//!
+//! 1. [`ethernet`] and [`LinkType`]: frames, VLAN tags, link-layer header types.
+//! 2. [`arp`], [`ipv4`], [`ipv6`], [`Protocol`]: addresses and packets.
+//! 3. [`checksum`]: the Internet checksum and its pseudo-headers.
+//! 4. [`icmp`], [`nd`], [`membership`]: control messages of IPv4 and IPv6.
+//! 5. [`udp`], [`tcp`]: transport headers and TCP options.
+//! 6. [`dhcp`]: the client's messages.
+//! 7. [`pup`]: the packets of the 1987 packet filter paper.
+//!
+//! # Invariants and limits
+//!
+//! - All input is hostile: parsing returns an [`Error`] and never panics. `emit`
+//!   panics if the caller's buffer or value does not fit.
+//! - A view may be cut short behind its header; its payload is then shorter than
+//!   the header says.
+//! - Variable-length input has limits, stated at constants such as
+//!   [`dhcp::ROUTES_MAX`].
+//! - The crate has no unsafe code and names no file descriptor, clock or thread.
 
 pub mod arp;
 pub mod checksum;

@@ -4,10 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A link-layer header type: how the bytes of a frame begin.
+/// A link-layer header type: the format of a frame's first bytes.
 ///
-/// Any number can be held, since a capture file may say any; those that weir
-/// understands have names.
+/// Any number is valid, since a capture file may contain any; the types that weir
+/// understands have constants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkType(pub u32);
 
@@ -34,7 +34,7 @@ impl LinkType {
     /// Linux "cooked" capture, version 2.
     pub const LINUX_SLL2: LinkType = LinkType(276);
 
-    /// Every link type weir has a name for.
+    /// All link types with a constant, and their names.
     pub const NAMED: [(LinkType, &'static str); 10] = [
         (LinkType::NULL, "NULL"),
         (LinkType::EN10MB, "EN10MB"),
@@ -48,7 +48,7 @@ impl LinkType {
         (LinkType::LINUX_SLL2, "LINUX_SLL2"),
     ];
 
-    /// tcpdump's name for it, if weir knows one.
+    /// tcpdump's name of the type; `None` without a constant.
     pub fn name(self) -> Option<&'static str> {
         let row = Self::NAMED.iter().find(|(known, _)| *known == self);
         row.map(|(_, name)| *name)
@@ -64,7 +64,7 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// A text that names no link type.
+/// The error of a text that is neither a name nor a number of a link type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownLinkType(pub String);
 
@@ -87,7 +87,7 @@ impl std::error::Error for UnknownLinkType {}
 impl FromStr for LinkType {
     type Err = UnknownLinkType;
 
-    /// A name in any case, with or without its `DLT_` or `LINKTYPE_` prefix,
+    /// Parses a name in any case, with or without the prefix `DLT_` or `LINKTYPE_`,
     /// or a number of the registry.
     fn from_str(text: &str) -> Result<LinkType, UnknownLinkType> {
         let upper = text.trim().to_ascii_uppercase();

@@ -1,12 +1,12 @@
-//! Membership in groups: IGMP (RFC 1112, RFC 2236, RFC 3376) and MLD (RFC 2710,
-//! RFC 3810). Queries are read, reports written.
+//! Multicast group membership: IGMP (RFC 1112, RFC 2236, RFC 3376) and MLD
+//! (RFC 2710, RFC 3810), the host's side. Queries are parsed, reports written.
 //!
 //! ```text
 //!  IGMP  type 1 │ response time 1 │ checksum 2 │ group 4 │ [ flags 1 │ … ]
 //!  MLD   type 1 │ 0 1 │ checksum 2 │ response time 2 │ 0 2 │ group 16 │ [ … ]
-//!  later versions' report
+//!  IGMPv3 or MLDv2 report
 //!        type 1 │ 0 1 │ checksum 2 │ 0 2 │ records 2 │ record …
-//!  a record
+//!  membership record
 //!        type 1 │ 0 1 │ sources 2, 0 │ group 4 or 16
 //! ```
 
@@ -27,38 +27,38 @@ const MLD_REPORT: u8 = 131;
 const MLD_DONE: u8 = 132;
 const MLD_REPORT_2: u8 = 143;
 
-/// Where reports of IGMPv3 go.
+/// Destination of IGMPv3 reports (RFC 3376 §4.2.14).
 pub const IGMP_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
-/// Where it is told that a group is left, by IGMPv2.
+/// Destination of IGMPv2 leave messages: all routers (RFC 2236 §2.4).
 pub const ALL_ROUTERS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
-/// Where reports of MLDv2 go.
+/// Destination of MLDv2 reports (RFC 3810 §5.2.14).
 pub const MLD_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-/// Where it is told that a group is left, by MLDv1.
+/// Destination of MLDv1 done messages: all routers (RFC 2710 §5).
 pub const ALL_ROUTERS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// Of which version's form a message is: 1, 2 or 3 of IGMP, 1 or 2 of MLD.
+/// Protocol version of a message: 1, 2 or 3 for IGMP, 1 or 2 for MLD.
 pub type Version = u8;
 
-/// What another station says.
+/// A message from another node on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MembershipMessage {
-    /// A router asks who is in a group, or in any.
+    /// A router's query for the members of one group or of all groups.
     Query {
-        /// The version that it speaks.
+        /// Protocol version of the query.
         version: Version,
-        /// `None` asks for all.
+        /// The queried group; `None` in a general query.
         group: Option<IpAddr>,
-        /// Within how long answers come, in milliseconds.
+        /// Maximum response time, in milliseconds.
         within_ms: u32,
     },
-    /// Another host is in a group, by an older version.
+    /// A report of membership by another host, IGMPv1, IGMPv2 or MLDv1.
     Report(IpAddr),
 }
 
-/// Reads an IGMP message; `None` if it is of no meaning to a host.
+/// Parses an IGMP message; `None` if hosts ignore messages of its type or length.
 ///
 /// # Errors
-/// If it is cut short, or its checksum is wrong.
+/// If the message is cut short, or its checksum is wrong.
 pub fn parse_igmp(bytes: &[u8]) -> Result<Option<MembershipMessage>, Error> {
     require_len("an IGMP message", bytes, 8)?;
     if checksum::internet_checksum(bytes) != 0 {
@@ -79,7 +79,7 @@ pub fn parse_igmp(bytes: &[u8]) -> Result<Option<MembershipMessage>, Error> {
         (8, 0) => (1, 10_000),
         (8, tenths) => (2, u32::from(tenths) * 100),
         (12.., tenths) => (3, decode_max_resp(tenths.into(), 7) * 100),
-        // Neither form (RFC 3376 §7.1).
+        // Between the two forms: hosts ignore the query (RFC 3376 §7.1).
         _ => return Ok(None),
     };
     Ok(Some(MembershipMessage::Query {
@@ -89,10 +89,11 @@ pub fn parse_igmp(bytes: &[u8]) -> Result<Option<MembershipMessage>, Error> {
     }))
 }
 
-/// Reads an MLD message, whose checksum is right; `None` if it is another.
+/// Parses an MLD message; `None` if it is neither a query nor an MLDv1 report. The
+/// caller checks the checksum.
 ///
 /// # Errors
-/// If it is cut short, or a query of a length that no version's has.
+/// If the message is cut short, or is a query of a length of no version.
 pub fn parse_mld(message: &Message<'_>) -> Option<Result<MembershipMessage, Error>> {
     matches!(message.kind(), MLD_QUERY | MLD_REPORT).then(|| {
         let payload = message.payload();
@@ -105,7 +106,7 @@ pub fn parse_mld(message: &Message<'_>) -> Option<Result<MembershipMessage, Erro
         let (version, within_ms) = match payload.len() {
             16 => (1, code),
             _ => {
-                // What is between is of neither form (RFC 3810 §8.1).
+                // A length between the two forms is an error (RFC 3810 §8.1).
                 require_len("an MLDv2 query", payload, 20)?;
                 (2, decode_max_resp(code, 15))
             }
@@ -118,8 +119,9 @@ pub fn parse_mld(message: &Message<'_>) -> Option<Result<MembershipMessage, Erro
     })
 }
 
-/// A time in the form that reaches far (RFC 3376 §4.1.1, RFC 3810 §5.1.3):
-/// with the bit of this number set, three bits of exponent and a mantissa.
+/// Decodes a maximum response code (RFC 3376 §4.1.1, RFC 3810 §5.1.3). With bit
+/// number `bit` set, it is a floating-point value: three bits of exponent, then
+/// the mantissa.
 fn decode_max_resp(code: u32, bit: u32) -> u32 {
     if code >> bit & 1 == 0 {
         return code;
@@ -130,14 +132,14 @@ fn decode_max_resp(code: u32, bit: u32) -> u32 {
     (mantissa | 1 << mantissa_bits) << (exponent + 3)
 }
 
-/// What a host tells routers of a group, whichever version carries it.
+/// A membership record of one group, with an empty source list, for any version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// It is in it: the answer to a query (`MODE_IS_EXCLUDE` of no source).
+    /// `MODE_IS_EXCLUDE`: the host is a member; the answer to a query.
     In,
-    /// It is in it from now on (`CHANGE_TO_EXCLUDE_MODE` of no source).
+    /// `CHANGE_TO_EXCLUDE_MODE`: the host has joined.
     Joined,
-    /// It is no longer (`CHANGE_TO_INCLUDE_MODE` of no source).
+    /// `CHANGE_TO_INCLUDE_MODE`: the host has left.
     Left,
 }
 
@@ -151,11 +153,11 @@ impl Record {
     }
 }
 
-/// The report of the latest version about groups, all of one version of IP; and
-/// where it goes.
+/// Builds an IGMPv3 or MLDv2 report, by the IP version of `src`; returns it with
+/// the address pair to send it from and to. All groups must have that IP version.
 ///
 /// # Panics
-/// If there are more than 65,535 records, or of both versions of IP.
+/// If there are more than 65,535 records.
 pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, AddrPair) {
     let mut bytes = vec![0; 8];
     for (group, record) in records {
@@ -182,8 +184,12 @@ pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, AddrPair) 
     )
 }
 
-/// The report of an older version about one group, or that it is left; and
-/// where it goes. IGMPv1 tells of no leaving: then `None`.
+/// Builds a report, leave or done message of IGMPv1, IGMPv2 or MLDv1; returns it
+/// with the address pair to send it from and to. `None` for a leave in IGMPv1,
+/// which has no leave message.
+///
+/// # Panics
+/// If `group` and `src` differ in IP version.
 pub fn legacy_report(
     group: IpAddr,
     record: Record,
@@ -216,7 +222,8 @@ pub fn legacy_report(
     Some(finish(bytes, igmp, mld, rest, src, to))
 }
 
-/// Writes the first eight bytes.
+/// Writes the first eight bytes and the checksum of an IGMP or MLD message. `to` returns
+/// the destination; its argument is true for IGMP.
 fn finish(
     mut bytes: Vec<u8>,
     igmp: u8,

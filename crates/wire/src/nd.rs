@@ -1,6 +1,6 @@
-//! IPv6 neighbour discovery (RFC 4861 §4.3, §4.4): solicitation and
-//! advertisement, with the link-layer address option; routers' messages are in
-//! [`router`].
+//! IPv6 neighbour discovery (RFC 4861 §4.3, §4.4): neighbour solicitation and
+//! advertisement with the link-layer address option. [`router`] has the messages
+//! of routers.
 //!
 //! ```text
 //!  type 1 │ 0 1 │ checksum 2 │ R S O 3 bits, 0 29 │ target 16 │ [ option 1 │ 1 1 │ address 6 ]
@@ -20,52 +20,53 @@ use crate::icmp::{self, Message};
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Options: the sender's address, and the target's.
+/// Types of the source and target link-layer address options (RFC 4861 §4.6.1).
 const SOURCE: u8 = 1;
 const TARGET: u8 = 2;
 
-/// The hop limit of every neighbour message: no router lets one through.
+/// Hop limit of every neighbour discovery message (RFC 4861 §11.2). Routers
+/// decrement it, so a message with this value was sent on the link.
 pub const HOP_LIMIT: u8 = 255;
 
-/// What a message does.
+/// Kind of a neighbour message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Who has the target?
+    /// Neighbour solicitation: which hardware address has the target?
     Solicitation,
-    /// The sender has.
+    /// Neighbour advertisement, sent by the owner of the target.
     Advertisement {
-        /// It is a router.
+        /// R flag: the sender is a router.
         router: bool,
-        /// It answers a solicitation.
+        /// S flag: the advertisement answers a solicitation.
         solicited: bool,
-        /// It replaces what was known.
+        /// O flag: the advertisement overrides a cached hardware address.
         replaces: bool,
     },
 }
 
-/// A message by value.
+/// Value of a neighbour message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// What it does.
+    /// The kind of message.
     pub kind: Kind,
-    /// The address that is asked for, or advertised.
+    /// The target: the address that is solicited or advertised.
     pub target: Ipv6Addr,
-    /// The hardware address: the sender's of a solicitation, the target's of
-    /// an advertisement.
+    /// The link-layer address option: the sender's hardware address in a
+    /// solicitation, the target's in an advertisement.
     pub hardware: Option<Address>,
 }
 
 impl Repr {
-    /// The length without options, in bytes.
+    /// Length without options, in bytes.
     pub const LEN_MIN: usize = 24;
     const OPTION_LEN: usize = 8;
 
-    /// The message's values; `None` if it is another. Hop limit and checksum
-    /// are the caller's to check.
+    /// Reads the message; `None` if it is not a neighbour message. The caller checks
+    /// hop limit and checksum.
     ///
     /// # Errors
-    /// If it is cut short, the target is a group, or an option's length is
-    /// zero.
+    /// If the message is cut short, the target is multicast, the code is not zero, or
+    /// an option's length is zero.
     pub fn parse(message: &Message<'_>) -> Option<Result<Repr, Error>> {
         matches!(message.kind(), SOLICITATION | ADVERTISEMENT).then(|| {
             let payload = message.payload();
@@ -102,7 +103,7 @@ impl Repr {
         })
     }
 
-    /// The message's length, in bytes.
+    /// Length of the message with its option, in bytes.
     pub fn len(&self) -> usize {
         Repr::LEN_MIN
             + if self.hardware.is_some() {
@@ -112,15 +113,15 @@ impl Repr {
             }
     }
 
-    /// Never: it has a target.
+    /// Always false: a message has at least [`Repr::LEN_MIN`] bytes.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the message.
+    /// Writes the message with its checksum.
     ///
     /// # Panics
-    /// If `out` is not as long as [`Repr::len`] says.
+    /// If `out` is not exactly [`Repr::len`] bytes long.
     pub fn emit(&self, out: &mut [u8], addresses: AddrPair) {
         assert_eq!(out.len(), self.len(), "a neighbour message's length");
         let (kind, rest, option) = match self.kind {

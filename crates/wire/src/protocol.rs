@@ -1,4 +1,4 @@
-//! What an IP packet carries.
+//! IP protocol numbers.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ impl Protocol {
     pub const IPV6_HOP_BY_HOP: Protocol = Protocol(0);
     /// ICMP for IPv4.
     pub const ICMPV4: Protocol = Protocol(1);
-    /// Membership in groups, of IPv4.
+    /// Internet Group Management Protocol for IPv4.
     pub const IGMP: Protocol = Protocol(2);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
@@ -23,9 +23,9 @@ impl Protocol {
     pub const IPV6_FRAGMENT: Protocol = Protocol(44);
     /// ICMP for IPv6.
     pub const ICMPV6: Protocol = Protocol(58);
-    /// Nothing follows an IPv6 header.
+    /// No Next Header: nothing follows the IPv6 header.
     pub const IPV6_NO_NEXT_HEADER: Protocol = Protocol(59);
-    /// IPv6 options for the destination.
+    /// IPv6 destination options.
     pub const IPV6_DESTINATION: Protocol = Protocol(60);
 }
 

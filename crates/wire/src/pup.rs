@@ -7,7 +7,7 @@
 //! ```text
 //!  EN3MB:  destination 1 │ source 1 │ type 2
 //!  Pup:    length 2 │ control 1 │ type 1 │ identifier 4
-//!          │ destination: net 1, host 1, socket 4 │ source: the same
+//!          │ destination: net 1, host 1, socket 4 │ source: net 1, host 1, socket 4
 //!          │ payload, padded to a word │ checksum 2
 //! ```
 
@@ -16,27 +16,27 @@ use crate::error::require_len;
 use crate::field::{array, read_u16, read_u32, write};
 
 const HEADER: &str = "a Pup header";
-/// In the checksum's place: there is none.
+/// Value of the checksum field that means "no checksum".
 const NO_CHECKSUM: u16 = 0xffff;
 
-/// The header of a frame on the 3 Mb/s Ethernet.
+/// Value of the header of a 3 Mb/s Ethernet frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreeMegabit {
-    /// The destination; 0 is every station.
+    /// The destination station; 0 is broadcast.
     pub dst: u8,
-    /// The source.
+    /// The source station.
     pub src: u8,
-    /// The type of what follows.
+    /// The type of the payload.
     pub frame_type: u16,
 }
 
 impl ThreeMegabit {
-    /// The header's length, in bytes.
+    /// Length of the header, in bytes.
     pub const LEN: usize = 4;
-    /// The type of Pup, as the 1987 paper's figures have it.
+    /// The type of Pup, from the figures of the 1987 paper.
     pub const PUP: u16 = 2;
 
-    /// Reads the header of a frame, and what follows it.
+    /// Splits a frame into its header and payload.
     ///
     /// # Errors
     /// If the header is cut short.
@@ -50,7 +50,7 @@ impl ThreeMegabit {
         Ok((header, &frame[ThreeMegabit::LEN..]))
     }
 
-    /// Writes the header.
+    /// Writes the header into the first [`ThreeMegabit::LEN`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter than [`ThreeMegabit::LEN`].
@@ -60,14 +60,14 @@ impl ThreeMegabit {
     }
 }
 
-/// One end of a Pup's way.
+/// A Pup port: the address of a socket on a host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Port {
-    /// The network; 0 is this one.
+    /// The network; 0 is the local network.
     pub net: u8,
-    /// The host; 0 is every one.
+    /// The host; 0 is every host.
     pub host: u8,
-    /// The socket.
+    /// The socket on the host.
     pub socket: u32,
 }
 
@@ -86,17 +86,17 @@ impl Port {
     }
 }
 
-/// A Pup, in place.
+/// View of a Pup.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a>(&'a [u8]);
 
 impl<'a> Packet<'a> {
-    /// Takes a Pup, perhaps with padding behind it, perhaps cut short behind
-    /// its header.
+    /// Checks the header. The bytes may end with padding, and the payload may be cut
+    /// short.
     ///
     /// # Errors
-    /// If the header is cut short, or its length is less than header and
-    /// checksum have.
+    /// If the header is cut short, or its length field is below the length of header
+    /// and checksum.
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         require_len(HEADER, bytes, Repr::LEN)?;
         let length = read_u16(bytes, 0);
@@ -110,20 +110,19 @@ impl<'a> Packet<'a> {
         Ok(Packet(bytes))
     }
 
-    /// Header, payload and checksum together by the header, without padding, in
-    /// bytes.
+    /// Length of header, payload and checksum by the header, without padding, in bytes.
     pub fn length(&self) -> usize {
         read_u16(self.0, 0).into()
     }
 
-    /// The payload; less than the header says if the Pup was cut short.
+    /// The payload; shorter than the header says if the Pup was cut short.
     pub fn payload(&self) -> &'a [u8] {
         let end = (self.length() - Repr::CHECKSUM_LEN).min(self.0.len());
         &self.0[Repr::LEN..end]
     }
 
-    /// Whether the checksum is right; `None` if there is none, or the Pup was
-    /// cut short.
+    /// Whether the checksum is right; `None` if the Pup has no checksum or was cut
+    /// short.
     pub fn checksum_is_right(&self) -> Option<bool> {
         let end = (self.length() - Repr::CHECKSUM_LEN).next_multiple_of(2);
         self.0.get(..end + Repr::CHECKSUM_LEN)?;
@@ -132,28 +131,28 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A Pup's header by value.
+/// Value of a Pup's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// Hops so far, in its upper four bits.
+    /// Transport control: the hop count is in the upper four bits.
     pub control: u8,
     /// The Pup's type.
     pub pup_type: u8,
     /// The Pup's identifier.
     pub identifier: u32,
-    /// Where it goes.
+    /// The destination port.
     pub dst: Port,
-    /// Where it comes from.
+    /// The source port.
     pub src: Port,
 }
 
 impl Repr {
-    /// The header's length, in bytes.
+    /// Length of the header, in bytes.
     pub const LEN: usize = 20;
-    /// The length of the checksum behind the payload, in bytes.
+    /// Length of the checksum behind the payload, in bytes.
     pub const CHECKSUM_LEN: usize = 2;
 
-    /// The header's values.
+    /// Reads all fields of the header.
     pub fn parse(packet: &Packet<'_>) -> Repr {
         let bytes = packet.0;
         Repr {
@@ -165,18 +164,16 @@ impl Repr {
         }
     }
 
-    /// The length of a Pup with `payload_len` bytes of payload, padding
-    /// included, in bytes.
+    /// Length of a Pup with `payload_len` bytes of payload, in bytes, with padding.
     pub fn packet_len(payload_len: usize) -> usize {
         Repr::LEN + payload_len.next_multiple_of(2) + Repr::CHECKSUM_LEN
     }
 
-    /// Writes header, padding and checksum around the payload of `payload_len`
-    /// bytes, which is in place.
+    /// Writes header, padding and checksum around the payload, which is in place.
     ///
     /// # Panics
-    /// If `packet` does not have [`Repr::packet_len`] bytes, or more than
-    /// 65,535.
+    /// If `packet` is not exactly [`Repr::packet_len`] bytes long, or its length
+    /// field would exceed 65,535.
     pub fn emit(&self, packet: &mut [u8], payload_len: usize) {
         assert_eq!(
             packet.len(),
@@ -197,8 +194,8 @@ impl Repr {
     }
 }
 
-/// Pup's checksum: each word is added in ones' complement, and the sum cycled
-/// left by a bit. All ones, which would mean that there is none, becomes zero.
+/// Pup's checksum: ones' complement additions, each followed by a left rotation by
+/// one bit. A result of all ones, which would mean "no checksum", becomes zero.
 pub fn checksum(words: &[u8]) -> u16 {
     let mut sum = 0u16;
     for word in words.chunks(2) {

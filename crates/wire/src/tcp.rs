@@ -1,7 +1,9 @@
-//! TCP headers (RFC 9293 §3.1) with the options of RFC 7323 and RFC 2018.
+//! TCP headers (RFC 9293 §3.1) with options: MSS, window scale, timestamps
+//! (RFC 7323), SACK (RFC 2018), Fast Open (RFC 7413).
 //!
-//! Options go out in the layouts that fast paths of other stacks expect: a
-//! timestamp by itself stands behind two NOPs (RFC 7323, appendix A).
+//! [`Segment`] is the view, [`Repr`] the value, [`Plain`] the value of the most
+//! frequent header. Options are written in the layouts that the fast paths of
+//! other stacks expect: two NOPs precede a lone timestamp (RFC 7323, appendix A).
 
 use crate::checksum::{AddrPair, Sum};
 use crate::error::require_len;
@@ -10,26 +12,26 @@ use crate::{Error, Protocol};
 
 const HEADER: &str = "a TCP header";
 
-/// The control bits, as in the header's 14th byte.
+/// The control bits in byte 13 of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more from the sender.
+    /// The sender has no more data.
     pub const FIN: Flags = Flags(0x01);
     /// Synchronises sequence numbers.
     pub const SYN: Flags = Flags(0x02);
-    /// Resets the connection.
+    /// Reset of the connection.
     pub const RST: Flags = Flags(0x04);
-    /// Pushes what came to the receiver.
+    /// Push: the receiver delivers buffered data to the application.
     pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(0x20);
-    /// Congestion was met (RFC 3168).
+    /// ECN echo: the receiver saw a congestion mark (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
-    /// The congestion window was reduced (RFC 3168).
+    /// The sender reduced its congestion window (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
 
     /// Whether all of `flags` are set.
@@ -47,12 +49,12 @@ impl std::ops::BitOr for Flags {
     }
 }
 
-/// A segment, in place.
+/// View of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a>(&'a [u8]);
 
 impl<'a> Segment<'a> {
-    /// Takes a segment: the whole payload of an IP packet.
+    /// Checks the header; `bytes` are the whole payload of an IP packet.
     ///
     /// # Errors
     /// If the header is cut short, or its data offset is less than 5 words.
@@ -84,7 +86,7 @@ impl<'a> Segment<'a> {
         read_u16(self.0, 2)
     }
 
-    /// The sequence number of the first byte of payload, or of SYN.
+    /// The sequence number of SYN, or else of the first payload byte.
     #[inline]
     pub fn seq(&self) -> u32 {
         read_u32(self.0, 4)
@@ -102,13 +104,13 @@ impl<'a> Segment<'a> {
         Flags(self.0[13])
     }
 
-    /// The receive window, unscaled.
+    /// The receive window, before scaling.
     #[inline]
     pub fn window(&self) -> u16 {
         read_u16(self.0, 14)
     }
 
-    /// The header's length with its options, in bytes.
+    /// Length of the header with its options, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.0[12] >> 4) * 4
@@ -120,13 +122,13 @@ impl<'a> Segment<'a> {
         &self.0[Repr::LEN_MIN..self.header_len()]
     }
 
-    /// What follows the header.
+    /// The bytes behind the header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.0[self.header_len()..]
     }
 
-    /// Whether the checksum is right, if the segment is whole.
+    /// Whether the checksum is right; only a whole segment gives a meaningful answer.
     #[inline]
     pub fn checksum_is_right(&self, addresses: AddrPair) -> bool {
         let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, self.0.len() as u32);
@@ -134,41 +136,41 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// The options that weir knows.
+/// Value of the options that weir knows.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Options {
-    /// The largest segment the sender takes, in bytes (kind 2).
+    /// Maximum segment size that the sender accepts, in bytes (kind 2).
     pub mss: Option<u16>,
-    /// The window's shift (kind 3).
+    /// Shift of the sender's window (kind 3).
     pub window_scale: Option<u8>,
-    /// Selective acknowledgments may be sent (kind 4).
+    /// SACK permitted (kind 4).
     pub sack_permitted: bool,
     /// TSval and TSecr (kind 8).
     pub timestamps: Option<(u32, u32)>,
-    /// What came out of order (kind 5).
+    /// SACK blocks: ranges received out of order (kind 5).
     pub sack: SackBlocks,
-    /// TCP Fast Open (kind 34): a cookie, or the wish for one.
+    /// TCP Fast Open (kind 34): a cookie, or a cookie request.
     pub fast_open: Option<FastOpen>,
 }
 
-/// The option of TCP Fast Open (RFC 7413 §4.1.1), in a SYN.
+/// The TCP Fast Open option of a SYN (RFC 7413 §4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpen {
     bytes: [u8; FastOpen::MAX],
     len: u8,
-    /// It is written as an experiment (kind 254, RFC 6994), as hosts did
-    /// before the option had a number.
+    /// Written as an experimental option (kind 254, RFC 6994), which preceded the
+    /// assigned kind 34.
     pub experimental: bool,
 }
 
 impl FastOpen {
-    /// The most bytes of a cookie, and the least.
+    /// Maximum cookie length, in bytes (RFC 7413 §4.1.1).
     pub const MAX: usize = 16;
-    /// See `MAX`.
+    /// Minimum cookie length, in bytes (RFC 7413 §4.1.1).
     pub const MIN: usize = 4;
     const MAGIC: [u8; 2] = [0xf9, 0x89];
 
-    /// The wish for a cookie.
+    /// A cookie request: an option with an empty cookie.
     pub fn request(experimental: bool) -> FastOpen {
         FastOpen {
             bytes: [0; FastOpen::MAX],
@@ -177,7 +179,8 @@ impl FastOpen {
         }
     }
 
-    /// A cookie; `None` if it has too few bytes, too many, or an odd number.
+    /// An option with a cookie; `None` if its length is odd, below [`FastOpen::MIN`] or
+    /// above [`FastOpen::MAX`].
     pub fn cookie(cookie: &[u8], experimental: bool) -> Option<FastOpen> {
         let fits = (FastOpen::MIN..=FastOpen::MAX).contains(&cookie.len());
         let mut option = FastOpen::request(experimental);
@@ -189,12 +192,12 @@ impl FastOpen {
         Some(option)
     }
 
-    /// The cookie's bytes; none if one is wished for.
+    /// The cookie; empty in a request.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Writes it in words, padded.
+    /// Passes the option to `push` in 32-bit words, padded with NOPs.
     fn emit(&self, mut push: impl FnMut([u8; 4])) {
         let mut bytes = [kind::NOP; 4 + FastOpen::MAX];
         let len = self.len() as u8;
@@ -223,14 +226,14 @@ impl FastOpen {
         }
     }
 
-    /// Its length without padding, in bytes.
+    /// Length without padding, in bytes.
     fn len(&self) -> usize {
         usize::from(self.len) + if self.experimental { 4 } else { 2 }
     }
 }
 
-/// The blocks of a selective acknowledgment (RFC 2018 §3): each is the first
-/// sequence number of a piece that came, and the one behind it.
+/// The blocks of a SACK option (RFC 2018 §3): each is the first sequence number of
+/// a received range, and the sequence number behind its last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SackBlocks {
     blocks: [(u32, u32); SackBlocks::MAX],
@@ -238,10 +241,10 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// The most blocks that a header has room for; one less beside timestamps.
+    /// Maximum number of blocks that a header has room for; beside timestamps three fit.
     pub const MAX: usize = 4;
 
-    /// Adds a block; false if there is no room for it.
+    /// Adds a block; false if the option is full.
     pub fn push(&mut self, start: u32, end: u32) -> bool {
         let Some(free) = self.blocks.get_mut(usize::from(self.len)) else {
             return false;
@@ -251,7 +254,7 @@ impl SackBlocks {
         true
     }
 
-    /// The blocks, in the header's order.
+    /// The blocks in the order of the header.
     pub fn as_slice(&self) -> &[(u32, u32)] {
         &self.blocks[..usize::from(self.len)]
     }
@@ -278,8 +281,8 @@ mod kind {
 }
 
 impl Options {
-    /// Reads a header's options. Those unknown are passed over; what follows a
-    /// malformed one is not seen.
+    /// Parses a header's options. Unknown options are skipped; parsing stops at a
+    /// malformed one.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Options {
         let mut options = Options::default();
@@ -287,16 +290,16 @@ impl Options {
         options
     }
 
-    /// Reads a header's options into none.
+    /// [`Options::parse`] into `self`, which has no options yet.
     #[inline]
     fn take(&mut self, bytes: &[u8]) {
         match *bytes {
             [] => {}
-            // As almost all come (RFC 7323, appendix A).
+            // Fast path: the layout of almost all segments (RFC 7323, appendix A).
             [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10, ..] if bytes.len() == 12 => {
                 self.timestamps = Some((read_u32(bytes, 4), read_u32(bytes, 8)));
             }
-            // As almost all SYNs have them.
+            // Fast path: the layout of almost all SYNs.
             [
                 kind::MSS,
                 4,
@@ -364,8 +367,8 @@ impl Options {
         }
     }
 
-    /// Their length in a header, padding included, in bytes; a header has room
-    /// for 40.
+    /// Length in a header with padding, in bytes. A header has room for 40; the
+    /// result may exceed 40.
     pub fn len(&self) -> usize {
         let mss: usize = if self.mss.is_some() { 4 } else { 0 };
         let window_scale = if self.window_scale.is_some() { 4 } else { 0 };
@@ -382,12 +385,12 @@ impl Options {
         mss + window_scale + timestamps_and_permitted + sack + fast_open.next_multiple_of(4)
     }
 
-    /// Whether there are none.
+    /// Whether no option is present.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes them, a word at a time; gives their sum.
+    /// Writes the options, a 32-bit word at a time, and returns their sum.
     fn emit(&self, out: &mut [u8]) -> Sum {
         let mut places = out.as_chunks_mut::<4>().0.iter_mut();
         let mut sum = Sum::new();
@@ -399,7 +402,7 @@ impl Options {
             let [a, b] = mss.to_be_bytes();
             push([kind::MSS, 4, a, b]);
         }
-        // In the order that others use: fire walls know it.
+        // The order of other stacks: firewalls know it.
         match (self.sack_permitted, self.timestamps.is_some()) {
             (true, true) => push([kind::SACK_PERMITTED, 2, kind::TIMESTAMPS, 10]),
             (true, false) => push([kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]),
@@ -428,7 +431,7 @@ impl Options {
     }
 }
 
-/// A header by value.
+/// Value of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// The source port.
@@ -441,7 +444,7 @@ pub struct Repr {
     pub ack: u32,
     /// The control bits.
     pub flags: Flags,
-    /// The receive window, unscaled.
+    /// The receive window, before scaling.
     pub window: u16,
     /// The urgent pointer.
     pub urgent: u16,
@@ -450,13 +453,13 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The header's length without options, in bytes.
+    /// Length of the header without options, in bytes.
     pub const LEN_MIN: usize = 20;
-    /// Where the checksum is, in bytes from the header's start.
+    /// Offset of the checksum in the header, in bytes.
     pub const CHECKSUM_AT: u16 = 16;
 
-    /// The header's values.
-    // Inline, so that they are written where they stay: they are many bytes to move.
+    /// Reads all fields and options of the header.
+    // Inlined, so that the large value is built in its final place and never moved.
     #[inline(always)]
     pub fn parse(segment: &Segment<'_>) -> Repr {
         let mut repr = Repr {
@@ -473,14 +476,14 @@ impl Repr {
         repr
     }
 
-    /// The header's length with its options, in bytes; at most 60 can be
-    /// written.
+    /// Length of the header with its options, in bytes. Only headers of at most 60
+    /// bytes can be written.
     #[inline]
     pub fn header_len(&self) -> usize {
         Repr::LEN_MIN + self.options.len()
     }
 
-    /// Writes the header of `segment`, whose payload is in place.
+    /// Writes the header and checksum of `segment`, whose payload is in place.
     ///
     /// # Panics
     /// If `segment` is shorter than [`Repr::header_len`] or longer than 4 GiB,
@@ -494,18 +497,17 @@ impl Repr {
         self.emit_header(header, |header| header.and(sum).finish());
     }
 
-    /// Writes the header of a segment; `rest` is the sum of its
-    /// pseudo-header and payload.
+    /// Writes the header of a segment; `rest` is the sum of pseudo-header and payload.
     ///
     /// # Panics
-    /// If `header` is not as long as [`Repr::header_len`], or the options have
+    /// If `header` is not exactly [`Repr::header_len`] bytes long, or the options have
     /// more than 40 bytes.
     pub fn emit_summed(&self, header: &mut [u8], rest: Sum) {
         self.emit_header(header, |header| header.and(rest).finish());
     }
 
-    /// Writes the header of a segment whose checksum the link completes;
-    /// `pseudo` is the sum of its pseudo-header.
+    /// Writes the header of a segment whose checksum the link completes; `pseudo` is
+    /// the sum of the pseudo-header.
     ///
     /// # Panics
     /// As [`Repr::emit_summed`].
@@ -513,9 +515,9 @@ impl Repr {
         self.emit_header(header, |_| pseudo.partial());
     }
 
-    /// Writes the header, with the checksum that `checksum` makes of the sum of
-    /// its other words. Nothing that was just written is read again: that would
-    /// wait for it.
+    /// Writes the header; `checksum` maps the sum of the header's other words to the
+    /// checksum field. The sum is built from registers: reading bytes back would
+    /// wait for the stores.
     #[inline]
     fn emit_header(&self, header: &mut [u8], checksum: impl FnOnce(Sum) -> u16) {
         let header_len = self.header_len();
@@ -539,8 +541,8 @@ impl Repr {
     }
 }
 
-/// The header of a usual segment: without options, or with timestamps alone.
-/// It is written as [`Repr`] writes it, in a fraction of the time.
+/// Value of the most frequent header: without options, or with timestamps alone.
+/// It is written like the equal [`Repr`], in a fraction of the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plain {
     /// The source port.
@@ -553,17 +555,17 @@ pub struct Plain {
     pub ack: u32,
     /// The control bits.
     pub flags: Flags,
-    /// The receive window, unscaled.
+    /// The receive window, before scaling.
     pub window: u16,
     /// TSval and TSecr.
     pub timestamps: Option<(u32, u32)>,
 }
 
 impl Plain {
-    /// Two NOPs, and the option's kind and length (RFC 7323, appendix A).
+    /// Two NOPs, then kind and length of the option (RFC 7323, appendix A).
     const TIMESTAMPS: u32 = 0x0101_080a;
 
-    /// The header's length, in bytes.
+    /// Length of the header, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         match self.timestamps {
@@ -572,7 +574,7 @@ impl Plain {
         }
     }
 
-    /// The header by value, with all fields.
+    /// The equal [`Repr`].
     #[inline]
     pub fn repr(&self) -> Repr {
         Repr {
@@ -590,11 +592,11 @@ impl Plain {
         }
     }
 
-    /// Writes the header, with the checksum that `checksum` makes of the sum of
-    /// its other words.
+    /// Writes the header; `checksum` maps the sum of the header's other words to the
+    /// checksum field.
     ///
     /// # Panics
-    /// If `header` is not as long as [`Plain::header_len`].
+    /// If `header` is not exactly [`Plain::header_len`] bytes long.
     #[inline]
     pub fn emit(&self, header: &mut [u8], checksum: impl FnOnce(Sum) -> u16) {
         let offset = (self.header_len() as u32) << 26;

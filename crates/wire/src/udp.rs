@@ -1,4 +1,4 @@
-//! UDP (RFC 768, RFC 8200 §8.1).
+//! UDP headers (RFC 768, RFC 8200 §8.1).
 //!
 //! ```text
 //!  source port 2 │ destination port 2 │ length 2 │ checksum 2
@@ -11,15 +11,15 @@ use crate::{Error, Protocol};
 
 const HEADER: &str = "a UDP header";
 
-/// A datagram, in place.
+/// View of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a>(&'a [u8]);
 
 impl<'a> Datagram<'a> {
-    /// Takes a datagram, perhaps cut short behind its header.
+    /// Checks the header. The payload may be cut short.
     ///
     /// # Errors
-    /// If the header is cut short, or its length is less than its own.
+    /// If the header is cut short, or its length field is below 8.
     pub fn new(bytes: &'a [u8]) -> Result<Datagram<'a>, Error> {
         require_len(HEADER, bytes, Repr::LEN)?;
         let length = read_u16(bytes, 4);
@@ -43,20 +43,19 @@ impl<'a> Datagram<'a> {
         read_u16(self.0, 2)
     }
 
-    /// Header and payload together by the header, in bytes.
+    /// Length of header and payload by the header, in bytes.
     pub fn length(&self) -> usize {
         read_u16(self.0, 4).into()
     }
 
-    /// What follows the header; less than the header says if the datagram was
-    /// cut short.
+    /// The payload; shorter than the header says if the datagram was cut short.
     pub fn payload(&self) -> &'a [u8] {
         let end = self.length().min(self.0.len());
         &self.0[Repr::LEN..end]
     }
 
-    /// Whether the checksum is right; `None` if the datagram was cut short, or
-    /// has none (which IPv6 forbids).
+    /// Whether the checksum is right; `None` if the datagram was cut short, or if an
+    /// IPv4 datagram has no checksum. IPv6 requires a checksum.
     pub fn checksum_is_right(&self, addresses: AddrPair) -> Option<bool> {
         let absent = read_u16(self.0, 6) == 0 && matches!(addresses, AddrPair::V4(..));
         let whole = self.0.get(..self.length())?;
@@ -65,7 +64,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// A header by value.
+/// Value of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// The source port.
@@ -75,10 +74,10 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The header's length, in bytes.
+    /// Length of the header, in bytes.
     pub const LEN: usize = 8;
 
-    /// The header's values.
+    /// Reads both ports.
     pub fn parse(datagram: &Datagram<'_>) -> Repr {
         Repr {
             src_port: datagram.src_port(),
@@ -86,7 +85,7 @@ impl Repr {
         }
     }
 
-    /// Writes the header of `datagram`, whose payload is in place.
+    /// Writes the header and checksum of `datagram`, whose payload is in place.
     ///
     /// # Panics
     /// If `datagram` has fewer than 8 or more than 65,535 bytes.
@@ -98,7 +97,7 @@ impl Repr {
         write(datagram, 4, &length.to_be_bytes());
         write(datagram, 6, &[0, 0]);
         let sum = Sum::new().pseudo_header(addresses, Protocol::UDP.0, length.into());
-        // A sum of zero is sent as all ones: zero means that there is none.
+        // A sum of zero is sent as all ones; zero means "no checksum" (RFC 768).
         let checksum = match sum.bytes(datagram).finish() {
             0 => 0xffff,
             other => other,

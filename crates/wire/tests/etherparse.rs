@@ -1,6 +1,6 @@
-//! Another crate's reading and writing of the same headers: what is emitted
-//! here it parses to the same values and writes to the same bytes, and of any
-//! bytes both take or refuse the same.
+//! Differential test against the crate etherparse: emitted headers parse to the
+//! same values and serialise to the same bytes, and both crates accept or refuse
+//! the same input.
 
 use etherparse as other;
 use proptest::prelude::*;
@@ -22,12 +22,12 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..300)
 }
 
-/// Room for a header before the payload.
+/// `payload` behind `header_len` bytes of filler.
 fn with_room(header_len: usize, payload: &[u8]) -> Vec<u8> {
     [&vec![0xa5; header_len], payload].concat()
 }
 
-/// The IPv6 form needs a header too, of which only addresses count.
+/// An IPv6 header for etherparse, which reads only its addresses.
 fn v6(src: std::net::Ipv6Addr, dst: std::net::Ipv6Addr) -> other::Ipv6Header {
     other::Ipv6Header {
         source: src.octets(),
@@ -153,7 +153,7 @@ proptest! {
            blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=4)) {
         let mut options = tcp::Options { mss, window_scale, sack_permitted, timestamps, ..tcp::Options::default() };
         for (start, end) in blocks {
-            // What does not fit with the others is left out.
+            // A block that does not fit beside the other options is left out.
             let before = options.sack;
             prop_assert!(options.sack.push(start, end));
             if options.len() > 40 {
@@ -184,7 +184,7 @@ proptest! {
         let segment = tcp::Segment::new(&bytes).unwrap();
         prop_assert!(segment.checksum_is_right(addresses));
         prop_assert_eq!(tcp::Repr::parse(&segment), repr);
-        // Its reading of the options, one by one.
+        // etherparse's own parser of the options.
         let mut read = tcp::Options::default();
         for option in theirs.options_iterator() {
             match option.unwrap() {
@@ -233,7 +233,7 @@ proptest! {
         prop_assert_eq!(message.payload(), &payload[..]);
     }
 
-    /// Of any bytes, both take or refuse the header, and see the same fields.
+    /// Both crates accept or refuse any bytes alike, and read the same fields.
     #[test]
     fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), first in 0x40u8..0x70) {
         if let Some(byte) = bytes.first_mut() {
@@ -249,7 +249,7 @@ proptest! {
                 prop_assert_eq!(ours.options(), theirs.options.as_slice());
                 prop_assert_eq!(ours.checksum_is_right(), theirs.calc_header_checksum() == theirs.header_checksum);
             }
-            // A total length below the header's: the other crate looks later.
+            // A total length below the header's: etherparse checks it later.
             (Ok((theirs, _)), Err(Error::Field { field: "total length", .. })) => {
                 prop_assert!(usize::from(theirs.total_len) < theirs.header_len());
             }

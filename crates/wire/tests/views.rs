@@ -1,4 +1,4 @@
-//! Views over short, long and wild bytes; Pup; checksums.
+//! Views over short, long and random bytes; Pup; checksums.
 
 mod common;
 
@@ -8,7 +8,7 @@ use weir_wire::checksum::{self, Sum};
 use weir_wire::pup::{self, Port, ThreeMegabit};
 use weir_wire::*;
 
-/// The smallest checksum there is to write: a word at a time.
+/// Reference implementation of the checksum, a word at a time.
 fn slow_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for word in bytes.chunks(2) {
@@ -76,7 +76,7 @@ proptest! {
     }
 }
 
-/// RFC 1071 §3's own example, and RFC 1624 §4's.
+/// The examples of RFC 1071 §3 and RFC 1624 §4.
 #[test]
 fn the_rfcs_examples() {
     assert_eq!(
@@ -87,8 +87,8 @@ fn the_rfcs_examples() {
     assert_eq!(checksum::internet_checksum(&[]), 0xffff);
 }
 
-/// The fields stand where the 1987 paper's figures 3-8 and 3-9 look for them:
-/// words of the frame, its 4-byte header included.
+/// Fields are at the word offsets of the 1987 paper's figures 3-8 and 3-9, which
+/// count from the frame's 4-byte header.
 #[test]
 fn pup_fields_stand_where_the_paper_has_them() {
     let header = ThreeMegabit {
@@ -188,7 +188,7 @@ fn payloads_end_where_the_header_says_or_the_bytes_do() {
     let fragment = ipv4::Repr::parse(&ipv4::Packet::new(&bytes).unwrap());
     assert_eq!(
         fragment.unwrap_err().to_string(),
-        "an IPv4 header has fragment field 8192, which cannot be"
+        "an IPv4 header has fragment field 8192, which is invalid"
     );
 }
 
@@ -199,20 +199,23 @@ fn errors_say_what_and_how_much() {
     let mut bytes = [0; 60];
     bytes[12] = 0x40;
     let error = tcp::Segment::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "a TCP header has data offset 4, which cannot be");
+    assert_eq!(error, "a TCP header has data offset 4, which is invalid");
     bytes[12] = 0xf0;
     assert!(tcp::Segment::new(&bytes).is_ok());
     assert!(tcp::Segment::new(&bytes[..59]).is_err());
     bytes[0] = 0x50;
     let error = ipv4::Packet::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "an IPv4 header has version 5, which cannot be");
+    assert_eq!(error, "an IPv4 header has version 5, which is invalid");
     bytes[0] = 0x43;
     let error = ipv4::Packet::new(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "an IPv4 header has header length 3, which cannot be");
+    assert_eq!(
+        error,
+        "an IPv4 header has header length 3, which is invalid"
+    );
     assert!(arp::Packet::new(&bytes).is_err());
 }
 
-/// Malformed options end the reading, whatever came before is kept.
+/// A malformed option ends parsing; options before it are kept.
 #[test]
 fn malformed_tcp_options_end_the_reading() {
     use tcp::Options;
@@ -233,7 +236,7 @@ fn malformed_tcp_options_end_the_reading() {
     }
     let unknown = [30, 6, 1, 2, 3, 4, 2, 4, 5, 180];
     assert_eq!(Options::parse(&unknown), mss);
-    // The right kind with the wrong length is passed over.
+    // A known kind with a wrong length is skipped.
     assert_eq!(Options::parse(&[2, 3, 5, 2, 4, 5, 180]), mss);
 }
 
@@ -257,7 +260,7 @@ fn ethernet_addresses_are_read_as_they_are_shown() {
     }
 }
 
-/// A usual header is the same, whichever writes it.
+/// [`tcp::Plain`] and [`tcp::Repr`] write the same header.
 #[test]
 fn a_plain_tcp_header_is_a_tcp_header() {
     use weir_wire::checksum::Sum;

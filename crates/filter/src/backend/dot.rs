@@ -1,10 +1,10 @@
-//! A program drawn as a graph, in the language of Graphviz: one box a block,
-//! a solid arrow where a test holds and a dashed one where it does not.
+//! The graph of a program in the language of Graphviz: a box for each block, a
+//! solid arrow for `then`, a dashed arrow for `otherwise`.
 
 use crate::ir::{Block, Edge, Operand, Program, Term};
 use std::fmt::Write;
 
-/// The program as a `digraph`, for `dot -Tsvg`.
+/// Returns the program as a `digraph`, for `dot -Tsvg`.
 pub fn to_dot(program: &Program) -> String {
     let mut out = String::from(
         "digraph filter {\n  node [shape=box, fontname=monospace];\n  edge [fontname=monospace];\n",

@@ -1,16 +1,17 @@
-//! The interpreter: the oracle that every other back end must equal.
+//! The interpreter: the oracle for every other back end.
 //!
-//! Written for plainness; nothing is cached between frames but memory.
+//! The code is simple on purpose; only memory is reused between frames.
 
 use crate::ir::{BinOp, Block, Op, Operand, Program, Term, Width};
 
-/// Programs with at most this many values are run without asking for memory.
+/// Maximum number of values for which [`run`] keeps them on the stack and allocates no
+/// memory.
 const VALUES_ON_STACK: usize = 256;
 
-/// Runs `program`, which must be verified, on one frame: its captured bytes and
-/// its length on the wire. Gives the snap length; zero means rejected.
+/// Runs `program`, which must be verified, on the captured `bytes` of a frame of
+/// `wire_len` bytes. Returns the snap length; zero rejects the frame.
 ///
-/// For a large program, [`Interp`] keeps the memory from frame to frame.
+/// For a large program, [`Interp`] reuses the memory for the next frame.
 pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
     let count = program.values.len();
     if count <= VALUES_ON_STACK {
@@ -20,7 +21,7 @@ pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
     }
 }
 
-/// A program with the memory to run it, for use on many frames.
+/// A program with reusable memory for its values.
 #[derive(Debug)]
 pub struct Interp<'p> {
     program: &'p Program,
@@ -28,7 +29,7 @@ pub struct Interp<'p> {
 }
 
 impl<'p> Interp<'p> {
-    /// Prepares to run `program`, which must be verified.
+    /// Allocates memory for `program`, which must be verified.
     pub fn new(program: &'p Program) -> Interp<'p> {
         Interp {
             program,
@@ -36,13 +37,13 @@ impl<'p> Interp<'p> {
         }
     }
 
-    /// Runs the program on one frame; zero means rejected.
+    /// Runs the program on one frame; returns the snap length, or zero to reject.
     pub fn run(&mut self, bytes: &[u8], wire_len: u32) -> u32 {
         run_in(self.program, &mut self.values, bytes, wire_len)
     }
 }
 
-/// Runs `program` with a place for each of its values, whatever is there.
+/// Runs `program` with one slot for each value; the initial contents are ignored.
 pub(super) fn run_in(program: &Program, values: &mut [u32], bytes: &[u8], wire_len: u32) -> u32 {
     let run = Run {
         program,
@@ -53,7 +54,7 @@ pub(super) fn run_in(program: &Program, values: &mut [u32], bytes: &[u8], wire_l
     run.verdict().unwrap_or(0)
 }
 
-/// One run on one frame.
+/// State of one run on one frame.
 struct Run<'r> {
     program: &'r Program,
     values: &'r mut [u32],
@@ -62,7 +63,7 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// The verdict; `None` where a load or a division rejected.
+    /// The verdict; `None` if a load or a division rejected.
     fn verdict(self) -> Option<u32> {
         let mut current = Block::ENTRY;
         loop {
@@ -87,8 +88,8 @@ impl Run<'_> {
                     }
                 }
             };
-            // One after the other will do: edges lead forward, so no argument
-            // is a parameter of the block that it is passed to.
+            // Sequential assignment is safe: edges lead forward, so no argument is a
+            // parameter of the target block.
             let params = &self.program.block(edge.block).params;
             for (param, &arg) in params.iter().zip(&edge.args) {
                 self.values[param.index()] = self.read(arg);
@@ -122,7 +123,7 @@ impl Run<'_> {
     }
 }
 
-/// A bounds-checked load in network order; `None` if any byte lies outside.
+/// Bounds-checked load in network order; `None` if a byte is outside `bytes`.
 pub fn load(width: Width, position: u64, bytes: &[u8]) -> Option<u32> {
     let start = usize::try_from(position).ok()?;
     let rest = bytes.get(start..)?;

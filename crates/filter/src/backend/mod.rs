@@ -1,4 +1,8 @@
-//! What runs a program, or turns it into something that others run.
+//! Back ends: the interpreter, the code generators, and the choice between them.
+//!
+//! [`interp`] is the oracle; [`native`] compiles to machine code; [`Runner`] picks
+//! one of both. [`ebpf`], [`cbpf`] and [`cspf`] emit programs for other machines,
+//! and [`dot`] draws the graph.
 
 pub mod cbpf;
 pub mod cspf;

@@ -1,13 +1,13 @@
-//! Runs a program as fast as this machine can: the one place that chooses
-//! between native code and the interpreter.
+//! Runs a program by the fastest available back end: native code, or else the
+//! interpreter.
 
 use super::interp;
 use super::native::{Code, NativeError};
 use crate::ir::Program;
 use std::sync::Mutex;
 
-/// A program ready to run: as native code where there is some, else by the
-/// interpreter, with the same verdicts.
+/// A program that is ready to run, as native code where the machine supports it,
+/// else by the interpreter. The verdicts are the same.
 #[derive(Debug)]
 pub struct Runner {
     how: How,
@@ -19,12 +19,12 @@ enum How {
     Interpreted(Box<Interpreted>),
 }
 
-/// A program that the interpreter runs.
+/// A program for the interpreter.
 #[derive(Debug)]
 struct Interpreted {
     program: Program,
-    /// A place for each value, kept from frame to frame. Nobody waits for it:
-    /// who finds it taken asks for memory.
+    /// A slot for each value, reused for the next frame. No caller waits for the
+    /// lock: a caller that finds it taken uses memory of its own.
     values: Mutex<Vec<u32>>,
     reason: NativeError,
 }
@@ -47,7 +47,7 @@ impl Interpreted {
 }
 
 impl Runner {
-    /// Makes `program`, which must be verified, ready.
+    /// Compiles `program`, which must be verified; falls back to the interpreter.
     pub fn new(program: Program) -> Runner {
         let how = match Code::compile(&program) {
             Ok(code) => How::Native(code),
@@ -56,8 +56,8 @@ impl Runner {
         Runner { how }
     }
 
-    /// Runs on one frame: its captured bytes and its length on the wire.
-    /// Gives the snap length; zero means rejected.
+    /// Runs the program on the captured `bytes` of a frame of `wire_len` bytes.
+    /// Returns the snap length; zero rejects the frame.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
         match &self.how {
@@ -66,7 +66,7 @@ impl Runner {
         }
     }
 
-    /// Why the interpreter runs it; `None` for native code.
+    /// The reason for interpretation; `None` if native code runs.
     pub fn why_interpreted(&self) -> Option<&NativeError> {
         match &self.how {
             How::Native(_) => None,
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(interpreted.run(&[4], 0), 5);
         let mut values = interpreted.values.try_lock().unwrap();
         assert_eq!(*values, [4, 5]);
-        // Another thread has the memory now.
+        // As if another thread used the memory.
         assert_eq!(interpreted.run(&[6], 0), 7);
         assert_eq!(*values, [4, 5]);
         values.fill(u32::MAX);

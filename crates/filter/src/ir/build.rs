@@ -1,10 +1,10 @@
-//! Makes programs block by block.
+//! Construction of programs, a block at a time.
 
 use super::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value, Width};
 
-/// Makes a [`Program`]. Create all blocks you will jump to, fill each once,
-/// and [`finish`](Builder::finish): blocks are then ordered so that edges lead
-/// forward, and those that nothing reaches are left out.
+/// Builds a [`Program`]. The caller creates each block before an edge leads to it,
+/// fills it once, and calls [`finish`](Builder::finish). That orders the blocks so
+/// that edges lead forward, and drops unreachable ones.
 ///
 /// ```
 /// use weir_filter::ir::{Builder, Cmp, Width};
@@ -56,40 +56,40 @@ impl Builder {
         Block::ENTRY
     }
 
-    /// How many values there are so far; for callers that keep to a limit.
+    /// The number of values so far, for callers that enforce a limit.
     pub fn value_count(&self) -> usize {
         self.values.len()
     }
 
-    /// How many blocks there are so far.
+    /// The number of blocks so far, for callers that enforce a limit.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// A new, empty block.
+    /// Adds an empty block.
     pub fn block(&mut self) -> Block {
         self.blocks.push(BlockDraft::default());
         Block(self.blocks.len() as u32 - 1)
     }
 
-    /// A new parameter of `block`, after those it has.
+    /// Adds a parameter to `block`, after its existing ones.
     pub fn param(&mut self, block: Block) -> Value {
         let value = self.define(Op::Param);
         self.blocks[block.index()].params.push(value);
         value
     }
 
-    /// Makes `block` the one that instructions are added to.
+    /// Makes `block` current: later instructions are added to it.
     pub fn switch_to(&mut self, block: Block) {
         self.current = block;
     }
 
-    /// The block that instructions are added to.
+    /// The current block.
     pub fn current(&self) -> Block {
         self.current
     }
 
-    /// Whether the current block has its terminator.
+    /// Whether the current block has a terminator.
     pub fn is_terminated(&self) -> bool {
         self.blocks[self.current.index()].term.is_some()
     }
@@ -106,7 +106,7 @@ impl Builder {
         value
     }
 
-    /// Loads from `base + offset`.
+    /// Adds a load from `base + offset` to the current block.
     pub fn load(&mut self, width: Width, base: Option<Value>, offset: u32) -> Value {
         self.push(Op::Load {
             width,
@@ -115,24 +115,27 @@ impl Builder {
         })
     }
 
-    /// The length of the frame on the wire.
+    /// Adds an instruction that yields the length of the frame on the wire.
     pub fn wire_len(&mut self) -> Value {
         self.push(Op::Len)
     }
 
-    /// Arithmetic.
+    /// Adds an arithmetic instruction.
     pub fn bin(&mut self, op: BinOp, a: impl Into<Operand>, b: impl Into<Operand>) -> Value {
         let (a, b) = (a.into(), b.into());
         self.push(Op::Bin { op, a, b })
     }
 
-    /// A comparison as a value.
+    /// Adds a comparison that yields 1 or 0.
     pub fn test(&mut self, cmp: Cmp, a: impl Into<Operand>, b: impl Into<Operand>) -> Value {
         let (a, b) = (a.into(), b.into());
         self.push(Op::Test { cmp, a, b })
     }
 
-    /// Ends the current block.
+    /// Ends the current block with `term`.
+    ///
+    /// # Panics
+    /// If the current block has a terminator, as every method that adds to the block.
     pub fn terminate(&mut self, term: Term) {
         assert!(!self.is_terminated(), "the block has ended");
         self.blocks[self.current.index()].term = Some(term);
@@ -166,12 +169,12 @@ impl Builder {
         self.terminate(Term::Return(verdict.into()));
     }
 
-    /// The program: reachable blocks in an order in which edges lead forward,
-    /// values renumbered in that order.
+    /// Returns the program: reachable blocks in an order in which edges lead forward,
+    /// and values numbered in that order.
     ///
     /// # Panics
-    /// If a reachable block has no terminator or the graph has a cycle: both
-    /// are mistakes of the caller, never of its input.
+    /// If a reachable block has no terminator, or the graph has a cycle. Both are
+    /// mistakes of the caller, never of the caller's input.
     pub fn finish(self) -> Program {
         let drafts: Vec<BasicBlock> = self
             .blocks
@@ -179,8 +182,8 @@ impl Builder {
             .map(|draft| BasicBlock {
                 params: draft.params,
                 insts: draft.insts,
-                // A block without an end is only allowed when unreachable;
-                // the marker below would fail verification.
+                // Only an unreachable block may lack a terminator; `normalise` panics
+                // on this marker in a reachable one.
                 term: draft
                     .term
                     .unwrap_or_else(|| Term::Jump(Edge::to(Block(u32::MAX)))),
@@ -196,12 +199,11 @@ impl Builder {
 }
 
 impl Program {
-    /// Puts reachable blocks in topological order (each `then` side nearest
-    /// to its branch), drops the others and the dead values, and renumbers
-    /// both.
+    /// Puts reachable blocks in topological order, each `then` target nearest to its
+    /// branch, drops unreachable blocks and their values, and renumbers the rest.
     ///
     /// # Panics
-    /// If a reachable edge leads nowhere or the graph has a cycle.
+    /// If a reachable edge has no target block, or the graph has a cycle.
     pub fn normalise(&mut self) {
         let order = topological_order(&self.blocks);
         let mut block_names = vec![Block(u32::MAX); self.blocks.len()];
@@ -228,8 +230,8 @@ impl Program {
                 values.push(op.map_operands(|operand| renamed(operand, &value_names)));
             }
         }
-        // Edges may pass values on to blocks of any kind, so terminators are
-        // renamed once every value has its new name.
+        // Terminators may use values of any block, so they are renumbered after all
+        // values have their new numbers.
         for block in &mut blocks {
             block
                 .term
@@ -250,8 +252,8 @@ fn renamed(operand: Operand, names: &[Value]) -> Operand {
     }
 }
 
-/// Reachable blocks so that each comes before all that its edges lead to.
-/// Iterative: a chain of 100,000 blocks must not exhaust the call stack.
+/// Reachable blocks in topological order. Iterative, since a chain of 100,000
+/// blocks would exhaust the call stack.
 fn topological_order(blocks: &[BasicBlock]) -> Vec<Block> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
@@ -274,8 +276,8 @@ fn topological_order(blocks: &[BasicBlock]) -> Vec<Block> {
             Mark::New => marks[block.index()] = Mark::Open,
         }
         stack.push((block, true));
-        // Last pushed is visited first and so ends up last: push `then` first
-        // to lay it out right behind the branch.
+        // The edge pushed last is visited first and comes last in the order. `then` is
+        // pushed first, so that its block follows the branch.
         for edge in blocks[block.index()].term.edges() {
             assert!(
                 edge.block.index() < blocks.len(),

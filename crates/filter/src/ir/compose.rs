@@ -1,14 +1,13 @@
-//! Programs made of programs.
+//! Composition of programs: conjunction with a guard, and a limit on verdicts.
 
 use super::{BasicBlock, Block, Cmp, Edge, Operand, Program, Term, Value};
 
 impl Program {
-    /// The program that accepts what both accept, with this one's verdict:
-    /// `guard` is asked first, and where it rejects nothing of this one runs.
+    /// Returns the conjunction of both programs with the verdict of `self`. `guard`
+    /// runs first; where `guard` rejects, no instruction of `self` runs.
     ///
-    /// For a rule that holds whatever somebody else's filter says: the whole
-    /// of that filter stands behind the guard, so no jump, load or return of
-    /// it can go round it.
+    /// The guard enforces a rule on a filter from an untrusted source. All of that
+    /// filter is behind the guard, so no jump, load or return can bypass the rule.
     ///
     /// ```
     /// use weir_filter::{interp, ir::Program};
@@ -44,10 +43,10 @@ impl Program {
         out
     }
 
-    /// The same program, with verdicts above `snap_len_max` lowered to it.
+    /// Returns the program with verdicts above `snap_len_max` lowered to it.
     ///
     /// # Panics
-    /// If `snap_len_max` is zero, which would reject instead.
+    /// If `snap_len_max` is zero, since a verdict of zero rejects.
     #[must_use]
     pub fn snapped_to(self, snap_len_max: u32) -> Program {
         assert!(snap_len_max > 0, "a snap length of zero accepts nothing");
@@ -87,7 +86,7 @@ impl Program {
         out
     }
 
-    /// Adds another program's values and blocks behind this one's.
+    /// Appends the values and blocks of `other`, renumbered.
     fn append(&mut self, other: &Program) {
         let values = self.values.len() as u32;
         let blocks = self.blocks.len() as u32;

@@ -1,16 +1,16 @@
-//! What a program costs, counted on its graph.
+//! Static cost of a program, counted on its graph.
 
 use super::{Op, Program};
 
-/// How much a program computes for one frame, at least and at most. An
-/// instruction is a value computed or a terminator.
+/// Size of a program, and the least and most work for one frame. An instruction
+/// is a computed value or a terminator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// Blocks in all.
+    /// Number of blocks.
     pub blocks: usize,
-    /// Instructions in all.
+    /// Number of instructions.
     pub insts: usize,
-    /// Loads in all.
+    /// Number of loads.
     pub loads: usize,
     /// Instructions on the shortest path to a verdict.
     pub path_min: usize,
@@ -19,8 +19,8 @@ pub struct Cost {
 }
 
 impl Program {
-    /// Counts the program's size and its shortest and longest paths, which
-    /// edges that lead forward make a single pass from the end.
+    /// Counts the program's size and its shortest and longest paths. Edges lead
+    /// forward, so one pass from the last block to the first suffices.
     pub fn cost(&self) -> Cost {
         let mut to_end = vec![(0_usize, 0_usize); self.blocks.len()];
         for (index, block) in self.blocks.iter().enumerate().rev() {

@@ -1,31 +1,30 @@
-//! The dominator tree of a forward control-flow graph, and the walk over it.
+//! The dominator tree of a forward control-flow graph, and a traversal of it.
 
 use super::{Block, Edge};
 
-/// No block.
+/// The absence of a block.
 const NONE: u32 = u32::MAX;
 
-/// The dominator tree, made for look-ups in logarithmic time: a chain of
-/// 100,000 blocks that all lead to one reject block must not cost a walk of
-/// the whole chain for each.
+/// The dominator tree, with ancestor look-ups in logarithmic time. Otherwise a
+/// chain of 100,000 blocks that all lead to one reject block would cost a walk
+/// of the chain for each block.
 ///
-/// Besides its parent each block knows one ancestor further up, at distances
-/// that halve (Myers, "An applicative random-access stack", 1983).
+/// Besides its parent, each block stores one ancestor further up, at distances
+/// of a skew binary number (Myers, "An applicative random-access stack", 1983).
 #[derive(Clone, Debug)]
 pub(crate) struct Dominators {
-    /// The immediate dominator; the entry, and a block nothing reaches, has
-    /// itself.
+    /// The immediate dominator of each block. The entry and unreachable blocks have
+    /// themselves.
     parents: Vec<Block>,
     jumps: Vec<Block>,
     depths: Vec<u32>,
-    /// How many edges lead to each block from blocks that are reached.
+    /// Number of edges to each block from reachable blocks.
     in_edges: Vec<u32>,
 }
 
 impl Dominators {
-    /// The tree of `count` blocks, the first being the entry, of which `edges`
-    /// gives the edges out. One pass suffices because edges lead forward,
-    /// which they must.
+    /// Builds the tree of `count` blocks, of which block 0 is the entry; `edges`
+    /// gives the outgoing edges. All edges must lead forward, so one pass suffices.
     pub(crate) fn of<'e, E>(count: usize, edges: impl Fn(usize) -> E) -> Dominators
     where
         E: Iterator<Item = &'e Edge>,
@@ -57,7 +56,7 @@ impl Dominators {
         tree
     }
 
-    /// Fixes the depth and the jump of a block whose parent is final.
+    /// Sets depth and jump of a block whose parent is final.
     fn enter(&mut self, block: Block) {
         let parent = self.parents[block.index()];
         let jump = self.jumps[parent.index()];
@@ -68,7 +67,7 @@ impl Dominators {
         self.jumps[block.index()] = if doubled { further } else { parent };
     }
 
-    /// The ancestor of `block` at `depth`, which is no greater than its own.
+    /// The ancestor of `block` at `depth`, at most the depth of `block`.
     fn at_depth(&self, mut block: Block, depth: u32) -> Block {
         while self.depths[block.index()] > depth {
             let jump = self.jumps[block.index()];
@@ -81,7 +80,7 @@ impl Dominators {
         block
     }
 
-    /// The nearest block that dominates both.
+    /// The nearest common dominator of `a` and `b`.
     pub(crate) fn common(&self, a: Block, b: Block) -> Block {
         let depth = self.depths[a.index()].min(self.depths[b.index()]);
         let (mut a, mut b) = (self.at_depth(a, depth), self.at_depth(b, depth));
@@ -96,26 +95,26 @@ impl Dominators {
         a
     }
 
-    /// Whether every path to `block` passes `home`, or they are the same.
+    /// Whether `home` dominates `block`: every path to `block` passes `home`, or
+    /// both are the same block.
     pub(crate) fn dominates(&self, home: Block, block: Block) -> bool {
         let depth = self.depths[home.index()];
         depth <= self.depths[block.index()] && self.at_depth(block, depth) == home
     }
 
-    /// The immediate dominators; the entry, and a block nothing reaches, has
-    /// itself.
+    /// The immediate dominators. The entry and unreachable blocks have themselves.
     pub(crate) fn parents(&self) -> &[Block] {
         &self.parents
     }
 
-    /// How many edges lead to each block, for each block.
+    /// The number of edges to each block from reachable blocks.
     pub(crate) fn in_edges(&self) -> &[u32] {
         &self.in_edges
     }
 
-    /// Calls `enter` for each block that is reached, a dominator before what
-    /// it dominates and each block after all its predecessors, and `leave`
-    /// when all that the block dominates is done.
+    /// Traverses the reachable blocks depth first. `enter` runs for a dominator
+    /// before the blocks that it dominates, and for a block after all its
+    /// predecessors; `leave` runs after all blocks that the block dominates.
     pub(crate) fn walk<S>(
         &self,
         state: &mut S,
@@ -139,8 +138,7 @@ impl Dominators {
         }
     }
 
-    /// For each block the first that it dominates immediately, and the next
-    /// with the same immediate dominator, in ascending order.
+    /// For each block the first child, and the next sibling, in ascending order.
     fn children(&self) -> (Vec<u32>, Vec<u32>) {
         let count = self.parents.len();
         let (mut first, mut next) = (vec![NONE; count], vec![NONE; count]);

@@ -1,5 +1,5 @@
-//! The one intermediate representation: a forward control-flow graph over
-//! unsigned 32-bit values in SSA form, with block parameters where paths meet.
+//! The intermediate representation of filters: a forward control-flow graph over
+//! unsigned 32-bit values in SSA form, with block parameters in place of phis.
 //!
 //! ```text
 //! filter {
@@ -26,9 +26,9 @@
 //! - the entry block, `b0`, has no parameters and no edge leads to it;
 //! - sizes stay within [`limits`].
 //!
-//! Semantics worth knowing:
-//! - a load adds base and offset without wrapping; if any byte of it lies
-//!   outside the captured bytes the frame is rejected at once;
+//! Semantics:
+//! - a load adds base and offset without wrapping; a load with a byte outside the
+//!   captured bytes rejects the frame at once;
 //! - `div` and `mod` by zero reject the frame at once (as `bpf_filter(3)`);
 //! - a shift by 32 or more gives zero;
 //! - all other arithmetic wraps modulo 2^32; comparisons are unsigned.
@@ -45,31 +45,31 @@ pub use cost::Cost;
 pub use text::ParseError;
 pub use verify::VerifyError;
 
-/// Upper bounds on one program. Everything has a limit: a program within these
-/// costs bounded memory in every pass and back end.
+/// Upper bounds on one program. A program within these limits takes bounded
+/// memory in every pass and back end.
 pub mod limits {
-    /// Blocks in one program.
+    /// Maximum number of blocks in one program.
     pub const BLOCKS_MAX: usize = 1 << 18;
-    /// Values (instructions and block parameters) in one program.
+    /// Maximum number of values (instructions and block parameters) in one program.
     pub const VALUES_MAX: usize = 1 << 20;
-    /// Parameters of one block.
+    /// Maximum number of parameters of one block.
     pub const BLOCK_PARAMS_MAX: usize = 64;
 }
 
-/// The snap length of an accepting `ret` when nothing else is asked for: the
-/// whole frame (tcpdump's default, so that programs compare equal).
+/// The snap length, in bytes, of an accepting `ret` without a requested length: it
+/// keeps the whole frame. tcpdump has the same default, so programs compare equal.
 pub const SNAPLEN_ALL: u32 = 262_144;
 
-/// Names one SSA value: an index into [`Program::values`].
+/// Identifies one SSA value: an index into [`Program::values`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Value(pub u32);
 
-/// Names one block: an index into [`Program::blocks`].
+/// Identifies one block: an index into [`Program::blocks`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Block(pub u32);
 
 impl Value {
-    /// The index this name stands for.
+    /// The index into [`Program::values`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -79,13 +79,13 @@ impl Block {
     /// The block where execution starts.
     pub const ENTRY: Block = Block(0);
 
-    /// The index this name stands for.
+    /// The index into [`Program::blocks`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What an operation works on: a constant or a value.
+/// The operand of an operation: a constant or a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Operand {
     /// A constant.
@@ -107,7 +107,7 @@ impl From<Value> for Operand {
 }
 
 impl Operand {
-    /// The value, unless it is a constant.
+    /// The value; `None` for a constant.
     pub fn value(self) -> Option<Value> {
         match self {
             Operand::Val(value) => Some(value),
@@ -115,7 +115,7 @@ impl Operand {
         }
     }
 
-    /// The constant, if it is one.
+    /// The constant; `None` for a value.
     pub fn imm(self) -> Option<u32> {
         match self {
             Operand::Imm(constant) => Some(constant),
@@ -124,7 +124,7 @@ impl Operand {
     }
 }
 
-/// How many bytes a load reads, most significant first.
+/// Number of bytes that a load reads, in network order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Width {
     /// One byte.
@@ -145,7 +145,7 @@ impl Width {
         }
     }
 
-    /// The largest value such a load gives.
+    /// The largest value that a load of this width yields.
     pub fn max_value(self) -> u32 {
         match self {
             Width::B1 => 0xff,
@@ -155,7 +155,7 @@ impl Width {
     }
 }
 
-/// Two-operand arithmetic.
+/// An arithmetic operation with two operands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum BinOp {
     /// Wrapping addition.
@@ -181,7 +181,7 @@ pub enum BinOp {
 }
 
 impl BinOp {
-    /// The result, or `None` where it rejects the frame (a zero divisor).
+    /// The result; `None` if the divisor is zero, which rejects the frame.
     pub fn eval(self, a: u32, b: u32) -> Option<u32> {
         Some(match self {
             BinOp::Add => a.wrapping_add(b),
@@ -197,7 +197,7 @@ impl BinOp {
         })
     }
 
-    /// Whether the operands may change places.
+    /// Whether the operands may be exchanged.
     pub fn commutes(self) -> bool {
         matches!(
             self,
@@ -211,7 +211,7 @@ impl BinOp {
     }
 }
 
-/// A comparison of two values, unsigned.
+/// An unsigned comparison of two values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cmp {
     /// `a == b`
@@ -233,7 +233,7 @@ pub enum Cmp {
 }
 
 impl Cmp {
-    /// The comparison's truth.
+    /// Whether the comparison holds.
     pub fn eval(self, a: u32, b: u32) -> bool {
         match self {
             Cmp::Eq => a == b,
@@ -274,19 +274,19 @@ impl Cmp {
     }
 }
 
-/// How a value comes to be.
+/// The operation that defines a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Op {
-    /// A block parameter: whatever the edge taken passes.
+    /// A block parameter: the argument that the incoming edge passes.
     Param,
-    /// The length of the frame on the wire, which may exceed the captured
+    /// The length of the frame on the wire, in bytes, which may exceed the captured
     /// bytes.
     Len,
     /// Bytes of the frame at `base + offset` in network order, zero-extended.
     Load {
-        /// How many bytes.
+        /// Number of bytes.
         width: Width,
-        /// The variable part of the position.
+        /// The variable part of the position, if any.
         base: Option<Value>,
         /// The constant part of the position.
         offset: u32,
@@ -312,7 +312,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether evaluating it may reject the frame.
+    /// Whether the operation may reject the frame.
     pub fn may_reject(self) -> bool {
         match self {
             Op::Load { .. } => true,
@@ -321,7 +321,7 @@ impl Op {
         }
     }
 
-    /// The operands it reads, in order.
+    /// The operands in order; a load's base is one.
     pub fn operands(self) -> impl Iterator<Item = Operand> {
         let (first, second) = match self {
             Op::Param | Op::Len => (None, None),
@@ -331,10 +331,10 @@ impl Op {
         first.into_iter().chain(second)
     }
 
-    /// The same operation with each operand replaced by what `change` gives.
+    /// The operation with each operand replaced by the result of `change`.
     ///
-    /// A load's base that becomes a constant is folded into its offset; a sum
-    /// beyond 32 bits keeps `u32::MAX`, which is outside every frame.
+    /// A load's base that becomes a constant is added to the offset. A sum beyond
+    /// 32 bits becomes `u32::MAX`, which is outside every frame.
     #[must_use]
     pub fn map_operands(self, mut change: impl FnMut(Operand) -> Operand) -> Op {
         match self {
@@ -370,13 +370,12 @@ impl Op {
     }
 }
 
-/// A way from one block to another: the target and the arguments for its
-/// parameters.
+/// A control-flow edge: the target block and the arguments for its parameters.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Edge {
-    /// Where it leads.
+    /// The target block.
     pub block: Block,
-    /// What the target's parameters become.
+    /// The arguments, in the order of the target's parameters.
     pub args: Vec<Operand>,
 }
 
@@ -390,12 +389,12 @@ impl Edge {
     }
 }
 
-/// How a block ends.
+/// The terminator of a block.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Term {
-    /// Go on at the edge's block.
+    /// Continue at the edge's block.
     Jump(Edge),
-    /// Go on at `then` if the comparison holds, at `otherwise` if not.
+    /// Continue at `then` if the comparison holds, else at `otherwise`.
     Branch {
         /// The comparison.
         cmp: Cmp,
@@ -403,12 +402,12 @@ pub enum Term {
         a: Operand,
         /// Its right operand.
         b: Operand,
-        /// Taken when it holds.
+        /// Taken if the comparison holds.
         then: Edge,
-        /// Taken when it does not.
+        /// Taken if the comparison does not hold.
         otherwise: Edge,
     },
-    /// Give the verdict: zero rejects, anything else is the snap length.
+    /// Return the verdict: zero rejects, any other value is the snap length.
     Return(Operand),
 }
 
@@ -425,7 +424,7 @@ impl Term {
         first.into_iter().chain(second)
     }
 
-    /// The same edges, to change.
+    /// The same edges, mutable.
     pub fn edges_mut(&mut self) -> impl Iterator<Item = &mut Edge> {
         let (first, second) = match self {
             Term::Jump(edge) => (Some(edge), None),
@@ -437,7 +436,7 @@ impl Term {
         first.into_iter().chain(second)
     }
 
-    /// Every operand the terminator reads: compared, returned or passed on.
+    /// Every operand that the terminator reads: compared, returned or passed.
     pub fn operands(&self) -> impl Iterator<Item = Operand> {
         let (first, second) = match self {
             Term::Jump(_) => (None, None),
@@ -448,7 +447,7 @@ impl Term {
         first.into_iter().chain(second).chain(args)
     }
 
-    /// Replaces every operand the terminator reads by what `change` gives.
+    /// Replaces every operand of the terminator by the result of `change`.
     pub fn map_operands(&mut self, mut change: impl FnMut(Operand) -> Operand) {
         match self {
             Term::Jump(_) => {}
@@ -466,32 +465,31 @@ impl Term {
     }
 }
 
-/// A straight run of instructions with one entry and one terminator.
+/// A basic block: instructions in sequence with one entry and one terminator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BasicBlock {
-    /// Values that each incoming edge supplies; their [`Op`] is [`Op::Param`].
+    /// Block parameters, whose [`Op`] is [`Op::Param`]; each edge passes the arguments.
     pub params: Vec<Value>,
-    /// The values computed here, in order.
+    /// Instructions: the values computed here, in order.
     pub insts: Vec<Value>,
-    /// How the block ends.
+    /// The terminator.
     pub term: Term,
 }
 
 /// A filter program: values and the blocks that compute them.
 ///
-/// The fields are open so that passes can rewrite them; whoever does calls
-/// [`Program::verify`] when done. Values that no block lists are dead and
-/// harmless.
+/// The fields are public so that passes can rewrite them; afterwards the pass calls
+/// [`Program::verify`]. Values that no block lists are dead and harmless.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// What each [`Value`] is.
+    /// The operation of each [`Value`].
     pub values: Vec<Op>,
-    /// What each [`Block`] holds; the first is the entry.
+    /// The contents of each [`Block`]; the first is the entry.
     pub blocks: Vec<BasicBlock>,
 }
 
 impl Program {
-    /// A program that gives the same verdict on every frame.
+    /// Returns a program with the same verdict on every frame.
     pub fn constant(verdict: u32) -> Program {
         Program {
             values: Vec::new(),
@@ -503,22 +501,22 @@ impl Program {
         }
     }
 
-    /// How a value comes to be.
+    /// The operation that defines `value`.
     pub fn op(&self, value: Value) -> Op {
         self.values[value.index()]
     }
 
-    /// A block's contents.
+    /// The contents of `block`.
     pub fn block(&self, block: Block) -> &BasicBlock {
         &self.blocks[block.index()]
     }
 
-    /// Instructions and terminators: the program's size.
+    /// The program's size: the number of instructions and terminators.
     pub fn len(&self) -> usize {
         self.blocks.iter().map(|block| block.insts.len() + 1).sum()
     }
 
-    /// Whether there is nothing to run; never true of a verified program.
+    /// Whether the program has no blocks; a verified program has at least one.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

@@ -1,6 +1,7 @@
 //! The text form of a program: printed by `Display`, read by `FromStr`.
 //!
-//! The grammar, a line each; `;` starts a comment:
+//! The grammar, one line for each block head, instruction or terminator; `;`
+//! starts a comment:
 //!
 //! ```text
 //! program = "filter" "{" block* "}"
@@ -159,20 +160,20 @@ impl fmt::Display for Program {
     }
 }
 
-/// Why a text is not a program.
+/// The error of a text that is not a valid program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ParseError {
-    /// The line, counted from one.
+    /// Line number, from 1.
     pub line: usize,
-    /// What was found and what was expected.
+    /// The text found and the text expected.
     pub message: String,
 }
 
 impl FromStr for Program {
     type Err = ParseError;
 
-    /// Reads the text form and verifies the program.
+    /// Parses the text form and verifies the program.
     fn from_str(text: &str) -> Result<Program, ParseError> {
         let mut reader = Reader::default();
         let mut line_count = 0;
@@ -197,7 +198,7 @@ impl FromStr for Program {
 struct Reader {
     values: Vec<Option<Op>>,
     blocks: Vec<BasicBlock>,
-    /// The block being read: its parameters and instructions so far.
+    /// Parameters and instructions of the block being parsed.
     open: Option<(Vec<Value>, Vec<Value>)>,
     in_filter: bool,
     ended: bool,
@@ -300,8 +301,8 @@ impl Reader {
             return Err("the text ends before the closing `}`".into());
         }
         let program = Program {
-            // A number that no line defines is a dead value: verification
-            // refuses its use.
+            // A number without a definition becomes a dead value; the verifier
+            // refuses uses of it.
             values: self
                 .values
                 .into_iter()
@@ -392,7 +393,7 @@ fn parse_term(line: &str) -> Fault<Term> {
     }
 }
 
-/// Splits at the commas outside parentheses into exactly `N` parts.
+/// Splits `text` at the commas outside parentheses into exactly `N` parts.
 fn parts<const N: usize>(text: &str) -> Fault<[&str; N]> {
     let found = split_commas(text);
     let count = found.len();
@@ -415,7 +416,7 @@ fn split_commas(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// `name(a, b)` as the name and its list; without parentheses an empty list.
+/// Splits `name(a, b)` into name and list; without parentheses the list is empty.
 fn split_list(text: &str) -> Fault<(&str, Vec<&str>)> {
     match text.split_once('(') {
         None => Ok((text.trim(), Vec::new())),

@@ -1,68 +1,72 @@
-//! Checks the invariants of a program; see the module page for the list.
+//! The verifier: checks the invariants that [the module page](super) lists.
 
 use super::dominators::Dominators;
 use super::{Block, Edge, Op, Operand, Program, Value, limits};
 
-/// Which invariant a program breaks, and where.
+/// A broken invariant, and its location.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VerifyError {
     /// There is no entry block.
     #[error("the program has no block")]
     NoBlocks,
-    /// More than a limit allows.
+    /// A count exceeds its limit.
     #[error("the program has {found} {what}; at most {max} are allowed")]
     TooLarge {
-        /// What there is too much of.
+        /// The counted items.
         what: &'static str,
-        /// How much there is.
+        /// The count.
         found: usize,
         /// The limit.
         max: usize,
     },
-    /// An edge that does not lead forward.
+    /// An edge to an earlier block, to its own block or to no block.
     #[error("{from} jumps to {to}, which is not a later block")]
     NotForward {
-        /// The block it leaves.
+        /// The source block.
         from: Block,
-        /// Where it leads.
+        /// The target block.
         to: Block,
     },
-    /// An edge whose arguments do not fit its target's parameters.
+    /// An edge with another number of arguments than its target has parameters.
     #[error("{from} passes {found} arguments to {to}, which takes {expected}")]
     ArgumentCount {
-        /// The block it leaves.
+        /// The source block.
         from: Block,
-        /// Where it leads.
+        /// The target block.
         to: Block,
-        /// How many it passes.
+        /// Number of arguments.
         found: usize,
-        /// How many the target takes.
+        /// Number of parameters.
         expected: usize,
     },
-    /// The entry block takes parameters, which nobody could supply.
+    /// The entry block has parameters, although no edge can pass arguments.
     #[error("b0 has parameters")]
     EntryParams,
-    /// A use that the value's definition does not dominate.
+    /// A use of a value whose definition does not dominate the use.
     #[error("{block} uses {value}, which is not defined on every path to it")]
     NotDominated {
-        /// Where it is used.
+        /// The block of the use.
         block: Block,
-        /// What is used.
+        /// The value.
         value: Value,
     },
-    /// A value that is listed twice, or as a parameter without being one.
+    /// A value that is listed twice, out of range, or as a parameter although it is
+    /// an instruction (or the reverse).
     #[error("{block} lists {value} twice, as the wrong kind, or out of range")]
     BadDefinition {
-        /// Where it is listed.
+        /// The block that lists the value.
         block: Block,
-        /// What is listed.
+        /// The value.
         value: Value,
     },
 }
 
 impl Program {
-    /// Checks every invariant. Cost: linear in the program, times the
-    /// logarithm of its depth.
+    /// Checks every invariant. Time: linear in the program's size, times the
+    /// logarithm of the dominator tree's depth.
+    ///
+    /// # Errors
+    /// The first broken invariant.
     pub fn verify(&self) -> Result<(), VerifyError> {
         self.check_sizes()?;
         self.check_edges()?;
@@ -141,10 +145,10 @@ impl Program {
         Ok(())
     }
 
-    /// For each block the nearest other block that every path to it passes;
-    /// the entry, and a block nothing reaches, has itself.
+    /// The immediate dominator of each block: the nearest other block on every path
+    /// to it. The entry and unreachable blocks have themselves.
     ///
-    /// The program's edges must lead forward.
+    /// All edges must lead forward.
     pub fn immediate_dominators(&self) -> Vec<Block> {
         self.dominators().parents().to_vec()
     }

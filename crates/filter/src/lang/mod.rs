@@ -1,4 +1,4 @@
-//! The filter languages; each turns its text or words into an
+//! The filter languages. Each front end turns text or words into an
 //! [`ir::Program`](crate::ir::Program).
 
 use std::fmt;
@@ -9,7 +9,7 @@ pub mod cspf;
 pub mod expr;
 mod ssa;
 
-/// Which language a filter is written in.
+/// The language of a filter's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Language {
     /// pcap-filter(7) expressions, as tcpdump takes them.
@@ -22,10 +22,10 @@ pub enum Language {
 }
 
 impl Language {
-    /// Every language, in the order they are documented.
+    /// Every language, in the order of the documentation.
     pub const ALL: [Language; 3] = [Language::Expr, Language::Cbpf, Language::Cspf];
 
-    /// The name, as the command line takes it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Language::Expr => "expr",
@@ -41,7 +41,7 @@ impl fmt::Display for Language {
     }
 }
 
-/// A name that no filter language has.
+/// The error of a name that is not a filter language.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is no filter language; there are expr, cbpf and cspf")]
 pub struct UnknownLanguage(pub String);
@@ -49,7 +49,7 @@ pub struct UnknownLanguage(pub String);
 impl FromStr for Language {
     type Err = UnknownLanguage;
 
-    /// Reads a name in any case.
+    /// Parses a name in any case.
     fn from_str(text: &str) -> Result<Language, UnknownLanguage> {
         let named = |language: &Language| language.name().eq_ignore_ascii_case(text.trim());
         let found = Language::ALL.into_iter().find(named);
@@ -57,7 +57,7 @@ impl FromStr for Language {
     }
 }
 
-/// A piece of an input for a message, cut when long.
+/// Part of an input for an error message, cut after 60 characters.
 fn shortened(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {
@@ -66,12 +66,12 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// The same in quotes.
+/// [`shortened`] text in backquotes.
 fn shown(text: &str) -> String {
     format!("`{}`", shortened(text))
 }
 
-/// The manual's examples in Rust, as tests.
+/// The Rust examples of the manual, run as doctests.
 #[cfg(doctest)]
 mod manual {
     #[doc = include_str!("../../../../docs/reference/cbpf.md")]

@@ -1,22 +1,23 @@
-//! Makes SSA from languages whose jumps lead forward, in one pass.
+//! SSA construction for languages with forward jumps, in one pass (after Braun et
+//! al., "Simple and Efficient Construction of SSA Form", 2013).
 //!
-//! The front end keeps a state: what each of its registers or stack cells is.
-//! Where a block may be entered by several ways, it is opened once all of them
-//! are known, and gets parameters only for the cells in which they differ.
+//! The front end keeps a state: the operand in each register or stack cell. A block
+//! with several predecessors is opened after all of them are known, and gets
+//! parameters only for the cells that differ.
 
 use std::collections::BTreeMap;
 
 use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value, Width};
 
-/// A program in the making. `K` names the places in the source that blocks
-/// start at; its order is the order in which they can be opened.
+/// A program under construction. `K` identifies a place in the source at which a
+/// block starts; the order of `K` is the order in which blocks are opened.
 pub(super) struct SsaBuilder<K> {
     program: Program,
     open: OpenBlock,
     entries: BTreeMap<K, Vec<PredEdge>>,
 }
 
-/// The block being filled.
+/// The block that instructions are added to.
 struct OpenBlock {
     params: Vec<Value>,
     insts: Vec<Value>,
@@ -24,7 +25,7 @@ struct OpenBlock {
     is_open: bool,
 }
 
-/// A way into a block: which edge of which block, and what it brings.
+/// An edge into a pending block: its source, its index there, and the state on it.
 struct PredEdge {
     from: Block,
     slot: usize,
@@ -32,7 +33,7 @@ struct PredEdge {
 }
 
 impl<K: Ord> SsaBuilder<K> {
-    /// An empty program whose entry block is open, with the given state.
+    /// An empty program whose entry block is open with the given state.
     pub(super) fn new(state: Vec<Operand>) -> SsaBuilder<K> {
         SsaBuilder {
             program: Program {
@@ -49,29 +50,29 @@ impl<K: Ord> SsaBuilder<K> {
         }
     }
 
-    /// Whether a path leads here: instructions may be added.
+    /// Whether a block is open, so that instructions may be added.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_open
     }
 
-    /// What each cell is.
+    /// The operand in each cell.
     pub(super) fn state(&self) -> &[Operand] {
         &self.open.state
     }
 
-    /// The cells, to change.
+    /// The operand in each cell, mutable.
     pub(super) fn state_mut(&mut self) -> &mut Vec<Operand> {
         &mut self.open.state
     }
 
-    /// The first place that some edge leads to and that is not opened yet.
+    /// The first pending place: an edge leads to it, but it is not opened yet.
     pub(super) fn next_pending(&self) -> Option<&K> {
         self.entries.first_key_value().map(|(key, _)| key)
     }
 
-    /// Opens the block at `place`, from all the ways into it; without any it
-    /// stays closed. Cells that are not `live` are forgotten. Gives the number
-    /// of parameters.
+    /// Opens the block at `place`, after all edges to it are known. Cells that are
+    /// not `live` become zero. Returns the number of parameters; without an edge to
+    /// `place`, no block is opened and the result is 0.
     pub(super) fn enter(&mut self, place: &K, live: impl Fn(usize) -> bool) -> usize {
         let Some(entries) = self.entries.remove(place) else {
             return 0;
@@ -116,13 +117,13 @@ impl<K: Ord> SsaBuilder<K> {
         self.leads_to(from, 0, place);
     }
 
-    /// Ends the open block with a branch.
+    /// Ends the open block with a branch; both edges carry the current state.
     pub(super) fn branch(&mut self, cmp: Cmp, operands: [Operand; 2], then: K, otherwise: K) {
         self.branch_to(cmp, operands, then, |_| otherwise);
     }
 
-    /// As [`branch`](Self::branch), but what the state is where the comparison
-    /// does not hold can be stated, when that place is asked for.
+    /// Ends the open block with a branch. `otherwise` may change the state on the
+    /// edge that it returns the place of.
     pub(super) fn branch_to(
         &mut self,
         cmp: Cmp,
@@ -147,8 +148,8 @@ impl<K: Ord> SsaBuilder<K> {
         self.close(Term::Return(verdict));
     }
 
-    /// Gives `verdict` if the comparison holds, else goes on in a new block
-    /// with the same state.
+    /// Returns `verdict` if the comparison holds, else continues in a new block with
+    /// the same state.
     pub(super) fn ret_if(&mut self, cmp: Cmp, [a, b]: [Operand; 2], verdict: u32) {
         let state = std::mem::take(&mut self.open.state);
         let from = self.close(Term::Branch {
@@ -194,7 +195,7 @@ impl<K: Ord> SsaBuilder<K> {
         Value(self.program.values.len() as u32 - 1)
     }
 
-    /// Adds an instruction.
+    /// Adds an instruction to the open block.
     pub(super) fn push(&mut self, op: Op) -> Operand {
         assert!(self.open.is_open, "no path leads here");
         let value = self.define(op);
@@ -202,7 +203,7 @@ impl<K: Ord> SsaBuilder<K> {
         Operand::Val(value)
     }
 
-    /// Adds arithmetic.
+    /// Adds an arithmetic instruction.
     pub(super) fn bin(
         &mut self,
         op: BinOp,
@@ -213,7 +214,7 @@ impl<K: Ord> SsaBuilder<K> {
         self.push(Op::Bin { op, a, b })
     }
 
-    /// Adds a load at `base + offset`. A sum of constants beyond 32 bits keeps
+    /// Adds a load at `base + offset`. A sum of constants beyond 32 bits becomes
     /// `u32::MAX`, which is outside every frame.
     pub(super) fn load(&mut self, width: Width, base: impl Into<Operand>, offset: u32) -> Operand {
         let (base, offset) = match base.into() {
@@ -227,7 +228,7 @@ impl<K: Ord> SsaBuilder<K> {
         })
     }
 
-    /// The program, in order.
+    /// Returns the program with its blocks in topological order.
     pub(super) fn finish(mut self) -> Program {
         self.program.normalise();
         self.program

@@ -1,16 +1,16 @@
-//! What blocks must check of the frame, brought to the least: a check that
-//! every way in has made, or that every way on makes or rejects without, goes.
-//! What a block compares or returns checks itself.
+//! Elimination of redundant checks (HotSpot's range-check elimination). A check is
+//! redundant if every incoming path has made it, or if every outgoing path makes it
+//! or rejects. The subject of a node implies its own checks.
 //!
-//! The two kinds of reason must not lean on each other: first all checks are
-//! dropped that later ones make needless, last block first, then those that
-//! the remaining earlier ones do.
+//! Two checks must not justify each other's removal. So the pass first removes all
+//! checks implied by later ones, in reverse order, then checks implied by the
+//! remaining earlier ones.
 
 use super::facts::Facts;
 use super::graph::{Flow, Graph, HAS_EFFECT};
 use crate::ir::{BinOp, Op, Operand, Value};
 
-/// Drops needless checks of a tidy graph; gives whether anything changed.
+/// Removes redundant checks of a tidy graph; returns whether anything changed.
 pub(crate) fn minimise(graph: &mut Graph) -> bool {
     let dropped = drop_anticipated(graph);
     let known = drop_captured(graph);
@@ -35,7 +35,7 @@ fn drop_anticipated(graph: &mut Graph) -> bool {
         };
         let later = after.max(own);
         if node.bound > 0 && node.bound <= later {
-            // The subject's own check is no change.
+            // Dropping a bound that the subject implies is no change.
             changed |= node.bound > own;
             node.bound = 0;
         }
@@ -64,8 +64,7 @@ fn drop_captured(graph: &mut Graph) -> bool {
     changed
 }
 
-/// For each node of a tidy graph, the captured bytes that are certain at its
-/// start.
+/// For each node of a tidy graph, the bytes known to be captured at its start.
 pub(crate) fn captured_before(graph: &Graph) -> Vec<u32> {
     let mut captured = vec![u32::MAX; graph.nodes.len()];
     captured[0] = 0;
@@ -79,7 +78,7 @@ pub(crate) fn captured_before(graph: &Graph) -> Vec<u32> {
     captured
 }
 
-/// As [`captured_before`], at the end of each node.
+/// For each node of a tidy graph, the bytes known to be captured at its end.
 pub(crate) fn captured_after(graph: &Graph) -> Vec<u32> {
     let mut captured = captured_before(graph);
     for (captured, node) in captured.iter_mut().zip(&graph.nodes) {
@@ -96,8 +95,8 @@ fn minimise_effects(graph: &mut Graph) -> bool {
     drop_done(graph) || sunk
 }
 
-/// Moves operations that may reject down to the only way on that does not
-/// reject anyway, and drops those that the subject carries out.
+/// Moves effects down to the only successor that does not reject anyway, and drops
+/// effects that the subject implies.
 fn sink(graph: &mut Graph) -> bool {
     let mut ways_in = vec![0_u32; graph.nodes.len()];
     for edge in graph.nodes.iter().flat_map(|node| node.flow.edges()) {
@@ -118,7 +117,7 @@ fn sink(graph: &mut Graph) -> bool {
         }
         match only_way_on(graph, index) {
             Some(target) if ways_in[target] == 1 && !effects.is_empty() => {
-                // What is there twice by this, goes next.
+                // Effects now listed twice are dropped when `index` reaches the target.
                 graph.nodes[target].effects.extend(effects);
                 changed = true;
             }
@@ -128,7 +127,8 @@ fn sink(graph: &mut Graph) -> bool {
     changed
 }
 
-/// The one successor of node `index` that does not reject every frame.
+/// The only successor of node `index` that does not reject every frame; `None` if
+/// there are none or two.
 fn only_way_on(graph: &Graph, index: usize) -> Option<usize> {
     let mut ways = graph.nodes[index].flow.edges();
     let mut ways = ways
@@ -139,8 +139,8 @@ fn only_way_on(graph: &Graph, index: usize) -> Option<usize> {
     ways.next().is_none().then_some(only)
 }
 
-/// Whether computing `value` rejects whatever `effect` rejects. Large values
-/// are not looked into to the end.
+/// Whether computing `value` implies `effect`. The search visits at most 32
+/// operations, then returns false.
 fn covers(graph: &Graph, value: Value, effect: Value) -> bool {
     let mut stack = vec![value];
     for _ in 0..32 {
@@ -158,8 +158,8 @@ fn covers(graph: &Graph, value: Value, effect: Value) -> bool {
     false
 }
 
-/// Whether both are loads from one computed base and the first ends no
-/// earlier, or divisions by the same.
+/// Whether both load from one computed base and `value` ends no earlier, or both
+/// divide the same operands.
 fn reaches(graph: &Graph, value: Value, effect: Value) -> bool {
     match (graph.op(value), graph.op(effect)) {
         (
@@ -190,7 +190,7 @@ fn reaches(graph: &Graph, value: Value, effect: Value) -> bool {
     }
 }
 
-/// How far beyond its base a load reaches; an order for effects.
+/// Sort key of effects: the end of a load relative to its base.
 fn end(graph: &Graph, effect: Value) -> (u32, Value) {
     match graph.op(effect) {
         Op::Load { width, offset, .. } => (offset + width.bytes(), effect),
@@ -198,7 +198,7 @@ fn end(graph: &Graph, effect: Value) -> (u32, Value) {
     }
 }
 
-/// Drops the operations that a dominating block has carried out.
+/// Drops the effects that a dominating node has carried out.
 fn drop_done(graph: &mut Graph) -> bool {
     struct State<'g> {
         graph: &'g mut Graph,
@@ -218,7 +218,7 @@ fn drop_done(graph: &mut Graph) -> bool {
         |state, index| {
             state.marks.push(state.facts.mark());
             let mut effects = std::mem::take(&mut state.graph.nodes[index].effects);
-            // Farthest first: a load makes the nearer ones needless.
+            // Farthest first, since a load implies the nearer loads from the same base.
             effects.sort_unstable_by_key(|&effect| std::cmp::Reverse(end(state.graph, effect)));
             let before = effects.len();
             effects.retain(|&effect| {

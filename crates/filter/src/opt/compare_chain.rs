@@ -1,27 +1,29 @@
-//! Runs of tests of one value for equality, and the way through them at once.
+//! Chains of equality tests of one value, and a direct way through them (GCC's
+//! if-to-switch conversion).
 //!
-//! Where a value is known, each such test is decided, and an edge could be led
-//! past them one by one: `(src a and tcp) or (src b and udp) or …` has as many
-//! edges with a known source as it has tests of the source, so that would take
-//! quadratic time.
+//! Where a value is known, each test of the chain is decided, and jump threading
+//! could step past one test at a time. `(src a and tcp) or (src b and udp) or …` has
+//! as many edges with a known source as tests of the source, so single steps would
+//! take quadratic time.
 
 use super::graph::{Flow, Graph, NONE};
 use crate::ir::{Block, Cmp, Edge, Op, Operand, Value};
 
-/// The runs of a graph. A node is in a run if all it does is to compare a
-/// value with a constant; the next in the run is where it leads if they
-/// differ, if that compares the same value.
+/// The chains of a graph. A node is in a chain if it does nothing but compare a
+/// value with a constant for equality. The chain continues at `otherwise` while
+/// that node compares the same value.
 #[derive(Debug)]
 pub(crate) struct CompareChains {
-    /// Per node its run, or `NONE`.
+    /// Chain of each node, or `NONE`.
     run_of: Vec<u32>,
-    /// Per run where its last node leads if nothing was equal.
+    /// For each chain, the block to continue at if no constant was equal.
     ends: Vec<Block>,
-    /// Run, constant and node of every comparison, in ascending order.
+    /// Chain, constant and node of every comparison, in ascending order.
     tests: Vec<(u32, u32, u32)>,
 }
 
-/// The comparison that is all a node does.
+/// Value, constant and `otherwise` block of a node that only compares for equality;
+/// `None` for other nodes.
 fn comparison(graph: &Graph, index: usize) -> Option<(Value, u32, Block)> {
     let node = &graph.nodes[index];
     let Flow::Branch {
@@ -38,7 +40,7 @@ fn comparison(graph: &Graph, index: usize) -> Option<(Value, u32, Block)> {
     else {
         return None;
     };
-    // So that the first of a run checks all that the others do.
+    // With these conditions the first node of a chain checks all that the others do.
     let plain = node.params.is_empty()
         && node.effects.is_empty()
         && node.bound <= graph.info(value).bound
@@ -47,7 +49,7 @@ fn comparison(graph: &Graph, index: usize) -> Option<(Value, u32, Block)> {
 }
 
 impl CompareChains {
-    /// The runs of a tidy graph.
+    /// Finds the chains of a tidy graph.
     pub(crate) fn of(graph: &Graph) -> CompareChains {
         let count = graph.nodes.len();
         let mut runs = CompareChains {
@@ -55,7 +57,7 @@ impl CompareChains {
             ends: Vec::new(),
             tests: Vec::new(),
         };
-        // The first node of each run so far, and what it compares.
+        // First node and compared value of each chain so far.
         let mut heads: Vec<(u32, Value)> = Vec::new();
         for index in (0..count).rev() {
             let Some((value, constant, next)) = comparison(graph, index) else {
@@ -80,13 +82,12 @@ impl CompareChains {
         runs
     }
 
-    /// Where the run that `node` is in leads from there if its value is
-    /// `found`: to the next node that compares with that, or out of the run.
-    /// `None` if `node` is in no run.
+    /// The continuation at `node` if the chain's value is `found`: the next node that
+    /// compares with `found`, or the end of the chain. `None` if `node` is in no chain.
     pub(crate) fn resolve(&self, node: Block, found: u32) -> Option<Edge> {
         let run = *self.run_of.get(node.index())?;
         let end = *self.ends.get(run as usize)?;
-        // Nodes of a run lead forward.
+        // Nodes of a chain lead forward.
         let equal = self
             .tests
             .partition_point(|&test| test < (run, found, node.0));

@@ -1,16 +1,16 @@
-//! Conditions in canonical form: three comparisons, constants to the right,
-//! the compared value as bare as can be.
+//! Conditions in canonical form: `Eq`, `Gt` and `Set` only, constants to the right,
+//! invertible operations removed from the compared value.
 
 use super::graph::Graph;
 use super::value_range::{ValueRange, low_mask};
 use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 
-/// A comparison brought to canonical form.
+/// A comparison in canonical form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cond {
-    /// It always holds, or never.
+    /// The comparison always holds (true) or never holds (false).
     Always(bool),
-    /// It holds exactly if the test gives this truth value.
+    /// The comparison holds if and only if the test yields this truth value.
     If(Value, bool),
 }
 
@@ -24,7 +24,7 @@ impl Cond {
 }
 
 impl Graph {
-    /// `a cmp b` in canonical form.
+    /// The canonical form of `a cmp b`.
     pub(crate) fn cond(&mut self, cmp: Cmp, a: Operand, b: Operand) -> Cond {
         if let Some(holds) = ValueRange::test(cmp, self.known(a), self.known(b)) {
             return Cond::Always(holds);
@@ -62,7 +62,7 @@ impl Graph {
         }
     }
 
-    /// The bounds of `x` do not settle the comparison.
+    /// The canonical form of `x cmp y` with a constant `y`.
     fn cond_imm(&mut self, cmp: Cmp, x: Value, y: u32) -> Cond {
         let known = self.info(x).known;
         match ValueRange::test(cmp, known, ValueRange::exactly(y)) {
@@ -80,7 +80,7 @@ impl Graph {
         match cmp {
             Cmp::Eq => self.eq_imm(x, y),
             Cmp::Gt => self.gt_imm(x, y),
-            // Not certain, so `y` is neither 0 nor above the range.
+            // The comparison is undecided, so `y` is neither 0 nor above the range of `x`.
             Cmp::Ge => self.cond_imm(Cmp::Gt, x, y - 1),
             Cmp::Lt => self.cond_imm(Cmp::Gt, x, y - 1).negated(),
             Cmp::Set => self.set_imm(x, y),
@@ -88,7 +88,7 @@ impl Graph {
         }
     }
 
-    /// As [`cond_of`](Self::cond_of) without a look inside `x`.
+    /// As [`cond_of`](Self::cond_of), without looking inside `x`.
     fn plain_cond(&mut self, cmp: Cmp, x: Value, y: u32) -> Cond {
         match cmp {
             Cmp::Eq | Cmp::Gt | Cmp::Set => self.raw_cond(cmp, x, y),
@@ -123,7 +123,7 @@ impl Graph {
         }
     }
 
-    /// `x`, which is `a op b`, equals `y`.
+    /// The canonical form of `x == y`, where `x` is `a op b`.
     fn eq_of_bin(&mut self, x: Value, op: BinOp, a: Value, b: u32, y: u32) -> Cond {
         let known = self.info(a).known;
         match op {
@@ -131,11 +131,11 @@ impl Graph {
             BinOp::Xor => self.cond_imm(Cmp::Eq, a, y ^ b),
             BinOp::And if y == 0 => self.cond_imm(Cmp::Set, a, b).negated(),
             BinOp::And if y == b && b.is_power_of_two() => self.cond_imm(Cmp::Set, a, b),
-            // The top of the range: all leading bits set, the others free.
+            // The top of the range: the leading bits of `a` are all set.
             BinOp::And if y == b && b | free_bits(b) == known.hi && known.hi & b == b => {
                 self.cond_imm(Cmp::Gt, a, b - 1)
             }
-            // The bits of `b` are those set in `y`: known from `x`'s bounds.
+            // All bits of `b` are set in `y`; otherwise the range of `x` decides.
             BinOp::Or => self.masked_eq(a, !b, y & !b),
             BinOp::Shl if known.hi.leading_zeros() >= b => self.cond_imm(Cmp::Eq, a, y >> b),
             BinOp::Shl => self.masked_eq(a, u32::MAX >> b, y >> b),
@@ -158,7 +158,8 @@ impl Graph {
             return self.cond_imm(Cmp::Eq, x, known.hi);
         }
         if let Some((a, by)) = self.split(x, BinOp::Shr) {
-            // Not certain, so `y` is below the range's end and does not wrap.
+            // The comparison is undecided, so `y` is below the end of the range of `x`
+            // and the shift does not overflow.
             return self.cond_imm(Cmp::Gt, a, (y << by) | low_mask(by));
         }
         if let Some((a, by)) = self.split(x, BinOp::Shl)
@@ -197,7 +198,7 @@ impl Graph {
             return self.cond_imm(Cmp::Set, a, mask << by);
         }
         if let Some((a, other)) = self.split(x, BinOp::Or) {
-            // No bit of `other` is in the mask, or it would be certain.
+            // Otherwise the range of `x` would decide the comparison.
             debug_assert_eq!(mask & other, 0);
             return self.cond_imm(Cmp::Set, a, mask);
         }
@@ -205,7 +206,7 @@ impl Graph {
     }
 }
 
-/// The bits below the lowest one of `mask`.
+/// A mask of the bits below the lowest bit of `mask`.
 fn free_bits(mask: u32) -> u32 {
     low_mask(mask.trailing_zeros())
 }

@@ -1,41 +1,40 @@
-//! What is known at a place in the graph: which tests hold, what values can
-//! be, how much of the frame was captured. Facts are added going down the
-//! dominator tree and taken back going up.
+//! Dataflow facts at a node of the graph: outcomes of tests, ranges of values, and
+//! effects already carried out. A walk down the dominator tree adds facts; the way
+//! up undoes them.
 
 use super::graph::{Graph, HAS_EFFECT};
 use super::value_range::{ValueRange, low_mask};
 use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 
-/// How many operations a value is looked into for what its operands say.
+/// Nesting depth, in operations, to which facts of operands are combined.
 const DEPTH_MAX: u32 = 4;
 
-/// How many values a summary tells of at most.
+/// Maximum number of values in a summary.
 const SUMMARY_MAX: usize = 6;
 
-/// How many of the values known to be one of a few constants are looked
-/// through, the latest first.
+/// Maximum number of entries of [`Facts::choices`] searched, the latest first.
 const CHOICES_VISITED_MAX: usize = 4;
 
-/// How many constants a value is told to be one of at most.
+/// Maximum number of constants in one [`Choices`].
 const CHOICES_MAX: usize = 8;
 
-/// The facts at one place.
+/// The facts at one node.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// Per value, narrower than what its expression says.
+    /// Range of each value, at least as narrow as its expression implies.
     known: Vec<ValueRange>,
-    /// Per value: 0 unknown, 1 false, 2 true.
+    /// Outcome of each test: 0 unknown, 1 false, 2 true.
     truth: Vec<u8>,
-    /// Per value: as the base of a load, the greatest end of a load that was
-    /// carried out, less the base.
+    /// For each value used as the base of a load: the greatest `offset + width` of a
+    /// load that was carried out.
     reach: Vec<u32>,
-    /// The values known to be one of a few constants.
+    /// The values known to equal one of a few constants.
     choices: Vec<(Value, Choices)>,
-    /// The values of which more is known than their expressions say, in the
-    /// order in which that came to be.
+    /// The values with a narrower range than their expressions imply, in the order of
+    /// discovery.
     recent: Vec<Value>,
-    /// Per value: whether all it may reject was carried out, except for loads
-    /// at fixed positions.
+    /// For each value: whether its effects were carried out. Loads at fixed positions
+    /// do not count.
     done: Vec<bool>,
     log: Vec<Undo>,
 }
@@ -50,7 +49,7 @@ enum Undo {
     Recent,
 }
 
-/// What is known of one value.
+/// The facts about one value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueFact {
     value: Value,
@@ -58,7 +57,7 @@ pub(crate) struct ValueFact {
     choices: Option<Choices>,
 }
 
-/// A few constants, one of which a value is.
+/// A set of constants, one of which a value equals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Choices {
     items: [u32; CHOICES_MAX],
@@ -66,7 +65,7 @@ struct Choices {
 }
 
 impl Choices {
-    /// One constant.
+    /// The set with one constant.
     fn single(constant: u32) -> Choices {
         let mut items = [0; CHOICES_MAX];
         items[0] = constant;
@@ -78,7 +77,7 @@ impl Choices {
         &self.items[..usize::from(self.count)]
     }
 
-    /// These and `others`; `None` if there are too many.
+    /// The union; `None` if it has more than [`CHOICES_MAX`] constants.
     fn or(mut self, others: Choices) -> Option<Choices> {
         for &item in others.items() {
             if !self.items().contains(&item) {
@@ -103,7 +102,7 @@ impl Choices {
 }
 
 impl Facts {
-    /// Makes room for every value of `graph`.
+    /// Extends the tables to every value of `graph`.
     pub(crate) fn grow(&mut self, graph: &Graph) {
         let from = self.known.len();
         if from == graph.ops.len() {
@@ -116,12 +115,12 @@ impl Facts {
         self.done.resize(graph.ops.len(), false);
     }
 
-    /// A mark to return to.
+    /// The present position in the log, for [`undo_to`](Self::undo_to).
     pub(crate) fn mark(&self) -> usize {
         self.log.len()
     }
 
-    /// Takes back every fact since `mark`.
+    /// Undoes every fact since `mark`.
     pub(crate) fn undo_to(&mut self, mark: usize) {
         for undo in self.log.drain(mark..).rev() {
             match undo {
@@ -139,12 +138,12 @@ impl Facts {
         }
     }
 
-    /// Whether canonical test `cond` is known to hold or not.
+    /// The outcome of the canonical test `cond`, if the facts decide it.
     pub(crate) fn decide(&self, graph: &Graph, cond: Value) -> Option<bool> {
         self.decide_within(graph, cond, DEPTH_MAX)
     }
 
-    /// As [`decide`](Self::decide), its operands looked into `depth` deep.
+    /// [`decide`](Self::decide) with operands examined to `depth` operations.
     fn decide_within(&self, graph: &Graph, cond: Value, depth: u32) -> Option<bool> {
         match self.truth.get(cond.index()) {
             Some(1) => return Some(false),
@@ -169,7 +168,7 @@ impl Facts {
         }
     }
 
-    /// The constants that `value` may be here, if they are known to be few.
+    /// The constants that `value` may equal here; `None` if they are not known to be few.
     fn choices(&self, graph: &Graph, value: Value) -> Option<Choices> {
         let known = self.range(graph, value.into(), 0);
         if let Some(constant) = known.exact() {
@@ -189,7 +188,7 @@ impl Facts {
         (choices.count > 0).then_some(choices)
     }
 
-    /// What is known here of the values that something became known of last.
+    /// The facts about the values that were narrowed last.
     pub(crate) fn summary(&self, graph: &Graph) -> Vec<ValueFact> {
         let recent = self.recent.iter().rev().take(SUMMARY_MAX);
         recent.map(|&value| self.item(graph, value)).collect()
@@ -197,7 +196,7 @@ impl Facts {
 
     fn item(&self, graph: &Graph, value: Value) -> ValueFact {
         let choices = self.choices(graph, value);
-        // Of a few constants all but one may have been excluded since.
+        // Meanwhile all constants but one may have been excluded.
         let known = match choices.as_ref().map(Choices::items) {
             Some(&[only]) => ValueRange::exactly(only),
             _ => self.range(graph, value.into(), 0),
@@ -209,7 +208,7 @@ impl Facts {
         }
     }
 
-    /// Weakens a summary to what holds here too.
+    /// Weakens a summary to the facts that also hold here.
     pub(crate) fn weaken(&self, graph: &Graph, summary: &mut Vec<ValueFact>) {
         summary.retain_mut(|item| {
             let here = self.item(graph, item.value);
@@ -222,7 +221,7 @@ impl Facts {
         });
     }
 
-    /// Adds what a summary says.
+    /// Adds the facts of a summary.
     pub(crate) fn add(&mut self, graph: &Graph, summary: &[ValueFact]) {
         self.grow(graph);
         for item in summary {
@@ -236,7 +235,7 @@ impl Facts {
         }
     }
 
-    /// What `operand` can be here.
+    /// The range of `operand` here.
     fn range(&self, graph: &Graph, operand: Operand, depth: u32) -> ValueRange {
         let Operand::Val(value) = operand else {
             return graph.known(operand);
@@ -261,12 +260,12 @@ impl Facts {
         own.and(derived).unwrap_or(own)
     }
 
-    /// The value that `operand` must have here.
+    /// The constant that `operand` equals here; `None` if undecided.
     pub(crate) fn exact(&self, graph: &Graph, operand: Operand) -> Option<u32> {
         self.range(graph, operand, DEPTH_MAX).exact()
     }
 
-    /// Adds that test `cond` holds, or that it does not.
+    /// Adds the outcome of test `cond`.
     pub(crate) fn assume(&mut self, graph: &Graph, cond: Value, holds: bool) {
         self.grow(graph);
         self.log.push(Undo::Truth(cond, self.truth[cond.index()]));
@@ -289,10 +288,10 @@ impl Facts {
         }
     }
 
-    /// Adds that `value` is as `known`, and what follows for its operands.
+    /// Narrows `value` to `known`, and its operand accordingly.
     fn narrow(&mut self, graph: &Graph, value: Value, known: ValueRange, depth: u32) {
         let old = self.known[value.index()];
-        // Nothing left means that control never gets here; any fact will do.
+        // An empty range means that control never gets here; any fact is correct.
         let Some(new) = old.and(known) else { return };
         if new == old {
             return;
@@ -316,8 +315,8 @@ impl Facts {
         }
     }
 
-    /// Whether everything `effect`, an operation that may reject, needs of the
-    /// frame is known to be there, loads at fixed positions aside.
+    /// Whether the operation `effect` is known not to reject. Loads at fixed positions
+    /// are not checked.
     pub(crate) fn is_done(&self, graph: &Graph, effect: Value) -> bool {
         if !graph.has(effect, HAS_EFFECT) {
             return true;
@@ -340,9 +339,8 @@ impl Facts {
         }
     }
 
-    /// Whether everything in `value` that may reject is known to have been
-    /// carried out, loads at fixed positions aside. Large values are not
-    /// looked into to the end.
+    /// Whether all effects in `value` were carried out, without loads at fixed
+    /// positions. The search visits at most 32 operations, then returns false.
     pub(crate) fn all_done(&self, graph: &Graph, value: Value) -> bool {
         if self.is_done(graph, value) {
             return true;
@@ -363,9 +361,8 @@ impl Facts {
         stack.is_empty()
     }
 
-    /// Adds that everything in `value` that may reject was carried out, and
-    /// calls `new` for each operation of which that was not known; operands
-    /// come last.
+    /// Adds that all effects in `value` were carried out. Calls `new` for each one that
+    /// was not known before, an operation before its operands.
     pub(crate) fn carry_out(&mut self, graph: &Graph, value: Value, mut new: impl FnMut(Value)) {
         if !graph.has(value, HAS_EFFECT) {
             return;
@@ -395,7 +392,8 @@ impl Facts {
     }
 }
 
-/// What `a cmp b` holding, or not, says of `a`, of which `old` is known.
+/// The range of `a` that follows from the outcome of `a cmp b`; `old` is the range so
+/// far. `None` if nothing follows.
 fn known_by(cmp: Cmp, holds: bool, old: ValueRange, b: u32) -> Option<ValueRange> {
     Some(match (cmp, holds) {
         (Cmp::Eq, true) => ValueRange::exactly(b),
@@ -410,7 +408,7 @@ fn known_by(cmp: Cmp, holds: bool, old: ValueRange, b: u32) -> Option<ValueRange
             } else {
                 0
             };
-            // Some bit of the mask is set.
+            // At least the lowest bit of the mask may be set.
             let least = 1 << candidates.trailing_zeros().min(31);
             ValueRange {
                 ones,
@@ -426,7 +424,7 @@ fn known_by(cmp: Cmp, holds: bool, old: ValueRange, b: u32) -> Option<ValueRange
     })
 }
 
-/// What is known of `a` if `a op b` is as `result`.
+/// The range of `a` that follows if `a op b` has the range `result`.
 fn operand_of(op: BinOp, b: u32, result: ValueRange) -> ValueRange {
     match op {
         BinOp::And => ValueRange {
@@ -446,7 +444,7 @@ fn operand_of(op: BinOp, b: u32, result: ValueRange) -> ValueRange {
             ones: (result.ones & !b) | (result.zeros & b),
             ..ValueRange::ANY
         },
-        // a = sum - b modulo 2^32, and no sum in the range lies below b.
+        // a = sum - b modulo 2^32, and all sums in the range are at least b.
         BinOp::Add if result.lo >= b => ValueRange::between(result.lo - b, result.hi - b),
         BinOp::Shr if b < 32 => ValueRange {
             zeros: (result.zeros & (u32::MAX >> b)) << b,

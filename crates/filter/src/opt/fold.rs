@@ -1,7 +1,8 @@
 //! Values in canonical form: constant folding, algebraic identities, strength
-//! reduction, narrower loads. Every rule holds for all 32-bit operands, and
-//! none adds or drops a way to reject: what a dropped operand might reject is
-//! kept by the block that computed it.
+//! reduction, narrower loads.
+//!
+//! Every rule holds for all 32-bit operands. No rule adds or drops an effect: the
+//! node that computed a dropped operand keeps the operand's effects.
 
 use super::cond::Cond;
 use super::graph::{Flow, Graph};
@@ -9,8 +10,8 @@ use super::value_range::low_mask;
 use crate::ir::{BinOp, Cmp, Edge, Op, Operand, Value, Width};
 
 impl Graph {
-    /// `op` with its operands replaced, in canonical form; `None` if it
-    /// rejects every frame.
+    /// The canonical form of `op` with operands replaced by `change`; `None` if the
+    /// result rejects every frame.
     pub(crate) fn rebuilt(
         &mut self,
         op: Op,
@@ -29,9 +30,9 @@ impl Graph {
         }
     }
 
-    /// A load; `None` if it is outside every frame.
+    /// The canonical form of a load; `None` if the load is outside every frame.
     pub(crate) fn load(&mut self, width: Width, base: Option<Value>, offset: u32) -> Option<Value> {
-        // No frame has a byte at 2^32 - 1.
+        // A frame has at most 2^32 - 1 bytes, so its last position is 2^32 - 2.
         offset.checked_add(width.bytes())?;
         if let Some(value) = base
             && let Op::Bin {
@@ -39,7 +40,7 @@ impl Graph {
                 a: Operand::Val(inner),
                 b: Operand::Imm(constant),
             } = self.op(value)
-            // The sum must not wrap, in the value nor in the position.
+            // Neither the base nor the position may wrap.
             && self.info(inner).known.hi.checked_add(constant).is_some()
             && let Some(sum) = offset.checked_add(constant)
         {
@@ -52,7 +53,7 @@ impl Graph {
         }))
     }
 
-    /// A comparison as a value.
+    /// The canonical form of a comparison as a value.
     pub(crate) fn test(&mut self, cmp: Cmp, a: Operand, b: Operand) -> Operand {
         match self.cond(cmp, a, b) {
             Cond::Always(holds) => Operand::Imm(u32::from(holds)),
@@ -65,7 +66,7 @@ impl Graph {
         }
     }
 
-    /// Arithmetic; `None` if it rejects every frame.
+    /// The canonical form of arithmetic; `None` if it rejects every frame.
     pub(crate) fn bin(&mut self, op: BinOp, a: Operand, b: Operand) -> Option<Operand> {
         match (a, b) {
             (Operand::Imm(x), Operand::Imm(y)) => op.eval(x, y).map(Operand::Imm),
@@ -81,7 +82,7 @@ impl Graph {
         Operand::Val(self.intern(Op::Bin { op, a, b }))
     }
 
-    /// Both operands are values, or the left is a constant.
+    /// Two values, or a constant and a value, in this order.
     fn bin_values(&mut self, op: BinOp, a: Operand, b: Operand) -> Operand {
         let known = super::value_range::ValueRange::bin(op, self.known(a), self.known(b));
         if let Some(constant) = known.exact()
@@ -126,7 +127,7 @@ impl Graph {
         })
     }
 
-    /// The operands of `x` if it is `op` with a constant to its right.
+    /// The operands of `x`, if `x` is `wanted` with a constant to the right.
     pub(crate) fn split(&self, x: Value, wanted: BinOp) -> Option<(Value, u32)> {
         match self.op(x) {
             Op::Bin {
@@ -171,7 +172,7 @@ impl Graph {
         };
         match y {
             0 => Operand::Val(x),
-            // The other truth value.
+            // The negated truth value.
             1 if self.info(x).known.is_bool() => self.test(Cmp::Eq, x.into(), 0.into()),
             _ => self.raw(BinOp::Xor, x, y),
         }
@@ -194,7 +195,7 @@ impl Graph {
         result
     }
 
-    /// `x & mask`, where the mask drops possible bits and keeps unknown ones.
+    /// `x & mask`, where the mask clears possible bits and keeps unknown ones.
     fn and_of(&mut self, x: Value, mask: u32) -> Operand {
         if let Some((inner, other)) = self.split(x, BinOp::And) {
             return self.and_imm(inner, mask & other);
@@ -212,9 +213,9 @@ impl Graph {
         }
     }
 
-    /// The load of only the low bytes of load `x` that `mask` touches. It ends
-    /// where `x` ends, so it rejects the same frames, unless its position is
-    /// computed: then the sum must still lie within 32 bits, and does.
+    /// The load of only the low bytes of load `x` that `mask` covers; `None` if `x` is
+    /// not a load, or is not wider. The narrow load ends where `x` ends, so both
+    /// reject the same frames; its offset must not exceed 32 bits.
     fn narrower(&mut self, x: Value, mask: u32) -> Option<Value> {
         let Op::Load {
             width,
@@ -270,7 +271,7 @@ impl Graph {
 }
 
 impl Cond {
-    /// The flow that goes `then` if the condition holds.
+    /// The terminator that goes to `then` if the condition holds.
     pub(crate) fn branch(self, then: Edge, otherwise: Edge) -> Flow {
         match self {
             Cond::Always(true) => Flow::Jump(then),

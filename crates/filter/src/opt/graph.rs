@@ -1,19 +1,21 @@
-//! The optimiser's own form of a program: a flow graph of blocks over values
-//! that float.
+//! The optimiser's form of a program: a control-flow graph of nodes over values that
+//! float, as in Click's "sea of nodes" (1995).
 //!
-//! A frame never changes while a filter runs, so every value that does not
-//! depend on a block parameter is a function of the frame alone, the same
-//! wherever it is computed. Only whether it can be computed at all depends on
-//! the place: a load outside the captured bytes rejects. This form splits the
-//! two. Values are interned expressions that belong to no block: the same
-//! load in two blocks is one value, with no dominance to mind. What a block
-//! keeps of its instructions is what they may reject: `bound`, the number of
-//! captured bytes that its loads at fixed positions need, and `effects`, the
-//! loads at computed positions and the divisions that it must carry out.
-//! What a block compares or returns checks itself; who replaces that keeps the
-//! checks ([`Graph::retain_subject_effects`]).
+//! A frame never changes while a filter runs. So a value that does not depend on a
+//! block parameter is a function of the frame alone, the same wherever it is
+//! computed. Only its effect depends on the block: a load outside the captured bytes
+//! rejects. This form separates the two:
 //!
-//! So edges can be led past a block without repairing anything but that.
+//! - Values are interned expressions that belong to no block. The same load in two
+//!   blocks is one value, and dominance does not matter.
+//! - A node keeps the rejecting effects of its block. `bound` is the number of
+//!   captured bytes that its loads at fixed positions need; `effects` are its
+//!   loads at computed positions and its divisions.
+//! - The subject of a node, which it compares or returns, has its checks implied. A
+//!   pass that replaces the subject keeps them by
+//!   [`Graph::retain_subject_effects`].
+//!
+//! So an edge can be redirected past a block if these effects are preserved.
 //!
 //! Values are [`ir::Op`](crate::ir::Op)s in canonical form: constants to the
 //! right; a [`Op::Test`] is `Eq`, `Gt` or `Set` only, and the negation of test
@@ -24,40 +26,39 @@ use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, limits};
 use std::collections::BTreeSet;
 
-/// How many slots of the intern table are looked at before a value is taken as
-/// new: bounds the cost of a program made to collide. Missing an equal value
-/// only costs optimisation.
+/// Maximum number of slots of the intern table probed for a value; then the value counts
+/// as new. Bounds the cost of a program crafted to collide. A missed equal value only
+/// costs optimisation.
 const PROBES_MAX: usize = 32;
 
-/// How many of a node's operations that may reject are looked through for one
-/// that is there already, the latest first. One that is there twice is dropped
-/// by the pass that minimises checks.
+/// Maximum number of effects of a node searched, the latest first, for an equal one. The
+/// pass `bounds_checks` drops duplicates that this search misses.
 const EFFECTS_VISITED_MAX: usize = 32;
 
-/// No value, or no node.
+/// The absence of a value or node.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The expression contains a block parameter.
+/// Flag: the expression contains a block parameter.
 pub(crate) const HAS_PARAM: u8 = 1;
-/// The expression contains a load at a computed position or a division that
+/// Flag: the expression contains a load at a computed position, or a division that
 /// may reject.
 pub(crate) const HAS_EFFECT: u8 = 2;
-/// The expression contains a test.
+/// Flag: the expression contains a test.
 pub(crate) const HAS_TEST: u8 = 4;
 
-/// What is known of a value from its expression alone.
+/// Facts about a value that follow from its expression alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Info {
     pub(crate) known: ValueRange,
-    /// Captured bytes that the expression's loads at fixed positions need.
+    /// Captured bytes that the loads at fixed positions in the expression need.
     pub(crate) bound: u32,
     /// `HAS_…` bits.
     pub(crate) flags: u8,
-    /// How many operations it has, shared ones counted each time; saturates.
+    /// Number of operations; a shared one counts at each use. Saturates.
     pub(crate) size: u16,
 }
 
-/// How a block ends.
+/// The terminator of a node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Flow {
     Jump(Edge),
@@ -95,7 +96,7 @@ impl Flow {
         first.into_iter().chain(second)
     }
 
-    /// The value that is compared or returned.
+    /// The value that is compared or returned; `None` for a jump or a constant.
     pub(crate) fn subject(&self) -> Option<Value> {
         match self {
             Flow::Branch { cond, .. } => Some(*cond),
@@ -105,16 +106,16 @@ impl Flow {
     }
 }
 
-/// A block: what it may reject, then where it leads.
+/// A node: the rejecting effects of a block, then its terminator.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) params: Vec<Value>,
-    /// Values whose computation may reject, to be carried out here; not loads
-    /// at fixed positions.
+    /// Values to compute here because their computation may reject; without the
+    /// loads at fixed positions.
     pub(crate) effects: Vec<Value>,
-    /// Captured bytes that loads at fixed positions need here.
+    /// Captured bytes that the loads at fixed positions need here.
     pub(crate) bound: u32,
-    /// A load that needs exactly `bound` bytes, if that is not zero.
+    /// A load that needs exactly `bound` bytes; meaningless if `bound` is zero.
     pub(crate) bound_load: Value,
     pub(crate) flow: Flow,
 }
@@ -130,7 +131,7 @@ impl Node {
         }
     }
 
-    /// Adds an operation to be carried out.
+    /// Adds an effect, unless a recent one is equal.
     pub(crate) fn add_effect(&mut self, effect: Value) {
         let mut known = self.effects.iter().rev().take(EFFECTS_VISITED_MAX);
         if !known.any(|&known| known == effect) {
@@ -138,14 +139,14 @@ impl Node {
         }
     }
 
-    /// Makes it reject every frame right away.
+    /// Makes the node reject every frame at once.
     pub(crate) fn reject(&mut self) {
         self.effects.clear();
         self.bound = 0;
         self.flow = Flow::REJECT;
     }
 
-    /// Whether it rejects every frame.
+    /// Whether the terminator rejects every frame.
     pub(crate) fn is_reject(&self) -> bool {
         self.flow == Flow::REJECT
     }
@@ -159,45 +160,45 @@ pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     /// Open addressing; each entry is a value plus one, or zero.
     table: Vec<u32>,
-    /// The dominator tree, while it is known.
+    /// The dominator tree, while it is valid.
     tree: Option<Dominators>,
-    /// How deep the rules that look inside a value are nested.
+    /// Nesting depth of the active rules that look inside a value.
     depth: u32,
-    /// How many nodes there may come to be. Truth values made of truth values
-    /// that are shared would otherwise come to a node for every way there is.
+    /// Maximum number of nodes that passes may create. Without the limit, shared truth
+    /// values of truth values would be expanded to one node for each path.
     pub(crate) nodes_max: usize,
 }
 
-/// How deep rules nest at most: bounds the call stack on long expressions.
+/// Maximum number of nested rules: bounds the call stack on long expressions.
 const DEPTH_MAX: u32 = 32;
 
 impl Graph {
-    /// The dominator tree. Whoever leaves the edges as they are may give it
-    /// back by [`put_tree`](Self::put_tree).
+    /// Takes the dominator tree, computed if necessary. A caller that leaves the edges
+    /// unchanged may give it back by [`put_tree`](Self::put_tree).
     pub(crate) fn take_tree(&mut self) -> Dominators {
         self.tree.take().unwrap_or_else(|| {
             Dominators::of(self.nodes.len(), |index| self.nodes[index].flow.edges())
         })
     }
 
-    /// Keeps the tree that was taken for whoever needs it next.
+    /// Stores the tree for the next caller of [`take_tree`](Self::take_tree).
     pub(crate) fn put_tree(&mut self, tree: Dominators) {
         self.tree = Some(tree);
     }
 
-    /// Enters a rule that looks inside a value; false if too many are open.
+    /// Enters a rule that looks inside a value; false at the limit of nesting.
     pub(crate) fn enter(&mut self) -> bool {
         let allowed = self.depth < DEPTH_MAX;
         self.depth += u32::from(allowed);
         allowed
     }
 
-    /// Leaves a rule that was entered.
+    /// Leaves a rule that [`enter`](Self::enter) entered.
     pub(crate) fn leave(&mut self) {
         self.depth -= 1;
     }
 
-    /// The graph of a verified program.
+    /// Converts a verified program.
     pub(crate) fn of(program: &Program) -> Graph {
         let mut graph = Graph {
             ops: Vec::with_capacity(program.values.len() + 8),
@@ -288,8 +289,8 @@ impl Graph {
         }
     }
 
-    /// Makes `node` carry out the operation `value`, whose operands have been
-    /// carried out.
+    /// Adds the effect of `value` to `node`. The effects of its operands must already
+    /// be there.
     pub(crate) fn require(&self, node: &mut Node, value: Value) {
         self.require_bound(node, value);
         if self.is_effect(value) {
@@ -297,7 +298,7 @@ impl Graph {
         }
     }
 
-    /// Makes `node` check what the loads at fixed positions in `value` need.
+    /// Raises the bound of `node` to that of the loads at fixed positions in `value`.
     pub(crate) fn require_bound(&self, node: &mut Node, value: Value) {
         let bound = self.info(value).bound;
         if bound > node.bound {
@@ -306,8 +307,7 @@ impl Graph {
         }
     }
 
-    /// The operations in `value` that may reject, loads at fixed positions
-    /// aside.
+    /// The operations in `value` that may reject, without loads at fixed positions.
     pub(crate) fn effects_in(&self, value: Value) -> Vec<Value> {
         let mut effects = Vec::new();
         if !self.has(value, HAS_EFFECT) {
@@ -327,8 +327,8 @@ impl Graph {
         effects
     }
 
-    /// Makes node `index` carry out whatever may reject in what it compares
-    /// or returns, so that this can be replaced.
+    /// Adds the effects of the subject of node `index` to the node, so that the
+    /// subject can be replaced.
     pub(crate) fn retain_subject_effects(&mut self, index: usize) {
         let Some(subject) = self.nodes[index].flow.subject() else {
             return;
@@ -343,7 +343,7 @@ impl Graph {
 
     /// The load at a fixed position in `value` that needs `bound` bytes.
     fn load_with_bound(&self, mut value: Value, bound: u32) -> Value {
-        // Some operand has the bound unless the value itself is the load.
+        // One of the operands has the bound, unless the value itself is the load.
         while let Some(inner) = self
             .op(value)
             .operands()
@@ -355,8 +355,7 @@ impl Graph {
         value
     }
 
-    /// Whether the operation itself may reject, loads at fixed positions
-    /// aside.
+    /// Whether the operation itself may reject; false for a load at a fixed position.
     pub(crate) fn is_effect(&self, value: Value) -> bool {
         match self.op(value) {
             Op::Load { base, .. } => base.is_some(),
@@ -364,14 +363,13 @@ impl Graph {
         }
     }
 
-    /// The captured bytes that `node` certainly needs: those of its own and
-    /// those of what it compares or returns.
+    /// Captured bytes that `node` needs for its bound and its subject.
     pub(crate) fn need(&self, node: &Node) -> u32 {
         let subject = node.flow.subject();
         subject.map_or(node.bound, |value| node.bound.max(self.info(value).bound))
     }
 
-    /// Interns an operation that is already in canonical form.
+    /// Interns an operation in canonical form.
     pub(crate) fn intern(&mut self, op: Op) -> Value {
         if self.ops.len() * 2 >= self.table.len() {
             self.grow();
@@ -393,7 +391,7 @@ impl Graph {
         self.push(op)
     }
 
-    /// The value of an operation in canonical form, if there is one.
+    /// The interned value of an operation in canonical form; `None` if not found.
     pub(crate) fn find(&self, op: Op) -> Option<Value> {
         let mask = self.table.len() - 1;
         let start = hash(op);
@@ -465,8 +463,8 @@ impl Graph {
         }
     }
 
-    /// Puts the reachable nodes in an order in which edges lead forward, each
-    /// `then` side near its branch, and drops the others.
+    /// Puts the reachable nodes in topological order, each `then` target near its
+    /// branch, and drops the others.
     pub(crate) fn tidy(&mut self) {
         self.tree = None;
         let order = self.topological_order();
@@ -493,7 +491,7 @@ impl Graph {
         self.nodes = nodes;
     }
 
-    /// Iterative depth-first search, last visited first.
+    /// Reverse postorder by an iterative depth-first search.
     fn topological_order(&self) -> Vec<u32> {
         let mut seen = vec![false; self.nodes.len()];
         let mut order = Vec::with_capacity(self.nodes.len());
@@ -525,7 +523,7 @@ fn read(operand: Operand, names: &[Operand]) -> Operand {
     }
 }
 
-/// A multiply-and-fold hash of an operation.
+/// Multiply-and-fold hash of an operation.
 pub(crate) fn hash(op: Op) -> usize {
     let operand = |operand: Operand| match operand {
         Operand::Imm(constant) => u64::from(constant) << 1,
@@ -548,7 +546,7 @@ pub(crate) fn hash(op: Op) -> usize {
     mix(mix(kind << 48, a), b) as usize
 }
 
-/// Mixes `word` into `seed`.
+/// Mixes `word` into the hash `seed`.
 pub(crate) fn mix(seed: u64, word: u64) -> u64 {
     let product = u128::from(seed ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
     (product as u64) ^ ((product >> 64) as u64)

@@ -1,22 +1,23 @@
-//! Dominated tests and jump threading: a branch whose outcome is known where
-//! it stands becomes a jump, and an edge whose facts decide its target's test
-//! leads straight to where that test would send it.
+//! Jump threading and elimination of dominated tests. A branch with a known outcome
+//! becomes a jump. An edge whose facts decide the test of its target is redirected
+//! to the test's outcome.
 //!
-//! One walk down the dominator tree. A node is visited after all its
-//! predecessors, so how many bytes every way into it has checked
-//! (`captured`), and whether anything still leads to it, is exact for the
-//! edges as they are by then.
+//! The pass is one walk down the dominator tree. A node is visited after all its
+//! predecessors. At that time two facts are exact for the current edges: the bytes
+//! that every incoming edge has checked (`captured`), and whether the node is live.
 //!
-//! Three kinds of facts. Tests on the way down the dominator tree, and
-//! operations carried out there, hold in the whole subtree, even on edges that
-//! were led past the node they come from: that was allowed only because they
-//! held there too. What all edges into a node have in common (`joins`) holds
-//! in the node alone, and is handed on along its edges. `captured` likewise.
+//! There are three kinds of facts:
 //!
-//! An edge may skip a block only with what the block may reject: loads at
-//! fixed positions that lie within `captured`, or within what every way on
-//! from there needs anyway (`anticipated_bounds`); other operations only if they are
-//! known to have been carried out.
+//! - Tests and effects of the dominators hold in the whole subtree. They also hold
+//!   on edges redirected past the node that they come from, since a redirection
+//!   requires them.
+//! - The facts common to all edges into a node (`joins`) hold in that node alone,
+//!   and are passed on along its edges.
+//! - `captured` is passed on in the same way.
+//!
+//! An edge may skip a block only if the block's effects are redundant. A load at a
+//! fixed position must lie within `captured`, or within the bytes that every path
+//! from there needs (`anticipated_bounds`). Other operations must already be done.
 
 use super::compare_chain::CompareChains;
 use super::facts::{Facts, ValueFact};
@@ -25,25 +26,25 @@ use super::substitute::Substitution;
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Value};
 
-/// How many blocks edges are led past in one pass, per block. Long chains of
-/// decided tests take more passes, not quadratic time.
+/// Maximum number of redirections of edges in one pass, per node. A long chain of decided
+/// tests takes more passes instead of quadratic time.
 const STEPS_PER_NODE: usize = 8;
 
-/// An edge is led past one part in this many of the blocks that are left, so
-/// that a few long ways leave something for the others …
+/// One edge may use at most this fraction (1/N) of the remaining redirections, so
+/// that a few long chains leave some for other edges.
 const STEPS_SHARE: usize = 16;
 
-/// … and past this many blocks in any case.
+/// Redirections that an edge may use in any case.
 const STEPS_MIN: usize = 8;
 
-/// After every so many blocks a way past many at once is looked for.
+/// Number of redirections of one edge between two look-ups in [`CompareChains`].
 const CHAINS_REBUILD_INTERVAL: usize = 8;
 
-/// Arguments are put into blocks whose values have at most this many operations
-/// together, shared ones counted each time.
+/// Largest size, in operations, of a block's values for which arguments are
+/// substituted; a shared operation counts at each use.
 const WITH_ARGS_SIZE_MAX: usize = 512;
 
-/// Threads every edge of a tidy graph; gives whether anything changed.
+/// Threads every edge of a tidy graph; returns whether anything changed.
 pub(crate) fn thread(graph: &mut Graph) -> bool {
     let tree = graph.take_tree();
     let count = graph.nodes.len();
@@ -82,8 +83,8 @@ pub(crate) fn thread(graph: &mut Graph) -> bool {
     changed
 }
 
-/// For each node, how many captured bytes every way on from it needs or
-/// rejects without; `u32::MAX` where every way rejects.
+/// For each node, the captured bytes that every path from it needs or else
+/// rejects; `u32::MAX` if every path rejects.
 pub(crate) fn anticipated_bounds(graph: &Graph) -> Vec<u32> {
     let mut awaited = vec![0; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate().rev() {
@@ -97,12 +98,12 @@ pub(crate) fn anticipated_bounds(graph: &Graph) -> Vec<u32> {
     awaited
 }
 
-/// For each node, whether a parameter of its is used in another node.
+/// For each node, whether another node uses one of its parameters.
 fn escapes(graph: &Graph) -> Vec<bool> {
     if graph.nodes.iter().all(|node| node.params.is_empty()) {
         return vec![false; graph.nodes.len()];
     }
-    // Per value the node that uses it; one after the last stands for several.
+    // The node that uses each value; the number of nodes stands for several.
     let several = graph.nodes.len() as u32;
     let mut users = vec![NONE; graph.ops.len()];
     let use_in = |users: &mut [u32], value: Value, node: u32| {
@@ -120,7 +121,7 @@ fn escapes(graph: &Graph) -> Vec<bool> {
             use_in(&mut users, value, index as u32);
         }
     }
-    // Operands come before what is made of them.
+    // Operands have lower indices than the operations that use them.
     for index in (0..graph.ops.len()).rev() {
         let user = users[index];
         if user != NONE {
@@ -143,29 +144,29 @@ struct JumpThreader<'g> {
     graph: &'g mut Graph,
     facts: Facts,
     awaited: Vec<u32>,
-    /// Captured bytes that every way into a node has checked.
+    /// Captured bytes that every edge into a node has checked.
     captured: Vec<u32>,
     live: Vec<bool>,
-    /// The test, and its outcome, of a node's only way in.
+    /// Test and outcome of the only edge into a node.
     entry: Vec<Option<(Value, bool)>>,
-    /// What the ways into a node have in common.
+    /// Facts common to the edges into a node.
     joins: Vec<EdgeMeet>,
     escapes: Vec<bool>,
-    /// Whether the node visited has facts that its dominators do not.
+    /// Whether the visited node has facts beyond those of its dominators.
     has_own: bool,
     marks: Vec<usize>,
     steps_left: usize,
-    /// Made when they are first needed.
+    /// Computed on first use.
     runs: Option<CompareChains>,
     changed: bool,
 }
 
-/// What the edges into a node that are final have in common.
+/// Facts common to the final edges into a node.
 #[derive(Clone, Debug)]
 enum EdgeMeet {
-    /// There are none yet.
+    /// No edge is final yet.
     Nothing,
-    /// What is known along each.
+    /// Facts that hold along each edge.
     Common(Vec<ValueFact>),
 }
 
@@ -201,8 +202,8 @@ impl JumpThreader<'_> {
             } => self.branch(index, cond, [then, otherwise], tree),
         };
         self.graph.nodes[index].flow = flow;
-        // What the ways into this node have in common does not hold on edges
-        // that were led past it, to nodes that it dominated so far.
+        // Facts common to the edges into this node do not hold on edges redirected
+        // past it, to nodes that it dominated so far.
         self.facts.undo_to(mark);
         self.carry_out_effects(index);
         if let Some(subject) = self.graph.nodes[index].flow.subject() {
@@ -216,15 +217,14 @@ impl JumpThreader<'_> {
         }
     }
 
-    /// Ends node `index`, from which every way rejects, right away.
+    /// Makes node `index`, from which every path rejects, reject at once.
     fn reject(&mut self, index: usize) {
         let node = &mut self.graph.nodes[index];
         self.changed |= !node.is_reject() || node.bound > 0 || !node.effects.is_empty();
         node.reject();
     }
 
-    /// The bytes that are known to be captured after node `index`, which ends
-    /// with `subject`.
+    /// Captured bytes known after node `index`, whose subject is `subject`.
     fn captured_after(&self, index: usize, subject: Option<Value>) -> u32 {
         let own = self.graph.nodes[index].bound;
         let bound = subject.map_or(0, |value| self.graph.info(value).bound);
@@ -286,7 +286,7 @@ impl JumpThreader<'_> {
         }
         let [(then, first), (otherwise, mut second)] =
             [(then, true), (otherwise, false)].map(|((block, edge), holds)| {
-                // A node's only way in keeps the facts, unless they are its own.
+                // The only edge into a node has its facts by dominance, unless `has_own`.
                 let is_own = edge.block == block && tree.in_edges()[block.index()] == 1;
                 if is_own && !self.has_own {
                     return (edge, Vec::new());
@@ -298,7 +298,7 @@ impl JumpThreader<'_> {
                 (edge, join)
             });
         if then.block == otherwise.block {
-            // With different arguments: what one edge says the other may not.
+            // The arguments differ, so a fact of one edge may not hold on the other.
             second.clear();
         }
         self.arrive(&then, captured, first);
@@ -310,7 +310,7 @@ impl JumpThreader<'_> {
         }
     }
 
-    /// A returned value as the constant that it must be here, if one.
+    /// Replaces a returned value by a constant, if the facts determine it.
     fn verdict(&mut self, index: usize, verdict: Operand) -> Operand {
         let Operand::Val(value) = verdict else {
             return verdict;
@@ -325,7 +325,7 @@ impl JumpThreader<'_> {
         Operand::Imm(constant)
     }
 
-    /// Makes node `index` still reject what computing `cond` would have.
+    /// Adds the effects of computing `cond` to node `index`.
     fn retain_effects(&mut self, index: usize, cond: Value, effects: &[Value]) {
         self.changed = true;
         let mut node = std::mem::replace(
@@ -339,8 +339,8 @@ impl JumpThreader<'_> {
         self.graph.nodes[index] = node;
     }
 
-    /// Makes `edge` final: `captured` bytes are known along it, and what all
-    /// edges to its target have in common is `join`.
+    /// Makes `edge` final: `captured` bytes are known along it, and `join` holds the
+    /// facts common to all edges to its target.
     fn arrive(&mut self, edge: &Edge, captured: u32, join: Vec<ValueFact>) {
         let target = edge.block.index();
         self.live[target] = true;
@@ -348,8 +348,7 @@ impl JumpThreader<'_> {
         self.joins[target] = EdgeMeet::Common(join);
     }
 
-    /// What the facts of this place have in common with those of the edges
-    /// that lead where `edge` does.
+    /// The facts that hold here and on all earlier edges to the target of `edge`.
     fn joined(&mut self, edge: &Edge) -> Vec<ValueFact> {
         if let Flow::Return(Operand::Imm(_)) = self.graph.nodes[edge.block.index()].flow {
             return Vec::new();
@@ -364,12 +363,12 @@ impl JumpThreader<'_> {
         }
     }
 
-    /// Where `edge` leads under the facts that hold along it.
+    /// Redirects `edge` as far as the facts along it decide tests.
     fn follow(&mut self, mut edge: Edge, captured: u32) -> Edge {
         let steps_max = STEPS_MIN + self.steps_left / STEPS_SHARE;
         let mut steps = 0;
         while steps < steps_max {
-            // Seldom, as it costs more than a step.
+            // Rarely, since the look-up costs more than a step.
             let leap = match steps % CHAINS_REBUILD_INTERVAL {
                 4 => self.leap(&edge, captured),
                 _ => None,
@@ -385,8 +384,8 @@ impl JumpThreader<'_> {
         edge
     }
 
-    /// The edge past all the tests of one known value that `edge` leads to,
-    /// up to one that holds.
+    /// Redirects `edge` past all tests of a known value, to the first that holds or to
+    /// the end of the chain; `None` if the chain does not apply.
     fn leap(&mut self, edge: &Edge, captured: u32) -> Option<Edge> {
         let node = &self.graph.nodes[edge.block.index()];
         let Flow::Branch { cond, .. } = node.flow else {
@@ -406,7 +405,7 @@ impl JumpThreader<'_> {
         (way != *edge).then_some(way)
     }
 
-    /// The edge past the block that `edge` leads to, if it can be skipped.
+    /// Redirects `edge` past its target block; `None` if the block must not be skipped.
     fn skip(&mut self, edge: &Edge, captured: u32) -> Option<Edge> {
         let index = edge.block.index();
         if self.escapes[index] {
@@ -470,8 +469,7 @@ impl JumpThreader<'_> {
         Some(next)
     }
 
-    /// Whether an edge along which `captured` bytes are known may go past
-    /// node `index` on to `next`.
+    /// Whether an edge with `captured` known bytes may go past node `index` to `next`.
     fn may_skip(
         &mut self,
         index: usize,
@@ -494,8 +492,8 @@ impl JumpThreader<'_> {
                 values.all(|&value| self.facts.all_done(self.graph, value))
             }
             Some(substitution) => {
-                // Each on its own: the arguments may make the subject a
-                // constant, whatever it has to carry out.
+                // Each value by itself: the arguments may fold the subject to a constant
+                // although its parts have effects.
                 let mut values = target.effects.clone();
                 if let Some(subject) = subject {
                     values.extend(self.graph.effects_in(subject));

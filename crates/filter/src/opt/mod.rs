@@ -1,10 +1,9 @@
-//! The optimiser: passes that make a program smaller and faster without
-//! changing any verdict.
+//! The optimiser: passes that make a program smaller and faster without changing
+//! any verdict.
 //!
-//! A program is brought into the form that `graph` describes, in which
-//! values float; the passes run over it in rounds until none changes anything;
-//! then it is written back. `docs/explanation/compiler.md` describes the passes
-//! and what they rely on.
+//! A program is converted into the form of `graph`, in which values float. The
+//! passes run over the graph in rounds until none changes anything; then `schedule`
+//! converts the graph back. `docs/explanation/compiler.md` describes each pass.
 
 pub(crate) mod bounds_checks;
 mod compare_chain;
@@ -24,29 +23,29 @@ pub(crate) mod value_range;
 use crate::ir::Program;
 use graph::Graph;
 
-/// How many rounds the passes run at most. Each round makes progress, so
-/// ordinary programs settle in two or three.
+/// Maximum number of rounds of passes. Each round makes progress; ordinary programs
+/// settle in two or three.
 const ROUNDS_MAX: usize = 10;
 
 /// One pass of the optimiser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
-    /// Blocks joined, block parameters removed.
+    /// Joins blocks and removes block parameters (`straighten`).
     Straighten,
-    /// Truth values turned into control flow.
+    /// Turns truth values into control flow (`split_branch`).
     Split,
-    /// Dominated tests and jump threading.
+    /// Decides dominated tests and threads jumps (`jump_threading`).
     Thread,
-    /// Checks that others make needless dropped.
+    /// Drops redundant checks (`bounds_checks`).
     Checks,
-    /// Identical blocks made one.
+    /// Merges identical blocks (`tail_merge`).
     Merge,
-    /// Tests of one value put side by side.
+    /// Puts tests of one value side by side (`reorder`).
     Reorder,
 }
 
 impl Pass {
-    /// Every pass, in the order in which a round runs them.
+    /// Every pass, in the order of a round.
     pub const ALL: [Pass; 6] = [
         Pass::Straighten,
         Pass::Split,
@@ -56,9 +55,9 @@ impl Pass {
         Pass::Reorder,
     ];
 
-    /// Runs this pass alone, once, on a verified program; for tests. What
-    /// every pass has in common happens too: constants are folded, equal
-    /// values made one, and what nothing needs is dropped.
+    /// Runs this pass alone, once, on a verified program; for tests. The conversion
+    /// to the graph and back also folds constants, merges equal values and drops dead
+    /// ones.
     pub fn run(self, program: &mut Program) {
         let mut graph = Graph::of(program);
         graph.tidy();
@@ -68,7 +67,7 @@ impl Pass {
         finish(program, &mut graph);
     }
 
-    /// The passes that may find more to do after this one changed something.
+    /// The passes that may find more work after this pass has changed the graph.
     fn enables(self) -> &'static [Pass] {
         match self {
             Pass::Split | Pass::Straighten => &Pass::ALL,
@@ -97,9 +96,9 @@ impl Pass {
     }
 }
 
-/// Makes `program`, which must be verified, smaller and faster. The verdict on
-/// every frame stays the same, truncated ones included; the result is
-/// verified too. Time is near linear in the program's size.
+/// Makes `program`, which must be verified, smaller and faster. The verdict on every
+/// frame, truncated ones included, stays the same, and the result is valid. Time
+/// is near linear in the program's size.
 pub fn optimise(program: &mut Program) {
     let mut graph = Graph::of(program);
     graph.tidy();
@@ -122,8 +121,8 @@ pub fn optimise(program: &mut Program) {
     finish(program, &mut graph);
 }
 
-/// Writes the graph back. Where values would have to be computed anew in very
-/// many places, the program stays as it is.
+/// Converts the graph back. If that would duplicate too many values, the program
+/// stays as it is.
 fn finish(program: &mut Program, graph: &mut Graph) {
     let values_max = 2 * program.values.len() + 64;
     if let Some(rebuilt) = schedule::rebuild(graph, values_max) {

@@ -1,12 +1,14 @@
-//! Tests of one value put side by side, so that it is loaded once.
+//! Reordering of tests, so that tests of one value are adjacent and the value is
+//! loaded once.
 //!
-//! `port 80 or 443` tests source and destination for 80, then both for 443. In
-//! a chain of blocks that all leave to one block when they are done, and have
-//! no other way in, the tests may change places as long as none comes before
-//! one that might have rejected, nor rejects before its turn: a test may move
-//! up only over tests whose loads are certain to be in bounds, and only if its
-//! own are. If leaving means to reject, nothing of that matters: the chain
-//! accepts only what passes every test.
+//! `port 80 or 443` tests source and destination for 80, then both for 443. In a
+//! chain, all branches leave to one common exit, and no other edge leads into the
+//! chain. Tests of a chain may change places under these conditions:
+//!
+//! - A test moves up only over tests whose loads are certain to be in bounds, and
+//!   only if its own loads are. Otherwise another frame would be rejected.
+//! - If the exit rejects, any order is correct: the chain accepts only frames that
+//!   pass every test.
 
 use super::bounds_checks::captured_before;
 use super::facts::Facts;
@@ -15,7 +17,7 @@ use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Reorders the chains of a tidy graph; gives whether anything changed.
+/// Reorders the chains of a tidy graph; returns whether anything changed.
 pub(crate) fn reorder(graph: &mut Graph) -> bool {
     let tree = graph.take_tree();
     let mut walk = Reorder {
@@ -66,7 +68,7 @@ impl Reorder<'_> {
             for &index in &chain.nodes[..chain.nodes.len() - 1] {
                 self.in_chain[index] = true;
             }
-            // What was tested on the way in, if there is one way.
+            // The value tested right before the chain, if only one edge enters it.
             let parent = tree.parents()[index].index();
             let before = match tree.in_edges()[index] {
                 1 => tested(self.graph, parent),
@@ -86,16 +88,16 @@ impl Reorder<'_> {
     }
 }
 
-/// Branches in a row that all leave to one place.
+/// A sequence of branches with a common exit.
 struct Chain {
     nodes: Vec<usize>,
-    /// Where each of them leaves to.
+    /// The edge by which each branch may leave.
     exit: Edge,
-    /// Where the last one goes on to.
+    /// The edge by which the last branch continues.
     end: Edge,
 }
 
-/// The longest chain that starts at node `index`.
+/// The longest chain that starts at node `index`; `None` if shorter than two.
 fn chain_from(graph: &Graph, index: usize, ways_in: &[u32]) -> Option<Chain> {
     let Flow::Branch {
         then, otherwise, ..
@@ -109,10 +111,10 @@ fn chain_from(graph: &Graph, index: usize, ways_in: &[u32]) -> Option<Chain> {
         .find_map(|(exit, next)| follow(graph, index, exit, next, ways_in))
 }
 
-/// Whether there are tests of one value with others between, `before` being
+/// Whether tests of one value have tests of other values between them. `before` is
 /// the value tested last before the chain.
 fn is_interleaved(graph: &Graph, chain: &Chain, before: Operand) -> bool {
-    // Most chains are short: a list is faster than a set until it is long.
+    // Most chains are short, and a short list is faster than a set.
     let (mut listed, mut more) = (Vec::new(), BTreeSet::new());
     let mut last = before;
     chain.nodes.iter().any(|&index| {
@@ -148,8 +150,8 @@ fn follow<'g>(
     })
 }
 
-/// Where the block that `edge` leads to goes on to if it belongs to the chain
-/// that leaves to `exit`.
+/// The edge by which the target of `edge` continues, if the target belongs to the
+/// chain with this `exit`; else `None`.
 fn link<'g>(graph: &'g Graph, edge: &Edge, exit: &Edge, ways_in: &[u32]) -> Option<&'g Edge> {
     let index = edge.block.index();
     let node = &graph.nodes[index];
@@ -169,7 +171,7 @@ fn link<'g>(graph: &'g Graph, edge: &Edge, exit: &Edge, ways_in: &[u32]) -> Opti
     }
 }
 
-/// The value that a node's test needs first.
+/// The left operand of a node's test.
 fn tested(graph: &Graph, index: usize) -> Operand {
     let cond = graph.nodes[index].flow.subject();
     match cond.map(|cond| graph.op(cond)) {
@@ -178,7 +180,7 @@ fn tested(graph: &Graph, index: usize) -> Operand {
     }
 }
 
-/// The tests of a chain in their new order, as positions in the old one.
+/// The tests of a chain in the new order, as positions in the old order.
 fn schedule(
     graph: &Graph,
     chain: &Chain,
@@ -201,7 +203,7 @@ fn schedule(
     scheduler.order(before)
 }
 
-/// Puts the tests of a chain in their new order; false if it is the old one.
+/// Rewrites a chain in the new order; false if the order is unchanged.
 fn arrange(graph: &mut Graph, chain: &Chain, order: &[usize]) -> bool {
     if order.iter().enumerate().all(|(to, &from)| to == from) {
         return false;
@@ -210,7 +212,7 @@ fn arrange(graph: &mut Graph, chain: &Chain, order: &[usize]) -> bool {
         .nodes
         .iter()
         .map(|&index| match &graph.nodes[index].flow {
-            // A test, and whether the chain is left when it holds.
+            // A test, and the outcome at which the chain is left.
             Flow::Branch { cond, then, .. } => Some((*cond, *then == chain.exit)),
             _ => None,
         })
@@ -235,20 +237,20 @@ fn arrange(graph: &mut Graph, chain: &Chain, order: &[usize]) -> bool {
     true
 }
 
-/// Picks the next test again and again: one of the same value if allowed, else
-/// the first in the old order. Linear.
+/// Picks the next test repeatedly: one of the same value if allowed, else the first
+/// in the old order. Linear time.
 struct TestOrder<'g> {
     graph: &'g Graph,
-    /// The tests, each with the value that it needs first.
+    /// The tests, each with its left operand.
     tests: Vec<(Value, Operand)>,
     /// Bytes known to be captured.
     captured: u32,
     facts: &'g mut Facts,
-    /// Tests before this one may be done in any order.
+    /// All tests before this position may run in any order.
     limit: usize,
-    /// Those tests by value, with some that have been done.
+    /// Tests before `limit` by value; some may have been picked already.
     free: BTreeMap<Operand, VecDeque<usize>>,
-    /// Whether all tests may be done in any order.
+    /// Whether the exit rejects, so that all tests may run in any order.
     rejects: bool,
 }
 
@@ -266,7 +268,7 @@ impl TestOrder<'_> {
             let free = self.free.get_mut(&subject);
             let next = free.and_then(VecDeque::pop_front).unwrap_or(head);
             if std::mem::replace(&mut taken[next], true) {
-                // It was the head before.
+                // Already picked as `head`.
                 continue;
             }
             order.push(next);
@@ -282,7 +284,7 @@ impl TestOrder<'_> {
         order
     }
 
-    /// Frees every test up to the first that may reject.
+    /// Extends `limit` up to the first test that may reject.
     fn advance(&mut self) {
         while let Some(&(cond, subject)) = self.tests.get(self.limit) {
             let certain = self.graph.info(cond).bound <= self.captured

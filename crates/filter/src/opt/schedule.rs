@@ -1,21 +1,21 @@
-//! From the optimiser's form back to a program: each value is computed in the
-//! first block on the way that needs it, and used from there on in all that
-//! the block dominates.
+//! Scheduling: converts the graph back to a program (Click, "Global Code Motion,
+//! Global Value Numbering", 1995). Each value is computed in the first node on a
+//! path that needs it, and reused in all nodes which that node dominates.
 //!
-//! A value of several operations that only blocks on different ways need is
-//! computed once, where the ways part, if it cannot reject there.
+//! A large value that only nodes on different paths need is hoisted to their common
+//! dominator, provided that it cannot reject there.
 
 use super::bounds_checks::captured_after;
 use super::graph::{Flow, Graph, HAS_EFFECT, NONE, Node};
 use crate::ir::dominators::Dominators;
 use crate::ir::{BasicBlock, Block, Cmp, Edge, Op, Operand, Program, Term, Value, limits};
 
-/// Values of at least this many operations are computed where ways part rather
-/// than on each of them.
+/// Smallest size, in operations, of a value that is hoisted to the common dominator
+/// of its uses.
 const HOIST_SIZE_MIN: u16 = 3;
 
-/// The program of a tidy graph. `None` if it would have more than `values_max`
-/// values or more than the limits allow.
+/// The program of a tidy graph; `None` if it would exceed `values_max` values or the
+/// limits of [`limits`].
 pub(crate) fn rebuild(graph: &mut Graph, values_max: usize) -> Option<Program> {
     if split_edges(graph) {
         graph.tidy();
@@ -57,8 +57,8 @@ pub(crate) fn rebuild(graph: &mut Graph, values_max: usize) -> Option<Program> {
     Some(program)
 }
 
-/// Gives an edge of a branch a block of its own if its arguments may reject:
-/// they must not be computed when the other edge is taken.
+/// Splits an edge of a branch whose arguments may reject: they must not be computed
+/// if the branch takes the other edge. Returns whether any edge was split.
 fn split_edges(graph: &mut Graph) -> bool {
     if graph.nodes.iter().all(|node| node.params.is_empty()) {
         return false;
@@ -87,7 +87,7 @@ fn split_edges(graph: &mut Graph) -> bool {
     graph.nodes.len() > count
 }
 
-/// The values to compute where ways part, by node.
+/// The values to hoist, each with its node, in order of nodes.
 fn hoists(graph: &Graph, tree: &Dominators) -> Vec<(u32, Value)> {
     let mut places = vec![None; graph.ops.len()];
     let needed = |places: &mut [Option<Block>], value: Value, at: Block| {
@@ -133,9 +133,9 @@ fn hoists(graph: &Graph, tree: &Dominators) -> Vec<(u32, Value)> {
 struct Scheduler<'g> {
     graph: &'g Graph,
     hoists: Vec<(u32, Value)>,
-    /// Per value of the graph its name in the program, where it is available.
+    /// For each value of the graph, its number in the program where available, or `NONE`.
     available_as: Vec<u32>,
-    /// Values that became available, to be forgotten when leaving.
+    /// The available values in order of definition; undone when a node is left.
     log: Vec<Value>,
     marks: Vec<usize>,
     stack: Vec<Value>,
@@ -228,15 +228,15 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Adds what computes `value`, unless it is available. Iterative: values
-    /// may be deep.
+    /// Adds the instructions that compute `value`, unless it is available. Iterative,
+    /// since expressions may be deep.
     fn compute(&mut self, value: Value, insts: &mut Vec<Value>) {
         if self.available_as[value.index()] != NONE {
             return;
         }
         self.stack.push(value);
         while let Some(&value) = self.stack.last() {
-            // A program beyond its limit is thrown away; do no more for it.
+            // A program beyond its limit is discarded, so further work is useless.
             if self.available_as[value.index()] != NONE || self.values.len() > self.values_max {
                 self.stack.pop();
                 continue;
@@ -260,7 +260,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// The operation that computes `value`: a negated test in one.
+    /// The operation that computes `value`; the negation of a test becomes one test.
     fn op_of(&self, value: Value) -> Op {
         let op = self.graph.op(value);
         if let Op::Test {
@@ -288,7 +288,7 @@ impl Scheduler<'_> {
     }
 }
 
-/// Numbers values in the order in which the blocks list them.
+/// Numbers values in the order of the blocks' lists.
 fn renumber(program: &mut Program) {
     let mut names = vec![NONE; program.values.len()];
     let mut values = Vec::with_capacity(program.values.len());

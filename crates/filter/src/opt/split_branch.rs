@@ -1,21 +1,22 @@
-//! Truth values turned into control flow: a branch on `and`, `or` or `xor` of
-//! tests becomes branches on the tests, a returned test becomes two returns,
-//! and a test that is passed to a block that branches on it becomes two edges.
+//! Truth values turned into control flow (as LLVM's CodeGenPrepare splits branch
+//! conditions). A branch on `and`, `or` or `xor` of tests becomes branches on the
+//! tests. A returned test becomes two returns. A test that is passed to a block that
+//! branches on it becomes two edges.
 //!
-//! The 1987 stack language computes all tests and combines them at the end;
-//! after this pass such a filter is the same chain of branches that the other
-//! languages give.
+//! A filter in the 1987 stack language computes all tests and combines them at the
+//! end. After this pass, such a filter is the same chain of branches that the other
+//! languages yield.
 
 use super::cond::Cond;
 use super::graph::{Flow, Graph, HAS_TEST, Node};
 use super::substitute::Substitution;
 use crate::ir::{BinOp, Block, Cmp, Edge, Op, Operand, Value};
 
-/// Values larger than this are not taken apart by trying both outcomes of one
-/// of their tests.
+/// Largest size, in operations, of a value that is split by trying both outcomes of
+/// one of its tests.
 const EXPAND_SIZE_MAX: u16 = 64;
 
-/// Splits wherever it is useful; gives whether anything changed.
+/// Splits all truth values in a graph; returns whether anything changed.
 pub(crate) fn split(graph: &mut Graph) -> bool {
     if !graph.info.iter().any(|info| info.flags & HAS_TEST != 0) {
         return false;
@@ -42,20 +43,20 @@ struct Splitter<'g> {
     graph: &'g mut Graph,
     work: Vec<u32>,
     expansions: usize,
-    /// Per node, whether what it compares was computed in full by a node
-    /// before it, or by itself as a check.
+    /// For each node, whether the effects of its subject are kept by the node itself
+    /// or by a node before it.
     effects_kept: Vec<bool>,
     changed: bool,
 }
 
-/// A branch: where it goes when its condition holds, and when not.
+/// The targets of a branch.
 struct BranchTargets {
     then: Edge,
     otherwise: Edge,
 }
 
 impl Splitter<'_> {
-    /// Takes one step at the end of a block; false if there is none to take.
+    /// Rewrites the terminator of a node once; false if no rule applies.
     fn step(&mut self, index: usize) -> bool {
         match self.graph.nodes[index].flow.clone() {
             Flow::Branch {
@@ -84,14 +85,14 @@ impl Splitter<'_> {
         true
     }
 
-    /// Makes node `index` check what its subject does, before that is split.
+    /// Keeps the effects of the subject of node `index` before the subject is split.
     fn retain_effects(&mut self, index: usize) {
         if !std::mem::replace(&mut self.effects_kept[index], true) {
             self.graph.retain_subject_effects(index);
         }
     }
 
-    /// A jump that passes a truth value to a block that looks at it.
+    /// Splits a jump that passes a truth value to a block that branches on it.
     fn step_jump(&mut self, index: usize, edge: &Edge) -> bool {
         let target = &self.graph.nodes[edge.block.index()];
         let position = edge
@@ -118,7 +119,8 @@ impl Splitter<'_> {
         true
     }
 
-    /// Whether what `node` compares or returns is `param`, or nearly.
+    /// Whether the subject of `node` contains `param`. The search visits at most 16
+    /// operations, then returns false.
     fn depends_on(&self, node: &Node, param: Value) -> bool {
         let mut stack: Vec<Value> = node.flow.subject().into_iter().collect();
         for _ in 0..16 {
@@ -169,7 +171,7 @@ impl Splitter<'_> {
         self.graph.info(x).known.is_bool() && self.graph.info(y).known.is_bool()
     }
 
-    /// A branch on `value & mask != 0`.
+    /// Splits a branch on `value & mask != 0`.
     fn split_set(
         &mut self,
         index: usize,
@@ -202,7 +204,7 @@ impl Splitter<'_> {
         true
     }
 
-    /// A branch on the equality of two truth values.
+    /// Splits a branch on the equality of two truth values.
     fn split_eq(&mut self, index: usize, x: Value, y: Value, sides: BranchTargets) {
         self.retain_effects(index);
         let swapped = BranchTargets {
@@ -216,8 +218,8 @@ impl Splitter<'_> {
         self.graph.nodes[index].flow = first.branch(Edge::to(same), Edge::to(other));
     }
 
-    /// Branches on the first test inside `value`, the block's subject, and
-    /// puts its outcome in its place on either side.
+    /// Branches on the innermost test inside `value`, the node's subject, and replaces
+    /// the test by its outcome in both targets; false at a limit.
     fn expand(&mut self, index: usize, value: Value) -> bool {
         if self.expansions == 0 || self.graph.info(value).size > EXPAND_SIZE_MAX {
             return false;
@@ -241,7 +243,7 @@ impl Splitter<'_> {
         true
     }
 
-    /// The end of block `index` with its subject replaced.
+    /// The terminator of node `index` with its subject replaced; `None` rejects.
     fn replaced(&mut self, index: usize, subject: Option<Operand>) -> Flow {
         let Some(subject) = subject else {
             return Flow::REJECT;

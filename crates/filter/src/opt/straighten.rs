@@ -1,18 +1,19 @@
-//! Blocks with one way in joined to the block they follow, and block
-//! parameters removed that every edge gives the same argument.
+//! Straightening (Muchnick): a block with one predecessor, which jumps to it, is
+//! appended to the predecessor. A block parameter that receives the same argument on
+//! every edge is removed.
 
 use super::graph::{Flow, Graph, Node};
 use super::substitute::Substitution;
 use crate::ir::{Operand, Value};
 
-/// Straightens a tidy graph; gives whether anything changed. Blocks that were
-/// joined to others stay behind unreachable.
+/// Straightens a tidy graph; returns whether anything changed. Appended blocks stay
+/// in the list, unreachable.
 pub(crate) fn straighten(graph: &mut Graph) -> bool {
     let removed = remove_params(graph);
     join(graph) || removed
 }
 
-/// What the edges seen so far pass for one parameter.
+/// The arguments seen so far for one parameter.
 #[derive(Clone, Copy, PartialEq)]
 enum Passed {
     Nothing,
@@ -45,8 +46,8 @@ fn remove_params(graph: &mut Graph) -> bool {
     true
 }
 
-/// Where each node's parameters start in one list of all, and what is passed
-/// for each.
+/// For each node, the index of its first parameter in the list of all parameters;
+/// and that list with the arguments passed.
 fn arguments(graph: &Graph) -> (Vec<usize>, Vec<Passed>) {
     let mut first = Vec::with_capacity(graph.nodes.len());
     let mut total = 0;
@@ -68,8 +69,8 @@ fn arguments(graph: &Graph) -> (Vec<usize>, Vec<Passed>) {
     (first, passed)
 }
 
-/// Marks the parameters that nothing reads, directly or through other
-/// parameters.
+/// Marks the parameters that no effect or subject reads, directly or through other
+/// parameters. Returns whether there are any.
 fn unused_params(graph: &Graph, first: &[usize], gone: &mut [bool]) -> bool {
     let mut used = vec![false; graph.ops.len()];
     let mut stack: Vec<Value> = Vec::new();
@@ -77,8 +78,8 @@ fn unused_params(graph: &Graph, first: &[usize], gone: &mut [bool]) -> bool {
         stack.extend(&node.effects);
         stack.extend(node.flow.subject());
     }
-    // Parameters become used as the arguments passed on for used ones are;
-    // edges lead forward, so one backward sweep sees targets first.
+    // An argument is used if its parameter is. Edges lead forward, so one sweep in
+    // reverse order sees each target first.
     mark_used(graph, &mut stack, &mut used);
     for node in graph.nodes.iter().rev() {
         for edge in node.flow.edges() {
@@ -131,20 +132,20 @@ fn drop_positions(graph: &mut Graph, first: &[usize], gone: &[bool]) {
     }
 }
 
-/// Makes no argument contain a parameter that is itself replaced. Arguments
-/// only contain parameters of earlier blocks, which come first in the list.
+/// Replaces removed parameters inside the arguments themselves. An argument contains
+/// only parameters of earlier blocks, which come first in the list.
 fn resolve(graph: &mut Graph, pairs: &mut Vec<(Value, Operand)>) {
     let mut substitution = Substitution::of_params(std::iter::empty());
     for (param, arg) in pairs {
-        // A value that rejects every frame is only ever computed where the
-        // block that computed it has rejected already.
+        // A value that rejects every frame is computed only after the node that
+        // computed it first has rejected.
         *arg = substitution.apply(graph, *arg).unwrap_or(Operand::Imm(0));
         substitution.add(*param, *arg);
     }
 }
 
-/// Replaces in every node; what comes to reject every frame makes its node
-/// reject.
+/// Applies the substitution to every node. A node with a value that now rejects every
+/// frame rejects.
 fn substitute_all(graph: &mut Graph, substitution: &mut Substitution) {
     for index in 0..graph.nodes.len() {
         let mut node = std::mem::replace(&mut graph.nodes[index], Node::new(Flow::REJECT));
@@ -155,14 +156,14 @@ fn substitute_all(graph: &mut Graph, substitution: &mut Substitution) {
     }
 }
 
-/// Joins blocks that nothing but one jump leads to to that jump's block.
+/// Appends each block with a single predecessor to it, if that ends with a jump.
 fn join(graph: &mut Graph) -> bool {
     let mut ways_in = vec![0_u32; graph.nodes.len()];
     for edge in graph.nodes.iter().flat_map(|node| node.flow.edges()) {
         ways_in[edge.block.index()] += 1;
     }
     let mut changed = false;
-    // Last first, so that a chain is joined at once.
+    // In reverse order, so that a chain is joined in one sweep.
     for index in (0..graph.nodes.len()).rev() {
         let Flow::Jump(edge) = &graph.nodes[index].flow else {
             continue;

@@ -1,19 +1,19 @@
-//! Values with some of their parts replaced.
+//! Substitution of values inside expressions.
 
 use super::graph::{Flow, Graph, HAS_PARAM, HAS_TEST, Node};
 use crate::ir::{Cmp, Op, Operand, Value};
 use std::collections::BTreeMap;
 
-/// What to put in place of which value, and the results so far.
+/// A map from values to operands, with a cache of results.
 #[derive(Debug)]
 pub(crate) struct Substitution {
     results: BTreeMap<Value, Option<Operand>>,
-    /// Only values with one of these flags can contain what is replaced.
+    /// Flags of which a value must have one to contain a replaced value.
     flags: u8,
 }
 
 impl Substitution {
-    /// Puts `args` in place of block parameters `params`.
+    /// Replaces block parameters by arguments.
     pub(crate) fn of_params(pairs: impl Iterator<Item = (Value, Operand)>) -> Substitution {
         Substitution {
             results: pairs.map(|(param, arg)| (param, Some(arg))).collect(),
@@ -21,7 +21,7 @@ impl Substitution {
         }
     }
 
-    /// Puts outcomes in place of tests that are yet to be added.
+    /// Replaces tests by outcomes, which [`add`](Self::add) supplies.
     pub(crate) fn of_tests() -> Substitution {
         Substitution {
             results: BTreeMap::new(),
@@ -29,13 +29,13 @@ impl Substitution {
         }
     }
 
-    /// Also puts `operand` in place of `value`, which nothing has contained
-    /// that was looked at so far.
+    /// Adds the replacement of `value` by `operand`. No value to which the substitution
+    /// was applied so far may contain `value`.
     pub(crate) fn add(&mut self, value: Value, operand: Operand) {
         self.results.insert(value, Some(operand));
     }
 
-    /// Puts its outcome in place of a test.
+    /// Replaces one test by its outcome.
     pub(crate) fn of_test(test: Value, outcome: Operand) -> Substitution {
         Substitution {
             results: BTreeMap::from([(test, Some(outcome))]),
@@ -43,8 +43,8 @@ impl Substitution {
         }
     }
 
-    /// `operand` with everything replaced; `None` if the result rejects every
-    /// frame. Iterative: values may be deep.
+    /// Applies the substitution to `operand`; `None` if the result rejects every frame.
+    /// Iterative, since expressions may be deep.
     pub(crate) fn apply(&mut self, graph: &mut Graph, operand: Operand) -> Option<Operand> {
         let Operand::Val(value) = operand else {
             return Some(operand);
@@ -75,14 +75,14 @@ impl Substitution {
         self.results[&value]
     }
 
-    /// Replaces in all that `node` computes, and keeps what it may reject;
-    /// `None` if it comes to reject every frame.
+    /// Applies the substitution to all values of `node` and keeps its effects; `None` if
+    /// the node now rejects every frame.
     pub(crate) fn apply_to(&mut self, graph: &mut Graph, node: &mut Node) -> Option<()> {
         let mut effects = std::mem::take(&mut node.effects);
         if let Some(subject) = node.flow.subject()
             && graph.has(subject, self.flags)
         {
-            // The new subject may compute less.
+            // The new subject may have fewer effects.
             graph.require_bound(node, subject);
             effects.extend(graph.effects_in(subject));
         }

@@ -1,18 +1,18 @@
-//! Identical blocks made one, bottom up, so that equal tails become one tail.
+//! Tail merging: identical blocks become one, in reverse order, so that equal tails
+//! become one tail (LLVM's BranchFolding).
 //!
-//! Values belong to no block, so two blocks are the same if they compare the
-//! same, may reject the same and lead to the same. Blocks with parameters are
-//! left alone.
+//! Values belong to no block. So two blocks are identical if their terminators, their
+//! effects and their bounds are equal. Blocks with parameters are skipped.
 
 use super::graph::{Flow, Graph, NONE, Node, mix};
 use crate::ir::{Block, Edge, Operand, Value};
 
-/// How many blocks with one hash are compared: bounds the cost of a program
-/// made to collide.
+/// Maximum number of slots of the hash table probed for an identical node. Bounds the
+/// cost of a program crafted to collide.
 const PROBES_MAX: usize = 32;
 
-/// Merges identical nodes of a tidy graph; gives whether anything changed.
-/// Those merged away stay behind unreachable.
+/// Merges identical nodes of a tidy graph; returns whether anything changed. Merged
+/// nodes stay in the list, unreachable.
 pub(crate) fn merge(graph: &mut Graph) -> bool {
     let count = graph.nodes.len();
     let mask = (count * 2).next_power_of_two() - 1;
@@ -41,8 +41,8 @@ pub(crate) fn merge(graph: &mut Graph) -> bool {
     changed
 }
 
-/// Leads the edges of a node to the ones that stand for their targets, and
-/// makes a branch with two equal edges a jump.
+/// Redirects the edges of a node to the representatives of their targets, and turns
+/// a branch with two equal edges into a jump.
 fn redirect(graph: &mut Graph, index: usize, same_as: &[u32]) -> bool {
     let mut changed = false;
     for edge in graph.nodes[index].flow.edges_mut() {
@@ -69,7 +69,8 @@ fn redirect(graph: &mut Graph, index: usize, same_as: &[u32]) -> bool {
     true
 }
 
-/// The next threading pass drops such a test, with what it must keep.
+/// Whether `cond` has effects. The jump threading pass drops such a test and keeps
+/// its effects.
 fn has_effects(graph: &Graph, cond: Value) -> bool {
     graph.has(cond, super::graph::HAS_EFFECT)
 }
@@ -92,7 +93,7 @@ fn same_set(a: &[Value], b: &[Value]) -> bool {
 }
 
 fn hash(graph: &Graph, node: &Node) -> usize {
-    // Effects are a set: their hash must not depend on the order.
+    // The hash must not depend on the order of effects, which are a set.
     let effects = node
         .effects
         .iter()

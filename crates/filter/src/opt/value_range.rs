@@ -1,9 +1,9 @@
-//! What is known of a value: a range and the bits that are certain.
+//! Value ranges with known bits (GCC's `irange`, LLVM's `KnownBits`).
 
 use crate::ir::{BinOp, Cmp};
 
-/// Every possible value lies in `lo..=hi`, has no bit of `zeros` and all bits
-/// of `ones`.
+/// An interval and known bits: every possible value lies in `lo..=hi`, has no bit of
+/// `zeros` and has all bits of `ones`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ValueRange {
     pub(crate) lo: u32,
@@ -39,29 +39,29 @@ impl ValueRange {
         range.tightened().unwrap_or(ValueRange::ANY)
     }
 
-    /// The one value it can have.
+    /// The only possible value; `None` if there are several.
     pub(crate) fn exact(self) -> Option<u32> {
         (self.lo == self.hi).then_some(self.lo)
     }
 
-    /// The bits that may be set.
+    /// Mask of the bits that may be set.
     pub(crate) fn possible(self) -> u32 {
         !self.zeros
     }
 
-    /// Whether it is 0 or 1.
+    /// Whether all possible values are 0 or 1.
     pub(crate) fn is_bool(self) -> bool {
         self.hi <= 1
     }
 
-    /// Lets range and bits inform each other; `None` if no value is left.
+    /// Derives bounds from bits and bits from bounds; `None` if no value is possible.
     pub(crate) fn tightened(self) -> Option<ValueRange> {
         let lo = self.lo.max(self.ones);
         let hi = self.hi.min(!self.zeros);
         if lo > hi || self.zeros & self.ones != 0 {
             return None;
         }
-        // Both ends agree on their leading bits, so every value between does.
+        // Both bounds agree in their leading bits, so every value between does.
         let same = !u32::MAX.checked_shr((lo ^ hi).leading_zeros()).unwrap_or(0);
         Some(ValueRange {
             lo,
@@ -71,7 +71,7 @@ impl ValueRange {
         })
     }
 
-    /// What holds if both do; `None` if no value is left.
+    /// The intersection; `None` if no value is possible.
     pub(crate) fn and(self, other: ValueRange) -> Option<ValueRange> {
         let both = ValueRange {
             lo: self.lo.max(other.lo),
@@ -82,7 +82,7 @@ impl ValueRange {
         both.tightened()
     }
 
-    /// What holds if either does.
+    /// A range that contains the union.
     pub(crate) fn or(self, other: ValueRange) -> ValueRange {
         ValueRange {
             lo: self.lo.min(other.lo),
@@ -92,7 +92,7 @@ impl ValueRange {
         }
     }
 
-    /// What is known of `a op b`.
+    /// The range of `a op b`.
     pub(crate) fn bin(op: BinOp, a: ValueRange, b: ValueRange) -> ValueRange {
         if let (Some(x), Some(y)) = (a.exact(), b.exact()) {
             return op.eval(x, y).map_or(ValueRange::ANY, ValueRange::exactly);
@@ -179,7 +179,7 @@ impl ValueRange {
         }
     }
 
-    /// Whether `a cmp b` is certain.
+    /// The outcome of `a cmp b`, if the ranges decide it.
     pub(crate) fn test(cmp: Cmp, a: ValueRange, b: ValueRange) -> Option<bool> {
         match cmp {
             Cmp::Ne | Cmp::Le | Cmp::Clear => {
@@ -198,7 +198,7 @@ impl ValueRange {
     }
 }
 
-/// The `count` lowest bits.
+/// A mask of the `count` lowest bits.
 pub(crate) fn low_mask(count: u32) -> u32 {
     !u32::MAX.checked_shl(count).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use weir_filter::ir::SNAPLEN_ALL;
 use weir_filter::lang::expr::{Context, compile};
 use weir_wire::LinkType;
 
-/// Compiles, or panics with the reason.
+/// Compiles a text; panics with the error if that fails.
 pub(crate) fn program(text: &str, context: &Context<'_>) -> weir_filter::ir::Program {
     let program = compile(text, context).unwrap_or_else(|error| panic!("`{text}`: {error}"));
     program
@@ -24,7 +24,7 @@ pub(crate) fn check<const N: usize>(
     check_in(&Context::new(linktype), frames, rows);
 }
 
-/// As [`check`], in any context.
+/// Like [`check`], in any context.
 pub(crate) fn check_in<const N: usize>(
     context: &Context<'_>,
     frames: &[&[u8]; N],
@@ -43,7 +43,7 @@ pub(crate) fn check_in<const N: usize>(
     }
 }
 
-/// The reason why an expression is refused, as one line.
+/// The error message of a refused expression.
 pub(crate) fn refusal(text: &str, context: &Context<'_>) -> String {
     match compile(text, context) {
         Ok(_) => panic!("`{text}` compiles"),
@@ -51,7 +51,7 @@ pub(crate) fn refusal(text: &str, context: &Context<'_>) -> String {
     }
 }
 
-/// An Ethernet header before a payload.
+/// An Ethernet frame with a payload.
 pub(crate) fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x02, 0, 0, 0, 0, 0x02, 0x02, 0, 0, 0, 0, 0x01];
     frame.extend(ethertype.to_be_bytes());
@@ -93,7 +93,7 @@ pub(crate) fn syn(src_port: u16, dst_port: u16) -> Vec<u8> {
     segment
 }
 
-/// A UDP header before a payload.
+/// A UDP datagram with a payload.
 pub(crate) fn datagram(src_port: u16, dst_port: u16, payload: &[u8]) -> Vec<u8> {
     let mut datagram = src_port.to_be_bytes().to_vec();
     datagram.extend(dst_port.to_be_bytes());

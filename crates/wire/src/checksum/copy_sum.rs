@@ -1,15 +1,16 @@
-//! Bytes that are copied and summed in one pass, a line of the cache at a time.
+//! Copy and checksum in one pass, a cache line at a time (Linux'
+//! `csum_partial_copy`).
 
 use super::{copy_last, halved};
 use multiversion::multiversion;
 use std::hint::black_box;
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 type Line = [u8; LINE];
 
-/// A line of ones, then one of zeros: from `n` on, the `LINE - n` first of a
-/// line's bytes.
+/// Table of byte masks: a line of ones, then a line of zeros. The line that
+/// starts at byte `LINE - n` keeps the first `n` bytes.
 const MASK: [u8; 2 * LINE] = {
     let mut mask = [0; 2 * LINE];
     let mut at = 0;
@@ -20,8 +21,8 @@ const MASK: [u8; 2 * LINE] = {
     mask
 };
 
-/// Sums of 64-bit words, eight side by side. Those of whole words overflow; those
-/// of their upper halves, which do not, say what the lower ones come to.
+/// Eight lanes of 64-bit sums. `all`, the sum of whole words, may overflow;
+/// `upper`, the sum of the upper halves, cannot, and yields the lower halves.
 #[derive(Default)]
 struct Lanes {
     all: [u64; 8],
@@ -59,34 +60,34 @@ fn store(words: [u64; 8], line: &mut Line) {
     }
 }
 
-/// A line's words; of bytes that `mask` lacks, zeros.
+/// The words of `line`, with zeros where `mask` is zero.
 #[inline(always)]
 fn masked(line: &Line, mask: [u64; 8]) -> [u64; 8] {
     let words = words(line);
     std::array::from_fn(|lane| words[lane] & mask[lane])
 }
 
-/// What keeps the first `count` bytes of a line, at most all.
+/// The mask that keeps the first `count` bytes of a line; `count` is at most [`LINE`].
 #[inline(always)]
 fn first(count: usize) -> [u64; 8] {
     let mask = MASK[LINE - count..].first_chunk();
     words(mask.expect("a line is left behind any place in the first"))
 }
 
-/// Copies [`LINE`] bytes or more, at most [`super::FOLD_INTERVAL`]; gives the sum of their
-/// 16-bit words.
+/// Copies `from` to `to` and returns the sum of its 16-bit words; between
+/// [`LINE`] and [`super::FOLD_INTERVAL`] bytes.
 ///
-/// Stores that cross a line take twice as long. So the first line is copied where
-/// it is to go, then lines that are whole in `to`, then the last one, as far as it
-/// was copied already once more; of both, only what the others lack is summed.
+/// A store across two cache lines takes twice as long. So the copy has three parts:
+/// the first line to its unaligned place, the lines that are aligned in `to`, and the
+/// last line. The parts overlap; masks count each byte once.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn copy(from: &[u8], to: &mut [u8]) -> u64 {
-    // An odd byte at the end is its word's first: see `copy_last`.
+    // The odd last byte is the first of its word: `copy_last` adds it.
     let even = from.len() & !1;
     let (from, from_last) = from.split_at(even);
     let (to, to_last) = to.split_at_mut(even);
     let mut lanes = Lanes::default();
-    // A word of `from` stays one: none is torn where lines begin.
+    // An odd skew would split the words of `from`; then the copy starts unaligned.
     let skew = match to.as_ptr().addr().wrapping_neg() % LINE {
         skew if skew.is_multiple_of(2) => skew,
         _ => 0,
@@ -97,7 +98,7 @@ pub(super) fn copy(from: &[u8], to: &mut [u8]) -> u64 {
     let (lines, rest) = from[skew..].as_chunks::<LINE>();
     let (places, _) = to[skew..].as_chunks_mut::<LINE>();
     for (line, place) in lines.iter().zip(places) {
-        // Else several lines are taken at once, word by word.
+        // Keeps the compiler from merging iterations, which would copy word by word.
         black_box(());
         let words = words(line);
         store(words, place);

@@ -1,5 +1,5 @@
-//! Router discovery (RFC 4861 §4.1, §4.2, §4.5): solicitations,
-//! advertisements with their options, redirects.
+//! Router discovery and redirects (RFC 4861 §4.1, §4.2, §4.5): router
+//! solicitations, router advertisements with their options, redirects.
 //!
 //! ```text
 //!  type 1 │ 0 1 │ checksum 2 │ hop limit 1 │ M O H prf 2 bits │ lifetime 2
@@ -26,14 +26,14 @@ const MTU: u8 = 5;
 const ROUTE: u8 = 24;
 const RESOLVERS: u8 = 25;
 
-/// A lifetime without end, in seconds (RFC 4861 §4.6.2).
+/// The lifetime "infinity", in seconds (RFC 4861 §4.6.2).
 pub const FOR_EVER_S: u32 = u32::MAX;
 
-/// Asks routers to advertise themselves, for `hardware`, unless the sender has
-/// no address yet.
+/// Writes a router solicitation with its checksum. `hardware` is the source
+/// link-layer address option, absent while the sender has no address.
 ///
 /// # Panics
-/// If `out` is not as long as [`solicitation_len`] says.
+/// If `out` is not exactly [`solicitation_len`] bytes long.
 pub fn emit_solicitation(out: &mut [u8], hardware: Option<Address>, addresses: AddrPair) {
     assert_eq!(
         out.len(),
@@ -52,24 +52,24 @@ pub fn emit_solicitation(out: &mut [u8], hardware: Option<Address>, addresses: A
     first.emit(out, addresses);
 }
 
-/// The length of a router solicitation, in bytes.
+/// Length of a router solicitation, in bytes.
 pub fn solicitation_len(hardware: Option<Address>) -> usize {
     icmp::Repr::LEN + if hardware.is_some() { 8 } else { 0 }
 }
 
-/// Which of several routers is better (RFC 4191 §2.1).
+/// Preference among default routers and routes (RFC 4191 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Preference {
-    /// Only if there is no other.
+    /// Less than the default.
     Low,
-    /// As all were before there were preferences.
+    /// The default, also for routers older than RFC 4191.
     Medium,
-    /// Before the others.
+    /// More than the default.
     High,
 }
 
 impl Preference {
-    /// `None` of the reserved value.
+    /// Reads bits 3 and 4 of `flags`; `None` for the reserved value.
     fn of(flags: u8) -> Option<Preference> {
         match flags >> 3 & 3 {
             0 => Some(Preference::Medium),
@@ -80,28 +80,29 @@ impl Preference {
     }
 }
 
-/// A router's advertisement, whose options are whole.
+/// A router advertisement (RFC 4861 §4.2); the lengths of its options are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Advertisement<'a> {
-    /// Hops that packets should be given; 0 says nothing.
+    /// Cur Hop Limit for packets that hosts send; 0 means unspecified.
     pub hop_limit: u8,
-    /// Addresses are given by DHCPv6.
+    /// M flag: DHCPv6 assigns addresses.
     pub managed: bool,
-    /// What else there is to know is told by DHCPv6.
+    /// O flag: DHCPv6 has other configuration.
     pub other: bool,
-    /// How good a default router it is.
+    /// Preference of the sender as default router (RFC 4191 §2.2).
     pub preference: Preference,
-    /// How long it is a default router, in seconds; 0 if it is none.
+    /// Router lifetime, in seconds; 0 means that the sender is not a default router.
     pub lifetime_s: u16,
     options: Options<'a>,
 }
 
 impl<'a> Advertisement<'a> {
-    /// The advertisement's values; `None` if the message is another. Hop limit,
-    /// source and checksum are the caller's to check.
+    /// Reads the advertisement; `None` if the message has another type. The caller
+    /// checks hop limit, source and checksum.
     ///
     /// # Errors
-    /// If it is cut short, or an option's length is zero.
+    /// If the message is cut short, its code is not zero, or an option is cut short
+    /// or has length zero.
     pub fn parse(message: &Message<'a>) -> Option<Result<Advertisement<'a>, Error>> {
         (message.kind() == ADVERTISEMENT).then(|| {
             if message.code() != 0 {
@@ -122,55 +123,55 @@ impl<'a> Advertisement<'a> {
         })
     }
 
-    /// Its options, those that are not understood left out.
+    /// The options; unknown and malformed ones are skipped.
     pub fn options(&self) -> impl Iterator<Item = RouterOption<'a>> + use<'a> {
         self.options.filter_map(RouterOption::of)
     }
 }
 
-/// What a router tells besides (RFC 4861 §4.6, RFC 4191 §2.3, RFC 8106 §5.1).
+/// An option of a router advertisement (RFC 4861 §4.6, RFC 4191 §2.3, RFC 8106 §5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouterOption<'a> {
-    /// The router's own hardware address.
+    /// Source link-layer address: the router's hardware address.
     Source(Address),
-    /// Bytes of the longest packet on the link.
+    /// MTU of the link, in bytes.
     Mtu(u32),
-    /// A network of the link.
+    /// Prefix information: a prefix of the link.
     Prefix(PrefixInformation),
-    /// A network that is reached by this router.
+    /// Route information: a prefix that this router reaches.
     Route {
-        /// Its first address.
+        /// The prefix.
         to: Ipv6Addr,
-        /// How many bits name it, at most 128.
+        /// Prefix length in bits, at most 128.
         len: u8,
-        /// Which of several routers is better.
+        /// Preference of the route.
         preference: Preference,
-        /// How long, in seconds; 0 withdraws it.
+        /// Route lifetime, in seconds; 0 withdraws the route.
         lifetime_s: u32,
     },
-    /// Who resolves names, each in 16 bytes.
+    /// Recursive DNS servers.
     Resolvers {
-        /// How long, in seconds; 0 withdraws them.
+        /// Lifetime, in seconds; 0 withdraws the servers.
         lifetime_s: u32,
-        /// Their addresses.
+        /// The servers' addresses, 16 bytes each.
         addresses: &'a [[u8; 16]],
     },
 }
 
-/// A network of the link.
+/// A prefix information option (RFC 4861 §4.6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefixInformation {
-    /// Its first address.
+    /// The prefix.
     pub prefix: Ipv6Addr,
-    /// How many bits name it, at most 128.
+    /// Prefix length in bits, at most 128.
     pub len: u8,
-    /// Its addresses are neighbours.
+    /// L flag: addresses of the prefix are on the link.
     pub on_link: bool,
-    /// Hosts make addresses in it themselves.
+    /// A flag: hosts form addresses in the prefix (SLAAC, RFC 4862).
     pub autonomous: bool,
-    /// How long it is so, in seconds.
+    /// Valid lifetime, in seconds.
     pub valid_s: u32,
-    /// How long addresses in it are used for what is new, in seconds.
+    /// Preferred lifetime of addresses in the prefix, in seconds.
     pub preferred_s: u32,
 }
 
@@ -207,23 +208,24 @@ impl<'a> RouterOption<'a> {
     }
 }
 
-/// A router says that another neighbour is nearer to a destination.
+/// A redirect (RFC 4861 §4.5): a better first hop for a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Redirect {
-    /// The neighbour: a router, or the destination itself.
+    /// The better first hop: a router, or the destination itself.
     pub target: Ipv6Addr,
-    /// Where packets were going.
+    /// The destination that is redirected.
     pub destination: Ipv6Addr,
-    /// The neighbour's hardware address.
+    /// Target link-layer address option: the hardware address of `target`.
     pub hardware: Option<Address>,
 }
 
 impl Redirect {
-    /// The message's values; `None` if it is another. Hop limit, source and
-    /// checksum are the caller's to check.
+    /// Reads the redirect; `None` if the message has another type. The caller checks
+    /// hop limit, source and checksum.
     ///
     /// # Errors
-    /// If it is cut short, or an option's length is zero.
+    /// If the message is cut short, its code is not zero, or an option is cut short
+    /// or has length zero.
     pub fn parse(message: &Message<'_>) -> Option<Result<Redirect, Error>> {
         (message.kind() == REDIRECT).then(|| {
             if message.code() != 0 {
@@ -240,13 +242,15 @@ impl Redirect {
     }
 }
 
-/// The options of any message of neighbour discovery, whole.
+/// Iterator over the options of a neighbour discovery message; lengths are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Options<'a>(&'a [u8]);
 
 impl<'a> Options<'a> {
+    /// Checks the lengths of all options.
+    ///
     /// # Errors
-    /// If one is cut short, or its length is zero.
+    /// If an option is cut short, or its length is zero.
     pub(super) fn new(bytes: &'a [u8]) -> Result<Options<'a>, Error> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -261,7 +265,7 @@ impl<'a> Options<'a> {
         Ok(Options(bytes))
     }
 
-    /// The address in the first option of this kind.
+    /// The address in the first 8-byte option of type `wanted`; `None` without one.
     pub(super) fn hardware(mut self, wanted: u8) -> Option<Address> {
         let found = self.find(|option| option[0] == wanted && option.len() == 8)?;
         Some(Address(array(found, 2)))

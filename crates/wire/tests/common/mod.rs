@@ -1,4 +1,4 @@
-//! What the tests and the fuzz target `views` share.
+//! Helpers shared by the tests and the fuzz target `views`.
 
 #![allow(unreachable_pub, reason = "a module of each test")]
 
@@ -8,7 +8,7 @@ use weir_wire::*;
 pub const V4: AddrPair = AddrPair::V4(std::net::Ipv4Addr::LOCALHOST, std::net::Ipv4Addr::LOCALHOST);
 pub const V6: AddrPair = AddrPair::V6(std::net::Ipv6Addr::LOCALHOST, std::net::Ipv6Addr::LOCALHOST);
 
-/// Takes bytes as everything, and reads all there is to read.
+/// Parses `bytes` as every header, and reads every field.
 pub fn read_all(bytes: &[u8]) {
     if let Ok(frame) = ethernet::Frame::new(bytes) {
         let _ = (

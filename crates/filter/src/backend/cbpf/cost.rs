@@ -1,5 +1,5 @@
-//! What values cost in instructions, which of them leave `X` alone, and which
-//! are worth a slot.
+//! Cost model of instruction selection: the price of each value in instructions,
+//! whether computing it preserves `X`, and whether it is worth a slot.
 
 use super::EmitError;
 use super::select::SHARED_MAX;
@@ -8,24 +8,24 @@ use crate::opt::graph::{Graph, HAS_PARAM};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// No slot.
+/// The absence of a slot.
 const NONE: u8 = u8::MAX;
 
-/// What is known of each value of a graph.
+/// Cost data of each value of a graph.
 #[derive(Debug)]
 pub(super) struct Costs {
     preserves_x: Vec<bool>,
     slots: Vec<u8>,
-    /// The slots that belong to parameters, which are always stored.
+    /// Bit set of the slots of parameters, which are always stored.
     params: u64,
 }
 
 impl Costs {
-    /// Looks at every value; `keep` says whether values that could be computed
-    /// again may have slots.
+    /// Analyses every value. With `keep`, values that could be recomputed may also have
+    /// slots.
     ///
     /// # Errors
-    /// If more parameters are live at once than there are slots.
+    /// If more parameters are live at one time than there are slots.
     pub(super) fn of(graph: &Graph, keep: bool) -> Result<Costs, EmitError> {
         let mut costs = Costs {
             preserves_x: Vec::with_capacity(graph.ops.len()),
@@ -51,8 +51,8 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Slots for parameters, shared by those that are never needed in one
-    /// stretch of blocks; gives how many. Linear scan.
+    /// Assigns slots to parameters by linear scan; parameters with disjoint intervals
+    /// share slots. Returns the number of slots.
     fn give_params_slots(&mut self, graph: &Graph) -> Result<usize, EmitError> {
         let mut stretches = stretches(graph);
         stretches.sort_unstable();
@@ -80,8 +80,8 @@ impl Costs {
         Ok(next)
     }
 
-    /// The values that pay for a store and reloads get what slots are left,
-    /// the dearest first.
+    /// Assigns the remaining slots to the values for which a store and reloads save the
+    /// most instructions.
     fn give_slots(&mut self, graph: &Graph, price: &[u32], next: usize) {
         if price.iter().all(|&price| price < 2) {
             return;
@@ -119,12 +119,12 @@ impl Costs {
         }
     }
 
-    /// Whether computing the value in `A` leaves `X` as it was.
+    /// Whether computing the value in `A` preserves `X`.
     pub(super) fn preserves_x(&self, value: Value) -> bool {
         self.preserves_x[value.index()]
     }
 
-    /// The slot that keeps a value.
+    /// The slot of a value, if any.
     pub(super) fn slot(&self, value: Value) -> Option<u32> {
         match self.slots[value.index()] {
             NONE => None,
@@ -132,13 +132,14 @@ impl Costs {
         }
     }
 
-    /// Whether the value can be reloaded, `stored` being the slots stored.
+    /// Whether the value's slot holds the value, given the bit set of slots stored.
     pub(super) fn is_reloadable(&self, value: Value, stored: u64) -> bool {
         self.slot(value)
             .is_some_and(|slot| (self.params | stored) & (1 << slot) != 0)
     }
 
-    /// The address of the byte if the value is four times its low nibble.
+    /// The address of a byte, if the value is four times the byte's low nibble: the
+    /// operand of `MSH`.
     pub(super) fn header_length(&self, graph: &Graph, value: Value) -> Option<u32> {
         let (nibble, by) = graph.split(value, BinOp::Shl)?;
         let (byte, mask) = graph.split(nibble, BinOp::And)?;
@@ -152,7 +153,7 @@ impl Costs {
         }
     }
 
-    /// Whether computing `subject` starts from `held`, which is in `A`.
+    /// Whether `held`, the value in `A`, is the first operand of `subject` at some level.
     pub(super) fn is_leaf_of(
         &self,
         graph: &Graph,
@@ -184,7 +185,7 @@ impl Costs {
     }
 }
 
-/// Instructions to have a value in `A`, roughly.
+/// Approximate number of instructions that compute a value in `A`.
 fn price_of(graph: &Graph, value: Value, price: &[u32]) -> u32 {
     let op = graph.op(value);
     let operands = op.operands().filter_map(Operand::value);
@@ -201,8 +202,8 @@ fn price_of(graph: &Graph, value: Value, price: &[u32]) -> u32 {
     }
 }
 
-/// How often each value is an operand of a value, or of a block, counting what
-/// is inside a value once.
+/// The number of uses of each value as an operand. Operands inside a value count once,
+/// however often that value is used.
 fn uses(graph: &Graph) -> Vec<u32> {
     let mut uses = vec![0_u32; graph.ops.len()];
     let mut stack: Vec<Value> = Vec::new();
@@ -217,7 +218,7 @@ fn uses(graph: &Graph) -> Vec<u32> {
         while let Some(value) = stack.pop() {
             let count = &mut uses[value.index()];
             *count += 1;
-            // A test is compared in each block anew, from its operands.
+            // Each block recomputes a test from its operands.
             if *count == 1 || matches!(graph.op(value), Op::Test { .. }) {
                 stack.extend(graph.op(value).operands().filter_map(Operand::value));
             }
@@ -226,8 +227,8 @@ fn uses(graph: &Graph) -> Vec<u32> {
     uses
 }
 
-/// For each parameter the first block that stores it and the last that reads
-/// it, in the order of a tidy graph.
+/// The live interval of each parameter in a tidy graph: the first block that stores
+/// it, and the last block that reads it.
 fn stretches(graph: &Graph) -> Vec<(usize, usize, Value)> {
     let mut places: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {

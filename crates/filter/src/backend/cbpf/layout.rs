@@ -1,36 +1,36 @@
-//! Blocks put in a row, jumps given their distances.
+//! Layout: concatenates the blocks and resolves the distances of jumps.
 //!
-//! A conditional jump reaches 255 instructions ahead. The row is made from its
-//! end, so every target's place is known; one out of reach gets an island right
-//! behind the block that needs it: a `ja`, or a copy of the `ret` that it would
-//! lead to. Nothing falls into an island, as a block that jumps conditionally
-//! never falls through, and blocks further ahead use it too. So a program of
-//! n far jumps to one target takes about n/255 islands.
+//! A conditional jump reaches 255 instructions ahead. The program is built from its
+//! end, so every target's position is known. For a target out of reach, a branch island
+//! (LLVM) is placed right behind the block that needs it. The island is a `ja`, or a copy
+//! of the `ret` that the `ja` would lead to. No block falls through into an island,
+//! since a block that ends in a conditional jump never falls through. Earlier blocks
+//! share the island, so n far jumps to one target need about n/255 islands.
 
 use super::select::{Code, End};
 use super::tail_merge::is_bare_return;
 use crate::lang::cbpf::code::{JA, JMP, LD, LDX, MEM, class, mode};
 use crate::lang::cbpf::{Insn, verify};
 
-/// How far a conditional jump reaches.
+/// Largest distance of a conditional jump, in instructions.
 const REACH: usize = 255;
 
-/// The finished program, its blocks in the given order.
+/// Returns the program, with its blocks in the given order.
 pub(super) fn layout(code: &Code, order: &[usize]) -> Vec<Insn> {
     let row = lay(code, order, false);
     let reloads = row
         .iter()
         .any(|insn| matches!(class(insn.code), LD | LDX) && mode(insn.code) == MEM);
-    // The kernel's check of what has been stored takes a `ret` for something
-    // that goes on at the next instruction.
+    // The kernel's check of scratch memory treats a `ret` as if control continued at
+    // the next instruction.
     if reloads && verify(&row).is_err() {
         return lay(code, order, true);
     }
     row
 }
 
-/// Lays out the blocks; `fence` says whether to put a jump that nothing
-/// reaches behind a `ret` in the middle.
+/// Concatenates the blocks. With `fence`, an unreachable jump follows each `ret` in
+/// the middle of the program.
 fn lay(code: &Code, order: &[usize], fence: bool) -> Vec<Insn> {
     let mut layout = Layout {
         row: Vec::with_capacity(code.insns.len() + code.blocks.len()),
@@ -46,14 +46,14 @@ fn lay(code: &Code, order: &[usize], fence: bool) -> Vec<Insn> {
     layout.row
 }
 
-/// Places count instructions from the end of the program.
+/// State of the layout. Positions count instructions from the end of the program.
 struct Layout<'c> {
     code: &'c Code,
-    /// The program from its end.
+    /// The program in reverse order.
     row: Vec<Insn>,
-    /// Where each block starts.
+    /// Start of each block.
     start: Vec<usize>,
-    /// The nearest place that leads to each block: its start or an island.
+    /// Nearest position that leads to each block: its start, or an island.
     nearest: Vec<usize>,
     fence: bool,
 }
@@ -62,7 +62,7 @@ impl Layout<'_> {
     fn block(&mut self, index: usize) {
         let block = &self.code.blocks[index];
         if self.fence && !self.row.is_empty() && matches!(block.end, End::Return(_)) {
-            // To the last instruction, which is a `ret` and reads nothing.
+            // The jump leads to the last instruction, a `ret`, which reads nothing.
             self.row
                 .push(Insn::stmt(JMP | JA, self.row.len() as u32 - 1));
         }
@@ -88,7 +88,7 @@ impl Layout<'_> {
                 then,
                 otherwise,
             } => {
-                // An island moves the other target one further away.
+                // Adding an island moves the other target one instruction away.
                 while let Some(&far) = [then, otherwise]
                     .iter()
                     .find(|&&target| self.row.len() - self.nearest[target] > REACH)
@@ -105,7 +105,7 @@ impl Layout<'_> {
     fn island(&mut self, target: usize) {
         let block = &self.code.blocks[target];
         let insn = match block.end {
-            // The check takes a `ret` behind a branch amiss as well.
+            // The kernel's check misjudges a `ret` behind a branch too.
             End::Return(insn) if is_bare_return(block) && !self.fence => insn,
             _ => Insn::stmt(JMP | JA, (self.row.len() - self.start[target]) as u32),
         };

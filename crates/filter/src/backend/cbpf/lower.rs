@@ -1,5 +1,5 @@
-//! Brings a graph into the form that instructions are selected from: tests
-//! only as what branches compare, arguments only on jumps.
+//! Lowering of the graph for instruction selection: tests remain only as conditions of
+//! branches, and only jumps pass arguments.
 
 use super::EmitError;
 use crate::ir::{Block, Cmp, Edge, Op, Operand, Value, limits};
@@ -10,7 +10,7 @@ use crate::opt::substitute::Substitution;
 use crate::opt::{bounds_checks, split_branch, tail_merge};
 use std::collections::BTreeSet;
 
-/// Lowers a tidy graph, and leaves it tidy.
+/// Lowers a tidy graph; the result is tidy.
 pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
     if split_branch::split(graph) {
         graph.tidy();
@@ -31,9 +31,8 @@ pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// Addresses that the kernel gives another meaning are outside every frame:
-/// blocks that load from there reject. Some come to be only when truth values
-/// are split.
+/// Makes every block that loads from a special address of the kernel reject, since
+/// such addresses are outside every frame. Some arise only when truth values are split.
 fn reject_special_addresses(graph: &mut Graph) {
     let mut special = Vec::with_capacity(graph.ops.len());
     for (op, info) in graph.ops.iter().zip(&graph.info) {
@@ -46,7 +45,7 @@ fn reject_special_addresses(graph: &mut Graph) {
         return;
     }
     for node in &mut graph.nodes {
-        // Only jumps pass arguments by now, so these are computed for certain.
+        // Only jumps pass arguments at this stage, so arguments are always computed.
         let args = node.flow.edges().flat_map(|edge| &edge.args);
         let values = node.effects.iter().copied().chain(node.flow.subject());
         let mut values = values.chain(args.filter_map(|arg| arg.value()));
@@ -59,10 +58,10 @@ fn reject_special_addresses(graph: &mut Graph) {
     graph.tidy();
 }
 
-/// Takes every test out of the values that contain one: the block branches on
-/// it, and a parameter of the block behind carries its outcome.
+/// Extracts nested tests from values. The block branches on the test, and a parameter
+/// of the next block carries the outcome.
 fn lower_tests(graph: &mut Graph) -> Result<(), EmitError> {
-    // The same tests may be taken out in many places.
+    // The same test may be extracted in many blocks.
     let max = limits::BLOCKS_MAX.min(4 * graph.nodes_max);
     for index in 0..graph.nodes.len() {
         let tests = nested_tests(graph, &graph.nodes[index]);
@@ -76,8 +75,8 @@ fn lower_tests(graph: &mut Graph) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// The tests that a node computes for other than to branch on them, each
-/// behind those that it contains.
+/// The tests that a node computes other than as its condition, each after the tests
+/// that it contains.
 fn nested_tests(graph: &Graph, node: &Node) -> Vec<Value> {
     let args = node.flow.edges().flat_map(|edge| &edge.args);
     let args = args.filter_map(|arg| arg.value());
@@ -97,13 +96,13 @@ fn nested_tests(graph: &Graph, node: &Node) -> Vec<Value> {
             stack.extend(inside(value));
         }
     }
-    // Operands come before what is made of them.
+    // Operands have lower numbers than the operations that use them.
     tests.sort_unstable();
     tests
 }
 
-/// Splits node `index` into a branch for each of its tests, and a new node
-/// with what is made of their outcomes.
+/// Splits node `index` into a branch for each test, and a last node that uses their
+/// outcomes.
 fn take_out(graph: &mut Graph, index: usize, tests: Vec<Value>) {
     let mut outcomes = Substitution::of_tests();
     let mut node = std::mem::replace(&mut graph.nodes[index], Node::new(Flow::REJECT));
@@ -113,7 +112,7 @@ fn take_out(graph: &mut Graph, index: usize, tests: Vec<Value>) {
         .partition(|&effect| graph.has(effect, HAS_TEST));
     let mut place = index;
     for test in tests {
-        // Its own tests are parameters by now.
+        // Tests nested in this one have been replaced by parameters.
         let Some(outcome) = outcomes.apply(graph, test.into()) else {
             graph.nodes[place] = node;
             return;
@@ -150,7 +149,7 @@ fn take_out(graph: &mut Graph, index: usize, tests: Vec<Value>) {
     graph.nodes[place] = rest;
 }
 
-/// Gives each edge of a branch that passes arguments a block of its own.
+/// Inserts a block on each edge of a branch that passes arguments.
 fn split_edges(graph: &mut Graph) {
     for index in 0..graph.nodes.len() {
         let Flow::Branch { .. } = graph.nodes[index].flow else {

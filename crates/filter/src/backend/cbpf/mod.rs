@@ -1,19 +1,19 @@
-//! Classic BPF from the IR.
+//! The classic BPF back end: compiles a program to classic BPF instructions.
 //!
 //! ```text
-//! Program ─► graph ─► lower: no value contains a test, only jumps pass
-//!                     arguments
-//!                 ─► select: instructions for A, X and numbered slots
-//!                 ─► slots:  dead stores dropped, slots put into M[0..16]
-//!                 ─► tails:  equal code shared, blocks put in order
-//!                 ─► layout: distances, islands for far targets
+//! Program ─► graph ─► lower:      no value contains a test, only jumps pass
+//!                                 arguments
+//!                 ─► select:      instructions for A, X and numbered slots
+//!                 ─► scratch:     dead stores dropped, slots assigned to M[0..16]
+//!                 ─► tail_merge:  equal code shared, blocks ordered
+//!                 ─► layout:      distances, islands for far targets
 //! ```
 //!
-//! What runs the result must treat a load outside the captured bytes and a
-//! division by zero as a rejection, and a shift by 32 or more as zero, as
-//! libpcap's `bpf_filter` does. Addresses that the Linux kernel takes for
-//! something other than the frame's bytes (`SKF_LL_OFF` and up) lie outside
-//! every frame here and are emitted as `ret #0`.
+//! The machine that runs the result must have the semantics of libpcap's `bpf_filter`.
+//! There a load outside the captured bytes and a division by zero reject; a shift by 32
+//! or more gives zero. Addresses from `SKF_LL_OFF` on, which the Linux
+//! kernel does not treat as bytes of the frame, are outside every frame in the IR. A
+//! block that loads from there becomes `ret #0`.
 
 mod cost;
 mod layout;
@@ -28,57 +28,57 @@ use crate::lang::cbpf::{Insn, MEM_WORDS};
 use crate::opt::graph::Graph;
 use select::Code;
 
-/// Instructions that are emitted at most.
+/// Maximum number of emitted instructions.
 pub const EMITTED_MAX: usize = 1 << 20;
 
-/// Instructions for each value and block of a program, at most. A value is
-/// computed anew in every place that needs it unless one of few words keeps
-/// it, so values made of values may come to exponentially many.
+/// Maximum number of instructions for each value and block of a program. A value is
+/// computed anew wherever it is needed unless a scratch word keeps it, so nested values
+/// may need exponentially many instructions.
 const INSNS_PER_PART_MAX: usize = 64;
 
-/// Why a program cannot be expressed in classic BPF.
+/// The reason why a program cannot be compiled to classic BPF.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EmitError {
-    /// More values must be kept at once than scratch memory has words.
+    /// More values must be kept at one time than scratch memory has words.
     #[error(
         "{needed} values must be kept at once, classic BPF has {MEM_WORDS} words of scratch \
          memory; split the filter or use another back end"
     )]
     Scratch {
-        /// How many words it would take.
+        /// Words that the program needs.
         needed: usize,
     },
-    /// Turning its truth values into jumps takes too many blocks.
+    /// Turning truth values into jumps needs too many blocks.
     #[error(
-        "the truth values that it computes with need more than {max} blocks; split the filter or \
+        "its truth values need more than {max} blocks; split the filter or \
          use another back end"
     )]
     Blocks {
-        /// How many are tried.
+        /// The limit.
         max: usize,
     },
-    /// The code would be longer than [`EMITTED_MAX`], or out of all proportion
-    /// to the program.
+    /// The code would exceed [`EMITTED_MAX`], or a limit proportional to the program.
     #[error(
-        "it comes to more than {max} instructions, as classic BPF can keep few values; split the \
+        "the code exceeds {max} instructions, since classic BPF can keep few values; split the \
          filter or use another back end"
     )]
     TooLong {
-        /// How many are tried.
+        /// The limit that was reached.
         max: usize,
     },
 }
 
-/// Classic BPF instructions that give the verdict of `program`, which must be
-/// verified, on every frame. [`optimise`](crate::opt::optimise) it first if
-/// the result is to be short.
+/// Compiles `program`, which must be verified, to classic BPF instructions with the
+/// same verdict on every frame. [`optimise`](crate::opt::optimise) before makes the
+/// result shorter.
 ///
-/// The result may be longer than the [`INSNS_MAX`](crate::lang::cbpf::INSNS_MAX)
-/// that the kernel takes, up to [`EMITTED_MAX`]: check it where that matters.
+/// The result may have up to [`EMITTED_MAX`] instructions, more than the
+/// [`INSNS_MAX`](crate::lang::cbpf::INSNS_MAX) that the kernel accepts. Callers that
+/// attach it to a socket must check its length.
 ///
 /// # Errors
-/// If the program needs more than classic BPF has, or comes to too many
-/// instructions.
+/// If the program needs more scratch words, blocks or instructions than
+/// [`EmitError`] states.
 pub fn emit(program: &Program) -> Result<Vec<Insn>, EmitError> {
     let mut graph = Graph::of(program);
     graph.tidy();
@@ -86,7 +86,7 @@ pub fn emit(program: &Program) -> Result<Vec<Insn>, EmitError> {
     let code = |keep| select::select(&graph, keep).and_then(finish);
     match code(true) {
         Ok(insns) if !insns.iter().any(touches_scratch) => Ok(insns),
-        // Keeping values does not always pay, and may take too many words.
+        // Code without kept values may be shorter, and needs fewer words.
         kept => match (kept, code(false)) {
             (Ok(kept), Ok(plain)) if kept.len() <= plain.len() => Ok(kept),
             (Ok(kept), Err(_)) => Ok(kept),

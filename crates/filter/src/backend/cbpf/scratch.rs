@@ -1,15 +1,16 @@
-//! Scratch memory: stores that nothing reads dropped, the rest put into as few
-//! words as possible.
+//! Scratch memory: drops dead stores and assigns slots to words of `M[]` by graph
+//! colouring.
 //!
-//! Slots below [`SHARED_MAX`] live across blocks and are coloured together;
-//! those above are written and read within one block.
+//! Slots below [`SHARED_MAX`] live across blocks and are coloured together. Higher
+//! slots are written and read within one block.
 
 use super::EmitError;
 use super::select::{Code, SHARED_MAX};
 use crate::lang::cbpf::code::{LD, LDX, MEM, ST, STX, class, mode};
 use crate::lang::cbpf::{Insn, MEM_WORDS};
 
-/// Drops dead stores and gives every slot its word.
+/// Drops dead stores and replaces every slot by a word; an error if more words are
+/// needed than there are.
 pub(super) fn assign(mut code: Code) -> Result<Code, EmitError> {
     if !code.insns.iter().any(|&insn| is_store(insn)) {
         return Ok(code);
@@ -53,7 +54,7 @@ fn is_reload(insn: Insn) -> bool {
     matches!(class(insn.code), LD | LDX) && mode(insn.code) == MEM
 }
 
-/// The bit of the shared slot that an instruction stores or reloads.
+/// The bit of the shared slot that an instruction stores or reloads; else `None`.
 fn shared_bit(insn: Insn) -> Option<u64> {
     let touches = is_store(insn) || is_reload(insn);
     (touches && (insn.k as usize) < SHARED_MAX).then(|| 1 << insn.k)
@@ -75,7 +76,7 @@ fn used(code: &Code, keep: &[bool]) -> u64 {
         .fold(0, |used, bit| used | bit)
 }
 
-/// A word for each shared slot, different where slots are live at once.
+/// Colours the shared slots: slots live at one time have different words.
 fn colour(interference: &[u64; SHARED_MAX], used: &u64) -> [usize; SHARED_MAX] {
     let mut words = [usize::MAX; SHARED_MAX];
     for slot in 0..SHARED_MAX {
@@ -91,8 +92,8 @@ fn colour(interference: &[u64; SHARED_MAX], used: &u64) -> [usize; SHARED_MAX] {
     words
 }
 
-/// Drops what is not kept and puts words in place of slots. Slots of one block
-/// take words that no shared slot live in that block has.
+/// Drops dead stores and replaces slots by words. A local slot takes a word that no
+/// shared slot live in its block has.
 fn rewrite(
     code: &mut Code,
     keep: &[bool],
@@ -144,7 +145,7 @@ fn rewrite(
     Ok(())
 }
 
-/// Words for the slots of one block, each stored once and reloaded once.
+/// The words of local slots, each stored once and reloaded once.
 struct LocalWords {
     taken: u64,
     open: Vec<(usize, usize)>,
@@ -153,7 +154,7 @@ struct LocalWords {
 impl LocalWords {
     fn word(&mut self, slot: usize, is_store: bool) -> usize {
         if is_store {
-            // 64 words would be far too many: any count beyond says so.
+            // Any number from 16 on is beyond scratch memory; 63 keeps the shift valid.
             let word = (self.taken.trailing_ones() as usize).min(63);
             self.taken |= 1 << word;
             self.open.push((slot, word));

@@ -1,12 +1,12 @@
-//! Instructions for the values that blocks compare, return and pass on.
+//! Instruction selection for the values that blocks compare, return and pass.
 //!
-//! A frame never changes, so a value can be computed anew anywhere it is
-//! certain to be in bounds; that often costs one load, where keeping it costs
-//! a store and a reload. So every block computes what it needs from whatever
-//! all ways into it leave in `A`, `X` and scratch memory, and only values of
-//! several instructions that are needed again are kept.
+//! A frame never changes, so a value can be recomputed wherever its loads are in
+//! bounds. That often costs one load, while keeping the value costs a store and a
+//! reload. So every block computes its values from the state that all predecessors
+//! leave in `A`, `X` and scratch memory. Only values of several instructions that are
+//! needed again are kept.
 //!
-//! Work is a list of tasks rather than recursion: values may be deep.
+//! The selector uses a list of tasks instead of recursion, since values may be deep.
 
 use super::cost::Costs;
 use super::{EMITTED_MAX, EmitError, INSNS_PER_PART_MAX};
@@ -15,10 +15,10 @@ use crate::lang::cbpf::Insn;
 use crate::lang::cbpf::code::*;
 use crate::opt::graph::{Flow, Graph, Node};
 
-/// Slots below this number may live across blocks.
+/// Slots below this number may live across blocks; higher ones are local to a block.
 pub(super) const SHARED_MAX: usize = 64;
 
-/// How a block of instructions ends.
+/// The end of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum End {
     Return(Insn),
@@ -32,7 +32,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// The blocks it leads to.
+    /// The blocks that the end leads to.
     pub(super) fn targets(self) -> impl Iterator<Item = usize> {
         let (first, second) = match self {
             End::Return(_) => (None, None),
@@ -45,7 +45,7 @@ impl End {
     }
 }
 
-/// A run of instructions, a range of [`Code::insns`], and its end.
+/// A block: a range of [`Code::insns`], and its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodeBlock {
     pub(super) first: usize,
@@ -53,24 +53,24 @@ pub(super) struct CodeBlock {
     pub(super) end: End,
 }
 
-/// Blocks of instructions whose scratch addresses are slots.
+/// Selected code; instructions for scratch memory contain slots instead of words.
 #[derive(Debug)]
 pub(super) struct Code {
     pub(super) insns: Vec<Insn>,
     pub(super) blocks: Vec<CodeBlock>,
 }
 
-/// What the registers and slots hold.
+/// The values known to be in registers and slots.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct State {
     a: Option<Value>,
     x: Option<Value>,
-    /// Which kept values have been stored.
+    /// Bit set of the slots that have been stored.
     stored: u64,
 }
 
 impl State {
-    /// What holds whichever of two ways was taken.
+    /// The state that holds after either of two paths.
     fn meet(self, other: State) -> State {
         State {
             a: self.a.filter(|_| self.a == other.a),
@@ -80,33 +80,33 @@ impl State {
     }
 }
 
-/// A step of computing a value.
+/// One step of computing a value.
 #[derive(Clone, Copy, Debug)]
 enum Task {
-    /// Have the value in `A`.
+    /// Compute the value in `A`.
     InA(Value),
-    /// Have the value in `X`, whatever becomes of `A`.
+    /// Compute the value in `X`; may change `A`.
     InX(Value),
-    /// Have the value in `X`, which takes no use of `A`.
+    /// Compute the value in `X` without changing `A`.
     DirectlyInX(Value),
-    /// Emit an instruction that leaves something else in `A`.
+    /// Emit an instruction that changes `A`.
     Alter(Insn),
-    /// `A` holds the value now.
+    /// Record that `A` holds the value.
     Done(Value),
-    /// `X` gets what `A` holds: the value.
+    /// Copy the value from `A` to `X`.
     Move(Value),
-    /// Store `A` in a slot of this block.
+    /// Store `A` in a local slot.
     Stash(u32),
-    /// Reload a slot of this block, which holds the value, to `X`.
+    /// Reload the value from a local slot to `X`.
     Unstash(u32, Value),
 }
 
-/// Selects instructions for a lowered, tidy graph; `keep` says whether values
-/// that could be computed again may be kept in slots.
+/// Selects instructions for a lowered, tidy graph. With `keep`, values that could be
+/// recomputed may be kept in slots.
 ///
 /// # Errors
-/// If more parameters are live at once than there are slots, or the code gets
-/// too long.
+/// If more parameters are live at one time than there are slots, or the code is too
+/// long.
 pub(super) fn select(graph: &Graph, keep: bool) -> Result<Code, EmitError> {
     let count = graph.nodes.len();
     let mut selector = Selector {
@@ -179,10 +179,10 @@ impl Selector<'_> {
         });
     }
 
-    /// Carries out what the block checks but does not compare.
+    /// Emits the checks of the block other than those of its subject.
     fn checks(&mut self, node: &Node) {
         if node.bound > 0 {
-            // If `A` holds what is needed next, check by way of `X`.
+            // If `A` holds a value that is needed next, the check uses `X`.
             if self
                 .costs
                 .is_leaf_of(self.graph, node.flow.subject(), self.state.a)
@@ -198,8 +198,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Stores the arguments of an edge. The first comes last, so that it is
-    /// still in `A`.
+    /// Stores the arguments of an edge, in reverse order, so that the first parameter
+    /// remains in `A`.
     fn pass(&mut self, edge: &Edge) {
         let graph = self.graph;
         let params = &graph.nodes[edge.block.index()].params;
@@ -240,7 +240,7 @@ impl Selector<'_> {
             }
             Operand::Val(b) => b,
         };
-        // `a > b` exactly if not `b >= a`: either may be in `X`.
+        // `a > b` is the negation of `b >= a`, so either value may be in `X`.
         if self.pair(a, b, true) {
             let (jump, then, otherwise) = match cmp {
                 Cmp::Gt => (JGE, otherwise, then),
@@ -261,15 +261,15 @@ impl Selector<'_> {
         }
     }
 
-    /// Brings two values into `A` and `X`; true if they are there the other
-    /// way round, which must be allowed.
+    /// Computes two values in `A` and `X`; returns whether they are exchanged, which
+    /// happens only if `swappable`.
     fn pair(&mut self, a: Value, b: Value, swappable: bool) -> bool {
         let swapped = self.plan_pair(a, b, swappable);
         self.drain();
         swapped
     }
 
-    /// As [`pair`](Self::pair), but only lists the tasks.
+    /// Like [`pair`](Self::pair), but only adds the tasks.
     fn plan_pair(&mut self, a: Value, b: Value, swappable: bool) -> bool {
         let costs = &self.costs;
         let (a_keeps_x, b_keeps_x) = (costs.preserves_x(a), costs.preserves_x(b));
@@ -311,7 +311,7 @@ impl Selector<'_> {
         false
     }
 
-    /// Whether the value can be had in `X` without a use of `A`.
+    /// Whether the value can be loaded into `X` without changing `A`.
     fn is_x_loadable(&self, value: Value) -> bool {
         self.costs.is_reloadable(value, self.state.stored)
             || matches!(self.graph.op(value), Op::Len)
@@ -327,8 +327,8 @@ impl Selector<'_> {
         self.drain();
     }
 
-    /// Carries out the tasks. Written out, a value may be far longer than the
-    /// program that it is from: of code that is too long no more is made.
+    /// Executes the tasks, up to the limit on instructions: the code of a nested value may
+    /// be far longer than the program.
     fn drain(&mut self) {
         while let Some(task) = self.tasks.pop() {
             if self.is_too_long() {
@@ -365,7 +365,7 @@ impl Selector<'_> {
         }
     }
 
-    /// `A` holds the value: keep it if it is worth it.
+    /// Records that `A` holds the value, and stores it if it has a slot.
     fn done(&mut self, value: Value) {
         self.state.a = Some(value);
         if let Some(slot) = self.costs.slot(value)
@@ -439,8 +439,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Whether one load from the frame gives the value, so that it need not
-    /// have been stored.
+    /// Whether a single load from the frame yields the value, so that a reload from its
+    /// slot saves nothing.
     fn is_single_load(&self, value: Value) -> bool {
         match self.graph.op(value) {
             Op::Load { base, .. } => base.is_none() || base == self.state.x,
@@ -473,7 +473,7 @@ impl Selector<'_> {
         match (a, b) {
             (Operand::Val(a), Operand::Imm(k)) => {
                 let (op, k) = match op {
-                    // As people write it.
+                    // Subtraction of a small constant is more readable.
                     BinOp::Add if k >= 1 << 31 => (SUB, k.wrapping_neg()),
                     op => (alu_of(op), k),
                 };
@@ -504,7 +504,7 @@ impl Selector<'_> {
         let swapped = self.plan_pair(a, b, swappable);
         let mut after = vec![Task::Alter(Insn::stmt(ALU | alu_of(op) | X, 0))];
         if swapped && op == BinOp::Sub {
-            // b - a, negated.
+            // Compute b - a and negate it.
             after.insert(0, Task::Alter(Insn::stmt(ALU | NEG, 0)));
         }
         self.tasks.splice(before..before, after);

@@ -1,26 +1,25 @@
-//! Equal code made one, and the order of the blocks.
+//! Tail merging on instructions, and the order of blocks.
 //!
-//! What a run of instructions does depends only on the registers, so blocks of
-//! equal instructions and ends are one block, whatever values they compute.
-//! And where all of one block is the tail of another, the other falls into it:
-//! the two are put next to each other.
+//! Instructions depend on registers only. So blocks with equal instructions and equal
+//! ends are one block, whatever values they compute. A block whose tail equals another
+//! block falls through into that block, and the two are placed next to each other.
 
 use super::select::{Code, CodeBlock, End};
 use crate::lang::cbpf::Insn;
 use crate::lang::cbpf::code::{K, RET};
 use std::collections::BTreeMap;
 
-/// The longest tail looked for, in instructions before the end.
+/// Longest tail that is searched, in instructions without the end.
 const TAIL_MAX: usize = 8;
 
-/// No block.
+/// The absence of a block.
 const NONE: usize = usize::MAX;
 
-/// What a block does.
+/// The contents of a block.
 type Key = (Vec<Insn>, End);
 
-/// Makes equal code one, and gives the order to lay the blocks out in: edges
-/// lead forward, a block that falls into another stands right before it.
+/// Merges equal code and returns the order of blocks for the layout. Edges lead
+/// forward, and a block that falls through into another precedes it directly.
 pub(super) fn share(code: &mut Code) -> Vec<usize> {
     let places = merge(code);
     let live = live(code);
@@ -33,7 +32,7 @@ fn key(code: &Code, block: &CodeBlock, skip: usize) -> Key {
     (insns, block.end)
 }
 
-/// Leads every jump to the first found of equal blocks, last block first.
+/// Redirects each jump to the representative of equal blocks, in reverse order.
 fn merge(code: &mut Code) -> BTreeMap<Key, usize> {
     let mut places: BTreeMap<Key, usize> = BTreeMap::new();
     let mut same: Vec<usize> = (0..code.blocks.len()).collect();
@@ -66,7 +65,7 @@ fn merge(code: &mut Code) -> BTreeMap<Key, usize> {
     places
 }
 
-/// Whether the block is a `ret` of a constant and nothing else.
+/// Whether the block consists of a `ret` with a constant.
 pub(super) fn is_bare_return(block: &CodeBlock) -> bool {
     matches!(block.end, End::Return(insn) if insn.code == RET | K) && block.first == block.last
 }
@@ -85,8 +84,8 @@ fn live(code: &Code) -> Vec<bool> {
     live
 }
 
-/// Cuts the tails off blocks that may fall into a block that does the same;
-/// gives for each block the one to put right before it.
+/// Cuts the tail off each block that can fall through into an equal block. Returns,
+/// for each block, the block to place directly before it.
 fn fall_into_tails(code: &mut Code, places: &BTreeMap<Key, usize>, live: &[bool]) -> Vec<usize> {
     let mut before = vec![NONE; code.blocks.len()];
     for index in 0..code.blocks.len() {
@@ -99,7 +98,7 @@ fn fall_into_tails(code: &mut Code, places: &BTreeMap<Key, usize>, live: &[bool]
             let Some(&tail) = places.get(&key(code, &block, skip)) else {
                 continue;
             };
-            // A block whose own tail was cut off no longer does all of it.
+            // The candidate may have lost its own tail since it was entered.
             let whole = code.blocks[tail].last - code.blocks[tail].first == length - skip;
             if live[tail] && whole && before[tail] == NONE {
                 before[tail] = index;
@@ -119,9 +118,9 @@ fn fall_into_tails(code: &mut Code, places: &BTreeMap<Key, usize>, live: &[bool]
     before
 }
 
-/// Rows of blocks that fall into each other, each where the last of its blocks
-/// stood: what a row leads to stood behind all of them. Bare returns, and what
-/// falls into them, come last.
+/// Concatenates rows of blocks that fall through. A row has the position of its last
+/// member in the old order, so that its targets follow. Rows that end in a bare return
+/// come last.
 fn order(code: &Code, live: &[bool], before: Vec<usize>) -> Vec<usize> {
     let mut falls = vec![false; code.blocks.len()];
     for &first in before.iter().filter(|&&first| first != NONE) {

@@ -1,4 +1,4 @@
-//! Writes trees and tests as words.
+//! Code generation: writes trees and tests as words.
 
 use super::test::Test;
 use super::tree::{Tree, exchanged};
@@ -6,11 +6,11 @@ use super::{EmitError, Target, WORDS_TRIED};
 use crate::ir::Width;
 use crate::lang::cspf::{ACTION_BITS, Action, Operator, header_len};
 
-/// Why a tree was not written.
+/// The reason why a tree was not written.
 pub(super) enum Fault {
-    /// A cell to copy is too far from the top.
+    /// A cell to copy is out of the reach of `PUSHSTK`; the caller may try another tree.
     TooFar,
-    /// No other tree helps.
+    /// Any other tree would fail too.
     Error(EmitError),
 }
 
@@ -23,9 +23,9 @@ impl From<EmitError> for Fault {
 pub(super) struct Code {
     target: Target,
     pub(super) words: Vec<u16>,
-    /// Cells on the stack.
+    /// Number of cells on the stack.
     pub(super) depth: usize,
-    /// The truth of the top, where it is known.
+    /// The truth value of the top cell, if known.
     top: Option<bool>,
 }
 
@@ -39,8 +39,7 @@ impl Code {
         }
     }
 
-    /// The truth of the top, where it is known. Below the stack lies a true
-    /// cell.
+    /// The truth value of the top cell, if known. An empty stack counts as a true cell.
     pub(super) fn top(&self) -> Option<bool> {
         match self.depth {
             0 => Some(true),
@@ -48,12 +47,12 @@ impl Code {
         }
     }
 
-    /// Forgets what is known of the top, as several ways meet.
+    /// Forgets the truth value of the top cell, where several paths meet.
     pub(super) fn forget_top(&mut self) {
         self.top = None;
     }
 
-    /// Takes the words back to what they were with `len` of them.
+    /// Removes all words after the first `len`.
     pub(super) fn back_to(&mut self, len: usize, depth: usize) {
         self.words.truncate(len);
         self.depth = depth;
@@ -92,7 +91,7 @@ impl Code {
         Ok(())
     }
 
-    /// Does an operator on what is on the stack, if there is one to do.
+    /// Writes an operator without a push; nothing for `Nop`.
     fn apply(&mut self, operator: Operator) -> Result<(), EmitError> {
         match operator {
             Operator::Nop => Ok(()),
@@ -100,14 +99,14 @@ impl Code {
         }
     }
 
-    /// Pushes a constant.
+    /// Pushes a constant, then applies the operator.
     fn constant(&mut self, constant: u32, operator: Operator) -> Result<(), EmitError> {
         let Ok(low) = u16::try_from(constant) else {
             let halves = [(constant >> 16) as u16, constant as u16];
             if self.has(Action::LongLiteral) {
                 return self.inst(Action::LongLiteral, operator, &halves);
             }
-            // Mach has no long literal, but shifts.
+            // Mach has no long literal; shifts compose one.
             self.constant(halves[0].into(), Operator::Nop)?;
             self.constant(16, Operator::Lsh)?;
             if halves[1] != 0 {
@@ -122,7 +121,7 @@ impl Code {
         }
     }
 
-    /// The action that pushes the word at a byte.
+    /// The action that pushes the 16-bit word at byte `at`.
     fn word(&self, at: u32) -> Result<Action, EmitError> {
         let Target { dialect, linktype } = self.target;
         let words = at / 2;
@@ -131,13 +130,13 @@ impl Code {
         } else {
             let header = header_len(linktype).ok_or_else(|| {
                 let what = format!(
-                    "where link type {linktype}'s header ends (EN10MB, EN3MB and LINUX_SLL work)"
+                    "the end of the header of link type {linktype} (EN10MB, EN3MB and LINUX_SLL work)"
                 );
                 self.target.inexpressible(what)
             })?;
             let number = match at < header {
                 true => words,
-                // Words 0 and 1 are made from the link header.
+                // Mach synthesises words 0 and 1 from the link header.
                 false => (at - header) / 2 + 2,
             };
             let number = u16::try_from(number).ok();
@@ -150,11 +149,11 @@ impl Code {
             .filter(|action| dialect.action_code(*action).is_some())
             .ok_or_else(|| {
                 self.target
-                    .inexpressible(format!("the word at byte {at}, so far back"))
+                    .inexpressible(format!("the word at byte {at}, beyond its reach"))
             })
     }
 
-    /// Pushes a tree's value, then does the operator.
+    /// Pushes the value of a tree, then applies the operator.
     pub(super) fn push(&mut self, tree: &Tree, operator: Operator) -> Result<(), Fault> {
         match tree {
             Tree::Imm(constant) => self.constant(*constant, operator)?,
@@ -189,8 +188,8 @@ impl Code {
         Ok(())
     }
 
-    /// Pushes two values and does the operator. The simpler is pushed last, if
-    /// the operator allows: its instruction takes the operator.
+    /// Pushes two values, then applies the operator. A leaf is pushed last if the operator
+    /// allows that, since its instruction can contain the operator.
     fn pair(&mut self, a: &Tree, b: &Tree, operator: Operator) -> Result<(), Fault> {
         if let (true, Some(exchanged)) = (a.is_leaf() && !b.is_leaf(), exchanged(operator)) {
             self.push(b, Operator::Nop)?;
@@ -200,12 +199,12 @@ impl Code {
         self.push(b, operator)
     }
 
-    /// Ends the program with a verdict if the test holds.
+    /// Ends the program with `verdict` if the test holds.
     pub(super) fn end_if(&mut self, test: &Test, verdict: bool) -> Result<(), Fault> {
         if let (Tree::Bin(Operator::And, p, q), false, true) =
             (&test.tree, verdict, test.negated && test.tree.is_truth())
         {
-            // Rejects if either fails, whichever is looked at.
+            // Rejects if either part fails, in any order.
             self.end_if(&Test::of((**p).clone()).not(), false)?;
             return self.end_if(&Test::of((**q).clone()).not(), false);
         }
@@ -222,13 +221,13 @@ impl Code {
             (false, false) => Operator::Cand,
         };
         self.pair(a, b, operator)?;
-        // It goes on with the comparison's result.
+        // The program continues with the result of the comparison.
         let pushes = self.target.dialect.pushes_on_continue();
         self.top = pushes.then_some(!on_equal);
         Ok(())
     }
 
-    /// Ends the program with a test that decides, where its last word is due.
+    /// Ends the program by a test, at the position of its last word.
     pub(super) fn decide_last(&mut self, test: Test) -> Result<(), Fault> {
         match test.tree {
             Tree::Bin(Operator::And, p, q) if !test.negated && p.is_truth() && q.is_truth() => {
@@ -239,7 +238,7 @@ impl Code {
         }
     }
 
-    /// Ends the program with a verdict.
+    /// Ends the program with a verdict, before other words.
     pub(super) fn end(&mut self, verdict: bool) -> Result<(), Fault> {
         let (equal, operator) = match verdict {
             true => (true, Operator::Cor),
@@ -252,12 +251,12 @@ impl Code {
                 true
             }
         };
-        // A top that is known is 0 or 1.
+        // A known top cell is 0 or 1.
         self.constant((top == equal).into(), operator)?;
         Ok(())
     }
 
-    /// Ends the program with a verdict, where its last word is due.
+    /// Ends the program with a verdict, at the position of its last word.
     pub(super) fn end_last(&mut self, verdict: bool) -> Result<(), Fault> {
         if self.words.is_empty() || self.top != Some(verdict) {
             self.constant(verdict.into(), Operator::Nop)?;

@@ -1,4 +1,4 @@
-//! What both ways to lay out a program need to know of it.
+//! Analyses and helpers shared by both layouts, `layout` and `straight_line`.
 
 use super::required_len::{NEVER, RequiredLens, needs};
 use super::select16::Select16;
@@ -10,12 +10,12 @@ use super::{EmitError, Target};
 use crate::ir::{Block, Cmp, Operand, Program, Term, Value, Width};
 use crate::lang::cspf::Dialect;
 
-/// Where an edge leads.
+/// The target of an edge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EdgeTarget {
-    /// To where nothing is left but a verdict.
+    /// A verdict, since the target does nothing else.
     Verdict(bool),
-    /// To another block.
+    /// A block.
     Block(Block),
 }
 
@@ -48,7 +48,7 @@ impl<'p> Emitter<'p> {
         }
     }
 
-    /// Where a block leads, if its test holds and if not.
+    /// The targets of a block, if its test holds and if it fails.
     pub(super) fn goals(&self, block: Block) -> [EdgeTarget; 2] {
         match &self.program.block(block).term {
             Term::Jump(edge) => [self.goal(edge.block); 2],
@@ -70,8 +70,8 @@ impl<'p> Emitter<'p> {
         }
     }
 
-    /// A comparison as a test. Frames shorter than `long_enough` are rejected
-    /// in the end, whatever it says of them.
+    /// Selects a comparison as a test. The test may be wrong for frames shorter than
+    /// `long_enough`, which are rejected later.
     pub(super) fn test(
         &self,
         cmp: Cmp,
@@ -91,7 +91,7 @@ impl<'p> Emitter<'p> {
         narrow.test(cmp, a, b)
     }
 
-    /// Whether a verdict accepts.
+    /// A test of whether `verdict` accepts.
     pub(super) fn truth_of(
         &self,
         verdict: Operand,
@@ -101,8 +101,7 @@ impl<'p> Emitter<'p> {
         self.test(Cmp::Ne, verdict, Operand::Imm(0), cells, long_enough)
     }
 
-    /// A load of the byte that ends at `end`, which exists in no shorter
-    /// frame.
+    /// A load that reads the byte ending at `end`, and no byte of a frame that ends there.
     pub(super) fn last_byte(&self, end: u64, long_enough: u64) -> Result<Tree, EmitError> {
         let at = end - 1;
         if self.target.dialect == Dialect::Weir {
@@ -110,7 +109,7 @@ impl<'p> Emitter<'p> {
                 (Ok(at), 1) => Tree::Field(Width::B2, at - 1),
                 (Ok(at), _) => Tree::Field(Width::B1, at),
                 (Err(_), _) => {
-                    // A load at a place has four bytes there at most.
+                    // `FieldAt` takes any 32-bit offset; a larger one is outside every frame.
                     let at = Tree::Imm(u32::try_from(at).unwrap_or(u32::MAX));
                     Tree::FieldAt(Width::B1, Box::new(at))
                 }
@@ -120,12 +119,12 @@ impl<'p> Emitter<'p> {
             Ok(at) if at % 2 == 1 || end < long_enough => Ok(Tree::Word(at & !1)),
             _ => Err(self
                 .target
-                .inexpressible(format!("the byte {at} without the one behind it"))),
+                .inexpressible(format!("a load of byte {at} without the byte behind it"))),
         }
     }
 
-    /// Refuses what may reject a frame of any length, in the dialects that
-    /// have no way to say it.
+    /// Refuses operations that may reject a frame of any length, in dialects that cannot
+    /// express them.
     pub(super) fn refuse_faults(&self, insts: &[Value]) -> Result<(), EmitError> {
         let ops = insts.iter().map(|&inst| self.program.op(inst));
         match ops.into_iter().find(|op| rejects_otherwise(*op)) {

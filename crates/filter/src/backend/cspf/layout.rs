@@ -1,25 +1,24 @@
-//! Block by block with branches, for `weir` and `sun`.
+//! Layout with branches, block by block, for the dialects `weir` and `sun`.
 //!
-//! A block starts with the cells on the stack that the block had at its end
-//! that dominates it most closely; all ways to it have these, and perhaps more
-//! above. So a block that several ways lead to has as many `POP`s before it as
-//! the longest stack needs, and each way enters among them:
+//! At the start of a block, the stack has the cells that its immediate dominator had at
+//! its end. A path to the block has these cells, and perhaps more above them. So a block
+//! with several predecessors starts with as many `POP`s as the deepest stack needs,
+//! and each path enters among them:
 //!
 //! ```text
-//!   from a way with two cells too many ─► POP
-//!   from a way with one                ─► POP
-//!   from a way with none               ─► the block
+//!   path with two cells too many ─► POP
+//!   path with one                ─► POP
+//!   path with none               ─► the block
 //! ```
 //!
-//! What falls through from the words before has one of these depths, too, even
-//! where the end of a program stands there: the dialect's rules do not know
-//! that it is never passed.
+//! The preceding words also fall through with one of these depths, even if they end
+//! the program: the dialect's rules do not know that control never continues there.
 //!
-//! Values that are used again stay on the stack, where the dialect can copy
-//! cells; elsewhere, and where they are too far from the top, they are made
-//! again. A value that may reject the frame is made where the program makes
-//! it, used or not, unless the frame's length shows that it cannot, or that
-//! the frame is rejected anyway.
+//! Values that are used again stay on the stack if the dialect can copy cells. In other
+//! dialects, or if the cell is too far from the top, they are recomputed. A value that
+//! may reject the frame is computed where the program computes it, used or not. The
+//! exception is a value that cannot reject frames of the known length, or whose frames
+//! are rejected anyway.
 
 use std::collections::BTreeSet;
 
@@ -34,13 +33,13 @@ use super::{EmitError, Target, end_of, use_counts};
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, Width};
 use crate::lang::cspf::{Action, Dialect, Operator};
 
-/// The stack's depth from which on nothing is kept, so that trees have room.
+/// Stack depth, in cells, from which on no more values are kept: room for trees.
 const COPY_DEPTH_MAX: usize = 190;
 
-/// The stack's depth from which on cells that nothing needs are dropped.
+/// Stack depth, in cells, from which on unused cells are dropped.
 const DEAD_CELLS_DEPTH: usize = 48;
 
-/// How deep a tree of kept values may grow.
+/// Maximum number of levels of a tree of kept values.
 const LEVELS_MAX: u32 = 40;
 
 pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitError> {
@@ -68,7 +67,7 @@ pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitEr
     }
 }
 
-/// How deep each value's tree is.
+/// The levels of each value's tree.
 fn levels(program: &Program) -> Vec<u32> {
     let mut levels = vec![0; program.values.len()];
     for &value in program.blocks.iter().flat_map(|block| &block.insts) {
@@ -87,12 +86,12 @@ struct Layout<'p> {
     uses: Vec<u32>,
     levels: Vec<u32>,
     dominators: Vec<Block>,
-    /// What each cell holds, if that is known.
+    /// The value in each cell, if known.
     cells: Vec<Option<Value>>,
     cells_at_end: Vec<Vec<Option<Value>>>,
-    /// For each block how far into the frame every way to it has read.
+    /// For each block, bytes of the frame that every path to it has read.
     reached: Vec<u64>,
-    /// For each block the branches to it: where the literal is, and the depth.
+    /// For each block, the branches to it: index of the literal, and stack depth.
     branches_to: Vec<Vec<(usize, usize)>>,
 }
 
@@ -113,7 +112,7 @@ impl Layout<'_> {
         Ok(())
     }
 
-    /// Brings all ways to a block to its depth.
+    /// Brings all paths to a block to the depth of the block.
     fn enter(&mut self, here: Block) -> Result<(), EmitError> {
         if here == Block::ENTRY {
             return Ok(());
@@ -124,7 +123,7 @@ impl Layout<'_> {
         self.cells.extend(params.iter().copied().map(Some));
         let ways = std::mem::take(&mut self.branches_to[here.index()]);
         let depths = ways.iter().map(|&(_, depth)| depth);
-        // On some way, cells that nothing needs may have been dropped.
+        // On some path, unused cells may have been dropped.
         let depth = depths.clone().fold(self.cells.len(), usize::min);
         self.cells.truncate(depth);
         let highest = depths.max().unwrap_or(depth);
@@ -142,7 +141,7 @@ impl Layout<'_> {
             let at = first + (highest - depth);
             self.code.words[literal] = (at - literal) as u16;
         }
-        // What tests left is dropped before it fills the stack.
+        // The results of tests are dropped before they fill the stack.
         while self.cells.len() > DEAD_CELLS_DEPTH && self.cells.last() == Some(&None) {
             self.code.inst(Action::Pop, Operator::Nop, &[])?;
             self.cells.pop();
@@ -151,7 +150,7 @@ impl Layout<'_> {
         Ok(())
     }
 
-    /// Makes what a block must make, and its test.
+    /// Computes the values that the block must compute, and returns its test.
     fn body(&mut self, here: Block) -> Result<Option<Test>, Fault> {
         let program = self.maker.program;
         let block = program.block(here);
@@ -190,8 +189,8 @@ impl Layout<'_> {
         Ok(test)
     }
 
-    /// The values that a block makes by themselves: those that are used again,
-    /// and those that may reject and are not part of others.
+    /// The values that a block computes separately: those used again, and those that may
+    /// reject and are not part of other values.
     fn to_make(&self, here: Block) -> BTreeSet<Value> {
         let program = self.maker.program;
         let block = program.block(here);
@@ -218,7 +217,7 @@ impl Layout<'_> {
         made
     }
 
-    /// Pushes a value, and says how far that reads.
+    /// Pushes a value and returns the number of bytes that its computation reads.
     fn make(&mut self, value: Value, long_enough: u64) -> Result<u64, Fault> {
         let tree = self
             .maker
@@ -252,8 +251,7 @@ impl Layout<'_> {
         Ok(())
     }
 
-    /// The test at a block's end, if it matters; of a verdict, whether it
-    /// accepts.
+    /// The test at the end of a block, or of its verdict; `None` if both targets are equal.
     fn test(
         &self,
         here: Block,
@@ -290,7 +288,7 @@ impl Layout<'_> {
         }
         let ended = match self.terminate(here, test, next) {
             Err(Fault::TooFar) => {
-                // Without copies of cells the test is longer, but possible.
+                // Without copies of cells the test is longer, but always possible.
                 self.code.back_to(len, depth);
                 let reached = self.reached[here.index()];
                 let long_enough = reached.max(self.maker.required.here[here.index()]);
@@ -305,14 +303,14 @@ impl Layout<'_> {
         Ok(())
     }
 
-    /// Leaves the cells that are there at the target's start, and its
-    /// parameters on top. Arguments are made again from those cells, as what
-    /// else held them is gone; a single one that needs a cell which is
-    /// dropped is made first.
+    /// Passes the arguments of an edge: leaves the cells of the target's immediate
+    /// dominator with the parameters on top. Arguments are recomputed from those cells,
+    /// since cells above them are dropped. A single argument that needs a dropped cell is
+    /// computed before.
     fn pass(&mut self, edge: &Edge) -> Result<(), Fault> {
         let dominator = self.dominators[edge.block.index()];
         let depth = self.cells_at_end[dominator.index()].len();
-        // Cells that nothing needs may have been dropped on the way.
+        // Unused cells may have been dropped on the way.
         while self.cells.len() < depth {
             self.code.inst(zero(), Operator::Nop, &[])?;
             self.cells.push(None);
@@ -402,7 +400,7 @@ impl Layout<'_> {
             true => (otherwise, then),
         };
         self.code.push(&test.tree, Operator::Nop)?;
-        // `BRTR` first: where it goes on, the top is known.
+        // With `BRTR` first, the top cell is known where the branch is not taken.
         if next != Some(on_true) {
             self.branch(true, on_true)?;
         }
@@ -420,7 +418,7 @@ impl Layout<'_> {
         Ok(())
     }
 
-    /// Goes on at a block, or ends.
+    /// Continues at a block, or ends with a verdict.
     fn go(&mut self, goal: EdgeTarget, next: Option<Block>) -> Result<(), Fault> {
         match goal {
             EdgeTarget::Verdict(verdict) if next.is_none() => self.code.end_last(verdict),
@@ -440,11 +438,11 @@ impl Layout<'_> {
     }
 }
 
-/// How often a value must be used that making it once and copying it takes
-/// fewer words than making it each time.
+/// The number of uses from which on a kept value and its copies take fewer words than
+/// recomputation.
 fn uses_worth_a_cell(op: Op) -> u32 {
     match op {
-        // One word, as a copy is.
+        // One word, as a copy.
         Op::Len => u32::MAX,
         Op::Load {
             width: Width::B2,

@@ -1,22 +1,21 @@
-//! The stack language of 1987: from the IR to words.
+//! The back end for the stack language of 1987 (CSPF): compiles a program to words.
 //!
 //! ```text
-//!                      weir, sun ─► layout: block by block, with branches ─┐
-//!  Program ─► flat ─┤                                                      ├─► words
-//!                      paper, bsd, dec, mach ─► chain: tests in a row ─────┘
+//!                            weir, sun ─► layout: block by block, with branches ──┐
+//!  Program ─► specialise ─┤                                                       ├─► words
+//!                            others ────► straight_line: tests in sequence ───────┘
 //! ```
 //!
-//! `flat` copies blocks until none has parameters, as most dialects have no
-//! way to bring different cells to one place; `weir` has, where that is
-//! shorter. `wide` (cells of 32 bits) and
-//! `narrow` (16) turn values into trees of pushes and operators, which `code`
-//! writes down.
+//! `specialise` copies blocks until none has parameters, since most dialects cannot
+//! bring different cells to one place. The dialect `weir` can, and does where that is
+//! shorter. `select32` and `select16`, for cells of 32 and 16 bits, turn values into
+//! trees of pushes and operators; `code` writes the trees as words.
 //!
-//! A verdict here is yes or no: a snap length is lost.
+//! The verdict of a stack program is accept or reject: the snap length is lost.
 //!
-//! Old dialects read whole words only, at constant places. Where that reads
-//! more than the program does, it is still exact if every shorter frame is
-//! rejected in the end anyway; `required_len` knows how long a frame must be for that.
+//! Old dialects read only whole words at constant offsets. A word may contain a byte
+//! more than the program reads. This is exact if every frame without that byte is
+//! rejected anyway; `required_len` computes the length of frame that acceptance needs.
 
 mod code;
 mod emit;
@@ -34,41 +33,41 @@ use weir_wire::LinkType;
 use crate::ir::{Op, Program, Value};
 use crate::lang::cspf::{Dialect, Filter, VerifyError, verify};
 
-/// Blocks, and values, of a program without parameters, at most. A program of
-/// more has no chance to become few enough words.
+/// Maximum number of blocks, and of values, of a program without parameters. A larger
+/// program cannot become few enough words.
 const PARTS_MAX: usize = 1 << 15;
 
-/// Words that are written at most, to tell how many there would be. Every
-/// branch reaches across so many.
+/// Maximum number of words that are written, in order to report their number. A branch
+/// reaches across that many words.
 const WORDS_TRIED: usize = 1 << 15;
 
-/// How deep a tree of values may be.
+/// Maximum number of levels of a tree of values.
 const TREE_DEPTH_MAX: usize = 400;
 
-/// Why a program has no words in a dialect.
+/// The reason why a program cannot be compiled to a dialect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EmitError {
-    /// The dialect lacks what the program needs.
-    #[error("the dialect {dialect} cannot say {what}; the dialect weir can")]
+    /// The dialect lacks an operation.
+    #[error("the dialect {dialect} cannot express {what}; the dialect weir can")]
     Inexpressible {
-        /// What the program needs.
+        /// The operation.
         what: String,
         /// The dialect.
         dialect: Dialect,
     },
-    /// More words than the dialect allows.
+    /// The program exceeds the dialect's limit on words.
     #[error(
         "the filter takes {words} words in the dialect {dialect}, which allows {max}{remedy}",
         max = .dialect.words_max(),
         remedy = remedy(*.dialect)
     )]
     TooManyWords {
-        /// How many words it takes.
+        /// Words that the program needs.
         words: usize,
         /// The dialect.
         dialect: Dialect,
     },
-    /// So many words that they were not counted.
+    /// The program exceeds the limit on words that are counted.
     #[error(
         "the filter takes more than {tried} words in the dialect {dialect}, which allows \
          {max}{remedy}",
@@ -76,12 +75,12 @@ pub enum EmitError {
         remedy = remedy(*.dialect)
     )]
     FarTooManyWords {
-        /// How many were tried.
+        /// The limit on words that are counted.
         tried: usize,
         /// The dialect.
         dialect: Dialect,
     },
-    /// More cells than the dialect's stack has.
+    /// The program needs more cells than the dialect's stack has.
     #[error(
         "the filter needs more than the {max} cells of the dialect {dialect}'s stack{remedy}",
         max = .dialect.stack_max(),
@@ -100,16 +99,15 @@ fn remedy(dialect: Dialect) -> &'static str {
     }
 }
 
-/// Writes a program in a dialect. The result is verified, and accepts exactly
-/// the frames for which the program gives a snap length other than zero; the
-/// snap length itself is lost.
+/// Compiles `program`, which must be verified and should be optimised, to a dialect.
+/// The result is verified. It accepts exactly the frames for which the program returns
+/// a snap length other than zero; the snap length itself is lost.
 ///
-/// The dialect `weir` can say every program that is short enough. `sun` has
-/// tests of 16-bit words at constant places, and branches; `paper`, `bsd`,
-/// `dec` and `mach` have tests in a row. What they cannot say exactly is
-/// refused. `program` must be verified, and should be optimised.
+/// The dialect `weir` can express every program that is short enough. `sun` has tests
+/// of 16-bit words at constant offsets, and branches; `paper`, `bsd`, `dec` and `mach`
+/// have tests in sequence. A program that a dialect cannot express exactly is refused.
 ///
-/// The link type matters to Mach alone, which keeps the link header apart; see
+/// The link type matters only to `mach`, which separates the link header; see
 /// [`lower`](crate::lang::cspf::lower).
 pub fn emit(program: &Program, dialect: Dialect, linktype: LinkType) -> Result<Filter, EmitError> {
     let target = Target { dialect, linktype };
@@ -142,7 +140,7 @@ pub fn emit(program: &Program, dialect: Dialect, linktype: LinkType) -> Result<F
     }
 }
 
-/// The shorter of two ways to say the same; what was not counted is longer.
+/// The shorter of two results; an error counts as longer.
 fn shorter(
     a: Result<Vec<u16>, EmitError>,
     b: Result<Vec<u16>, EmitError>,
@@ -154,7 +152,7 @@ fn shorter(
     }
 }
 
-/// What words are made for.
+/// The dialect and link type that words are emitted for.
 #[derive(Clone, Copy)]
 struct Target {
     dialect: Dialect,
@@ -162,7 +160,7 @@ struct Target {
 }
 
 impl Target {
-    /// Whether cells have 32 bits and arithmetic.
+    /// Whether cells have 32 bits, with arithmetic.
     fn is_wide(self) -> bool {
         matches!(self.dialect, Dialect::Weir | Dialect::Mach)
     }
@@ -182,7 +180,7 @@ impl Target {
     }
 }
 
-/// Counts how often each value is used.
+/// The number of uses of each value.
 fn use_counts(program: &Program) -> Vec<u32> {
     let mut counts = vec![0; program.values.len()];
     let mut count = |value: Value| counts[value.index()] += 1;
@@ -201,7 +199,7 @@ fn use_counts(program: &Program) -> Vec<u32> {
     counts
 }
 
-/// The byte behind the last that a load at a constant place reads.
+/// The end of a load at a constant offset, in bytes; `None` for other operations.
 fn end_of(op: Op) -> Option<u64> {
     match op {
         Op::Load {

@@ -1,17 +1,17 @@
-//! How long a frame must be for a program to accept it.
+//! Required length: the length of frame that a program needs to accept it.
 
 use super::end_of;
 use crate::ir::{Operand, Program, Term, Value};
 
-/// What no frame is as long as.
+/// A length that no frame has.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// For each block the length that a frame must have lest it be rejected there
-/// or behind: by loads at constant places alone.
+/// For each block, the length below which a frame is rejected there or later. Only
+/// loads at constant offsets count.
 pub(super) struct RequiredLens {
-    /// The block's own loads, and what is behind it.
+    /// For the block's own loads and the blocks after it.
     pub(super) here: Vec<u64>,
-    /// What is behind it alone.
+    /// For the blocks after it alone.
     pub(super) behind: Vec<u64>,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn needs(program: &Program) -> RequiredLens {
     needs
 }
 
-/// The end of the load that reads farthest, of those at constant places.
+/// The largest end of a load at a constant offset.
 pub(super) fn longest(program: &Program, insts: &[Value]) -> u64 {
     let ends = insts.iter().filter_map(|&inst| end_of(program.op(inst)));
     ends.max().unwrap_or(0)

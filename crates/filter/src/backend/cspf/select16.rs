@@ -1,4 +1,4 @@
-//! Tests as trees for the dialects with cells of 16 bits and no shifts.
+//! Instruction selection for dialects with cells of 16 bits and no shifts.
 
 use super::test::Test;
 use super::tree::{Tree, described};
@@ -9,12 +9,12 @@ use crate::lang::cspf::Operator;
 pub(super) struct Select16<'p> {
     pub(super) program: &'p Program,
     pub(super) target: Target,
-    /// A frame shorter than this is rejected in the end.
+    /// Frames shorter than this are rejected later.
     pub(super) long_enough: u64,
 }
 
-/// Sixteen bits of a value: those of a tree, moved right. The tree's bits that
-/// are moved out are zero.
+/// 16 bits of a value: a tree shifted right. The tree's bits that are shifted out
+/// are zero.
 #[derive(Clone, PartialEq, Eq)]
 struct Half {
     tree: Tree,
@@ -45,7 +45,7 @@ impl Half {
         self.tree == Tree::Imm(0)
     }
 
-    /// The constant it is.
+    /// The constant; `None` if the half is not constant.
     fn constant(&self) -> Option<u32> {
         match self.tree {
             Tree::Imm(constant) => Some(constant >> self.shift),
@@ -53,8 +53,8 @@ impl Half {
         }
     }
 
-    /// Both with one shift, so that their trees compare as they do; `None` if
-    /// a constant's bits are lost by that, or both are shifted otherwise.
+    /// Both trees with a common shift, so that they compare like the values; `None` if
+    /// the shifts differ and neither half is a constant that can take the other shift.
     fn aligned(self, other: Half) -> Option<(Tree, Tree, u32)> {
         if self.shift == other.shift {
             return Some((self.tree, other.tree, self.shift));
@@ -99,7 +99,7 @@ impl Select16<'_> {
             Cmp::Ne => two(Operator::And, high(Cmp::Eq)?, low(Cmp::Eq)?).not(),
             Cmp::Set => two(Operator::Or, high(Cmp::Set)?, low(Cmp::Set)?),
             Cmp::Clear => two(Operator::Or, high(Cmp::Set)?, low(Cmp::Set)?).not(),
-            // By the high half, or where those are equal by the low one.
+            // The high halves decide; if those are equal, the low halves do.
             Cmp::Lt | Cmp::Le | Cmp::Gt | Cmp::Ge => {
                 let strict = match cmp {
                     Cmp::Lt | Cmp::Le => Cmp::Lt,
@@ -123,8 +123,8 @@ impl Select16<'_> {
         if let (Some(a), Some(b)) = (a.constant(), b.constant()) {
             return Ok(Test::of(Tree::Imm(cmp.eval(a, b).into())));
         }
-        // Below 2^16 every shifted value is less than a constant that no
-        // shift leaves in 16 bits.
+        // A shifted 16-bit tree is less than a constant that exceeds 16 bits when shifted
+        // back.
         let (shift, constant) = (a.shift, b.constant());
         match a.aligned(b) {
             Some((a, b, _)) => Ok(Test::new(cmp, a, b)),
@@ -135,7 +135,7 @@ impl Select16<'_> {
         }
     }
 
-    /// Bitwise arithmetic.
+    /// A bitwise operation on halves.
     fn bits(&self, op: BinOp, a: Half, b: Half) -> Result<Half, EmitError> {
         let operator = match op {
             BinOp::And => Operator::And,
@@ -144,7 +144,7 @@ impl Select16<'_> {
         };
         let (a, b) = match (a.constant(), b.constant()) {
             (Some(x), Some(y)) => return Ok(Half::imm(op.eval(x, y).unwrap_or(0))),
-            // A mask's bits beyond the other's are of no use.
+            // The bits of a mask beyond the other half are irrelevant.
             (Some(mask), None) if op == BinOp::And => (mask_for(mask, &b), b),
             (None, Some(mask)) if op == BinOp::And => {
                 let mask = mask_for(mask, &a);
@@ -260,7 +260,7 @@ impl Select16<'_> {
     }
 }
 
-/// A mask as it falls on the tree of a half, less the bits that fall beyond.
+/// A mask shifted to the position of a half's tree; bits beyond 16 are dropped.
 fn mask_for(mask: u32, half: &Half) -> Half {
     Half {
         tree: Tree::Imm(mask << half.shift & 0xffff),
@@ -291,7 +291,7 @@ fn shifted_right(a: Halves, count: u32) -> Option<Halves> {
     let low = match shift + count {
         16.. => ZERO,
         shift => {
-            // The tree's bits that are moved out must be zero.
+            // Bits that are shifted out of a tree must be zero.
             let tree = both(Operator::And, tree, Tree::Imm(0xffff << shift & 0xffff));
             Half { tree, shift }
         }
@@ -318,14 +318,13 @@ fn shifted_left(a: Halves, count: u32) -> Option<Halves> {
         return Some(a);
     }
     let Halves { high, low } = a;
-    // Only what was shifted right before, and has room, is shifted back.
+    // A half is shifted left only if that undoes a shift right.
     let shift = low.shift.checked_sub(count)?;
     let low = Half { shift, ..low };
     high.is_zero().then_some(Halves { high, low })
 }
 
-/// An operator on two trees; a mask on a masked tree becomes one, and what
-/// both being constant gives is a constant.
+/// An operator on two trees, with constants folded and masks merged.
 fn both(operator: Operator, a: Tree, b: Tree) -> Tree {
     match (operator, a, b) {
         (Operator::And, Tree::Imm(a), Tree::Imm(b)) => Tree::Imm(a & b),
@@ -333,7 +332,7 @@ fn both(operator: Operator, a: Tree, b: Tree) -> Tree {
         (Operator::Xor, Tree::Imm(a), Tree::Imm(b)) => Tree::Imm(a ^ b),
         (Operator::And, Tree::Imm(0), _) | (Operator::And, _, Tree::Imm(0)) => Tree::Imm(0),
         (Operator::Or, Tree::Imm(0), tree) | (Operator::Or, tree, Tree::Imm(0)) => tree,
-        // A truth value that is sure, beside another.
+        // A known truth value beside another truth value.
         (Operator::And, Tree::Imm(1), tree) | (Operator::And, tree, Tree::Imm(1))
             if tree.is_truth() =>
         {

@@ -1,4 +1,4 @@
-//! Values as trees for the dialects with cells of 32 bits, weir and Mach.
+//! Instruction selection for the dialects with cells of 32 bits, `weir` and `mach`.
 
 use super::test::Test;
 use super::tree::{Tree, described};
@@ -7,17 +7,17 @@ use crate::ir::{BinOp, Cmp, Op, Operand, Program, Value, Width};
 use crate::lang::cspf::{Dialect, Operator};
 use crate::opt::value_range::ValueRange;
 
-/// How near the top a cell must be when a tree is begun. `PUSHSTK` reaches 31,
-/// and the tree itself pushes some.
+/// Largest distance of a cell from the top, when a tree is begun, at which it is
+/// copied. `PUSHSTK` reaches 31 cells, and the tree itself pushes some.
 const COPY_REACH: usize = 22;
 
-/// What there is to copy.
+/// The cells that a tree may copy.
 #[derive(Clone, Copy)]
 pub(super) struct Cells<'p> {
-    /// The values that cells hold, from the bottom.
+    /// The value in each cell, from the bottom.
     pub(super) values: &'p [Option<Value>],
-    /// Whether more is copied than must be: parameters, which have no other
-    /// place, are copied from wherever they are.
+    /// Whether any value may be copied. If not, only parameters are, which have no other
+    /// source; those are copied at any distance.
     pub(super) all: bool,
 }
 
@@ -31,14 +31,14 @@ impl Cells<'_> {
 pub(super) struct Select32<'p> {
     pub(super) program: &'p Program,
     pub(super) target: Target,
-    /// The largest value of each.
+    /// The largest possible value of each value.
     pub(super) largest: &'p [u32],
     pub(super) cells: Cells<'p>,
-    /// A frame shorter than this is rejected in the end.
+    /// Frames shorter than this are rejected later.
     pub(super) long_enough: u64,
 }
 
-/// The largest value that each can have.
+/// The largest possible value of each value.
 pub(super) fn largest(program: &Program) -> Vec<u32> {
     let mut known = vec![ValueRange::ANY; program.values.len()];
     for value in program.blocks.iter().flat_map(|block| &block.insts) {
@@ -64,12 +64,12 @@ impl Select32<'_> {
         Ok(Test::new(cmp, a, b))
     }
 
-    /// A value, computed here though a cell may hold it.
+    /// The tree of a value, without a copy of its own cell.
     pub(super) fn fresh(&self, value: Value) -> Result<Tree, EmitError> {
         self.op(value, 0, &mut WORDS_TRIED.clone())
     }
 
-    /// An operand.
+    /// The tree of an operand.
     pub(super) fn tree(&self, operand: Operand) -> Result<Tree, EmitError> {
         self.operand(operand, 0, &mut WORDS_TRIED.clone())
     }
@@ -107,7 +107,7 @@ impl Select32<'_> {
         }
         let op = self.program.op(value);
         Ok(match op {
-            // Its cell was dropped; see `Layout::pass`.
+            // The parameter's cell was dropped; `Layout::pass` handles that.
             Op::Param => {
                 let dialect = self.target.dialect;
                 return Err(EmitError::TooManyCells { dialect });
@@ -152,8 +152,8 @@ impl Select32<'_> {
         })
     }
 
-    /// The operator for arithmetic, where the dialect has it. Mach's `RSH`
-    /// keeps the sign, so that it serves for numbers that have none.
+    /// The operator of an arithmetic operation; `None` if the dialect lacks it. Mach's `RSH`
+    /// is arithmetic, so it applies only to values without the sign bit.
     fn operator(&self, bin: BinOp, a: Operand) -> Option<Operator> {
         let operator = match bin {
             BinOp::Add => Operator::Add,
@@ -177,8 +177,8 @@ impl Select32<'_> {
         has.then_some(operator)
     }
 
-    /// `base + offset` as a place in the frame: all ones, which is outside
-    /// every frame, if the sum exceeds 32 bits.
+    /// `base + offset` as a byte offset; all ones, which is outside every frame, if the
+    /// sum exceeds 32 bits.
     fn sum(&self, base: Value, tree: Tree, offset: u32) -> Tree {
         if offset == 0 {
             return tree;
@@ -193,12 +193,12 @@ impl Select32<'_> {
         Tree::bin(Operator::Or, all_ones, sum)
     }
 
-    /// A load for a dialect that has words only.
+    /// A load in a dialect that reads only words.
     fn by_words(&self, op: Op, width: Width, offset: u32) -> Result<Tree, EmitError> {
         let end = end_of(op).unwrap_or(0);
         let (first, is_odd) = (offset & !1, offset % 2 == 1);
-        // The words that cover it may read one byte more, at either end; only
-        // the one behind it matters.
+        // The words may contain one byte more at either end. Only the byte behind the
+        // field matters.
         if end.next_multiple_of(2) > end.max(self.long_enough) || end >= u32::MAX.into() {
             return Err(self.target.inexpressible(described(op)));
         }

@@ -1,15 +1,15 @@
-//! Copies blocks until none has parameters.
+//! Polyvariant specialisation: copies blocks until none has parameters.
 //!
-//! A block is copied for each distinct set of things that it, or a block
-//! behind it, takes from outside: parameters, and values of blocks that were
-//! copied. Constants that become known on the way are folded.
+//! A block is copied for each distinct tuple of operands that it, or a block after it,
+//! takes from outside: parameters, and values of copied blocks. Constants that become
+//! known are folded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PARTS_MAX;
 use crate::ir::{BasicBlock, Block, Cmp, Edge, Op, Operand, Program, Term, Value};
 
-/// An equal program without parameters; `None` if it is too large.
+/// An equivalent program without parameters; `None` if it is too large.
 pub(super) fn flatten(program: &Program) -> Option<Program> {
     if program.blocks.len() > PARTS_MAX || program.values.len() > PARTS_MAX {
         return None;
@@ -32,7 +32,7 @@ pub(super) fn flatten(program: &Program) -> Option<Program> {
     Some(copier.to)
 }
 
-/// An equal program in which only jumps pass arguments.
+/// An equivalent program in which only jumps pass arguments.
 pub(super) fn split_edges(program: &Program) -> Program {
     let mut split = program.clone();
     for index in 0..split.blocks.len() {
@@ -60,8 +60,8 @@ pub(super) fn split_edges(program: &Program) -> Program {
     split
 }
 
-/// For each block what it and those behind it take from outside, its own
-/// parameters among that; `None` if the sets become too large together.
+/// For each block, the values that it and the blocks after it take from outside, its
+/// own parameters included; `None` if the sets are too large.
 fn needs(program: &Program) -> Option<Vec<BTreeSet<Value>>> {
     let mut needs: Vec<BTreeSet<Value>> = vec![BTreeSet::new(); program.blocks.len()];
     let mut total = 0;
@@ -86,7 +86,7 @@ fn needs(program: &Program) -> Option<Vec<BTreeSet<Value>>> {
     Some(needs)
 }
 
-/// What values of the source are in the copy.
+/// The operands in the copy for values of the source.
 type Known = BTreeMap<Value, Operand>;
 
 struct Specialiser<'p> {
@@ -98,7 +98,7 @@ struct Specialiser<'p> {
 }
 
 impl Specialiser<'_> {
-    /// The copy of a block for what is known of its needs.
+    /// The copy of a block for the known operands; `None` if there are too many blocks.
     fn copy_of(&mut self, source: Block, known: &Known) -> Option<Block> {
         let needs = &self.needs[source.index()];
         let taken: Vec<_> = needs.iter().map(|value| known[value]).collect();
@@ -149,7 +149,7 @@ impl Specialiser<'_> {
         Some(())
     }
 
-    /// The copy that an edge leads to, past blocks that only jump on.
+    /// The copy that an edge leads to, past blocks that only jump.
     fn target(&mut self, edge: &Edge, known: &Known) -> Option<Block> {
         let mut edge = edge.clone();
         let mut known = known.clone();
@@ -177,7 +177,7 @@ fn read(known: &Known, operand: Operand) -> Operand {
     }
 }
 
-/// The constant that an operation gives on every frame.
+/// The constant result of an operation; `None` if it is not constant or rejects.
 fn folded(op: Op) -> Option<u32> {
     match op {
         Op::Bin {
@@ -194,8 +194,8 @@ fn folded(op: Op) -> Option<u32> {
     }
 }
 
-/// A branch whose way is known is a jump; a comparison's constant is on the
-/// right.
+/// Folds a branch with a known outcome to a jump, and puts a comparison's constant on
+/// the right.
 fn folded_term(term: Term) -> Term {
     match term {
         Term::Branch {

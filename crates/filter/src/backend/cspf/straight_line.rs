@@ -1,9 +1,9 @@
-//! Tests in a row, for the dialects without branches.
+//! Layout without branches: tests in sequence, for the dialects that cannot branch.
 //!
-//! From the entry on, each block's test either ends the program or leads to
-//! the one next block. Where it leads to two, the rest is one expression, the
-//! truth of `test ? then : otherwise`, whose tests are all done on each frame.
-//! That is exact if the shortest frame it can accept has all that they read.
+//! Each block's test either ends the program or leads to a single next block. Where it
+//! leads to two, the rest becomes one expression, the truth value of `test ? then :
+//! otherwise`, whose tests all run on each frame. That is exact if the shortest frame
+//! that the rest can accept contains all bytes that the tests read.
 
 use std::collections::BTreeSet;
 
@@ -34,9 +34,9 @@ pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitEr
 struct Chain<'p> {
     maker: Emitter<'p>,
     code: Code,
-    /// How far into the frame the words written so far have read.
+    /// Bytes of the frame that the words so far have read.
     reached: u64,
-    /// How many more parts of expressions may be made.
+    /// Remaining limit on the size of expressions.
     budget: usize,
 }
 
@@ -98,7 +98,7 @@ impl Chain<'_> {
         }
     }
 
-    /// Ends with the verdict if the test holds, else goes on.
+    /// Ends with `verdict` if the test holds, else continues.
     fn end_if(
         &mut self,
         test: &Test,
@@ -112,7 +112,7 @@ impl Chain<'_> {
         self.code.end_if(test, verdict)
     }
 
-    /// Ends the program with a test that decides.
+    /// Ends the program by a test, which accepts if it equals `verdict`.
     fn decide(
         &mut self,
         test: Test,
@@ -142,7 +142,7 @@ impl Chain<'_> {
         }
     }
 
-    /// Reads the frame up to `end`, unless that was done or will be.
+    /// Reads the frame up to `end`, unless words before or blocks after do.
     fn touch(&mut self, end: u64, behind: u64, long_enough: u64) -> Result<(), Fault> {
         if end > self.reached.max(behind) {
             let tree = self.maker.last_byte(end, long_enough)?;
@@ -161,7 +161,7 @@ impl Chain<'_> {
         ))
     }
 
-    /// How far the block and all those behind it read.
+    /// Bytes that the block and all blocks after it read at most.
     fn longest_from(&self, here: Block) -> Result<u64, EmitError> {
         let program = self.maker.program;
         let mut seen = BTreeSet::from([here]);
@@ -177,7 +177,7 @@ impl Chain<'_> {
         Ok(end)
     }
 
-    /// Whether the block and those behind it accept, as 0 or 1.
+    /// The truth value (0 or 1) of whether the block, and those after it, accept.
     fn truth(&mut self, here: Block, long_enough: u64, level: usize) -> Result<Tree, EmitError> {
         if level > TREE_DEPTH_MAX {
             return Err(self.maker.target.far_too_many());
@@ -210,7 +210,7 @@ impl Chain<'_> {
         Ok(tree)
     }
 
-    /// Counts a part of an expression.
+    /// Charges the size of a tree to the budget; an error if it is exhausted.
     fn charge(&mut self, part: &Tree) -> Result<(), EmitError> {
         let left = self.budget.checked_sub(part.size());
         self.budget = left.ok_or(self.maker.target.far_too_many())?;
@@ -218,7 +218,7 @@ impl Chain<'_> {
     }
 }
 
-/// `test ? then : otherwise` of truth values.
+/// The tree of `test ? then : otherwise` for truth values.
 fn choice(test: Test, then: Tree, otherwise: Tree) -> Tree {
     let and = |a, b| match (a, b) {
         (Tree::Imm(0), _) | (_, Tree::Imm(0)) => Tree::Imm(0),
@@ -233,7 +233,7 @@ fn choice(test: Test, then: Tree, otherwise: Tree) -> Tree {
     let (yes, no) = (test.clone().truth(), test.not().truth());
     match (&then, &otherwise) {
         (a, b) if a == b => then,
-        // One side being sure, the test need not be told on the other.
+        // If one side is constant, the test is needed only once.
         (Tree::Imm(1), _) => or(yes, otherwise),
         (_, Tree::Imm(1)) => or(no, then),
         (_, Tree::Imm(0)) => and(yes, then),
@@ -242,7 +242,7 @@ fn choice(test: Test, then: Tree, otherwise: Tree) -> Tree {
     }
 }
 
-/// Whether evaluating an operation may reject a frame whatever its length.
+/// Whether the operation may reject a frame of any length.
 pub(super) fn rejects_otherwise(op: Op) -> bool {
     op.may_reject() && super::end_of(op).is_none()
 }

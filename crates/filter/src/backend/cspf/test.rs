@@ -1,10 +1,10 @@
-//! Tests: trees of which only the truth matters.
+//! Tests: trees of which only the truth value matters.
 
 use super::tree::{Tree, opposite};
 use crate::ir::Cmp;
 use crate::lang::cspf::Operator;
 
-/// Holds if the tree's value is not zero; or if it is, when negated.
+/// A test: holds if the tree's value is not zero, or if it is zero when negated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Test {
     pub(super) tree: Tree,
@@ -12,7 +12,7 @@ pub(super) struct Test {
 }
 
 impl Test {
-    /// A comparison.
+    /// The test `a cmp b`.
     pub(super) fn new(cmp: Cmp, a: Tree, b: Tree) -> Test {
         let (operator, negated) = match cmp {
             Cmp::Eq if b == Tree::Imm(0) => return Test::of(a).not(),
@@ -30,13 +30,13 @@ impl Test {
         Test { tree, negated }
     }
 
-    /// Whether a value is not zero.
+    /// The test whether a value is not zero.
     pub(super) fn of(tree: Tree) -> Test {
         let negated = false;
         Test { tree, negated }
     }
 
-    /// The test that holds exactly when this one does not.
+    /// The negation.
     pub(super) fn not(self) -> Test {
         match self.tree {
             Tree::Bin(operator, a, b) if opposite(operator).is_some() => {
@@ -51,7 +51,7 @@ impl Test {
         }
     }
 
-    /// The test as 0 or 1.
+    /// The test as a tree with the value 0 or 1.
     pub(super) fn truth(self) -> Tree {
         if !self.negated && self.tree.is_truth() {
             return self.tree;
@@ -66,7 +66,7 @@ impl Test {
         }
     }
 
-    /// The test as a number that is not zero if it holds.
+    /// The test as a tree with a value other than zero if it holds.
     pub(super) fn number(self) -> Tree {
         match self.negated {
             true => self.truth(),
@@ -74,7 +74,7 @@ impl Test {
         }
     }
 
-    /// The test's outcome, if it is the same on every frame.
+    /// The outcome, if it is the same on every frame.
     pub(super) fn constant(&self) -> Option<bool> {
         match self.tree {
             Tree::Imm(constant) => Some((constant != 0) != self.negated),

@@ -1,24 +1,24 @@
-//! Values as trees of pushes and operators.
+//! Trees: values as pushes and operators.
 
 use crate::ir::{Op, Width};
 use crate::lang::cspf::Operator;
 
-/// How a value gets on the stack.
+/// The computation of a value on the stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tree {
     /// A constant.
     Imm(u32),
-    /// The 16-bit word of the frame at a byte that is even.
+    /// The 16-bit word of the frame at an even byte offset.
     Word(u32),
-    /// A field of the frame at a byte.
+    /// A field of the frame at a byte offset.
     Field(Width, u16),
-    /// A field of the frame at a byte that is on the stack.
+    /// A field of the frame at a computed byte offset.
     FieldAt(Width, Box<Tree>),
     /// The frame's length on the wire.
     Len,
-    /// A copy of a cell, counted from the bottom.
+    /// A copy of a cell, numbered from the bottom.
     Cell(usize),
-    /// The result of an operator on two others.
+    /// The result of an operator on two trees.
     Bin(Operator, Box<Tree>, Box<Tree>),
 }
 
@@ -27,12 +27,12 @@ impl Tree {
         Tree::Bin(operator, Box::new(a), Box::new(b))
     }
 
-    /// Whether it is pushed by one instruction.
+    /// Whether one instruction pushes the value.
     pub(super) fn is_leaf(&self) -> bool {
         !matches!(self, Tree::FieldAt(..) | Tree::Bin(..))
     }
 
-    /// Whether it is 0 or 1 for sure.
+    /// Whether the value is certainly 0 or 1.
     pub(super) fn is_truth(&self) -> bool {
         match self {
             Tree::Imm(constant) => *constant < 2,
@@ -44,8 +44,8 @@ impl Tree {
         }
     }
 
-    /// How many bytes a frame must have lest its evaluation reject, by loads
-    /// at constant places alone.
+    /// The length below which the evaluation rejects a frame; only loads at constant
+    /// offsets count.
     pub(super) fn required_len(&self) -> u64 {
         match self {
             Tree::Word(at) => u64::from(*at) + 2,
@@ -56,7 +56,7 @@ impl Tree {
         }
     }
 
-    /// How many pushes and operators it has.
+    /// Number of pushes and operators.
     pub(super) fn size(&self) -> usize {
         match self {
             Tree::FieldAt(_, at) => 1 + at.size(),
@@ -66,7 +66,7 @@ impl Tree {
     }
 }
 
-/// The comparison that gives the opposite.
+/// The comparison with the opposite result; `None` for other operators.
 pub(super) fn opposite(operator: Operator) -> Option<Operator> {
     Some(match operator {
         Operator::Eq => Operator::Neq,
@@ -79,7 +79,7 @@ pub(super) fn opposite(operator: Operator) -> Option<Operator> {
     })
 }
 
-/// The operator that gives the same with its operands exchanged.
+/// The operator with the same result for exchanged operands, if there is one.
 pub(super) fn exchanged(operator: Operator) -> Option<Operator> {
     Some(match operator {
         Operator::Lt => Operator::Gt,
@@ -93,10 +93,10 @@ pub(super) fn exchanged(operator: Operator) -> Option<Operator> {
     })
 }
 
-/// A load in words a person understands.
+/// A description of an operation for error messages.
 pub(super) fn described(op: Op) -> String {
     match op {
-        Op::Load { base: Some(_), .. } => "a field at a place that the frame itself tells".into(),
+        Op::Load { base: Some(_), .. } => "a field at a computed offset".into(),
         Op::Load { width, offset, .. } => {
             let bytes = width.bytes();
             let what = match bytes {

@@ -1,9 +1,9 @@
-//! Assembles instructions with labels: resolves jumps, shortens what can be.
+//! The assembler: resolves labels, relaxes jumps, drops unreachable instructions.
 
 use super::EmitError;
 use super::insn::{Insn, op};
 
-/// A place in a program that jumps can name before it is known.
+/// A position in a program that jumps can refer to before the position is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Label(u32);
 
@@ -19,9 +19,10 @@ enum Item {
 
 /// A program under construction.
 ///
-/// Jumps of more than 16,384 instructions become `gotol`, where that is
-/// allowed: 32,767 would do, but the kernel puts in instructions of its own. Jumps to the next instruction vanish, and so does what no path
-/// reaches; a `goto` to an `exit` is that `exit`.
+/// A jump over more than 16,384 instructions becomes `gotol` if [`Limits`] allow it.
+/// The 16-bit range of 32,767 is not used in full, since the kernel inserts
+/// instructions of its own. Jumps to the next instruction and unreachable
+/// instructions are dropped. A `goto` to an `exit` becomes an `exit`.
 ///
 /// ```
 /// use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, op};
@@ -38,18 +39,18 @@ enum Item {
 #[derive(Clone, Debug, Default)]
 pub struct Asm {
     items: Vec<Item>,
-    /// For each label the item it stands before.
+    /// For each label, the index of the item behind it.
     bound_at: Vec<Option<u32>>,
 }
 
-/// What the program that comes out may be.
+/// Limits on the finished program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Instructions, at most. The kernel takes 1,000,000 from the privileged,
-    /// 4,096 from others.
+    /// Maximum number of instructions. The kernel accepts 1,000,000 from privileged
+    /// users, 4,096 from others.
     pub insns_max: usize,
-    /// Whether `gotol` may be used (Linux 6.6); otherwise a jump that needs
-    /// it is an error.
+    /// Whether `gotol` may be used (Linux 6.6). If not, a jump out of the 16-bit range
+    /// is an error.
     pub long_jumps: bool,
 }
 
@@ -74,16 +75,16 @@ impl Asm {
         Asm::default()
     }
 
-    /// A new label, to be [bound](Self::bind) once.
+    /// Creates a label, to be [bound](Self::bind) once.
     pub fn label(&mut self) -> Label {
         self.bound_at.push(None);
         Label(self.bound_at.len() as u32 - 1)
     }
 
-    /// Puts `label` before the next instruction.
+    /// Binds `label` to the position of the next instruction.
     ///
     /// # Panics
-    /// If it was put somewhere already.
+    /// If the label is already bound.
     pub fn bind(&mut self, label: Label) {
         let place = &mut self.bound_at[label.0 as usize];
         assert!(place.is_none(), "a label is bound once");
@@ -95,7 +96,7 @@ impl Asm {
         self.items.push(Item::Plain(insn));
     }
 
-    /// Adds a conditional jump to `label`; its offset is filled in later.
+    /// Adds a conditional jump to `label`; [`finish`](Self::finish) sets the offset.
     pub fn jump(&mut self, insn: Insn, label: Label) {
         self.items.push(Item::Jump(insn, label));
     }
@@ -105,9 +106,9 @@ impl Asm {
         self.items.push(Item::Goto(label));
     }
 
-    /// Adds a call of the routine at `label`, which stands behind the rest of
-    /// the program and ends in `exit`. It has its own r6 to r9 and stack; r1
-    /// to r5 are its arguments.
+    /// Adds a call of the routine at `label`. The routine is behind the rest of the
+    /// program and ends in `exit`. It has its own r6 to r9 and its own stack; r1 to r5
+    /// are its arguments.
     ///
     /// ```
     /// use weir_filter::backend::ebpf::{Asm, Insn, Limits, Listing, Reg, op};
@@ -128,23 +129,23 @@ impl Asm {
         self.items.push(Item::Call(label));
     }
 
-    /// The instructions so far; those that long jumps need are not counted.
+    /// Number of instructions so far, without those that long jumps will need.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is no instruction yet.
+    /// Whether there is no instruction so far.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The program.
+    /// Returns the program.
     ///
     /// # Errors
-    /// When it is longer than `limits` allow, or a jump too far.
+    /// If the program is longer than `limits` allow, or a jump is too far.
     ///
     /// # Panics
-    /// If a jump's label is not bound.
+    /// If the label of a jump is not bound.
     pub fn finish(mut self, limits: &Limits) -> Result<Vec<Insn>, EmitError> {
         self.inline_exits();
         let kept = self.next_reachable();
@@ -171,7 +172,7 @@ impl Asm {
         self.bound_at[label.0 as usize].expect("every label that a jump names is bound") as usize
     }
 
-    /// Turns each `goto` that leads to an `exit` into one.
+    /// Replaces each `goto` to an `exit` by an `exit`.
     fn inline_exits(&mut self) {
         for index in 0..self.items.len() {
             if let Item::Goto(label) = self.items[index]
@@ -186,7 +187,7 @@ impl Asm {
         matches!(self.items.get(index), Some(Item::Plain(insn)) if *insn == Insn::exit())
     }
 
-    /// Which items some path leads to: the verifier refuses all others.
+    /// Marks the reachable items; the verifier refuses unreachable instructions.
     fn reached(&self) -> Vec<bool> {
         let mut reached = vec![false; self.items.len()];
         let mut open = vec![0];
@@ -206,8 +207,8 @@ impl Asm {
         reached
     }
 
-    /// For each item, and the end, the first at or after it that stays: not
-    /// what is never reached, nor jumps to what comes next anyway.
+    /// For each index, and the end, the first item at or after it that is kept. Dropped
+    /// are unreachable items and jumps to the next kept item.
     fn next_reachable(&self) -> Vec<u32> {
         let reached = self.reached();
         let mut kept = vec![self.items.len() as u32; self.items.len() + 1];
@@ -226,8 +227,8 @@ impl Asm {
         kept
     }
 
-    /// Lengthens jumps until each reaches its label. Lengths only grow, so
-    /// this ends, in practice after two or three rounds.
+    /// Lengthens jumps until each reaches its label. Sizes only grow, so the loop ends;
+    /// two or three rounds are usual.
     fn layout(&self, kept: &[u32], limits: &Limits) -> Layout {
         let near = if limits.long_jumps {
             NEAR_MAX
@@ -246,7 +247,7 @@ impl Asm {
             for (index, item) in self.items.iter().enumerate() {
                 let (label, long) = match item {
                     Item::Plain(_) | Item::Call(_) => continue,
-                    // One more than it may take, which makes no difference.
+                    // A long jump may take an instruction more, which `write_item` accounts for.
                     Item::Jump(insn, label) => (*label, long_size(insn)),
                     Item::Goto(label) => (*label, GOTO_LONG),
                 };
@@ -266,16 +267,17 @@ impl Asm {
     }
 }
 
-/// A longer jump becomes a `gotol`, for all that the kernel may put in between.
+/// Largest distance of a short jump if `gotol` is allowed, in instructions. The margin
+/// to 32,767 is for instructions that the kernel inserts.
 const NEAR_MAX: i64 = 1 << 14;
 
-/// A long `goto` takes one instruction too; this marks it while laying out.
+/// Marks a long `goto` during layout; it takes one instruction as a short one does.
 const GOTO_LONG: u32 = u32::MAX;
 
 struct Layout {
-    /// How many instructions each item takes.
+    /// Number of instructions of each item, 0 if dropped.
     sizes: Vec<u32>,
-    /// Where each starts, and the end.
+    /// First instruction of each item, and of the end.
     starts: Vec<u32>,
 }
 
@@ -291,8 +293,8 @@ impl Layout {
     }
 }
 
-/// A far conditional jump is inverted to skip a `gotol`; "any bit in common"
-/// has no inverse, and skips a `goto` that skips the `gotol`.
+/// Instructions of a far conditional jump: the inverse condition skips a `gotol`.
+/// `JSET` has no inverse, so it skips a `goto` that skips the `gotol`.
 fn long_size(insn: &Insn) -> u32 {
     if inverse(insn.code).is_some() { 2 } else { 3 }
 }
@@ -330,7 +332,7 @@ fn write_item(
         Item::Jump(insn, label) => (label, Some(insn)),
         Item::Goto(label) => (label, None),
     };
-    // Jumps count from behind their last instruction.
+    // Jump offsets count from behind the jump's last instruction.
     let taken = if size == GOTO_LONG {
         1
     } else {

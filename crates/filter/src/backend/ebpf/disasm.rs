@@ -1,10 +1,10 @@
-//! Instructions as text, as the kernel's verifier and `bpftool prog dump
-//! xlated` print them.
+//! The disassembler: prints instructions as the kernel's verifier and `bpftool prog
+//! dump xlated` do.
 
 use super::insn::{Insn, op};
 use std::fmt;
 
-/// Writes a whole program, a line for each instruction with its number.
+/// Prints a whole program, one numbered line for each instruction.
 ///
 /// ```
 /// use weir_filter::backend::ebpf::{Insn, Listing, Reg};
@@ -71,7 +71,7 @@ impl Insn {
         write!(f, "unknown {:#018x}", self.to_u64())
     }
 
-    /// A load of 64 bits: the first instruction has the lower half.
+    /// A 64-bit load: the first instruction has the lower half of the constant.
     fn wide_load(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (dst, imm) = (self.dst, self.imm);
         match (self.code, self.src) {
@@ -83,7 +83,7 @@ impl Insn {
         }
     }
 
-    /// The second operand: `r` or `w` with its number, or the constant.
+    /// The second operand: a register (`r` or `w` with its number), or the constant.
     fn operand(&self, letter: char) -> String {
         if self.code & op::X == 0 {
             self.imm.to_string()

@@ -1,12 +1,12 @@
-//! eBPF instructions: the 8-byte form of the kernel's
-//! `Documentation/bpf/standardization/instruction-set.rst` (RFC 9669).
+//! eBPF instructions in their 8-byte encoding (RFC 9669; the kernel's
+//! `Documentation/bpf/standardization/instruction-set.rst`).
 
 use std::fmt;
 
 /// One of the registers r0 to r10.
 ///
-/// r0 carries results, r1 to r5 arguments (a call destroys r0 to r5), r6 to
-/// r9 survive calls, r10 is the read-only top of a 512-byte stack.
+/// r0 holds results and r1 to r5 arguments; a call destroys r0 to r5. r6 to r9
+/// survive calls. r10 is the frame pointer, the read-only top of a 512-byte stack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Reg(u8);
 
@@ -23,23 +23,23 @@ impl Reg {
     pub const R4: Reg = Reg(4);
     /// Fifth argument.
     pub const R5: Reg = Reg(5);
-    /// Survives calls.
+    /// Preserved by calls.
     pub const R6: Reg = Reg(6);
-    /// Survives calls.
+    /// Preserved by calls.
     pub const R7: Reg = Reg(7);
-    /// Survives calls.
+    /// Preserved by calls.
     pub const R8: Reg = Reg(8);
-    /// Survives calls.
+    /// Preserved by calls.
     pub const R9: Reg = Reg(9);
     /// The frame pointer, read-only.
     pub const FP: Reg = Reg(10);
 
-    /// Its number, 0 to 10.
+    /// The register's number, 0 to 10.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// Whether a call leaves it as it was.
+    /// Whether calls preserve the register.
     pub fn survives_calls(self) -> bool {
         self.0 >= 6
     }
@@ -51,8 +51,8 @@ impl fmt::Display for Reg {
     }
 }
 
-/// Opcode parts: class in the low three bits, then size and mode (loads and
-/// stores) or source bit and operation (arithmetic and jumps).
+/// Parts of an opcode: the class in the low three bits, then size and mode (loads and
+/// stores), or source bit and operation (arithmetic and jumps).
 pub mod op {
     /// Class: load a constant of 64 bits, with [`IMM`] and [`DW`].
     pub const LD: u8 = 0x00;
@@ -81,7 +81,7 @@ pub mod op {
     pub const DW: u8 = 0x18;
     /// Mode: register plus offset.
     pub const MEM: u8 = 0x60;
-    /// Mode: a constant, which takes the place of a second instruction too.
+    /// Mode: a 64-bit constant, which also occupies a second instruction.
     pub const IMM: u8 = 0x00;
 
     /// Source: the constant.
@@ -95,7 +95,7 @@ pub mod op {
     pub const SUB: u8 = 0x10;
     /// `dst *= src`
     pub const MUL: u8 = 0x20;
-    /// `dst /= src`; by zero gives 0.
+    /// `dst /= src`; division by zero gives 0.
     pub const DIV: u8 = 0x30;
     /// `dst |= src`
     pub const OR: u8 = 0x40;
@@ -107,7 +107,7 @@ pub mod op {
     pub const RSH: u8 = 0x70;
     /// `dst = -dst`
     pub const NEG: u8 = 0x80;
-    /// `dst %= src`; by zero leaves dst.
+    /// `dst %= src`; modulo zero leaves `dst` unchanged.
     pub const MOD: u8 = 0x90;
     /// `dst ^= src`
     pub const XOR: u8 = 0xa0;
@@ -115,11 +115,11 @@ pub mod op {
     pub const MOV: u8 = 0xb0;
     /// `dst >>= src`, filling with the sign
     pub const ARSH: u8 = 0xc0;
-    /// Byte order; with [`X`] to or from big-endian, the constant has the
+    /// Byte order conversion; with [`X`] to or from big-endian. The constant is the
     /// width in bits.
     pub const END: u8 = 0xd0;
 
-    /// Jump always (in [`JMP32`]: by the constant instead of the offset).
+    /// Unconditional jump (in [`JMP32`]: by the constant instead of the offset).
     pub const JA: u8 = 0x00;
     /// Jump if equal.
     pub const JEQ: u8 = 0x10;
@@ -127,7 +127,7 @@ pub mod op {
     pub const JGT: u8 = 0x20;
     /// Jump if greater or equal, unsigned.
     pub const JGE: u8 = 0x30;
-    /// Jump if they have a bit in common.
+    /// Jump if `dst & src` is not zero.
     pub const JSET: u8 = 0x40;
     /// Jump if not equal.
     pub const JNE: u8 = 0x50;
@@ -146,7 +146,7 @@ pub mod op {
 pub enum Src {
     /// A register.
     Reg(Reg),
-    /// A constant; in 64-bit instructions extended by its sign.
+    /// A constant; 64-bit instructions sign-extend it.
     Imm(i32),
 }
 
@@ -162,23 +162,23 @@ impl From<i32> for Src {
     }
 }
 
-/// `src` of a wide load: the constant is a map's place in `fd_array`.
+/// `BPF_PSEUDO_MAP_IDX` in `src` of a wide load: the constant is an index of `fd_array`.
 const PSEUDO_MAP_INDEX: u8 = 5;
 
-/// As [`PSEUDO_MAP_INDEX`], for the address of the map's first value.
+/// `BPF_PSEUDO_MAP_IDX_VALUE`: the address of the first value of that map.
 const PSEUDO_MAP_INDEX_VALUE: u8 = 6;
 
 /// One instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Insn {
-    /// Operation: see [`op`].
+    /// Opcode, made of the parts in [`op`].
     pub code: u8,
     /// Destination register, 0 to 10.
     pub dst: u8,
     /// Source register, 0 to 10.
     pub src: u8,
-    /// Offset of a memory access in bytes, or of a jump in instructions from
-    /// the next.
+    /// Offset of a memory access in bytes, or of a jump in instructions, relative to
+    /// the next instruction.
     pub off: i16,
     /// Constant.
     pub imm: i32,
@@ -212,12 +212,12 @@ impl Insn {
         Insn::with_src(op::ALU64 | operation, dst, src.into(), 0)
     }
 
-    /// `dst = src`, the upper half zero.
+    /// `dst = src`, with the upper half cleared.
     pub fn mov32(dst: Reg, src: impl Into<Src>) -> Insn {
         Insn::alu32(op::MOV, dst, src)
     }
 
-    /// `dst = src`, all 64 bits: for pointers.
+    /// `dst = src`, all 64 bits, as pointers need.
     pub fn mov64(dst: Reg, src: impl Into<Src>) -> Insn {
         Insn::alu64(op::MOV, dst, src)
     }
@@ -227,8 +227,8 @@ impl Insn {
         Insn::new(op::ALU64 | op::NEG, dst, Reg::R0, 0, 0)
     }
 
-    /// Turns the low 16, 32 or 64 bits of `dst` from or to network order on a
-    /// little-endian host and clears the rest.
+    /// Converts the low 16, 32 or 64 bits of `dst` between host and network order on a
+    /// little-endian host, and clears the rest.
     pub fn to_be(dst: Reg, bits: i32) -> Insn {
         Insn::new(op::ALU | op::END | op::X, dst, Reg::R0, 0, bits)
     }
@@ -246,12 +246,12 @@ impl Insn {
         }
     }
 
-    /// A 64-bit comparison that jumps, by an offset to be filled in.
+    /// A 64-bit compare and jump; the assembler sets the offset.
     pub fn jump64(condition: u8, a: Reg, b: impl Into<Src>) -> Insn {
         Insn::with_src(op::JMP | condition, a, b.into(), 0)
     }
 
-    /// A 32-bit comparison that jumps, by an offset to be filled in.
+    /// A 32-bit compare and jump; the assembler sets the offset.
     pub fn jump32(condition: u8, a: Reg, b: impl Into<Src>) -> Insn {
         Insn::with_src(op::JMP32 | condition, a, b.into(), 0)
     }
@@ -261,39 +261,40 @@ impl Insn {
         Insn::new(op::JMP | op::JA, Reg::R0, Reg::R0, off, 0)
     }
 
-    /// Jumps over `off` instructions, however many (Linux 6.6).
+    /// Jumps over `off` instructions with a 32-bit offset (`gotol`, Linux 6.6).
     pub fn goto_long(off: i32) -> Insn {
         Insn::new(op::JMP32 | op::JA, Reg::R0, Reg::R0, 0, off)
     }
 
-    /// Calls the kernel's helper function of that number.
+    /// Calls the helper function with the number `helper`.
     pub fn call(helper: i32) -> Insn {
         Insn::new(op::JMP | op::CALL, Reg::R0, Reg::R0, 0, helper)
     }
 
-    /// `dst` = the map that has that place among those the program is loaded
-    /// with: two instructions, which no jump may part.
+    /// `dst` = the map with index `place` in the `fd_array` of the load (Linux 5.14).
+    /// Two instructions, between which no jump may lead.
     ///
-    /// The program names maps by place, so that it can be made before they
-    /// are (the kernel resolves places against `fd_array`, Linux 5.14).
+    /// The program refers to maps by index, so it can be generated before the maps
+    /// exist.
     pub fn load_map(dst: Reg, place: u16) -> [Insn; 2] {
         Insn::wide(dst, PSEUDO_MAP_INDEX, i32::from(place), 0)
     }
 
-    /// `dst` = the address of byte `offset` of the values of the array map
-    /// in that place, which has one entry.
+    /// `dst` = the address of byte `offset` of the value of the array map with index
+    /// `place`. The map has one entry. Two instructions.
     pub fn load_map_value(dst: Reg, place: u16, offset: u32) -> [Insn; 2] {
         Insn::wide(dst, PSEUDO_MAP_INDEX_VALUE, i32::from(place), offset as i32)
     }
 
-    /// The place of the map that this instruction names, if it does.
+    /// The index of the map that this instruction refers to; `None` for other
+    /// instructions.
     pub fn map_value_address(&self) -> Option<i32> {
         let wide = self.code == op::LD | op::DW | op::IMM;
         let named = matches!(self.src, PSEUDO_MAP_INDEX | PSEUDO_MAP_INDEX_VALUE);
         (wide && named).then_some(self.imm)
     }
 
-    /// `dst = constant`, all 64 bits: two instructions.
+    /// `dst = constant`, all 64 bits. Two instructions.
     pub fn load64(dst: Reg, constant: u64) -> [Insn; 2] {
         Insn::wide(dst, 0, constant as i32, (constant >> 32) as i32)
     }
@@ -304,7 +305,7 @@ impl Insn {
         [first, Insn::new(0, Reg::R0, Reg::R0, 0, high)]
     }
 
-    /// Calls the routine that begins `off` instructions behind the next
+    /// Calls the routine that begins `off` instructions after the next one
     /// (`BPF_PSEUDO_CALL`, Linux 4.16).
     pub fn call_routine(off: i32) -> Insn {
         Insn::new(op::JMP | op::CALL, Reg::R0, Reg(1), 0, off)
@@ -315,13 +316,12 @@ impl Insn {
         Insn::new(op::JMP | op::EXIT, Reg::R0, Reg::R0, 0, 0)
     }
 
-    /// The eight bytes as a little-endian kernel reads them: operation,
-    /// registers, offset, constant.
+    /// The eight bytes in little-endian order: opcode, registers, offset, constant.
     pub fn to_le_bytes(self) -> [u8; 8] {
         self.to_u64().to_le_bytes()
     }
 
-    /// The instruction as one number, the operation in the lowest byte.
+    /// The instruction as one number, with the opcode in the lowest byte.
     pub fn to_u64(self) -> u64 {
         u64::from(self.code)
             | u64::from(self.dst & 0xf) << 8

@@ -1,28 +1,28 @@
-//! From the IR to steps that each become a few instructions, with bounds
-//! checks made explicit and shared, and dead values left out.
+//! Lowering of the IR to steps of a few instructions each. Bounds checks become
+//! explicit and shared, and dead values are dropped.
 
 use super::required_len::{ANCHORS_MAX, Anchor, CALL_MAX, DIRECT_MAX, RequiredLen, RequiredLens};
 use crate::ir::{BinOp, Block, Cmp, Op, Operand, Program, Term, Value, Width};
 
-/// What becomes a few instructions. Values beyond the program's own are
-/// addresses in the frame.
+/// A step, which becomes a few instructions. Value numbers beyond those of the program
+/// denote addresses in the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// The length on the wire.
     Len { dst: Value },
-    /// `dst` = start of the frame + `base`; too short if `base` exceeds `max`.
+    /// `dst` = start of the frame + `base`; the frame is too short if `base > max`.
     Address { dst: Value, base: Value, max: u32 },
-    /// Too short unless `extent` bytes from the address (or start) are there.
+    /// The frame is too short unless `extent` bytes follow the address, or the start.
     Guard { from: Option<Value>, extent: u32 },
-    /// Loads from an address (or start) inside of what is guarded.
+    /// Loads from an address, or the start, within a guarded extent.
     Load {
         dst: Value,
         from: Option<Value>,
         offset: u32,
         width: Width,
     },
-    /// Loads by a call, which checks bounds itself; too short if `base`
-    /// exceeds `max`, which only it can if given.
+    /// Loads by a call, which checks bounds itself. The frame is too short if
+    /// `base > max`; `max` is `None` if `base` cannot exceed the reach.
     Fetch {
         dst: Option<Value>,
         base: Option<Value>,
@@ -30,18 +30,18 @@ pub(super) enum Step {
         width: Width,
         max: Option<u32>,
     },
-    /// Rejects if the value is zero.
+    /// Rejects if `value` is zero.
     NonZero { value: Value },
-    /// The frame is too short in any case; nothing comes behind.
+    /// The frame is certainly too short; the last step of its block.
     Short,
-    /// Arithmetic; a divisor is not zero.
+    /// Arithmetic; the divisor is not zero.
     Bin {
         dst: Value,
         op: BinOp,
         a: Operand,
         b: Operand,
     },
-    /// A comparison as a value; never `Gt` or `Le`, which swapped are others.
+    /// A comparison as a value, never `Gt` or `Le`: those are swapped to `Lt` and `Ge`.
     Test {
         dst: Value,
         cmp: Cmp,
@@ -51,7 +51,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// What it computes.
+    /// The value that the step computes.
     pub(super) fn dst(self) -> Option<Value> {
         match self {
             Step::Len { dst }
@@ -64,8 +64,8 @@ impl Step {
         }
     }
 
-    /// What it reads before it writes its result; and what it reads later, so
-    /// that the result must not take its place.
+    /// The value read before the result is written; and the value read later, whose
+    /// register the result must not take.
     pub(super) fn uses(self) -> (Option<Value>, Option<Value>) {
         match self {
             Step::Len { .. } | Step::Short => (None, None),
@@ -77,7 +77,7 @@ impl Step {
         }
     }
 
-    /// Whether it may jump: the verifier then explores both ways.
+    /// Whether the step may jump; the verifier then explores both paths.
     pub(super) fn may_reject(self) -> bool {
         matches!(
             self,
@@ -86,26 +86,26 @@ impl Step {
     }
 }
 
-/// A program as steps.
+/// A program in steps.
 pub(super) struct Lowered {
-    /// For each block its steps, or nothing if it is not reached or rejects
-    /// whatever comes. Behind [`Step::Short`] there is no terminator.
+    /// The steps of each block; `None` if the block is unreachable or never accepts.
+    /// A block that ends in [`Step::Short`] has no terminator.
     pub(super) blocks: Vec<Option<Vec<Step>>>,
-    /// Which values are worth computing; addresses included.
+    /// Whether each value, addresses included, must be computed.
     pub(super) used: Vec<bool>,
 }
 
-/// How loads are made.
+/// The kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
-    /// Through pointers, after a check.
+    /// Through pointers, after a bounds check.
     Direct,
     /// By calls.
     Call,
 }
 
 impl Mode {
-    /// Bytes of a frame that it can reach.
+    /// Bytes from the start of a frame that the access reaches.
     pub(super) fn reach_max(self) -> u32 {
         match self {
             Mode::Direct => DIRECT_MAX,
@@ -114,7 +114,7 @@ impl Mode {
     }
 }
 
-/// Whether steps end in [`Step::Short`].
+/// Whether the steps end in [`Step::Short`].
 pub(super) fn cut(steps: &[Step]) -> bool {
     steps.last() == Some(&Step::Short)
 }
@@ -143,8 +143,8 @@ pub(super) fn lower(program: &Program, reach: &RequiredLens, mode: Mode) -> Lowe
     }
 }
 
-/// Which values a result or a check depends on. One pass backward, since
-/// definitions come before uses.
+/// The values that a verdict or a check depends on. One backward pass suffices, since
+/// definitions precede uses.
 fn used(program: &Program, needs: &[RequiredLen]) -> Vec<bool> {
     let mut used = vec![false; program.values.len()];
     for (index, block) in program.blocks.iter().enumerate().rev() {
@@ -184,7 +184,7 @@ fn used(program: &Program, needs: &[RequiredLen]) -> Vec<bool> {
 fn mark_operands(used: &mut [bool], value: Value, op: Op) {
     let wanted = used[value.index()];
     for (position, operand) in op.operands().enumerate() {
-        // A divisor and the base of a load are read to see if they reject.
+        // A divisor and the base of a load are read for their checks, used or not.
         let checked = match op {
             Op::Load { .. } => true,
             Op::Bin { op, .. } => op.may_reject() && position == 1,
@@ -196,8 +196,8 @@ fn mark_operands(used: &mut [bool], value: Value, op: Op) {
     }
 }
 
-/// What is guarded at a point: `extent` bytes behind the anchor, whose
-/// address is in `address` (the start's is always at hand).
+/// A guarded extent: `extent` bytes from the anchor are known to be captured. `address`
+/// holds the anchor's address, `None` for the start of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Guarded {
     anchor: Anchor,
@@ -210,9 +210,9 @@ struct Lowering<'p> {
     reach: &'p RequiredLens,
     mode: Mode,
     used: Vec<bool>,
-    /// For each address how many bytes behind it the verifier lets us guard.
+    /// For each address, the largest extent that the verifier allows to guard behind it.
     rooms: Vec<u32>,
-    /// What is guarded at the start of each block, once an edge leads there.
+    /// Extents guarded at the start of each block; `None` before an edge leads there.
     known: Vec<Option<Vec<Guarded>>>,
 }
 
@@ -285,8 +285,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Sees to it that `extent` bytes behind the anchor are guarded; gives
-    /// the address to load from.
+    /// Ensures that `extent` bytes from the anchor are guarded; returns the address to
+    /// load from, `None` for the start of the frame.
     fn guard(
         &mut self,
         block: Block,
@@ -338,9 +338,9 @@ impl Lowering<'_> {
         self.rooms[address.index() - self.program.values.len()]
     }
 
-    /// The base is compared even where it cannot exceed its bound: versions
-    /// of the verifier differ in what they know, and forget it, for example
-    /// when a sum that the base went into is compared.
+    /// Computes the address of `base`. The base is compared with its bound even if it
+    /// cannot exceed it. Verifier versions differ in the bounds that they know, and may
+    /// forget them, for example when a sum of the base is compared.
     fn address(&mut self, base: Value, need: u32, steps: &mut Vec<Step>) -> Value {
         let dst = Value((self.program.values.len() + self.rooms.len()) as u32);
         let max = self.reach.bounds[base.index()].min(DIRECT_MAX - need);
@@ -351,8 +351,8 @@ impl Lowering<'_> {
     }
 }
 
-/// What is guarded where several edges meet: what all of them bring, through
-/// the same address.
+/// Intersects the guarded extents of several edges: those known on every edge through
+/// the same address remain.
 fn meet(target: &mut Option<Vec<Guarded>>, incoming: &[Guarded]) {
     let Some(list) = target else {
         *target = Some(incoming.to_vec());
@@ -369,7 +369,7 @@ fn meet(target: &mut Option<Vec<Guarded>>, incoming: &[Guarded]) {
     });
 }
 
-/// A constant on the left of what commutes goes right: it costs nothing there.
+/// Puts a constant on the right of a commutative operation, where eBPF has immediates.
 fn bin(dst: Value, op: BinOp, a: Operand, b: Operand) -> Step {
     let (a, b) = match (a, b) {
         (Operand::Imm(_), Operand::Val(_)) if op.commutes() => (b, a),

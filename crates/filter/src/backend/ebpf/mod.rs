@@ -1,28 +1,25 @@
-//! eBPF: a program as instructions for the kernel, or for a virtual machine
-//! in user space.
+//! The eBPF back end: compiles a program to instructions for the kernel, or for a
+//! virtual machine in user space.
 //!
 //! ```text
-//!  ir::Program ─► reach: how far accepting paths must be able to read
-//!              ─► lower: steps, with bounds checks made explicit and shared
-//!              ─► alloc: registers and stack slots (linear scan)
-//!              ─► code:  instructions with labels ─► asm ─► Vec<Insn>
+//!  ir::Program ─► required_len: bytes that every accepting path reads
+//!              ─► lower:        steps, with bounds checks made explicit and shared
+//!              ─► regalloc:     registers and stack slots (linear scan)
+//!              ─► code:         instructions with labels ─► asm ─► Vec<Insn>
 //! ```
 //!
-//! [`emit`] gives whole programs. [`emit_fragment`] adds the filter alone to
-//! a program under construction, with the registers and labels it is given,
-//! for those who generate more around it.
+//! [`emit`] returns a whole program. [`emit_fragment`] adds the filter alone to a
+//! program under construction, with the caller's registers and labels.
 //!
-//! What comes out is what the kernel's verifier accepts, from Linux 6.1 on:
-//! each load follows a comparison with the end of the frame; a variable
-//! offset is bounded before it is added; nothing but a rejection hangs on a
-//! jump inside of a block, so that the verifier's work stays close to the
-//! length of the program. It takes a privileged loader (`CAP_BPF`,
-//! `CAP_PERFMON` and `CAP_NET_ADMIN`, or root).
+//! The kernel's verifier accepts the output from Linux 6.1 on. Each load follows a
+//! comparison with the end of the frame. A variable offset is bounded before it is
+//! added to a pointer. Jumps inside a block only reject, so that the verifier's work
+//! stays close to the length of the program. Loading the program needs `CAP_BPF`,
+//! `CAP_PERFMON` and `CAP_NET_ADMIN`, or root.
 //!
-//! Bounds: with direct access, bytes from offset 65,535 on count as not
-//! captured (the kernel tracks no offset beyond that). Values that live at
-//! the same time must fit into the free registers and the stack; see
-//! [`EmitError`].
+//! Limits: with direct access, bytes from offset 65,535 on count as not captured,
+//! since the verifier tracks no larger offset. Values that live at the same time
+//! must fit into the free registers and the stack; see [`EmitError`].
 
 mod asm;
 mod code;
@@ -41,64 +38,64 @@ pub use required_len::DIRECT_MAX;
 
 use crate::ir::Program;
 
-/// Bytes of stack that one program has.
+/// Bytes of stack of one program (the kernel's `MAX_BPF_STACK`).
 pub const STACK_BYTES: i32 = 512;
 
-/// Numbers of the kernel's helper functions that programs here call.
+/// Numbers of the kernel's helper functions that generated programs call.
 pub mod helper {
-    /// `bpf_map_lookup_elem(map, key)`: the value, or null. Linux 3.18.
+    /// `bpf_map_lookup_elem(map, key)`: the address of the value, or null. Linux 3.18.
     pub const MAP_LOOKUP_ELEM: i32 = 1;
     /// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`, in nanoseconds. Linux 4.1.
     pub const KTIME_GET_NS: i32 = 5;
-    /// `bpf_tail_call(context, programs, slot)`: goes on in the program of
-    /// that slot, or returns if it has none. Linux 4.2.
+    /// `bpf_tail_call(context, programs, slot)`: continues in the program of that
+    /// slot; returns if the slot is empty. Linux 4.2.
     pub const TAIL_CALL: i32 = 12;
-    /// `bpf_redirect(interface, flags)`. Linux 4.4.
+    /// `bpf_redirect(ifindex, flags)`: redirects the frame to an interface. Linux 4.4.
     pub const REDIRECT: i32 = 23;
-    /// `bpf_skb_load_bytes(skb, offset, to, len)`: 0, or negative outside the
-    /// frame. Linux 4.5.
+    /// `bpf_skb_load_bytes(skb, offset, to, len)`: 0, or a negative number if a byte
+    /// is outside the frame. Linux 4.5.
     pub const SKB_LOAD_BYTES: i32 = 26;
-    /// `bpf_redirect_map(map, key, flags)`: to that entry of a map of
-    /// devices, sockets or CPUs. Linux 4.14.
+    /// `bpf_redirect_map(map, key, flags)`: redirects to an entry of a map of devices,
+    /// sockets or CPUs. Linux 4.14.
     pub const REDIRECT_MAP: i32 = 51;
-    /// `bpf_ringbuf_output(ring, bytes, len, flags)`: 0, or negative without
-    /// room. Linux 5.8.
+    /// `bpf_ringbuf_output(ring, bytes, len, flags)`: 0, or a negative number if the
+    /// ring is full. Linux 5.8.
     pub const RINGBUF_OUTPUT: i32 = 130;
-    /// `bpf_ringbuf_reserve(ring, constant_len, 0)`: a record to fill, or
-    /// null without room. Linux 5.8.
+    /// `bpf_ringbuf_reserve(ring, constant_len, 0)`: the address of a record to fill,
+    /// or null if the ring is full. Linux 5.8.
     pub const RINGBUF_RESERVE: i32 = 131;
     /// `bpf_ringbuf_submit(record, flags)`. Linux 5.8.
     pub const RINGBUF_SUBMIT: i32 = 132;
     /// `bpf_ringbuf_discard(record, flags)`. Linux 5.8.
     pub const RINGBUF_DISCARD: i32 = 133;
-    /// `bpf_xdp_get_buff_len(xdp)`: bytes of the whole frame. Linux 5.18.
+    /// `bpf_xdp_get_buff_len(xdp)`: length of the frame with all fragments. Linux 5.18.
     pub const XDP_GET_BUFF_LEN: i32 = 188;
-    /// `bpf_xdp_load_bytes(xdp, offset, to, len)`: as for an skb. Linux 5.18.
+    /// `bpf_xdp_load_bytes(xdp, offset, to, len)`: as [`SKB_LOAD_BYTES`]. Linux 5.18.
     pub const XDP_LOAD_BYTES: i32 = 189;
 }
 
-/// Why a program cannot be expressed.
+/// The reason why a program cannot be compiled to eBPF.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EmitError {
-    /// Longer than the kernel takes.
+    /// The program exceeds the limit on instructions.
     #[error(
         "the filter becomes {count} eBPF instructions, at most {max} are allowed; split it into several"
     )]
     TooManyInsns {
-        /// How many there would be.
+        /// Instructions of the program.
         count: usize,
-        /// How many there may be.
+        /// The limit.
         max: usize,
     },
-    /// A jump further than 16 bits, where `gotol` is not allowed.
+    /// A jump exceeds the range of 16 bits, and `gotol` is not allowed.
     #[error(
         "the filter needs a jump over {distance} eBPF instructions, at most 32767 are possible without `gotol` (Linux 6.6)"
     )]
     JumpTooFar {
-        /// How far, in instructions.
+        /// Distance, in instructions.
         distance: i64,
     },
-    /// More values at one time than there is place for.
+    /// More values live at one time than registers and stack slots can hold.
     #[error(
         "the filter keeps more values at one time than {regs} registers and {slots} stack slots hold; optimise or split it"
     )]
@@ -110,96 +107,91 @@ pub enum EmitError {
     },
 }
 
-/// How a fragment gets at the frame's bytes.
+/// How a fragment reads the bytes of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Through pointers to the first byte and behind the last: XDP without
-    /// fragments, the linear part of an skb, plain memory. Both registers are
-    /// left as they are.
+    /// Through pointers to the first byte and behind the last: XDP without frags,
+    /// the linear part of an skb, plain memory. The code preserves both registers.
     Direct {
-        /// Points to the frame.
+        /// Register with the address of the first byte.
         start: Reg,
-        /// Points behind it.
+        /// Register with the address behind the last byte.
         end: Reg,
     },
-    /// By a call for each load: reaches every byte of frames that are not in
-    /// one piece, but slower.
+    /// By a helper call for each load: reaches all bytes of a frame with frags, but
+    /// is slower.
     Call {
         /// [`helper::SKB_LOAD_BYTES`] or [`helper::XDP_LOAD_BYTES`].
         helper: i32,
-        /// Holds the context; one of r6 to r9, left as it is.
+        /// Register with the context, one of r6 to r9; the code preserves it.
         context: Reg,
     },
-    /// By a call for each load to a routine of the same program, which takes
-    /// and gives what a helper does: see [`Asm::call`].
+    /// By a call for each load of a routine in the same program; see [`Asm::call`].
+    /// The routine has the arguments and the result of the helper.
     Routine {
-        /// Where it begins.
+        /// The routine's label.
         routine: Label,
-        /// As for `Call`.
+        /// Register with the context, one of r6 to r9; the code preserves it.
         context: Reg,
     },
 }
 
-/// Where a fragment finds the length on the wire.
+/// The location of the frame's length on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireLen {
-    /// In this register, which is left as it is.
+    /// In this register, which the code preserves.
     Reg(Reg),
-    /// In the 8 bytes of stack at this (negative) offset.
+    /// In 8 bytes of stack at this negative offset from the frame pointer.
     Stack(i16),
-    /// It is the distance between the pointers of [`Access::Direct`]. To
-    /// subtract pointers takes `CAP_PERFMON`.
+    /// The difference of the pointers of [`Access::Direct`]. Pointer subtraction
+    /// requires `CAP_PERFMON`.
     Span,
 }
 
-/// What surrounds a filter's code.
+/// The interface between a filter's code and the surrounding program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment<'a> {
-    /// How to load.
+    /// Access to the frame's bytes.
     pub access: Access,
-    /// Where the length on the wire is.
+    /// Location of the length on the wire.
     pub wire_len: WireLen,
-    /// Receives the snap length of a frame that is accepted; one of `free` or
-    /// another.
+    /// Receives the snap length of an accepted frame; may be one of `free`.
     pub result: Reg,
-    /// Registers the code may change: the more, the faster. With
-    /// [`Access::Direct`] at least two, with [`Access::Call`] all of r0 to r5.
+    /// Registers that the code may change; more of them make faster code. At least
+    /// two with [`Access::Direct`]; else r0 to r5 must be among them.
     pub free: &'a [Reg],
-    /// The code may use the stack below this offset from the frame pointer:
-    /// 0, or a negative multiple of 8.
+    /// The code may use the stack below this offset from the frame pointer: 0, or a
+    /// negative multiple of 8.
     pub stack_top: i16,
-    /// Where to go on with a frame that is accepted. Must be bound behind the
-    /// fragment.
+    /// Continuation for an accepted frame; must be bound behind the fragment.
     pub accept: Label,
-    /// Where to go on with one that is rejected; the result is undefined.
+    /// Continuation for a rejected frame; the result register is undefined.
     pub reject: Label,
-    /// Where to go on with one that is rejected because a load lies outside
-    /// of what `access` reaches. The same as `reject`, or code that tries
-    /// again with an access that reaches further.
+    /// Continuation for a frame that is rejected because a load is beyond the reach
+    /// of `access`: `reject`, or code that retries with an access of longer reach.
     pub short: Label,
-    /// What a comparison tells of a value that is used again is hidden from the
-    /// verifier, which costs a frame two instructions. Without `CAP_PERFMON` it
-    /// also follows branches that it knows not to be taken, as the processor may
-    /// do: a few dozen ranges of one field would be more than it follows at all.
+    /// Whether comparisons run on a copy of a reused value, so that the verifier
+    /// learns nothing about the value. The copy costs a frame two instructions. Without
+    /// `CAP_PERFMON` the verifier also follows branches that cannot be taken, as a CPU
+    /// may speculatively. Then a few dozen ranges of one field would exceed its limit.
     pub is_hidden: bool,
 }
 
-/// About how many conditional jumps are on the longest path through the code of a
-/// program that loads by calls. The verifier keeps as many pending, and at most
-/// 8,192 of all of a program.
+/// Approximate number of conditional jumps on the longest path of a program that
+/// loads by calls. The verifier keeps as many pending states, and allows 8,192 in one
+/// program.
 pub fn path_jumps(program: &Program) -> u32 {
     code::path_jumps(program, lower::Mode::Call)
 }
 
-/// Adds the code of a verified program to `asm`. It ends in jumps to the
-/// labels and does not fall through.
+/// Adds the code of a verified program to `asm`. The code ends in jumps to the labels
+/// of `fragment` and does not fall through.
 ///
 /// # Errors
-/// [`EmitError::TooManyLive`]. Length and jumps are judged by
-/// [`Asm::finish`].
+/// [`EmitError::TooManyLive`]. [`Asm::finish`] checks the length and the jumps.
 ///
 /// # Panics
-/// If `fragment` breaks a condition that its fields state.
+/// If `fragment` violates a condition stated at its fields.
 pub fn emit_fragment(
     asm: &mut Asm,
     program: &Program,

@@ -1,72 +1,72 @@
-//! Whole programs: the thin wrappers around a fragment.
+//! Whole eBPF programs: an entry sequence, one or two fragments, an exit sequence.
 
 use super::insn::{Insn, Reg, op};
 use super::{Access, Asm, EmitError, Fragment, Label, Limits, WireLen, emit_fragment, helper};
 use crate::ir::{Op, Program};
 
-/// Bytes of the context of [`Target::Memory`].
+/// Bytes of the context of [`Target::Memory`]: three 64-bit numbers.
 pub const MEMORY_CONTEXT_BYTES: usize = 24;
 
-/// Who runs the program, and what it is given.
+/// The execution environment of a program, which determines its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// A virtual machine in user space. r1 points to three 64-bit numbers:
-    /// the address of the frame's first byte, the address behind its last
-    /// captured byte, and its length on the wire.
+    /// A virtual machine in user space. r1 is the address of three 64-bit numbers:
+    /// the address of the frame's first byte, the address behind its last captured
+    /// byte, and its length on the wire.
     Memory,
-    /// The kernel's XDP hook, frames in one piece, read through pointers. Of a
-    /// frame with fragments it sees the first piece only.
+    /// The kernel's XDP hook for linear frames, read through pointers. Of a frame with
+    /// frags the program sees only the linear part.
     Xdp(XdpLen),
-    /// The kernel's XDP hook, frames with fragments too (load with
-    /// `BPF_F_XDP_HAS_FRAGS`, Linux 5.18): through pointers where the first
-    /// piece has all that the filter reads, else by calls.
+    /// The kernel's XDP hook for frames with frags (loaded with
+    /// `BPF_F_XDP_HAS_FRAGS`, Linux 5.18). Reads through pointers if the linear part has
+    /// all bytes that the filter needs, else by calls.
     XdpFrags,
-    /// The kernel's tc hooks: as above. A VLAN tag that the device took out of
-    /// the frame is not seen.
+    /// The kernel's tc hooks, with the access of `XdpFrags`. The filter does not see a
+    /// VLAN tag that the device has removed from the frame.
     Tc,
-    /// A socket filter: by calls only, since it may use no pointers.
+    /// A socket filter, which may use no pointers: every load is a call.
     SocketFilter,
 }
 
-/// What [`Target::Xdp`] takes as the length on the wire.
+/// The length on the wire for [`Target::Xdp`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpLen {
-    /// The bytes of the one piece.
+    /// The length of the linear part.
     Linear,
-    /// The bytes of all pieces (Linux 5.18).
+    /// The length with all frags (Linux 5.18).
     Whole,
-    /// 32 bits at the start of the frame's metadata, in the host's order,
-    /// written by whoever ran before; without them the frame is rejected.
+    /// A 32-bit number in the host's byte order at the start of the frame's metadata,
+    /// written by an earlier program. A frame without metadata is rejected.
     Meta,
 }
 
-/// What a program returns.
+/// The return value of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Returns {
-    /// The snap length, as a socket filter does; 0 rejects.
+    /// The snap length, as of a socket filter; 0 rejects.
     SnapLen,
-    /// One of two codes, as XDP and tc actions are.
+    /// One of two action codes, as of XDP and tc programs.
     Codes {
-        /// For a frame that is accepted.
+        /// The code for an accepted frame.
         accept: i32,
-        /// For one that is rejected.
+        /// The code for a rejected frame.
         reject: i32,
     },
 }
 
-/// What to make of a filter.
+/// The parameters of [`emit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Who runs it.
+    /// The execution environment.
     pub target: Target,
-    /// What it returns.
+    /// The return value.
     pub returns: Returns,
-    /// How long it may be.
+    /// Limits on length and jumps.
     pub limits: Limits,
 }
 
 impl Options {
-    /// For `target`, returning the snap length, within the kernel's limits.
+    /// Options for `target`: returns the snap length, within the kernel's limits.
     pub fn new(target: Target) -> Options {
         Options {
             target,
@@ -76,7 +76,7 @@ impl Options {
     }
 }
 
-/// A verified program as one whole eBPF program.
+/// Compiles a verified program to a whole eBPF program.
 ///
 /// ```
 /// use weir_filter::backend::ebpf::{Listing, Options, Target, XdpLen, emit};
@@ -108,7 +108,7 @@ impl Options {
 /// ```
 ///
 /// # Errors
-/// When it does not fit; see [`EmitError`].
+/// Those of [`EmitError`].
 pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError> {
     let mut asm = Asm::new();
     let ends = Labels {
@@ -144,22 +144,22 @@ pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError
     asm.finish(&options.limits)
 }
 
-/// Where fragments go on.
+/// The continuations of fragments.
 #[derive(Clone, Copy)]
 struct Labels {
     accept: Label,
     reject: Label,
 }
 
-/// The slot that keeps the length on the wire, if the filter reads it.
+/// Stack slot of the length on the wire, used only if the filter reads it.
 const LEN_SLOT: i16 = -8;
 
 fn save_len_from(asm: &mut Asm, len: Reg) {
     asm.push(Insn::store(op::DW, Reg::FP, LEN_SLOT, len));
 }
 
-/// Where the length is kept, and the stack below. A filter that does not read
-/// it is not charged for it.
+/// The location of the length, and the stack left below it. A filter that does not
+/// read the length needs no slot.
 fn len_location(needs_len: bool) -> (WireLen, i16) {
     (
         WireLen::Stack(LEN_SLOT),
@@ -167,13 +167,13 @@ fn len_location(needs_len: bool) -> (WireLen, i16) {
     )
 }
 
-/// The pointers of direct access.
+/// Direct access with the pointers in r1 and r2.
 const POINTERS: Access = Access::Direct {
     start: Reg::R1,
     end: Reg::R2,
 };
 
-/// What direct access leaves free; [`CONTEXT`] comes last.
+/// The free registers with direct access; [`CONTEXT`] comes last.
 const FREE: [Reg; 8] = [
     Reg::R0,
     Reg::R3,
@@ -185,10 +185,10 @@ const FREE: [Reg; 8] = [
     CONTEXT,
 ];
 
-/// Keeps the context where calls are made.
+/// Holds the context across calls.
 const CONTEXT: Reg = Reg::R6;
 
-/// A filter with direct access, the pointers being loaded.
+/// Adds a filter with direct access; the pointers are already in [`POINTERS`].
 fn by_pointers(
     asm: &mut Asm,
     program: &Program,
@@ -231,7 +231,7 @@ fn memory(
     )
 }
 
-/// Offsets in `struct xdp_md`.
+/// Offsets of the pointers in `struct xdp_md`.
 const XDP_DATA: i16 = 0;
 const XDP_DATA_END: i16 = 4;
 const XDP_DATA_META: i16 = 8;
@@ -268,22 +268,21 @@ fn xdp(
     by_pointers(asm, program, ends, len, (&FREE, ends.reject))
 }
 
-/// A context whose frame may be in several pieces, of which pointers reach
-/// the first.
+/// A context whose frame may have frags; pointers reach only the linear part.
 struct FragmentedCtx {
-    /// Offsets of the pointers.
+    /// Offsets of the pointers in the context.
     data: i16,
     data_end: i16,
-    /// Loads from anywhere.
+    /// The helper that loads from any part.
     load: i32,
-    /// How to get the length of all.
+    /// The source of the length with all frags.
     len: Len,
 }
 
 enum Len {
-    /// At this offset of the context.
+    /// A field of the context at this offset.
     Field(i16),
-    /// By this helper.
+    /// The result of this helper.
     Helper(i32),
 }
 
@@ -303,7 +302,7 @@ const TC: FragmentedCtx = FragmentedCtx {
 };
 
 impl FragmentedCtx {
-    /// r0 = the length of all pieces; r1 to r5 may be lost.
+    /// Sets r0 to the length with all frags; may change r1 to r5.
     fn len(&self, asm: &mut Asm) {
         match self.len {
             Len::Field(offset) => asm.push(Insn::load(op::W, Reg::R0, CONTEXT, offset)),
@@ -320,9 +319,9 @@ impl FragmentedCtx {
     }
 }
 
-/// Reads through pointers; should the first piece be too short, and not be
-/// all, starts again and reads by calls. Filters mostly look at headers, and
-/// those are mostly in the first piece.
+/// Reads through pointers; starts again with calls if the linear part is too short and
+/// is not the whole frame. Most filters read only headers, and most headers are in
+/// the linear part.
 fn fragmented(
     asm: &mut Asm,
     program: &Program,
@@ -349,7 +348,7 @@ fn fragmented(
     by_calls(asm, program, ends, pieces, needs_len)
 }
 
-/// A filter that makes a call for each load, the context being kept.
+/// Adds a filter that makes a call for each load; [`CONTEXT`] holds the context.
 fn by_calls(
     asm: &mut Asm,
     program: &Program,

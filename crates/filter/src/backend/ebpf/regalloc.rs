@@ -1,49 +1,48 @@
-//! Puts values into registers and stack slots: linear scan.
-//!
-//! Edges lead forward, so a value lives from its definition to its last use
-//! in the order of the code and no further; one pass over that order finds
-//! all lifetimes. What does not fit into registers lives on the stack for
-//! the whole of its life (Poletto and Sarkar, "Linear scan register
+//! Register allocation by linear scan (Poletto and Sarkar, "Linear scan register
 //! allocation", 1999).
+//!
+//! Edges lead forward, so a value lives from its definition to its last use in code
+//! order; one pass over that order finds all live intervals. A value without a
+//! register is on the stack for its whole life.
 
 use super::EmitError;
 use super::insn::Reg;
 use super::lower::{Lowered, Step, cut};
 use crate::ir::{Block, Operand, Program, Term, Value};
 
-/// Where a value lives.
+/// The location of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Location {
-    /// Nowhere: nothing needs it.
+    /// No location: the value is not used.
     Nowhere,
-    /// In a register.
+    /// A register.
     Reg(Reg),
-    /// On the stack, at this offset from the frame pointer; 8 bytes.
+    /// 8 bytes of stack at this offset from the frame pointer.
     Slot(i16),
 }
 
-/// What there is to put values into.
+/// The registers and stack slots available for values.
 pub(super) struct RegisterFile<'a> {
     pub(super) regs: &'a [Reg],
-    /// The stack's first byte used above; slots go below.
+    /// Slots are below this offset from the frame pointer.
     pub(super) stack_top: i16,
-    /// Slots, at most.
+    /// Maximum number of slots.
     pub(super) slots_max: usize,
 }
 
-/// When a value lives: positions are two a step, the first for what it reads
-/// early, the second for what it reads late and for its result.
+/// A live interval. Each step has two positions: the first for operands read before
+/// the result is written, the second for operands read later and for the result.
 #[derive(Clone, Copy)]
 struct LiveInterval {
     start: u32,
     end: u32,
-    /// A value whose register it had better take over.
+    /// A value whose register should be reused.
     hint: Option<Value>,
 }
 
 const UNBORN: u32 = u32::MAX;
 
-/// The lives of all values, and where calls are.
+/// The live intervals of all values, and the positions of calls.
 pub(super) struct LiveIntervals {
     of: Vec<LiveInterval>,
     calls: Vec<u32>,
@@ -138,7 +137,7 @@ impl LiveIntervals {
         self.calls.get(next).is_some_and(|&call| call < life.end)
     }
 
-    /// The values that live, by when they start.
+    /// The used values in order of their start.
     fn in_order(&self) -> Vec<Value> {
         let mut order: Vec<Value> = (0..self.of.len() as u32)
             .map(Value)
@@ -148,7 +147,7 @@ impl LiveIntervals {
         order
     }
 
-    /// A place for each value.
+    /// Assigns a location to each value.
     pub(super) fn allocate(&self, room: &RegisterFile<'_>) -> Result<Vec<Location>, EmitError> {
         let order = self.in_order();
         let mut scan = LinearScan {
@@ -165,7 +164,7 @@ impl LiveIntervals {
         Ok(places)
     }
 
-    /// Gives slots to what got no register; one slot serves many in turn.
+    /// Assigns stack slots to values without a register; disjoint intervals share a slot.
     fn assign_spill_slots(
         &self,
         order: &[Value],
@@ -197,9 +196,9 @@ impl LiveIntervals {
 struct LinearScan<'a> {
     intervals: &'a LiveIntervals,
     regs: &'a [Reg],
-    /// During the scan `Nowhere` also means: on the stack, place to be found.
+    /// Locations so far. During the scan `Nowhere` also means a slot yet to be assigned.
     locations: Vec<Location>,
-    /// What holds a register now.
+    /// Values whose registers are in use now.
     active: Vec<(Value, Reg)>,
 }
 
@@ -224,7 +223,7 @@ impl LinearScan<'_> {
             self.locations[value.index()] = Location::Reg(reg);
             return;
         }
-        // Whatever is needed last gives way.
+        // The interval that ends last is spilled.
         let rivals = (0..self.active.len()).filter(|&index| suits(self.active[index].1));
         let last = rivals.max_by_key(|&index| lives.of[self.active[index].0.index()].end);
         if let Some(index) = last {

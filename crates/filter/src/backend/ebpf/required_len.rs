@@ -1,38 +1,38 @@
-//! How far into the frame a program must be able to read, found ahead of
-//! code, so that one bounds check serves many loads.
+//! Required length: an analysis of the bytes that accepting paths read, so that one
+//! bounds check covers many loads (anticipated checks).
 //!
-//! A load out of the frame rejects it. So what *every* accepting path behind
-//! a point loads may be demanded at that point: a frame that is too short for
-//! it is rejected either way. An extent is measured from an **anchor**: the
-//! start of the frame, or the start plus a value that loads use as their base.
+//! A load outside the frame rejects. So the bytes that *every* accepting path from a
+//! point loads may be required at that point: a shorter frame is rejected either
+//! way. An extent is measured from an **anchor**: the start of the frame, or the
+//! start plus a value that is the base of a load.
 
 use crate::ir::{BinOp, Block, Op, Operand, Program, Term, Value};
 
-/// Bytes from the start of the frame that direct access can reach, one less
-/// than 64 KiB: the kernel's `MAX_PACKET_OFF`.
+/// Bytes that direct access reaches from the start of the frame, one less than 64 KiB:
+/// the kernel's `MAX_PACKET_OFF`.
 pub const DIRECT_MAX: u32 = 0xffff;
 
-/// Bytes that the kernel's load functions can reach: they refuse offsets
-/// beyond `INT_MAX`.
+/// Bytes that the kernel's load helpers reach; they refuse offsets beyond `INT_MAX`.
 pub(super) const CALL_MAX: u32 = 0x7fff_ffff;
 
-/// Where an extent is measured from: the start of the frame, plus a value.
+/// The origin of an extent: the start of the frame, plus the value if there is one.
 pub(super) type Anchor = Option<Value>;
 
-/// Anchors tracked at one point; more are only checked more often.
+/// Maximum number of anchors tracked at one point; loads from others are checked more
+/// often.
 pub(super) const ANCHORS_MAX: usize = 8;
 
-/// What the paths from the start of a block to acceptance have in common.
+/// The requirement common to all paths from the start of a block to acceptance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RequiredLen {
     /// No path accepts.
     Never,
-    /// Each accepting path loads at least so far behind these anchors.
+    /// Every accepting path loads at least these extents from these anchors.
     Extents(Vec<(Anchor, u32)>),
 }
 
 impl RequiredLen {
-    /// The extent behind `anchor`; 0 if nothing is known.
+    /// The extent from `anchor`; 0 if unknown.
     pub(super) fn extent(&self, anchor: Anchor) -> u32 {
         match self {
             RequiredLen::Never => 0,
@@ -43,7 +43,7 @@ impl RequiredLen {
         }
     }
 
-    /// What holds where either continuation may be taken.
+    /// The requirement where either continuation may be taken.
     fn either(self, other: &RequiredLen) -> RequiredLen {
         match (self, other) {
             (RequiredLen::Never, other) => other.clone(),
@@ -59,14 +59,13 @@ impl RequiredLen {
     }
 }
 
-/// For each block what its accepting paths need; and how large each value can
-/// be.
+/// The requirement of each block, and an upper bound of each value.
 pub(super) struct RequiredLens {
     pub(super) needs: Vec<RequiredLen>,
     pub(super) bounds: Vec<u32>,
 }
 
-/// Analyses a verified program; loads reach at most `max` bytes.
+/// Analyses a verified program for an access that reaches `max` bytes.
 pub(super) fn analyse(program: &Program, max: u32) -> RequiredLens {
     let homes = homes(program);
     let mut needs = vec![RequiredLen::Never; program.blocks.len()];
@@ -79,7 +78,7 @@ pub(super) fn analyse(program: &Program, max: u32) -> RequiredLens {
     }
 }
 
-/// The block that defines each value.
+/// The index of the block that defines each value.
 fn homes(program: &Program) -> Vec<u32> {
     let mut homes = vec![u32::MAX; program.values.len()];
     for (index, block) in program.blocks.iter().enumerate() {
@@ -134,8 +133,7 @@ fn need_of(
     RequiredLen::Extents(list)
 }
 
-/// The need as it is on the edges to `block`: anchors that it defines itself
-/// do not exist there.
+/// The requirement on the edges to `block`, without anchors that the block defines.
 fn before(need: &RequiredLen, block: Block, homes: &[u32]) -> RequiredLen {
     match need {
         RequiredLen::Never => RequiredLen::Never,
@@ -157,7 +155,7 @@ fn raise(list: &mut Vec<(Anchor, u32)>, anchor: Anchor, extent: u32) {
     }
 }
 
-/// Upper bounds that hold on every path.
+/// Upper bounds of values that hold on every path.
 fn bounds(program: &Program) -> Vec<u32> {
     let mut bounds = vec![u32::MAX; program.values.len()];
     for &value in program.blocks.iter().flat_map(|block| &block.insts) {

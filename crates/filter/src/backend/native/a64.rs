@@ -2,14 +2,14 @@
 //! (AAPCS64).
 //!
 //! ```text
-//! x0       the frame's bytes           w3–w14    values
-//! x1       how many are captured       w15–w17   scratch
+//! x0       address of the frame        w3–w14    values
+//! x1       captured bytes              w15–w17   scratch
 //! w2       the length on the wire      sp        slots, if any
 //! ```
 //!
-//! No register needs saving, so most programs have no entry code at all.
-//! Every 32-bit operation clears the upper half of its register: values are
-//! always zero-extended.
+//! No register needs saving, so most programs have no entry code. Every 32-bit
+//! operation clears the upper half of its register, so values are always
+//! zero-extended.
 
 #![expect(
     clippy::useless_conversion,
@@ -29,7 +29,7 @@ const S0: Reg = 16;
 const S1: Reg = 17;
 /// The third scratch register.
 const S2: Reg = 15;
-/// Reads as zero.
+/// The zero register.
 const ZERO: Reg = 31;
 
 /// Code for aarch64.
@@ -38,7 +38,7 @@ pub(super) struct A64 {
     code: Code,
     /// Bytes of the stack frame.
     frame: u32,
-    /// Conditional jumps (1 MiB either way) may not reach.
+    /// Whether the code may exceed the range of conditional jumps, 1 MiB either way.
     far: bool,
 }
 
@@ -52,7 +52,7 @@ fn slot_offset(slot: u16) -> u32 {
     u32::from(slot) * 4
 }
 
-/// A condition as the processor numbers them; the lowest bit negates.
+/// A condition by its number in the encoding; the lowest bit negates it.
 #[derive(Clone, Copy)]
 struct Condition(u32);
 
@@ -73,7 +73,7 @@ impl Condition {
 }
 
 impl A64 {
-    /// The register that holds `from`, which is `scratch` unless it is in one.
+    /// The register with `from`: its own, or `scratch` after a move.
     fn in_reg(&mut self, from: Src, scratch: Reg) -> Reg {
         match from {
             Src::Imm(0) => ZERO,
@@ -85,7 +85,7 @@ impl A64 {
         }
     }
 
-    /// Sets a register.
+    /// Sets the lower 32 bits of a register and clears the rest.
     fn set(&mut self, to: Reg, from: Src) {
         match from {
             Src::Imm(imm) => self.set_imm(to, imm),
@@ -114,12 +114,12 @@ impl A64 {
     fn set_wide(&mut self, to: Reg, imm: u64) {
         self.set_imm(to, imm as u32);
         if imm > u64::from(u32::MAX) {
-            // Extents exceed 32 bits by at most three.
+            // Only extents come here; they exceed 32 bits by at most three.
             a64!(self; movk X(to), (imm >> 32) as u32, lsl 32);
         }
     }
 
-    /// Computes in `work(self, register)` and puts the result where it belongs.
+    /// Computes by `work(self, register)`, then stores the result in `to`.
     fn into(&mut self, to: Location, work: impl FnOnce(&mut A64, Reg)) {
         match to {
             Location::Reg(reg) => work(self, reg),
@@ -198,7 +198,7 @@ impl A64 {
         }
     }
 
-    /// The operations that take a constant of their own kind.
+    /// Encodes operations with an immediate operand; false if `imm` has no encoding.
     fn with_imm(&mut self, op: BinOp, to: Reg, a: Src, imm: u32) -> bool {
         match op {
             BinOp::Add => return self.add(to, a, imm),
@@ -215,7 +215,7 @@ impl A64 {
         true
     }
 
-    /// Loads from `start + offset`, both checked; 32-bit loads zero-extend.
+    /// Loads from the checked position `start + offset`; 32-bit loads zero-extend.
     fn load_at(&mut self, to: Reg, width: Width, start: Reg, offset: u32) {
         let size = width.bytes();
         if offset.is_multiple_of(size) && offset / size <= 4095 {

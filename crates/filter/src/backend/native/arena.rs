@@ -1,4 +1,4 @@
-//! Where code lives: one range of memory, mapped twice.
+//! Executable memory: one memory file, mapped twice.
 //!
 //! ```text
 //!            ┌──────────┬─────┬───────────────────┬───── … ─┐  one memfd
@@ -7,25 +7,24 @@
 //!  read+execute ▲ runs here           read+write ▲ written here
 //! ```
 //!
-//! No mapping is ever writable and executable at once, and no protection is
-//! ever changed. Pages are filled with many small programs, each on cache lines
-//! of its own; what is freed is kept for the next program, filled with
-//! instructions that trap. So a bind costs a copy, and system calls only
+//! No mapping is ever writable and executable at once, and no protection is ever
+//! changed. Pages hold many small programs, each on cache lines of its own. Freed
+//! memory is filled with trap instructions and reused for the next program. So a bind
+//! costs a copy, and system calls only in two cases:
 //!
-//! - where code goes where other code was, and on aarch64 always: one, for all
-//!   cores to forget what they fetched (`icache.rs`);
-//! - every 64 KiB: one, for pages.
+//! - one call to synchronise all cores, if the code replaces other code, and on
+//!   aarch64 always (`icache.rs`);
+//! - one call for pages, every 64 KiB.
 //!
-//! Pages are taken from the kernel before they are written, so that where
-//! memory is short a bind fails; the first write to a page would kill the
-//! process instead. (Linux before 5.14 cannot be asked; there it does.)
+//! Pages are allocated before they are written, so that a bind fails if memory is
+//! short. Otherwise the first write to a page would kill the process, as before Linux
+//! 5.14, which cannot allocate pages ahead.
 //!
 //! Compiling and dropping take a lock; running takes none.
 //!
-//! Memory is used again only where it is known to work. The kernel must be able
-//! to make cores forget. And a translating emulator (QEMU's user mode on x86-64
-//! code, or before 8.1) may not notice that memory it has translated changed
-//! through the other mapping: a new arena tries that out.
+//! Memory is reused only if that works. The kernel must be able to synchronise all
+//! cores. A translating emulator may miss a change through the other mapping (QEMU's
+//! user mode for x86-64 code, or before 8.1); a new arena tests that.
 
 #![expect(unsafe_code, reason = "owns mappings and the pointers into them")]
 
@@ -40,48 +39,47 @@ use rustix::process::{Resource, getrlimit};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What programs are aligned to and occupy multiples of: a cache line.
+/// Alignment and unit of allocation, in bytes: a cache line.
 const GRANULE: usize = 64;
 
-/// An instruction that traps, as it repeats in memory: `int3` on x86-64;
-/// zeros are `udf` on aarch64.
+/// A byte that, repeated, is a trap instruction: `int3` on x86-64; zeros are `udf` on
+/// aarch64.
 const TRAP: u8 = if cfg!(target_arch = "x86_64") {
     0xcc
 } else {
     0
 };
 
-/// Pages are taken from the kernel this many bytes at a time; a multiple of all
-/// page sizes.
+/// Bytes of pages allocated at a time; a multiple of all page sizes.
 const RESERVE_BYTES: usize = 64 << 10;
 
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
-/// Installed code; dropping it returns the memory.
+/// Installed code; dropping it frees the memory.
 #[derive(Debug)]
 pub(super) struct Memory(Span);
 
-/// Where in an arena code is.
+/// A range of code in an arena.
 #[derive(Debug)]
 struct Span {
-    /// The first instruction, in the mapping that it runs in.
+    /// Address of the first instruction, in the executable mapping.
     start: NonNull<u8>,
-    /// Bytes of code.
+    /// Length of the code, in bytes.
     len: usize,
 }
 
-// SAFETY: the memory is only read (and run) through this pointer, until the
-// drop; who else writes to the arena writes to other granules.
+// SAFETY: the memory is only read and executed through this pointer until the drop;
+// all other writes to the arena go to other granules.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Copies `code` into the arena.
+    /// Copies `code` into the arena of this process, which is created on first use.
     pub(super) fn install(code: &[u8]) -> Result<Memory, NativeError> {
         let mut guard = lock();
-        // A child made by fork(2) shares its parent's pages: it leaves them
-        // to the parent and gets an arena of its own.
+        // A child made by fork(2) shares its parent's pages. It leaves them to the
+        // parent and creates an arena of its own.
         if guard.as_ref().is_none_or(|arena| !arena.owner.is_here()) {
             let mut arena = Arena::new(ARENA_BYTES)?;
             arena.try_reuse()?;
@@ -93,12 +91,12 @@ impl Memory {
         }
     }
 
-    /// The first instruction.
+    /// The address of the first instruction.
     pub(super) fn start(&self) -> *const u8 {
         self.0.start.as_ptr()
     }
 
-    /// Bytes of code.
+    /// Length of the code, in bytes.
     pub(super) fn len(&self) -> usize {
         self.0.len
     }
@@ -117,12 +115,12 @@ impl Drop for Memory {
 }
 
 fn lock() -> MutexGuard<'static, Option<Arena>> {
-    // What may panic while the lock is held are assertions on the lists, and
-    // those come before any change: the lists are whole.
+    // Under the lock only assertions on the free list may panic. They precede any
+    // change, so a poisoned lock still protects a consistent list.
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of this process's arena that hold code now.
+/// Bytes in use in this process's arena.
 pub(super) fn bytes_used() -> usize {
     let guard = lock();
     let own = guard.as_ref().filter(|arena| arena.owner.is_here());
@@ -131,19 +129,19 @@ pub(super) fn bytes_used() -> usize {
 
 #[derive(Debug)]
 struct Arena {
-    /// The read-write mapping.
+    /// The writable mapping.
     write: NonNull<u8>,
-    /// The read-execute mapping of the same pages.
+    /// The executable mapping of the same pages.
     run: NonNull<u8>,
     len: usize,
     free: FreeList,
-    /// Bytes from the start whose pages were taken from the kernel.
+    /// Bytes from the start whose pages are allocated.
     reserved: usize,
-    /// Granules from the start in which there has been code.
+    /// Granules from the start that have held code.
     touched: u32,
-    /// Whether freed memory is used again.
+    /// Whether freed memory is reused.
     reuses: bool,
-    /// Makes all cores forget what they fetched.
+    /// Synchronises the instruction fetch of all cores; false on failure.
     sync_cores: fn() -> bool,
     owner: ForkGuard,
 }
@@ -153,15 +151,14 @@ unsafe impl Send for Arena {}
 
 impl Arena {
     fn new(len: usize) -> Result<Arena, NativeError> {
-        // A process that makes a longer file is sent a signal that ends it.
+        // A process that exceeds the limit on file sizes gets a fatal signal.
         if let Some(limit) = getrlimit(Resource::Fsize).current
             && limit < len as u64
         {
             return Err(NativeError::FileLimit { limit, wanted: len });
         }
         let owner = ForkGuard::new()?;
-        // Kernels from 6.3 on want to be told that it will be run; earlier
-        // ones refuse the flag.
+        // Linux 6.3 and later expect the flag EXEC; earlier kernels refuse it.
         let name = c"weir filters";
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC)
             .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))?;
@@ -191,13 +188,13 @@ impl Arena {
         })
     }
 
-    /// Finds out whether code that replaces other code is what runs.
+    /// Tests whether code that replaces other code is executed.
     fn try_reuse(&mut self) -> Result<(), NativeError> {
         let arch = Arch::host().ok_or(NativeError::Unsupported)?;
         for verdict in [1, 2] {
             let span = self.install(&assemble(&Program::constant(verdict), arch)?)?;
-            // SAFETY: the code of a valid program, just installed. (On an
-            // emulator that does not notice, that of the one before.)
+            // SAFETY: the code of a valid program, just installed. An emulator that
+            // misses the change runs the valid program before it.
             let found = unsafe { call(span.start.as_ptr(), &[], 0) };
             self.reuses &= found == verdict;
             self.free(&span);
@@ -210,7 +207,7 @@ impl Arena {
         (self.run.addr().get()..self.run.addr().get() + self.len).contains(&start)
     }
 
-    /// Puts code where every core will run it as it is.
+    /// Installs code so that every core executes it as written.
     fn install(&mut self, code: &[u8]) -> Result<Span, NativeError> {
         let (span, is_fresh) = self.copy_in(code)?;
         let is_enough = is_fresh && !icache::FRESH_TOO;
@@ -222,14 +219,14 @@ impl Arena {
             // No core had a reason to fetch from there.
             return Ok(span);
         }
-        // Some core may still have the code that was there.
+        // A core may still have fetched the code that was there.
         self.free.retire(granules(span.len));
         self.free.retire_before(self.touched);
         Ok(self.copy_in(code)?.0)
     }
 
-    /// Copies code to where there is room, and whether no code was there
-    /// before.
+    /// Copies code into free memory. The flag tells whether the memory has never held
+    /// code.
     fn copy_in(&mut self, code: &[u8]) -> Result<(Span, bool), NativeError> {
         let granules = granules(code.len());
         let place = self.free.take(granules).ok_or(NativeError::ArenaFull {
@@ -242,47 +239,47 @@ impl Arena {
             self.free.give(place, granules);
             return Err(error.into());
         }
-        // SAFETY: the free list gave these granules to nobody else, they lie
-        // inside both mappings, and `code` is not in the arena.
+        // SAFETY: the free list gave these granules to no other caller, they are inside
+        // both mappings, and `code` is not in the arena.
         let start = unsafe {
             let target = self.write.add(offset);
             target.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
             self.run.add(offset)
         };
         let len = code.len();
-        // SAFETY: the code was just written, and nobody writes to it while
-        // this slice lives.
+        // SAFETY: the code was just written, and no thread writes to it while this
+        // slice lives.
         icache::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
         let is_fresh = place >= self.touched;
         self.touched = self.touched.max(place + granules);
         Ok((Span { start, len }, is_fresh))
     }
 
-    /// Takes the pages of the first `end` bytes from the kernel.
+    /// Allocates the pages of the first `end` bytes.
     fn reserve(&mut self, end: usize) -> Result<(), Errno> {
         if end <= self.reserved {
             return Ok(());
         }
         let end = end.next_multiple_of(RESERVE_BYTES).min(self.len);
-        // SAFETY: inside the mapping, of which no byte changes.
+        // SAFETY: the range is inside the mapping, and no byte changes.
         let taken = unsafe {
             let start = self.write.add(self.reserved).as_ptr().cast();
             madvise(start, end - self.reserved, Advice::LinuxPopulateWrite)
         };
         match taken {
-            // Linux before 5.14, and emulators, do not know this.
+            // Linux before 5.14, and emulators, do not know this advice.
             Ok(()) | Err(Errno::INVAL) => self.reserved = end,
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Returns what `install` gave.
+    /// Frees a range that `install` returned.
     fn free(&mut self, span: &Span) {
         let offset = span.start.addr().get() - self.run.addr().get();
         let granules = granules(span.len);
-        // SAFETY: the granules belong to `span`, which its only owner gives
-        // up: nobody runs what is there any more.
+        // SAFETY: the granules belong to `span`, whose only owner frees it, so no thread
+        // runs the code any more.
         unsafe {
             self.write
                 .add(offset)
@@ -299,8 +296,8 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         for mapping in [self.write, self.run] {
-            // SAFETY: made by `new`, dropped once; only tests drop an arena,
-            // after all its code.
+            // SAFETY: mapped by `new`, dropped once; only tests drop an arena, after all
+            // its code.
             let _ = unsafe { munmap(mapping.as_ptr().cast(), self.len) };
         }
     }

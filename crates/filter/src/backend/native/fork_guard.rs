@@ -1,12 +1,11 @@
-//! Whose memory this is: told from a child's without a system call.
+//! Detection of `fork(2)` without a system call.
 //!
-//! A child that `fork(2)` or `clone(2)` makes has copies of its parent's
-//! objects, and the arena's shared pages are still the parent's. Neither
-//! process number nor address tells the two apart: in a process namespace of
-//! its own the child may have its parent's number. But the kernel hands a child
-//! with memory of its own a page of zeros for one that was marked so
-//! (`MADV_WIPEONFORK`). A child that shares its parent's memory, as `vfork(2)`
-//! makes it, shares the page too, and then the arena is its own as well.
+//! A child made by `fork(2)` or `clone(2)` has copies of its parent's objects, but the
+//! arena's shared pages still belong to the parent. Neither process number nor address
+//! distinguishes the two: in its own PID namespace a child may have its parent's
+//! number. A page marked `MADV_WIPEONFORK` does, since the kernel replaces it by zeros
+//! in a child with memory of its own. A child of `vfork(2)` shares its parent's
+//! memory, hence the page and the arena too.
 
 #![expect(unsafe_code, reason = "owns a mapping and the pointer into it")]
 
@@ -15,21 +14,21 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A mark that only the memory it was made in has.
+/// A mark that exists only in the memory of the process that made it.
 #[derive(Debug)]
 pub(super) struct ForkGuard {
     mark: NonNull<AtomicU32>,
 }
 
-// SAFETY: the page belongs to the process, not to a thread, and is only
-// accessed atomically.
+// SAFETY: the page belongs to the process, not to a thread, and is accessed only
+// atomically.
 unsafe impl Send for ForkGuard {}
 
 impl ForkGuard {
-    /// Bytes to map; the kernel rounds up to its pages.
+    /// Bytes to map; the kernel rounds up to pages.
     const BYTES: usize = size_of::<AtomicU32>();
 
-    /// A mark of this process's memory. Needs Linux 4.14.
+    /// Marks this process's memory. Requires Linux 4.14.
     pub(super) fn new() -> Result<ForkGuard, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address, so no mapping in use is
@@ -50,7 +49,7 @@ impl ForkGuard {
         unsafe { self.mark.as_ref() }
     }
 
-    /// Whether this is the memory that the mark was made in.
+    /// Whether this is the memory in which the mark was made.
     pub(super) fn is_here(&self) -> bool {
         self.word().load(Ordering::Relaxed) != 0
     }
@@ -58,7 +57,7 @@ impl ForkGuard {
 
 impl Drop for ForkGuard {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, dropped once, and nothing points into it.
+        // SAFETY: mapped by `new`, dropped once, and no pointer into it remains.
         let _ = unsafe { munmap(self.mark.as_ptr().cast(), Self::BYTES) };
     }
 }

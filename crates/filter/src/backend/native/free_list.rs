@@ -1,19 +1,19 @@
-//! Which granules of the arena are free: best fit, neighbours joined.
+//! Allocator of the arena's granules: best fit, with adjacent free ranges merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free runs of granules.
+/// The free ranges of granules.
 #[derive(Debug)]
 pub(super) struct FreeList {
-    /// Start → length.
+    /// Length by start.
     by_start: BTreeMap<u32, u32>,
-    /// (length, start).
+    /// Pairs of length and start.
     by_len: BTreeSet<(u32, u32)>,
     used: u32,
 }
 
 impl FreeList {
-    /// `len` granules, all free.
+    /// A list of `len` granules, all free.
     pub(super) fn new(len: u32) -> FreeList {
         FreeList {
             by_start: BTreeMap::from([(0, len)]),
@@ -22,12 +22,12 @@ impl FreeList {
         }
     }
 
-    /// How many granules are taken.
+    /// Number of granules in use.
     pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    /// Takes `len` granules; their start, or `None` if no run is as long.
+    /// Allocates `len` granules; returns the first, or `None` if no range is long enough.
     pub(super) fn take(&mut self, len: u32) -> Option<u32> {
         let &(found, start) = self.by_len.range((len, 0)..).next()?;
         self.remove(start, found);
@@ -38,8 +38,8 @@ impl FreeList {
         Some(start)
     }
 
-    /// Returns what `take` gave. Panics if it was returned before, and then
-    /// has changed nothing.
+    /// Frees a range that [`take`](Self::take) returned. Panics, without any change, if
+    /// the range is already free.
     pub(super) fn give(&mut self, start: u32, len: u32) {
         let before = self.by_start.range(..start + len).next_back();
         let before = before.map(|(&before, &before_len)| (before, before_len));
@@ -62,13 +62,13 @@ impl FreeList {
         self.insert(start, len);
     }
 
-    /// Takes `len` taken granules out of use for good. Panics as `give` does.
+    /// Removes `len` granules in use for good. Panics if fewer are in use.
     pub(super) fn retire(&mut self, len: u32) {
         assert!(len <= self.used, "more granules freed than were taken");
         self.used -= len;
     }
 
-    /// Takes all free granules before `end` out of use for good.
+    /// Removes all free granules before `end` for good.
     pub(super) fn retire_before(&mut self, end: u32) {
         while let Some((&start, &len)) = self.by_start.first_key_value()
             && start < end

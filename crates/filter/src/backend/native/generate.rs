@@ -1,4 +1,4 @@
-//! From a program to a machine's code: one pass over the blocks in order.
+//! The code generator: one pass over the blocks in order.
 
 use super::liveness::{Liveness, swapped_constant};
 use super::location::{Address, Location, Src};
@@ -9,27 +9,27 @@ use super::target::{Label, REJECT, Requirements, TargetAsm};
 use super::{CODE_BYTES_MAX, NativeError};
 use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value};
 
-/// Generated code, and what made each part of it if that was asked for.
+/// Generated code, with marks for the listing if requested.
 #[derive(Debug)]
 pub(super) struct Generated {
     pub(super) bytes: Vec<u8>,
-    /// Ascending offsets of where each part starts.
+    /// Start of each part, in ascending order.
     pub(super) marks: Vec<(usize, ListingMark)>,
     pub(super) locations: Allocation,
 }
 
-/// What a part of the code is.
+/// The kind of a part of the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ListingMark {
     /// The start of a block.
     Block(Block),
-    /// A check that so many bytes are captured behind a position.
+    /// A check that this number of bytes is captured behind a position.
     Check(Option<Value>, u64),
     /// One instruction.
     Inst(Value),
     /// A block's terminator.
     Term(Block),
-    /// The end of rejected frames.
+    /// The code that rejects frames.
     Reject,
 }
 
@@ -78,8 +78,8 @@ pub(super) fn generate<M: TargetAsm>(
     })
 }
 
-/// Whether the code may be longer than 1 MiB: no instruction becomes more
-/// than 128 bytes on any machine, and no move more than 16.
+/// Whether the code may exceed 1 MiB. One instruction of the IR takes at most 128 bytes
+/// on any architecture, and one move at most 16.
 fn is_far(program: &Program) -> bool {
     let parts = program.values.len() + program.blocks.len();
     let edges = program.blocks.iter().flat_map(|block| block.term.edges());
@@ -92,10 +92,9 @@ struct Generator<'p, M> {
     liveness: Liveness,
     locations: Allocation,
     machine: M,
-    /// By block: what every path to it that has code proves; `None` before
-    /// there is one.
+    /// For each block, the proof common to all paths so far; `None` before the first.
     proven: Vec<Option<Extent>>,
-    /// What is proven here.
+    /// The proof at the current position.
     state: Extent,
     moves: Moves,
     marks: Option<Vec<(usize, ListingMark)>>,
@@ -146,7 +145,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         self.term(index, &block.term);
     }
 
-    /// Checks that `extent` bytes are captured behind `base`, unless proven.
+    /// Checks that `extent` bytes are captured behind `base`, unless that is proven.
     fn ensure(&mut self, base: Option<Value>, extent: u64) {
         if !self.state.covers(base, extent) {
             self.mark(ListingMark::Check(base, extent));
@@ -156,7 +155,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         }
     }
 
-    /// Checks what every accepting path reads behind the position `value`.
+    /// Checks the bytes behind position `value` that every accepting path reads.
     fn ensure_reach(&mut self, value: Value) {
         let reach = self.liveness.values[value.index()].reach;
         if reach > 0 {
@@ -177,7 +176,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         }
         self.mark(ListingMark::Inst(value));
         match op {
-            // The length stays where it came.
+            // The length stays in its register.
             Op::Param | Op::Len => {}
             Op::Load {
                 width,
@@ -228,7 +227,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         self.machine.bin(op, to, a, b);
     }
 
-    /// Both operands; a constant that meets a raw value is swapped as it is.
+    /// Both operands; a constant compared with a raw value is swapped.
     fn pair(&self, a: Operand, b: Operand) -> (Src, Src) {
         let width = |value: Value| self.liveness.values[value.index()].raw;
         match (a, b) {
@@ -244,7 +243,8 @@ impl<M: TargetAsm> Generator<'_, M> {
         }
     }
 
-    /// A comparison with its constant, if any, on the right; or its truth.
+    /// A comparison with any constant on the right; or, as an error, the truth value of
+    /// two constants.
     fn comparison(&self, cmp: Cmp, a: Operand, b: Operand) -> Result<(Cmp, Location, Src), bool> {
         match self.pair(a, b) {
             (Src::Imm(a), Src::Imm(b)) => Err(cmp.eval(a, b)),
@@ -311,15 +311,15 @@ impl<M: TargetAsm> Generator<'_, M> {
         }
     }
 
-    /// Takes note of what is proven at an edge's end.
+    /// Records what is proven at the end of `edge`.
     fn reached(&mut self, edge: &Edge) {
         let proven = &mut self.proven[edge.block.index()];
         *proven = Some(proven.map_or(self.state, |other| other.on_both(self.state)));
     }
 
-    /// Whether a jump from the end of block `index` to `block` falls through:
-    /// no block between them has code. (One that nothing reached so far will
-    /// not be reached by others like it.)
+    /// Whether control falls through from the end of block `index` to `block`: no block
+    /// between them has code. A block between them without a path so far gets none
+    /// later.
     fn is_next(&self, index: usize, block: Block) -> bool {
         let between = index + 1..block.index();
         self.has_code(block) && !between.into_iter().any(|i| self.has_code(Block(i as u32)))
@@ -330,7 +330,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         !never && self.proven[block.index()].is_some()
     }
 
-    /// Where an edge leads once its moves are made.
+    /// The label of the edge's target after its moves.
     fn target(&self, edge: &Edge) -> Label {
         if self.has_code(edge.block) {
             label_of(edge.block)
@@ -339,7 +339,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         }
     }
 
-    /// The moves an edge makes, those to their own place among them.
+    /// The moves of an edge, including those from a location to itself.
     fn moves(&self, edge: &Edge) -> impl Iterator<Item = (Location, Src)> {
         let live = self.has_code(edge.block);
         let params = self.program.block(edge.block).params.iter();
@@ -354,7 +354,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         self.moves(edge).any(|(to, from)| from != Src::At(to))
     }
 
-    /// Takes an edge; falls through if its block comes next.
+    /// Emits an edge; falls through if its target comes next.
     fn go(&mut self, index: usize, edge: &Edge) {
         self.make_moves(edge);
         if !self.is_next(index, edge.block) {
@@ -363,7 +363,7 @@ impl<M: TargetAsm> Generator<'_, M> {
         }
     }
 
-    /// Takes an edge from before other code of the same block.
+    /// Emits an edge with a jump, since other code of the same block follows.
     fn go_far(&mut self, edge: &Edge) {
         self.make_moves(edge);
         let target = self.target(edge);

@@ -1,40 +1,38 @@
-//! Making freshly written code what the processors run.
+//! Coherence of instruction fetch with freshly written code.
 //!
-//! Where a core has fetched what was there before, it may go on running that
-//! until it does something serialising: on x86-64 because code is written by
-//! another address than it is run by (Intel SDM 3A, 9.1.3), on aarch64 in any
-//! case (Arm ARM, B2.4.4). `membarrier(2)` makes every core that runs a thread
-//! of this process do that, and one that runs none does it on its way to a
-//! thread.
+//! A core that has fetched the previous contents may execute them until it
+//! serialises. On x86-64 that is because the code is written through another address
+//! (Intel SDM 3A, 9.1.3); on aarch64 it always holds (Arm ARM, B2.4.4). `membarrier(2)`
+//! serialises every core that runs a thread of this process; any other core serialises
+//! before it next runs one.
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// Asks for [`cores`] to be possible; false where the kernel cannot (before
-/// 4.16, or where a sandbox forbids it). A child of `fork(2)` asks anew.
+/// Registers this process for [`cores`]; false if the kernel cannot (before 4.16, or in
+/// a sandbox). A child of `fork(2)` registers anew.
 pub(super) fn register() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore).is_ok()
 }
 
-/// Makes every core forget instructions that it has fetched already; false if
-/// that failed.
+/// Serialises every core, which discards fetched instructions; false on failure.
 pub(super) fn cores() -> bool {
     membarrier(MembarrierCommand::PrivateExpeditedSyncCore).is_ok()
 }
 
-/// Whether memory that no code was in before needs [`cores`] too.
+/// Whether memory that never held code needs [`cores`] too.
 ///
-/// On x86-64 it does not: caches are coherent, nobody had a reason to fetch
-/// from there, and whoever gets the code by any synchronisation fetches what
-/// was written.
+/// x86-64 does not: caches are coherent, and no core had a reason to fetch from there.
+/// A thread that receives the code through any synchronisation fetches the written
+/// bytes.
 pub(super) const FRESH_TOO: bool = cfg!(target_arch = "aarch64");
 
-/// Makes the caches coherent for `code`, which was just written.
+/// Makes the instruction cache coherent with `code`, which was just written.
 #[cfg(target_arch = "aarch64")]
 pub(super) fn caches(code: &[u8]) {
-    // By address: cleans the data cache, invalidates the instruction cache.
+    // Cleans the data cache and invalidates the instruction cache by address.
     dynasmrt::cache_control::synchronize_icache(code);
 }
 
-/// The same where caches always are.
+/// Does nothing: the caches are coherent.
 #[cfg(not(target_arch = "aarch64"))]
 pub(super) fn caches(_code: &[u8]) {}

@@ -1,4 +1,4 @@
-//! Code as text for people: each part of the IR beside the bytes it became.
+//! Listing of generated code: each instruction of the IR with its bytes.
 
 use super::Arch;
 use super::generate::{Generated, ListingMark};
@@ -7,10 +7,10 @@ use crate::ir::{Program, Value};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Bytes in one line.
+/// Code bytes in one line.
 const BYTES_PER_LINE: usize = 10;
 
-/// The listing of `generated`, which was made of `program` with marks.
+/// The listing of `generated`, the code of `program` with marks.
 pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> String {
     let mut out = String::new();
     let bytes = &generated.bytes;
@@ -50,7 +50,7 @@ pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> Stri
     out
 }
 
-/// The bytes of one part, and what they are; a note without bytes is left out.
+/// Writes the bytes of one part and its text; a comment without bytes is omitted.
 fn part(out: &mut String, bytes: &[u8], range: Range<usize>, what: &str) {
     const WIDTH: usize = 3 * BYTES_PER_LINE - 1;
     if range.is_empty() && !what.starts_with(';') {
@@ -68,7 +68,7 @@ fn part(out: &mut String, bytes: &[u8], range: Range<usize>, what: &str) {
     }
 }
 
-/// Where a value lives, in parentheses, if anything reads it.
+/// The location of a value in parentheses; empty if the value is unused.
 fn location_of(value: Value, arch: Arch, generated: &Generated) -> String {
     let place = generated.locations.of[value.index()];
     place.map_or(String::new(), |place| format!(" ({})", name(place, arch)))

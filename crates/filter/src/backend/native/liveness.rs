@@ -1,55 +1,54 @@
-//! What the generator knows of a program before it writes code: how long each
-//! value lives, in which byte order it may stay, and what each block needs.
+//! Analyses before code generation: live intervals, byte orders, required lengths.
 
 use super::required_len::{self, Extent};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Term, Value, Width};
 
-/// Positions number everything in layout order: one for each block's start
-/// (where its parameters are defined), each instruction and each terminator.
+/// A position in layout order: one for the start of each block, which defines its
+/// parameters, one for each instruction, one for each terminator.
 pub(super) type Position = u32;
 
-/// What is known of a value.
+/// Facts about a value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ValueUses {
-    /// Where it is defined.
+    /// Position of the definition.
     pub(super) start: Position,
-    /// Its last use; `start` if there is none. As edges lead forward, the
-    /// positions between cover every path from the definition to a use.
+    /// Position of the last use; `start` if there is none. Edges lead forward, so the
+    /// interval covers every path from the definition to a use.
     pub(super) end: Position,
-    /// Whether a use needs its numeric value; without one, tests for equality
-    /// and for bits do as well on the bytes as they lie in the frame, their
-    /// constants swapped instead.
+    /// Whether a use needs the numeric value. Otherwise all uses test equality or
+    /// bits, for which the bytes of the frame may stay unswapped, with swapped
+    /// constants.
     ordered: bool,
-    /// It is kept with its bytes as they lie in the frame: two or four of
-    /// them, or none of this.
+    /// Width of a value that is kept in the frame's byte order, two or four bytes;
+    /// `None` for a value in numeric order.
     pub(super) raw: Option<Width>,
-    /// Bytes behind this position that every accepting path from its
-    /// definition reads; zero if there is nothing to check there.
+    /// Bytes from the position given by this value that every accepting path from its
+    /// definition reads; zero if no check is due there.
     pub(super) reach: u64,
 }
 
 impl ValueUses {
-    /// Whether anything reads it.
+    /// Whether any instruction reads the value.
     pub(super) fn is_used(&self) -> bool {
         self.end > self.start
     }
 }
 
-/// What is known of a program.
+/// Facts about a program.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    /// By value.
+    /// Facts about each value.
     pub(super) values: Vec<ValueUses>,
-    /// By block: what every accepting path from its start needs.
+    /// Required length of each block: bytes that every accepting path from it reads.
     pub(super) needs: Vec<Extent>,
-    /// The length on the wire is used.
+    /// Whether the length on the wire is used.
     pub(super) has_len: bool,
-    /// There is a division by other than a power of two.
+    /// Whether there is a division by other than a constant power of two.
     pub(super) has_division: bool,
 }
 
 impl Liveness {
-    /// The facts of a verified program.
+    /// Analyses a verified program.
     pub(super) fn of(program: &Program) -> Liveness {
         let mut facts = Liveness {
             values: vec![ValueUses::default(); program.values.len()],
@@ -63,7 +62,7 @@ impl Liveness {
         facts
     }
 
-    /// Gives each value its first position; returns the one behind the last.
+    /// Assigns the positions of definitions; returns the position after the last.
     fn number(&mut self, program: &Program) -> Position {
         let mut position = 0;
         for block in &program.blocks {
@@ -92,15 +91,15 @@ impl Liveness {
         (facts.start, facts.end) = (position, position);
     }
 
-    /// Last uses, byte orders and needs, against the flow: what reads a value
-    /// is seen before the value.
+    /// Finds last uses, byte orders and required lengths, in reverse order: all uses of
+    /// a value precede its definition.
     fn backward_pass(&mut self, program: &Program, end: Position) {
         let mut position = end;
         for (index, block) in program.blocks.iter().enumerate().rev() {
             position -= 1;
             let mut need = required_len::at_end(program, index, &self.needs);
             if need.never_accepts() {
-                // No code is made of it, so its uses do not count.
+                // No code is generated for the block, so its uses do not count.
                 position -= block.insts.len() as Position + 1;
                 continue;
             }
@@ -184,8 +183,8 @@ impl Liveness {
         }
     }
 
-    /// Loads that nobody needs in order stay as they lie, and so do their
-    /// masked parts.
+    /// Keeps loads whose numeric value is not needed, and their masked parts, in the
+    /// frame's byte order.
     fn choose_byte_orders(&mut self, program: &Program) {
         for block in &program.blocks {
             for &value in &block.insts {
@@ -210,11 +209,11 @@ impl Liveness {
     }
 }
 
-/// The constant that tests a raw value of `width` as `constant` tests the
-/// value in order; only for equality, for bits and as a mask.
+/// The constant that tests a raw value of `width` as `constant` tests the numeric
+/// value; valid for equality, for bits and as a mask.
 ///
-/// A two-byte value equals no constant beyond 16 bits, and none of its bits
-/// is there: such a constant keeps a bit that no raw value has.
+/// The upper half of `constant` is kept for a two-byte value, which has no such bits:
+/// the test fails as it does for the numeric value.
 pub(super) fn swapped_constant(constant: u32, width: Width) -> u32 {
     match width {
         Width::B1 => constant,

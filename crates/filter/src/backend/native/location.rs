@@ -1,15 +1,15 @@
-//! Where values live in generated code, and what instructions read.
+//! Locations of values in generated code, and operands of instructions.
 
-/// A general register by its machine number.
+/// A general-purpose register by its machine number.
 pub(super) type Reg = u8;
 
-/// Registers as bits by machine number.
+/// A set of registers as a bit mask of machine numbers.
 pub(super) type RegSet = u32;
 
-/// Register numbers are below this on both machines.
+/// Upper limit of register numbers on both architectures.
 pub(super) const REGS_MAX: usize = 32;
 
-/// Where a value lives for the whole of its life.
+/// The location of a value for its whole life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Location {
     /// A register; its upper 32 bits are zero.
@@ -19,7 +19,7 @@ pub(super) enum Location {
 }
 
 impl Location {
-    /// A number that no other place has: registers first, then slots.
+    /// A dense index: registers first, then slots.
     pub(super) fn index(self) -> usize {
         match self {
             Location::Reg(reg) => usize::from(reg),
@@ -28,12 +28,12 @@ impl Location {
     }
 }
 
-/// What an instruction reads.
+/// A source operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Src {
     /// A constant.
     Imm(u32),
-    /// A place.
+    /// A location.
     At(Location),
 }
 
@@ -43,7 +43,7 @@ impl From<Location> for Src {
     }
 }
 
-/// A position in the frame: base (zero-extended) plus offset, in 64 bits.
+/// A position in the frame: zero-extended base plus offset, in 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
     /// The variable part.

@@ -1,25 +1,27 @@
-//! Native code for x86-64 and aarch64.
+//! The native back end: compiles a program to machine code for x86-64 and aarch64.
 //!
 //! ```text
-//! Program ─► facts ─► allocate ─► generate ─► bytes ─► arena ─► Code
-//!            needs,   registers   checks,     x64,      write once,
-//!            lives    and slots   moves       a64       run anywhere
+//! Program ─► liveness ─► regalloc ─► generate ─► bytes ─► arena ─► Code
+//!            required    registers   checks,     x64,     write once,
+//!            lengths     and slots   moves       a64      run anywhere
 //! ```
 //!
-//! Made for being fast to make as much as to run: three passes over the
-//! program, no hashing, instructions encoded by `dynasmrt`, so that binding a
-//! filter costs microseconds. What makes the code itself fast: bounds checks
-//! are merged and made as early as verdicts allow (`required_len.rs`), values that
-//! are only tested for equality or for bits stay in the frame's byte order
-//! (`liveness.rs`), and blocks fall through to one another.
+//! Compilation is as fast as execution matters: three passes over the program, no
+//! hashing, instructions encoded by `dynasmrt`. So binding a filter costs
+//! microseconds. The code itself is fast for three reasons:
 //!
-//! Positions are computed in 64 bits from zero-extended values, so base plus
-//! offset cannot wrap, and every load is behind a check of its last byte.
+//! - Bounds checks are merged and moved up as far as verdicts allow
+//!   (`required_len.rs`).
+//! - Values that are only tested for equality or for bits stay in the frame's byte
+//!   order (`liveness.rs`).
+//! - Blocks fall through to one another.
 //!
-//! This folder is the one place in `filter` with unchecked code and with a
-//! file descriptor: executable memory is made of a mapping (`arena.rs`), and
-//! calling into it is an act of trust. That trust rests on [`Program::verify`],
-//! which [`Code::compile`] therefore calls itself.
+//! Positions are computed in 64 bits from zero-extended values, so base plus offset
+//! cannot wrap, and every load follows a check of its last byte.
+//!
+//! This folder is the only one in `filter` with unsafe code and a file descriptor:
+//! executable memory is a mapping (`arena.rs`). Calling generated code is sound only
+//! for a program that passes [`Program::verify`], so [`Code::compile`] calls it.
 
 mod a64;
 mod arena;
@@ -38,52 +40,51 @@ mod x64;
 
 use crate::ir::{Program, VerifyError};
 
-/// Stack slots of one program, and so the values it may hold at a time beyond
-/// the registers. A frame stays below a page: it cannot step over the guard
-/// page at a stack's end.
+/// Maximum number of stack slots of one program, which bounds the live values beyond the
+/// registers. 1,000 slots of 4 bytes stay below a page, so the stack frame cannot step
+/// over the guard page.
 pub const SLOTS_MAX: usize = 1_000;
 
-/// Bytes of code of one program.
+/// Maximum number of bytes of code of one program.
 pub const CODE_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes of code of all programs of a process.
+/// Bytes of code memory for all programs of a process.
 pub const ARENA_BYTES: usize = 64 << 20;
 
-/// Why a program has no native code. The interpreter runs it all the same.
+/// The reason why a program has no native code; the interpreter can still run it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NativeError {
-    /// Neither x86-64 nor aarch64, or not Linux.
+    /// The machine is neither x86-64 nor aarch64, or the system is not Linux.
     #[error("there is no native code for this machine; use the interpreter")]
     Unsupported,
     /// The program breaks an invariant of the IR.
     #[error("the program is invalid: {0}")]
     Invalid(#[from] VerifyError),
-    /// More values are alive at once than the stack frame takes.
+    /// More values live at one time than the stack frame holds.
     #[error("more than {max} values are needed at the same time; use the interpreter")]
     TooManyLive {
-        /// [`SLOTS_MAX`].
+        /// The limit, [`SLOTS_MAX`].
         max: usize,
     },
     /// The code is too long.
     #[error("the code is longer than {max} bytes; use the interpreter")]
     TooLong {
-        /// [`CODE_BYTES_MAX`].
+        /// The limit, [`CODE_BYTES_MAX`].
         max: usize,
     },
-    /// The arena has no room.
+    /// The arena has no free range that is long enough.
     #[error(
-        "no room for {wanted} bytes of code: {used} of {max} are in use, or what is free is in pieces; drop filters"
+        "no room for {wanted} bytes of code: {used} of {max} are in use, or the free memory is fragmented; drop filters"
     )]
     ArenaFull {
-        /// Bytes of this program.
+        /// Bytes of this program's code.
         wanted: usize,
-        /// Bytes that hold code.
+        /// Bytes in use.
         used: usize,
-        /// [`ARENA_BYTES`].
+        /// The limit, [`ARENA_BYTES`].
         max: usize,
     },
-    /// Files must be smaller than the memory that code lives in, which counts
-    /// as one.
+    /// The limit on file sizes is below the size of the arena, which is a memory file.
     #[error(
         "files may have {limit} bytes at most (ulimit -f), and the memory that native code lives in has {wanted}; use the interpreter"
     )]
@@ -93,22 +94,22 @@ pub enum NativeError {
         /// [`ARENA_BYTES`].
         wanted: usize,
     },
-    /// The system gave no executable memory.
-    #[error("the system gives no executable memory ({0}); use the interpreter")]
+    /// The system refused executable memory.
+    #[error("the system refuses executable memory ({0}); use the interpreter")]
     Memory(#[from] rustix::io::Errno),
 }
 
-/// A kind of processor that code can be generated for.
+/// A processor architecture for which code can be generated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arch {
     /// x86-64, called as `extern "sysv64"`.
     X64,
-    /// aarch64, called as AAPCS64 says.
+    /// aarch64, called as AAPCS64 specifies.
     A64,
 }
 
 impl Arch {
-    /// The one this runs on, if code can be generated for it.
+    /// The architecture of this machine; `None` if no code can be generated for it.
     pub fn host() -> Option<Arch> {
         match () {
             () if !cfg!(target_os = "linux") => None,
@@ -118,7 +119,7 @@ impl Arch {
         }
     }
 
-    /// Its usual name.
+    /// The usual name of the architecture.
     pub fn name(self) -> &'static str {
         match self {
             Arch::X64 => "x86-64",
@@ -139,19 +140,19 @@ fn generate(
     }
 }
 
-/// The machine code of `program` for any processor, position-independent.
+/// Returns the position-independent machine code of `program` for any architecture.
 ///
 /// # Errors
-/// As [`Code::compile`], but for what concerns memory.
+/// Those of [`Code::compile`] that do not concern memory.
 pub fn assemble(program: &Program, arch: Arch) -> Result<Vec<u8>, NativeError> {
     Ok(generate(program, arch, false)?.bytes)
 }
 
-/// The machine code of `program` as text: each instruction of the IR beside
-/// the bytes it became, and where its value lives.
+/// Returns the machine code of `program` as text: each instruction of the IR with its
+/// bytes and the location of its value.
 ///
 /// # Errors
-/// As [`Code::compile`], but for what concerns memory.
+/// Those of [`Code::compile`] that do not concern memory.
 pub fn listing(program: &Program, arch: Arch) -> Result<String, NativeError> {
     Ok(listing::text(
         program,
@@ -160,36 +161,36 @@ pub fn listing(program: &Program, arch: Arch) -> Result<String, NativeError> {
     ))
 }
 
-/// Bytes of executable memory that hold code now, in this process.
+/// Bytes of executable memory in use in this process.
 pub fn bytes_used() -> usize {
     arena::bytes_used()
 }
 
-/// A program as code of the machine this runs on.
+/// A program compiled for this machine.
 ///
-/// Its memory is shared with a child that `fork(2)` makes: the child may go on
-/// using it while the parent keeps it, and compiles into memory of its own. As
-/// with any lock, a child of a process with several threads must not compile or
-/// drop code if another thread might have been doing so.
+/// A child process made by `fork(2)` shares the memory with its parent. The child may
+/// run the code as long as the parent keeps it, and compiles into memory of its own.
+/// As with any lock, the child of a multithreaded process must not compile or drop
+/// code if another thread might have done so during the fork.
 #[derive(Debug)]
 pub struct Code {
     memory: arena::Memory,
 }
 
-/// How generated code is called: bytes, how many, length on the wire.
+/// The signature of generated code: bytes, their number, length on the wire.
 #[cfg(target_arch = "x86_64")]
 type Entry = unsafe extern "sysv64" fn(*const u8, usize, u32) -> u32;
 #[cfg(not(target_arch = "x86_64"))]
 type Entry = unsafe extern "C" fn(*const u8, usize, u32) -> u32;
 
-/// Runs the code at `start`.
+/// Runs the code at `start`; returns the verdict.
 ///
 /// # Safety
-/// There is the whole code of a verified program for this processor.
+/// `start` points to the complete code of a verified program for this processor.
 #[inline]
 #[expect(unsafe_code, reason = "the jump into generated code")]
 unsafe fn call(start: *const u8, bytes: &[u8], wire_len: u32) -> u32 {
-    // SAFETY: the caller promises that code with this signature starts there.
+    // SAFETY: the caller guarantees that code with this signature starts there.
     let entry: Entry = unsafe { std::mem::transmute(start) };
     // SAFETY: the code reads `bytes` behind a check of each position, and
     // writes nothing but its own stack frame of less than a page.
@@ -197,12 +198,12 @@ unsafe fn call(start: *const u8, bytes: &[u8], wire_len: u32) -> u32 {
 }
 
 impl Code {
-    /// Compiles `program`, which is verified first.
+    /// Verifies and compiles `program`.
     ///
     /// # Errors
-    /// On a machine without native code, for an invalid program, beyond
-    /// [`SLOTS_MAX`], [`CODE_BYTES_MAX`] or [`ARENA_BYTES`], and where the
-    /// system refuses executable memory.
+    /// On a machine without native code, for an invalid program, beyond [`SLOTS_MAX`],
+    /// [`CODE_BYTES_MAX`] or [`ARENA_BYTES`], and if the system refuses executable
+    /// memory.
     pub fn compile(program: &Program) -> Result<Code, NativeError> {
         let arch = Arch::host().ok_or(NativeError::Unsupported)?;
         let generated = generate(program, arch, false)?;
@@ -211,11 +212,10 @@ impl Code {
         })
     }
 
-    /// Runs on one frame: its captured bytes and its length on the wire.
-    /// Gives the snap length; zero means rejected.
+    /// Runs the program on the captured `bytes` of a frame of `wire_len` bytes. Returns
+    /// the snap length; zero rejects the frame.
     ///
-    /// This is one indirect call when inlined, so a batch needs no entry of
-    /// its own.
+    /// An inlined call is one indirect call, so no entry point for batches is needed.
     #[inline]
     #[expect(unsafe_code, reason = "runs generated code")]
     pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
@@ -224,7 +224,7 @@ impl Code {
         unsafe { call(self.memory.start(), bytes, wire_len) }
     }
 
-    /// Bytes of code.
+    /// Length of the code, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.memory.len()
     }

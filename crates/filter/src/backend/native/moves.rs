@@ -1,23 +1,23 @@
-//! An edge's arguments become its block's parameters all at once; machines
-//! move one after the other. This finds the order, and breaks cycles.
+//! Parallel moves: the arguments of an edge are assigned to parameters at once, but
+//! machines move one at a time. This module orders the moves and breaks cycles.
 
 use super::location::{Location, REGS_MAX, Src};
 
-/// Orders parallel moves. Kept between edges for its memory.
+/// A scheduler of parallel moves; its memory is reused between edges.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// Pending moves: to, from. No two go to one place.
+    /// Pending moves as (to, from); the targets differ.
     list: Vec<(Location, Src)>,
-    /// By place: how many pending moves read it.
+    /// For each location, the number of pending moves that read it.
     readers: Vec<u16>,
-    /// By place: one more than the pending move that writes it.
+    /// For each location, the index of the pending move that writes it, plus one.
     writer: Vec<u16>,
-    /// Moves whose target nothing pending reads.
+    /// Moves whose target no pending move reads.
     ready: Vec<u16>,
 }
 
 impl Moves {
-    /// For places of `slots` stack slots.
+    /// For locations with up to `slots` stack slots.
     pub(super) fn new(slots: usize) -> Moves {
         Moves {
             readers: vec![0; REGS_MAX + slots],
@@ -26,15 +26,15 @@ impl Moves {
         }
     }
 
-    /// Adds a move; one to its own place is none.
+    /// Adds a move; a move from a location to itself is dropped.
     pub(super) fn add(&mut self, to: Location, from: Src) {
         if from != Src::At(to) {
             self.list.push((to, from));
         }
     }
 
-    /// Makes the moves added since the last time, each by `emit(to, from)`.
-    /// `spare` is a place that no move names.
+    /// Emits the added moves in a valid order by `emit(to, from)`. No move may use the
+    /// location `spare`.
     pub(super) fn make(&mut self, spare: Location, mut emit: impl FnMut(Location, Src)) {
         for (index, &(to, from)) in self.list.iter().enumerate() {
             self.writer[to.index()] = index as u16 + 1;
@@ -63,7 +63,8 @@ impl Moves {
         self.list.clear();
     }
 
-    /// What is left are cycles: each place is read once and written once.
+    /// Emits the remaining moves: cycles, in which each location is read once and
+    /// written once.
     fn break_cycles(&mut self, spare: Location, mut emit: impl FnMut(Location, Src)) {
         for index in 0..self.list.len() {
             let first = self.list[index].0;
@@ -96,7 +97,7 @@ mod tests {
 
     const SPARE: Location = Location::Reg(31);
 
-    /// Runs `moves` on numbered places and compares with all at once.
+    /// Runs `moves` in order and compares the result with the parallel assignment.
     fn check(moves: &[(Location, Src)], order: &mut Moves) -> usize {
         let mut now: Vec<u32> = (0..REGS_MAX as u32 + 8).collect();
         let mut want = now.clone();

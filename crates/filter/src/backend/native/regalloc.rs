@@ -1,10 +1,9 @@
-//! Gives each value a register or a stack slot for the whole of its life:
-//! linear scan (Poletto and Sarkar, "Linear Scan Register Allocation", 1999)
-//! over the layout order, in which edges only lead forward.
+//! Register allocation by linear scan (Poletto and Sarkar, "Linear Scan Register
+//! Allocation", 1999) over the layout order, in which edges lead forward.
 //!
-//! Filters rarely hold more than three values at a time, so one pass without
-//! splitting is enough. Where registers run out, the value that is needed
-//! longest goes to the stack.
+//! Filters rarely hold more than three live values, so one pass without splitting
+//! suffices. If registers run out, the value with the latest last use is spilled for
+//! its whole life.
 
 use super::liveness::{Liveness, Position};
 use super::location::{Location, Reg, RegSet};
@@ -13,17 +12,17 @@ use crate::ir::{Op, Operand, Program, Term, Value};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Where everything lives.
+/// The locations of all values.
 #[derive(Debug)]
 pub(super) struct Allocation {
-    /// By value; `None` for values that nothing reads.
+    /// Location of each value; `None` for an unused value.
     pub(super) of: Vec<Option<Location>>,
-    /// Stack slots used.
+    /// Number of stack slots.
     pub(super) slots: usize,
 }
 
-/// Allocates `registers`, and `len_register` to the length on the wire, which
-/// stays there all the time.
+/// Allocates `registers` to values. `len_register` holds the length on the wire
+/// throughout.
 pub(super) fn allocate(
     program: &Program,
     facts: &Liveness,
@@ -65,16 +64,17 @@ pub(super) fn allocate(
 struct LinearScan<'p> {
     liveness: &'p Liveness,
     locations: Vec<Option<Location>>,
-    /// By parameter: an argument for it, whose register would save a move.
+    /// For each parameter, an argument whose register would save a move.
     hints: Vec<Option<Value>>,
     free: RegSet,
-    /// The values in registers, with their last uses.
+    /// Values in registers, with their last uses.
     active: Vec<(Position, Reg, Value)>,
     slots: Slots,
 }
 
 impl LinearScan<'_> {
-    /// Places `value`, which is defined now; where `hint` lives if that ends.
+    /// Assigns a location to `value`, which is defined now; prefers the register of
+    /// `hint` if that is free.
     fn assign(&mut self, value: Value, hint: Option<Value>) -> Result<(), NativeError> {
         let facts = &self.liveness.values[value.index()];
         if !facts.is_used() {
@@ -100,8 +100,8 @@ impl LinearScan<'_> {
         Ok(())
     }
 
-    /// A place for a value of this life when no register is free: that of a
-    /// value needed longer, which goes to the stack instead, or a slot.
+    /// Finds a location for an interval if no register is free: the register of the
+    /// value with the latest last use, which is spilled, or else a slot.
     fn evict(&mut self, end: Position, start: Position) -> Result<Location, NativeError> {
         let longest = (0..self.active.len()).max_by_key(|&index| self.active[index].0);
         let Some(longest) = longest.filter(|&index| self.active[index].0 > end) else {
@@ -124,16 +124,16 @@ impl LinearScan<'_> {
     }
 }
 
-/// Stack slots and when each was last in use.
+/// The stack slots and the last use of each.
 #[derive(Default)]
 struct Slots {
-    /// (last use by any value so far, slot), the earliest first.
+    /// Pairs of last use and slot, the earliest first.
     ends: BinaryHeap<Reverse<(Position, u16)>>,
     count: usize,
 }
 
 impl Slots {
-    /// A slot that is free from `start` to `end`.
+    /// A slot that is free from `start` to `end`; an error beyond [`SLOTS_MAX`].
     fn take(&mut self, start: Position, end: Position) -> Result<u16, NativeError> {
         if let Some(&Reverse((last, slot))) = self.ends.peek()
             && last <= start

@@ -1,13 +1,12 @@
-//! How far into the frame each point of a program is sure to read, and how
-//! far is proven to be captured.
+//! Required length: the bytes that every accepting path reads, and the bytes proven to
+//! be captured (anticipated checks).
 //!
-//! A load outside the captured bytes rejects the frame, and nothing else
-//! happens on the way there: so a check may be made as early as one likes, if
-//! every path on to an accepting verdict would make it anyway. *Needs* run
-//! backwards: at each block, the extent that all accepting paths from its
-//! start read. The generator checks that much at once, at the block's start;
-//! *proofs* run forwards: what is already checked on every path to a block is
-//! not checked again.
+//! A load outside the captured bytes rejects the frame, and the program has no other
+//! effect before it. So a check may move up as far as every path from there to an
+//! accepting verdict would make it. *Needs* are computed backwards: for each block, the
+//! extent that all accepting paths from its start read; the generator checks that
+//! extent at the block's start. *Proofs* are computed forwards: an extent checked on
+//! every path to a block is not checked again.
 //!
 //! ```text
 //!  b0: needs 24   load.2 [12]           check 24 once,
@@ -15,26 +14,26 @@
 //!   └─ b2: needs 58   load.2 [56]       58 here
 //! ```
 //!
-//! An extent is a count of bytes from the frame's start, or from a value (the
-//! transport header behind an IPv4 header of variable length): one such pair
-//! is followed per point, which is what filters have.
+//! An extent counts bytes from the frame's start, or from a position that a value
+//! gives, such as the transport header behind an IPv4 header. The analysis tracks one
+//! such value for each point, which suffices for usual filters.
 
 use crate::ir::{Operand, Program, Term, Value};
 
-/// The need of a point from where no path accepts.
+/// The extent at a point from which no path accepts.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Bytes that are needed, or proven to be there.
+/// Bytes that are required, or proven to be captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Extent {
-    /// From the frame's start; [`NEVER`] if nothing here accepts.
+    /// Bytes from the frame's start; [`NEVER`] if no path accepts.
     pub(super) fixed: u64,
-    /// From the position that a value gives.
+    /// A value, and bytes from the position that it gives.
     pub(super) based: Option<(Value, u64)>,
 }
 
 impl Extent {
-    /// What no accepting path needs.
+    /// The requirement if no path accepts.
     pub(super) const REJECTS: Extent = Extent {
         fixed: NEVER,
         based: None,
@@ -45,7 +44,7 @@ impl Extent {
         self.fixed == NEVER
     }
 
-    /// What holds on both of two paths, where `NEVER` is no path at all.
+    /// The extent that holds on both of two paths; a path with [`NEVER`] does not count.
     pub(super) fn on_both(self, other: Extent) -> Extent {
         if self.never_accepts() {
             return other;
@@ -62,20 +61,20 @@ impl Extent {
         }
     }
 
-    /// Adds the need of a load that ends `end` bytes behind `base`.
+    /// Adds the requirement of a load that ends `end` bytes behind `base`.
     pub(super) fn add_load(&mut self, base: Option<Value>, end: u64) {
         match (base, self.based) {
             (None, _) => self.fixed = self.fixed.max(end),
             (Some(base), Some((value, extent))) if value == base => {
                 self.based = Some((base, extent.max(end)));
             }
-            // The earlier load's base is the more useful one.
+            // The analysis runs backwards: an earlier load's base, which is more useful,
+            // replaces that of a later load.
             (Some(base), _) => self.based = Some((base, end)),
         }
     }
 
-    /// Whether a load that ends `end` bytes behind `base` needs no check where
-    /// this is proven.
+    /// Whether this proof covers a load that ends `end` bytes behind `base`.
     pub(super) fn covers(self, base: Option<Value>, end: u64) -> bool {
         match (base, self.based) {
             (None, _) => end <= self.fixed,
@@ -86,7 +85,7 @@ impl Extent {
 
     /// Adds the proof that `end` bytes behind `base` are captured.
     pub(super) fn prove(&mut self, base: Option<Value>, end: u64) {
-        // A base is at least zero.
+        // A base is at least zero, so the bytes are also captured from the start.
         self.fixed = self.fixed.max(end);
         if let Some(base) = base {
             self.based = Some((base, end));
@@ -94,7 +93,7 @@ impl Extent {
     }
 }
 
-/// The need at the end of a block whose successors' needs are known.
+/// The requirement at the end of block `index`, from `needs` of its successors.
 pub(super) fn at_end(program: &Program, index: usize, needs: &[Extent]) -> Extent {
     match &program.blocks[index].term {
         Term::Return(Operand::Imm(0)) => Extent::REJECTS,

@@ -1,81 +1,80 @@
-//! What the generator asks of a machine, and the buffer that code grows in.
+//! The interface of the generator to an architecture, and the code buffer.
 
 use super::location::{Address, Location, Reg, RegSet, Src};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::SimpleAssembler;
 
-/// A place in the code that jumps lead to: [`REJECT`], or a block's number plus
-/// one, or what [`Code::label`] gives.
+/// A label: [`REJECT`], or a block's number plus one, or a result of [`Code::label`].
 pub(super) type Label = u32;
 
-/// Where the frame is rejected.
+/// The label of the code that rejects the frame.
 pub(super) const REJECT: Label = 0;
 
-/// What a program asks of its surroundings.
+/// Properties of a program that its entry code and its registers depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requirements {
-    /// It reads the length on the wire.
+    /// The program reads the length on the wire.
     pub(super) len: bool,
-    /// It divides.
+    /// The program divides by other than a constant power of two.
     pub(super) division: bool,
-    /// Stack slots.
+    /// Number of stack slots.
     pub(super) slots: usize,
-    /// Blocks, and so labels.
+    /// Number of blocks, and of their labels.
     pub(super) blocks: usize,
-    /// The code may be longer than the short jumps of the machine reach.
+    /// Whether the code may exceed the range of the architecture's short jumps.
     pub(super) far: bool,
 }
 
-/// One kind of processor. Every operation may use the machine's scratch
-/// registers, which no [`Location`] names but [`TargetAsm::SPARE`].
+/// An architecture. Every operation may use scratch registers, which no [`Location`]
+/// names except [`TargetAsm::SPARE`].
 ///
-/// Operands follow these rules: not both are constants; a comparison has its
+/// Operands follow these rules: at most one is a constant; a comparison has its
 /// constant on the right; a divisor is not zero.
 pub(super) trait TargetAsm {
-    /// A place for one value during parallel moves; `mov` leaves it alone.
+    /// A location for one value during parallel moves, preserved by `mov`.
     const SPARE: Location;
 
-    /// The registers that hold values, and the one of the length on the wire.
+    /// The registers for values, and the register of the length on the wire.
     fn registers(len: bool, division: bool) -> (RegSet, Reg);
 
-    /// An empty program with its entry code.
+    /// Starts a program with its entry code.
     fn begin(needs: Requirements) -> Self;
 
-    /// The code so far.
+    /// The code buffer.
     fn code(&mut self) -> &mut Code;
 
-    /// Ends the program.
+    /// Ends the program and returns its code.
     fn into_code(self) -> Code;
 
-    /// Rejects unless `extent` bytes are captured behind `base`.
+    /// Rejects the frame unless `extent` bytes are captured behind `base`.
     fn check(&mut self, base: Option<Location>, extent: u64);
 
-    /// Loads, in order or raw, from a checked position.
+    /// Loads from a checked position, in numeric order or raw.
     fn load(&mut self, to: Location, width: Width, raw: bool, from: Address);
 
-    /// Arithmetic.
+    /// `to = a op b`.
     fn bin(&mut self, op: BinOp, to: Location, a: Src, b: Src);
 
-    /// A comparison as 0 or 1.
+    /// `to` = 1 if the comparison holds, else 0.
     fn test(&mut self, cmp: Cmp, to: Location, a: Location, b: Src);
 
-    /// Goes to `target` if the comparison holds.
+    /// Jumps to `target` if the comparison holds.
     fn branch(&mut self, cmp: Cmp, a: Location, b: Src, target: Label);
 
-    /// Goes to `target`.
+    /// Jumps to `target`.
     fn jump(&mut self, target: Label);
 
-    /// Copies.
+    /// `to = from`.
     fn mov(&mut self, to: Location, from: Src);
 
-    /// Ends with a verdict.
+    /// Returns `verdict`.
     fn ret(&mut self, verdict: Src);
 
-    /// Writes the distance of a jump into its bytes; both are offsets.
+    /// Sets the distance of the jump at offset `at` to reach offset `target`.
     fn patch(bytes: &mut [u8], at: usize, target: usize);
 }
 
-/// Code that is being made.
+/// Code under construction.
 #[derive(Debug)]
 pub(super) struct Code {
     /// The assembler that `dynasm!` writes to.
@@ -85,7 +84,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// No code; labels for as many blocks.
+    /// An empty buffer with a label for each of `blocks`.
     pub(super) fn new(blocks: usize) -> Code {
         let mut ops = SimpleAssembler::new();
         ops.ops.reserve(512);
@@ -96,29 +95,29 @@ impl Code {
         }
     }
 
-    /// Bytes so far.
+    /// Bytes of code so far.
     pub(super) fn len(&self) -> usize {
         self.ops.ops.len()
     }
 
-    /// A label that is no block's.
+    /// Creates a label that belongs to no block.
     pub(super) fn label(&mut self) -> Label {
         self.labels.push(0);
         self.labels.len() as Label - 1
     }
 
-    /// Binds `label` to here.
+    /// Binds `label` to the current offset.
     pub(super) fn bind(&mut self, label: Label) {
         self.labels[label as usize] = self.ops.ops.len() as u32;
     }
 
-    /// Notes that the jump that starts (or, on x86-64, ends) here leads to
-    /// `target`; [`TargetAsm::patch`] knows which.
+    /// Records a jump to `target`. The jump starts here, or on x86-64 ends here, as
+    /// [`TargetAsm::patch`] expects.
     pub(super) fn jumps_to(&mut self, target: Label) {
         self.jumps.push((self.ops.ops.len() as u32, target));
     }
 
-    /// The finished bytes.
+    /// Patches all jumps and returns the bytes.
     pub(super) fn finish<M: TargetAsm>(mut self) -> Vec<u8> {
         for &(at, label) in &self.jumps {
             let target = self.labels[label as usize] as usize;

@@ -1,15 +1,15 @@
 //! x86-64: `extern "sysv64" fn(bytes: rdi, captured: rsi, wire_len: edx) -> eax`.
 //!
 //! ```text
-//! rdi      the frame's bytes          rax, rcx  scratch
-//! rsi      how many are captured      rdx       the length on the wire;
-//! r8–r11   values                               a value if that is not used;
-//! rsp      slots, if any                        clobbered if there is division
+//! rdi      address of the frame       rax, rcx  scratch
+//! rsi      captured bytes             rdx       length on the wire, or a value if
+//! r8–r11   values                               the length is not used;
+//! rsp      slots, if any                        clobbered by division
 //! ```
 //!
-//! With division the length moves to r11. No register needs saving, so most
-//! programs have no entry code at all. Every 32-bit operation clears the
-//! upper half of its register: values are always zero-extended.
+//! With division the length moves to r11. No register needs saving, so most programs
+//! have no entry code. Every 32-bit operation clears the upper half of its register,
+//! so values are always zero-extended.
 
 #![expect(
     clippy::useless_conversion,
@@ -41,7 +41,7 @@ macro_rules! x64 {
     };
 }
 
-/// One instruction whose second operand is any source.
+/// Emits one instruction with any source as its second operand.
 macro_rules! with_src {
     ($self:ident, $op:ident, $to:expr, $from:expr) => {
         match $from {
@@ -55,7 +55,7 @@ macro_rules! with_src {
     };
 }
 
-/// One instruction with a position in the frame as its second operand.
+/// Emits one instruction with a position in the frame as its second operand.
 macro_rules! with_frame {
     ($self:ident, $op:ident $to:ident($d:expr), $size:ident, $at:expr) => {
         match ($at.index, i8::try_from($at.offset)) {
@@ -75,18 +75,18 @@ fn slot_offset(slot: u16) -> i32 {
     i32::from(slot) * 4
 }
 
-/// A position as rdi + index + offset.
+/// A position rdi + index + offset.
 struct Indexed {
     index: Option<Reg>,
     offset: i32,
 }
 
-/// A condition code as the processor numbers them.
+/// A condition by its number in the encoding.
 #[derive(Clone, Copy)]
 struct Condition(u8);
 
 impl X64 {
-    /// The register `place` is, or `scratch` with its value.
+    /// The register with `place`: its own, or `scratch` after a move.
     fn in_reg(&mut self, place: Location, scratch: Reg) -> Reg {
         match place {
             Location::Reg(reg) => reg,
@@ -97,7 +97,7 @@ impl X64 {
         }
     }
 
-    /// Sets a register.
+    /// Sets the lower 32 bits of a register and clears the rest.
     fn set(&mut self, to: Reg, from: Src) {
         match from {
             Src::Imm(0) => x64!(self; xor Rd(to), Rd(to)),
@@ -108,7 +108,7 @@ impl X64 {
         }
     }
 
-    /// Computes in `work(self, register)` and puts the result where it belongs.
+    /// Computes by `work(self, register)`, then stores the result in `to`.
     fn into(&mut self, to: Location, work: impl FnOnce(&mut X64, Reg)) {
         match to {
             Location::Reg(reg) => work(self, reg),
@@ -160,8 +160,8 @@ impl X64 {
         })
     }
 
-    /// dynasm knows only the long form of a comparison with a constant. The
-    /// short one: REX (0x40, or 0x48 for 64 bits), 83 /7, the constant.
+    /// Compares with an 8-bit constant: REX (0x40, or 0x48 for 64 bits), 83 /7, the
+    /// constant. dynasm has only the long form.
     fn compare_short(&mut self, rex: u8, reg: Reg, imm: i8) {
         let (high, low) = (reg >> 3, reg & 7);
         let code = [rex | high, 0x83, 0xf8 | low, imm as u8];
@@ -169,8 +169,8 @@ impl X64 {
     }
 
     fn jump_if(&mut self, Condition(code): Condition, target: Label) {
-        // dynasm has a mnemonic for each condition but none for a variable
-        // one: 0F 80+cc, then the distance.
+        // dynasm has a mnemonic for each condition, but none for a variable one:
+        // 0F 80+cc, then the distance.
         self.code.ops.extend([0x0f, 0x80 | code, 0, 0, 0, 0]);
         self.code.jumps_to(target);
     }
@@ -182,9 +182,9 @@ impl X64 {
         x64!(self; ret);
     }
 
-    /// `to = a op b` for the operations that exist as such.
+    /// `to = a op b` for operations that the processor has.
     fn two_operand(&mut self, op: BinOp, to: Reg, a: Src, b: Src) {
-        // Only the left operand may live where the result goes.
+        // Only the left operand may be in the register of the result.
         let clash = b == Src::At(Location::Reg(to));
         let (a, b) = match (clash || matches!(a, Src::Imm(_)), op.commutes()) {
             (true, true) => (b, a),
@@ -248,8 +248,8 @@ impl X64 {
                 } else {
                     x64!(self; shr eax, cl);
                 }
-                // The processor takes the count modulo 32. Below 32 the
-                // comparison borrows, and the mask becomes all ones.
+                // The processor takes the count modulo 32. For a count below 32 the comparison
+                // borrows, and the mask becomes all ones.
                 x64!(self; cmp ecx, 32; sbb ecx, ecx; and eax, ecx);
                 self.set(to, Location::Reg(RAX).into());
             }
@@ -272,7 +272,7 @@ impl TargetAsm for X64 {
     fn begin(needs: Requirements) -> X64 {
         let mut machine = X64 {
             code: Code::new(needs.blocks),
-            // Keeps the stack as aligned as it was.
+            // Preserves the alignment of the stack.
             frame: (needs.slots as u32 * 4).next_multiple_of(16) as i32,
         };
         if needs.len {

@@ -1,4 +1,4 @@
-//! Programs as arrays of `struct sock_filter`, eight bytes an instruction.
+//! The binary form: arrays of `struct sock_filter`, eight bytes an instruction.
 
 use super::{INSNS_MAX, Insn, code};
 
@@ -12,7 +12,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// The order of the host this runs on.
+    /// The byte order of this machine.
     pub const HOST: Order = if cfg!(target_endian = "little") {
         Order::Little
     } else {
@@ -20,35 +20,34 @@ impl Order {
     };
 }
 
-/// Why bytes are not an array of instructions.
+/// The error of bytes that are not an array of instructions.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BytesError {
-    /// There is nothing.
+    /// There are no bytes.
     #[error("there are no bytes; a program has at least one instruction of 8 bytes")]
     Empty,
-    /// Part of an instruction is left over.
+    /// The length is not a multiple of 8.
     #[error("{0} bytes do not make whole instructions of 8 bytes; {rest} are left over", rest = .0 % 8)]
     Ragged(usize),
-    /// More than [`INSNS_MAX`].
+    /// The program exceeds [`INSNS_MAX`] instructions.
     #[error("{0} bytes make more than {INSNS_MAX} instructions")]
     TooLong(usize),
-    /// The last instruction is `ret` in neither byte order, so there is no
-    /// telling which it is.
+    /// The last instruction is not `ret` in either byte order, so the byte order is
+    /// unknown.
     #[error(
         "the last instruction's code is {little:#06x} read little-endian and {big:#06x} read \
          big-endian; a program ends in ret, 0x0006 or 0x0016"
     )]
     NoReturn {
-        /// The last code, least significant byte first.
+        /// The last code, read little-endian.
         little: u16,
-        /// The last code, most significant byte first.
+        /// The last code, read big-endian.
         big: u16,
     },
 }
 
-/// Reads an array of `struct sock_filter` and finds out its byte order: every
-/// valid program ends in `ret`, whose code (6 or 22) reads as no code at all
-/// in the other order.
+/// Parses an array of `struct sock_filter` and detects its byte order. Every valid
+/// program ends in `ret`, whose codes (6 and 22) are invalid in the other order.
 pub fn from_bytes(bytes: &[u8]) -> Result<Vec<Insn>, BytesError> {
     check_len(bytes)?;
     let last = &bytes[bytes.len() - 8..];
@@ -64,7 +63,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Vec<Insn>, BytesError> {
     }
 }
 
-/// Reads an array of `struct sock_filter` in a known byte order.
+/// Parses an array of `struct sock_filter` in the given byte order.
 pub fn from_bytes_in(bytes: &[u8], order: Order) -> Result<Vec<Insn>, BytesError> {
     check_len(bytes)?;
     let (chunks, _) = bytes.as_chunks::<8>();
@@ -93,7 +92,7 @@ fn check_len(bytes: &[u8]) -> Result<(), BytesError> {
     }
 }
 
-/// Writes an array of `struct sock_filter`.
+/// Serialises an array of `struct sock_filter`.
 pub fn to_bytes(insns: &[Insn], order: Order) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(insns.len() * 8);
     for insn in insns {

@@ -1,5 +1,5 @@
-//! The parts of an instruction's code: a class, and what the class is divided
-//! by. Values as in `<linux/bpf_common.h>` and `<linux/filter.h>`.
+//! The parts of an instruction's code: the class, and the fields of each class. The
+//! values are those of `<linux/bpf_common.h>` and `<linux/filter.h>`.
 
 /// Class: load into `A`.
 pub const LD: u16 = 0x00;
@@ -13,7 +13,7 @@ pub const STX: u16 = 0x03;
 pub const ALU: u16 = 0x04;
 /// Class: jump.
 pub const JMP: u16 = 0x05;
-/// Class: end with a verdict.
+/// Class: return a verdict.
 pub const RET: u16 = 0x06;
 /// Class: copy between `A` and `X`.
 pub const MISC: u16 = 0x07;
@@ -27,9 +27,9 @@ pub const B: u16 = 0x10;
 
 /// Load mode: the constant.
 pub const IMM: u16 = 0x00;
-/// Load mode: the frame at the constant.
+/// Load mode: the bytes of the frame at the constant.
 pub const ABS: u16 = 0x20;
-/// Load mode: the frame at `X` plus the constant.
+/// Load mode: the bytes of the frame at `X` plus the constant.
 pub const IND: u16 = 0x40;
 /// Load mode: scratch memory.
 pub const MEM: u16 = 0x60;
@@ -61,7 +61,7 @@ pub const MOD: u16 = 0x90;
 /// Arithmetic: bitwise exclusive or.
 pub const XOR: u16 = 0xa0;
 
-/// Jump: always, by the constant.
+/// Jump: always, by the distance in the constant.
 pub const JA: u16 = 0x00;
 /// Jump: if equal.
 pub const JEQ: u16 = 0x10;
@@ -69,7 +69,7 @@ pub const JEQ: u16 = 0x10;
 pub const JGT: u16 = 0x20;
 /// Jump: if greater or equal, unsigned.
 pub const JGE: u16 = 0x30;
-/// Jump: if any common bit is set.
+/// Jump: if the operands have a bit in common.
 pub const JSET: u16 = 0x40;
 
 /// Operand: the constant.
@@ -109,22 +109,18 @@ pub const fn takes_x(code: u16) -> bool {
     code & 0x08 != 0
 }
 
-/// The first address that the Linux kernel takes for something other than
-/// the frame's bytes (`SKF_LL_OFF`, as unsigned).
+/// The first address that the Linux kernel does not treat as bytes of the frame
+/// (`SKF_LL_OFF`, unsigned).
 pub const SKF_LL_OFF: u32 = 0xffe0_0000;
-/// The first address that it takes as counted from the network header
-/// (`SKF_NET_OFF`).
+/// The first address that the kernel counts from the network header (`SKF_NET_OFF`).
 pub const SKF_NET_OFF: u32 = 0xfff0_0000;
-/// The first address that it takes for a field that is not in the frame
-/// (`SKF_AD_OFF`).
+/// The first address of a field outside the frame, an ancillary field (`SKF_AD_OFF`).
 pub const SKF_AD_OFF: u32 = 0xffff_f000;
-/// The address at which the kernel keeps "A exclusive-or X", a leftover from
-/// when [`XOR`] did not exist (`SKF_AD_OFF + SKF_AD_ALU_XOR_X`). The only
-/// special address that asks nothing of the link.
+/// The address whose load computes `A ^ X` (`SKF_AD_OFF + SKF_AD_ALU_XOR_X`), from the
+/// time before [`XOR`]. It is the only special address that is independent of the link.
 pub const SKF_AD_ALU_XOR_X: u32 = SKF_AD_OFF + 40;
 
-/// Fields that are not in the frame: offset from [`SKF_AD_OFF`] and the name
-/// that `tcpdump -d` prints.
+/// Ancillary fields: offset from [`SKF_AD_OFF`], and the name in `tcpdump -d`.
 pub(super) const ANCILLARY: [(u32, &str); 16] = [
     (0, "proto"),
     (4, "type"),
@@ -144,7 +140,7 @@ pub(super) const ANCILLARY: [(u32, &str); 16] = [
     (60, "vlan_tpid"),
 ];
 
-/// The name of a field that is not in the frame, by its full address.
+/// The name of the ancillary field at address `k`; `None` for other addresses.
 pub(super) fn ancillary_name(k: u32) -> Option<&'static str> {
     let offset = k.checked_sub(SKF_AD_OFF)?;
     let row = ANCILLARY.iter().find(|(at, _)| *at == offset);

@@ -1,63 +1,63 @@
-//! Lifts instructions into the IR: registers and scratch words become values,
-//! and block parameters where paths bring different ones.
+//! Lifting of classic BPF to the IR: registers and scratch words become values, and
+//! block parameters where paths differ.
 //!
-//! Jumps lead forward, so when a block's turn comes all paths to it are known:
-//! one pass ([`Draft`]), no iteration. A parameter is made only for what is read later
-//! (by a liveness pass from the end) and differs between the edges in.
+//! Jumps lead forward, so all edges into a block are known when its first instruction
+//! is reached; one pass by [`SsaBuilder`] suffices. A parameter exists only for a
+//! variable that is read later (a liveness pass from the end finds those) and differs
+//! between the edges.
 
 use super::verify::targets;
 use super::{Insn, MEM_WORDS, VerifyError, code, verify};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Width};
 use crate::lang::ssa::SsaBuilder;
 
-/// Why a program has no equivalent here.
+/// The reason why a program cannot be lifted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LiftError {
-    /// The kernel would refuse it.
+    /// The kernel would refuse the program.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// It asks for a field that is not in the frame.
+    /// A load of an ancillary field, which is not in the frame.
     #[error(
-        "instruction {at} asks for `{field}`, which the kernel knows of a packet it received \
-         and no link here can tell; test the frame's own bytes instead"
+        "instruction {at} asks for `{field}`, which only the kernel knows of a packet that it \
+         received; test the frame's own bytes instead"
     )]
     Ancillary {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
-        /// The field's name in the `-d` form.
+        /// The name of the field in the `-d` form.
         field: &'static str,
     },
-    /// It loads at an address counted from a header the kernel has found.
+    /// A load at an address relative to a header that the kernel has located.
     #[error(
         "instruction {at} loads from {k:#x}, which the kernel counts from the {header} header \
          (byte {offset} of it); count from the start of the frame instead"
     )]
     Relative {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
         /// The address.
         k: u32,
-        /// Which header: `network` or `link-layer`.
+        /// The header: `network` or `link-layer`.
         header: &'static str,
-        /// The byte of that header.
+        /// Byte offset in that header.
         offset: u32,
     },
 }
 
-/// Turns a program into the IR, after [`verify`]. Cost: linear in the program.
+/// Verifies a program and lifts it to the IR. Time is linear in the program.
 pub fn lift(insns: &[Insn]) -> Result<Program, LiftError> {
     verify(insns)?;
     for (at, insn) in insns.iter().enumerate() {
         check_address(at, insn)?;
     }
-    // Registers and scratch memory start as zero.
+    // Registers and scratch memory are zero at the start.
     let draft = SsaBuilder::new(vec![Operand::Imm(0); VARS]);
     Ok(Lifter { draft }.run(insns))
 }
 
-/// Refuses the addresses that mean something else than bytes of the frame.
-/// Relative to `X` such an address is simply outside every frame, as in
-/// libpcap.
+/// Refuses absolute addresses that do not denote bytes of the frame. Relative to `X`,
+/// such an address is outside every frame, as in libpcap.
 fn check_address(at: usize, insn: &Insn) -> Result<(), LiftError> {
     let Insn { code: value, k, .. } = *insn;
     let absolute = match code::class(value) {
@@ -86,16 +86,16 @@ fn check_address(at: usize, insn: &Insn) -> Result<(), LiftError> {
     })
 }
 
-/// `A`, `X` and the scratch words, in this order.
+/// Indices of the variables: `A`, `X`, then the scratch words.
 const A: usize = 0;
 const X: usize = 1;
 const MEM: usize = 2;
 const VARS: usize = MEM + MEM_WORDS;
 
-/// A set of variables, a bit each.
+/// A bit set of variables.
 type Vars = u32;
 
-/// For each instruction the variables that some path from it reads before it
+/// For each instruction, the live variables: some path from it reads them before it
 /// writes them.
 fn liveness(insns: &[Insn]) -> Vec<Vars> {
     let mut live: Vec<Vars> = vec![0; insns.len()];
@@ -116,7 +116,7 @@ fn liveness(insns: &[Insn]) -> Vec<Vars> {
 const BIT_A: Vars = 1 << A;
 const BIT_X: Vars = 1 << X;
 
-/// The variables a load reads.
+/// The variables that a load reads.
 fn load_reads(value: u16, k: u32) -> Vars {
     match code::mode(value) {
         code::IND => BIT_X,
@@ -126,7 +126,7 @@ fn load_reads(value: u16, k: u32) -> Vars {
     }
 }
 
-/// The variables an instruction reads and those it writes.
+/// The variables that an instruction reads, and those that it writes.
 fn effects(insn: &Insn) -> (Vars, Vars) {
     let Insn { code: value, k, .. } = *insn;
     let operand = if code::takes_x(value) { BIT_X } else { 0 };
@@ -145,7 +145,7 @@ fn effects(insn: &Insn) -> (Vars, Vars) {
     }
 }
 
-/// The lifter's place is the number of the instruction that starts a block.
+/// State of the lifter; a block is identified by its first instruction.
 struct Lifter {
     draft: SsaBuilder<usize>,
 }
@@ -162,7 +162,7 @@ impl Lifter {
                 let live_here = live[at];
                 self.draft.enter(&at, |var| live_here & (1 << var) != 0);
             }
-            // What no path reaches has no block.
+            // Unreachable instructions get no block.
             if self.draft.is_open() {
                 self.step(at, insn);
             }
@@ -252,7 +252,7 @@ impl Lifter {
         self.draft.bin(op, a, b)
     }
 
-    /// The second operand of arithmetic or a comparison.
+    /// The second operand of arithmetic or of a comparison.
     fn second(&self, insn: &Insn) -> Operand {
         if code::takes_x(insn.code) {
             self.get(X)
@@ -270,7 +270,7 @@ impl Lifter {
     }
 }
 
-/// For each instruction whether a jump leads to it.
+/// Whether a jump leads to each instruction.
 fn leaders(insns: &[Insn]) -> Vec<bool> {
     let mut leaders = vec![false; insns.len()];
     for (at, insn) in insns.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Classic BPF (McCanne and Jacobson, 1993): programs as `tcpdump -d`, `-dd`
-//! and `-ddd` print them and as `SO_ATTACH_FILTER` takes them.
+//! Classic BPF (McCanne and Jacobson, 1993): programs in the text forms of `tcpdump
+//! -d`, `-dd` and `-ddd`, and in the binary form of `SO_ATTACH_FILTER`.
 //!
 //! ```text
 //!  -d, -dd, -ddd ─► parse ──┐                       ┌─► text(Form) ─► -d, -dd, -ddd
@@ -26,23 +26,23 @@ pub use run::run;
 pub use text::{Form, text};
 pub use verify::{VerifyError, verify};
 
-/// Instructions in one program at most, as the kernel's `BPF_MAXINSNS`.
+/// Maximum number of instructions in one program (the kernel's `BPF_MAXINSNS`).
 pub const INSNS_MAX: usize = 4096;
 
-/// Words of scratch memory.
+/// Number of words of scratch memory (the kernel's `BPF_MEMWORDS`).
 pub const MEM_WORDS: usize = 16;
 
-/// One instruction, laid out as the kernel's `struct sock_filter`.
+/// One instruction, with the layout of the kernel's `struct sock_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(C)]
 pub struct Insn {
-    /// What to do: the sum of a class and its fields, see [`code`].
+    /// The code: a class and its fields, as in [`code`].
     pub code: u16,
-    /// How many instructions a conditional jump skips when it holds.
+    /// Instructions skipped by a conditional jump that holds.
     pub jt: u8,
-    /// How many it skips when it does not.
+    /// Instructions skipped by a conditional jump that does not hold.
     pub jf: u8,
-    /// The constant, address, scratch index or (for `JA`) distance.
+    /// Constant, address, index of scratch memory, or distance of `JA`.
     pub k: u32,
 }
 

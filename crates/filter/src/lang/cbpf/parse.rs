@@ -1,33 +1,33 @@
-//! Reads programs as tcpdump prints them.
+//! Parser for the three text forms of tcpdump.
 
 use super::text::{ALU_NAMES, JUMP_NAMES};
 use super::{BytesError, INSNS_MAX, Insn, code, from_bytes};
 use crate::lang::shown;
 
-/// Why a text is not a program.
+/// The error of a text that is not a program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ParseError {
-    /// The line, counted from one.
+    /// Line number, from 1.
     pub line: usize,
-    /// What was found and what was expected.
+    /// The text found and the text expected.
     pub message: String,
 }
 
-/// Why the contents of a file are not a program.
+/// The error of file contents that are not a program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is text, and wrong.
+    /// An error in a text form.
     #[error(transparent)]
     Text(#[from] ParseError),
-    /// It is not text, and wrong.
+    /// An error in the binary form.
     #[error(transparent)]
     Bytes(#[from] BytesError),
 }
 
-/// Reads a program in any form: text as [`parse`] does if every byte is
-/// printable ASCII or white space, else an array of `struct sock_filter` as
-/// [`from_bytes`] does. (Such an array always holds zero bytes.)
+/// Parses a program in any form. Contents of printable ASCII and white space are parsed
+/// as text by [`parse`]. Others, which include every array of `struct sock_filter` since
+/// those contain zero bytes, are parsed by [`from_bytes`].
 pub fn read(contents: &[u8]) -> Result<Vec<Insn>, ReadError> {
     let is_text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r' | 0x0c);
     match str::from_utf8(contents) {
@@ -36,12 +36,11 @@ pub fn read(contents: &[u8]) -> Result<Vec<Insn>, ReadError> {
     }
 }
 
-/// Reads a program in one of tcpdump's text forms, told apart by how the first
-/// line begins: `(` for `-d`, `{` for `-dd`, a digit for `-ddd`. Blank lines
-/// are skipped; in the `-ddd` form a comma ends a line, too, as in the rules
-/// of `iptables -m bpf`.
+/// Parses a program in a text form of tcpdump. The first character determines the form:
+/// `(` for `-d`, `{` for `-dd`, a digit for `-ddd`. Blank lines are skipped. In the
+/// `-ddd` form a comma ends a line too, as in rules of `iptables -m bpf`.
 ///
-/// The program is not yet verified.
+/// The result is not verified.
 pub fn parse(text: &str) -> Result<Vec<Insn>, ParseError> {
     let mut lines = text
         .lines()
@@ -73,7 +72,7 @@ fn fault(line: usize, message: String) -> ParseError {
 
 type Fault<T> = Result<T, String>;
 
-/// Reads one instruction a line.
+/// Parses one instruction a line.
 fn collect<'t>(
     lines: impl Iterator<Item = (usize, &'t str)>,
     mut insn: impl FnMut(usize, &str) -> Fault<Insn>,
@@ -89,7 +88,7 @@ fn collect<'t>(
     Ok(insns)
 }
 
-/// `4`, then `40 0 0 12` and so on.
+/// Parses the `-ddd` form: `4`, then `40 0 0 12` and so on.
 fn decimal<'t>(lines: impl Iterator<Item = (usize, &'t str)>) -> Result<Vec<Insn>, ParseError> {
     let mut pieces = lines
         .flat_map(|(line, text)| text.split(',').map(move |piece| (line, piece.trim())))
@@ -117,7 +116,7 @@ fn decimal<'t>(lines: impl Iterator<Item = (usize, &'t str)>) -> Result<Vec<Insn
     Ok(insns)
 }
 
-/// `{ 0x28, 0, 0, 0x0000000c },`
+/// Parses a line of the `-dd` form: `{ 0x28, 0, 0, 0x0000000c },`.
 fn c_insn(line: &str) -> Fault<Insn> {
     let body = line.strip_suffix(',').unwrap_or(line).trim_end();
     let inner = body
@@ -131,7 +130,7 @@ fn fields<'t, const N: usize>(
     fields: impl Iterator<Item = &'t str>,
     line: &str,
 ) -> Fault<[&'t str; N]> {
-    // One more than wanted is enough to know that there are too many.
+    // One more than N is enough to report that there are too many.
     let found: Vec<&str> = fields.take(N + 1).map(str::trim).collect();
     let count = found.len();
     found.try_into().map_err(|_| {
@@ -159,11 +158,11 @@ fn insn_of([value, jt, jf, k]: [&str; 4]) -> Fault<Insn> {
     })
 }
 
-/// A decimal or `0x` hexadecimal number of at most `max`.
+/// Parses a decimal or `0x` hexadecimal number of at most `max`.
 fn number(text: &str, max: u64) -> Fault<u64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = hex.map_or((text, 10), |digits| (digits, 16));
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     match u64::from_str_radix(digits, radix) {
         Ok(value) if plain && value <= max => Ok(value),
@@ -174,7 +173,7 @@ fn number(text: &str, max: u64) -> Fault<u64> {
     }
 }
 
-/// A constant of 32 bits, which `-d` prints as if it were signed.
+/// Parses a 32-bit constant, which `-d` prints as a signed number.
 fn constant(text: &str) -> Fault<u32> {
     match text.strip_prefix('-') {
         Some(digits) => Ok((number(digits, 1 << 31)? as u32).wrapping_neg()),
@@ -182,7 +181,7 @@ fn constant(text: &str) -> Fault<u32> {
     }
 }
 
-/// `(001) jeq #0x800 jt 2 jf 5`, with any white space between.
+/// Parses a line of the `-d` form: `(001) jeq #0x800 jt 2 jf 5`, with any white space.
 fn listing_insn(at: usize, line: &str) -> Fault<Insn> {
     let (index, rest) = line
         .strip_prefix('(')
@@ -275,7 +274,7 @@ fn scratch(name: &str, text: &str) -> Fault<u32> {
     }
 }
 
-/// The distance of a jump whose target the listing gives.
+/// The distance of a jump to the target that the listing states.
 fn distance(at: usize, target: &str) -> Fault<u32> {
     Ok(constant(target)?.wrapping_sub(at as u32 + 1))
 }
@@ -305,7 +304,7 @@ fn branch(at: usize, op: u16, rest: &str) -> Fault<Insn> {
     Ok(Insn::jump(value, k, skip(then)?, skip(otherwise)?))
 }
 
-/// The loads; `value` holds class and size.
+/// Parses a load; `value` has class and size.
 fn load(value: u16, name: &str, text: &str) -> Fault<Insn> {
     let is_word = code::size(value) == code::W;
     let into_x = code::class(value) == code::LDX;

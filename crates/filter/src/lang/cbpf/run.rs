@@ -1,18 +1,17 @@
-//! Runs the instructions themselves: an oracle for [`lift`](super::lift) that
-//! shares nothing with it.
+//! Interpreter of classic BPF: an oracle for [`lift`](super::lift), with which it
+//! shares no code.
 
 use super::{Insn, MEM_WORDS, code};
 use crate::interp;
 use crate::ir::Width;
 
-/// Runs a program on one frame: its captured bytes and its length on the wire.
-/// Gives the snap length; zero means rejected.
+/// Runs a program on the captured `bytes` of a frame of `wire_len` bytes. Returns the
+/// snap length; zero rejects the frame.
 ///
-/// Semantics are those of libpcap's `bpf_filter`: a load outside the bytes
-/// rejects, and so does one whose address exceeds 32 bits; division by a zero
-/// `X` rejects; a shift by 32 or more gives zero. A program that
-/// [`verify`](super::verify) refuses rejects every frame that reaches what is
-/// wrong with it.
+/// The semantics are those of libpcap's `bpf_filter`. A load outside the bytes, or at
+/// an address beyond 32 bits, rejects; division by a zero `X` rejects; a shift by 32 or
+/// more gives zero. A program that [`verify`](super::verify) refuses rejects every frame
+/// that reaches the invalid instruction.
 pub fn run(insns: &[Insn], bytes: &[u8], wire_len: u32) -> u32 {
     let mut machine = Machine {
         a: 0,
@@ -33,7 +32,7 @@ pub fn run(insns: &[Insn], bytes: &[u8], wire_len: u32) -> u32 {
 }
 
 enum Step {
-    /// Go on after skipping so many instructions.
+    /// Continue after skipping this number of instructions.
     Next(usize),
     Verdict(u32),
 }
@@ -101,7 +100,7 @@ impl Machine<'_> {
         }
     }
 
-    /// How many instructions to skip.
+    /// The number of instructions to skip; `None` for an unknown jump.
     fn jump(&self, insn: &Insn) -> Option<usize> {
         let a = self.a;
         let b = if code::takes_x(insn.code) {
@@ -110,7 +109,7 @@ impl Machine<'_> {
             insn.k
         };
         let holds = match code::op(insn.code) {
-            // A jump back, seen as unsigned, leads far out of the program.
+            // A backward jump, read as unsigned, leads beyond the program.
             code::JA => return usize::try_from(insn.k).ok(),
             code::JEQ => a == b,
             code::JGT => a > b,

@@ -1,13 +1,13 @@
-//! Writes programs as tcpdump prints them.
+//! Printer for the three text forms of tcpdump.
 
 use std::fmt::Write;
 
 use super::{Insn, code};
 
-/// Which of tcpdump's three text forms.
+/// A text form of tcpdump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// `-d`: a listing for people.
+    /// `-d`: a readable listing.
     Listing,
     /// `-dd`: initialisers for a C array.
     C,
@@ -15,8 +15,7 @@ pub enum Form {
     Decimal,
 }
 
-/// The program as text, byte for byte as tcpdump prints it, with a newline
-/// after every line.
+/// Prints the program exactly as tcpdump does, with a newline after every line.
 pub fn text(insns: &[Insn], form: Form) -> String {
     let mut out = String::with_capacity(insns.len() * 32);
     if form == Form::Decimal {
@@ -51,16 +50,16 @@ fn listing_line(out: &mut String, at: usize, insn: &Insn) {
             format_args!("({at:03}) {name:<8} {operand:<16} jt {then}\tjf {otherwise}"),
         );
     } else if operand.is_empty() {
-        // tcpdump 4.99 with libpcap 1.10 pads the name of an instruction
-        // without operand, too.
+        // tcpdump 4.99 with libpcap 1.10 also pads the name of an instruction without
+        // operand.
         write_line(out, format_args!("({at:03}) {name:<8} "));
     } else {
         write_line(out, format_args!("({at:03}) {name:<8} {operand}"));
     }
 }
 
-/// The name and operand of one instruction in the `-d` form; `unimp` and the
-/// code for a code that is none.
+/// Name and operand of an instruction in the `-d` form; `unimp` with the code for an
+/// unknown instruction.
 fn image(at: usize, insn: &Insn) -> (&'static str, String) {
     let Insn { code: value, k, .. } = *insn;
     image_load(value, k)
@@ -102,7 +101,7 @@ fn image_load(value: u16, k: u32) -> Option<(&'static str, String)> {
     })
 }
 
-/// The names of arithmetic, and whether `-d` shows the constant in hex.
+/// Names of arithmetic operations, and whether `-d` prints the constant in hexadecimal.
 pub(super) const ALU_NAMES: [(u16, &str, bool); 10] = [
     (code::ADD, "add", false),
     (code::SUB, "sub", false),
@@ -116,7 +115,7 @@ pub(super) const ALU_NAMES: [(u16, &str, bool); 10] = [
     (code::RSH, "rsh", false),
 ];
 
-/// The names of conditional jumps.
+/// Names of conditional jumps.
 pub(super) const JUMP_NAMES: [(u16, &str); 4] = [
     (code::JEQ, "jeq"),
     (code::JGT, "jgt"),
@@ -149,7 +148,7 @@ fn image_jump(at: usize, value: u16, k: u32) -> Option<(&'static str, String)> {
     match value {
         0x06 => return Some(("ret", format!("#{}", k as i32))),
         0x16 => return Some(("ret", String::new())),
-        // In 32 bits, as tcpdump computes it: a jump back prints as such.
+        // Computed in 32 bits, as tcpdump does, so a backward jump prints as such.
         0x05 => {
             let target = (at as u32).wrapping_add(1).wrapping_add(k) as i32;
             return Some(("ja", target.to_string()));

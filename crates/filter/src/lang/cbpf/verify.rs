@@ -1,34 +1,34 @@
-//! The checks of the Linux kernel (`bpf_check_classic` in `net/core/filter.c`,
-//! 6.18), so that what passes here can be attached to a socket.
+//! The verifier: makes the checks of the Linux kernel (`bpf_check_classic` in
+//! `net/core/filter.c`, 6.18). A program that passes can be attached to a socket.
 
 use super::{INSNS_MAX, Insn, MEM_WORDS, code};
 
-/// Why the kernel would refuse a program. Instructions count from zero, as in
-/// the `-d` form.
+/// The reason why the kernel would refuse a program. Instructions are numbered from
+/// zero, as in the `-d` form.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// There is no instruction.
+    /// The program is empty.
     #[error("the program has no instructions")]
     Empty,
-    /// More than [`INSNS_MAX`] instructions.
+    /// The program exceeds [`INSNS_MAX`] instructions.
     #[error("the program has {0} instructions; at most {INSNS_MAX} are allowed")]
     TooLong(usize),
-    /// A code that stands for nothing.
+    /// An unknown code.
     #[error("instruction {at} has the code {code:#06x}, which is no classic BPF instruction")]
     UnknownCode {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
-        /// Its code.
+        /// The code.
         code: u16,
     },
     /// A jump beyond the last instruction.
     #[error("instruction {at} jumps to {target}, beyond the last instruction, {last}")]
     JumpOut {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
-        /// Where it would lead.
+        /// Index of the target.
         target: u64,
-        /// The last instruction there is.
+        /// Index of the last instruction.
         last: usize,
     },
     /// A jump to an earlier instruction.
@@ -37,66 +37,64 @@ pub enum VerifyError {
          and runs in user space only; the kernel refuses it, and so do we"
     )]
     JumpBack {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
-        /// Where it would lead; negative lies before the program.
+        /// Index of the target; negative if it is before the program.
         target: i64,
     },
-    /// A scratch word that does not exist.
+    /// An index beyond scratch memory.
     #[error("instruction {at} names M[{k}]; there are M[0] to M[15]")]
     ScratchIndex {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
-        /// The index.
+        /// Index of the scratch word.
         k: u32,
     },
-    /// A scratch word read before it was written on some path.
+    /// A scratch word that is read before it is written on every path.
     #[error("instruction {at} reads M[{k}], which is not written on every path to it")]
     ScratchUnset {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
-        /// The index.
+        /// Index of the scratch word.
         k: u32,
     },
     /// Division or remainder by the constant zero.
     #[error("instruction {at} divides by the constant 0")]
     DivisionByZero {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
     },
-    /// A shift by a constant that leaves nothing.
+    /// A shift by a constant of 32 or more.
     #[error("instruction {at} shifts by {k}; a shift is by at most 31")]
     Shift {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
         /// The constant.
         k: u32,
     },
-    /// An address that the kernel keeps for fields outside the frame, but
-    /// where it has none.
+    /// An unassigned address in the kernel's range for ancillary fields.
     #[error(
         "instruction {at} loads from {k:#x}, which the kernel keeps for fields outside the \
          frame, and there is none at that address"
     )]
     UnknownAncillary {
-        /// Which instruction.
+        /// Index of the instruction.
         at: usize,
         /// The address.
         k: u32,
     },
-    /// The last instruction gives no verdict.
+    /// The last instruction is not `ret`.
     #[error("instruction {at} is the last and does not return; a program ends in ret")]
     NoReturn {
-        /// The last instruction.
+        /// Index of the last instruction.
         at: usize,
     },
 }
 
-/// Checks a program as the Linux kernel does before it attaches one.
+/// Makes the checks that the Linux kernel makes before it attaches a program.
 ///
-/// What passes ends on every frame, touches no scratch word it has not
-/// written, and can be given to [`run`](super::run) and
-/// [`lift`](super::lift).
+/// A program that passes ends on every frame and reads no scratch word that it has not
+/// written. [`run`](super::run) and [`lift`](super::lift) accept it.
 pub fn verify(insns: &[Insn]) -> Result<(), VerifyError> {
     match insns.len() {
         0 => return Err(VerifyError::Empty),
@@ -113,7 +111,7 @@ pub fn verify(insns: &[Insn]) -> Result<(), VerifyError> {
     check_scratch(insns)
 }
 
-/// Whether the kernel knows the code (`chk_code_allowed`).
+/// Whether the kernel knows the code (its `chk_code_allowed`).
 fn is_known(value: u16) -> bool {
     use code::*;
     if value > 0xff {
@@ -174,7 +172,7 @@ fn check_jump(at: usize, insn: &Insn, count: usize) -> Result<(), VerifyError> {
     if target < count as u64 {
         return Ok(());
     }
-    // As a signed distance it may have been meant to lead back.
+    // As a signed distance, the jump may be meant to lead back.
     let signed = at as i64 + 1 + i64::from(farthest as i32);
     if (farthest as i32) < 0 && signed >= 0 {
         return Err(VerifyError::JumpBack { at, target: signed });
@@ -183,10 +181,10 @@ fn check_jump(at: usize, insn: &Insn, count: usize) -> Result<(), VerifyError> {
     Err(VerifyError::JumpOut { at, target, last })
 }
 
-/// Checks that scratch words are read only where they were written on every
-/// path (`check_load_and_stores`). One pass, as jumps lead forward. Like the
-/// kernel, it lets what was written before a `ret` flow to the instruction
-/// behind it, which no path does: that only refuses more.
+/// Checks that each scratch word is written on every path before it is read (the
+/// kernel's `check_load_and_stores`). One pass suffices, since jumps lead forward. Like
+/// the kernel, the check continues after a `ret` with the words written before it,
+/// although no path does. That only refuses more programs.
 fn check_scratch(insns: &[Insn]) -> Result<(), VerifyError> {
     const ALL: u16 = u16::MAX;
     let mut written_at = vec![ALL; insns.len()];
@@ -212,7 +210,7 @@ fn check_scratch(insns: &[Insn]) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Where a jump of a verified program may lead; twice the same for `JA`.
+/// The targets of a jump in a verified program; both are equal for `JA`.
 pub(super) fn targets(at: usize, insn: &Insn) -> [usize; 2] {
     if code::op(insn.code) == code::JA {
         [at + 1 + insn.k as usize; 2]

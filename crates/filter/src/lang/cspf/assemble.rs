@@ -1,4 +1,4 @@
-//! Reads programs as the paper's figures show them.
+//! The assembler: parses programs in the style of the paper's figures.
 //!
 //! ```text
 //! program   = structure | array | list
@@ -9,9 +9,8 @@
 //! term      = action | operator | number
 //! ```
 //!
-//! An item is one word: names (an action with what is added to it, an
-//! operator), or a plain number. Where an action takes a literal, the items
-//! behind it must be numbers.
+//! An item is one word: an operator, an action with an optional offset, both, or a
+//! number. The items after an action with literals must be numbers.
 
 use super::inst::{ACTION_BITS, len_of};
 use super::lex::{Lexer, Token};
@@ -19,23 +18,23 @@ use super::{Dialect, Filter};
 use crate::lang::expr::suggest::nearest;
 use crate::lang::shown;
 
-/// Why a text is not a program.
+/// The error of a text that is not a program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct AssembleError {
-    /// The line, counted from one.
+    /// Line number, from 1.
     pub line: usize,
-    /// What was found and what was expected.
+    /// The text found and the text expected.
     pub message: String,
 }
 
-/// Reads a program: a C structure as in figures 3-8 and 3-9, whose priority and
-/// length are checked, or a bare list of words, one an item. Names may carry
-/// the prefixes `ENF_` and `NETF_` of the C headers; comments are C's, or run
-/// from `#` to the end of the line.
+/// Parses a program: a C structure as in figures 3-8 and 3-9, whose priority and length
+/// are checked, or a bare list of words, one item each. Names may have the prefixes
+/// `ENF_` and `NETF_` of the C headers. Comments are C's, or run from `#` to the end of
+/// the line.
 ///
-/// The program is not yet verified. Time and memory are bounded by the text's
-/// length and the dialect's limit of words.
+/// The result is not verified. Time and memory are bounded by the length of the text
+/// and the dialect's limit on words.
 pub fn assemble(text: &str, dialect: Dialect) -> Result<Filter, AssembleError> {
     let mut reader = Reader {
         lexer: Lexer::new(text),
@@ -62,11 +61,11 @@ type Fault<T> = Result<T, String>;
 struct Reader<'t> {
     lexer: Lexer<'t>,
     peeked: Option<Token<'t>>,
-    /// The line of the token taken last.
+    /// Line of the last token taken.
     line: usize,
     dialect: Dialect,
     words: Vec<u16>,
-    /// How many more literals the last instruction takes, and its name.
+    /// Number of literals that the last instruction still takes, and its name.
     literals_due: usize,
     literal_of: String,
 }
@@ -78,7 +77,7 @@ impl<'t> Reader<'t> {
         }
         let read = self.lexer.next();
         if read.is_err() {
-            // It is here that the text is wrong, not at the last token.
+            // The error is at the lexer's position, not at the last token.
             self.line = self.lexer.line();
         }
         let token = read?;
@@ -89,7 +88,7 @@ impl<'t> Reader<'t> {
     fn take(&mut self) -> Fault<Token<'t>> {
         let token = self.peek()?;
         self.peeked = None;
-        // A newline already counts to the next line.
+        // A newline token already belongs to the next line.
         self.line = self.lexer.line() - usize::from(token == Token::Newline);
         Ok(token)
     }
@@ -101,7 +100,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// Takes a mark if it is next.
+    /// Takes `mark` if it is the next token; returns whether it was.
     fn takes(&mut self, mark: char) -> Fault<bool> {
         let found = self.peek()? == Token::Mark(mark);
         if found {
@@ -110,7 +109,7 @@ impl<'t> Reader<'t> {
         Ok(found)
     }
 
-    /// The priority, if the text has one.
+    /// Parses the whole text; returns the priority, if there is one.
     fn program(&mut self) -> Fault<Option<u8>> {
         self.skip_newlines()?;
         match self.peek()? {
@@ -121,7 +120,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// What stands before the opening brace of an initialiser.
+    /// Parses a C declaration up to its initialiser, then the initialiser.
     fn declaration(&mut self) -> Fault<Option<u8>> {
         let mut is_structure = false;
         loop {
@@ -155,7 +154,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// `{ priority, length, items }`, whose opening brace is next.
+    /// Parses `{ priority, length, items }`; the opening brace is the next token.
     fn structure(&mut self) -> Fault<u8> {
         self.take()?;
         let priority = self.field("priority", u8::MAX.into())?;
@@ -185,7 +184,7 @@ impl<'t> Reader<'t> {
         Ok(priority as u8)
     }
 
-    /// A number before the program's words, and its comma.
+    /// Parses a number before the words, and its comma.
     fn field(&mut self, name: &str, max: u32) -> Fault<u32> {
         self.skip_newlines()?;
         let value = match self.take()? {
@@ -203,7 +202,7 @@ impl<'t> Reader<'t> {
         Ok(value)
     }
 
-    /// The closing brace, and that nothing follows.
+    /// Parses the closing brace and the end of the text.
     fn close(&mut self) -> Fault<()> {
         self.take()?;
         self.skip_newlines()?;
@@ -215,7 +214,8 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Words up to the brace, which stays, or up to the end of the text.
+    /// Parses words up to the closing brace, which is not taken, or to the end of the
+    /// text.
     fn items(&mut self, until: Until) -> Fault<()> {
         let ends = match until {
             Until::Brace => Token::Mark('}'),
@@ -231,7 +231,7 @@ impl<'t> Reader<'t> {
                 Token::Mark(',') => {
                     self.take()?;
                 }
-                // In braces a newline is white space, as in C.
+                // Inside braces a newline is white space, as in C.
                 Token::Newline if until == Until::End => {}
                 token if token == ends => {}
                 _ => {
@@ -245,7 +245,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// One word.
+    /// Parses one word.
     fn item(&mut self, until: Until) -> Fault<()> {
         let mut item = Item::default();
         loop {
@@ -292,7 +292,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// What ends a list of words.
+/// The end of a list of words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     Brace,
@@ -310,18 +310,18 @@ fn expected(found: Token<'_>, what: &str) -> String {
     format!("found {found}, expected {what}")
 }
 
-/// The terms of one word. A *group* is what `|` separates.
+/// The terms of one word. `|` separates *groups* of terms.
 #[derive(Default)]
 struct Item {
     first_name: Option<String>,
-    /// The action's name, its code, and how far one may add to it.
+    /// Name and code of the action, and the largest offset that may be added.
     action: Option<(&'static str, u16, u16)>,
     operator: Option<(&'static str, u16)>,
-    /// What is added to the action.
+    /// The offset added to the action.
     added: u64,
-    /// The numbers in groups without an action, or-ed.
+    /// The bitwise or of the numbers in groups without an action.
     alone: Option<u64>,
-    /// The sum of this group's numbers, and whether the action is in it.
+    /// The sum of the numbers in this group, and whether the group has an action.
     sum: Option<u64>,
     has_action: bool,
 }
@@ -370,7 +370,7 @@ impl Item {
         Ok(())
     }
 
-    /// The word, where an instruction is due.
+    /// The word as an instruction.
     fn instruction(&self, dialect: Dialect) -> Fault<u16> {
         match (self.alone, &self.first_name) {
             (Some(word), None) => {
@@ -398,7 +398,7 @@ impl Item {
         Ok(operator << ACTION_BITS | (code + self.added as u16))
     }
 
-    /// The word, where the literal of `instruction` is due.
+    /// The word as a literal of `instruction`.
     fn literal(&self, instruction: &str) -> Fault<u16> {
         let number = self.alone.unwrap_or(0);
         let found = match &self.first_name {

@@ -1,4 +1,4 @@
-//! The dialects: what each calls things, how it codes them, where it ends.
+//! The dialects: names and codes of actions and operators, and limits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,33 +6,33 @@ use std::str::FromStr;
 use super::inst::{Action, Operator};
 use crate::ir::Width;
 
-/// Which variety of the language a program is written in. The same words mean
-/// different things in different ones.
+/// A dialect of the stack language. The same words have different meanings in
+/// different dialects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Dialect {
-    /// The 1987 paper: DEC's codes; a short-circuit operator that goes on
-    /// pushes the result of its comparison (section 3.1).
+    /// The 1987 paper with DEC's codes. A short-circuit operator that does not end the
+    /// program pushes the result of its comparison (section 3.1).
     #[default]
     Paper,
-    /// 4.3BSD's `enet(4)`: the fewest actions; a short-circuit operator that
-    /// goes on pushes nothing.
+    /// 4.3BSD's `enet(4)`, with the fewest actions. A short-circuit operator that does
+    /// not end the program pushes nothing.
     Bsd,
-    /// ULTRIX' and Digital UNIX' `packetfilter(4)`: the paper's codes; a
-    /// short-circuit operator that goes on pushes nothing.
+    /// `packetfilter(4)` of ULTRIX and Digital UNIX, with the paper's codes. A
+    /// short-circuit operator that does not end the program pushes nothing.
     Dec,
-    /// SunOS' `nit_pf(4M)` and Solaris' `pfmod(7M)`: `PUSHFF00` and
-    /// `PUSH00FF` change places; an offset register, branches and `POP`.
+    /// `nit_pf(4M)` of SunOS and `pfmod(7M)` of Solaris. The codes of `PUSHFF00` and
+    /// `PUSH00FF` are exchanged; it adds an offset register, branches and `POP`.
     Sun,
-    /// Mach's `net_filter`: cells of 32 bits, arithmetic, indirect pushes,
-    /// the link header apart from the packet.
+    /// Mach's `net_filter`: cells of 32 bits, arithmetic, indirect pushes, and a link
+    /// header separate from the packet.
     Mach,
-    /// What section 7 of the paper wishes for: fields of 8 and 32 bits,
-    /// indirect pushes, arithmetic, cells of 32 bits; with Sun's branches and
-    /// Mach's `PUSHSTK`, so that any filter can be said; else as the paper.
+    /// The extensions that section 7 of the paper proposes: fields of 8 and 32 bits,
+    /// indirect pushes, arithmetic, cells of 32 bits. Sun's branches and Mach's `PUSHSTK`
+    /// make every filter expressible. All else is as in the paper.
     Weir,
 }
 
-/// A name that no dialect has.
+/// The error of a name that is not a dialect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is no dialect of the stack language; there are paper, bsd, dec, sun, mach and weir")]
 pub struct UnknownDialect(pub String);
@@ -46,7 +46,7 @@ impl fmt::Display for Dialect {
 impl FromStr for Dialect {
     type Err = UnknownDialect;
 
-    /// Reads a name in any case.
+    /// Parses a name in any case.
     fn from_str(text: &str) -> Result<Dialect, UnknownDialect> {
         let named = |dialect: &Dialect| dialect.name().eq_ignore_ascii_case(text.trim());
         let found = Dialect::ALL.into_iter().find(named);
@@ -58,9 +58,9 @@ impl FromStr for Dialect {
 pub(super) const PUSHWORD: u16 = 16;
 /// The code of Mach's `PUSHHDR+0`.
 pub(super) const PUSHHDR: u16 = 960;
-/// The code of `PUSHSTK+0` in Mach's dialect and weir's.
+/// The code of `PUSHSTK+0` in the dialects `mach` and `weir`.
 pub(super) const PUSHSTK: u16 = 992;
-/// One more than the largest action.
+/// Upper limit of action codes, exclusive.
 pub(super) const ACTIONS_END: u16 = 1024;
 
 type Actions = &'static [(u16, &'static str, Action)];
@@ -113,7 +113,7 @@ const WEIR: Actions = &[
     (962, "POP", Action::Pop),
 ];
 
-/// Every operator by code.
+/// The operators in the order of their codes.
 const OPERATORS: [(&str, Operator); 21] = [
     ("NOP", Operator::Nop),
     ("EQ", Operator::Eq),
@@ -139,7 +139,7 @@ const OPERATORS: [(&str, Operator); 21] = [
 ];
 
 impl Dialect {
-    /// Every dialect, in the order they are documented.
+    /// Every dialect, in the order of the documentation.
     pub const ALL: [Dialect; 6] = [
         Dialect::Paper,
         Dialect::Bsd,
@@ -149,7 +149,7 @@ impl Dialect {
         Dialect::Weir,
     ];
 
-    /// The name, as the command line takes it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Dialect::Paper => "paper",
@@ -161,11 +161,11 @@ impl Dialect {
         }
     }
 
-    /// Words in one program at most.
+    /// Maximum number of words in one program.
     ///
-    /// BSD and DEC: `ENMAXFILTERS`. Paper: what the length byte of figure 3-8's
-    /// structure can say. Sun: `PF_MAXFILTERS` of the extended structure.
-    /// Mach: `NET_MAX_FILTER`.
+    /// BSD and DEC: `ENMAXFILTERS`. Paper: the range of the length byte in the structure
+    /// of figure 3-8. Sun: `PF_MAXFILTERS` of the extended structure. Mach:
+    /// `NET_MAX_FILTER`.
     pub fn words_max(self) -> usize {
         match self {
             Dialect::Paper => 255,
@@ -176,8 +176,8 @@ impl Dialect {
         }
     }
 
-    /// Cells of the stack. The old interpreters reject two cells before their
-    /// array ends ("small yellow zone").
+    /// Maximum number of cells on the stack. The old interpreters reject two cells before
+    /// the end of their array ("small yellow zone").
     pub fn stack_max(self) -> usize {
         match self {
             Dialect::Paper | Dialect::Weir => 255,
@@ -187,13 +187,13 @@ impl Dialect {
         }
     }
 
-    /// Whether a short-circuit operator that goes on pushes the result of its
-    /// comparison; else it pushes nothing.
+    /// Whether a short-circuit operator that does not end the program pushes the result
+    /// of its comparison. If not, it pushes nothing.
     pub fn pushes_on_continue(self) -> bool {
         matches!(self, Dialect::Paper | Dialect::Weir)
     }
 
-    /// The actions that have a code each.
+    /// The actions with a single code: code, name and action.
     pub(super) fn actions(self) -> impl Iterator<Item = &'static (u16, &'static str, Action)> {
         let own = match self {
             Dialect::Bsd => &[],
@@ -205,8 +205,8 @@ impl Dialect {
         BASE.iter().chain(own)
     }
 
-    /// The actions that have a range of codes: the first, the one behind the
-    /// last, and the name to which the rest of the code is added.
+    /// The actions with a range of codes: first code, end (exclusive), and the name, to
+    /// which the offset in the range is added.
     pub(super) fn ranges(self) -> &'static [(u16, u16, &'static str)] {
         match self {
             Dialect::Mach => &[
@@ -214,8 +214,8 @@ impl Dialect {
                 (PUSHHDR, PUSHSTK, "PUSHHDR"),
                 (PUSHSTK, ACTIONS_END, "PUSHSTK"),
             ],
-            // Codes from 960 on mean what they mean in no other dialect, but
-            // for Mach's copies.
+            // Codes from 960 on have meanings of this dialect only, except Mach's
+            // `PUSHSTK`.
             Dialect::Weir => &[
                 (PUSHWORD, PUSHHDR, "PUSHWORD"),
                 (PUSHSTK, ACTIONS_END, "PUSHSTK"),
@@ -224,7 +224,7 @@ impl Dialect {
         }
     }
 
-    /// The code of an action, if the dialect has it.
+    /// The code of an action; `None` if the dialect lacks it.
     pub(crate) fn action_code(self, action: Action) -> Option<u16> {
         let (name, start, n) = match action {
             Action::Word(n) => ("PUSHWORD", PUSHWORD, n),
@@ -240,14 +240,14 @@ impl Dialect {
         range.and_then(|&(_, end, _)| (code < end).then_some(code))
     }
 
-    /// The code of an operator, if the dialect has it.
+    /// The code of an operator; `None` if the dialect lacks it.
     pub(crate) fn operator_code(self, operator: Operator) -> Option<u16> {
         let mut operators = self.operators().iter();
         let code = operators.position(|(_, known)| *known == operator)?;
         Some(code as u16)
     }
 
-    /// The operators, by code.
+    /// The operators in the order of their codes.
     pub(super) fn operators(self) -> &'static [(&'static str, Operator)] {
         match self {
             Dialect::Paper | Dialect::Bsd | Dialect::Dec | Dialect::Sun => &OPERATORS[..14],

@@ -1,13 +1,13 @@
-//! Writes programs as the paper's figures show them.
+//! The disassembler: prints programs in the style of the paper's figures.
 
 use std::fmt::Write;
 
 use super::inst::{ACTION_BITS, len_of, operator_of};
 use super::{Dialect, Filter};
 
-/// The program as text that [`assemble`](super::assemble) reads back to the
-/// same words: a structure as in figures 3-8 and 3-9 if it has a priority,
-/// else a list. A word that is no instruction is a number.
+/// Prints the program as text that [`assemble`](super::assemble) turns back into the
+/// same words. A program with a priority becomes a structure as in figures 3-8 and
+/// 3-9, others become a list. An undefined word becomes a number.
 pub fn disassemble(filter: &Filter) -> String {
     let Filter {
         dialect,
@@ -40,8 +40,8 @@ pub fn disassemble(filter: &Filter) -> String {
     out
 }
 
-/// The words as a list of hexadecimal numbers, which
-/// [`assemble`](super::assemble) reads back.
+/// Prints the words as a list of hexadecimal numbers, which
+/// [`assemble`](super::assemble) accepts.
 pub fn numbers(words: &[u16]) -> String {
     let mut out = String::with_capacity(words.len() * 8);
     for word in words {
@@ -54,7 +54,7 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     writeln!(out, "{text}").expect("a String takes all that is written");
 }
 
-/// The instruction at the start of `words`, and how many of them it has.
+/// The text of the instruction at the start of `words`, and its number of words.
 pub(super) fn inst_text(dialect: Dialect, words: &[u16]) -> (String, usize) {
     let word = words[0];
     let Some(mut text) = word_text(dialect, word) else {
@@ -62,7 +62,7 @@ pub(super) fn inst_text(dialect: Dialect, words: &[u16]) -> (String, usize) {
     };
     let len = len_of(dialect, word).min(words.len());
     for literal in &words[1..len] {
-        // Small numbers are counts and positions, the others bit patterns.
+        // Small numbers are mostly counts and offsets, large ones bit patterns.
         match literal {
             0..256 => write!(text, ", {literal}"),
             _ => write!(text, ", {literal:#06x}"),
@@ -72,7 +72,7 @@ pub(super) fn inst_text(dialect: Dialect, words: &[u16]) -> (String, usize) {
     (text, len)
 }
 
-/// A word by its names, if its dialect has them.
+/// A word by the names of action and operator; `None` if the dialect lacks one.
 fn word_text(dialect: Dialect, word: u16) -> Option<String> {
     operator_of(dialect, word)?;
     let (operator, _) = dialect.operators()[usize::from(word >> ACTION_BITS)];

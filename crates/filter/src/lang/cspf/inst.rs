@@ -1,52 +1,52 @@
-//! Instructions, taken apart.
+//! Decoded instructions: actions and operators.
 
 use super::dialect::{Dialect, PUSHHDR, PUSHSTK};
 use crate::ir::Width;
 
-/// Bits of an action; the operator has the rest.
+/// Number of bits of the action; the operator has the remaining six.
 pub(crate) const ACTION_BITS: u32 = 10;
 
-/// What an instruction does to the stack before its operator.
+/// The effect of an instruction on the stack before its operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    /// Nothing.
+    /// No effect.
     NoPush,
     /// Pushes the next word.
     Literal,
-    /// Pushes the next two words as one number, the high one first.
+    /// Pushes the next two words as one 32-bit number, the high word first.
     LongLiteral,
     /// Pushes a constant.
     Constant(u16),
-    /// Pushes a word of the packet, counted in words.
+    /// Pushes a word of the packet, by its index.
     Word(u16),
-    /// Pushes a word of the link header, counted in words.
+    /// Pushes a word of the link header, by its index.
     Header(u16),
-    /// Pushes a copy of a cell, counted from the top.
+    /// Pushes a copy of a cell, by its distance from the top.
     Copy(u16),
-    /// Pops a number and pushes the word of the packet it counts to.
+    /// Pops an index and pushes that word of the packet.
     WordAt,
-    /// Pops a number and pushes the word of the link header it counts to.
+    /// Pops an index and pushes that word of the link header.
     HeaderAt,
-    /// Pushes the field at the byte that the next word counts to.
+    /// Pushes the field at the byte offset in the next word.
     Field(Width),
-    /// Pops a number and pushes the field at the byte it counts to.
+    /// Pops a byte offset and pushes the field there.
     FieldAt(Width),
     /// Pushes the frame's length on the wire.
     Length,
     /// Sets the offset register to the next word.
     LoadOffset,
-    /// Goes on at this word's literal plus the literal if the top is true
-    /// (not zero) or false, as `when` says.
+    /// Branches by the distance in the next word, counted from that word, if the truth
+    /// of the top cell equals `when`.
     Branch {
-        /// Whether it takes a true top.
+        /// The truth value for which the branch is taken.
         when: bool,
     },
-    /// Drops the top.
+    /// Drops the top cell.
     Pop,
 }
 
 impl Action {
-    /// How many words that follow belong to it.
+    /// Number of literal words.
     pub(crate) fn literals(self) -> usize {
         match self {
             Action::Literal | Action::Field(_) | Action::LoadOffset | Action::Branch { .. } => 1,
@@ -55,11 +55,11 @@ impl Action {
         }
     }
 
-    /// Cells that must be there, and cells there are more afterwards.
+    /// The number of cells required, and the change in their number.
     pub(crate) fn effect(self) -> (usize, isize) {
         match self {
             Action::NoPush | Action::LoadOffset | Action::Branch { .. } => (0, 0),
-            // Below the stack lies one true cell, which may be copied.
+            // An empty stack counts as one true cell, which may be copied.
             Action::Copy(n) => (usize::from(n), 1),
             Action::WordAt | Action::HeaderAt | Action::FieldAt(_) => (1, 0),
             Action::Pop => (1, -1),
@@ -68,10 +68,10 @@ impl Action {
     }
 }
 
-/// What an instruction does to the two top cells.
+/// The effect of an instruction on the two top cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operator {
-    /// Nothing.
+    /// No effect.
     Nop,
     /// `T2 == T1`
     Eq,
@@ -89,13 +89,13 @@ pub(crate) enum Operator {
     Or,
     /// Bitwise exclusive or.
     Xor,
-    /// Accepts if equal.
+    /// Accepts if the cells are equal.
     Cor,
-    /// Rejects if unequal.
+    /// Rejects if the cells are unequal.
     Cand,
-    /// Rejects if equal.
+    /// Rejects if the cells are equal.
     Cnor,
-    /// Accepts if unequal.
+    /// Accepts if the cells are unequal.
     Cnand,
     /// `T2 != T1`
     Neq,
@@ -116,7 +116,7 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
-    /// Whether it may end the program at once.
+    /// Whether the operator may end the program.
     pub(crate) fn is_short_circuit(self) -> bool {
         matches!(
             self,
@@ -124,7 +124,7 @@ impl Operator {
         )
     }
 
-    /// How many of the two top cells' places stay filled.
+    /// Number of cells that remain of the two top cells.
     pub(crate) fn leaves(self, dialect: Dialect) -> usize {
         match self {
             Operator::Nop => 2,
@@ -134,7 +134,7 @@ impl Operator {
     }
 }
 
-/// The action of a word, if its dialect has it.
+/// The action of a word; `None` if the dialect lacks it.
 pub(super) fn action_of(dialect: Dialect, word: u16) -> Option<Action> {
     let value = word & ((1 << ACTION_BITS) - 1);
     let mut ranges = dialect.ranges().iter();
@@ -150,14 +150,14 @@ pub(super) fn action_of(dialect: Dialect, word: u16) -> Option<Action> {
     row.map(|&(_, _, action)| action)
 }
 
-/// The operator of a word, if its dialect has it.
+/// The operator of a word; `None` if the dialect lacks it.
 pub(super) fn operator_of(dialect: Dialect, word: u16) -> Option<Operator> {
     let row = dialect.operators().get(usize::from(word >> ACTION_BITS));
     row.map(|&(_, operator)| operator)
 }
 
-/// How many words the instruction has that starts with `word`, literals
-/// included; one for what is no instruction. May exceed what is left.
+/// Words of the instruction that starts with `word`, literals included; 1 for an
+/// undefined word. The result may exceed the words that remain.
 pub(super) fn len_of(dialect: Dialect, word: u16) -> usize {
     match (action_of(dialect, word), operator_of(dialect, word)) {
         (Some(action), Some(_)) => 1 + action.literals(),
@@ -165,18 +165,18 @@ pub(super) fn len_of(dialect: Dialect, word: u16) -> usize {
     }
 }
 
-/// One instruction of a verified program.
+/// A decoded instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Inst {
     pub(super) action: Action,
     pub(super) operator: Operator,
-    /// The literal words as one number; zero without any.
+    /// The literal words as one number; zero without literals.
     pub(super) literal: u32,
-    /// How many words it has.
+    /// Number of words.
     pub(super) len: usize,
 }
 
-/// The instruction at `at`; `None` if there is none or not all of it.
+/// The instruction at word `at`; `None` if it is undefined or incomplete.
 pub(super) fn inst_at(dialect: Dialect, words: &[u16], at: usize) -> Option<Inst> {
     let word = *words.get(at)?;
     let action = action_of(dialect, word)?;

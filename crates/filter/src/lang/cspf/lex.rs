@@ -1,8 +1,8 @@
-//! Cuts assembler text into tokens.
+//! The lexer of the assembler.
 
 use crate::lang::shown;
 
-/// A piece of the text that means something.
+/// A token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token<'t> {
     /// A name: letters, digits and underscores.
@@ -17,7 +17,7 @@ pub(super) enum Token<'t> {
     End,
 }
 
-/// A reader of tokens that knows its line. Memory does not grow with the text.
+/// A lexer that tracks line numbers. Its memory does not grow with the text.
 pub(super) struct Lexer<'t> {
     rest: &'t str,
     line: usize,
@@ -31,13 +31,13 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// The line of the token read last, counted from one.
+    /// The line of the last token, from 1.
     pub(super) fn line(&self) -> usize {
         self.line
     }
 
-    /// The next token. A comment counts as white space; a newline counts to
-    /// the line that it starts.
+    /// The next token. A comment counts as white space. A newline belongs to the line
+    /// that it starts.
     pub(super) fn next(&mut self) -> Result<Token<'t>, String> {
         loop {
             let spaces = [' ', '\t', '\r', '\x0c'];

@@ -1,13 +1,13 @@
-//! Lowers words into the IR: stack cells become values, short-circuit
-//! operators branches.
+//! Lowering of words to the IR: stack cells become values, short-circuit operators
+//! become branches.
 //!
-//! What cannot happen is left out: where constants are compared, or a branch
-//! looks at one, the program has one way on. Programs that others wrote have
-//! words behind an end, or behind a branch that is always taken.
+//! Comparisons and branches on constants are resolved, and unreachable words are
+//! dropped. Existing programs contain words after an end, or after a branch that is
+//! always taken.
 //!
-//! A word is reached with one number of cells on the stack, but for
-//! branches; then it is lowered once for each. Cells are numbers of 32 bits
-//! here: in the dialects with 16-bit cells no operator gives more than 16.
+//! Without branches, each word is reached with one stack depth. A word that branches
+//! reach with several depths is lowered once for each depth. Cells have 32 bits here: in
+//! the dialects with 16-bit cells, no operator yields more than 16 bits.
 
 use weir_wire::LinkType;
 
@@ -17,50 +17,51 @@ use super::{Dialect, Filter, VerifyError};
 use crate::ir::{self, BinOp, Cmp, Op, Operand, Program, SNAPLEN_ALL, Width, limits};
 use crate::lang::ssa::SsaBuilder;
 
-/// Why a program has no equivalent here.
+/// The reason why a program cannot be lowered.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LowerError {
-    /// It breaks a rule of its dialect.
+    /// The program breaks a rule of its dialect.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// Mach's words count from the end of the link header, and this link type
-    /// has none whose last word is the packet's type.
+    /// Mach's words count from the end of the link header, and this link type has no
+    /// header whose last word is the type of the packet.
     #[error(
-        "word {at} reads the packet or its link header as Mach divides them, which link type \
-         {linktype} has no way to tell; EN10MB, EN3MB and LINUX_SLL do"
+        "word {at} reads the packet or its link header, which Mach separates; link type \
+         {linktype} does not define where the header ends, EN10MB, EN3MB and LINUX_SLL do"
     )]
     LinkHeader {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The link type.
         linktype: LinkType,
     },
-    /// A word beyond the link header.
+    /// A push of a word beyond the link header.
     #[error("word {at} reads word {n} of the link header; link type {linktype} has {words}")]
     BeyondHeader {
-        /// Which word.
+        /// Index of the word.
         at: usize,
-        /// What it asks for.
+        /// Index in the link header.
         n: u16,
         /// The link type.
         linktype: LinkType,
-        /// How many words there are.
+        /// Number of words in the link header.
         words: u32,
     },
-    /// Branches meet with too many different cells.
+    /// At a join, too many cells differ.
     #[error(
         "at word {at} branches meet with {found} cells that differ; at most {max} may",
         max = limits::BLOCK_PARAMS_MAX
     )]
     TooManyCells {
-        /// Which word.
+        /// Index of the word.
         at: usize,
-        /// How many differ.
+        /// Number of cells that differ.
         found: usize,
     },
 }
 
-/// The link header's length, where its last word is the packet's type.
+/// The length of the link header, for link types in which its last word is the type of
+/// the packet; else `None`.
 pub(crate) fn header_len(linktype: LinkType) -> Option<u32> {
     match linktype {
         LinkType::EN10MB => Some(14),
@@ -70,10 +71,10 @@ pub(crate) fn header_len(linktype: LinkType) -> Option<u32> {
     }
 }
 
-/// Turns a program into the IR, after [`verify`](super::verify). It accepts
-/// the whole frame, [`SNAPLEN_ALL`].
+/// Verifies a program and lowers it to the IR. The result accepts with
+/// [`SNAPLEN_ALL`], the whole frame.
 ///
-/// The link type matters to Mach alone, which keeps the link header apart.
+/// The link type matters only to Mach, which separates the link header.
 pub fn lower(filter: &Filter, linktype: LinkType) -> Result<Program, LowerError> {
     let analysis = analyse(filter)?;
     if filter.words.is_empty() {
@@ -82,17 +83,17 @@ pub fn lower(filter: &Filter, linktype: LinkType) -> Result<Program, LowerError>
     let lowerer = Lowerer {
         filter,
         linktype,
-        // The offset register, then the stack.
+        // The offset register, then the stack cells.
         draft: SsaBuilder::new(vec![Operand::Imm(0)]),
     };
     lowerer.run(&analysis)
 }
 
-/// Where a block starts: a word, the number of cells there, and which of the
-/// blocks that lowering this word takes.
+/// The start of a block: word index, stack depth, and the role among the blocks of
+/// that word.
 type BlockKey = (usize, usize, BlockRole);
 
-/// Whether there is anything behind an instruction.
+/// Whether control continues after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     GoesOn,
@@ -118,7 +119,7 @@ impl Lowerer<'_> {
         self.straight(0, analysis)?;
         while let Some(&place) = self.draft.next_pending() {
             let (at, depth, _) = place;
-            // The offset register, then the cells that are not dropped.
+            // The offset register, then the cells that no `POP` drops.
             let live = 1 + depth.saturating_sub(self.pops(at));
             let found = self.draft.enter(&place, |cell| cell < live);
             if found > limits::BLOCK_PARAMS_MAX {
@@ -129,8 +130,8 @@ impl Lowerer<'_> {
         Ok(self.draft.finish())
     }
 
-    /// Lowers from word `start` up to a branch, a word that several ways lead
-    /// to, or the end.
+    /// Lowers from word `start` up to a branch, a word with several predecessors, or the
+    /// end.
     fn straight(&mut self, start: usize, analysis: &Analysis) -> Result<(), LowerError> {
         let words = &self.filter.words;
         let mut at = start;
@@ -140,8 +141,8 @@ impl Lowerer<'_> {
                 self.draft.jump(place);
                 return Ok(());
             }
-            // A branch looks at the top before the operator works on it, and
-            // both its ways have the operator done.
+            // A branch tests the top cell before the operator runs; the operator runs on
+            // both paths.
             let top = self.top();
             self.act(at, &inst)?;
             if self.operate(inst.operator) == Flow::Ends {
@@ -157,7 +158,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// How many `POP`s stand at a word, one behind the other.
+    /// Number of successive `POP`s at word `at`.
     fn pops(&self, at: usize) -> usize {
         let Filter { dialect, words, .. } = self.filter;
         let is_pop = |at: &usize| {
@@ -178,7 +179,7 @@ impl Lowerer<'_> {
             return self.draft.jump(if is_taken { taken } else { next });
         }
         let cmp = if when { Cmp::Ne } else { Cmp::Eq };
-        // Where `BRTR` does not branch, the top it looked at is zero.
+        // Where `BRTR` is not taken, the tested cell is zero.
         let is_zero = when && inst.operator == Operator::Nop;
         self.draft
             .branch_to(cmp, [top, Operand::Imm(0)], taken, |state| {
@@ -189,7 +190,7 @@ impl Lowerer<'_> {
             });
     }
 
-    /// The program's end: accept if the top is true.
+    /// Ends the program: accepts if the top cell is true.
     fn end(&mut self) {
         let top = self.top();
         self.draft
@@ -197,7 +198,7 @@ impl Lowerer<'_> {
         self.draft.ret(Operand::Imm(0));
     }
 
-    /// The top of the stack; below it lies one true cell.
+    /// The top cell; an empty stack counts as a true cell.
     fn top(&self) -> Operand {
         match self.draft.state() {
             [_, .., top] => *top,
@@ -207,7 +208,7 @@ impl Lowerer<'_> {
 
     fn pop(&mut self) -> Operand {
         let top = self.top();
-        // The offset register stays.
+        // The offset register is not part of the stack.
         if self.draft.state().len() > 1 {
             self.draft.state_mut().pop();
         }
@@ -259,7 +260,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// Word `n` of the packet, beyond the offset register.
+    /// The word with index `n` of the packet, plus the offset register.
     fn word(&mut self, at: usize, n: u16) -> Result<Operand, LowerError> {
         let n = u32::from(n);
         if self.filter.dialect == Dialect::Mach {
@@ -272,13 +273,13 @@ impl Lowerer<'_> {
         let offset = self.draft.state()[0];
         let base = match offset {
             Operand::Imm(offset) => Operand::Imm(2 * offset),
-            // At most 16 bits: twice that fits.
+            // The offset has at most 16 bits, so twice the offset fits.
             offset => self.draft.bin(BinOp::Shl, offset, 1),
         };
         Ok(self.draft.load(Width::B2, base, 2 * n))
     }
 
-    /// A count of words as a count of bytes; rejects one beyond 32 bits.
+    /// Converts a number of words to bytes; rejects if the result exceeds 32 bits.
     fn twice(&mut self, n: Operand) -> Operand {
         if let Operand::Imm(n) = n {
             return Operand::Imm(n.saturating_mul(2));
@@ -315,8 +316,8 @@ impl Lowerer<'_> {
         Ok(self.draft.load(Width::B2, position, 0))
     }
 
-    /// Mach's word 0: the length of the packet with its own header of length
-    /// and type. A frame without all of its link header has no packet.
+    /// Mach's word 0: the length of the packet, including its own header of length and
+    /// type. A frame without a complete link header has no packet and is rejected.
     fn mach_length(&mut self, header_len: u32) -> Operand {
         self.draft.load(Width::B1, 0, header_len - 1);
         let len = self.draft.push(Op::Len);
@@ -324,8 +325,8 @@ impl Lowerer<'_> {
         self.draft.bin(BinOp::And, packet, 0xffff)
     }
 
-    /// Replaces the top by the word of the packet it counts to: word 0 is
-    /// made, the others are loaded.
+    /// Replaces the top cell, an index, by that word of the packet. Word 0 is computed,
+    /// the others are loaded.
     fn mach_word_at(&mut self, at: usize) -> Result<(), LowerError> {
         let header_len = self.header(at)?;
         let n = self.pop();
@@ -373,7 +374,7 @@ impl Lowerer<'_> {
     }
 
     fn short_circuit(&mut self, operator: Operator, t2: Operand, t1: Operand) -> Flow {
-        // What it goes on with is the comparison's result, known by then.
+        // If the program continues, the result of the comparison is known.
         let (cmp, verdict, result) = match operator {
             Operator::Cor => (Cmp::Eq, SNAPLEN_ALL, 0),
             Operator::Cand => (Cmp::Ne, 0, 1),
@@ -394,9 +395,8 @@ impl Lowerer<'_> {
         Flow::GoesOn
     }
 
-    /// A shift right that keeps the sign: with the sign bit flipped it is an
-    /// unsigned shift, less what that made of the flipped bit. A shift by 32
-    /// or more gives zero, as everywhere.
+    /// An arithmetic shift right: an unsigned shift with the sign bit flipped, minus the
+    /// shifted sign bit. A shift by 32 or more gives zero, as in the IR.
     fn signed_shift(&mut self, a: Operand, count: Operand) -> Operand {
         const SIGN: u32 = 1 << 31;
         let flipped = self.draft.bin(BinOp::Xor, a, SIGN);

@@ -1,5 +1,5 @@
-//! The stack language of Mogul, Rashid and Accetta, "The Packet Filter"
-//! (1987), sections 3.1 and 7, with the dialects that grew from it.
+//! CSPF, the CMU/Stanford Packet Filter: the stack language of Mogul, Rashid and
+//! Accetta, "The Packet Filter" (1987), sections 3.1 and 7, with its later dialects.
 //!
 //! ```text
 //!  text ─► assemble ─┐              ┌─► disassemble ─► text
@@ -8,13 +8,12 @@
 //!                                   └─► lower ─► ir::Program
 //! ```
 //!
-//! A program is a list of 16-bit words. Each is an instruction: the low ten
-//! bits say what to push (the *action*), the high six which *operator* then
-//! replaces the two top cells, `T2 op T1`. Some actions take the words that
-//! follow as literals. At the end the filter accepts if the top of the stack
-//! is not zero, or the stack is empty.
+//! A program is a list of 16-bit words. Each word is an instruction: the low ten bits,
+//! the *action*, push a value; the high six bits, the *operator*, replace the two top
+//! cells by `T2 op T1`. Some actions take the next words as literals. At the end, the
+//! filter accepts if the top of the stack is not zero, or if the stack is empty.
 //!
-//! `docs/reference/stack-language.md` is the manual, with the dialects' tables.
+//! `docs/reference/stack-language.md` is the manual, with tables of the dialects.
 
 mod assemble;
 mod dialect;
@@ -41,21 +40,21 @@ pub use verify::{VerifyError, verify};
 /// A program of the stack language.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// Which dialect the words are of.
+    /// The dialect of the words.
     pub dialect: Dialect,
-    /// The priority, if the text carries one: a higher one is tried first.
+    /// The priority, if the text contains one; filters of higher priority run first.
     pub priority: Option<u8>,
-    /// The program. Nothing is checked but by [`verify`].
+    /// The program, unchecked; [`verify`] checks it.
     pub words: Vec<u16>,
 }
 
-/// Why bytes are not a list of words.
+/// The error of an odd number of bytes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0} bytes do not make whole words of 2 bytes")]
 pub struct OddBytes(pub usize);
 
 impl Filter {
-    /// A program of given words, without a priority.
+    /// A program of the given words, without a priority.
     pub fn new(dialect: Dialect, words: Vec<u16>) -> Filter {
         Filter {
             dialect,
@@ -64,8 +63,8 @@ impl Filter {
         }
     }
 
-    /// Reads words of two bytes. Nothing in a program tells its byte order, so
-    /// the caller states it.
+    /// Converts pairs of bytes to words. A program does not contain its byte order, so the
+    /// caller states it.
     pub fn from_bytes(bytes: &[u8], order: Order, dialect: Dialect) -> Result<Filter, OddBytes> {
         let (pairs, rest) = bytes.as_chunks::<2>();
         if !rest.is_empty() {
@@ -78,7 +77,7 @@ impl Filter {
         Ok(Filter::new(dialect, pairs.iter().map(word).collect()))
     }
 
-    /// The words as bytes.
+    /// The words as bytes in the given order.
     pub fn to_bytes(&self, order: Order) -> Vec<u8> {
         let bytes = |word: &u16| match order {
             Order::Little => word.to_le_bytes(),
@@ -88,19 +87,19 @@ impl Filter {
     }
 }
 
-/// Why a text gives no program to run.
+/// The reason why a text is not a runnable program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CompileError {
-    /// It cannot be read.
+    /// The text is malformed.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
-    /// It breaks a rule of its dialect, or asks what the link cannot tell.
+    /// The program breaks a rule of its dialect, or does not fit the link type.
     #[error(transparent)]
     Lower(#[from] LowerError),
 }
 
-/// Reads a text, verifies it and lowers it: the program, and the priority if
-/// the text carries one.
+/// Assembles, verifies and lowers a text. Returns the program, and the priority if the
+/// text contains one.
 pub fn compile(
     text: &str,
     dialect: Dialect,

@@ -1,5 +1,5 @@
-//! Runs the words themselves: an oracle for [`lower`](super::lower) that
-//! shares nothing with it but how a word is taken apart.
+//! Interpreter of the words: an oracle for [`lower`](super::lower), with which it
+//! shares only the decoder.
 
 use weir_wire::LinkType;
 
@@ -9,13 +9,13 @@ use super::{Dialect, Filter};
 use crate::interp;
 use crate::ir::Width;
 
-/// Runs a program on one frame: its captured bytes and its length on the wire.
-/// Says whether it accepts.
+/// Runs a program on the captured `bytes` of a frame of `wire_len` bytes; returns
+/// whether it accepts.
 ///
-/// As the old interpreters it checks every step, and rejects the frame where
-/// one fails; a program that passed [`verify`](super::verify) fails only on a
-/// word outside the packet or a zero divisor. The link type matters to Mach
-/// alone; see [`lower`](super::lower).
+/// Like the old interpreters, it checks every step and rejects the frame if a check
+/// fails. A program that passed [`verify`](super::verify) fails only on a word outside
+/// the packet or a zero divisor. The link type matters only to Mach; see
+/// [`lower`](super::lower).
 pub fn run(filter: &Filter, linktype: LinkType, bytes: &[u8], wire_len: u32) -> bool {
     let mut machine = Machine {
         dialect: filter.dialect,
@@ -30,7 +30,7 @@ pub fn run(filter: &Filter, linktype: LinkType, bytes: &[u8], wire_len: u32) -> 
 
 struct Machine<'b> {
     dialect: Dialect,
-    /// The length of the link header, for Mach; `None` if it cannot be told.
+    /// Length of the link header, for Mach; `None` if the link type has none.
     header_len: Option<u32>,
     bytes: &'b [u8],
     wire_len: u32,
@@ -39,14 +39,14 @@ struct Machine<'b> {
 }
 
 impl Machine<'_> {
-    /// The verdict; `None` where something failed.
+    /// The verdict; `None` if a check failed.
     fn run(&mut self, words: &[u16]) -> Option<bool> {
         let mut at = 0;
         while at < words.len() {
             let inst = inst_at(self.dialect, words, at)?;
             at += inst.len;
             if let Some(distance) = self.act(&inst)? {
-                // From the literal, which is the word before.
+                // The distance counts from the literal, the last word of the instruction.
                 at = at - 1 + distance;
             }
             let is_branch = matches!(inst.action, Action::Branch { .. });
@@ -65,12 +65,12 @@ impl Machine<'_> {
         Some(self.top() != 0)
     }
 
-    /// The top of the stack; below it lies one true cell.
+    /// The top cell; an empty stack counts as a true cell.
     fn top(&self) -> u32 {
         self.stack.last().copied().unwrap_or(1)
     }
 
-    /// Does the action; gives the distance of a branch that is taken.
+    /// Executes the action; returns the distance of a branch that is taken. `None` rejects.
     fn act(&mut self, inst: &Inst) -> Option<Option<usize>> {
         let literal = inst.literal;
         let pushed = match inst.action {
@@ -114,13 +114,13 @@ impl Machine<'_> {
         Some(None)
     }
 
-    /// A word of the packet.
+    /// The word with index `n` of the packet.
     fn word(&self, n: u64) -> Option<u32> {
         if self.dialect != Dialect::Mach {
             return interp::load(Width::B2, n * 2, self.bytes);
         }
-        // Mach's packet is its own length and type, then what follows the
-        // link header; the type is the header's last word.
+        // Mach's packet starts with its own length and type, followed by the payload of
+        // the link header. The type is the last word of that header.
         let header_len = self.header_len?;
         if (self.bytes.len() as u64) < u64::from(header_len) {
             return None;
@@ -136,7 +136,7 @@ impl Machine<'_> {
         inside.then(|| interp::load(Width::B2, n * 2, self.bytes))?
     }
 
-    /// Does the operator; gives the verdict of one that ends the program.
+    /// Executes the operator; returns a verdict if it ends the program. `None` rejects.
     fn operate(&mut self, operator: Operator) -> Option<Option<bool>> {
         if self.stack.len() < 2 {
             return None;
@@ -154,7 +154,7 @@ impl Machine<'_> {
             Operator::Or => t2 | t1,
             Operator::Xor => t2 ^ t1,
             Operator::Lsh => t2.checked_shl(t1).unwrap_or(0),
-            // Mach's cells are C's `int`, which keeps its sign when shifted.
+            // Mach's cells are C's `int`, whose right shift keeps the sign.
             Operator::Rsh if self.dialect == Dialect::Mach => t2
                 .cast_signed()
                 .checked_shr(t1)

@@ -1,114 +1,115 @@
-//! Checks ahead of time, which section 7 of the paper wished for: valid
-//! instructions, the stack's depth, branches. What is left for run time is
-//! only whether a word lies in the packet, and division by zero.
+//! The verifier, which section 7 of the paper proposes: valid instructions, stack depth
+//! and branches are checked ahead of time. At run time only accesses outside the packet
+//! and divisions by zero remain to be checked.
 
 use super::disassemble::inst_text;
 use super::inst::{Action, Inst, Operator, action_of, inst_at, operator_of};
 use super::{Dialect, Filter};
 
-/// Pairs of a word and a depth at which it is reached, at most. More than one
-/// depth for a word takes branches.
+/// Maximum number of pairs of a word and a stack depth at which it is reached. Only
+/// branches make several depths for one word.
 const STATES_MAX: usize = 8_192;
 
-/// Which rule of its dialect a program breaks. Words count from zero.
+/// A broken rule of the dialect. Words are numbered from zero.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// More words than the dialect allows.
+    /// The program exceeds the dialect's limit on words.
     #[error("the program has {count} words; the dialect {dialect} allows {max}", max = .dialect.words_max())]
     TooLong {
-        /// How many there are.
+        /// Number of words.
         count: usize,
         /// The dialect.
         dialect: Dialect,
     },
-    /// A word whose low ten bits stand for nothing.
+    /// A word with an undefined action in its low ten bits.
     #[error("word {at} ({word:#06x}) has the action {action}, which the dialect {dialect} does not have", action = .word & 0x3ff)]
     UndefinedAction {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The word.
         word: u16,
         /// The dialect.
         dialect: Dialect,
     },
-    /// A word whose high six bits stand for nothing.
+    /// A word with an undefined operator in its high six bits.
     #[error("word {at} ({word:#06x}) has the operator {operator}, which the dialect {dialect} does not have", operator = .word >> 10)]
     UndefinedOperator {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The word.
         word: u16,
         /// The dialect.
         dialect: Dialect,
     },
-    /// An instruction that lacks what follows it.
+    /// An instruction whose literal is beyond the end of the program.
     #[error("word {at} ({inst}) takes a literal, but the program ends before it")]
     MissingLiteral {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The instruction as text.
         inst: String,
     },
-    /// An instruction that needs more cells than there are.
+    /// An instruction that needs more cells than the stack has.
     #[error("word {at} ({inst}) needs {needed} on the stack, where there is {depth} at that point")]
     Underflow {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The instruction as text.
         inst: String,
-        /// Cells it needs.
+        /// Cells that the instruction needs.
         needed: usize,
-        /// Cells there are.
+        /// Cells on the stack.
         depth: usize,
     },
-    /// An instruction that pushes beyond the stack.
+    /// An instruction that pushes beyond the limit of the stack.
     #[error("word {at} ({inst}) pushes beyond the {max} cells of the dialect {dialect}'s stack", max = .dialect.stack_max())]
     Overflow {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The instruction as text.
         inst: String,
         /// The dialect.
         dialect: Dialect,
     },
-    /// A branch beyond the program, or with no word behind it.
+    /// A branch with a target, or a next word, beyond the program.
     #[error("word {at} ({inst}) leads to word {target}, but the program has words 0 to {last}")]
     Branch {
-        /// Which word.
+        /// Index of the word.
         at: usize,
         /// The instruction as text.
         inst: String,
-        /// Where it leads.
+        /// Index of the target.
         target: usize,
-        /// The last word there is.
+        /// Index of the last word.
         last: usize,
     },
-    /// Branches by which words are reached with too many different depths.
+    /// Branches reach words with too many different stack depths.
     #[error(
         "by word {at} the program's branches meet with different numbers of cells on the stack \
          in more than {STATES_MAX} ways; let them meet with equal ones"
     )]
     TooManyDepths {
-        /// The word at which there are too many.
+        /// Index of the word at which the limit is exceeded.
         at: usize,
     },
 }
 
 /// Checks a program against the rules of its dialect.
 ///
-/// What passes never underflows or overflows and meets no undefined action,
-/// operator or branch on any frame. The empty program passes; it accepts all.
+/// A program that passes never overflows or underflows the stack, and meets no
+/// undefined action, operator or branch on any frame. The empty program passes; it
+/// accepts every frame.
 pub fn verify(filter: &Filter) -> Result<(), VerifyError> {
     analyse(filter).map(|_| ())
 }
 
-/// What [`lower`](super::lower) wants to know of a verified program.
+/// The result of verification that [`lower`](super::lower) needs.
 pub(super) struct Analysis {
-    /// Whether several ways lead to a word, or a branch.
+    /// Whether each word has several predecessors.
     pub(super) leader: Vec<bool>,
 }
 
-/// A set of depths, a bit each; every stack has fewer than 256 cells.
+/// A bit set of stack depths; every stack has fewer than 256 cells.
 #[derive(Clone, Copy, Default)]
 struct Depths([u64; 4]);
 
@@ -132,7 +133,7 @@ pub(super) fn analyse(filter: &Filter) -> Result<Analysis, VerifyError> {
     if count > dialect.words_max() {
         return Err(VerifyError::TooLong { count, dialect });
     }
-    // One place more: the end of the program.
+    // The last entry is the end of the program.
     let mut depths = vec![Depths::default(); count + 1];
     let mut ways = vec![0_usize; count + 1];
     depths[0].insert(0);
@@ -176,12 +177,12 @@ fn decode(dialect: Dialect, words: &[u16], at: usize) -> Result<Inst, VerifyErro
     })
 }
 
-/// Where a branch leads when taken and when not.
+/// The targets of a branch, when taken and when not.
 ///
-/// The distance counts from the literal, so 0 executes the literal itself
-/// (which, being 0, does nothing) and 1 goes on behind it. Sun's interpreter
-/// rejects a frame for which a branch, taken or not, ends at the program's
-/// end; here that is refused.
+/// The distance counts from the literal. Distance 0 executes the literal itself, a word
+/// of zero, which does nothing; distance 1 continues after it. Sun's interpreter rejects
+/// a frame for which a branch, taken or not, leads to the end of the program; this
+/// verifier refuses such a program.
 pub(super) fn branch_targets(at: usize, inst: &Inst) -> [usize; 2] {
     [at + 1 + inst.literal as usize, at + inst.len]
 }

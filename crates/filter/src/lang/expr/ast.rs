@@ -1,15 +1,15 @@
-//! What a text says, before its meaning for a link type is known.
+//! The syntax tree, independent of the link type.
 //!
-//! Nodes and arithmetic lie in post-order, in the order of the text: children
-//! come before their parents, so that every pass over them is a loop, however
-//! deep the text is nested, and so that a primitive which shifts offsets
-//! (`vlan`, `mpls`, …) is met before all that stands behind it.
+//! Nodes and arithmetic are stored in post-order, in the order of the text. Children
+//! precede their parents, so every pass is a loop, however deep the nesting is. A
+//! primitive that shifts offsets (`vlan`, `mpls`, …) precedes all that follows it in
+//! the text.
 
 use crate::ir::{BinOp, Cmp};
 
 use super::token::Proto;
 
-/// Bytes of the text.
+/// A range of bytes of the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
     pub(super) start: u32,
@@ -33,10 +33,10 @@ impl Span {
     }
 }
 
-/// Source, destination, or which of them.
+/// The direction qualifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dir {
-    /// Not said; means either.
+    /// No qualifier; means source or destination.
     Default,
     Src,
     Dst,
@@ -44,10 +44,10 @@ pub(super) enum Dir {
     And,
 }
 
-/// What an identifier names.
+/// The kind of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Not said; means a host.
+    /// No qualifier; means a host.
     Default,
     Host,
     Net,
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// The qualifiers before an identifier, or inherited from the one before.
+/// The qualifiers of an identifier, written before it or inherited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Quals {
     pub(super) proto: Option<Proto>,
@@ -80,24 +80,24 @@ pub(super) struct Quals {
     pub(super) kind: Kind,
 }
 
-/// An identifier. Its text is that of the node unless said otherwise.
+/// An identifier. Its text is the node's span unless a span is given here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Id {
     Num(u32),
     Name,
     Dotted,
-    /// `address/bits`, the span being the address.
+    /// `address/bits`; the span covers the address.
     DottedBits(Span, u32),
-    /// `address mask mask`.
+    /// `address mask mask`; the spans cover address and mask.
     DottedMask(Span, Span),
     Ip6,
-    /// `address/bits`, the span being the address.
+    /// `address/bits`; the span covers the address.
     Ip6Bits(Span, u32),
     Mac,
     Arcnet,
 }
 
-/// The frames that `llc` selects.
+/// The kind of frame that `llc` selects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LlcKind {
     Any,
@@ -110,11 +110,11 @@ pub(super) enum LlcKind {
     U(u8),
 }
 
-/// The test of `byte N op N`.
+/// The operator of `byte N op N`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ByteOp {
     Compare(Cmp),
-    /// Non-zero after an operation.
+    /// The result of an operation is not zero.
     NonZero(BinOp),
 }
 
@@ -122,10 +122,10 @@ pub(super) enum ByteOp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Prim {
     Id(Quals, Id),
-    /// A protocol's name alone.
+    /// The name of a protocol alone.
     Abbrev(Proto),
-    /// A comparison of two of the arithmetic nodes; those that belong to it
-    /// are `first..=right`.
+    /// A comparison of two arithmetic nodes. The nodes of its operands are
+    /// `first..=right`.
     Relation {
         cmp: Cmp,
         first: u32,
@@ -149,7 +149,7 @@ pub(super) enum Prim {
     Llc(LlcKind),
 }
 
-/// One node of the predicate; numbers are indices of earlier nodes.
+/// A node of the predicate; numbers are indices of earlier nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Node {
     And(u32, u32),
@@ -158,12 +158,12 @@ pub(super) enum Node {
     Prim(Prim, Span),
 }
 
-/// One node of arithmetic; numbers are indices of earlier ones.
+/// A node of arithmetic; numbers are indices of earlier nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arith {
     Num(u32),
     Len,
-    /// `proto[index:size]`; the span is the protocol's word.
+    /// `proto[index:size]`; the span covers the protocol's word.
     Load {
         proto: Proto,
         index: u32,
@@ -171,11 +171,11 @@ pub(super) enum Arith {
         span: Span,
     },
     Neg(u32),
-    /// The span is the operator's right side.
+    /// A binary operation; the span covers the right operand.
     Bin(BinOp, u32, u32, Span),
 }
 
-/// A whole text; the last node is the root.
+/// The tree of a whole text; the last node is the root.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ast {
     pub(super) nodes: Vec<Node>,

@@ -1,27 +1,26 @@
-//! Why a text is refused, and where.
+//! The error of a refused text, with its location.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Why an expression is refused: where in the text, what is wrong there, what
-/// was expected, and the nearest word that would be right.
+/// The reason why an expression is refused: location, message, expectation, and the
+/// nearest valid word.
 ///
-/// The display form is one line that holds all of it.
+/// `Display` prints all of it in one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
-    /// The offending bytes of the text; empty and at its end where the text
-    /// ends too early.
+    /// The offending bytes of the text; empty, at its end, if the text is incomplete.
     pub span: Range<usize>,
-    /// What is wrong, with the offending word in it.
+    /// A description of the error that contains the offending word.
     pub message: String,
-    /// What would be right at that place, if that can be said.
+    /// A description of valid input at that location, if there is one.
     pub expected: Option<String>,
-    /// The nearest valid word, where one is near.
+    /// The nearest valid word, if one is near.
     pub suggestion: Option<String>,
 }
 
 impl Error {
-    /// An error at `span`, so far with a message only.
+    /// An error at `span` with a message only.
     pub(crate) fn new(span: Range<usize>, message: impl Into<String>) -> Error {
         Error {
             span,
@@ -31,7 +30,7 @@ impl Error {
         }
     }
 
-    /// Adds what was expected.
+    /// Adds the expectation.
     pub(crate) fn expected(mut self, what: impl Into<String>) -> Error {
         self.expected = Some(what.into());
         self

@@ -1,5 +1,5 @@
-//! From text to words: at each place the longest match, and of equal ones
-//! the more special (a keyword before a number before a name).
+//! The lexer: takes the longest match at each position, and of equal matches the more
+//! specific (a keyword before a number before a name).
 //!
 //! ```text
 //! name      [A-Za-z0-9] ( [-_.A-Za-z0-9]* [.A-Za-z0-9] )?   or  \ anything
@@ -9,8 +9,8 @@
 //!           three of four hex digits between . ; twelve hex digits
 //! ```
 //!
-//! A hyphen belongs to the word it stands in: `a-b` is one name, and `1-1` is
-//! no subtraction; write `1 - 1`.
+//! A hyphen inside a word belongs to the word. `a-b` is one name, and `1-1` is not a
+//! subtraction, unlike `1 - 1`.
 
 use std::net::Ipv6Addr;
 
@@ -18,7 +18,7 @@ use super::error::Error;
 use super::token::{Token, keyword};
 use crate::lang::{shortened, shown};
 
-/// A word and where it stands in the text.
+/// A token with its range in the text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) token: Token,
@@ -26,7 +26,7 @@ pub(super) struct Word {
     pub(super) end: usize,
 }
 
-/// Reads words one after the other.
+/// The lexer's state.
 #[derive(Clone, Debug)]
 pub(super) struct Lexer<'t> {
     text: &'t str,
@@ -38,7 +38,7 @@ impl<'t> Lexer<'t> {
         Lexer { text, position: 0 }
     }
 
-    /// The next word; [`Token::End`] at the end, again and again.
+    /// The next token; at the end of the text, [`Token::End`] at every call.
     pub(super) fn next(&mut self) -> Result<Word, Error> {
         let bytes = self.text.as_bytes();
         while matches!(bytes.get(self.position), Some(b' ' | b'\t' | b'\r' | b'\n')) {
@@ -90,11 +90,11 @@ impl<'t> Lexer<'t> {
         error.expected("a word, a number, an operator or a parenthesis")
     }
 
-    /// A word that starts with a letter, a digit or `::`.
+    /// Lexes a word that starts with a letter, a digit or `::`.
     fn alphanumeric(&mut self, rest: &[u8]) -> Result<Word, Error> {
         let start = self.position;
         let length = name_len(rest);
-        // Addresses with colons may reach beyond the name.
+        // An address with colons may extend beyond the name.
         if begins_with_colons(rest) {
             let (token, longest) = with_colons(rest);
             if longest > length {
@@ -173,7 +173,7 @@ fn operator(rest: &[u8]) -> Option<(Token, usize)> {
     Some((single, 1))
 }
 
-/// The length of the name at the start; zero if there is none.
+/// Length of the name at the start; zero if there is none.
 fn name_len(rest: &[u8]) -> usize {
     if !rest[0].is_ascii_alphanumeric() {
         return 0;
@@ -194,7 +194,7 @@ fn hex_run(rest: &[u8]) -> usize {
     end.unwrap_or(rest.len())
 }
 
-/// The length of the number (decimal, octal or hexadecimal) at the start.
+/// Length of the decimal, octal or hexadecimal number at the start.
 fn number_len(rest: &[u8]) -> usize {
     if let [b'0', b'x' | b'X', digits @ ..] = rest {
         let run = hex_run(digits);
@@ -204,8 +204,8 @@ fn number_len(rest: &[u8]) -> usize {
     end.unwrap_or(rest.len())
 }
 
-/// The length of as many numbers with dots between them as `count` allows,
-/// zero if there are fewer.
+/// Length of the longest sequence of numbers with dots whose number of parts is in
+/// `count`; zero if there is none.
 fn dotted_len(rest: &[u8], count: std::ops::RangeInclusive<usize>) -> usize {
     let (mut position, mut found, mut accepted) = (0, 0, 0);
     while found < *count.end() {
@@ -226,7 +226,7 @@ fn dotted_len(rest: &[u8], count: std::ops::RangeInclusive<usize>) -> usize {
     accepted
 }
 
-/// Whether a word without colons is a MAC address as a whole.
+/// Whether a whole word without colons is a MAC address.
 fn is_mac_word(word: &[u8]) -> bool {
     let digits = |part: &[u8]| part.iter().all(u8::is_ascii_hexdigit);
     match word.len() {
@@ -250,23 +250,22 @@ fn is_mac_word(word: &[u8]) -> bool {
     })
 }
 
-/// Whether an address with colons may begin here: at most four digits, then
-/// a colon.
+/// Whether an address with colons may start here: at most four digits and a colon.
 fn begins_with_colons(rest: &[u8]) -> bool {
     let digits = rest.iter().take(4);
     let run = digits.take_while(|byte| byte.is_ascii_hexdigit()).count();
     rest.get(run) == Some(&b':')
 }
 
-/// The longest form with colons at the start and what it is; `None` for what
-/// begins like a MAC address and is none.
+/// The longest address with colons at the start: its token and length. The token is
+/// `None` for an incomplete MAC address.
 fn with_colons(rest: &[u8]) -> (Option<Token>, usize) {
     let candidates = [
         (Some(Token::Mac), colon_mac_len(rest)),
         (Some(Token::Ip6Addr), ip6_len(rest)),
         (None, broken_mac_len(rest)),
     ];
-    // Of equal lengths the first counts.
+    // The first of equal lengths wins.
     let mut best = candidates[0];
     for candidate in &candidates[1..] {
         if candidate.1 > best.1 {
@@ -289,7 +288,8 @@ fn colon_mac_len(rest: &[u8]) -> usize {
     position
 }
 
-/// Two or more times one or two digits and colons.
+/// Length of an incomplete MAC address: at least two groups of one or two digits, each
+/// followed by colons; else zero.
 fn broken_mac_len(rest: &[u8]) -> usize {
     let (mut position, mut parts) = (0, 0);
     loop {
@@ -304,7 +304,7 @@ fn broken_mac_len(rest: &[u8]) -> usize {
     }
 }
 
-/// The length of the longest IPv6 address at the start, zero if there is none.
+/// Length of the longest IPv6 address at the start; zero if there is none.
 fn ip6_len(rest: &[u8]) -> usize {
     let double = |position: usize| rest.get(position..position + 2) == Some(b"::");
     let (mut groups, mut position, mut best) = (0, 0, 0);
@@ -344,12 +344,12 @@ fn ip6_len(rest: &[u8]) -> usize {
     }
 }
 
-/// Why digits are no number.
+/// The reason why digits are not a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NumberFault {
-    /// A digit beyond the base, or no digit at all.
+    /// A digit that the base does not have, or no digit.
     Digit,
-    /// More than 32 bits.
+    /// A value of more than 32 bits.
     Overflow,
 }
 
@@ -373,7 +373,7 @@ impl NumberFault {
     }
 }
 
-/// The value of digits: hexadecimal behind `0x`, octal behind `0`.
+/// Parses a number: hexadecimal after `0x`, octal after `0`, else decimal.
 pub(super) fn number(text: &str) -> Result<u32, NumberFault> {
     let bytes = text.as_bytes();
     let (digits, base) = match bytes {
@@ -390,7 +390,7 @@ pub(super) fn number(text: &str) -> Result<u32, NumberFault> {
     Ok(value)
 }
 
-/// The bytes of a MAC address that the lexer has recognised.
+/// The bytes of a MAC address; `text` has been recognised by the lexer.
 pub(super) fn mac_bytes(text: &str) -> [u8; 6] {
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     let bytes = text.as_bytes();
@@ -411,8 +411,8 @@ pub(super) fn mac_bytes(text: &str) -> [u8; 6] {
     mac
 }
 
-/// The value of a dotted number and how many of its bits are given, if every
-/// part is at most 255. Parts are decimal, whatever their leading zeros.
+/// The value of a dotted number, and its number of bits; `None` if a part exceeds 255.
+/// Parts are decimal despite leading zeros.
 pub(super) fn dotted_value(text: &str) -> Option<(u32, u32)> {
     let (mut value, mut bits) = (0_u32, 0);
     for part in text.split('.') {

@@ -1,4 +1,11 @@
-//! pcap-filter(7) expressions: what `tcpdump` accepts.
+//! pcap-filter(7) expressions, as `tcpdump` accepts them.
+//!
+//! ```text
+//!  text ─► lexer ─► parse ─► ast ─► generate ─► predicate ─► lower ─► ir::Program
+//! ```
+//!
+//! `generate` has the rules of link types and protocols, a file for each family of
+//! primitives. [`Names`] resolves hosts, networks, services and protocols.
 
 mod ast;
 mod error;
@@ -19,29 +26,29 @@ use weir_wire::LinkType;
 
 use crate::ir::{self, Program};
 
-/// Upper bounds on one expression. Beyond them it is refused at once.
+/// Upper bounds on one expression; beyond them, compilation fails at once.
 pub mod limits {
-    /// Bytes of text.
+    /// Maximum number of bytes of text.
     pub const TEXT_MAX: usize = 1 << 20;
 }
 
-/// What an expression's meaning depends on besides its text.
+/// The environment of an expression, on which its meaning depends.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// How frames begin.
+    /// The link type of the frames.
     pub linktype: LinkType,
-    /// The verdict of an accepting program: how many bytes of the frame are
-    /// wanted. [`ir::SNAPLEN_ALL`] by default; must not be zero.
+    /// The verdict of an accepting program, a snap length in bytes. By default
+    /// [`ir::SNAPLEN_ALL`]; must not be zero.
     pub snaplen: u32,
-    /// The IPv4 mask of the network the frames are from, which `ip broadcast`
-    /// needs; `None` (the default) if unknown, as for a capture file.
+    /// The IPv4 netmask of the captured network, which `ip broadcast` needs; `None`
+    /// (the default) if unknown, as for a capture file.
     pub netmask: Option<Ipv4Addr>,
-    /// Who knows names.
+    /// The resolver of names.
     pub names: &'a dyn Names,
 }
 
 impl Context<'static> {
-    /// The defaults for a link type, knowing no names.
+    /// The defaults for a link type, with a resolver that knows no names.
     pub fn new(linktype: LinkType) -> Context<'static> {
         Context {
             linktype,
@@ -53,7 +60,7 @@ impl Context<'static> {
 }
 
 impl<'a> Context<'a> {
-    /// The same, but with names from `names`.
+    /// The same context with another resolver.
     #[must_use]
     pub fn with_names<'b>(self, names: &'b dyn Names) -> Context<'b> {
         Context {
@@ -75,8 +82,8 @@ impl std::fmt::Debug for Context<'_> {
     }
 }
 
-/// Compiles an expression to a plain, verified, unoptimised program. The empty
-/// expression accepts every frame.
+/// Compiles an expression to a verified, unoptimised program. The empty expression
+/// accepts every frame.
 ///
 /// ```
 /// use weir_filter::lang::expr::{Context, compile};
@@ -87,7 +94,7 @@ impl std::fmt::Debug for Context<'_> {
 /// ```
 ///
 /// # Errors
-/// Text that pcap-filter(7) refuses for this link type, or that goes beyond
+/// If pcap-filter(7) refuses the text for this link type, or the text exceeds
 /// [`limits`].
 pub fn compile(text: &str, context: &Context<'_>) -> Result<Program, Error> {
     if text.len() > limits::TEXT_MAX {

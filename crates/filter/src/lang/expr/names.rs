@@ -1,12 +1,12 @@
-//! What the language asks the system: hosts, networks, services, protocols.
+//! The interface to the system's names: hosts, networks, services, protocols.
 //!
-//! The compiler itself reads no file and sends no query; the caller passes an
-//! implementation (for example one on `/etc/hosts`, `/etc/services`,
-//! `/etc/protocols`, `/etc/networks` and `/etc/ethers`).
+//! The compiler reads no file and sends no query. The caller passes an
+//! implementation, for example one that reads `/etc/hosts`, `/etc/services`,
+//! `/etc/protocols`, `/etc/networks` and `/etc/ethers`.
 
 use std::net::IpAddr;
 
-/// A kind of name, for suggestions.
+/// The kind of a name, for suggestions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NameKind {
     /// A host with IP addresses.
@@ -21,7 +21,7 @@ pub enum NameKind {
     EtherHost,
 }
 
-/// The transport a service is looked up for.
+/// The transport protocol of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transport {
     /// TCP.
@@ -30,57 +30,57 @@ pub enum Transport {
     Udp,
 }
 
-/// Answers to names in expressions. Every method has a default that knows
-/// nothing, so that `impl Names for X {}` is a complete implementation.
+/// A resolver of names in expressions. The default methods know no names, so
+/// `impl Names for X {}` is a complete implementation.
 ///
-/// Lookups are by exact name, after the language's own words; numbers and
-/// addresses never get here.
+/// Lookups are by exact name. Keywords of the language, numbers and addresses are
+/// never looked up.
 pub trait Names {
-    /// The addresses of a host, in the order a resolver gives them, without
-    /// duplicates; empty if unknown.
+    /// The addresses of a host, without duplicates, in the resolver's order; empty if
+    /// unknown.
     fn hosts(&self, name: &str) -> Vec<IpAddr> {
         let _ = name;
         Vec::new()
     }
 
-    /// A network's number, as getnetbyname(3) gives it: the octets that the
-    /// networks file has, the last written one lowest. `loopback 127.0.0.0`
-    /// is `0x7f00_0000`, `loopback 127` is `0x7f`.
+    /// The number of a network, as getnetbyname(3) returns it: the octets in the
+    /// networks file, the last of them in the lowest byte. `loopback 127.0.0.0` is
+    /// `0x7f00_0000`, `loopback 127` is `0x7f`. `None` if unknown.
     fn network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None
     }
 
-    /// A service's number for one transport.
+    /// The port number of a service for one transport; `None` if unknown.
     ///
-    /// SCTP has no entry of its own: pcap-filter(7) takes a service's SCTP
-    /// number to be its TCP or UDP number.
+    /// There is no entry for SCTP: pcap-filter(7) uses the TCP or UDP number of a
+    /// service.
     fn service(&self, name: &str, transport: Transport) -> Option<u16> {
         let _ = (name, transport);
         None
     }
 
-    /// An IP protocol's number.
+    /// The number of an IP protocol; `None` if unknown.
     fn protocol(&self, name: &str) -> Option<u8> {
         let _ = name;
         None
     }
 
-    /// The link-layer address of a host.
+    /// The link-layer address of a host; `None` if unknown.
     fn ether_host(&self, name: &str) -> Option<[u8; 6]> {
         let _ = name;
         None
     }
 
-    /// Names of a kind that exist, to suggest one for a word that does not.
-    /// Called only when a lookup failed; may be empty, as for hosts.
+    /// Existing names of a kind, from which a correction is suggested. Called only
+    /// after a failed lookup; may be empty, for example for hosts.
     fn candidates(&self, kind: NameKind) -> Vec<String> {
         let _ = kind;
         Vec::new()
     }
 }
 
-/// Knows no name: only numbers and addresses compile.
+/// A resolver that knows no names: only numbers and addresses compile.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct NoNames;
 

@@ -1,10 +1,11 @@
-//! The nearest valid word to one that is not.
+//! Suggestions: the valid word nearest to an invalid one.
 
-/// Longer words get no suggestion; it would be chance, and costs its square.
+/// Longest word with a suggestion, in bytes. The search takes quadratic time, and a
+/// match of longer words is accidental.
 const WORD_MAX: usize = 40;
 
-/// The candidate with the fewest edits (insert, delete, replace, swap two
-/// neighbours) from `word`, if those are few for its length.
+/// The candidate with the fewest edits (insert, delete, replace, swap two neighbours)
+/// from `word`; `None` if more than a third of its letters would change.
 pub(in crate::lang) fn nearest<'c>(
     word: &str,
     candidates: impl IntoIterator<Item = &'c str>,
@@ -30,7 +31,7 @@ pub(in crate::lang) fn nearest<'c>(
     best.map(|(_, candidate)| candidate.to_owned())
 }
 
-/// The optimal string alignment distance, ignoring case.
+/// The optimal string alignment distance; case is ignored, except in swaps.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut rows = [[0_usize; WORD_MAX + 1]; 3];
     for (column, cell) in rows[0].iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The words of the language: what the lexer gives and the parser takes.
+//! The tokens of the language.
 
 /// A protocol qualifier.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,7 +53,7 @@ impl Proto {
     }
 }
 
-/// A word that only other link types or other systems give a meaning.
+/// The group of a keyword that is valid only for unsupported link types or systems.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Foreign {
     /// 802.11 headers.
@@ -68,14 +68,14 @@ pub(super) enum Foreign {
     Radio,
 }
 
-/// What the lexer gives.
+/// A token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Token {
     /// The end of the text.
     End,
     /// A number, or a named constant.
     Num(u32),
-    /// A name, which may have been escaped by a backslash.
+    /// A name, possibly escaped by a backslash.
     Name,
     /// Two to four numbers with dots between them.
     Dotted,
@@ -116,7 +116,7 @@ pub(super) enum Token {
     Geneve,
     Vxlan,
     Llc,
-    /// `rnr`, a kind of LLC frame and a word of the PF log.
+    /// `rnr`: a kind of LLC frame, and a keyword of the PF log.
     Rnr,
     LParen,
     RParen,
@@ -141,7 +141,7 @@ pub(super) enum Token {
     Ne,
 }
 
-/// Every word with a meaning of its own, sorted.
+/// Every keyword with its token, sorted.
 pub(super) static KEYWORDS: [(&str, Token); KEYWORD_COUNT] = {
     use self::Foreign::*;
     use self::Proto::*;
@@ -338,7 +338,7 @@ pub(super) static KEYWORDS: [(&str, Token); KEYWORD_COUNT] = {
 
 const KEYWORD_COUNT: usize = 186;
 
-/// The meaning of a word, if it is one of the language.
+/// The token of a keyword; `None` for other words.
 pub(super) fn keyword(word: &str) -> Option<Token> {
     let place = KEYWORDS.binary_search_by(|(known, _)| (*known).cmp(word));
     place.ok().map(|index| KEYWORDS[index].1)

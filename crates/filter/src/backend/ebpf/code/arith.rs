@@ -1,4 +1,4 @@
-//! Code that computes: arithmetic and comparisons as values, without a jump.
+//! Code generation for arithmetic, and for comparisons as values, without jumps.
 
 use super::super::insn::{Insn, Reg, Src, op};
 use super::Coder;
@@ -27,19 +27,18 @@ impl Coder<'_> {
 
     /// Makes the verifier forget that `reg` is a copy of `of`, before a sum.
     ///
-    /// From Linux 6.11 on it remembers of sums of copies and constants how
-    /// far they are apart, and carries what a comparison tells of one over to
-    /// the others. But so it widens the bounds of a value whose sum wraps,
-    /// and refuses a large difference as an offset of a pointer, although
-    /// the sum was bounded in between (seen in 6.18).
+    /// From Linux 6.11 on, the verifier links copies that differ by a constant, and
+    /// applies the outcome of a comparison of one to all. This widens the bounds of a
+    /// value whose sum wraps. The verifier then refuses a large difference as an offset
+    /// of a pointer, although the sum was bounded in between (seen in 6.18).
     fn unlink(&mut self, reg: Reg, of: Src) {
         if let Src::Reg(_) = of {
             self.asm.push(Insn::alu32(op::OR, reg, 0));
         }
     }
 
-    /// Clears `reg` if `count` is 32 or more, without a jump: the machine
-    /// takes counts modulo 32, and the verifier doubles its work at jumps.
+    /// Clears `reg` if `count` is 32 or more. eBPF takes counts modulo 32. A jump would
+    /// double the verifier's work.
     fn clear_if_far(&mut self, reg: Reg, count: Value) {
         let mask = self.scratch[1];
         let count = self.read(count, mask);
@@ -51,7 +50,7 @@ impl Coder<'_> {
         self.asm.push(Insn::alu32(op::AND, reg, mask));
     }
 
-    /// A comparison as a value, without a jump: from the sign of a 64-bit
+    /// Computes a comparison as a value without a jump, from the sign of a 64-bit
     /// difference of two 32-bit numbers.
     pub(super) fn test(&mut self, dst: Value, cmp: Cmp, a: Operand, b: Operand) {
         let to = self.target(dst);
@@ -78,11 +77,11 @@ impl Coder<'_> {
         self.write(dst, to);
     }
 
-    /// `reg -= src` in 64 bits, a constant being unsigned 32-bit.
+    /// `reg -= src` in 64 bits; a constant is an unsigned 32-bit number.
     fn subtract_wide(&mut self, reg: Reg, src: Src) {
         self.asm.push(Insn::alu64(op::SUB, reg, src));
         if let Src::Imm(..0) = src {
-            // It was extended by its sign: 2^32 too little was taken.
+            // The constant was sign-extended: add 2^32 to undo that.
             let half = i32::MIN;
             self.asm.push(Insn::alu64(op::ADD, reg, half));
             self.asm.push(Insn::alu64(op::ADD, reg, half));

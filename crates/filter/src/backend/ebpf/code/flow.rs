@@ -1,4 +1,4 @@
-//! Code that leads on: branches, edges with their moves, verdicts.
+//! Code generation for control flow: branches, edges with their moves, verdicts.
 
 use super::super::asm::Label;
 use super::super::insn::{Insn, Reg, Src, op};
@@ -45,7 +45,7 @@ impl Coder<'_> {
             unreachable!("a constant was put on the right");
         };
         let mut right = self.read_operand(b, second);
-        // That they differ tells nothing.
+        // Blocks in which the comparison tells something; inequality tells nothing.
         let told: &[Block] = match cmp {
             Cmp::Eq => &[then.block],
             Cmp::Ne => &[otherwise.block],
@@ -94,15 +94,15 @@ impl Coder<'_> {
         }
     }
 
-    /// Whether a value may be used in one of the blocks, or later.
+    /// Whether the value may be used in one of `blocks` or in a later block.
     fn is_used_in(&self, operand: Operand, blocks: &[Block]) -> bool {
         let last = operand.value().map(|value| self.last_uses[value.index()]);
         let first = blocks.iter().map(|block| block.index()).min();
         last.is_some_and(|last| first.is_some_and(|first| last >= first))
     }
 
-    /// A copy that the verifier does not take for one: what it learns of the
-    /// copy it does not know of the register.
+    /// Copies `from` so that the verifier does not recognise the copy. Facts about the
+    /// copy then do not apply to `from`.
     fn hide(&mut self, from: Reg, to: Reg) -> Reg {
         self.mov32(to, from.into());
         self.asm.push(Insn::alu32(op::OR, to, 0));
@@ -113,14 +113,14 @@ impl Coder<'_> {
         self.heights[edge.block.index()]
     }
 
-    /// The block whose code comes next.
+    /// The next block with code.
     fn next(&self, block: Block) -> Block {
         let behind = &self.lowered.blocks[block.index() + 1..];
         let gap = behind.iter().position(Option::is_some).unwrap_or(0);
         Block((block.index() + 1 + gap) as u32)
     }
 
-    /// Where the edge leads, if nothing is to be done on the way.
+    /// The label of the edge's target; `None` if the edge needs moves.
     fn direct_target(&self, edge: &Edge) -> Option<Label> {
         if self.lowered.blocks[edge.block.index()].is_none() {
             return Some(self.fragment.reject);
@@ -138,7 +138,7 @@ impl Coder<'_> {
         self.asm.goto(self.labels[edge.block.index()]);
     }
 
-    /// What the edge's arguments must be moved to and from.
+    /// The moves from the edge's arguments to the target's parameters.
     fn moves(&self, edge: &Edge) -> Vec<(Location, Origin)> {
         let params = &self.program.block(edge.block).params;
         let pairs = params.iter().zip(&edge.args).map(|(param, arg)| {
@@ -153,7 +153,7 @@ impl Coder<'_> {
             .collect()
     }
 
-    /// One parallel assignment: nothing is overwritten before it is read.
+    /// Emits a parallel assignment: no location is overwritten before it is read.
     fn move_all(&mut self, mut moves: Vec<(Location, Origin)>) {
         while !moves.is_empty() {
             let safe = moves.iter().position(|(to, _)| {
@@ -165,8 +165,8 @@ impl Coder<'_> {
                 self.emit_move(to, from);
                 continue;
             }
-            // Every target is still to be read: a cycle. One of them waits in
-            // a scratch register.
+            // Every target is still read by another move, so they form a cycle. A scratch
+            // register breaks it.
             let (first, _) = moves[0];
             let aside = Location::Reg(self.scratch[0]);
             self.emit_move(aside, Origin::Location(first));
@@ -201,7 +201,7 @@ impl Coder<'_> {
     }
 }
 
-/// What a place is filled from.
+/// The source of a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     Imm(u32),

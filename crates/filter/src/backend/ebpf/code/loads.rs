@@ -1,4 +1,4 @@
-//! Code that reads: the frame's bytes and its length.
+//! Code generation for reads of the frame's bytes and of its length.
 
 use super::Coder;
 use crate::backend::ebpf::insn::{Insn, Reg, op};
@@ -31,14 +31,14 @@ impl Coder<'_> {
         let from = self.read(base, to);
         self.mov32(to, from.into());
         self.short_if(Insn::jump64(op::JGT, to, max as i32), op::JLE);
-        // A CPU that mispredicts the comparison goes no further than a frame
-        // can be long.
+        // Bounds the speculative access of a CPU that mispredicts the comparison to
+        // the maximum length of a frame.
         self.asm.push(Insn::alu64(op::AND, to, DIRECT_MAX as i32));
         self.asm.push(Insn::alu64(op::ADD, to, start));
         self.write(dst, to);
     }
 
-    /// The register of an address, or of the start of the frame.
+    /// Registers with the address, or the start of the frame, and with its end.
     fn pointer(&mut self, from: Option<Value>) -> (Reg, Reg) {
         let Access::Direct { start, end } = self.fragment.access else {
             unreachable!("pointers are used with direct access only");
@@ -61,7 +61,7 @@ impl Coder<'_> {
         let (mut from, _) = self.pointer(from);
         let to = self.target(dst);
         let near = i16::try_from(offset).unwrap_or_else(|_| {
-            // The offset in an instruction is signed and has 16 bits.
+            // The offset of an instruction is a signed 16-bit number.
             let probe = self.scratch[0];
             if from != probe {
                 self.asm.push(Insn::mov64(probe, from));
@@ -86,7 +86,7 @@ impl Coder<'_> {
         }
     }
 
-    /// `helper(context, offset, buffer, length)` gives zero if all was there.
+    /// Calls `helper(context, offset, buffer, length)`, which returns zero on success.
     pub(super) fn fetch(&mut self, step: Step, dst: Option<Value>) {
         let (
             Access::Call { context, .. } | Access::Routine { context, .. },
@@ -102,7 +102,7 @@ impl Coder<'_> {
             unreachable!("fetches are made for access by calls only");
         };
         let buffer = self.fragment.stack_top - 8;
-        // The base may live in an argument's register: it is read first.
+        // The base may be in an argument register, so it is read first.
         match base {
             None => self.asm.push(Insn::mov32(Reg::R2, offset as i32)),
             Some(base) => {

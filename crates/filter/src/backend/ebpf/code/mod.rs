@@ -1,4 +1,4 @@
-//! From steps to instructions.
+//! Code generation: turns steps into instructions.
 
 mod arith;
 mod flow;
@@ -12,11 +12,11 @@ use super::required_len::analyse;
 use super::{Access, EmitError, Fragment, STACK_BYTES};
 use crate::ir::{BinOp, Block, Operand, Program, Term, Value};
 
-/// Conditional jumps on one path beyond which the code is laid out so that
-/// the verifier does not pile them up: it gives up at 8,192.
+/// Maximum number of conditional jumps on one path with the normal layout. Longer paths
+/// are laid out so that the verifier has fewer pending states; its limit is 8,192.
 const PATH_JUMPS_MAX: u32 = 7_000;
 
-/// Adds the code of `program` to `asm`, as [`super::emit_fragment`] says.
+/// Adds the code of `program` to `asm`; implements [`super::emit_fragment`].
 pub(super) fn generate(
     asm: &mut Asm,
     program: &Program,
@@ -51,8 +51,8 @@ pub(super) fn generate(
     Ok(())
 }
 
-/// Places for all values, and two registers that hold none. The second is
-/// only taken from the values when something needs it.
+/// Assigns locations to all values, and two scratch registers without values. The
+/// second is reserved only if a step needs it.
 fn allocate(
     program: &Program,
     lowered: &Lowered,
@@ -107,7 +107,7 @@ fn shifts_by_value(step: &Step) -> bool {
     )
 }
 
-/// For each block the conditional jumps on the longest path from it.
+/// For each block, the number of conditional jumps on the longest path from it.
 fn heights(program: &Program, lowered: &Lowered) -> Vec<u32> {
     let mut heights = vec![0; program.blocks.len()];
     for (index, steps) in lowered.blocks.iter().enumerate().rev() {
@@ -120,13 +120,13 @@ fn heights(program: &Program, lowered: &Lowered) -> Vec<u32> {
     heights
 }
 
-/// As for [`super::path_jumps`].
+/// Implements [`super::path_jumps`].
 pub(super) fn path_jumps(program: &Program, mode: Mode) -> u32 {
     let lowered = lower(program, &analyse(program, mode.reach_max()), mode);
     heights(program, &lowered).first().copied().unwrap_or(0)
 }
 
-/// For each value the last block that uses it, by its own code or as it is left.
+/// For each value, the last block that uses it in an instruction or terminator.
 fn last_uses(program: &Program) -> Vec<usize> {
     let mut last = vec![0; program.values.len()];
     for (index, block) in program.blocks.iter().enumerate() {
@@ -153,9 +153,9 @@ struct Coder<'a> {
     scratch: [Reg; 2],
     labels: Vec<Label>,
     heights: Vec<u32>,
-    /// Whether paths are so long that of two ways the shorter must come first.
+    /// Whether paths are so long that the shorter branch must come first.
     deep: bool,
-    /// For each value the last block that uses it.
+    /// For each value, the last block that uses it.
     last_uses: Vec<usize>,
 }
 
@@ -190,7 +190,7 @@ impl Coder<'_> {
         self.locations[value.index()]
     }
 
-    /// A register that holds `value`: its own, or `scratch` after a reload.
+    /// A register with `value`: its own, or `scratch` after a reload.
     fn read(&mut self, value: Value, scratch: Reg) -> Reg {
         match self.location(value) {
             Location::Reg(reg) => reg,
@@ -209,7 +209,7 @@ impl Coder<'_> {
         }
     }
 
-    /// Where to compute `dst`; [`write`](Self::write) follows.
+    /// The register to compute `dst` in, before [`write`](Self::write).
     fn target(&self, dst: Value) -> Reg {
         match self.location(dst) {
             Location::Reg(reg) => reg,
@@ -229,7 +229,7 @@ impl Coder<'_> {
         }
     }
 
-    /// Leaves for `label` if the comparison holds.
+    /// Jumps to `label` if the comparison holds.
     fn leave_if(&mut self, insn: Insn, inverse: u8, label: Label) {
         if self.deep {
             let on = self.asm.label();

@@ -1,4 +1,4 @@
-//! The arena, and what `fork(2)` makes of it.
+//! Tests of the arena, and of its behaviour after `fork(2)`.
 
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +64,7 @@ fn where_cores_cannot_be_synchronised_no_memory_is_used_twice() {
     assert!(!arena.reuses);
     assert!(!starts.contains(&fourth.start));
     assert_eq!(bytes(&fourth), [4; 100]);
-    // What was free before is not used either, nor what is freed later.
+    // Neither memory free before nor memory freed later is reused.
     arena.free(&second);
     let fifth = arena.install(&[5; 10]).unwrap();
     assert!(fifth.start > fourth.start);
@@ -105,20 +105,20 @@ fn pages_are_there_before_they_are_written() {
     for (count, end) in [(10, 1), (RESERVE_BYTES, 2), (5 * RESERVE_BYTES, 7)] {
         arena.install(&vec![1; count]).unwrap();
         assert_eq!(arena.reserved, end * RESERVE_BYTES);
-        // An emulator may not know how to reserve.
+        // An emulator may not know the advice that allocates pages.
         let is_emulated = cfg!(target_arch = "aarch64");
         assert!(is_emulated || resident(&arena) >= arena.reserved);
     }
 }
 
-/// Runs `child` in a process made by fork(2); whether it gave true.
+/// Runs `child` in a process made by fork(2); returns whether `child` returned true.
 fn forked(child: impl FnOnce() -> bool) -> bool {
     unsafe extern "C" {
         fn fork() -> i32;
         fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
         fn _exit(status: i32) -> !;
     }
-    // Nobody may hold the lock at that moment.
+    // No thread may hold the lock at that moment.
     let guard = lock();
     // SAFETY: the child calls nothing that another thread might have
     // locked: it does not panic, and glibc's fork takes care of `malloc`.
@@ -151,7 +151,7 @@ fn a_child_leaves_the_memory_of_its_parent_alone() {
         let runs = code.as_ref().is_some_and(|code| code.run(&[], 0) == 7);
         let start = own.as_ref().map(|own| own.memory.start());
         let apart = start.ok() != code.as_ref().map(|code| code.memory.start());
-        // Its parent's code must not be overwritten by this.
+        // This must not overwrite the parent's code.
         drop(code.take());
         let own = own.is_ok_and(|own| own.run(&[], 0) == 8);
         let is_own = lock().as_ref().is_some_and(|arena| arena.owner.is_here());

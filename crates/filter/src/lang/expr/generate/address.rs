@@ -1,4 +1,4 @@
-//! What an identifier means under its qualifiers.
+//! Code generation for identifiers, by their qualifiers.
 
 use std::net::Ipv6Addr;
 
@@ -38,7 +38,7 @@ impl Generator<'_> {
             }
             Kind::Default | Kind::Host => self.host4(quals, &[(number, u32::MAX)], false),
             Kind::Net => {
-                // `net 10` is 10.0.0.0/8, by as many octets as are given.
+                // `net 10` is 10.0.0.0/8: the mask covers the octets that are given.
                 let missing = match number {
                     0 => 0,
                     _ => number.leading_zeros() & !7,
@@ -73,7 +73,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The value of one to four octets and how many bits they are.
+    /// The value of one to four octets, and their number of bits.
     fn dotted_address(&self, span: Span) -> Fault<(u32, u32)> {
         let text = span.of(self.text);
         dotted_value(text).ok_or_else(|| {
@@ -192,10 +192,10 @@ impl Generator<'_> {
         self.host4(quals, &[(network << missing, u32::MAX << missing)], false)
     }
 
-    /// A service's port, and its transport if only one has it.
+    /// The port of a service, and its transport if only one transport has this port.
     fn service(&self, name: &str) -> Fault<(u16, Option<u8>)> {
         if name.bytes().all(|byte| byte.is_ascii_digit()) {
-            // A number behind a backslash, or with an 8 behind a leading 0.
+            // A number after a backslash, or with an 8 or 9 after a leading 0.
             let value = name.bytes().fold(0_u16, |value, byte| {
                 value.wrapping_mul(10).wrapping_add(u16::from(byte - b'0'))
             });
@@ -250,7 +250,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The transport that the qualifier and the service agree on.
+    /// The transport on which qualifier and service agree.
     fn agreed_transport(&self, quals: Quals, told: Option<u8>, name: &str) -> Fault<Option<u8>> {
         let asked = self.port_transport(quals)?;
         match (asked, told) {
@@ -285,7 +285,7 @@ impl Generator<'_> {
         })
     }
 
-    /// A name that nobody knows: perhaps a word of the language was meant.
+    /// An error for an unknown name; suggests a keyword or a name of this kind.
     pub(super) fn unknown(&self, what: &str, name: &str, kind: NameKind) -> Error {
         let message = format!("unknown {what} `{}`", shortened(name));
         let expected = match kind {
@@ -308,7 +308,7 @@ impl Generator<'_> {
     }
 }
 
-/// Whether this is two numbers with a hyphen between them.
+/// Whether the name is two numbers with a hyphen between them.
 fn is_range(name: &str) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.split_once('-')

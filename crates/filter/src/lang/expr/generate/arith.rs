@@ -1,23 +1,23 @@
-//! Comparisons of arithmetic on bytes of the frame.
+//! Code generation for comparisons of arithmetic on bytes of the frame.
 //!
-//! A load from a protocol's header is guarded by a test for that protocol.
-//! As in libpcap the guards of an operator's right side are lost: in
-//! `1 + tcp[0] = 5` no test for TCP is made.
+//! A load from a protocol's header is guarded by a test for that protocol. As in
+//! libpcap, the guards of an operator's right operand are lost: `1 + tcp[0] = 5` does not
+//! test for TCP.
 
 use super::super::ast::Arith;
 use super::super::lower::fold;
 use super::*;
 
-/// What is known of a node of arithmetic before it is computed.
+/// Facts about an arithmetic node before it is computed.
 #[derive(Clone, Copy)]
 struct ArithInfo {
-    /// Tests that must hold before it is computed.
+    /// Tests that must hold before the computation.
     guard: PredRef,
-    /// Its first literal, where it starts with one.
+    /// The first literal, if the node starts with one.
     literal: Option<u32>,
 }
 
-/// A computed value, and what it comes to when constants are folded.
+/// A computed value, and its value after constant folding.
 #[derive(Clone, Copy)]
 struct Value {
     source: Source,
@@ -96,7 +96,7 @@ impl Generator<'_> {
         })
     }
 
-    /// What is tested before `proto[…]` is loaded.
+    /// The test before a load of `proto[…]`.
     fn load_guard(&mut self, proto: Proto, span: Span) -> Fault<PredRef> {
         match proto {
             Proto::Link => {
@@ -203,7 +203,7 @@ fn check_literal(op: BinOp, literal: Option<u32>, span: Span) -> Fault<()> {
     Err(Error::new(span.range(), message))
 }
 
-/// Refuses what would fail on every frame.
+/// Refuses an operation that would fail on every frame.
 fn check_constants(op: BinOp, a: Source, b: Source, span: Span) -> Fault<()> {
     let message = match (op, a, b) {
         (BinOp::Div | BinOp::Mod, _, Source::Imm(0)) => "the divisor is zero",

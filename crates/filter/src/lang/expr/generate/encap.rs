@@ -1,26 +1,26 @@
-//! Primitives that shift what follows them in the text: VLAN tags, MPLS
-//! labels, PPPoE sessions, Geneve and VXLAN.
+//! Primitives that shift the offsets of the text after them: VLAN tags, MPLS labels,
+//! PPPoE sessions, Geneve and VXLAN.
 //!
-//! The shift holds for the rest of the text, whatever joins it: in
-//! `vlan 5 or tcp` the second term looks behind a tag, too.
+//! The shift applies to the rest of the text, regardless of the operator between: in
+//! `vlan 5 or tcp`, the second term also looks behind a tag.
 
 use super::*;
 
-/// Geneve and VXLAN headers that one expression may pass.
+/// Maximum number of Geneve and VXLAN headers that one expression passes.
 const ENCAPSULATIONS_MAX: u32 = 5;
 
 const GENEVE_PORT: u16 = 6081;
 const VXLAN_PORT: u16 = 4789;
-/// Bytes of the UDP header, and of a VXLAN header.
+/// Lengths of the UDP and VXLAN headers, in bytes.
 const UDP_HEADER: u32 = 8;
 const VXLAN_HEADER: u32 = 8;
 const ETHERNET_HEADER: u32 = weir_wire::ethernet::Repr::LEN as u32;
 
 impl Generator<'_> {
-    /// IEEE 802.1Q, 802.1ad and the old 0x9100.
+    /// `vlan`: IEEE 802.1Q, 802.1ad, and the old EtherType 0x9100.
     pub(super) fn vlan(&mut self, tag: Option<u32>) -> Fault<PredRef> {
         if self.layout.labels > 0 {
-            return Err(self.error("a VLAN tag cannot be told behind MPLS labels"));
+            return Err(self.error("a VLAN tag cannot be tested behind MPLS labels"));
         }
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("`vlan`"));
@@ -40,7 +40,7 @@ impl Generator<'_> {
         Ok(tagged)
     }
 
-    /// RFC 3032.
+    /// `mpls`: a label stack entry (RFC 3032).
     pub(super) fn mpls(&mut self, label: Option<u32>) -> Fault<PredRef> {
         let mut labelled = if self.layout.labels > 0 {
             self.bottom_label(Cmp::Clear)
@@ -62,7 +62,7 @@ impl Generator<'_> {
         Ok(labelled)
     }
 
-    /// RFC 2516: a six-byte header, then PPP.
+    /// `pppoes`: a six-byte header, then PPP (RFC 2516).
     pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Fault<PredRef> {
         let mut carried = self.link_type(link::PPPOE_SESSION)?;
         if let Some(session) = session {
@@ -81,7 +81,7 @@ impl Generator<'_> {
         Ok(carried)
     }
 
-    /// RFC 8926: version 0, options, then any EtherType.
+    /// `geneve`: version 0, options, then any EtherType (RFC 8926).
     pub(super) fn geneve(&mut self, vni: Option<u32>) -> Fault<PredRef> {
         self.code.unoptimised = true;
         self.tunnel(
@@ -93,7 +93,7 @@ impl Generator<'_> {
         )
     }
 
-    /// RFC 7348: the flag of a valid identifier, then Ethernet.
+    /// `vxlan`: the flag of a valid identifier, then Ethernet (RFC 7348).
     pub(super) fn vxlan(&mut self, vni: Option<u32>) -> Fault<PredRef> {
         self.tunnel(
             "VXLAN",
@@ -151,8 +151,8 @@ impl Generator<'_> {
         Ok(self.code.and(either, found))
     }
 
-    /// Keeps the length of the IP header, with the variable part of where it
-    /// starts.
+    /// Sets a register to the length of the IP header plus the variable part of its
+    /// position.
     fn ip_header_measured(&mut self, register: Register, ip6: bool) -> PredRef {
         let begin = self.code.begin();
         if !ip6 {
@@ -170,7 +170,7 @@ impl Generator<'_> {
         self.code.effect(begin)
     }
 
-    /// Where the header behind UDP begins.
+    /// The position of the header after UDP.
     fn behind_udp(&mut self, header_len: Register) -> Temp {
         let length = self.code.op(Op::Get(header_len));
         let constant = self.layout.network().constant.wrapping_add(UDP_HEADER);
@@ -187,8 +187,8 @@ impl Generator<'_> {
         self.code.effect(begin)
     }
 
-    /// Geneve may carry Ethernet, or anything else with an EtherType; in that
-    /// case header and payload begin at the same place.
+    /// Sets the positions inside Geneve, which carries Ethernet or another protocol by its
+    /// EtherType. In the latter case link-layer header and payload start at one position.
     fn geneve_positions(&mut self, header_len: Register) -> PredRef {
         let registers = [(); 3].map(|()| self.code.register());
         let [header, link_type, payload] = registers;
@@ -224,7 +224,7 @@ impl Generator<'_> {
         self.code.or(other, ethernet)
     }
 
-    /// Sets header, type field and payload of an Ethernet frame.
+    /// Sets header, type field and payload for an Ethernet frame at `start`.
     fn set_ethernet(&mut self, [header, link_type, payload]: [Register; 3], start: Temp) {
         let field = self.code.bin(BinOp::Add, start, ETHERNET_HEADER - 2);
         let behind = self.code.bin(BinOp::Add, start, ETHERNET_HEADER);

@@ -1,15 +1,15 @@
-//! What the link-layer header itself tells: MAC addresses, broadcast and
-//! multicast, LLC frames, single bytes, direction and interface.
+//! Primitives of the link-layer header: MAC addresses, broadcast and multicast, LLC
+//! frames, single bytes, direction and interface.
 
 use super::super::ast::ByteOp;
 use super::super::names::NameKind;
 use super::*;
 
-/// The packet type of an outgoing frame in a cooked capture.
+/// The packet type of outgoing frames in a cooked capture (`PACKET_OUTGOING`).
 const COOKED_OUTGOING: u32 = 4;
 
 impl Generator<'_> {
-    /// Inside Geneve and VXLAN: whether there is an Ethernet header at all.
+    /// A test whether an inner packet of Geneve or VXLAN has an Ethernet header.
     fn has_link_header(&mut self) -> PredRef {
         let layout = self.layout;
         if !layout.encapsulated {
@@ -100,7 +100,7 @@ impl Generator<'_> {
         }
     }
 
-    /// `llc`: an 802.3 length field, and not Novell's 0xffff behind it.
+    /// `llc`: a length in the type field, and no Novell header (0xffff) after it.
     pub(super) fn llc(&mut self, kind: LlcKind) -> Fault<PredRef> {
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("`llc`"));
@@ -119,7 +119,7 @@ impl Generator<'_> {
         Ok(self.code.and(llc, control))
     }
 
-    /// `byte index op value`, counted from the link-layer header.
+    /// `byte index op value`; the index counts from the link-layer header.
     pub(super) fn byte(&mut self, index: u32, op: ByteOp, value: u32) -> Fault<PredRef> {
         self.check_link_known("`byte`")?;
         self.check_max("value of a byte", value, 0xff)?;
@@ -134,8 +134,7 @@ impl Generator<'_> {
         })
     }
 
-    /// Refuses what counts from the start of a link-layer header whose place
-    /// is not known.
+    /// Refuses a load relative to the link-layer header of an unsupported link type.
     pub(super) fn check_link_known(&self, what: &str) -> Fault<()> {
         match self.layout.link {
             Link::Other(_) => Err(self.not_on_link(what)),
@@ -143,7 +142,7 @@ impl Generator<'_> {
         }
     }
 
-    /// `inbound` and `outbound`, where the link layer tells the direction.
+    /// `inbound` and `outbound`, on link layers whose header has the direction.
     pub(super) fn direction(&mut self, word: &str, cmp: Cmp) -> Fault<PredRef> {
         let from = From::LinkHeader;
         match self.layout.link {

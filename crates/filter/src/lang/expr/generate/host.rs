@@ -1,4 +1,4 @@
-//! Hosts and networks by their IP and DECnet addresses.
+//! Hosts and networks by their IP and DECnet addresses, and `gateway`.
 
 use std::net::IpAddr;
 
@@ -6,17 +6,17 @@ use super::super::lexer::number;
 use super::super::names::NameKind;
 use super::*;
 
-/// Addresses of one family that one name may have.
+/// Maximum number of addresses of one family for a name.
 const ADDRESSES_MAX: usize = 100;
 
-/// Source and destination (sender and target) in their headers.
+/// Offsets of the source and destination (sender and target) addresses.
 const IP_ADDRESSES: (u32, u32) = (12, 16);
 const ARP_ADDRESSES: (u32, u32) = (14, 24);
 const IP6_ADDRESSES: (u32, u32) = (8, 24);
 
 impl Generator<'_> {
-    /// Any of some IPv4 addresses with their masks (or, negated, none),
-    /// in the protocol asked for: IP, ARP or RARP, or else any of them.
+    /// A test for any of the IPv4 addresses with their masks; negated, for none of them.
+    /// The protocol is IP, ARP or RARP by the qualifier, or any of them without one.
     pub(super) fn host4(
         &mut self,
         quals: Quals,
@@ -64,7 +64,7 @@ impl Generator<'_> {
         Ok(self.code.and(carried, any))
     }
 
-    /// Any of some IPv6 addresses with their masks.
+    /// A test for any of the IPv6 addresses with their masks.
     pub(super) fn host6(&mut self, quals: Quals, addresses: &[(u128, u128)]) -> Fault<PredRef> {
         if let Some(other) = quals.proto.filter(|proto| *proto != Proto::Ip6) {
             let error = self.no_qualifier(other.word(), "an IPv6 host or network");
@@ -86,7 +86,7 @@ impl Generator<'_> {
         Ok(self.code.and(carried, any))
     }
 
-    /// The four words of an address, compared from the first one.
+    /// A test of the four words of an address, the first word first.
     fn address6(&mut self, offset: u32, address: u128, mask: u128) -> PredRef {
         let mut all = PredRef::TRUE;
         for word in (0..4).rev() {
@@ -98,7 +98,7 @@ impl Generator<'_> {
         all
     }
 
-    /// Any address of a name; negated: none of its IPv4 addresses.
+    /// A test for any address of a name; negated, for none of its IPv4 addresses.
     pub(super) fn named_host(&mut self, quals: Quals, name: &str, negated: bool) -> Fault<PredRef> {
         let mut v4: Vec<(u32, u32)> = Vec::new();
         let mut v6: Vec<(u128, u128)> = Vec::new();
@@ -149,8 +149,8 @@ impl Generator<'_> {
         }
     }
 
-    /// A packet that passes through a host: to or from its MAC address, and
-    /// neither from nor to its IP address.
+    /// `gateway`: a test for packets that pass through a host, from or to its MAC address
+    /// and neither from nor to its IP address.
     pub(super) fn gateway(&mut self, proto: Option<Proto>, name: &str) -> Fault<PredRef> {
         if let Some(other) = proto
             && !matches!(other, Proto::Ip | Proto::Arp | Proto::Rarp)
@@ -159,7 +159,7 @@ impl Generator<'_> {
             return Err(error.expected("`ip`, `arp`, `rarp` or nothing before it"));
         }
         if self.layout.labels > 0 || self.layout.encapsulated {
-            return Err(self.error("`gateway` cannot be told behind MPLS, Geneve or VXLAN"));
+            return Err(self.error("`gateway` cannot be tested behind MPLS, Geneve or VXLAN"));
         }
         let mac = self.named_mac_host(name, Dir::Or)?;
         let quals = Quals {
@@ -193,8 +193,8 @@ impl Generator<'_> {
         Ok(self.code.and(carried, host))
     }
 
-    /// DECnet Phase IV routing headers: long and short, each with and without
-    /// a padding byte before it; `address` in the byte order of the wire.
+    /// A test of DECnet Phase IV routing headers: long and short, each with and without a
+    /// padding byte. `address` is in the byte order of the wire.
     fn decnet_host(&mut self, address: u32, source: bool) -> PredRef {
         let (long, short) = if source { (15, 3) } else { (7, 1) };
         let net = From::Network;
@@ -228,8 +228,8 @@ impl Generator<'_> {
     }
 }
 
-/// An address as inet_aton(3) reads it, which names behind a backslash may be:
-/// one to four numbers, the last of which fills what is left.
+/// Parses an address as inet_aton(3) does, for names after a backslash: one to four
+/// numbers, of which the last fills the remaining bytes. `None` for other text.
 fn numeric_host(name: &str) -> Option<u32> {
     let mut parts = name.splitn(4, '.').peekable();
     let (mut value, mut room) = (0_u32, 32);
@@ -249,7 +249,7 @@ fn numeric_host(name: &str) -> Option<u32> {
     Some(value)
 }
 
-/// `area.node` as 6 and 10 bits.
+/// Parses `area.node`, of 6 and 10 bits; `None` if malformed or out of range.
 fn decnet_address(text: &str) -> Option<u16> {
     let (area, node) = text.split_once('.')?;
     let decimal = |part: &str, max: u32| -> Option<u32> {

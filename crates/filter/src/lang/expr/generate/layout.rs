@@ -1,11 +1,11 @@
-//! Where headers lie in a frame, as far as the text has been read.
+//! The layout: positions of headers in a frame at the current place in the text.
 
 use weir_wire::LinkType;
 
 use super::predicate::Register;
 
-/// A link layer whose rules are known, as it is at the current place: the
-/// frame's own, or one inside it (`pppoes`, `geneve`, `vxlan`).
+/// A link layer with known rules: the frame's own, or one inside it (`pppoes`,
+/// `geneve`, `vxlan`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Link {
     Ethernet,
@@ -15,12 +15,12 @@ pub(super) enum Link {
     Ipv6,
     Sll,
     Sll2,
-    /// BSD loopback, the address family in either byte order.
+    /// BSD loopback, with the address family in either byte order.
     Null,
-    /// OpenBSD loopback, the address family in network order.
+    /// OpenBSD loopback, with the address family in network order.
     Loop,
     Ppp,
-    /// One weir does not know.
+    /// An unsupported link type.
     Other(LinkType),
 }
 
@@ -41,7 +41,7 @@ impl Link {
         }
     }
 
-    /// Its link type, for messages.
+    /// The link type, for messages.
     pub(super) fn linktype(self) -> LinkType {
         match self {
             Link::Ethernet => LinkType::EN10MB,
@@ -59,7 +59,7 @@ impl Link {
     }
 }
 
-/// A position in the frame: a constant, and what a register adds to it.
+/// A position in the frame: a constant, plus a register if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Position {
     pub(super) constant: u32,
@@ -82,14 +82,14 @@ impl Position {
     }
 }
 
-/// What a load is relative to.
+/// The origin of a load's offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum From {
     /// The link-layer header.
     LinkHeader,
-    /// The field that says which protocol follows.
+    /// The field with the protocol of the payload.
     LinkType,
-    /// The link-layer payload, where an LLC header may stand.
+    /// The link-layer payload, where an LLC header may be.
     Llc,
     /// The network header.
     Network,
@@ -97,33 +97,33 @@ pub(super) enum From {
     NetworkNoSnap,
     /// The last MPLS label.
     Label,
-    /// The header behind an IPv4 header.
+    /// The header after an IPv4 header.
     Transport4,
-    /// The header behind an IPv6 header without extensions.
+    /// The header after an IPv6 header without extensions.
     Transport6,
 }
 
-/// Bytes of an IPv6 header.
+/// Length of an IPv6 header, in bytes.
 pub(super) const IP6_HEADER: u32 = 40;
-/// Bytes of an MPLS label stack entry.
+/// Length of an MPLS label stack entry, in bytes.
 pub(super) const MPLS_ENTRY: u32 = 4;
 
-/// Where the headers are that come next.
+/// The positions of the headers that come next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) link: Link,
     pub(super) link_header: Position,
-    /// `None` where no such field exists.
+    /// The field with the protocol; `None` if the link layer has none.
     pub(super) link_type: Option<Position>,
     pub(super) payload: Position,
-    /// From the payload to the network header, without LLC and with one.
+    /// Offset of the network header from the payload, without LLC and with it.
     pub(super) network: u32,
     pub(super) network_no_snap: u32,
-    /// How many MPLS labels have been passed.
+    /// Number of MPLS labels passed.
     pub(super) labels: u32,
-    /// Whether the link layer is one inside Geneve or VXLAN.
+    /// Whether the link layer is inside Geneve or VXLAN.
     pub(super) encapsulated: bool,
-    /// How many Geneve and VXLAN headers have been passed.
+    /// Number of Geneve and VXLAN headers passed.
     pub(super) encapsulations: u32,
 }
 
@@ -151,7 +151,7 @@ impl Layout {
         }
     }
 
-    /// The network header.
+    /// The position of the network header.
     pub(super) fn network(&self) -> Position {
         self.payload.plus(self.network)
     }

@@ -1,8 +1,8 @@
-//! Which protocol a link layer carries.
+//! The protocol of a link layer's payload.
 //!
-//! Sources: IEEE 802.3 and 802.2 (a type field of at most 1500 is a length
-//! and an LLC header follows), RFC 1042 (SNAP), RFC 1661 (PPP), the LINKTYPE_
-//! registry of tcpdump.org (cooked and loopback captures).
+//! A type field of at most 1500 is a length, and an LLC header follows. Sources:
+//! IEEE 802.3 and 802.2, RFC 1042 (SNAP), RFC 1661 (PPP), and the LINKTYPE_ registry of
+//! tcpdump.org (cooked and loopback captures).
 
 use super::*;
 
@@ -30,21 +30,21 @@ const SAP_IPX: u32 = 0xe0;
 const SAP_NETBEUI: u32 = 0xf0;
 pub(super) const SAP_ISO: u32 = 0xfe;
 
-/// The largest length in an 802.3 length field.
+/// The largest length in an 802.3 length field, in bytes.
 const LENGTH_MAX: u32 = 1500;
 
-/// The protocol field of a cooked capture: 802.3 without LLC (Novell), and
-/// 802.2.
+/// Protocol fields of cooked captures: 802.3 without LLC (Novell), and 802.2
+/// (`ETH_P_802_3`, `ETH_P_802_2`).
 const COOKED_802_3: u32 = 0x0001;
 const COOKED_802_2: u32 = 0x0004;
 
-/// Address families of loopback captures: IPv4 everywhere; IPv6 on NetBSD and
-/// OpenBSD, FreeBSD, Darwin.
+/// Address families in loopback captures: IPv4 on all systems; IPv6 on NetBSD and
+/// OpenBSD, on FreeBSD, and on Darwin.
 const AF_INET: u32 = 2;
 const AF_INET6: [u32; 3] = [24, 28, 30];
 
-/// The number of a protocol keyword where a link layer carries it: an
-/// EtherType, or an LLC service access point (at most 255).
+/// The link-layer number of a protocol keyword: an EtherType, or an LLC service access
+/// point (at most 255). `None` if the keyword has none.
 pub(super) fn keyword_type(proto: Proto) -> Option<u32> {
     Some(match proto {
         Proto::Ip => IP,
@@ -66,7 +66,7 @@ pub(super) fn keyword_type(proto: Proto) -> Option<u32> {
     })
 }
 
-/// The names of `ether proto`.
+/// The protocol names of `ether proto`.
 pub(super) const NAMED_TYPES: [(&str, u32); 18] = [
     ("aarp", AARP),
     ("arp", ARP),
@@ -89,8 +89,8 @@ pub(super) const NAMED_TYPES: [(&str, u32); 18] = [
 ];
 
 impl Generator<'_> {
-    /// Whether the link layer carries a protocol, given as an EtherType or an
-    /// LLC service access point.
+    /// A test whether the link layer carries a protocol, given as an EtherType or an LLC
+    /// service access point.
     pub(super) fn link_type(&mut self, protocol: u32) -> Fault<PredRef> {
         if self.layout.labels > 0 {
             return self.behind_labels(protocol);
@@ -132,7 +132,7 @@ impl Generator<'_> {
                 self.code.and(length, saps)
             }
             SAP_IPX => {
-                // An IPX header right behind the length starts with 0xffff.
+                // An IPX header directly after the length starts with 0xffff.
                 let sap = self.equal(From::Llc, 0, Width::B1, SAP_IPX);
                 let novell = self.equal(From::Llc, 0, Width::B2, 0xffff);
                 let either = self.code.or(sap, novell);
@@ -211,7 +211,7 @@ impl Generator<'_> {
         self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)
     }
 
-    /// An LLC and SNAP header for a protocol of an organisation.
+    /// A test for an LLC and SNAP header with a protocol of an organisation.
     fn snap(&mut self, organisation: u32, protocol: u32) -> PredRef {
         let [_, o1, o2, o3] = organisation.to_be_bytes();
         let [_, _, p1, p2] = protocol.to_be_bytes();
@@ -254,13 +254,13 @@ impl Generator<'_> {
         self.masked(from, 0, Width::B1, version << 4, 0xf0)
     }
 
-    /// Behind MPLS labels only the first nibble can tell the protocol.
+    /// After MPLS labels, only the first nibble identifies the protocol.
     fn behind_labels(&mut self, protocol: u32) -> Fault<PredRef> {
         let version = match protocol {
             IP => 4,
             IP6 => 6,
             _ => {
-                let error = self.error("nothing but IPv4 and IPv6 can be told behind MPLS labels");
+                let error = self.error("only IPv4 and IPv6 can be tested behind MPLS labels");
                 return Err(error.expected("`ip`, `ip6` or what they carry"));
             }
         };
@@ -269,8 +269,8 @@ impl Generator<'_> {
         Ok(self.code.and(bottom, version))
     }
 
-    /// Whether the last label passed is (`Set`) or is not (`Clear`) the last
-    /// of its stack.
+    /// A test whether the last label passed is (`Set`) or is not (`Clear`) the bottom of
+    /// its stack.
     pub(super) fn bottom_label(&mut self, cmp: Cmp) -> PredRef {
         self.bits(From::Label, 2, Width::B1, cmp, 0x01)
     }

@@ -1,9 +1,8 @@
-//! From the tree to tests on bytes, for one link type.
+//! Code generation: turns the syntax tree into tests of bytes for one link type, a
+//! file for each family of primitives.
 //!
-//! One file for each family of primitives. The tests and their order are
-//! those that pcap-filter(7) programs have always had, because the order can
-//! be seen: a load beyond the captured bytes rejects the frame, whatever
-//! tests would follow.
+//! The tests and their order are those of libpcap, since the order is observable: a
+//! load beyond the captured bytes rejects the frame, whichever tests would follow.
 
 mod address;
 mod arith;
@@ -30,7 +29,7 @@ use layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 
 type Fault<T> = Result<T, Error>;
 
-/// The predicate of a whole text.
+/// Generates the predicate of a whole text.
 pub(super) fn generate(
     text: &str,
     ast: &Ast,
@@ -69,7 +68,7 @@ struct Generator<'a> {
     context: &'a Context<'a>,
     layout: Layout,
     code: PredicateArena,
-    /// The primitive at hand.
+    /// The span of the current primitive.
     span: Span,
 }
 
@@ -102,7 +101,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Keeps the code within what the IR allows.
+    /// Checks the limits of the IR.
     fn check_size(&self) -> Fault<()> {
         if self.code.tests.len() + 2 > limits::BLOCKS_MAX {
             return Err(self.error(format!(
@@ -119,17 +118,17 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// An error at the primitive at hand.
+    /// An error at the current primitive.
     fn error(&self, message: impl Into<String>) -> Error {
         Error::new(self.span.range(), message)
     }
 
-    /// The text of the primitive at hand, short enough for a message.
+    /// The text of the current primitive, shortened for a message.
     fn word(&self) -> String {
         shortened(self.span.of(self.text))
     }
 
-    /// `what` cannot be told on this link layer.
+    /// An error: `what` cannot be tested on this link layer.
     fn not_on_link(&self, what: &str) -> Error {
         let link = self.layout.link.linktype();
         if self.layout.link.linktype() == self.context.linktype {
@@ -161,7 +160,7 @@ impl Generator<'_> {
         Err(error.expected(format!("at most {max}")))
     }
 
-    /// The value a register holds, if the position has one.
+    /// The value of the position's register, if it has one.
     fn variable(&mut self, position: Position) -> Option<Temp> {
         let register = position.register?;
         Some(self.code.op(Op::Get(register)))
@@ -178,8 +177,7 @@ impl Generator<'_> {
         })
     }
 
-    /// The length of the IPv4 header, plus the variable part of where it
-    /// starts.
+    /// The length of the IPv4 header plus the variable part of its position.
     fn ip_header_len(&mut self) -> Temp {
         let network = self.layout.network();
         let base = self.variable(network);
@@ -231,7 +229,7 @@ impl Generator<'_> {
         self.compare(from, offset, width, Cmp::Eq, value)
     }
 
-    /// Whether the bits of `mask` are those of `value`.
+    /// A test whether a field masked by `mask` equals `value`.
     fn masked(&mut self, from: From, offset: u32, width: Width, value: u32, mask: u32) -> PredRef {
         match mask {
             0 if value == 0 => return PredRef::TRUE,
@@ -245,13 +243,12 @@ impl Generator<'_> {
         self.code.test(begin, Cmp::Eq, bits, value)
     }
 
-    /// Whether any (or none) of the bits of `mask` is set.
+    /// A test whether any bit of `mask` is set (`Set`) or none is (`Clear`).
     fn bits(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, mask: u32) -> PredRef {
         self.compare(from, offset, width, cmp, mask)
     }
 
-    /// Whether several bytes are as given; compared from the last one, in the
-    /// largest pieces.
+    /// A test whether bytes are equal, compared from the end in the largest units.
     fn bytes(&mut self, from: From, offset: u32, bytes: &[u8]) -> PredRef {
         let mut pred = PredRef::TRUE;
         let mut rest = bytes;
@@ -278,8 +275,7 @@ impl Generator<'_> {
         self.code.test(begin, cmp, wire, length)
     }
 
-    /// `either` of the predicate for the source and the one for the
-    /// destination, or both, by direction.
+    /// Combines the predicates of source and destination by the direction.
     fn directed(&mut self, dir: Dir, mut one: impl FnMut(&mut Self, bool) -> PredRef) -> PredRef {
         match dir {
             Dir::Src => one(self, true),

@@ -1,10 +1,10 @@
-//! Ports of TCP, UDP and SCTP, over IPv6 (without extension headers) and
-//! over IPv4 (first fragments only).
+//! Ports of TCP, UDP and SCTP over IPv6 (without extension headers) and IPv4 (first
+//! fragments only).
 
 use super::*;
 
 impl Generator<'_> {
-    /// The transport that a qualifier asks for; `None` means any of them.
+    /// The transport of the qualifier; `None` means any transport.
     pub(super) fn port_transport(&self, quals: Quals) -> Fault<Option<u8>> {
         match quals.proto {
             None => Ok(None),
@@ -19,7 +19,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Ports from `first` to `last`, in either order.
+    /// A test for ports between `first` and `last`, in either order.
     pub(super) fn port(
         &mut self,
         dir: Dir,

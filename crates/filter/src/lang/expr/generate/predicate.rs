@@ -1,23 +1,22 @@
-//! The predicate as tests joined by and, or, not: between the tree of the
-//! text and the graph of the IR.
+//! Predicates: tests joined by and, or, not; the form between the syntax tree and the
+//! graph of the IR.
 //!
-//! A test computes with a few operations and compares. Constants fold as soon
-//! as they meet `and`, `or` or `not`, and what cannot matter then is dropped,
-//! its loads included, as libpcap does. Registers carry positions that are
-//! known only at run time (behind a Geneve header) from the test that finds
-//! them to those that load there.
+//! A test executes a few operations and compares. Constants are folded when they meet
+//! `and`, `or` or `not`. Tests that then cannot matter are dropped with their loads, as
+//! in libpcap. Registers carry positions known only at run time, such as that behind
+//! a Geneve header, from the test that computes them to later loads.
 
 use crate::ir::{BinOp, Cmp, Width};
 
-/// A value that a packet decides; lives until the program ends.
+/// A run-time value, which lives to the end of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::lang::expr) struct Register(pub(in crate::lang::expr) u32);
 
-/// The result of an operation, by its index in [`PredicateArena::ops`].
+/// The result of an operation: an index into [`PredicateArena::ops`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::lang::expr) struct Temp(pub(in crate::lang::expr) u32);
 
-/// What an operation reads.
+/// An operand of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::lang::expr) enum Source {
     Imm(u32),
@@ -41,32 +40,32 @@ impl From<Temp> for Source {
 pub(in crate::lang::expr) enum Op {
     Load {
         width: Width,
-        /// What adds to the offset: where a header begins, and an index that
-        /// the text computes.
+        /// Values added to the offset: the start of a header, and an index from the
+        /// text.
         base: Option<Temp>,
         index: Option<Source>,
         offset: u32,
     },
     Len,
     Bin(BinOp, Source, Source),
-    /// Some bits of a value; apart from `Bin`, because a value that the text
-    /// computes is never taken for the same.
+    /// Some bits of a value. A variant apart from `Bin`, so that a computed mask in
+    /// the text never counts as equal to it.
     Mask(Temp, u32),
     Get(Register),
     Set(Register, Source),
 }
 
-/// A comparison and the operations before it.
+/// A comparison with the operations before it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lang::expr) struct Test {
-    /// Where its operations begin and end in [`PredicateArena::ops`]; those that nothing
-    /// reads are not run.
+    /// Range of its operations in [`PredicateArena::ops`]; unused ones are not
+    /// executed.
     pub(in crate::lang::expr) ops: (u32, u32),
     /// `None` for a test that only sets registers and always holds.
     pub(in crate::lang::expr) compare: Option<(Cmp, Source, Source)>,
 }
 
-/// A predicate: a constant, or an index in [`PredicateArena::nodes`].
+/// A predicate: a constant, or an index into [`PredicateArena::nodes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::lang::expr) struct PredRef(pub(in crate::lang::expr) u32);
 
@@ -74,7 +73,7 @@ impl PredRef {
     pub(in crate::lang::expr) const TRUE: PredRef = PredRef(u32::MAX);
     pub(in crate::lang::expr) const FALSE: PredRef = PredRef(u32::MAX - 1);
 
-    /// Whether it holds for every frame, or for none.
+    /// The truth value, if it is the same for every frame.
     pub(in crate::lang::expr) fn constant(self) -> Option<bool> {
         match self {
             PredRef::TRUE => Some(true),
@@ -92,7 +91,7 @@ impl PredRef {
     }
 }
 
-/// How a predicate is made of others, each used once.
+/// A predicate composed of others, each of which is used once.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lang::expr) enum Node {
     Test(u32),
@@ -101,16 +100,16 @@ pub(in crate::lang::expr) enum Node {
     Or(PredRef, PredRef),
 }
 
-/// All predicates so far.
+/// The arena of all predicates.
 #[derive(Default, Debug)]
 pub(in crate::lang::expr) struct PredicateArena {
     pub(in crate::lang::expr) nodes: Vec<Node>,
-    /// For each node the test that is run first.
+    /// For each node, the test that runs first.
     pub(in crate::lang::expr) heads: Vec<u32>,
     pub(in crate::lang::expr) tests: Vec<Test>,
     pub(in crate::lang::expr) ops: Vec<Op>,
     pub(in crate::lang::expr) registers: u32,
-    /// Whether libpcap, too, leaves such an expression as it is.
+    /// Whether libpcap does not optimise such an expression.
     pub(in crate::lang::expr) unoptimised: bool,
 }
 
@@ -166,12 +165,12 @@ impl PredicateArena {
         self.op(Op::Set(register, value.into()));
     }
 
-    /// Where the operations of the next test begin.
+    /// The index of the first operation of the next test.
     pub(super) fn begin(&self) -> u32 {
         self.ops.len() as u32
     }
 
-    /// Makes a test of the operations since `first_op`.
+    /// Creates a test of the operations since `first_op`.
     pub(super) fn test(
         &mut self,
         first_op: u32,
@@ -182,7 +181,7 @@ impl PredicateArena {
         self.finish_test(first_op, Some((cmp, a.into(), b.into())))
     }
 
-    /// Makes a test that always holds of the operations since `first_op`.
+    /// Creates a test that always holds, for the effects of operations since `first_op`.
     pub(super) fn effect(&mut self, first_op: u32) -> PredRef {
         self.finish_test(first_op, None)
     }

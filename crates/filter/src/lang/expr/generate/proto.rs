@@ -1,4 +1,4 @@
-//! Protocols by name and number: IP, IPv6, and OSI's.
+//! Protocols by name and number: IP, IPv6, and OSI.
 
 use super::*;
 
@@ -8,12 +8,12 @@ pub(super) const SCTP: u8 = 132;
 pub(super) const FRAGMENT: u32 = 44;
 const ICMP6: u32 = 58;
 
-/// Where the protocol stands in an IPv4 and an IPv6 header.
+/// Offsets of the protocol field in IPv4 and IPv6 headers.
 pub(super) const IP_PROTOCOL: u32 = 9;
 pub(super) const IP6_NEXT: u32 = 6;
 
 const ISO_ISIS: u32 = 0x83;
-/// The names of `iso proto`: network layer protocol identifiers (ISO 9577).
+/// The protocol names of `iso proto`: network layer protocol identifiers (ISO 9577).
 pub(super) const NAMED_ISO: [(&str, u32); 3] = [("esis", 0x82), ("isis", ISO_ISIS), ("clnp", 0x81)];
 
 /// IS-IS PDU types (ISO 10589 §9).
@@ -28,7 +28,7 @@ const ISIS_L1_PSNP: u32 = 26;
 const ISIS_L2_PSNP: u32 = 27;
 const ISIS_TYPE_MAX: u32 = 0x1f;
 
-/// The IP protocol number of a keyword.
+/// The IP protocol number of a keyword; `None` if it is not an IP protocol.
 pub(super) fn ip_protocol(proto: Proto) -> Option<u32> {
     Some(match proto {
         Proto::Icmp => 1,
@@ -47,7 +47,7 @@ pub(super) fn ip_protocol(proto: Proto) -> Option<u32> {
 }
 
 impl Generator<'_> {
-    /// A protocol's name alone.
+    /// A test for the name of a protocol alone.
     pub(super) fn abbreviation(&mut self, proto: Proto) -> Fault<PredRef> {
         if let Some(number) = link::keyword_type(proto) {
             return self.link_type(number);
@@ -97,7 +97,7 @@ impl Generator<'_> {
         Ok(any)
     }
 
-    /// `proto number` under a protocol qualifier.
+    /// A test of `proto number` with a protocol qualifier.
     pub(super) fn protocol(&mut self, qualifier: Option<Proto>, number: u32) -> Fault<PredRef> {
         match qualifier {
             None => {
@@ -142,12 +142,12 @@ impl Generator<'_> {
         }
     }
 
-    /// Whether an IPv4 packet is whole or the first of its fragments.
+    /// A test whether an IPv4 packet is unfragmented or a first fragment.
     pub(super) fn first_fragment(&mut self) -> PredRef {
         self.bits(From::Network, 6, Width::B2, Cmp::Clear, 0x1fff)
     }
 
-    /// The test that comes before a load from a protocol's header.
+    /// The test before a load from a protocol's header.
     pub(super) fn guard(&mut self, proto: Proto) -> Fault<PredRef> {
         match proto {
             Proto::Icmp6 => {

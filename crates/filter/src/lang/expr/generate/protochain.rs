@@ -1,28 +1,27 @@
-//! `protochain`: a protocol behind any chain of extension headers.
+//! `protochain`: a protocol after a chain of extension headers.
 //!
-//! Where libpcap emits a loop, which the kernel refuses, the chain is
-//! unrolled here: [`HEADERS_MAX`] headers are followed. A frame with more is
-//! rejected at once, as one whose chain leads beyond its captured bytes.
+//! libpcap emits a loop, which the kernel refuses. Here the chain is unrolled to
+//! [`HEADERS_MAX`] headers. A frame with more headers is rejected at once, like a frame
+//! whose chain leads beyond its captured bytes.
 
 use super::*;
 
-/// Extension headers that are followed before the protocol must come.
+/// Maximum number of extension headers before the protocol.
 pub(super) const HEADERS_MAX: usize = 16;
 
-/// A load from here rejects every frame; a positive number for those who read
-/// offsets as signed.
+/// An offset at which a load rejects every frame; positive also as a signed number.
 const BEYOND_EVERY_FRAME: u32 = 0x7fff_ffff;
 
 const AUTHENTICATION: u32 = 51;
-/// Hop-by-hop options, routing, fragment, destination options.
+/// Hop-by-hop options, routing, fragment, destination options (RFC 8200 §4).
 const EXTENSIONS: [u32; 4] = [0, 43, proto::FRAGMENT, 60];
 
-/// The walk through a chain: the protocol that comes next, and where.
+/// The registers of a walk along the chain: next protocol, and its position.
 #[derive(Clone, Copy)]
 struct Walk {
     next: Register,
     position: Register,
-    /// Where `position` counts from.
+    /// Offset of the network header, to which `position` is relative.
     network: u32,
 }
 
@@ -46,7 +45,7 @@ impl Generator<'_> {
         }
         self.check_max("IP protocol", number, 0xff)?;
         if self.layout.payload.register.is_some() {
-            return Err(self.error("`protochain` cannot be told inside Geneve or VXLAN"));
+            return Err(self.error("`protochain` cannot be tested inside Geneve or VXLAN"));
         }
         self.code.unoptimised = true;
         let ip6 = qualifier == Some(Proto::Ip6);
@@ -61,7 +60,7 @@ impl Generator<'_> {
         };
         let start = self.chain_start(walk, ip6);
         let mut chain = self.chain_end(walk, number, ip6);
-        // Built from the last step to the first, each around the next.
+        // Built from the last step to the first; each step contains the next.
         for _ in 0..HEADERS_MAX {
             let here = self.next_is(walk, number);
             let onward = self.chain_step(walk, ip6);
@@ -90,7 +89,7 @@ impl Generator<'_> {
         self.code.effect(begin)
     }
 
-    /// The last step: the protocol, or no extension header, or too many.
+    /// The last step: the protocol, or no extension header, or too many headers.
     fn chain_end(&mut self, walk: Walk, number: u32, ip6: bool) -> PredRef {
         let here = self.next_is(walk, number);
         let mut more = self.next_is(walk, AUTHENTICATION);
@@ -126,14 +125,14 @@ impl Generator<'_> {
         self.code.test(begin, Cmp::Eq, next, number)
     }
 
-    /// Passes one header; fails at one that nothing can follow.
+    /// Skips one header; fails if the header is not skippable.
     fn chain_step(&mut self, walk: Walk, ip6: bool) -> PredRef {
-        // RFC 4302: in words of four bytes, less two.
+        // The length is in units of four bytes, minus two (RFC 4302 §2.2).
         let authentication = self.next_is(walk, AUTHENTICATION);
         let passed = self.pass_header(walk, 2, 2);
         let mut onward = self.code.and(authentication, passed);
         if ip6 {
-            // RFC 8200: in words of eight bytes, less one.
+            // The length is in units of eight bytes, minus one (RFC 8200 §4).
             let extension = self.extension(walk);
             let passed = self.pass_header(walk, 1, 3);
             let extension = self.code.and(extension, passed);

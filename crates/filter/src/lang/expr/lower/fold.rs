@@ -1,10 +1,10 @@
-//! Constants in the operations of a test, and what else is never run.
+//! Constant folding in the operations of tests, and dead operations.
 
 use crate::ir::BinOp;
 
 use super::super::generate::{Op, PredicateArena, Source, Temp, Test};
 
-/// For each operation what it comes to.
+/// The folded value of each operation.
 #[derive(Debug)]
 pub(super) struct Folded {
     values: Vec<Source>,
@@ -30,7 +30,7 @@ impl Folded {
         folded
     }
 
-    /// What a source comes to.
+    /// The folded value of a source.
     pub(super) fn value(&self, source: Source) -> Source {
         match source {
             Source::Imm(constant) => Source::Imm(constant),
@@ -45,8 +45,8 @@ impl Folded {
         }
     }
 
-    /// Which operations of a test its comparison and the registers need. What
-    /// nothing needs is not loaded, so that it cannot reject a frame.
+    /// Marks the operations that the comparison or a register of `test` needs. Other
+    /// operations are not executed, so their loads cannot reject a frame.
     pub(super) fn used(&self, code: &PredicateArena, test: &Test, used: &mut Vec<bool>) {
         let ops = super::graph::ops(code, test);
         used.clear();
@@ -87,8 +87,8 @@ impl Folded {
     }
 }
 
-/// What an operation comes to without being run: a constant or one of its
-/// operands. Zero divisors have been refused before.
+/// The result of an operation if it is a constant or one of the operands; else `None`.
+/// Zero divisors have been refused before.
 pub(in super::super) fn fold(op: BinOp, a: Source, b: Source) -> Option<Source> {
     match (a, b) {
         (Source::Imm(a), Source::Imm(b)) => op.eval(a, b).map(Source::Imm),

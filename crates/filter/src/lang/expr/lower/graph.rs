@@ -1,11 +1,11 @@
-//! Tests and where each leads.
+//! The graph of tests and their targets.
 
 use crate::ir::Cmp;
 
 use super::super::generate::{Node, PredRef, PredicateArena, Source, Test};
 use super::fold::Folded;
 
-/// Where a test leads: another test, or the end.
+/// The target of an edge: a test or a verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Test(u32),
@@ -17,13 +17,13 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) root: Target,
-    /// For each test where it leads when it holds and when it fails; `None`
-    /// if the predicate does not need it.
+    /// For each test, its targets when it holds and when it fails; `None` if the
+    /// predicate does not need the test.
     pub(super) targets: Vec<Option<(Target, Target)>>,
 }
 
 impl Graph {
-    /// Hands the two ends down from the root to every test.
+    /// Propagates the two verdicts from the root down to every test.
     pub(super) fn of(code: &PredicateArena, root: PredRef) -> Graph {
         let mut graph = Graph {
             root: Target::Reject,
@@ -40,7 +40,7 @@ impl Graph {
         graph.root = Target::Test(code.head(root));
         let mut nodes = vec![None; code.nodes.len()];
         nodes[root.0 as usize] = Some((Target::Accept, Target::Reject));
-        // Parents come after their children.
+        // Parents have higher indices than their children.
         for index in (0..code.nodes.len()).rev() {
             let Some((then, otherwise)) = nodes[index] else {
                 continue;
@@ -61,8 +61,8 @@ impl Graph {
         graph
     }
 
-    /// Leads the root past tests that decide nothing. Its own loads stay, as
-    /// they do in libpcap.
+    /// Moves the root past tests with a constant outcome. The loads of the first test
+    /// remain, as in libpcap.
     pub(super) fn skip_constant_root(&mut self, code: &PredicateArena, folded: &Folded) {
         let first = self.root;
         let mut root = first;
@@ -89,12 +89,12 @@ impl Graph {
     }
 }
 
-/// The outcome of a comparison of constants.
+/// The outcome of a comparison of constants; `None` for other comparisons.
 pub(super) fn decided(folded: &Folded, (cmp, a, b): (Cmp, Source, Source)) -> Option<bool> {
     Some(cmp.eval(folded.constant(a)?, folded.constant(b)?))
 }
 
-/// The operations of a test and the index of the first.
+/// The operations of a test.
 pub(super) fn ops<'c>(code: &'c PredicateArena, test: &Test) -> &'c [super::super::generate::Op] {
     &code.ops[test.ops.0 as usize..test.ops.1 as usize]
 }

@@ -1,80 +1,82 @@
-//! Tests that others decide are skipped, as libpcap's optimiser skips them.
+//! Jump threading in the front end, as libpcap's optimiser does it.
 //!
-//! Optimising is not the front end's business, but this part can be seen from
-//! outside. A load beyond the captured bytes rejects the frame, so it matters
-//! whether a test is run at all, and which of two tests runs first; and an
-//! expression that no packet can match is refused. What libpcap does:
+//! Optimisation belongs to [`opt`](crate::opt), but this part is observable. A load
+//! beyond the captured bytes rejects the frame, so it matters which tests run, and
+//! in which order. An expression that no packet can match is refused. libpcap's
+//! rules are:
 //!
-//! 1. A test whose outcome follows from one that every path to it has passed
-//!    is skipped: `tcp port 80 and tcp` tests for TCP once.
-//! 2. A test that leads to the same place either way is skipped, its loads
-//!    included: everything in `udp or not udp port 53`.
-//! 3. In a chain of alternatives, one on the same value as the test before
-//!    the chain is moved up to it: `src host a or dst host b or src host c`
-//!    runs in the order a, c, b.
+//! 1. A test is skipped if its outcome follows from a test that every path to it has
+//!    passed: `tcp port 80 and tcp` tests for TCP once.
+//! 2. A test with the same target for both outcomes is skipped together with its
+//!    loads: all tests of `udp or not udp port 53`.
+//! 3. In a chain of alternatives, a test of the value that was tested right before
+//!    the chain moves up to that test: `src host a or dst host b or src host c` runs
+//!    in the order a, c, b.
 //!
-//! Repeated until nothing changes; the order in which tests are visited is
-//! libpcap's too, since the result depends on it.
+//! The rules repeat until nothing changes. Tests are visited in libpcap's order, since
+//! the result depends on it.
 
 use crate::ir::Cmp;
 
 use super::graph::{Graph, Target, ops};
 use crate::lang::expr::generate::{Op, PredicateArena, Source, Temp, Test};
 
-/// Larger graphs are left as they are: the sets below grow by the square.
+/// Maximum number of tests in a graph that is threaded; the dominator sets need quadratic
+/// memory.
 const TESTS_MAX: usize = 1_000;
 const OPS_MAX: usize = 16 * TESTS_MAX;
-/// In larger graphs no test is moved, and in all of them only so often: the
-/// dominators are found anew after each move.
+/// Maximum number of tests in a graph in which tests move, and of moves in any graph:
+/// each move recomputes the dominators.
 const MOVING_TESTS_MAX: usize = 200;
 const MOVES_MAX: usize = 400;
-/// Rounds that only move tests, before giving up on their coming to rest.
+/// Maximum number of rounds in sequence that only move tests; the moves might not
+/// terminate.
 const ROUNDS_MAX: usize = 100;
 
-/// The classic comparisons; others swap the two ways out.
+/// The comparisons of classic BPF; all others swap the outgoing edges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Cmp4 {
     Eq,
     Gt,
     Ge,
     Set,
-    /// The end, or a test that only sets registers.
+    /// No comparison: an end, or a test that only sets registers.
     None,
 }
 
-/// What kind of test a vertex is; equal tests have equal ones.
+/// The kind of a vertex's comparison; equal tests have equal kinds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Compare {
     code: Cmp4,
-    /// Whether the right side is a constant.
+    /// Whether the right operand is a constant.
     constant: bool,
 }
 
-/// A test, or one of the two ends (which lead nowhere).
+/// A test, or one of the two ends, which have no outgoing edges.
 #[derive(Clone, Copy, Debug)]
 struct Vertex {
     target: Target,
     compare: Compare,
-    /// Names of the values compared.
+    /// Value numbers of the operands.
     left: u32,
     right: u32,
-    /// Where it leads if the classic comparison holds, and if not.
+    /// Targets if the classic comparison holds, and if it does not.
     out: [Option<usize>; 2],
-    /// Whether the test holds if the classic comparison does not.
+    /// Whether the test is the negation of the classic comparison.
     swapped: bool,
-    /// The comparison's outcome if both sides are literals.
+    /// The outcome of the comparison, if both operands are literals.
     literal: Option<bool>,
     level: usize,
 }
 
-/// An edge, by where it starts and which way it leaves.
+/// An edge: its source vertex, and its index there.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     from: usize,
     side: usize,
 }
 
-/// Threads a graph in place.
+/// Threads the jumps of `graph` in place. Large or unoptimised graphs stay unchanged.
 pub(super) fn thread(code: &PredicateArena, graph: &mut Graph) {
     let needed = graph
         .targets
@@ -128,27 +130,27 @@ impl Graph {
 }
 
 struct JumpThreading {
-    /// In preorder from the root, which is the first.
+    /// The vertices in preorder; the root is the first.
     vertices: Vec<Vertex>,
-    /// What the root reaches, from the root down: by the longest way to an
-    /// end, within a level the vertex finished last first.
+    /// The reachable vertices from the root down, in decreasing order of their longest
+    /// path to an end. Within a level, the vertex finished last comes first.
     down: Vec<usize>,
-    /// The same from the ends (which are left out) up; within a level in the
-    /// same order.
+    /// The reachable vertices except the ends, in increasing order of level. Within a
+    /// level the order is that of `down`.
     up: Vec<usize>,
-    /// For each vertex the last of the edges that lead to it, and for each
-    /// edge the one before it.
+    /// The last edge into each vertex, and for each edge the previous edge into the
+    /// same vertex.
     entering: Vec<Option<usize>>,
     before: Vec<Option<usize>>,
-    /// For each vertex the vertices on every path to it.
+    /// For each vertex, the vertices on every path to it.
     dominators: Sets,
-    /// For each edge the edges on every path through it.
+    /// For each edge, the edges on every path through it.
     edge_dominators: Sets,
     moves_left: usize,
     changed: bool,
-    /// Whether something besides a move has changed.
+    /// Whether anything but a move has changed in this round.
     simplified: bool,
-    /// Room for [`find_levels`](Self::find_levels).
+    /// Work memory of [`find_levels`](Self::find_levels).
     seen: Vec<bool>,
     finished: Vec<usize>,
     stack: Vec<(usize, bool)>,
@@ -220,7 +222,7 @@ impl JumpThreading {
         self.up.clear();
         self.up.extend(self.finished.iter().rev());
         let vertices = &self.vertices;
-        // Both sorts are stable.
+        // Both sorts are stable, so the order within a level is kept.
         self.down
             .sort_by_key(|&index| std::cmp::Reverse(vertices[index].level));
         self.up.sort_by_key(|&index| vertices[index].level);
@@ -284,14 +286,13 @@ impl JumpThreading {
         }
     }
 
-    /// The edges that led to a vertex when they were last looked for, the
-    /// last one first.
+    /// The edges into a vertex at the time of the last `find_entering`, the last first.
     fn entering(&self, vertex: usize) -> impl Iterator<Item = Edge> + use<'_> {
         let edges = std::iter::successors(self.entering[vertex], |edge| self.before[*edge]);
         edges.map(|edge| self.edge_of(edge))
     }
 
-    /// A comparison of two literals leads one way only.
+    /// Makes a comparison of two literals lead to one target.
     fn decide_literals(&mut self) {
         for vertex in &mut self.vertices {
             if let Some(holds) = vertex.literal {
@@ -314,7 +315,7 @@ impl JumpThreading {
         }
     }
 
-    /// Leads an edge past the test it leads to, while that is decided.
+    /// Redirects an edge past its target while the target's outcome is decided.
     fn thread_edge(&mut self, edge: Edge) {
         let Some(mut to) = self.vertices[edge.from].out[edge.side] else {
             return;
@@ -352,7 +353,7 @@ impl JumpThreading {
         }
     }
 
-    /// Where a test leads if an edge has been passed, as far as that tells.
+    /// The target to which `test` leads after the edge `passed`; `None` if undecided.
     fn decided(&self, test: usize, passed: Edge) -> Option<usize> {
         let (test, known) = (&self.vertices[test], &self.vertices[passed.from]);
         let same = test.compare == known.compare && test.left == known.left;
@@ -362,7 +363,7 @@ impl JumpThreading {
         if test.right == known.right {
             return test.out[passed.side];
         }
-        // Equal to one constant is unequal to another.
+        // A value equal to one constant is unequal to any other.
         let equal = passed.side == 0 && test.compare.code == Cmp4::Eq && test.compare.constant;
         if equal { test.out[1] } else { None }
     }
@@ -377,9 +378,8 @@ impl JumpThreading {
         }
     }
 
-    /// The tests behind `start` that share its way out at `side` are a chain.
-    /// One on the value that was tested right before the chain is moved up
-    /// next to its like.
+    /// Applies rule 3 to the chain at `start`: the vertices behind it that share its
+    /// target at `side`. A test of the value tested right before the chain moves up.
     fn move_alternative(&mut self, start: usize, side: usize) {
         let Some(last) = self.entering(start).next() else {
             return;
@@ -461,8 +461,7 @@ impl JumpThreading {
     }
 }
 
-/// What the root reaches, in preorder: a vertex gets its number when it is
-/// first come to.
+/// The reachable vertices in preorder: a vertex is numbered when first visited.
 fn vertices(code: &PredicateArena, graph: &Graph) -> Vec<Vertex> {
     let mut values = Values::new(3 * (code.ops.len() + code.tests.len()));
     let mut vertices: Vec<Vertex> = Vec::with_capacity(code.tests.len() + 2);
@@ -519,12 +518,12 @@ impl Vertex {
     }
 }
 
-/// Names for values: equal ones for equal operations on equal values.
+/// Value numbering: equal operations on equal values have equal numbers.
 struct Values {
-    /// A hash table with open addressing; the name of an entry is its place,
-    /// plus one. Tag zero with all else zero stands for an empty place.
+    /// Hash table with open addressing. The number of an entry is its index plus one;
+    /// an entry of zeros is free.
     table: Vec<[u32; 4]>,
-    /// The name of each operation of the test at hand.
+    /// The number of each operation of the current test.
     of_ops: Vec<u32>,
 }
 
@@ -542,7 +541,7 @@ impl Values {
             ^ (c << 32 | d).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         let mask = self.table.len() - 1;
         let mut place = (mixed ^ mixed >> 29) as usize & mask;
-        // There are fewer names than half the places.
+        // Fewer than half of the entries are used, so a free one exists.
         while self.table[place] != key {
             if self.table[place] == [0; 4] {
                 self.table[place] = key;
@@ -588,7 +587,7 @@ impl Values {
         if let (Source::Imm(a), Source::Imm(b)) = (a, b) {
             vertex.literal = Some(cmp.eval(a, b) != swapped);
         }
-        // Masked bits equal to zero: none of the bits is set.
+        // `a & mask == 0` is the negation of `Set`.
         if let (Cmp4::Eq, Source::Temp(Temp(temp)), Source::Imm(0)) = (code4, a, b)
             && let Op::Mask(loaded, mask) = code.ops[temp as usize]
         {
@@ -632,7 +631,7 @@ impl Values {
     }
 }
 
-/// Sets of small numbers, one for each of a number of things.
+/// A bit set of small numbers for each of a number of items.
 #[derive(Default)]
 struct Sets {
     bits: Vec<u64>,
@@ -648,7 +647,7 @@ impl Sets {
         }
     }
 
-    /// Every set holds everything.
+    /// Makes every set contain all numbers.
     fn fill(&mut self) {
         self.bits.fill(u64::MAX);
     }
@@ -665,7 +664,7 @@ impl Sets {
         self.bits[thing * self.words + number / 64] >> (number % 64) & 1 == 1
     }
 
-    /// Keeps in one set only what is in another, too.
+    /// Intersects the set of `thing` with the set of `with`.
     fn intersect(&mut self, thing: usize, with: usize) {
         for word in 0..self.words {
             let other = self.bits[with * self.words + word];

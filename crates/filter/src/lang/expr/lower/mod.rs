@@ -1,7 +1,7 @@
-//! From tests joined by and, or, not to the graph of the IR.
+//! Lowering: turns tests joined by and, or, not into a program of the IR.
 //!
-//! Each test becomes a block; where it goes when it holds and when it fails
-//! follows from the predicates around it. `not` swaps the two.
+//! Each test becomes a block. The surrounding predicates determine its targets when the
+//! test holds and when it fails; `not` swaps the two.
 
 mod fold;
 mod graph;
@@ -15,8 +15,8 @@ use graph::{Graph, Target, ops};
 
 pub(super) use fold::fold;
 
-/// A program that gives `snaplen` where the predicate holds, else zero; `None`
-/// if it is plain that no frame can be accepted.
+/// Returns a program that returns `snaplen` if the predicate holds, else zero. `None` if
+/// the predicate is evidently false for every frame.
 pub(super) fn lower(code: &PredicateArena, root: PredRef, snaplen: u32) -> Option<Program> {
     let folded = Folded::of(code);
     let mut graph = Graph::of(code, root);
@@ -59,12 +59,11 @@ pub(super) fn lower(code: &PredicateArena, root: PredRef, snaplen: u32) -> Optio
     Some(lowering.builder.finish())
 }
 
-/// For each test the registers that hold something when it begins: those set in
-/// an earlier test and read in this one or a later. Tests are counted in an
-/// order in which every one comes before those it leads to.
+/// For each test, the registers that are live at its start: set in an earlier test, and
+/// read in this test or a later one. Positions are those of a topological order.
 fn live_registers(code: &PredicateArena, graph: &Graph) -> Vec<Vec<Register>> {
     let order = reverse_postorder(graph);
-    // For each register the first place that sets it and the last that reads it.
+    // For each register, the first position that sets it and the last that reads it.
     let mut ranges = vec![(order.len(), 0); code.registers as usize];
     for (place, &test) in order.iter().enumerate() {
         for op in ops(code, &code.tests[test as usize]) {
@@ -111,14 +110,14 @@ fn reverse_postorder(graph: &Graph) -> Vec<u32> {
 struct Lowering<'c> {
     code: &'c PredicateArena,
     folded: &'c Folded,
-    /// For each test its block, if it is needed.
+    /// The block of each test; `None` if the test is not needed.
     blocks: Vec<Option<Block>>,
     accept: Block,
     reject: Block,
-    /// For each operation its value.
+    /// The value of each operation.
     values: Vec<Operand>,
     used: Vec<bool>,
-    /// For each test the values of the registers it takes; empty without any.
+    /// The register parameters of each test; empty if there are no registers.
     params: Vec<Vec<(Register, Value)>>,
     builder: Builder,
 }
@@ -148,8 +147,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The way to a target, given what the registers hold. One that was never
-    /// set is zero.
+    /// The edge to a target with the register arguments that it takes; a register that
+    /// was never set is zero.
     fn edge(&self, target: Target, registers: &[(Register, Operand)]) -> Edge {
         let test = match target {
             Target::Accept => return Edge::to(self.accept),
@@ -244,8 +243,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The variable and the constant part of where a load reads. Constants
-    /// add up modulo 2^32: `ip[-1]` is the byte before the header.
+    /// The variable and the constant part of a load's position. Constants are added
+    /// modulo 2^32: `ip[-1]` is the byte before the header.
     fn load_position(
         &mut self,
         base: Option<Operand>,

@@ -1,4 +1,4 @@
-//! What does not fit, and what would.
+//! Error messages of the parser.
 
 use super::super::suggest::nearest;
 use super::super::token::KEYWORDS;
@@ -6,7 +6,7 @@ use super::*;
 use crate::lang::shortened;
 
 impl Parser<'_> {
-    /// The word ahead does not fit.
+    /// The next token does not fit.
     pub(super) fn unexpected(&self, expected: &str, valid: &[&str]) -> Error {
         let span = self.ahead.start..self.ahead.end;
         let word = self.ahead_text();
@@ -19,7 +19,7 @@ impl Parser<'_> {
         error.suggest(nearest(word, valid.iter().copied()))
     }
 
-    /// Nothing that starts an operand.
+    /// The next token cannot start an operand.
     pub(super) fn no_operand(&self, need: Need) -> Error {
         let word =
             self.ahead.token != Token::End && self.ahead_text().as_bytes()[0].is_ascii_alphabetic();
@@ -42,7 +42,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A name or address that nothing qualifies.
+    /// A name or an address without a qualifier.
     pub(super) fn unqualified(&self, span: Span) -> Error {
         let text = span.of(self.text);
         let message = format!("`{}` is no test on its own", shortened(text));
@@ -57,7 +57,7 @@ impl Parser<'_> {
             .suggest(suggestion)
     }
 
-    /// A word behind a complete term.
+    /// A token after a complete term.
     pub(super) fn after_term(&self, operand: Operand, expected: &str) -> Error {
         let mut valid = vec!["and", "or"];
         let alone = self.text.as_bytes().get(operand.span.range());

@@ -1,4 +1,4 @@
-//! From words to the tree, with precedence as pcap-filter(7) has it.
+//! The parser: builds the syntax tree, with the precedence rules of pcap-filter(7).
 //!
 //! ```text
 //! expr  = term | expr and/or (term | id)
@@ -9,14 +9,14 @@
 //!       | arith op arith | "-" arith | "(" arith ")"
 //! ```
 //!
-//! `and` and `or` bind equally, from left to right. An identifier without a
-//! head takes the qualifiers of what stands before it. Arithmetic binds, from
-//! loose to tight, `|`, `&`, `<< >>`, `+ -`, `* /`, unary `-`; `%` and `^` have
-//! no place in that order: whatever stands to their right, or to the right of
-//! an operator before them, is taken first.
+//! `and` and `or` have equal precedence and associate to the left. An identifier
+//! without qualifiers inherits those of the term before it. The precedence of
+//! arithmetic, from low to high, is `|`, `&`, `<< >>`, `+ -`, `* /`, unary `-`. The
+//! operators `%` and `^` have no precedence: all that follows them, or that follows
+//! an operator before them, is reduced first.
 //!
-//! A shift-reduce parser with its own stack: nesting costs heap, not the
-//! call stack.
+//! The parser is a shift-reduce parser with an explicit stack, so nesting uses heap
+//! memory instead of the call stack.
 
 mod messages;
 mod primitive;
@@ -29,7 +29,7 @@ use super::error::Error;
 use super::lexer::{Lexer, Word};
 use super::token::{Foreign, Proto, Token};
 
-/// What may stand at a place.
+/// The kinds of operand that may come next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Need {
     /// A term, an identifier, or arithmetic.
@@ -40,7 +40,7 @@ enum Need {
     Arith,
 }
 
-/// What waits for an operand.
+/// An entry of the stack: a construct that waits for an operand.
 #[derive(Clone, Copy, Debug)]
 enum Frame {
     Paren {
@@ -49,13 +49,13 @@ enum Frame {
         start: usize,
     },
     Not(Need),
-    /// A left operand and its `and` or `or`.
+    /// A left operand with its `and` or `or`.
     List {
         and: bool,
         ids: bool,
         left: u32,
     },
-    /// Qualifiers that wait for their identifier.
+    /// Qualifiers before their identifier, and the start of the text.
     Head(Quals, usize),
     Neg,
     Bin {
@@ -75,21 +75,21 @@ enum Frame {
     },
 }
 
-/// An operand as far as it is read.
+/// An operand that has been parsed so far.
 #[derive(Clone, Copy, Debug)]
 struct Operand {
     value: Value,
-    /// What an identifier behind it inherits.
+    /// Qualifiers that a following identifier inherits.
     quals: Option<Quals>,
     span: Span,
-    /// Identifiers in parentheses of their own, which no further parentheses
-    /// may open with.
+    /// Whether this is a list of identifiers in parentheses, which may not be the
+    /// first element of another list.
     closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Value {
-    /// A number, which may still become an identifier or arithmetic.
+    /// A number, which may become an identifier or arithmetic.
     Num(u32),
     Arith(u32),
     Id(u32),
@@ -97,14 +97,14 @@ enum Value {
 }
 
 enum Step {
-    /// A larger operand.
+    /// A larger operand has been reduced.
     Operand(Operand),
-    /// An operator was read; its right operand comes next.
+    /// An operator was shifted; its right operand comes next.
     Next,
     Done,
 }
 
-/// Parses a text, which must hold at least one word.
+/// Parses a text with at least one token.
 pub(super) fn parse(text: &str) -> Result<Ast, Error> {
     let mut lexer = Lexer::new(text);
     let ahead = lexer.next()?;
@@ -139,12 +139,12 @@ struct Parser<'t> {
     ast: Ast,
     stack: Vec<Frame>,
     inherited: Option<Quals>,
-    /// Where the arithmetic of the next relation begins.
+    /// Index of the first arithmetic node of the next relation.
     relation_first: u32,
 }
 
 impl<'t> Parser<'t> {
-    /// The word ahead, which is passed.
+    /// Takes the next token and returns it.
     fn advance(&mut self) -> Result<Word, Error> {
         let word = self.ahead;
         self.ahead = self.lexer.next()?;
@@ -195,7 +195,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads an operand, or what comes before one (`None`).
+    /// Parses an operand; returns `None` after a prefix, such as `not` or `(`.
     fn operand(&mut self) -> Result<Option<Operand>, Error> {
         let (need, start) = (self.need(), self.ahead.start);
         match (self.ahead.token, need) {
@@ -277,7 +277,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// The text of a name without the backslash that may escape it.
+/// The text of a name without its escaping backslash.
 pub(super) fn unescaped(text: &str) -> &str {
     text.strip_prefix('\\').unwrap_or(text)
 }

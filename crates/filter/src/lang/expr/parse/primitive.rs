@@ -1,10 +1,10 @@
-//! Operands that start with a word of their own: identifiers and primitives.
+//! Parsing of identifiers and of primitives that start with a keyword.
 
 use super::super::ast::{ByteOp, Dir, Id, LlcKind};
 use super::*;
 
 impl Parser<'_> {
-    /// A name or an address, with the qualifiers in force.
+    /// Parses a name or an address; the current qualifiers apply.
     pub(super) fn identifier(&mut self) -> Result<Operand, Error> {
         let Some(quals) = self.inherited else {
             return Err(self.unqualified(Span::new(self.ahead.start, self.ahead.end)));
@@ -49,7 +49,7 @@ impl Parser<'_> {
         })
     }
 
-    /// What may follow a protocol, or stand without one.
+    /// Parses the rest of a primitive after a protocol, or without one.
     pub(super) fn behind_proto(
         &mut self,
         proto: Option<Proto>,
@@ -103,7 +103,7 @@ impl Parser<'_> {
         self.push(Frame::Head(quals, start))
     }
 
-    /// `src`, `dst`, or both with `and` or `or` between them.
+    /// Parses `src`, `dst`, or both with `and` or `or` between them.
     fn direction(&mut self) -> Result<Dir, Error> {
         let first = self.advance()?.token;
         let (alone, other) = match first {
@@ -124,7 +124,7 @@ impl Parser<'_> {
         Ok(both)
     }
 
-    /// A primitive that starts with a word of its own.
+    /// Parses a primitive that starts with a keyword.
     pub(super) fn primitive(&mut self) -> Result<Option<Operand>, Error> {
         let Word { token, start, end } = self.ahead;
         let simple = match token {
@@ -173,7 +173,7 @@ impl Parser<'_> {
         Ok((number, end))
     }
 
-    /// A number in any number of parentheses, or nothing.
+    /// Parses an optional number in any number of parentheses.
     fn parenthesised_number(&mut self, end: usize) -> Result<(Option<u32>, usize), Error> {
         let mut depth = 0_usize;
         while self.ahead.token == Token::LParen {
@@ -193,7 +193,7 @@ impl Parser<'_> {
         Ok((Some(number), end))
     }
 
-    /// `byte N op N`.
+    /// Parses `byte N op N`.
     fn byte(&mut self) -> Result<Option<Operand>, Error> {
         let start = self.advance()?.start;
         let (index, _) = self.number()?;

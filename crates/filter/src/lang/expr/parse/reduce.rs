@@ -1,11 +1,11 @@
-//! Going on with an operand that is read, by what waits for it and by the next
-//! word: the reductions of the grammar.
+//! The reductions of the grammar: each combines an operand with the top of the stack,
+//! or shifts the next token.
 
 use super::*;
 use crate::lang::expr::ast::Id;
 
 impl Parser<'_> {
-    /// Goes on with an operand, by what waits for it and what comes next.
+    /// Reduces `operand`, or shifts, depending on the stack and the next token.
     pub(super) fn step(&mut self, operand: Operand) -> Result<Step, Error> {
         match operand.value {
             Value::Num(number) => self.step_number(number, operand),
@@ -253,7 +253,7 @@ impl Parser<'_> {
                 Token::End => Ok(Step::Done),
                 _ => Err(self.after_term(operand, "`and`, `or` or the end")),
             },
-            // A term where only an identifier fits has been refused before.
+            // Terms in place of identifiers have been refused before.
             _ => Err(self.unexpected("an identifier", &[])),
         }
     }
@@ -273,7 +273,7 @@ impl Parser<'_> {
     }
 }
 
-/// The operator and its precedence; `None` for the two that have none.
+/// Operator and precedence of a token; the precedence is `None` for `%` and `^`.
 fn arith_op(token: Token) -> Option<(BinOp, Option<u8>)> {
     Some(match token {
         Token::Pipe => (BinOp::Or, Some(1)),
