@@ -30,7 +30,7 @@ const XDP_ADJUST_META: i32 = 54;
 const MARK_BYTES: i16 = 8;
 
 /// Bytes of an Ethernet header: only such interfaces have XDP.
-const HEADER_BYTES: i16 = 14;
+const HEADER_BYTES: i16 = weir_wire::ethernet::Repr::LEN as i16;
 
 /// A mark, and another so far behind it; in fours, as the kernel asks.
 const META_BYTES: i16 = (HEADER_BYTES + MARK_BYTES + 3) / 4 * 4;
