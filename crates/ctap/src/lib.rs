@@ -525,9 +525,10 @@ pub unsafe extern "C" fn weir_set(frame: *mut CFrame, bytes: *const u8, len: usi
     };
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
-    match frame.set(bytes) {
-        true => 0,
-        false => failed(format!("no room for a frame of {len} bytes")),
+    if frame.set(bytes) {
+        0
+    } else {
+        failed(format!("no room for a frame of {len} bytes"))
     }
 }
 

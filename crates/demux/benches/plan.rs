@@ -338,9 +338,12 @@ fn rule_sets(oracle: &Oracle, results: &Recorder) {
             .map(|at| compiled(oracle, texts(at)))
             .collect();
         let traces = |is_local: bool| -> Vec<Vec<Vec<u8>>> {
-            let trace = |rules| match is_local {
-                true => Trace::local(rules, 7),
-                false => Trace::even(rules, 7),
+            let trace = |rules| {
+                if is_local {
+                    Trace::local(rules, 7)
+                } else {
+                    Trace::even(rules, 7)
+                }
             };
             let frames = |rules| trace(rules).take(2048).map(|tuple| tuple.frame()).collect();
             sets.iter().map(|rules| frames(rules)).collect()

@@ -40,13 +40,17 @@ fn drawn(seed: u64) -> (Program, Vec<Frame>) {
     let mut code = Tape::seeded(seed, 2_000);
     let mut bytes = Tape::seeded(!seed, 200 * FRAMES);
     let is_dense = seed.is_multiple_of(5);
-    let program = match is_dense {
-        true => dense_program(&mut code),
-        false => program(&mut code),
+    let program = if is_dense {
+        dense_program(&mut code)
+    } else {
+        program(&mut code)
     };
-    let draw = |_| match is_dense {
-        true => dense_frame(&mut bytes),
-        false => frame(&mut bytes),
+    let draw = |_| {
+        if is_dense {
+            dense_frame(&mut bytes)
+        } else {
+            frame(&mut bytes)
+        }
     };
     (program, (0..FRAMES).map(draw).collect())
 }

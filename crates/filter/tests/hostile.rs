@@ -341,9 +341,10 @@ fn classic_programs_of_every_shape() {
 
 #[test]
 fn classic_programs_of_random_instructions() {
-    let (seeds, count) = match runs_all() {
-        true => (20, cbpf::INSNS_MAX),
-        false => (3, 600),
+    let (seeds, count) = if runs_all() {
+        (20, cbpf::INSNS_MAX)
+    } else {
+        (3, 600)
     };
     for seed in 0..seeds {
         classic(
@@ -536,9 +537,10 @@ const STACK: &[TextShape] = &[
 fn stack_programs_of_every_shape() {
     for (name, shape) in STACK {
         for dialect in [Dialect::Weir, Dialect::Mach, Dialect::Paper] {
-            let words = match runs_all() {
-                true => dialect.words_max(),
-                false => dialect.words_max().min(600),
+            let words = if runs_all() {
+                dialect.words_max()
+            } else {
+                dialect.words_max().min(600)
             };
             bounded(&format!("{name}, {dialect}"), || {
                 let filter = match cspf::assemble(&shape(words), dialect) {

@@ -134,9 +134,10 @@ pub fn kernel<T, E: std::fmt::Display>(what: &str, tried: Result<T, E>) -> Optio
 /// [`skip`]) without it. `remedy` says how to have it.
 pub fn file(path: &str, remedy: &str) -> bool {
     let there = Path::new(path).exists();
-    allowed(match there {
-        true => Ok(()),
-        false => Err(format!("no {path} ({remedy})")),
+    allowed(if there {
+        Ok(())
+    } else {
+        Err(format!("no {path} ({remedy})"))
     })
 }
 

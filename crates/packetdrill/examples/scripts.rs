@@ -99,9 +99,10 @@ fn main() -> ExitCode {
         };
         let name = script.strip_prefix(&net).unwrap_or(script).display();
         passed += usize::from(ok);
-        match ok {
-            true => println!("ok    {name}"),
-            false => println!("FAIL  {name}: {}", reason(&why)),
+        if ok {
+            println!("ok    {name}")
+        } else {
+            println!("FAIL  {name}: {}", reason(&why))
         }
     }
     println!("{passed} of {} pass", scripts.len());

@@ -193,9 +193,10 @@ fn extended(
     bytes.extend_from_slice(&[origin, 0, code, 0]);
     bytes.extend_from_slice(&info.to_ne_bytes());
     bytes.extend_from_slice(&data.to_ne_bytes());
-    let (level, kind, address) = match is_v6 {
-        true => (libc::SOL_IPV6, libc::IPV6_RECVERR, 28),
-        false => (libc::SOL_IP, libc::IP_RECVERR, 16),
+    let (level, kind, address) = if is_v6 {
+        (libc::SOL_IPV6, libc::IPV6_RECVERR, 28)
+    } else {
+        (libc::SOL_IP, libc::IP_RECVERR, 16)
     };
     bytes.resize(bytes.len() + address, 0);
     control_message(level, kind, &bytes)

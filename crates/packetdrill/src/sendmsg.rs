@@ -203,9 +203,10 @@ impl Simulation {
                 }
                 (SocketPhase::Stream(id), _) if asked => {
                     let opening = State::SynSent;
-                    return match inner.stack.tcp_state(id) == Some(opening) {
-                        true => Err(Errno(libc::EALREADY)),
-                        false => Ok(None),
+                    return if inner.stack.tcp_state(id) == Some(opening) {
+                        Err(Errno(libc::EALREADY))
+                    } else {
+                        Ok(None)
                     };
                 }
                 _ => return Ok(None),

@@ -43,9 +43,10 @@ impl Simulation {
     pub(crate) fn listen(&self, fd: i32, backlog: i32) -> Answer {
         self.act(|inner| {
             let socket = inner.socket(fd)?;
-            let any = match socket.is_v6 {
-                true => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
-                false => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+            let any = if socket.is_v6 {
+                SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)
+            } else {
+                SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)
             };
             let SocketPhase::New(local) = socket.phase else {
                 return Err(Errno(libc::EINVAL));

@@ -179,12 +179,13 @@ fn chunks_at(chunks: u32) -> usize {
 
 fn sized(chunks: u32, chunk_bytes: u32) -> Result<usize, UmemError> {
     let fine = (1..=CHUNKS_MAX).contains(&chunks) && CHUNK_BYTES.contains(&chunk_bytes);
-    match fine {
-        true => Ok(chunks_at(chunks) + chunks as usize * chunk_bytes as usize),
-        false => Err(UmemError::Size {
+    if fine {
+        Ok(chunks_at(chunks) + chunks as usize * chunk_bytes as usize)
+    } else {
+        Err(UmemError::Size {
             chunks,
             chunk_bytes,
-        }),
+        })
     }
 }
 
@@ -450,9 +451,10 @@ impl Umem {
             return None;
         }
         let at = self.chunks_at + piece.address as usize - 8;
-        match at.is_multiple_of(8) {
-            true => Some(self.mapping.atomic_u64(at).load(Ordering::Relaxed)),
-            false => None,
+        if at.is_multiple_of(8) {
+            Some(self.mapping.atomic_u64(at).load(Ordering::Relaxed))
+        } else {
+            None
         }
     }
 }

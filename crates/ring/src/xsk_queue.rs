@@ -81,9 +81,10 @@ impl XskQueue {
     /// [`Corrupt`].
     #[inline]
     pub fn refill_some(&mut self) -> Result<u32, Corrupt> {
-        match self.came >= REFILL_MIN.min(self.rings.fill.entries() / 8) {
-            true => self.refill(),
-            false => Ok(0),
+        if self.came >= REFILL_MIN.min(self.rings.fill.entries() / 8) {
+            self.refill()
+        } else {
+            Ok(0)
         }
     }
 
@@ -185,10 +186,11 @@ impl XskQueue {
         let mut count = 0;
         loop {
             if count == there {
-                match there == self.rings.rx.entries() {
+                if there == self.rings.rx.entries() {
                     // It will never end.
-                    true => break,
-                    false => return Ok(RxResult::Partial),
+                    break;
+                } else {
+                    return Ok(RxResult::Partial);
                 }
             }
             count += 1;
@@ -287,9 +289,10 @@ impl XskQueue {
     #[inline]
     pub fn unsubmitted_len(&mut self) -> Result<u32, Corrupt> {
         let kept = self.rings.tx.unsubmitted_len();
-        match self.rings.tx.held()? == kept {
-            true => Ok(kept),
-            false => Ok(0),
+        if self.rings.tx.held()? == kept {
+            Ok(kept)
+        } else {
+            Ok(0)
         }
     }
 

@@ -116,9 +116,10 @@ impl UdpSocket {
 
     /// Fails as the kernel does on an address of the other version of IP.
     fn check_family(&self, to: SocketAddr) -> Result<(), Errno> {
-        match self.addrs.is_ipv4 && to.is_ipv6() {
-            true => Err(Errno::AFNOSUPPORT),
-            false => Ok(()),
+        if self.addrs.is_ipv4 && to.is_ipv6() {
+            Err(Errno::AFNOSUPPORT)
+        } else {
+            Ok(())
         }
     }
 
@@ -272,9 +273,10 @@ impl UdpSocket {
         core: &SocketInner,
         take: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<Option<T>, Errno> {
-        match self.shard() == core.shard {
-            true => take().map(Some),
-            false => Ok(None),
+        if self.shard() == core.shard {
+            take().map(Some)
+        } else {
+            Ok(None)
         }
     }
 
@@ -511,9 +513,10 @@ fn place(state: &mut NetState, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u
 fn check(core: &SocketInner, state: &mut NetState) -> Result<UdpId, Errno> {
     state.check()?;
     let id = udp(core)?;
-    match state.stack.udp_take_refused(id) {
-        true => Err(Errno::CONNREFUSED),
-        false => Ok(id),
+    if state.stack.udp_take_refused(id) {
+        Err(Errno::CONNREFUSED)
+    } else {
+        Ok(id)
     }
 }
 

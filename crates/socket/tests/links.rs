@@ -30,9 +30,12 @@ fn hosts() -> (Net, [Arc<AtomicBool>; 2], [Net; 2]) {
     let near = [0, 1].map(|number: u8| {
         let (a, b) = link::mem().unwrap();
         let is_out = Arc::clone(&out[usize::from(number)]);
-        let loose = move |link: &mut Mem, take: &mut RxSink<'_>| match is_out.load(Relaxed) {
-            true => Err(Errno::NODEV.into()),
-            false => link.receive(take),
+        let loose = move |link: &mut Mem, take: &mut RxSink<'_>| {
+            if is_out.load(Relaxed) {
+                Err(Errno::NODEV.into())
+            } else {
+                link.receive(take)
+            }
         };
         links.push((Box::new(Through(a, loose)), config(number, 1)));
         Net::new(b, &config(number, 9)).unwrap()

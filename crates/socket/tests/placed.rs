@@ -70,9 +70,12 @@ fn frames_are_the_same_wherever_they_are_put() {
         host.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")
             .unwrap();
         let mut tap = host
-            .run(|| match plain {
-                true => link::Tap::open_plain("tap0"),
-                false => link::Tap::open("tap0"),
+            .run(|| {
+                if plain {
+                    link::Tap::open_plain("tap0")
+                } else {
+                    link::Tap::open("tap0")
+                }
             })
             .unwrap();
         let device = host.device("tap0").unwrap();

@@ -337,9 +337,10 @@ fn closing_resets_if_it_is_to() {
         client.set_linger(reset.then_some(Duration::ZERO));
         drop(client);
         let read = server.read(&mut [0; 9]);
-        match reset {
-            true => assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset),
-            false => assert_eq!(read.unwrap(), 0),
+        if reset {
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset)
+        } else {
+            assert_eq!(read.unwrap(), 0)
         }
     }
 }

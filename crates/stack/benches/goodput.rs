@@ -136,9 +136,10 @@ fn main() {
     let best = |run: fn() -> f64, best: f64| best.min(run());
     let (mut us, mut other, mut third) = (f64::MAX, f64::MAX, f64::MAX);
     let alone = std::env::args().any(|argument| argument == "weir");
-    let mut lwip = match alone {
-        true => Err("not asked for".to_owned()),
-        false => Lwip::start(),
+    let mut lwip = if alone {
+        Err("not asked for".to_owned())
+    } else {
+        Lwip::start()
     };
     for _ in 0..ROUNDS {
         us = best(ours, us);

@@ -168,16 +168,18 @@ impl HeaderFilter {
         // Without options, what follows the checksum does not count.
         let words_without = if v6 { 7 } else { 5 };
         if timestamps {
-            value[words_without] = match v6 {
-                true => word([0, 0, 0, 0, 1, 1, 8, 10]),
-                false => word([1, 1, 8, 10, 0, 0, 0, 0]),
+            value[words_without] = if v6 {
+                word([0, 0, 0, 0, 1, 1, 8, 10])
+            } else {
+                word([1, 1, 8, 10, 0, 0, 0, 0])
             };
         }
         self.words = words_without as u8 + u8::from(timestamps);
         self.v6 = v6;
-        self.layout = match timestamps {
-            true => Layout::TcpTimestamps,
-            false => Layout::TcpPlain,
+        self.layout = if timestamps {
+            Layout::TcpTimestamps
+        } else {
+            Layout::TcpPlain
         };
     }
 
@@ -302,9 +304,10 @@ mod tests {
     use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
     fn ends(v6: bool) -> (SocketAddr, SocketAddr) {
-        let pair = match v6 {
-            false => ("192.0.2.2:80", "192.0.2.1:4000"),
-            true => ("[2001:db8::2]:80", "[2001:db8::1]:4000"),
+        let pair = if v6 {
+            ("[2001:db8::2]:80", "[2001:db8::1]:4000")
+        } else {
+            ("192.0.2.2:80", "192.0.2.1:4000")
         };
         (pair.0.parse().unwrap(), pair.1.parse().unwrap())
     }

@@ -168,9 +168,10 @@ impl Stack {
         };
         let counters = &mut self.interfaces.at_mut(received.link).counters;
         counters.frames_in += 1;
-        match is_right {
-            true => counters.segments_fast += 1,
-            false => counters.drop(DropReason::ChecksumWrong),
+        if is_right {
+            counters.segments_fast += 1
+        } else {
+            counters.drop(DropReason::ChecksumWrong)
         }
         true
     }

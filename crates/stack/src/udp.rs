@@ -430,9 +430,10 @@ impl Sockets {
         let from = SocketAddr::new(from, socket.local.port());
         let to_group = to.ip().is_multicast();
         let header = Header {
-            hop_limit: match to_group {
-                true => options.group_hop_limit,
-                false => options.hop_limit,
+            hop_limit: if to_group {
+                options.group_hop_limit
+            } else {
+                options.hop_limit
             },
             traffic_class: options.traffic_class,
             ..Header::new(addresses, Protocol::UDP)
@@ -691,10 +692,13 @@ fn source(routes: &Routes, local: IpAddr, to: SocketAddr) -> Option<IpAddr> {
         || routes.next_hop(to.ip()).is_some()
         || routes.is_broadcast(to.ip());
     match local.is_unspecified() {
-        true if local.is_ipv4() == to.is_ipv4() => match routes.is_broadcast(to.ip()) {
-            true => routes.broadcast_source(to.ip()),
-            false => routes.source_for(to.ip()),
-        },
+        true if local.is_ipv4() == to.is_ipv4() => {
+            if routes.is_broadcast(to.ip()) {
+                routes.broadcast_source(to.ip())
+            } else {
+                routes.source_for(to.ip())
+            }
+        }
         false if reachable && local.is_ipv4() == to.is_ipv4() => {
             Some(local).filter(|local| routes.is_ours(*local))
         }

@@ -213,9 +213,10 @@ fn a_large_table_answers_batches_as_one_by_one() {
             wanted.push(*expected);
         }
         let found = &mut found[..wanted.len()];
-        match v6 {
-            false => table.find_batch4(&v4s, found),
-            true => table.find_batch6(&v6s, found),
+        if v6 {
+            table.find_batch6(&v6s, found)
+        } else {
+            table.find_batch4(&v4s, found)
         }
         assert_eq!(found, wanted);
     }

@@ -205,13 +205,12 @@ impl Numbers {
         let Some(segment) = segment(frame) else {
             return;
         };
-        let shift = match segment.flags().contains(Flags::SYN) {
-            true => {
-                let options = Options::parse(segment.options());
-                self.scale = options.window_scale.unwrap_or(0);
-                0
-            }
-            false => self.scale,
+        let shift = if segment.flags().contains(Flags::SYN) {
+            let options = Options::parse(segment.options());
+            self.scale = options.window_scale.unwrap_or(0);
+            0
+        } else {
+            self.scale
         };
         if segment.flags().contains(Flags::ACK) {
             let window = u32::from(segment.window()) << shift;

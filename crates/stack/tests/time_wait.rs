@@ -115,9 +115,10 @@ fn waiting(at: [&'static str; 2], plain: bool, let_go: bool) -> (Peer, TcpId) {
         peer.options.timestamps = Some((5000, 0));
     }
     let id = peer.open(listener);
-    match let_go {
-        true => peer.stack.tcp_close(peer.now_ns, id),
-        false => peer.stack.tcp_shutdown(peer.now_ns, id).unwrap(),
+    if let_go {
+        peer.stack.tcp_close(peer.now_ns, id)
+    } else {
+        peer.stack.tcp_shutdown(peer.now_ns, id).unwrap()
     }
     assert_eq!(peer.heard()[0].0.flags, flags(FIN, ACK));
     let (seq, ack) = (peer.seq, peer.ack.wrapping_add(1));

@@ -491,8 +491,9 @@ fn main() {
         return testenv::skip("one core for the generator and one for the server");
     };
     let world = World::new(Cores { client, server });
-    match has("slow") {
-        true => slow(&world, &recorder!()),
-        false => compare(&world, &recorder!()),
+    if has("slow") {
+        slow(&world, &recorder!())
+    } else {
+        compare(&world, &recorder!())
     }
 }

@@ -47,9 +47,10 @@ impl ShutdownSignal {
 
     /// Begins to watch for SIGINT, SIGTERM, and SIGHUP unless it is ignored.
     pub(crate) fn watch_hangup_too() -> Result<ShutdownSignal, CliError> {
-        match is_ignored(SIGHUP) {
-            true => ShutdownSignal::watch_for(&[SIGINT, SIGTERM]),
-            false => ShutdownSignal::watch_for(&[SIGINT, SIGTERM, SIGHUP]),
+        if is_ignored(SIGHUP) {
+            ShutdownSignal::watch_for(&[SIGINT, SIGTERM])
+        } else {
+            ShutdownSignal::watch_for(&[SIGINT, SIGTERM, SIGHUP])
         }
     }
 

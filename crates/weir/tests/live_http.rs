@@ -48,9 +48,10 @@ fn site(name: &str) -> Folder {
 }
 
 fn url(at: &str, port: u16, path: &str) -> String {
-    match at.contains(':') {
-        true => format!("http://[{at}]:{port}{path}"),
-        false => format!("http://{at}:{port}{path}"),
+    if at.contains(':') {
+        format!("http://[{at}]:{port}{path}")
+    } else {
+        format!("http://{at}:{port}{path}")
     }
 }
 
@@ -768,12 +769,13 @@ fn the_tutorial_is_right() {
         }
         let done = host.output(shell(line)).unwrap();
         assert!(done.status.success(), "{line}: {done:?}");
-        match line.starts_with("curl") {
-            true => assert!(done.stdout == page, "{line}"),
-            false => assert!(
+        if line.starts_with("curl") {
+            assert!(done.stdout == page, "{line}")
+        } else {
+            assert!(
                 String::from_utf8_lossy(&done.stdout).contains("echo.rs"),
                 "{line}"
-            ),
+            )
         }
     }
 }

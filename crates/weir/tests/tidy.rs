@@ -555,9 +555,12 @@ fn pages_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder of pages can be read");
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     paths
-        .flat_map(|path| match path.is_dir() {
-            true => pages_in(&path),
-            false => vec![path],
+        .flat_map(|path| {
+            if path.is_dir() {
+                pages_in(&path)
+            } else {
+                vec![path]
+            }
         })
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .collect()

@@ -201,16 +201,13 @@ impl FastOpen {
     fn emit(&self, mut push: impl FnMut([u8; 4])) {
         let mut bytes = [kind::NOP; 4 + FastOpen::MAX];
         let len = self.len() as u8;
-        let cookie_at = match self.experimental {
-            true => {
-                let [a, b] = FastOpen::MAGIC;
-                bytes[..4].copy_from_slice(&[kind::EXPERIMENT, len, a, b]);
-                4
-            }
-            false => {
-                bytes[..2].copy_from_slice(&[kind::FAST_OPEN, len]);
-                2
-            }
+        let cookie_at = if self.experimental {
+            let [a, b] = FastOpen::MAGIC;
+            bytes[..4].copy_from_slice(&[kind::EXPERIMENT, len, a, b]);
+            4
+        } else {
+            bytes[..2].copy_from_slice(&[kind::FAST_OPEN, len]);
+            2
         };
         write(&mut bytes, cookie_at, self.as_slice());
         let padded = &bytes[..self.len().next_multiple_of(4)];

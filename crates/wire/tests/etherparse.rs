@@ -211,17 +211,19 @@ proptest! {
         let header = other::IcmpEchoHeader { id: identifier, seq: sequence };
         let theirs = match addresses {
             AddrPair::V4(..) => {
-                let kind = match reply {
-                    true => other::Icmpv4Type::EchoReply(header),
-                    false => other::Icmpv4Type::EchoRequest(header),
-                };
+                let kind = if reply {
+other::Icmpv4Type::EchoReply(header)
+} else {
+other::Icmpv4Type::EchoRequest(header)
+};
                 other::Icmpv4Header::with_checksum(kind, &payload).to_bytes().to_vec()
             }
             AddrPair::V6(src, dst) => {
-                let kind = match reply {
-                    true => other::Icmpv6Type::EchoReply(header),
-                    false => other::Icmpv6Type::EchoRequest(header),
-                };
+                let kind = if reply {
+other::Icmpv6Type::EchoReply(header)
+} else {
+other::Icmpv6Type::EchoRequest(header)
+};
                 let header = other::Icmpv6Header::with_checksum(kind, src.octets(), dst.octets(), &payload);
                 header.unwrap().to_bytes().to_vec()
             }

@@ -398,9 +398,10 @@ impl<'s> Search<'s> {
                 if split.rest_best < self.best {
                     self.walk.pending.push((split.rest_best, split.rest));
                 }
-                match split.best < self.best {
-                    true => self.child(tree, split),
-                    false => NO_NODE,
+                if split.best < self.best {
+                    self.child(tree, split)
+                } else {
+                    NO_NODE
                 }
             }
             Node::Leaf { item, next } if item.delivery.rank < self.best => {

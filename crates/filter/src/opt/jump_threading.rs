@@ -420,10 +420,13 @@ impl JumpThreader<'_> {
                     cond,
                     then,
                     otherwise,
-                } => match self.facts.decide(self.graph, *cond)? {
-                    true => then,
-                    false => otherwise,
-                },
+                } => {
+                    if self.facts.decide(self.graph, *cond)? {
+                        then
+                    } else {
+                        otherwise
+                    }
+                }
             };
             let next = next.clone();
             return self

@@ -224,9 +224,10 @@ fn arrange(graph: &mut Graph, chain: &Chain, order: &[usize]) -> bool {
         };
         let (cond, leaves_if) = old[from].expect("a chain is made of branches");
         let exit = chain.exit.clone();
-        let (then, otherwise) = match leaves_if {
-            true => (exit, next),
-            false => (next, exit),
+        let (then, otherwise) = if leaves_if {
+            (exit, next)
+        } else {
+            (next, exit)
         };
         graph.nodes[chain.nodes[to]].flow = Flow::Branch {
             cond,

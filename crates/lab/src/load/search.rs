@@ -142,9 +142,10 @@ impl Search {
         let (mut low, mut high) = (0, steps + 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            match run.try_rate(self.rate(middle, steps), self.trial)? {
-                true => low = middle + 1,
-                false => high = middle,
+            if run.try_rate(self.rate(middle, steps), self.trial)? {
+                low = middle + 1
+            } else {
+                high = middle
             }
         }
         let all_pass = high > steps;
@@ -229,9 +230,10 @@ impl<F> Run<'_, F> {
         }
         while fail - pass > 1 {
             let middle = pass + (fail - pass) / 2;
-            match self.passes(self.search.rate(middle - 1, steps), time)? {
-                true => pass = middle,
-                false => fail = middle,
+            if self.passes(self.search.rate(middle - 1, steps), time)? {
+                pass = middle
+            } else {
+                fail = middle
             }
         }
         Ok(())

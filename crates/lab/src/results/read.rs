@@ -76,11 +76,12 @@ fn bounded(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(file)?;
     file.take(FILE_MAX + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > FILE_MAX {
-        true => Err(io::Error::new(
+    if text.len() as u64 > FILE_MAX {
+        Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             "more than 256 MiB",
-        )),
-        false => Ok(text),
+        ))
+    } else {
+        Ok(text)
     }
 }

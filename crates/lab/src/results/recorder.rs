@@ -198,11 +198,12 @@ impl Recording {
             }
         };
         let written = file.write(line.as_bytes()).map_err(failed)?;
-        match written == line.len() {
-            true => Ok(()),
-            false => Err(failed(io::Error::other(
+        if written == line.len() {
+            Ok(())
+        } else {
+            Err(failed(io::Error::other(
                 "only a part of a line was written",
-            ))),
+            )))
         }
     }
 }
@@ -214,9 +215,10 @@ fn opened(file: &Path) -> io::Result<File> {
 /// An argument as a shell would take it.
 pub(super) fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/%+".contains(c);
-    match !argument.is_empty() && argument.chars().all(plain) {
-        true => argument.to_owned(),
-        false => format!("'{}'", argument.replace('\'', r"'\''")),
+    if !argument.is_empty() && argument.chars().all(plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
     }
 }
 

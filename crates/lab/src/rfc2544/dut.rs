@@ -102,9 +102,10 @@ impl Dut for Program {
         let handle = || log.0.try_clone().map_err(failed(what()));
         let mut command = self.command(bench);
         command.stdout(handle()?).stderr(handle()?);
-        command.stdin(match self.open_input {
-            true => Stdio::piped(),
-            false => Stdio::null(),
+        command.stdin(if self.open_input {
+            Stdio::piped()
+        } else {
+            Stdio::null()
         });
         affinity::pin_command(&mut command, bench.setup().cpus.dut);
         let process = bench.dut().spawn(command).map_err(failed(what()))?;

@@ -265,9 +265,10 @@ fn longest_burst(most: u64, attempt: &mut RunTrial<'_>) -> Result<u64, Error> {
     }
     while high - low > (low / 100).max(1) {
         let middle = low + (high - low) / 2;
-        match passes(middle)? {
-            true => low = middle,
-            false => high = middle,
+        if passes(middle)? {
+            low = middle
+        } else {
+            high = middle
         }
     }
     Ok(low)

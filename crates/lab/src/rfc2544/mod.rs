@@ -148,9 +148,10 @@ pub enum Error {
 }
 
 fn tail(log: &str) -> String {
-    match log.is_empty() {
-        true => String::from("; it wrote nothing"),
-        false => format!("; it wrote last:\n{log}"),
+    if log.is_empty() {
+        String::from("; it wrote nothing")
+    } else {
+        format!("; it wrote last:\n{log}")
     }
 }
 

@@ -172,9 +172,10 @@ impl<'a> Tester<'a> {
     fn generator(&self, ways: &[(&crate::net::Device, Template)]) -> Result<Generator, Error> {
         let cpu = self.bench.setup().cpus.tester;
         let generator = Generator::in_turn(ways)?.on_cpu(cpu);
-        Ok(match self.patient {
-            true => generator,
-            false => generator.realtime(),
+        Ok(if self.patient {
+            generator
+        } else {
+            generator.realtime()
         })
     }
 

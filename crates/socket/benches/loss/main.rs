@@ -60,9 +60,10 @@ fn main() {
     for (line, delay) in LINES {
         for (share, per_million) in SHARES {
             if wanted(line, &lines) && wanted(share, &shares) {
-                let runs = match line == "near" {
-                    true => in_turn(per_million, delay, algorithm),
-                    false => at_once(per_million, delay, algorithm),
+                let runs = if line == "near" {
+                    in_turn(per_million, delay, algorithm)
+                } else {
+                    at_once(per_million, delay, algorithm)
                 };
                 report(line, share, &runs);
                 record(

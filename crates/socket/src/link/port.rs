@@ -166,9 +166,10 @@ impl Port {
         self.look_for_refusals();
         // A broker that has gone takes nothing from its ports.
         let events = self.own.events().unwrap_or_default();
-        match events.iter().any(Event::is_end) {
-            true => Err(io::ErrorKind::NetworkDown.into()),
-            false => Ok(()),
+        if events.iter().any(Event::is_end) {
+            Err(io::ErrorKind::NetworkDown.into())
+        } else {
+            Ok(())
         }
     }
 }

@@ -135,9 +135,10 @@ impl TcpStream {
         let watch = state.socket_waiters(self.core.id);
         let least = watch.recv_lowat.min(len);
         let enough = least <= 1 || watch.shut_read || state.is_gone();
-        match enough || state.stack.tcp_is_readable(self.id, least) {
-            true => Ok(()),
-            false => Err(Errno::AGAIN),
+        if enough || state.stack.tcp_is_readable(self.id, least) {
+            Ok(())
+        } else {
+            Err(Errno::AGAIN)
         }
     }
 

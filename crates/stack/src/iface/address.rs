@@ -92,9 +92,10 @@ impl LocalAddress {
     /// When something about it is due.
     pub(crate) fn due_ns(&self) -> u64 {
         let probe_ns = self.probe.map_or(u64::MAX, |probe| probe.next_ns);
-        let preferred_ns = match self.deprecated {
-            true => u64::MAX,
-            false => self.lifetimes.preferred_until_ns,
+        let preferred_ns = if self.deprecated {
+            u64::MAX
+        } else {
+            self.lifetimes.preferred_until_ns
         };
         probe_ns
             .min(preferred_ns)

@@ -17,9 +17,10 @@ impl Interface {
         }
         // Another has an address of ours, or asks for one at the same time
         // (RFC 5227 §2.1.1, §2.4).
-        let taken = match arp.sender_ip.is_unspecified() {
-            true => arp.target_ip.into(),
-            false => sender,
+        let taken = if arp.sender_ip.is_unspecified() {
+            arp.target_ip.into()
+        } else {
+            sender
         };
         let stage = self.addr_state(taken);
         if stage.is_some() && (taken == sender || stage == Some(AddrState::Tentative)) {

@@ -92,9 +92,10 @@ impl Interface {
     /// The link-local address, the `tries`th that is tried.
     fn take_link_local(&mut self, now_ns: u64, tries: u8) {
         let base = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
-        let address = match self.discovery.has_secret() {
-            true => self.discovery.stable(base, self.hardware, tries),
-            false => from_hardware(self.hardware.0),
+        let address = if self.discovery.has_secret() {
+            self.discovery.stable(base, self.hardware, tries)
+        } else {
+            from_hardware(self.hardware.0)
         };
         let prefix = Prefix::new(address.into(), 64).expect("64 bits are fewer than 128");
         let mut owned = LocalAddress::new(prefix, Origin::LinkLocal);

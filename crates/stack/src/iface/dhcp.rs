@@ -338,10 +338,11 @@ impl Interface {
         self.forget_leased_routes();
         let all = Ipv4Addr::UNSPECIFIED;
         let defaults = answer.routers.iter().map(|router| (all, 0, *router));
-        let routes: Vec<_> = match answer.routes.is_empty() {
-            true => defaults.collect(),
+        let routes: Vec<_> = if answer.routes.is_empty() {
+            defaults.collect()
+        } else {
             // RFC 3442: then the routers do not count.
-            false => answer.routes.clone(),
+            answer.routes.clone()
         };
         for (to, len, router) in routes {
             let Some(to) = Prefix::new(to.into(), len) else {

@@ -105,9 +105,10 @@ pub(crate) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
 /// A header's length in bytes, which are there.
 fn length(bytes: &[u8]) -> Result<usize, Refused> {
     let len = 8 + usize::from(*bytes.get(1).ok_or_else(malformed)?) * 8;
-    match len <= bytes.len() {
-        true => Ok(len),
-        false => Err(malformed()),
+    if len <= bytes.len() {
+        Ok(len)
+    } else {
+        Err(malformed())
     }
 }
 

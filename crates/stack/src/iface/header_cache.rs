@@ -80,9 +80,10 @@ impl HeaderCache {
     pub(crate) fn write(&self, out: &mut [u8], traffic_class: u8, len: usize) {
         // Of known lengths, so that no call is made to copy so little.
         const V4: usize = ethernet::Repr::LEN + ipv4::Repr::LEN;
-        match self.is_v6() {
-            true => out[..LEN_MAX].copy_from_slice(&self.start),
-            false => out[..V4].copy_from_slice(&self.start[..V4]),
+        if self.is_v6() {
+            out[..LEN_MAX].copy_from_slice(&self.start)
+        } else {
+            out[..V4].copy_from_slice(&self.start[..V4])
         }
         let ip = &mut out[ethernet::Repr::LEN..];
         if self.is_v6() {

@@ -166,9 +166,10 @@ impl Interface {
     /// From the address that the packet was sent to, if it is ours alone.
     fn error_source(&self, incoming: &Incoming<'_>) -> Option<AddrPair> {
         let (src, dst) = (incoming.src(), incoming.dst());
-        let ours = match self.routes.is_ours(dst) {
-            true => dst,
-            false => self.routes.source_for(src)?,
+        let ours = if self.routes.is_ours(dst) {
+            dst
+        } else {
+            self.routes.source_for(src)?
         };
         AddrPair::new(ours, src)
     }
@@ -251,12 +252,13 @@ pub(crate) fn quoted_by<'a>(
     message: &Message<'a>,
     v4: bool,
 ) -> Option<(AddrPair, Protocol, &'a [u8])> {
-    let is_error = match v4 {
-        true => matches!(
+    let is_error = if v4 {
+        matches!(
             message.kind(),
             kind::V4_UNREACHABLE | kind::V4_TIME_EXCEEDED | kind::V4_PARAMETER
-        ),
-        false => message.kind() < 128,
+        )
+    } else {
+        message.kind() < 128
     };
     quoted(message.payload(), v4).ok().filter(|_| is_error)
 }
@@ -301,8 +303,9 @@ fn quoted(bytes: &[u8], v4: bool) -> Result<(AddrPair, Protocol, &[u8]), DropRea
             protocol => (addresses, protocol, packet.payload()),
         }
     };
-    match transport.len() >= 8 {
-        true => Ok((addresses, protocol, transport)),
-        false => Err(DropReason::Malformed),
+    if transport.len() >= 8 {
+        Ok((addresses, protocol, transport))
+    } else {
+        Err(DropReason::Malformed)
     }
 }

@@ -285,9 +285,10 @@ impl Interface {
             || src.is_loopback()
             || self.addr_state(src) == Some(AddrState::Assigned)
             || self.routes.is_broadcast(src);
-        match impossible {
-            true => Err(DropReason::SourceImpossible),
-            false => Ok(()),
+        if impossible {
+            Err(DropReason::SourceImpossible)
+        } else {
+            Ok(())
         }
     }
 }

@@ -371,9 +371,10 @@ impl Interface {
 
     /// A link-local address of IPv6, or nobody's while there is none (RFC 3590).
     fn membership_source(&self, v6: bool) -> IpAddr {
-        let nobody: IpAddr = match v6 {
-            true => Ipv6Addr::UNSPECIFIED.into(),
-            false => Ipv4Addr::UNSPECIFIED.into(),
+        let nobody: IpAddr = if v6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
         };
         let fits = |address: &IpAddr| match address {
             IpAddr::V6(address) => v6 && address.is_unicast_link_local(),

@@ -281,9 +281,10 @@ impl Interface {
     /// Names a datagram that may be fragmented; one that may not needs no name
     /// (RFC 6864 §4).
     fn identification(&mut self, header: &Header) -> u16 {
-        match header.dont_fragment {
-            true => 0,
-            false => self.rng.bits() as u16,
+        if header.dont_fragment {
+            0
+        } else {
+            self.rng.bits() as u16
         }
     }
 
@@ -388,9 +389,10 @@ impl Interface {
         for frame in waited {
             let (ether_type, src) = source(&frame[ethernet::Repr::LEN..]);
             // It may have been lost meanwhile.
-            match self.may_come_from(src) {
-                true => self.queue_frame(hardware, ether_type, frame),
-                false => self.counters.drop(DropReason::SourceLost),
+            if self.may_come_from(src) {
+                self.queue_frame(hardware, ether_type, frame)
+            } else {
+                self.counters.drop(DropReason::SourceLost)
             }
         }
     }

@@ -196,9 +196,10 @@ impl Interface {
             Ok(redirect) => redirect,
             Err(_) => return Some(Err(DropReason::Malformed)),
         };
-        Some(match near && !dst.is_multicast() {
-            true => self.redirected(now_ns, src, &redirect),
-            false => Err(DropReason::RouterRefused),
+        Some(if near && !dst.is_multicast() {
+            self.redirected(now_ns, src, &redirect)
+        } else {
+            Err(DropReason::RouterRefused)
         })
     }
 

@@ -59,9 +59,10 @@ impl AddrInterner {
     pub(super) fn get(&mut self, key: &Key6) -> InternedAddr {
         let address = address(key);
         let (known, local) = self.recent[place(address)];
-        match known == address {
-            true => local,
-            false => self.seek(key),
+        if known == address {
+            local
+        } else {
+            self.seek(key)
         }
     }
 

@@ -259,9 +259,10 @@ impl LinearHash {
     /// caches what counts is that the table be small. Those whose turn to be split
     /// comes last have up to twice as many before.
     fn is_crowded(&self) -> bool {
-        match self.buckets < SMALL {
-            true => self.len > self.buckets,
-            false => 2 * self.len > 3 * self.buckets,
+        if self.buckets < SMALL {
+            self.len > self.buckets
+        } else {
+            2 * self.len > 3 * self.buckets
         }
     }
 

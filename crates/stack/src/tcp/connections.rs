@@ -419,9 +419,10 @@ impl Tcp {
             let host = hosts.at_mut(link as u8);
             more |= self.run_output_queue(now_ns, host, outs.sink(host.link));
         }
-        match more {
-            false => self.timers.next_ns().min(self.minisocks.next_ns()),
-            true => now_ns,
+        if more {
+            now_ns
+        } else {
+            self.timers.next_ns().min(self.minisocks.next_ns())
         }
     }
 
@@ -432,9 +433,10 @@ impl Tcp {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
                 pcb.due_ns = u64::MAX;
                 let host = hosts.at_mut(pcb.link);
-                match pcb.timeout(now_ns) {
-                    true => self.abort(now_ns, host, name, Some(TcpError::TimedOut)),
-                    false => self.after_event(now_ns, name),
+                if pcb.timeout(now_ns) {
+                    self.abort(now_ns, host, name, Some(TcpError::TimedOut))
+                } else {
+                    self.after_event(now_ns, name)
                 }
             }
         }
@@ -486,13 +488,14 @@ impl Tcp {
         if arrived.has(Flags::RST) {
             return;
         }
-        let (seq, ack, flags) = match arrived.has(Flags::ACK) {
-            true => (arrived.repr.ack, 0, Flags::RST),
-            false => (
+        let (seq, ack, flags) = if arrived.has(Flags::ACK) {
+            (arrived.repr.ack, 0, Flags::RST)
+        } else {
+            (
                 0,
                 arrived.seq.plus(arrived.len()).0,
                 Flags::RST | Flags::ACK,
-            ),
+            )
         };
         let repr = Repr {
             src_port: arrived.repr.dst_port,

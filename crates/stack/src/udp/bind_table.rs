@@ -70,9 +70,10 @@ impl BindTable {
         };
         let name = self.sets.insert(set);
         let (ip, port) = (place.local.ip(), place.local.port());
-        let entered = match place.both {
-            true => self.table.insert_dual(port, PcbId(name.index)),
-            false => self.table.insert(ip, port, PcbId(name.index)),
+        let entered = if place.both {
+            self.table.insert_dual(port, PcbId(name.index))
+        } else {
+            self.table.insert(ip, port, PcbId(name.index))
         };
         if let Err(error) = entered {
             self.sets.remove(name);

@@ -116,9 +116,10 @@ impl World {
             connections: Default::default(),
             now_ns: 1,
         };
-        let peers = match options & 8 == 0 {
-            true => ["192.0.2.2:80", "192.0.2.1:80"],
-            false => ["[2001:db8::2]:80", "[2001:db8::1]:80"],
+        let peers = if options & 8 == 0 {
+            ["192.0.2.2:80", "192.0.2.1:80"]
+        } else {
+            ["[2001:db8::2]:80", "[2001:db8::1]:80"]
         };
         for (end, peer) in peers.into_iter().enumerate() {
             world.open(end, at(peer));
@@ -307,9 +308,10 @@ fn neighbourly(tape: &mut Tape<'_>) -> Vec<u8> {
     ];
     let addresses = ("fe80::2".parse().unwrap(), "ff02::1".parse().unwrap());
     let alert: &[u8] = if groups { &packet::ALERT } else { &[] };
-    let next = match groups {
-        true => Protocol::IPV6_HOP_BY_HOP,
-        false => Protocol::ICMPV6,
+    let next = if groups {
+        Protocol::IPV6_HOP_BY_HOP
+    } else {
+        Protocol::ICMPV6
     };
     let hop_limit = if groups { 1 } else { 255 };
     let payload = [alert, &message].concat();

@@ -275,9 +275,10 @@ impl DemuxRun<'_> {
             let _ = write!(std::io::stderr(), "{}", self.demux.explain());
         }
         let mut out = BufWriter::new(std::io::stdout().lock());
-        let written = match args.json {
-            true => self.tally.write_json(&mut out, names, error),
-            false => write!(out, "{}", self.tally.table(names)),
+        let written = if args.json {
+            self.tally.write_json(&mut out, names, error)
+        } else {
+            write!(out, "{}", self.tally.table(names))
         };
         let written = written.and_then(|()| writeln!(out));
         written.and_then(|()| out.flush()).map_err(CliError::output)

@@ -214,9 +214,12 @@ fn run_client(
     to: SocketAddr,
     stop: &ShutdownSignal,
 ) -> Result<(), CliError> {
-    let failed = |error: io::Error| match stop.is_requested() {
-        true => CliError::Stopped(stop.signal()),
-        false => host::unreached(net, to, &error),
+    let failed = |error: io::Error| {
+        if stop.is_requested() {
+            CliError::Stopped(stop.signal())
+        } else {
+            host::unreached(net, to, &error)
+        }
     };
     let mut way = Transport::open(args, net, to, stop).map_err(failed)?;
     let mut times = Vec::new();
@@ -284,9 +287,10 @@ impl Transport {
                         more => count += more,
                     }
                 }
-                match back == message {
-                    true => Ok(()),
-                    false => Err(io::Error::other("what came back is not what was sent")),
+                if back == message {
+                    Ok(())
+                } else {
+                    Err(io::Error::other("what came back is not what was sent"))
                 }
             }
             Transport::Udp(socket) => {

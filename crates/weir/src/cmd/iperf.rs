@@ -120,9 +120,10 @@ fn number(text: &str, kilo: f64) -> Result<u64, String> {
     };
     let number: f64 = end.parse().map_err(|_| "give a number, such as 100M")?;
     let number = number * kilo.powi(power);
-    match (0.0..=1e18).contains(&number) {
-        true => Ok(number as u64),
-        false => Err("give a number from 0 to 10 to the power of 18".to_owned()),
+    if (0.0..=1e18).contains(&number) {
+        Ok(number as u64)
+    } else {
+        Err("give a number from 0 to 10 to the power of 18".to_owned())
     }
 }
 
@@ -154,9 +155,10 @@ fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), Cl
         )));
     }
     let (net, to) = args.host.open_towards(server, args.port, stop)?;
-    let (len, rate) = match args.udp {
-        true => (DATAGRAM_LEN, UDP_RATE),
-        false => (BLOCK_LEN, 0),
+    let (len, rate) = if args.udp {
+        (DATAGRAM_LEN, UDP_RATE)
+    } else {
+        (BLOCK_LEN, 0)
     };
     let parameters = Parameters {
         tcp: !args.udp,

@@ -427,12 +427,11 @@ impl Listener<'_> {
             let frames = one.port.recv_batch(Timeout::after(time));
             let frames = frames.map_err(live_port::failure)?;
             let left = self.args.count.map(|count| count - self.output.frames());
-            return match frames.is_empty() {
-                true => self.output.rest(),
-                false => {
-                    let most = left.unwrap_or(u64::MAX);
-                    self.output.frames_came(one.source, frames, most)
-                }
+            return if frames.is_empty() {
+                self.output.rest()
+            } else {
+                let most = left.unwrap_or(u64::MAX);
+                self.output.frames_came(one.source, frames, most)
             };
         }
         let mut all_armed = true;

@@ -207,9 +207,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
                 teller.life.stopping();
             }
             teller.report(&view, view.is_last);
-            match asked || teller.trouble.is_some() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if asked || teller.trouble.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         },
     );

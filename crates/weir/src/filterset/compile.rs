@@ -71,9 +71,10 @@ impl Compiler {
         linktype: LinkType,
     ) -> Result<(Filter, Option<u16>), String> {
         let (plain, priority) = self.plain(lang, text, linktype)?;
-        let filter = match self.optimise {
-            true => Filter::from_plain(plain),
-            false => Filter::new(plain),
+        let filter = if self.optimise {
+            Filter::from_plain(plain)
+        } else {
+            Filter::new(plain)
         };
         Ok((filter, priority))
     }

@@ -95,9 +95,10 @@ impl LinkHostConfig<'_> {
             broker: self.broker.map(Path::to_owned),
             ..link::PortOptions::default()
         };
-        let port = match dynamic {
-            true => link::Port::open_station(name, mac, &options),
-            false => link::Port::open(name, mac, &addresses, &options),
+        let port = if dynamic {
+            link::Port::open_station(name, mac, &options)
+        } else {
+            link::Port::open(name, mac, &addresses, &options)
         };
         let mut port = port.map_err(|error| match error.downcast() {
             Ok(error) => crate::input::live_port::failure(error),
@@ -187,14 +188,16 @@ impl LinkHostConfig<'_> {
 /// interface has.
 fn needed_grant(mac: Address, own: Option<Address>, addresses: &[IpAddr]) -> String {
     let quoted: Vec<String> = addresses.iter().map(|one| format!("\"{one}\"")).collect();
-    let source = match own == Some(mac) {
-        true => String::new(),
-        false => format!("source = \"{mac}\", "),
+    let source = if own == Some(mac) {
+        String::new()
+    } else {
+        format!("source = \"{mac}\", ")
     };
-    match quoted.is_empty() {
+    if quoted.is_empty() {
         // Which they are is known when another gives them.
-        true => "send = { any_source = true }".to_owned(),
-        false => format!("send = {{ {source}addresses = [{}] }}", quoted.join(", ")),
+        "send = { any_source = true }".to_owned()
+    } else {
+        format!("send = {{ {source}addresses = [{}] }}", quoted.join(", "))
     }
 }
 

@@ -88,9 +88,10 @@ pub(crate) fn send_request(
         let mut more = [0; 16 << 10];
         let count = stream.read(&mut more)?;
         if count == 0 {
-            let why = match bytes.is_empty() {
-                true => "the connection ended without a response",
-                false => "the connection ended within the response's head",
+            let why = if bytes.is_empty() {
+                "the connection ended without a response"
+            } else {
+                "the connection ended within the response's head"
             };
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
         }

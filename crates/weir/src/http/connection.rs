@@ -270,10 +270,11 @@ impl Connection {
                 _ => {}
             }
         }
-        match used == self.ahead.len() {
+        if used == self.ahead.len() {
             // An idle connection keeps nothing.
-            true => self.ahead = Vec::new(),
-            false => _ = self.ahead.drain(..used),
+            self.ahead = Vec::new()
+        } else {
+            _ = self.ahead.drain(..used)
         }
         used > 0 || self.closes
     }

@@ -335,9 +335,10 @@ impl<'a> Driver<'a> {
         let Some(place) = self.slots[number].take() else {
             return;
         };
-        match is_reset {
-            true => place.stream.reset(),
-            false => _ = place.stream.shutdown(std::net::Shutdown::Write),
+        if is_reset {
+            place.stream.reset()
+        } else {
+            _ = place.stream.shutdown(std::net::Shutdown::Write)
         }
         self.free.push(number);
     }

@@ -48,9 +48,10 @@ impl Folder {
             return Resource::Nothing(404);
         }
         let is_folder = path.is_empty() || path.ends_with('/');
-        let path = match is_folder {
-            true => format!("{path}index.html"),
-            false => path,
+        let path = if is_folder {
+            format!("{path}index.html")
+        } else {
+            path
         };
         match self.file(&path) {
             Ok(found) => found,

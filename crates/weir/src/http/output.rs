@@ -160,9 +160,10 @@ impl Destination<'_> {
         ];
         // Other signals interrupt it; what else fails does so when writing.
         while poll(&mut fds, None) == Err(Errno::INTR) {}
-        match self.stop.is_requested() {
-            true => Err(CliError::Stopped(self.stop.signal())),
-            false => Ok(()),
+        if self.stop.is_requested() {
+            Err(CliError::Stopped(self.stop.signal()))
+        } else {
+            Ok(())
         }
     }
 }

@@ -102,9 +102,12 @@ pub(crate) fn range(field: &str, len: u64) -> Result<Option<std::ops::Range<u64>
     if !unit.trim().eq_ignore_ascii_case("bytes") || spec.contains(',') {
         return Ok(None);
     }
-    let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => text.parse::<u64>().ok(),
-        false => None,
+    let number = |text: &str| {
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            text.parse::<u64>().ok()
+        } else {
+            None
+        }
     };
     match (first, number(first), last, number(last)) {
         ("", _, _, Some(count)) if count > 0 && len > 0 => Ok(Some(len.saturating_sub(count)..len)),

@@ -118,10 +118,11 @@ fn split_port(authority: &str) -> (&str, Option<&str>) {
 impl Url {
     /// The field `Host`.
     pub(crate) fn authority(&self) -> String {
-        let host = match self.host.contains(':') {
+        let host = if self.host.contains(':') {
             // The zone means nothing to the other side.
-            true => format!("[{}]", self.host.split('%').next().unwrap_or_default()),
-            false => self.host.clone(),
+            format!("[{}]", self.host.split('%').next().unwrap_or_default())
+        } else {
+            self.host.clone()
         };
         match self.port {
             80 => host,

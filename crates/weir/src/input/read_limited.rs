@@ -11,9 +11,10 @@ use std::path::Path;
 /// time, one that is longer is refused.
 pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
     let stdin = path == Path::new("-");
-    let name = match stdin {
-        true => "standard input".to_owned(),
-        false => path.display().to_string(),
+    let name = if stdin {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
     };
     let say = |error: io::Error| CliError::run(format!("cannot read {name}: {error}"));
     let input: Box<dyn Read> = if stdin {

@@ -96,17 +96,16 @@ fn open(
     cookie: &[u8],
     stop: &ShutdownSignal,
 ) -> io::Result<Vec<StreamSocket>> {
-    let one = |_| match parameters.udp {
-        false => {
-            let mut stream = connect(net, server, IO_TIMEOUT, stop)?;
-            stream.write_all(cookie)?;
-            Ok(StreamSocket::Tcp(stream))
-        }
-        true => {
+    let one = |_| {
+        if parameters.udp {
             let socket = UdpSocket::bind(net, any_towards(server))?;
             socket.connect(server)?;
             hello(&socket, stop)?;
             Ok(StreamSocket::Udp(socket, server))
+        } else {
+            let mut stream = connect(net, server, IO_TIMEOUT, stop)?;
+            stream.write_all(cookie)?;
+            Ok(StreamSocket::Tcp(stream))
         }
     };
     (0..parameters.parallel).map(one).collect()

@@ -16,9 +16,10 @@ const SHORTEST: Duration = Duration::from_micros(1);
 
 /// That a signal came.
 pub(super) fn stopped(stop: &ShutdownSignal) -> io::Result<()> {
-    match stop.is_requested() {
-        true => Err(unexpected("asked to stop")),
-        false => Ok(()),
+    if stop.is_requested() {
+        Err(unexpected("asked to stop"))
+    } else {
+        Ok(())
     }
 }
 

@@ -179,10 +179,7 @@ impl Measured {
         theirs: &Results,
         seconds: f64,
     ) -> Measured {
-        let (sender, receiver) = match sent {
-            true => (ours, theirs),
-            false => (theirs, ours),
-        };
+        let (sender, receiver) = if sent { (ours, theirs) } else { (theirs, ours) };
         let bytes = |side: &Results| side.streams.iter().map(|stream| stream.bytes).sum();
         let received_bytes: u64 = bytes(receiver);
         let count = receiver.streams.len().max(1) as f64;
@@ -213,9 +210,10 @@ impl Measured {
         } else {
             "received"
         };
-        let sent = match self.sent_bytes > self.received_bytes && self.datagrams.is_some() {
-            true => format!(" of {:.1} MB sent", megabytes(self.sent_bytes)),
-            false => String::new(),
+        let sent = if self.sent_bytes > self.received_bytes && self.datagrams.is_some() {
+            format!(" of {:.1} MB sent", megabytes(self.sent_bytes))
+        } else {
+            String::new()
         };
         let rate = self.bits_per_second / 1e6;
         let seconds = self.seconds;

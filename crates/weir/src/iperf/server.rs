@@ -40,9 +40,10 @@ pub(crate) fn serve(
         return Err(unexpected(why));
     }
     control.write(&[state::CREATE_STREAMS])?;
-    let ways = match parameters.udp {
-        true => datagrams(socket, parameters.parallel, stop)?,
-        false => connections(listener, &cookie, parameters.parallel, stop)?,
+    let ways = if parameters.udp {
+        datagrams(socket, parameters.parallel, stop)?
+    } else {
+        connections(listener, &cookie, parameters.parallel, stop)?
     };
     control.write(&[state::TEST_START, state::TEST_RUNNING])?;
     let streams = Streams::start(ways, parameters.reverse, &parameters)?;

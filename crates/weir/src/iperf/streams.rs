@@ -278,9 +278,10 @@ fn stamp(datagram: &mut [u8], number: i64, wide: bool) {
         .unwrap_or_default();
     datagram[..4].copy_from_slice(&(since.as_secs() as u32).to_be_bytes());
     datagram[4..8].copy_from_slice(&since.subsec_micros().to_be_bytes());
-    match wide {
-        true => datagram[8..16].copy_from_slice(&number.to_be_bytes()),
-        false => datagram[8..12].copy_from_slice(&(number as u32).to_be_bytes()),
+    if wide {
+        datagram[8..16].copy_from_slice(&number.to_be_bytes())
+    } else {
+        datagram[8..12].copy_from_slice(&(number as u32).to_be_bytes())
     }
 }
 
@@ -337,9 +338,10 @@ fn receive(
         let word = |at: usize| {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let number = match wide {
-            true => (i64::from(word(8)) << 32) | i64::from(word(12)),
-            false => i64::from(word(8)),
+        let number = if wide {
+            (i64::from(word(8)) << 32) | i64::from(word(12))
+        } else {
+            i64::from(word(8))
         };
         counts.bytes.fetch_add(bytes.len() as u64, Relaxed);
         counts.count(number, f64::from(word(0)) + f64::from(word(4)) / 1e6);

@@ -33,18 +33,16 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
 /// With the file's name and what the system says.
 pub(crate) fn can(path: &Path) -> Result<(), String> {
     let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
-    let tried = match is_file {
-        true => {
-            let beside = beside(path);
-            fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
-        }
-        // A symbolic link to one: what is there stays.
-        false => OpenOptions::new()
+    let tried = if is_file {
+        let beside = beside(path);
+        fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
+    } else {
+        OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
             .open(path)
-            .map(drop),
+            .map(drop)
     };
     tried.map_err(|error| format!("cannot write {}: {error}", path.display()))
 }

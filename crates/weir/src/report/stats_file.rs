@@ -139,9 +139,10 @@ impl Lines {
 
     fn flush_all(&mut self) -> io::Result<()> {
         self.flush(FLUSH_TIMEOUT)?;
-        match self.unwritten.is_empty() {
-            true => Ok(()),
-            false => Err(io::Error::other("its reader does not read")),
+        if self.unwritten.is_empty() {
+            Ok(())
+        } else {
+            Err(io::Error::other("its reader does not read"))
         }
     }
 

@@ -10,9 +10,10 @@ pub(crate) fn report<R: Serialize + ?Sized>(
     report: &R,
     text: impl FnOnce() -> String,
 ) -> Result<(), CliError> {
-    let line = match json {
-        true => serde_json::to_string(report).map_err(CliError::run)?,
-        false => text(),
+    let line = if json {
+        serde_json::to_string(report).map_err(CliError::run)?
+    } else {
+        text()
     };
     writeln!(io::stdout(), "{line}").map_err(CliError::output)
 }

@@ -156,15 +156,15 @@ fn mtus_are_followed_soon() {
             // An error of before.
             let _ = probe.take_error();
             let _ = probe.send(&bytes);
-            match low {
+            if low {
                 // Fragmentation Needed, or Packet Too Big.
-                true => {
-                    let refused = probe
-                        .recv(&mut [0; 8])
-                        .map_err(|error| error.raw_os_error());
-                    refused == Err(Some(90)) // EMSGSIZE
-                }
-                false => comes(hears, &bytes),
+
+                let refused = probe
+                    .recv(&mut [0; 8])
+                    .map_err(|error| error.raw_os_error());
+                refused == Err(Some(90)) // EMSGSIZE
+            } else {
+                comes(hears, &bytes)
             }
         });
     }
@@ -226,15 +226,15 @@ fn links_are_followed_soon() {
             // An error of before.
             let _ = probe.take_error();
             let _ = probe.send(&[2]);
-            match down {
+            if down {
                 // EHOSTUNREACH or ENETUNREACH
-                true => {
-                    let refused = probe
-                        .recv(&mut [0; 8])
-                        .map_err(|error| error.raw_os_error());
-                    matches!(refused, Err(Some(101 | 113)))
-                }
-                false => comes(&hears, &[2]),
+
+                let refused = probe
+                    .recv(&mut [0; 8])
+                    .map_err(|error| error.raw_os_error());
+                matches!(refused, Err(Some(101 | 113)))
+            } else {
+                comes(&hears, &[2])
             }
         });
     }

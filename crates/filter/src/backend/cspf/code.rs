@@ -115,9 +115,10 @@ impl Code {
             return self.apply(operator);
         };
         let short = Action::Constant(low);
-        match self.has(short) {
-            true => self.inst(short, operator, &[]),
-            false => self.inst(Action::Literal, operator, &[low]),
+        if self.has(short) {
+            self.inst(short, operator, &[])
+        } else {
+            self.inst(Action::Literal, operator, &[low])
         }
     }
 
@@ -134,15 +135,17 @@ impl Code {
                 );
                 self.target.inexpressible(what)
             })?;
-            let number = match at < header {
-                true => words,
+            let number = if at < header {
+                words
+            } else {
                 // Mach synthesises words 0 and 1 from the link header.
-                false => (at - header) / 2 + 2,
+                (at - header) / 2 + 2
             };
             let number = u16::try_from(number).ok();
-            match at < header {
-                true => number.map(Action::Header),
-                false => number.map(Action::Word),
+            if at < header {
+                number.map(Action::Header)
+            } else {
+                number.map(Action::Word)
             }
         };
         action
@@ -240,9 +243,10 @@ impl Code {
 
     /// Ends the program with a verdict, before other words.
     pub(super) fn end(&mut self, verdict: bool) -> Result<(), Fault> {
-        let (equal, operator) = match verdict {
-            true => (true, Operator::Cor),
-            false => (false, Operator::Cand),
+        let (equal, operator) = if verdict {
+            (true, Operator::Cor)
+        } else {
+            (false, Operator::Cand)
         };
         let top = match self.top() {
             Some(top) if self.depth > 0 => top,

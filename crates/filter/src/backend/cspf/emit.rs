@@ -32,9 +32,10 @@ impl<'p> Emitter<'p> {
             program,
             target,
             required: needs(program),
-            largest: match target.is_wide() {
-                true => largest(program),
-                false => Vec::new(),
+            largest: if target.is_wide() {
+                largest(program)
+            } else {
+                Vec::new()
             },
         }
     }

@@ -368,10 +368,7 @@ impl Layout<'_> {
         match goals {
             [goal, other] if goal == other => self.go(goal, next),
             [EdgeTarget::Verdict(x), EdgeTarget::Verdict(_)] if next.is_none() => {
-                let test = match x {
-                    true => test,
-                    false => test.not(),
-                };
+                let test = if x { test } else { test.not() };
                 self.code.decide_last(test)
             }
             [EdgeTarget::Verdict(x), other] => {
@@ -395,9 +392,10 @@ impl Layout<'_> {
         otherwise: Block,
         next: Option<Block>,
     ) -> Result<(), Fault> {
-        let (on_true, on_zero) = match test.negated {
-            false => (then, otherwise),
-            true => (otherwise, then),
+        let (on_true, on_zero) = if test.negated {
+            (otherwise, then)
+        } else {
+            (then, otherwise)
         };
         self.code.push(&test.tree, Operator::Nop)?;
         // With `BRTR` first, the top cell is known where the branch is not taken.

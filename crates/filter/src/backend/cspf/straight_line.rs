@@ -122,10 +122,7 @@ impl Chain<'_> {
     ) -> Result<(), Fault> {
         self.reached = self.reached.max(test.tree.required_len());
         self.touch(longest, 0, long_enough)?;
-        let test = match verdict {
-            true => test,
-            false => test.not(),
-        };
+        let test = if verdict { test } else { test.not() };
         self.code.decide_last(test)
     }
 

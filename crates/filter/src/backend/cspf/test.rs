@@ -56,9 +56,10 @@ impl Test {
         if !self.negated && self.tree.is_truth() {
             return self.tree;
         }
-        let operator = match self.negated {
-            true => Operator::Eq,
-            false => Operator::Neq,
+        let operator = if self.negated {
+            Operator::Eq
+        } else {
+            Operator::Neq
         };
         match self.tree {
             Tree::Imm(constant) => Tree::Imm(((constant != 0) != self.negated).into()),
@@ -68,9 +69,10 @@ impl Test {
 
     /// The test as a tree with a value other than zero if it holds.
     pub(super) fn number(self) -> Tree {
-        match self.negated {
-            true => self.truth(),
-            false => self.tree,
+        if self.negated {
+            self.truth()
+        } else {
+            self.tree
         }
     }
 

@@ -27,9 +27,10 @@ pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> Stri
                 let params: Vec<String> = params
                     .map(|&param| format!("{param}{}", location_of(param, arch, generated)))
                     .collect();
-                let _ = match params.is_empty() {
-                    true => writeln!(out, "{block}:"),
-                    false => writeln!(out, "{block}({}):", params.join(", ")),
+                let _ = if params.is_empty() {
+                    writeln!(out, "{block}:")
+                } else {
+                    writeln!(out, "{block}({}):", params.join(", "))
                 };
                 continue;
             }

@@ -112,10 +112,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
 
     /// The thread works, or is about to poll.
     pub(in crate::net) fn thread_works(&mut self, works: bool) {
-        self.thread = match works {
-            true => Thread::Works,
-            false => Thread::Polls,
-        };
+        self.thread = if works { Thread::Works } else { Thread::Polls };
     }
 
     /// The thread is to drive if it is its turn: then this gives `None`; or else to
@@ -300,9 +297,10 @@ mod tests {
         }
 
         fn ends(&mut self, now_ns: u64, fails: bool) {
-            let rouse = match fails {
-                true => self.lead.fail(),
-                false => self.lead.end(now_ns),
+            let rouse = if fails {
+                self.lead.fail()
+            } else {
+                self.lead.end(now_ns)
             };
             (self.is_led, self.seen_ns) = (false, now_ns);
             self.roused(rouse);

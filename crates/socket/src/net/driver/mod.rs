@@ -65,9 +65,10 @@ impl StackDriver {
 
     /// Wakes who waits for the links: a call, or the thread.
     pub(super) fn wake(&self, state: &NetState) {
-        let fd = match state.leadership.is_led() {
-            true => &self.wake_call,
-            false => &self.wake,
+        let fd = if state.leadership.is_led() {
+            &self.wake_call
+        } else {
+            &self.wake
         };
         let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
     }

@@ -152,9 +152,10 @@ impl NetState {
 
     /// Why no frame will come any more.
     pub(crate) fn check(&self) -> Result<(), Errno> {
-        match self.is_gone() {
-            true => Err(Errno::NETDOWN),
-            false => Ok(()),
+        if self.is_gone() {
+            Err(Errno::NETDOWN)
+        } else {
+            Ok(())
         }
     }
 

@@ -42,9 +42,10 @@ impl RemoteLink {
 impl TxSink for RemoteLink {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.full = !self.has_room(len);
-        match self.full {
-            true => None,
-            false => Some(self.batch.reserve(len)),
+        if self.full {
+            None
+        } else {
+            Some(self.batch.reserve(len))
         }
     }
 
@@ -65,9 +66,10 @@ impl Link for RemoteLink {
     }
 
     fn receive(&mut self, _: &mut RxSink<'_>) -> io::Result<bool> {
-        match self.gone.load(SeqCst) {
-            true => Err(Errno::NETDOWN.into()),
-            false => Ok(false),
+        if self.gone.load(SeqCst) {
+            Err(Errno::NETDOWN.into())
+        } else {
+            Ok(false)
         }
     }
 

@@ -187,9 +187,10 @@ impl Mailbox {
     /// A batch was dealt with; who waits for room now that there is some.
     pub(in crate::net) fn done(&self, batch: &FrameBatch) -> u64 {
         let left = self.queued_bytes.fetch_sub(batch.cost(), SeqCst) - batch.cost();
-        match left <= MAILBOX_BYTES_MAX / 2 {
-            true => self.waiting_for_room.swap(0, SeqCst),
-            false => 0,
+        if left <= MAILBOX_BYTES_MAX / 2 {
+            self.waiting_for_room.swap(0, SeqCst)
+        } else {
+            0
         }
     }
 

@@ -186,9 +186,10 @@ impl ShardIo {
 }
 
 fn enqueue(post: &Mailbox, batch: &mut FrameBatch, frame: &[u8], received: RxMeta) {
-    match post.has_room(batch.cost() + frame.len()) {
-        true => batch.add(frame, MailKind::Received(received)),
-        false => post.lose(),
+    if post.has_room(batch.cost() + frame.len()) {
+        batch.add(frame, MailKind::Received(received))
+    } else {
+        post.lose()
     }
 }
 

@@ -35,9 +35,10 @@ fn tried<T>(
     state: &mut NetState,
     act: impl FnOnce(&mut NetState) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    match state.is_failed() {
-        true => Err(Errno::NETDOWN),
-        false => act(state),
+    if state.is_failed() {
+        Err(Errno::NETDOWN)
+    } else {
+        act(state)
     }
 }
 
@@ -295,9 +296,10 @@ impl SocketInner {
         if shut {
             // What it fails with is that the time is over, or the connection.
             let _ = self.wait_until(Interest::AllAcked, began.checked_add(linger), |state, _| {
-                match state.is_gone() || state.stack.tcp_all_acked(id) {
-                    true => Ok(()),
-                    false => Err(Errno::AGAIN),
+                if state.is_gone() || state.stack.tcp_all_acked(id) {
+                    Ok(())
+                } else {
+                    Err(Errno::AGAIN)
                 }
             });
         }

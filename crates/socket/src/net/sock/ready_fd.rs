@@ -68,16 +68,18 @@ impl ReadyFd {
             return;
         };
         if now.readable != self.is_readable && !self.is_ended {
-            match now.readable {
-                true => drop(send(other, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)),
-                false => drain(&self.fd),
+            if now.readable {
+                let _ = send(other, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            } else {
+                drain(&self.fd);
             }
             self.is_readable = now.readable;
         }
         if now.writable != self.is_writable {
-            match now.writable {
-                true => drain(other),
-                false => fill(&self.fd),
+            if now.writable {
+                drain(other)
+            } else {
+                fill(&self.fd)
             }
             self.is_writable = now.writable;
         }
@@ -86,9 +88,10 @@ impl ReadyFd {
             self.is_ended = true;
         }
         if now.over {
-            match now.failed {
-                true => fill(&self.fd),
-                false => drain(other),
+            if now.failed {
+                fill(&self.fd)
+            } else {
+                drain(other)
             }
             self.other = None;
         }

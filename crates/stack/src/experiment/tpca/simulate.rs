@@ -205,9 +205,10 @@ fn run(
         let examined = table.examined() - before;
         before += examined;
         if arrival.counts && number >= warm_up {
-            let count = match arrival.entry {
-                true => &mut run.entries,
-                false => &mut run.acknowledgments,
+            let count = if arrival.entry {
+                &mut run.entries
+            } else {
+                &mut run.acknowledgments
             };
             count.segments += 1;
             count.examined += examined - uncounted(algorithm, method, &arrival, examined);

@@ -224,9 +224,10 @@ impl ReceiveBuffer {
     /// Whether there is memory for bytes within the window.
     #[inline]
     pub(in crate::tcp) fn has_memory(&self, seq: Seq, count: usize) -> bool {
-        let most = match seq == self.nxt {
-            true => self.storage_max,
-            false => self.ooo_max,
+        let most = if seq == self.nxt {
+            self.storage_max
+        } else {
+            self.ooo_max
         };
         let ahead = seq.since(self.nxt) + count;
         ahead <= self.buffer.spare() || ahead <= self.buffer.room(most as usize)
@@ -248,15 +249,17 @@ impl ReceiveBuffer {
         if passed_ns < rtt_ns {
             return;
         }
-        self.slow_reader = match near && self.was_full && passed_ns >= SLOW_READER_NS {
-            true => self.slow_reader.saturating_add(SLOW_READER_STEP),
-            false => self.slow_reader.saturating_sub(1),
+        self.slow_reader = if near && self.was_full && passed_ns >= SLOW_READER_NS {
+            self.slow_reader.saturating_add(SLOW_READER_STEP)
+        } else {
+            self.slow_reader.saturating_sub(1)
         };
         let wanted = clamp(WINDOW_RTTS * self.round_bytes as usize);
         if wanted > self.limit && self.buffer.len() <= self.limit() / 2 {
-            let most = match near {
-                true => self.limit_max.min(clamp(SHORT_RTT_WINDOW)),
-                false => self.limit_max,
+            let most = if near {
+                self.limit_max.min(clamp(SHORT_RTT_WINDOW))
+            } else {
+                self.limit_max
             };
             self.limit = self.limit.max(wanted.min(most));
         }
@@ -474,9 +477,10 @@ impl ReceiveBuffer {
         let most = usize::from(u16::MAX) << self.scale;
         let edge = self.nxt.plus(room.min(most) >> self.scale << self.scale);
         let worth = mss.min(self.limit() / 2).max(1);
-        match self.rcv_adv.before(edge) && edge.since(self.rcv_adv) >= worth {
-            true => edge,
-            false => self.rcv_adv,
+        if self.rcv_adv.before(edge) && edge.since(self.rcv_adv) >= worth {
+            edge
+        } else {
+            self.rcv_adv
         }
     }
 
@@ -570,9 +574,10 @@ mod tests {
             receive.start(Seq(0));
             let mut now_ns = 1;
             let mut burst = |receive: &mut ReceiveBuffer, full: bool, pause_ns: u64| {
-                receive.rcv_adv = match full {
-                    true => receive.nxt,
-                    false => receive.nxt.plus(receive.limit()),
+                receive.rcv_adv = if full {
+                    receive.nxt
+                } else {
+                    receive.nxt.plus(receive.limit())
                 };
                 receive.autotune(now_ns, 1 << 20, rtt_ns, true);
                 now_ns += pause_ns;

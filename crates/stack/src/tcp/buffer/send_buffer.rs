@@ -132,9 +132,10 @@ impl SendBuffer {
 
     /// How many bytes more the buffer takes.
     pub(in crate::tcp) fn room(&self) -> usize {
-        match self.closed {
-            true => 0,
-            false => self.sndbuf().saturating_sub(self.buffer.len()),
+        if self.closed {
+            0
+        } else {
+            self.sndbuf().saturating_sub(self.buffer.len())
         }
     }
 
@@ -149,9 +150,10 @@ impl SendBuffer {
     /// waits for; none if it has, or if its own buffer is what is full.
     pub(in crate::tcp) fn memory_wanted(&self, memory: usize, left: usize) -> usize {
         let wanted = self.write_space_wanted(memory).min(self.room());
-        match self.stores(left) < wanted {
-            true => self.buffer.capacity_for(wanted) - self.buffer.capacity(),
-            false => 0,
+        if self.stores(left) < wanted {
+            self.buffer.capacity_for(wanted) - self.buffer.capacity()
+        } else {
+            0
         }
     }
 
@@ -226,9 +228,10 @@ impl SendBuffer {
     /// What is before `una` has arrived; gives how many bytes that were.
     pub(in crate::tcp) fn acknowledge(&mut self, una: Seq) -> usize {
         self.una = una;
-        let arrived = match self.start.before(una) {
-            true => una.since(self.start).min(self.buffer.len()),
-            false => 0,
+        let arrived = if self.start.before(una) {
+            una.since(self.start).min(self.buffer.len())
+        } else {
+            0
         };
         self.buffer.consume(arrived);
         self.buffer.rewind();
@@ -297,9 +300,10 @@ impl SendBuffer {
 
     /// Bytes not sent yet.
     pub(in crate::tcp) fn unsent(&self) -> usize {
-        match self.nxt.before(self.fin()) {
-            true => self.fin().since(self.nxt.max(self.start)),
-            false => 0,
+        if self.nxt.before(self.fin()) {
+            self.fin().since(self.nxt.max(self.start))
+        } else {
+            0
         }
     }
 

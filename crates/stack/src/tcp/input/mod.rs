@@ -341,9 +341,10 @@ impl Pcb {
     /// The peer's SYN came again, alone or with an acknowledgment: one that does
     /// not agree to ECN revokes what another has agreed to (RFC 3168 §6.1.1).
     fn process_second_syn(&mut self, arrived: &Arrived<'_>) {
-        let agrees = match arrived.has(Flags::ACK) {
-            true => arrived.has(Flags::ECE) && !arrived.has(Flags::CWR),
-            false => arrived.has(Flags::ECE | Flags::CWR),
+        let agrees = if arrived.has(Flags::ACK) {
+            arrived.has(Flags::ECE) && !arrived.has(Flags::CWR)
+        } else {
+            arrived.has(Flags::ECE | Flags::CWR)
         };
         if arrived.seq == self.receive.irs && !agrees {
             self.ecn = false;

@@ -66,9 +66,10 @@ impl Tcp {
             return Ok(());
         };
         let (ip, port) = (listener.local.ip(), listener.local.port());
-        match listener.both {
-            true => self.listening.insert_dual(port, PcbId(name.index)),
-            false => self.listening.insert(ip, port, PcbId(name.index)),
+        if listener.both {
+            self.listening.insert_dual(port, PcbId(name.index))
+        } else {
+            self.listening.insert(ip, port, PcbId(name.index))
         }
     }
 

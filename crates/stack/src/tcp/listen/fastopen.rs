@@ -219,9 +219,10 @@ impl Tcp {
         let (local, remote) = ends;
         let host = outgoing(hosts, local, remote)?;
         let (local, remote) = (local.map(strip_zone), strip_zone(remote));
-        let option = match without_cookie {
-            true => None,
-            false => Some(self.cookies.option(remote.ip())),
+        let option = if without_cookie {
+            None
+        } else {
+            Some(self.cookies.option(remote.ip()))
         };
         let may = option.is_none_or(|option| !option.as_slice().is_empty());
         let known = self.cookies.get(remote.ip());

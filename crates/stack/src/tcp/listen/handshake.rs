@@ -173,9 +173,10 @@ impl CookieOptions {
         let scale = self.scale.map_or(NO_SCALE, u32::from);
         let bits = scale << 2 | u32::from(self.sack) << 1 | u32::from(self.ecn);
         let value = clock & !COOKIE_BITS | bits;
-        match value > clock {
-            true => value.wrapping_sub(COOKIE_BITS + 1),
-            false => value,
+        if value > clock {
+            value.wrapping_sub(COOKIE_BITS + 1)
+        } else {
+            value
         }
     }
 

@@ -80,9 +80,10 @@ impl TxSegment<'_> {
         out: &mut dyn TxSink,
         most: usize,
     ) -> Option<usize> {
-        let cuts = match way.is_v6() {
-            true => host.offload.tso6,
-            false => host.offload.tso4,
+        let cuts = if way.is_v6() {
+            host.offload.tso6
+        } else {
+            host.offload.tso4
         };
         let mut done = 0;
         if self.payload_len > most && !cuts {
@@ -220,9 +221,10 @@ impl TxSegment<'_> {
         let header_len = self.header_len();
         let len = header_len + self.payload_len;
         // A link that computes the sum takes the bytes from where they lie.
-        let written = match host.offload.checksum {
-            true => header_len,
-            false => len,
+        let written = if host.offload.checksum {
+            header_len
+        } else {
+            len
         };
         let Some(frame) = out.reserve(way.len() + written) else {
             return false;

@@ -65,9 +65,10 @@ impl Pcb {
         }
         let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
         self.restart_after_idle(now_ns);
-        let mut turn = match self.has_output() {
-            true => OutputStatus::MoreToSend,
-            false => OutputStatus::Done,
+        let mut turn = if self.has_output() {
+            OutputStatus::MoreToSend
+        } else {
+            OutputStatus::Done
         };
         if turn == OutputStatus::MoreToSend {
             self.refresh_header_cache(now_ns, host);
@@ -107,9 +108,10 @@ impl Pcb {
         let mut left = OUTPUT_QUANTUM;
         let mut went = false;
         while turn == OutputStatus::MoreToSend && left > 0 {
-            let opening = match self.is_opening() && self.next_is_syn() {
-                true => Some(self.next_opening()),
-                false => None,
+            let opening = if self.is_opening() && self.next_is_syn() {
+                Some(self.next_opening())
+            } else {
+                None
             };
             // An acknowledgment while both SYNs are under way is none.
             let is_syn = opening.is_some_and(|next| next != Some(NextSegment::PureAck));
@@ -135,9 +137,10 @@ impl Pcb {
             let mut segment = self.segment(now_ns, next, is_syn);
             (segment.options, segment.options_len) = (options.as_ref(), options_len);
             let mut out_len = segment.payload_len;
-            left = left.saturating_sub(match host.offload.tso4 || host.offload.tso6 {
-                true => out_len.div_ceil(frame_len(most)).max(1),
-                false => out_len.div_ceil(most).max(1),
+            left = left.saturating_sub(if host.offload.tso4 || host.offload.tso6 {
+                out_len.div_ceil(frame_len(most)).max(1)
+            } else {
+                out_len.div_ceil(most).max(1)
             });
             match self.header_cache() {
                 Some(way) => {
@@ -178,9 +181,10 @@ impl Pcb {
         if asks || self.is_opening() || self.scoreboard.lost() > 0 || self.has_options(false) {
             return None;
         }
-        match self.send.wants() {
-            false => self.ack_now.then_some(false),
-            true => (self.send.wants_fin_alone() && self.scoreboard.is_empty()).then_some(true),
+        if self.send.wants() {
+            (self.send.wants_fin_alone() && self.scoreboard.is_empty()).then_some(true)
+        } else {
+            self.ack_now.then_some(false)
         }
     }
 
@@ -225,12 +229,11 @@ impl Pcb {
             None => segment.enqueue_unresolved(now_ns, self.header(), &self.send, host),
         }
         let start = self.send.nxt;
-        match fin {
-            true => self.sent(now_ns, NextSegment::New(start, start.plus(1))),
-            false => {
-                self.count_transmit(0, false);
-                self.acknowledged_all();
-            }
+        if fin {
+            self.sent(now_ns, NextSegment::New(start, start.plus(1)))
+        } else {
+            self.count_transmit(0, false);
+            self.acknowledged_all();
         }
         (OutputStatus::Done, fin)
     }
@@ -451,9 +454,10 @@ impl Pcb {
             payload_len,
             urgent,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
-            traffic_class: match self.ecn && fresh && !self.is_opening() {
-                true => self.options.traffic_class | ECT0,
-                false => self.options.traffic_class,
+            traffic_class: if self.ecn && fresh && !self.is_opening() {
+                self.options.traffic_class | ECT0
+            } else {
+                self.options.traffic_class
             },
             options: None,
             options_len: self.timestamps_len(),
@@ -496,9 +500,10 @@ impl Pcb {
     }
 
     fn window_field(&mut self, is_syn: bool) -> u16 {
-        match is_syn {
-            true => self.receive.advertise_on_syn(),
-            false => self.receive.advertise(self.mss),
+        if is_syn {
+            self.receive.advertise_on_syn()
+        } else {
+            self.receive.advertise(self.mss)
         }
     }
 

@@ -34,9 +34,10 @@ impl Revalidator {
             else {
                 return true;
             };
-            let from_there = match used_at > noted_at {
-                true => switch.note_forwarded_by_kernel(link as u16, vlan, src, now),
-                false => switch.port(vlan, src, now) == Some(link as u16),
+            let from_there = if used_at > noted_at {
+                switch.note_forwarded_by_kernel(link as u16, vlan, src, now)
+            } else {
+                switch.port(vlan, src, now) == Some(link as u16)
             };
             *newest = used_at.max(*newest);
             let to_there = switch.port(vlan, dst, now).map(u32::from) == action.link();

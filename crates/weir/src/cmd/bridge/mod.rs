@@ -179,13 +179,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return clean(args);
     }
     // One that is started anew does not fail for the sake of its statistics.
-    let json = args
-        .stats_json
-        .as_deref()
-        .map(|path| match args.supervised {
-            true => Ok(StatsFile::of(path)),
-            false => StatsFile::open(path),
-        });
+    let json = args.stats_json.as_deref().map(|path| {
+        if args.supervised {
+            Ok(StatsFile::of(path))
+        } else {
+            StatsFile::open(path)
+        }
+    });
     let json = json.transpose()?;
     // Without privilege it has its turn like all others.
     let _ = weir_link::xdp::first_in_line();

@@ -62,12 +62,13 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
                 let stopped = status.signal();
                 // The signal may come before it heeds any.
                 let by_signal = stopped.is_some_and(|signal| [SIGINT, SIGTERM].contains(&signal));
-                return match status.success() || by_signal {
-                    true => Ok(()),
+                return if status.success() || by_signal {
+                    Ok(())
+                } else {
                     // It has said why, unless it did not end by itself.
-                    false => Err(CliError::run(format!(
+                    Err(CliError::run(format!(
                         "the bridge did not end well ({status})"
-                    ))),
+                    )))
                 };
             }
             // It has said why.
@@ -141,18 +142,20 @@ impl SupervisedChild {
             if let Some(status) = self.child.try_wait()? {
                 // It may have been ready since we heard it last.
                 self.read_signs(life);
-                return Ok(match stop.is_requested() {
-                    true => Ended::Asked(status),
-                    false => Ended::ByItself(status),
+                return Ok(if stop.is_requested() {
+                    Ended::Asked(status)
+                } else {
+                    Ended::ByItself(status)
                 });
             }
             if stop.is_requested() {
                 return Ok(Ended::Asked(self.end(Signal::TERM)?));
             }
             self.read_signs(life);
-            let silence_max = match self.is_ready {
-                true => SILENCE_MAX,
-                false => START_MAX,
+            let silence_max = if self.is_ready {
+                SILENCE_MAX
+            } else {
+                START_MAX
             };
             if self.last_sign.elapsed() > silence_max {
                 self.end(Signal::KILL)?;

@@ -239,9 +239,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             Row::new(place.unwrap_or(index), contestant, &report)
         })
         .collect();
-    let by_calls = match stop.is_requested() {
-        true => None,
-        false => calls(&measured(&[&BY_CALLS[..], &times].concat(), &stop)?),
+    let by_calls = if stop.is_requested() {
+        None
+    } else {
+        calls(&measured(&[&BY_CALLS[..], &times].concat(), &stop)?)
     };
     if stop.is_requested() {
         return Err(CliError::Stopped(stop.signal()));
@@ -249,9 +250,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(folder) = &args.svg {
         figures(folder, &rows)?;
     }
-    let text = match args.json {
-        true => json(&rows, by_calls)?,
-        false => table(args.sizes(), &rows, by_calls),
+    let text = if args.json {
+        json(&rows, by_calls)?
+    } else {
+        table(args.sizes(), &rows, by_calls)
     };
     writeln!(std::io::stdout(), "{text}").map_err(CliError::output)
 }

@@ -65,18 +65,22 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     for (device, address) in [(&eth_a, A), (&eth_b, B)] {
         story.devices.push(seen(device, address)?);
     }
-    let report = match args.json {
-        true => serde_json::to_string(&story).map_err(CliError::run)?,
-        false => story.text(),
+    let report = if args.json {
+        serde_json::to_string(&story).map_err(CliError::run)?
+    } else {
+        story.text()
     };
     writeln!(std::io::stdout(), "{report}").map_err(CliError::output)
 }
 
 /// What the hosts say to each other, by their kernels' own protocols.
 fn talk(a: &Host, b: &Host, stop: &ShutdownSignal) -> Result<DemoReport, CliError> {
-    let go_on = || match stop.is_requested() {
-        true => Err(CliError::Stopped(stop.signal())),
-        false => Ok(()),
+    let go_on = || {
+        if stop.is_requested() {
+            Err(CliError::Stopped(stop.signal()))
+        } else {
+            Ok(())
+        }
     };
     let failed = |what: &str, error| CliError::run(format!("{what} from a to b: {error}"));
     let pings = ping(a, IpAddr::V4(B), PINGS, Duration::from_secs(1));

@@ -186,9 +186,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(folder) = &args.svg {
         plot::figures(folder, &report)?;
     }
-    let text = match args.json {
-        true => serde_json::to_string(&report).map_err(CliError::run)?,
-        false => report.text(),
+    let text = if args.json {
+        serde_json::to_string(&report).map_err(CliError::run)?
+    } else {
+        report.text()
     };
     writeln!(std::io::stdout(), "{text}").map_err(CliError::output)?;
     match (stop.is_requested(), report.troubles()) {

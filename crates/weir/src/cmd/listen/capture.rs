@@ -243,9 +243,10 @@ impl Capture {
 }
 
 fn begin(path: &Path, is_stdout: bool, stop: &ShutdownSignal) -> Result<Writer<Sink>, CliError> {
-    let sink = match is_stdout {
-        true => Sink::Stdout(io::stdout()),
-        false => Sink::File(atomic_write::create(path, stop)?),
+    let sink = if is_stdout {
+        Sink::Stdout(io::stdout())
+    } else {
+        Sink::File(atomic_write::create(path, stop)?)
     };
     Writer::new(sink).map_err(|error| CliError::run(format!("{}: {error}", path.display())))
 }

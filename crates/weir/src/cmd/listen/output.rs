@@ -263,14 +263,15 @@ impl Output {
     pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), CliError> {
         let written = self.file.as_mut().map_or(Ok(()), Capture::complete);
         self.sum.lost = lost.unwrap_or(self.sum.lost);
-        let line = match args.json {
-            true => serde_json::to_string(&self.sum).map_err(CliError::run)?,
-            false => format!(
+        let line = if args.json {
+            serde_json::to_string(&self.sum).map_err(CliError::run)?
+        } else {
+            format!(
                 "{}, {} bytes, {} lost",
                 format::frames(self.sum.frames),
                 format::grouped(self.sum.bytes),
                 format::grouped(self.sum.lost)
-            ),
+            )
         };
         if args.write.as_deref() == Some(Path::new("-")) {
             say(&line);

@@ -157,9 +157,10 @@ pub(super) fn igmp(carried: &Carried<'_>) -> Option<String> {
                 (_, 0) => "v1",
                 _ => "v2",
             };
-            match group.is_unspecified() {
-                true => format!("query {version}"),
-                false => format!("query {version} [gaddr {group}]"),
+            if group.is_unspecified() {
+                format!("query {version}")
+            } else {
+                format!("query {version} [gaddr {group}]")
             }
         }
         0x12 => format!("v1 report {group}"),

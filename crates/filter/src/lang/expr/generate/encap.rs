@@ -129,9 +129,10 @@ impl Generator<'_> {
             } else {
                 From::Transport4
             };
-            let mut this = match ip6 {
-                false => self.port4(Dir::Dst, Some(proto::UDP), port, port)?,
-                true => self.port6(Dir::Dst, Some(proto::UDP), port, port)?,
+            let mut this = if ip6 {
+                self.port6(Dir::Dst, Some(proto::UDP), port, port)?
+            } else {
+                self.port4(Dir::Dst, Some(proto::UDP), port, port)?
             };
             let flagged = self.masked(from, UDP_HEADER, Width::B1, flags.0, flags.1);
             this = self.code.and(this, flagged);

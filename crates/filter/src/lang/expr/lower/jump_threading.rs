@@ -99,9 +99,10 @@ pub(super) fn thread(code: &PredicateArena, graph: &mut Graph) {
             continue;
         };
         let place = |index: usize| threading.vertices[index].target;
-        let out = match vertex.swapped {
-            false => (place(holds), place(fails)),
-            true => (place(fails), place(holds)),
+        let out = if vertex.swapped {
+            (place(fails), place(holds))
+        } else {
+            (place(holds), place(fails))
         };
         graph.targets[test as usize] = Some(out);
     }
@@ -483,9 +484,10 @@ fn vertices(code: &PredicateArena, graph: &Graph) -> Vec<Vertex> {
             if let Target::Test(test) = target
                 && let Some((then, otherwise)) = graph.targets[test as usize]
             {
-                let ways = match vertex.swapped {
-                    false => [then, otherwise],
-                    true => [otherwise, then],
+                let ways = if vertex.swapped {
+                    [otherwise, then]
+                } else {
+                    [then, otherwise]
                 };
                 for side in [1, 0] {
                     stack.push((ways[side], Some(Edge { from: index, side })));

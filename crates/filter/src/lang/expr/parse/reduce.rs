@@ -259,9 +259,10 @@ impl Parser<'_> {
     }
 
     fn list(&mut self, and: bool, left: u32, right: u32) -> u32 {
-        self.node(match and {
-            true => Node::And(left, right),
-            false => Node::Or(left, right),
+        self.node(if and {
+            Node::And(left, right)
+        } else {
+            Node::Or(left, right)
         })
     }
 

@@ -161,10 +161,11 @@ fn nanos(ns: f64) -> String {
 /// where it is less, below what it is.
 fn difference(ns: f64, noise_ns: f64) -> String {
     let most = noise_ns.max(-ns);
-    match ns < most {
+    if ns < most {
         // Rounded up, to what is shown.
-        true => format!("< {}", nanos((most * 10.0).ceil() / 10.0)),
-        false => nanos(ns),
+        format!("< {}", nanos((most * 10.0).ceil() / 10.0))
+    } else {
+        nanos(ns)
     }
 }
 

@@ -43,12 +43,13 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let wrong: Vec<String> = wrong
         .map(|(count, what)| format::counted(count, what))
         .collect();
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::run(format!(
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(CliError::run(format!(
             "{}, see the report",
             wrong.join(" and ")
-        ))),
+        )))
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use weir_lab::results::{Bar, Commit, Measurement, LineRef, Platform, Summary, summarise};
+use weir_lab::results::{Bar, Commit, LineRef, Measurement, Platform, Summary, summarise};
 
 /// Make a table of what was measured and what is required
 ///
@@ -315,9 +315,10 @@ fn required(bar: Bar) -> String {
 
 /// A number as it was stated, thousands grouped.
 fn number(value: f64) -> String {
-    match (1e3..1e15).contains(&value) && value.fract() == 0.0 {
-        true => format::grouped(value as u64),
-        false => value.to_string(),
+    if (1e3..1e15).contains(&value) && value.fract() == 0.0 {
+        format::grouped(value as u64)
+    } else {
+        value.to_string()
     }
 }
 
@@ -326,9 +327,10 @@ fn number(value: f64) -> String {
 fn met(row: &Summary) -> Option<String> {
     let said = if row.met()? { "yes" } else { "no" };
     let (runs, meeting) = (row.figures.runs(), row.figures.meeting(row.bar));
-    Some(match meeting == 0 || meeting == runs {
-        true => format!("{said}, {}", format::counted(runs as u64, "run")),
-        false => format!("{said}, {meeting} of {runs} runs"),
+    Some(if meeting == 0 || meeting == runs {
+        format!("{said}, {}", format::counted(runs as u64, "run"))
+    } else {
+        format!("{said}, {meeting} of {runs} runs")
     })
 }
 

@@ -285,9 +285,10 @@ impl<'a> Session<'a> {
 
     /// A line above the bar; where there is none, on standard error.
     fn print_line(&self, line: &str) {
-        match self.bar.is_hidden() {
-            true => say(line),
-            false => self.bar.println(line),
+        if self.bar.is_hidden() {
+            say(line)
+        } else {
+            self.bar.println(line)
         }
     }
 

@@ -194,9 +194,10 @@ impl Report {
         } else {
             "one way"
         };
-        let priority = match self.realtime {
-            true => ", both with real-time priority",
-            false => "",
+        let priority = if self.realtime {
+            ", both with real-time priority"
+        } else {
+            ""
         };
         format!(
             "Sink {}, {ways}, sender on CPU {}, tested programs on CPU {}{priority}; the kernel's\n\
@@ -319,9 +320,10 @@ impl Report {
         };
         let rows: Vec<_> = self.results.iter().filter_map(whole).collect();
         let columns = [&[Right("bytes"), Left(what)], columns].concat();
-        match rows.is_empty() {
-            true => String::new(),
-            false => format::table(&columns, rows),
+        if rows.is_empty() {
+            String::new()
+        } else {
+            format::table(&columns, rows)
         }
     }
 }

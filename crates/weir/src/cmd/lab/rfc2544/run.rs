@@ -192,10 +192,7 @@ impl SizeRun<'_> {
             self.bar
                 .set_message(format!("{}, {} B, {what}: {rate}", self.name, self.size));
             let hurries = self.args.realtime;
-            let mut hurry = |on| match hurries {
-                true => running.hurry(on),
-                false => Ok(()),
-            };
+            let mut hurry = |on| if hurries { running.hurry(on) } else { Ok(()) };
             tester.trial_with(ask, &mut hurry)
         })
     }

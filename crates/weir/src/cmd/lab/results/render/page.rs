@@ -24,9 +24,10 @@ const PARTS: [(&str, Option<bool>); 3] = [
 
 /// The whole page.
 pub(super) fn written(rows: &[Summary]) -> String {
-    let chapters = match rows.is_empty() {
-        true => "No results are recorded.".to_owned(),
-        false => super::written(rows, "\n\n", chapter),
+    let chapters = if rows.is_empty() {
+        "No results are recorded.".to_owned()
+    } else {
+        super::written(rows, "\n\n", chapter)
     };
     format!("{HEAD}\n{chapters}")
 }
