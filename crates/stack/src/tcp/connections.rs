@@ -320,7 +320,7 @@ impl Tcp {
             self.enter_time_wait(now_ns, name);
         }
         if may_shrink {
-            self.to_minisock(name);
+            self.replace_by_minisock(name);
         }
         if fed {
             self.wake_memory_waiters();
@@ -471,7 +471,7 @@ impl Tcp {
             }
             pcb.schedule_timers(name, &mut self.timers);
             if pcb.can_be_minisock() {
-                self.to_minisock(name);
+                self.replace_by_minisock(name);
             }
         }
         sent >= POLL_BYTES
@@ -566,7 +566,7 @@ impl Tcp {
             return Ok(None);
         };
         let name = self.pcbs.at(id.0);
-        let name = name.or_else(|| self.from_minisock(now_ns, host, &key, id));
+        let name = name.or_else(|| self.restore_minisock(now_ns, host, &key, id));
         match name.filter(|name| self.is_between(*name, local, remote)) {
             None => Err(DropReason::SegmentUnexpected),
             name => Ok(name),

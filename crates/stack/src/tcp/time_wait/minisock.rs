@@ -124,7 +124,7 @@ impl TimeWaitTable {
 impl Tcp {
     /// Puts a record in the place of a connection in TIME-WAIT that has nothing to
     /// send and that no application has; whether it was such a one.
-    pub(in crate::tcp) fn to_minisock(&mut self, name: Handle) -> bool {
+    pub(in crate::tcp) fn replace_by_minisock(&mut self, name: Handle) -> bool {
         let Some(pcb) = self.pcbs.get(name) else {
             return false;
         };
@@ -145,7 +145,7 @@ impl Tcp {
     }
 
     /// Makes a record a PCB again, if there is one under this name, and of this key.
-    pub(in crate::tcp) fn from_minisock(
+    pub(in crate::tcp) fn restore_minisock(
         &mut self,
         now_ns: u64,
         host: &Interface,
