@@ -323,4 +323,93 @@ mod tests {
             }
         }
     }
+
+    /// The windows of a seeded course of events, in segments, one of each 50
+    /// steps: congestion window and slow-start threshold.
+    fn trace(algorithm: Algorithm) -> Vec<(usize, usize)> {
+        let mut rng = crate::rng::Rng::new(9438);
+        let mut congestion = Congestion::new(algorithm, MSS);
+        let (mut now_ns, mut una, mut trace) = (0, Seq(0), Vec::new());
+        for step in 0..1000 {
+            let window = congestion.cwnd;
+            let nxt = una.plus(window);
+            congestion.on_transmit(una, nxt, window, rng.below(8) > 0);
+            now_ns += u64::from(rng.below(2 * RTT as u32));
+            match rng.below(100) {
+                0..5 => {
+                    congestion.on_congestion_event(window / 2);
+                    congestion.cwnd = congestion.ssthresh;
+                }
+                5 if rng.below(4) == 0 => {
+                    congestion.on_congestion_event(window);
+                    congestion.on_rto();
+                }
+                6 if rng.below(4) == 0 => congestion.restart(),
+                7 => congestion.set_mss(MSS / 2 * (1 + rng.below(2) as usize)),
+                _ => {}
+            }
+            if congestion.is_in_use() {
+                congestion.on_ack(window, now_ns, RTT);
+            } else {
+                congestion.shift_epoch();
+            }
+            una = nxt;
+            if step % 50 == 49 {
+                let ssthresh = congestion.threshold().unwrap_or(0);
+                trace.push((congestion.cwnd / MSS, ssthresh / MSS));
+            }
+        }
+        trace
+    }
+
+    /// The windows do not depend on how the code is divided.
+    #[test]
+    fn windows_are_those_of_before() {
+        let expected = [
+            (245862, 229376),
+            (173315, 86657),
+            (90981, 87142),
+            (33713, 32567),
+            (25833, 25091),
+            (7173, 7015),
+            (2872, 2707),
+            (900, 830),
+            (312, 284),
+            (17, 15),
+            (24, 20),
+            (24, 20),
+            (17, 14),
+            (34, 33),
+            (28, 24),
+            (22, 21),
+            (23, 13),
+            (26, 23),
+            (54, 20),
+            (14, 9),
+        ];
+        assert_eq!(trace(Algorithm::Cubic), expected);
+        let expected = [
+            (81954, 81920),
+            (2580, 1284),
+            (197, 164),
+            (26, 6),
+            (27, 14),
+            (10, 4),
+            (19, 2),
+            (19, 4),
+            (14, 3),
+            (7, 2),
+            (16, 6),
+            (14, 4),
+            (10, 2),
+            (12, 11),
+            (10, 3),
+            (8, 4),
+            (18, 3),
+            (10, 4),
+            (43, 3),
+            (8, 1),
+        ];
+        assert_eq!(trace(Algorithm::NewReno), expected);
+    }
 }
