@@ -1,86 +1,268 @@
-//! How much may be in the network: CUBIC (RFC 9438) and NewReno (RFC 5681),
-//! in bytes.
+//! Congestion control: how many bytes may be in the network, and how fast they
+//! go there.
+//!
+//! [`Congestion`] is what the rest of TCP sees of it: the congestion window,
+//! the slow-start threshold, and the events that change them. What an
+//! algorithm decides is behind [`Controller`], with all of its state:
+//!
+//! | algorithm | file | window follows |
+//! |---|---|---|
+//! | [`Algorithm::Cubic`] | `cubic` | losses (RFC 9438) |
+//! | [`Algorithm::NewReno`] | `new_reno` | losses (RFC 5681) |
+//! | [`Algorithm::Bbr`] | `bbr`, `delivery_rate` | a model of the path (draft-ietf-ccwg-bbr) |
+//!
+//! The first two are *window-based*: `recovery` reduces their window by
+//! proportional rate reduction (RFC 9937), and lets it grow only while it is
+//! used. BBR is *rate-based*: it sees each segment that is sent, delivered or
+//! lost, sets its window itself in recovery too, and paces.
 
+mod bbr;
+mod cubic;
+mod delivery_rate;
+mod new_reno;
+#[cfg(test)]
+mod tests;
+
+use crate::tcp::recovery::scoreboard::Sent;
 use crate::tcp::seq::Seq;
+use bbr::Bbr;
+use cubic::Cubic;
+use new_reno::NewReno;
+use std::fmt;
+use std::str::FromStr;
 
-/// Which algorithm a connection uses.
+/// A congestion control algorithm, by the name that Linux has for it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Algorithm {
-    /// CUBIC (RFC 9438).
+    /// `cubic`: CUBIC (RFC 9438).
     #[default]
     Cubic,
-    /// Additive increase, multiplicative decrease (RFC 5681).
+    /// `reno`: additive increase, multiplicative decrease (RFC 5681).
     NewReno,
+    /// `bbr`: BBR version 3 (draft-ietf-ccwg-bbr).
+    Bbr,
 }
 
-/// CUBIC's constants (RFC 9438 §4.6, §5).
-const BETA: f64 = 0.7;
-const C: f64 = 0.4;
-/// The most a window grows to, in bytes: no more than TCP can number.
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr];
+
+    /// The name, as in Linux' `TCP_CONGESTION`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Cubic => "cubic",
+            Algorithm::NewReno => "reno",
+            Algorithm::Bbr => "bbr",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no congestion control: give cubic, reno or bbr")]
+pub struct UnknownAlgorithm(String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
+        let found = Algorithm::ALL
+            .into_iter()
+            .find(|known| known.name() == name);
+        found.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+/// The largest window, in bytes: TCP cannot number more.
 const WINDOW_MAX: usize = 1 << 30;
 
 /// The first window of a connection, in bytes (RFC 6928 §2).
-fn initial(mss: usize) -> usize {
+fn initial_window(mss: usize) -> usize {
     (10 * mss).min((2 * mss).max(14_600))
 }
 
-/// CUBIC's memory of the last loss.
+/// What an algorithm is told of the window that it sets, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    cwnd: usize,
+    ssthresh: usize,
+    mss: usize,
+}
+
+impl Window {
+    /// Grows to the threshold at most; returns how many acknowledged bytes are
+    /// not used up by it (RFC 5681 §3.1).
+    fn slow_start(&mut self, bytes: usize) -> usize {
+        let room = self.ssthresh.saturating_sub(self.cwnd);
+        let grown = bytes.min(room);
+        self.cwnd += grown;
+        bytes - grown
+    }
+}
+
+/// Growth by a segment for so many bytes acknowledged (RFC 3465).
 #[derive(Clone, Debug, Default)]
-struct Cubic {
-    /// The window before the last reduction, in segments.
-    w_max: f64,
-    /// When growth began since, and with what window.
-    epoch: Option<Box<Epoch>>,
+struct AdditiveIncrease {
+    /// Bytes acknowledged that have not become window yet.
+    bytes_acked: usize,
 }
 
+impl AdditiveIncrease {
+    /// Adds a segment to the window for each `per` bytes acknowledged.
+    fn add(&mut self, window: &mut Window, bytes: usize, per: usize) {
+        self.bytes_acked += bytes;
+        let per = per.max(1);
+        if self.bytes_acked >= per {
+            // Never faster than slow start, though `per` may have shrunk.
+            let grown = self.bytes_acked / per * window.mss;
+            window.cwnd += grown.min(bytes.max(window.mss));
+            self.bytes_acked %= per;
+        }
+    }
+}
+
+/// What an acknowledgment brought.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::tcp) struct Ack {
+    pub(in crate::tcp) now_ns: u64,
+    /// Bytes that let the window grow.
+    pub(in crate::tcp) bytes: usize,
+    /// The smoothed round-trip time, zero before the first measurement.
+    pub(in crate::tcp) srtt_ns: u64,
+    /// The least round-trip time, zero before the first measurement.
+    pub(in crate::tcp) min_rtt_ns: u64,
+    /// Bytes in the network after it.
+    pub(in crate::tcp) inflight: usize,
+    /// Whether the peer acknowledges selectively.
+    pub(in crate::tcp) sack: bool,
+    /// Whether a loss is being repaired still.
+    pub(in crate::tcp) in_recovery: bool,
+}
+
+/// A segment that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Transmit {
+    pub(in crate::tcp) now_ns: u64,
+    pub(in crate::tcp) bytes: usize,
+    /// Bytes in the network, these included.
+    pub(in crate::tcp) inflight: usize,
+    /// Nothing else waits to be acknowledged.
+    pub(in crate::tcp) is_first: bool,
+}
+
+/// What an algorithm decides. The defaults are those of a window-based one.
+trait Controller {
+    /// Bytes were acknowledged; returns the window. For a window-based
+    /// algorithm only while the window is in use and no loss is repaired.
+    fn on_ack(&mut self, window: Window, ack: &Ack) -> usize;
+
+    /// A segment was lost or marked, first of a round trip, while `flight`
+    /// bytes were not acknowledged; returns the threshold.
+    fn on_congestion_event(&mut self, window: Window, flight: usize) -> usize;
+
+    /// The retransmission time-out fired; returns the window (RFC 5681 §3.1).
+    fn on_rto(&mut self, window: Window) -> usize {
+        window.mss
+    }
+
+    /// What the last congestion event told of is repaired; returns the window.
+    fn on_recovery_end(&mut self, window: Window) -> usize {
+        window.ssthresh
+    }
+
+    /// Nothing was sent for longer than a time-out; returns the window
+    /// (RFC 5681 §4.1).
+    fn on_idle(&mut self, window: Window) -> usize {
+        window.cwnd.min(initial_window(window.mss))
+    }
+
+    /// The window was not used: growth by time stands still (RFC 9438 §5.8).
+    fn shift_epoch(&mut self) {}
+}
+
+/// The state of a connection's algorithm. BBR's is large, and apart.
 #[derive(Clone, Debug)]
-struct Epoch {
-    start_ns: u64,
-    /// Seconds until the window is back at its maximum.
-    k: f64,
-    /// What Reno's window would be, in segments.
-    w_est: f64,
+enum State {
+    Cubic(Cubic),
+    NewReno(NewReno),
+    Bbr(Box<Bbr>),
 }
 
-/// How much of the window was used in the round trip that goes on.
+impl State {
+    fn controller(&mut self) -> &mut dyn Controller {
+        match self {
+            State::Cubic(cubic) => cubic,
+            State::NewReno(new_reno) => new_reno,
+            State::Bbr(bbr) => &mut **bbr,
+        }
+    }
+}
+
+/// How much of the window was used in the current round trip (RFC 7661, in its
+/// spirit).
 #[derive(Clone, Copy, Default, Debug)]
 struct WindowUsage {
     /// The window was the limit.
     cwnd_limited: bool,
-    /// There is one: something was sent.
+    /// Something was sent in it.
     begun: bool,
     /// The most bytes that were in flight.
-    most: u32,
-    /// It ends when this is acknowledged.
+    max: u32,
+    /// The round trip ends when this is acknowledged.
     until: Seq,
 }
 
 /// The window of one connection.
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct Congestion {
-    algorithm: Algorithm,
     pub(in crate::tcp) cwnd: usize,
     pub(in crate::tcp) ssthresh: usize,
-    mss: usize,
-    cubic: Cubic,
-    /// Bytes acknowledged that have not become window yet.
-    bytes_acked: usize,
+    mss: u32,
+    state: State,
     usage: WindowUsage,
 }
 
 impl Congestion {
-    pub(in crate::tcp) fn new(algorithm: Algorithm, mss: usize) -> Congestion {
+    /// `seed` decides what BBR draws at random.
+    pub(in crate::tcp) fn new(algorithm: Algorithm, mss: usize, seed: u64) -> Congestion {
         Congestion {
-            algorithm,
-            cwnd: initial(mss),
+            cwnd: initial_window(mss),
             ssthresh: WINDOW_MAX,
-            mss,
-            cubic: Cubic {
-                w_max: 0.0,
-                epoch: None,
+            mss: mss as u32,
+            state: match algorithm {
+                Algorithm::Cubic => State::Cubic(Cubic::default()),
+                Algorithm::NewReno => State::NewReno(NewReno::default()),
+                Algorithm::Bbr => State::Bbr(Box::new(Bbr::new(seed))),
             },
-            bytes_acked: 0,
             usage: WindowUsage::default(),
+        }
+    }
+
+    fn window(&self) -> Window {
+        Window {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            mss: self.mss as usize,
+        }
+    }
+
+    /// Whether the algorithm sets the window itself whatever is lost, and paces.
+    #[inline]
+    pub(in crate::tcp) fn is_rate_based(&self) -> bool {
+        matches!(self.state, State::Bbr(_))
+    }
+
+    #[inline]
+    fn bbr(&mut self) -> Option<&mut Bbr> {
+        match &mut self.state {
+            State::Bbr(bbr) => Some(bbr),
+            _ => None,
         }
     }
 
@@ -91,13 +273,13 @@ impl Congestion {
         una: Seq,
         nxt: Seq,
         outstanding: usize,
-        limited: bool,
+        cwnd_limited: bool,
     ) {
         let usage = &mut self.usage;
         let outstanding = u32::try_from(outstanding).unwrap_or(u32::MAX);
         let over = !usage.begun || usage.until.at_most(una);
-        if over || limited || (!usage.cwnd_limited && outstanding > usage.most) {
-            (usage.cwnd_limited, usage.most) = (limited, outstanding);
+        if over || cwnd_limited || (!usage.cwnd_limited && outstanding > usage.max) {
+            (usage.cwnd_limited, usage.max) = (cwnd_limited, outstanding);
             (usage.begun, usage.until) = (true, nxt);
         }
     }
@@ -107,309 +289,194 @@ impl Congestion {
     /// spirit).
     pub(in crate::tcp) fn is_in_use(&self) -> bool {
         let slow_start = self.cwnd < self.ssthresh;
-        self.usage.cwnd_limited || (slow_start && self.cwnd < 2 * self.usage.most as usize)
+        self.usage.cwnd_limited || (slow_start && self.cwnd < 2 * self.usage.max as usize)
     }
 
-    /// How much faster than a window a round trip bytes may go, as a fraction:
-    /// so that nothing waits for the window to grow.
-    pub(in crate::tcp) fn pacing_gain(&self) -> (usize, u64) {
+    /// How much faster than a window a round trip a window-based algorithm's
+    /// bytes may go, as a fraction: so that nothing waits for the window to
+    /// grow. The numbers are Linux' `tcp_pacing_ss_ratio` and
+    /// `tcp_pacing_ca_ratio`.
+    fn pacing_gain(&self) -> (usize, u64) {
         match self.cwnd < self.ssthresh / 2 {
             true => (2, 1),
             false => (6, 5),
         }
     }
 
-    /// Where slow start ends, if a loss has shown it.
+    /// Bytes that may go in so many nanoseconds; zero if no rate is known.
+    pub(in crate::tcp) fn paced_bytes(&self, interval_ns: u64, srtt_ns: Option<u64>) -> u64 {
+        if let State::Bbr(bbr) = &self.state {
+            return bbr.paced_bytes(interval_ns);
+        }
+        let (gain, per) = self.pacing_gain();
+        match srtt_ns {
+            Some(srtt_ns) => (self.cwnd * gain) as u64 * interval_ns / (per * srtt_ns),
+            None => 0,
+        }
+    }
+
+    /// Bytes of new or lost data that may go at once, or when some may next,
+    /// for an algorithm that paces.
+    #[inline]
+    pub(in crate::tcp) fn pacing_budget(&mut self, now_ns: u64) -> Result<usize, u64> {
+        self.bbr().map_or(Ok(usize::MAX), |bbr| bbr.budget(now_ns))
+    }
+
+    /// When a connection that has data to send may send at its pacing rate;
+    /// `u64::MAX` if it does not wait for that.
+    #[inline]
+    pub(in crate::tcp) fn wake_ns(&self) -> u64 {
+        match &self.state {
+            State::Bbr(bbr) => bbr.wake_ns,
+            _ => u64::MAX,
+        }
+    }
+
+    /// See [`Congestion::wake_ns`].
+    pub(in crate::tcp) fn wait_until(&mut self, wake_ns: u64) {
+        if let Some(bbr) = self.bbr() {
+            bbr.wake_ns = wake_ns;
+        }
+    }
+
+    /// It waits no longer if the time has come.
+    pub(in crate::tcp) fn end_wait(&mut self, now_ns: u64) {
+        if self.wake_ns() <= now_ns {
+            self.wait_until(u64::MAX);
+        }
+    }
+
+    /// The slow-start threshold, if a loss has shown it.
     pub(in crate::tcp) fn threshold(&self) -> Option<usize> {
         (self.ssthresh < WINDOW_MAX).then_some(self.ssthresh)
     }
 
     /// The segment size is known, or has changed.
     pub(in crate::tcp) fn set_mss(&mut self, mss: usize) {
-        self.cwnd = match self.cwnd == initial(self.mss) {
-            true => initial(mss),
-            false => (self.cwnd / self.mss.max(1)).max(1) * mss,
+        let before = self.mss as usize;
+        self.cwnd = match self.cwnd == initial_window(before) {
+            true => initial_window(mss),
+            false => (self.cwnd / before.max(1)).max(1) * mss,
         };
-        self.mss = mss;
+        self.mss = mss as u32;
     }
 
-    /// Bytes have arrived while the window was in use.
-    pub(in crate::tcp) fn on_ack(&mut self, bytes: usize, now_ns: u64, srtt_ns: u64) {
-        let mut bytes = bytes;
-        if self.cwnd < self.ssthresh {
-            let grown = bytes.min(self.ssthresh - self.cwnd);
-            self.cwnd += grown;
-            bytes -= grown;
-        }
-        if bytes > 0 {
-            match self.algorithm {
-                Algorithm::NewReno => self.grow(bytes, self.cwnd),
-                Algorithm::Cubic => self.grow_cubic(bytes, now_ns, srtt_ns),
+    /// See [`Controller::on_ack`].
+    pub(in crate::tcp) fn on_ack(&mut self, ack: &Ack) {
+        let window = self.window();
+        let cwnd = match &mut self.state {
+            State::Bbr(bbr) => {
+                bbr.set_cwnd_limited(self.usage.cwnd_limited);
+                bbr.on_ack(window, ack)
             }
-        }
-        self.cwnd = self.cwnd.min(WINDOW_MAX);
-    }
-
-    /// A segment more for each `per` bytes acknowledged.
-    fn grow(&mut self, bytes: usize, per: usize) {
-        self.bytes_acked += bytes;
-        let per = per.max(1);
-        if self.bytes_acked >= per {
-            // Never faster than slow start, though `per` may have shrunk.
-            self.cwnd += (self.bytes_acked / per * self.mss).min(bytes.max(self.mss));
-            self.bytes_acked %= per;
-        }
-    }
-
-    /// RFC 9438 §4.2 to §4.5.
-    fn grow_cubic(&mut self, bytes: usize, now_ns: u64, srtt_ns: u64) {
-        let mss = self.mss as f64;
-        let window = self.cwnd as f64 / mss;
-        let w_max = self.cubic.w_max.max(window);
-        let epoch = self.cubic.epoch.get_or_insert_with(|| {
-            Box::new(Epoch {
-                start_ns: now_ns,
-                k: ((w_max - window) / C).cbrt(),
-                w_est: window,
-            })
-        });
-        let seconds = |ns: u64| ns as f64 / 1e9;
-        let at = seconds(now_ns.saturating_sub(epoch.start_ns));
-        let cubic = |t: f64| C * (t - epoch.k).powi(3) + w_max;
-        // As fast as Reno would be, with its average over a cycle (§4.3).
-        let alpha = if epoch.w_est < w_max {
-            3.0 * (1.0 - BETA) / (1.0 + BETA)
-        } else {
-            1.0
+            state => state.controller().on_ack(window, ack),
         };
-        epoch.w_est += alpha * bytes as f64 / self.cwnd as f64;
-        if cubic(at) < epoch.w_est {
-            self.cwnd = self.cwnd.max((epoch.w_est * mss) as usize);
-            return;
-        }
-        let target = cubic(at + seconds(srtt_ns)).clamp(window, 1.5 * window);
-        // One segment more for each `per` acknowledged; at least a hundredth
-        // of Reno's growth near the plateau.
-        let per = self.cwnd as f64 / (target - window).max(0.01);
-        self.grow(bytes, per as usize);
+        self.cwnd = cwnd.min(WINDOW_MAX);
     }
 
-    /// Something was lost or marked while `flight` bytes were in the network:
-    /// sets the threshold, and leaves the window to who asked.
+    /// See [`Controller::on_congestion_event`]. Leaves the window to the caller.
     pub(in crate::tcp) fn on_congestion_event(&mut self, flight: usize) {
-        let beta = match self.algorithm {
-            Algorithm::Cubic => BETA,
-            Algorithm::NewReno => 0.5,
-        };
-        let window = self.cwnd as f64 / self.mss as f64;
-        // Fast convergence (RFC 9438 §4.7): who shrinks leaves room.
-        self.cubic.w_max = match window < self.cubic.w_max {
-            true => window * (1.0 + BETA) / 2.0,
-            false => window,
-        };
-        self.cubic.epoch = None;
-        self.bytes_acked = 0;
-        // RFC 9438 §4.6 leaves it to whoever does not let an idle window grow to
-        // take the window itself, so that a single loss of little is not paid for
-        // by a connection's whole rate.
-        let from = match self.algorithm {
-            Algorithm::Cubic => self.cwnd,
-            Algorithm::NewReno => flight.min(self.cwnd),
-        };
-        self.ssthresh = ((from as f64 * beta) as usize).max(2 * self.mss);
+        let window = self.window();
+        let controller = self.state.controller();
+        self.ssthresh = controller.on_congestion_event(window, flight);
     }
 
-    /// The time-out struck: start over with one segment (RFC 5681 §3.1).
+    /// A congestion event without a segment that is taken for lost: a mark, or
+    /// a loss that a probe has repaired.
+    pub(in crate::tcp) fn on_mark(&mut self, flight: usize) {
+        self.on_congestion_event(flight);
+        if let Some(bbr) = self.bbr() {
+            bbr.note_loss();
+        }
+        self.on_recovery_end();
+    }
+
+    /// See [`Controller::on_recovery_end`].
+    pub(in crate::tcp) fn on_recovery_end(&mut self) {
+        let window = self.window();
+        self.cwnd = self.state.controller().on_recovery_end(window);
+    }
+
+    /// See [`Controller::on_rto`].
     pub(in crate::tcp) fn on_rto(&mut self) {
-        self.cwnd = self.mss;
-        self.cubic.epoch = None;
+        let window = self.window();
+        self.cwnd = self.state.controller().on_rto(window);
     }
 
-    /// Nothing was sent for longer than a time-out (RFC 5681 §4.1).
-    pub(in crate::tcp) fn restart(&mut self) {
-        self.cwnd = self.cwnd.min(initial(self.mss));
-        self.cubic.epoch = None;
+    /// See [`Controller::on_idle`].
+    pub(in crate::tcp) fn on_idle(&mut self) {
+        let window = self.window();
+        self.cwnd = self.state.controller().on_idle(window);
     }
 
-    /// Growth by time stands still while the application is the limit
-    /// (RFC 9438 §5.8).
+    /// See [`Controller::shift_epoch`].
     pub(in crate::tcp) fn shift_epoch(&mut self) {
-        self.cubic.epoch = None;
+        self.state.controller().shift_epoch();
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MSS: usize = 1000;
-    const RTT: u64 = 100_000_000;
-
-    /// A round trip in which the whole window is acknowledged.
-    fn round(congestion: &mut Congestion, now_ns: &mut u64) {
-        *now_ns += RTT;
-        for _ in 0..congestion.cwnd / MSS {
-            congestion.on_ack(MSS, *now_ns, RTT);
+    /// A segment was sent; `oldest_ns` tells when the oldest in flight was.
+    #[inline]
+    pub(in crate::tcp) fn on_sent(&mut self, sent: &Transmit, oldest_ns: impl FnOnce() -> u64) {
+        if let Some(bbr) = self.bbr() {
+            bbr.on_sent(sent, oldest_ns);
         }
     }
 
-    #[test]
-    fn slow_start_doubles_and_reno_adds_one() {
-        let mut reno = Congestion::new(Algorithm::NewReno, MSS);
-        let mut now_ns = 0;
-        round(&mut reno, &mut now_ns);
-        assert_eq!(reno.cwnd, 20 * MSS);
-        reno.on_congestion_event(reno.cwnd);
-        assert_eq!(reno.ssthresh, 10 * MSS);
-        reno.cwnd = reno.ssthresh;
-        for more in 1..=5 {
-            round(&mut reno, &mut now_ns);
-            assert_eq!(reno.cwnd, (10 + more) * MSS);
-        }
-        reno.on_rto();
-        assert_eq!(reno.cwnd, MSS);
-    }
-
-    /// RFC 9438, figure 1: K seconds after a loss the window is back.
-    #[test]
-    fn cubic_is_back_at_its_maximum_after_k() {
-        let mut cubic = Congestion::new(Algorithm::Cubic, MSS);
-        let mut now_ns = 0;
-        cubic.cwnd = 1000 * MSS;
-        cubic.on_congestion_event(cubic.cwnd);
-        assert_eq!(cubic.ssthresh, 700 * MSS);
-        cubic.cwnd = cubic.ssthresh;
-        let k = (1000.0 * (1.0 - BETA) / C).cbrt();
-        let rounds = (k * 1e9 / RTT as f64) as usize;
-        let mut windows = Vec::new();
-        for _ in 0..2 * rounds {
-            round(&mut cubic, &mut now_ns);
-            windows.push(cubic.cwnd / MSS);
-        }
-        let at_k = windows[rounds];
-        assert!((985..1015).contains(&at_k), "{at_k} after {k} s");
-        // Concave, flat, convex.
-        let gained = |from: usize, to: usize| windows[to] - windows[from];
-        assert!(gained(0, rounds / 2) > 5 * gained(rounds / 2, rounds));
-        assert!(gained(3 * rounds / 2, 2 * rounds - 1) > 5 * gained(rounds, 3 * rounds / 2));
-    }
-
-    #[test]
-    fn windows_never_vanish_nor_burst() {
-        for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
-            let mut congestion = Congestion::new(algorithm, MSS);
-            let mut now_ns = 0;
-            for step in 0..2000_u64 {
-                match step % 97 {
-                    13 => {
-                        congestion.on_congestion_event(congestion.cwnd / 2);
-                        congestion.cwnd = congestion.ssthresh;
-                    }
-                    57 => congestion.on_rto(),
-                    71 => congestion.restart(),
-                    83 => congestion.shift_epoch(),
-                    91 => now_ns += 60_000_000_000,
-                    _ => {}
-                }
-                let before = congestion.cwnd;
-                congestion.on_ack(2 * MSS, now_ns, RTT);
-                now_ns += RTT / 10;
-                assert!(congestion.cwnd >= MSS && congestion.ssthresh >= 2 * MSS);
-                assert!(
-                    congestion.cwnd <= before + 2 * MSS,
-                    "{before} {}",
-                    congestion.cwnd
-                );
-            }
+    /// So many bytes were delivered.
+    #[inline]
+    pub(in crate::tcp) fn count_delivered(&mut self, bytes: usize, now_ns: u64) {
+        if let Some(bbr) = self.bbr() {
+            bbr.count_delivered(bytes, now_ns);
         }
     }
 
-    /// The windows of a seeded course of events, in segments, one of each 50
-    /// steps: congestion window and slow-start threshold.
-    fn trace(algorithm: Algorithm) -> Vec<(usize, usize)> {
-        let mut rng = crate::rng::Rng::new(9438);
-        let mut congestion = Congestion::new(algorithm, MSS);
-        let (mut now_ns, mut una, mut trace) = (0, Seq(0), Vec::new());
-        for step in 0..1000 {
-            let window = congestion.cwnd;
-            let nxt = una.plus(window);
-            congestion.on_transmit(una, nxt, window, rng.below(8) > 0);
-            now_ns += u64::from(rng.below(2 * RTT as u32));
-            match rng.below(100) {
-                0..5 => {
-                    congestion.on_congestion_event(window / 2);
-                    congestion.cwnd = congestion.ssthresh;
-                }
-                5 if rng.below(4) == 0 => {
-                    congestion.on_congestion_event(window);
-                    congestion.on_rto();
-                }
-                6 if rng.below(4) == 0 => congestion.restart(),
-                7 => congestion.set_mss(MSS / 2 * (1 + rng.below(2) as usize)),
-                _ => {}
-            }
-            if congestion.is_in_use() {
-                congestion.on_ack(window, now_ns, RTT);
-            } else {
-                congestion.shift_epoch();
-            }
-            una = nxt;
-            if step % 50 == 49 {
-                let ssthresh = congestion.threshold().unwrap_or(0);
-                trace.push((congestion.cwnd / MSS, ssthresh / MSS));
-            }
+    /// A segment was delivered, or a part of it.
+    #[inline]
+    pub(in crate::tcp) fn on_delivered(&mut self, sent: &Sent) {
+        if let Some(bbr) = self.bbr() {
+            bbr.on_delivered(sent);
         }
-        trace
     }
 
-    /// The windows do not depend on how the code is divided.
-    #[test]
-    fn windows_are_those_of_before() {
-        let expected = [
-            (245862, 229376),
-            (173315, 86657),
-            (90981, 87142),
-            (33713, 32567),
-            (25833, 25091),
-            (7173, 7015),
-            (2872, 2707),
-            (900, 830),
-            (312, 284),
-            (17, 15),
-            (24, 20),
-            (24, 20),
-            (17, 14),
-            (34, 33),
-            (28, 24),
-            (22, 21),
-            (23, 13),
-            (26, 23),
-            (54, 20),
-            (14, 9),
-        ];
-        assert_eq!(trace(Algorithm::Cubic), expected);
-        let expected = [
-            (81954, 81920),
-            (2580, 1284),
-            (197, 164),
-            (26, 6),
-            (27, 14),
-            (10, 4),
-            (19, 2),
-            (19, 4),
-            (14, 3),
-            (7, 2),
-            (16, 6),
-            (14, 4),
-            (10, 2),
-            (12, 11),
-            (10, 3),
-            (8, 4),
-            (18, 3),
-            (10, 4),
-            (43, 3),
-            (8, 1),
-        ];
-        assert_eq!(trace(Algorithm::NewReno), expected);
+    /// A segment is taken for lost.
+    pub(in crate::tcp) fn on_lost(&mut self, sent: &Sent) {
+        let window = self.window();
+        if let Some(bbr) = self.bbr() {
+            bbr.on_lost(window, sent);
+        }
+    }
+
+    /// A round-trip time was measured, of the latest segment sent of those
+    /// that an acknowledgment told of.
+    #[inline]
+    pub(in crate::tcp) fn on_rtt(&mut self, rtt_ns: u64) {
+        if let Some(bbr) = self.bbr() {
+            bbr.on_rtt(rtt_ns);
+        }
+    }
+
+    /// Before data goes out: `inflight` bytes are in the network.
+    #[inline]
+    pub(in crate::tcp) fn before_send(&mut self, now_ns: u64, inflight: usize, srtt_ns: u64) {
+        let window = self.window();
+        if let Some(bbr) = self.bbr() {
+            self.cwnd = bbr.before_send(window, now_ns, inflight, srtt_ns);
+        }
+    }
+
+    /// All that the application has written was sent, and the window would
+    /// have let more go.
+    #[inline]
+    pub(in crate::tcp) fn on_ran_out(&mut self) {
+        if let Some(bbr) = self.bbr() {
+            bbr.on_ran_out();
+        }
+    }
+
+    /// Gives memory back that an idle connection does not need.
+    pub(in crate::tcp) fn release(&mut self) {
+        if let Some(bbr) = self.bbr() {
+            bbr.release();
+        }
     }
 }
