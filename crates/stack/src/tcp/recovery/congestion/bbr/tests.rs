@@ -576,3 +576,10 @@ fn nothing_makes_the_window_or_the_rate_vanish() {
         }
     }
 }
+
+/// What a connection by BBR has beside its PCB.
+#[test]
+fn the_state_is_small() {
+    let size = size_of::<Bbr>();
+    assert!(size <= 512, "{size} bytes");
+}
