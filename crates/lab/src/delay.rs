@@ -1,12 +1,14 @@
-//! A line that holds each frame for some time, between two descriptors of
-//! which each read and each write is a frame: TAP interfaces, sequenced-packet
-//! sockets.
+//! A line that holds each frame for some time, between descriptors of which
+//! each read and each write is a frame: TAP interfaces, sequenced-packet
+//! sockets. The line may have a bottleneck, and several stations at its near end
+//! that share it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +24,16 @@ const BATCH: usize = 32;
 /// How often a line that carries nothing looks whether it is to end.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// A rate that a line carries in each direction, behind a queue that drops what
+/// finds it full.
+#[derive(Clone, Copy, Debug)]
+pub struct Bottleneck {
+    /// Bits of frames a second.
+    pub bits_per_s: u64,
+    /// Bytes of the queue.
+    pub queue_bytes: usize,
+}
+
 /// The line. It ends when this is dropped.
 #[derive(Debug)]
 pub struct DelayLine {
@@ -31,7 +43,13 @@ pub struct DelayLine {
 
 /// One direction.
 struct Direction {
-    from: usize,
+    from: Range<usize>,
+    to: Range<usize>,
+    delay: Duration,
+    bottleneck: Option<Bottleneck>,
+    /// The bottleneck sends until then what has come so far.
+    busy_until: Instant,
+    /// Frames, and when they are due.
     queue: VecDeque<(Instant, Vec<u8>)>,
     /// Storage of frames that have gone.
     spare: Vec<Vec<u8>>,
@@ -45,6 +63,37 @@ impl DelayLine {
     /// # Errors
     /// If there can be no more threads.
     pub fn start(ends: [OwnedFd; 2], delay: Duration) -> io::Result<DelayLine> {
+        let [near, far] = ends;
+        DelayLine::shared(vec![near], far, delay, None)
+    }
+
+    /// As [`DelayLine::start`], with a bottleneck that several near ends share.
+    /// What comes from the far end goes to all near ends: each takes what is for
+    /// its hardware address.
+    ///
+    /// # Errors
+    /// As [`DelayLine::start`].
+    pub fn shared(
+        near: Vec<OwnedFd>,
+        far: OwnedFd,
+        delay: Duration,
+        bottleneck: Option<Bottleneck>,
+    ) -> io::Result<DelayLine> {
+        let (count, mut ends) = (near.len(), near);
+        ends.push(far);
+        let way = |from, to| Direction {
+            from,
+            to,
+            delay,
+            bottleneck,
+            busy_until: Instant::now(),
+            queue: VecDeque::new(),
+            spare: Vec::new(),
+        };
+        let ways = [
+            way(0..count, count..count + 1),
+            way(count..count + 1, 0..count),
+        ];
         let is_over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_over);
         let thread = thread::Builder::new()
@@ -52,7 +101,7 @@ impl DelayLine {
             .spawn(move || {
                 // Without it the kernel rounds each wait up by 50 µs.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                carry(&ends, delay, &told);
+                carry(&ends, ways, &told);
             })?;
         Ok(DelayLine {
             ends: is_over,
@@ -70,17 +119,12 @@ impl Drop for DelayLine {
     }
 }
 
-fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
-    let mut ways = [0, 1].map(|from| Direction {
-        from,
-        queue: VecDeque::new(),
-        spare: Vec::new(),
-    });
+fn carry(ends: &[OwnedFd], mut ways: [Direction; 2], is_over: &AtomicBool) {
     let mut frame = vec![0; FRAME_LEN_MAX];
     while !is_over.load(Ordering::Relaxed) {
         let mut is_idle = true;
         for way in &mut ways {
-            is_idle &= !way.turn(ends, delay, &mut frame);
+            is_idle &= !way.turn(ends, &mut frame);
         }
         if is_idle {
             let due = ways
@@ -91,7 +135,8 @@ fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
                 due.saturating_duration_since(Instant::now())
                     .min(STOP_POLL_INTERVAL)
             });
-            let mut fds = [0, 1].map(|end| PollFd::new(&ends[end], PollFlags::IN));
+            let fds = ends.iter().map(|end| PollFd::new(end, PollFlags::IN));
+            let mut fds: Vec<_> = fds.collect();
             let timeout = Timespec::try_from(left).expect("it is short");
             let _ = poll(&mut fds, Some(&timeout));
         }
@@ -100,22 +145,16 @@ fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
 
 impl Direction {
     /// Reads what has come, and writes what is due; whether it did anything.
-    fn turn(&mut self, ends: &[OwnedFd; 2], delay: Duration, frame: &mut [u8]) -> bool {
-        let to = &ends[1 - self.from];
+    fn turn(&mut self, ends: &[OwnedFd], frame: &mut [u8]) -> bool {
         let mut did = false;
-        for _ in 0..BATCH {
-            let count = match rustix::io::read(&ends[self.from], &mut *frame) {
-                Ok(count) if count > 0 => count,
-                _ => break,
-            };
-            did = true;
-            if delay.is_zero() {
-                write(to, &frame[..count]);
-            } else if self.queue.len() < QUEUE_MAX {
-                let mut bytes = self.spare.pop().unwrap_or_default();
-                bytes.clear();
-                bytes.extend_from_slice(&frame[..count]);
-                self.queue.push_back((Instant::now() + delay, bytes));
+        for from in self.from.clone() {
+            for _ in 0..BATCH {
+                let count = match rustix::io::read(&ends[from], &mut *frame) {
+                    Ok(count) if count > 0 => count,
+                    _ => break,
+                };
+                did = true;
+                self.take(ends, &frame[..count]);
             }
         }
         if self.queue.is_empty() {
@@ -123,11 +162,41 @@ impl Direction {
         }
         let now = Instant::now();
         while let Some((_, bytes)) = self.queue.pop_front_if(|(due, _)| *due <= now) {
-            write(to, &bytes);
+            for to in &ends[self.to.clone()] {
+                write(to, &bytes);
+            }
             self.spare.push(bytes);
             did = true;
         }
         did
+    }
+
+    /// Takes a frame to carry, or drops it.
+    fn take(&mut self, ends: &[OwnedFd], frame: &[u8]) {
+        if self.delay.is_zero() && self.bottleneck.is_none() {
+            for to in &ends[self.to.clone()] {
+                write(to, frame);
+            }
+            return;
+        }
+        let mut leaves = Instant::now();
+        if let Some(bottleneck) = self.bottleneck {
+            let takes = |len: usize| {
+                Duration::from_secs_f64(len as f64 * 8.0 / bottleneck.bits_per_s as f64)
+            };
+            let waits = self.busy_until.saturating_duration_since(leaves);
+            if waits > takes(bottleneck.queue_bytes) {
+                return;
+            }
+            self.busy_until = leaves + waits + takes(frame.len());
+            leaves = self.busy_until;
+        }
+        if self.queue.len() < QUEUE_MAX {
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(frame);
+            self.queue.push_back((leaves + self.delay, bytes));
+        }
     }
 }
 

@@ -97,7 +97,7 @@ fn retries(link: Impairments) -> u8 {
 }
 
 /// `features` is drawn from beside, so that a seed's world stays what it was.
-fn tcp_config(rng: &mut Rng, features: &mut Rng) -> TcpConfig {
+fn tcp_config(rng: &mut Rng, features: &mut Rng, algorithms: &mut Rng) -> TcpConfig {
     let buffer = |rng: &mut Rng| match rng.below(3) {
         0 => 1 + rng.below(3000) as usize,
         1 => 4096 + rng.below(60_000) as usize,
@@ -109,10 +109,10 @@ fn tcp_config(rng: &mut Rng, features: &mut Rng) -> TcpConfig {
         sack: rng.below(4) > 0,
         timestamps: rng.below(4) > 0,
         ecn: rng.below(2) == 0,
-        congestion: if rng.below(2) == 0 {
-            Algorithm::Cubic
-        } else {
-            Algorithm::NewReno
+        congestion: match (rng.below(2), algorithms.below(3)) {
+            (_, 0) => Algorithm::Bbr,
+            (0, _) => Algorithm::Cubic,
+            _ => Algorithm::NewReno,
         },
         mss_max: (features.below(4) == 0).then(|| features.below(1500) as u16),
         tail_loss_probe: features.below(4) > 0,
@@ -135,6 +135,7 @@ fn run(seed: u64, path: Path) -> u64 {
     let mut rng = Rng::new(seed);
     // Drawn beside, so that a seed's world stays what it was.
     let mut features = Rng::new(!seed);
+    let mut algorithms = Rng::new(seed.rotate_left(32));
     let link = impairments(&mut rng);
     let mut configs = [config(0), config(1)];
     for config in &mut configs {
@@ -151,7 +152,7 @@ fn run(seed: u64, path: Path) -> u64 {
     // Bytes that can be under way at once, if few can.
     let mut flight = 4096;
     for (end, stack) in pair.stacks.iter_mut().enumerate() {
-        let mut config = tcp_config(&mut rng, &mut features);
+        let mut config = tcp_config(&mut rng, &mut features, &mut algorithms);
         config.retries = retries(link);
         // Who connects tries again; who has been answered holds it for open.
         if end == 1 {
@@ -255,6 +256,10 @@ fn a_link_is_used_well() {
         congestion: Algorithm::NewReno,
         ..cubic.clone()
     };
+    let bbr = TcpConfig {
+        congestion: Algorithm::Bbr,
+        ..cubic.clone()
+    };
     let plain = TcpConfig {
         sack: false,
         timestamps: false,
@@ -270,6 +275,10 @@ fn a_link_is_used_well() {
         // Mathis et al. (1997): 1.22 segments / (round trip · √loss) is 0.14.
         ("one in 100 lost", bad, &cubic, 0.1),
         ("reordered", jittery, &cubic, 0.5),
+        ("clean, BBR", clean, &bbr, 0.7),
+        ("one in 1000 lost, BBR", lossy, &bbr, 0.7),
+        ("one in 100 lost, BBR", bad, &bbr, 0.6),
+        ("reordered, BBR", jittery, &bbr, 0.5),
     ] {
         let share = share(link, tcp, 7);
         println!("{name}: {share:.2}");

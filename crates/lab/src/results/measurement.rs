@@ -26,6 +26,8 @@ pub enum Unit<'a> {
     GigabitsPerSecond,
     /// A rate in Mb/s.
     MegabitsPerSecond,
+    /// A number without a unit, such as Jain's index of fairness.
+    Index,
     /// The rate divided by the rate of the named peer, of the same run.
     RateOf(&'a str),
     /// The time or memory divided by that of the named peer, of the same run.
@@ -46,6 +48,7 @@ impl Unit<'_> {
             Unit::PerSecond(what) => return format!("{what}/s"),
             Unit::GigabitsPerSecond => "Gb/s",
             Unit::MegabitsPerSecond => "Mb/s",
+            Unit::Index => "index",
             Unit::RateOf(_) => "× the rate of",
             Unit::CostOf(_) => "× the cost of",
         };

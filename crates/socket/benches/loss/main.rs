@@ -5,11 +5,18 @@
 //! sudo cargo bench -p weir-socket --bench loss                # everything, seven minutes
 //! sudo cargo bench -p weir-socket --bench loss -- near        # or `far`: one round trip
 //! sudo cargo bench -p weir-socket --bench loss -- near 1%     # one share of loss
-//! sudo cargo bench -p weir-socket --bench loss -- bbr         # with Linux's senders by BBR
+//! sudo cargo bench -p weir-socket --bench loss -- bbr         # all senders by BBR
+//! sudo cargo bench -p weir-socket --bench loss -- fair        # two senders share a bottleneck
 //! ```
 //!
-//! All senders use CUBIC, whatever the system's default is: BBR, which some systems have,
-//! does not take a loss for congestion, and is told of apart.
+//! All senders use CUBIC, whatever the system's default is, or all use BBR: ours is
+//! BBRv3 (draft-ietf-ccwg-bbr), Linux' own is version 1, which does not respond to losses.
+//! BBR does not fill a line until it loses frames, so with it lines carry 100 Mb/s, with a
+//! queue of one bandwidth-delay product of the long line: not the processor is measured.
+//!
+//! `fair` puts two senders on one such long line without other losses: ours by BBR
+//! beside Linux' by BBR and by CUBIC, and Linux' two beside each other. Told are the
+//! rates and Jain's index, medians of three runs.
 //!
 //! Every frame is one segment as on a wire: no end has offloads. The line is a
 //! thread that carries frames between a TAP interface of the sender (for ours, a
@@ -23,10 +30,13 @@
 //! of the rates and of the ratios of a seed's rates, and the least and the greatest
 //! ratio.
 
+mod fair;
 mod world;
 
+use fair::Sender;
 use std::thread;
 use std::time::Duration;
+use weir_lab::delay::Bottleneck;
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use world::{Kind, Run, World};
 
@@ -39,7 +49,34 @@ const LINES: [(&str, Duration); 2] = [
 ];
 /// Not counted, and counted: by a round trip's length.
 const NEAR: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+/// Where the line has a bottleneck: some cycles of BBR.
+const SLOW: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 const FAR: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
+/// Of lines with BBR.
+const BOTTLENECK: Bottleneck = Bottleneck {
+    bits_per_s: 100_000_000,
+    queue_bytes: 250_000,
+};
+/// Not counted, and counted, where streams share a line; and how often.
+const SHARED: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
+const SHARED_RUNS: usize = 3;
+const PAIRS: [[Sender; 2]; 3] = [
+    [WEIR_BBR, linux("bbr")],
+    [WEIR_BBR, linux("cubic")],
+    [linux("bbr"), linux("cubic")],
+];
+const WEIR_BBR: Sender = Sender {
+    is_weir: true,
+    algorithm: "bbr",
+};
+
+const fn linux(algorithm: &'static str) -> Sender {
+    Sender {
+        is_weir: false,
+        algorithm,
+    }
+}
+
 const KINDS: [Kind; 3] = [Kind::Linux, Kind::Weir, Kind::Receiver];
 
 fn main() {
@@ -51,6 +88,11 @@ fn main() {
     let asked = |known: &[&str]| known.iter().any(|name| args.iter().any(|arg| arg == name));
     let wanted = |name: &str, known: &[&str]| !asked(known) || args.iter().any(|arg| arg == name);
     let algorithm = if asked(&["bbr"]) { "bbr" } else { "cubic" };
+    if asked(&["fair"]) {
+        return divide(&results);
+    }
+    let bottleneck = (algorithm == "bbr").then_some(BOTTLENECK);
+    let setting = (bottleneck, algorithm);
     let lines = LINES.map(|line| line.0);
     let shares = SHARES.map(|share| share.0);
     println!(
@@ -60,10 +102,10 @@ fn main() {
     for (line, delay) in LINES {
         for (share, per_million) in SHARES {
             if wanted(line, &lines) && wanted(share, &shares) {
-                let runs = if line == "near" {
-                    in_turn(per_million, delay, algorithm)
+                let runs = if line == "near" || bottleneck.is_some() {
+                    in_turn(per_million, delay, setting)
                 } else {
-                    at_once(per_million, delay, algorithm)
+                    at_once(per_million, delay, setting)
                 };
                 report(line, share, &runs);
                 record(
@@ -76,21 +118,64 @@ fn main() {
     }
 }
 
+/// A line's bottleneck, and the senders' algorithm.
+type Setting = (Option<Bottleneck>, &'static str);
+
+/// Pairs of senders on one line.
+fn divide(results: &Recorder) {
+    println!("{:<28}{:>10}{:>10}{:>8}", "senders", "Mb/s", "Mb/s", "Jain");
+    for pair in PAIRS {
+        let name = format!("{}, {}", pair[0].name(), pair[1].name());
+        let runs = [(); SHARED_RUNS].map(|()| fair::share(pair, LINES[1].1, BOTTLENECK, SHARED));
+        let of = |pick: &dyn Fn([f64; 2]) -> f64| {
+            let mut all = runs.map(pick);
+            all.sort_by(f64::total_cmp);
+            median(&all)
+        };
+        let (rates, index) = ([of(&|run| run[0]), of(&|run| run[1])], of(&fair::jain));
+        println!("{name:<28}{:>10.1}{:>10.1}{index:>8.2}", rates[0], rates[1]);
+        for (sender, rate) in pair.iter().zip(rates) {
+            let name = format!("fair: {name}: {}", sender.name());
+            results.record(&name, rate, Unit::MegabitsPerSecond, Bar::None);
+        }
+        let what = format!("fair: {name}: Jain's index");
+        results.record(&what, index, Unit::Index, Bar::None);
+    }
+}
+
 /// All kinds for each seed.
-fn in_turn(per_million: u32, delay: Duration, algorithm: &'static str) -> Vec<[Run; KINDS.len()]> {
-    let run =
-        |seed| KINDS.map(|kind| World::new(kind, delay, algorithm).run(seed, per_million, NEAR));
+fn in_turn(per_million: u32, delay: Duration, setting: Setting) -> Vec<[Run; KINDS.len()]> {
+    if setting.0.is_some() {
+        return (0..SEEDS)
+            .map(|seed| kinds_at_once(seed, per_million, delay, setting))
+            .collect();
+    }
+    let run = |seed| {
+        KINDS.map(|kind| {
+            let world = World::new(kind, delay, setting.0, setting.1);
+            world.run(seed, per_million, NEAR)
+        })
+    };
     (0..SEEDS).map(run).collect()
 }
 
-fn at_once(per_million: u32, delay: Duration, algorithm: &'static str) -> Vec<[Run; KINDS.len()]> {
-    let run = move |seed| {
-        let runs = KINDS.map(|kind| {
-            let world = World::new(kind, delay, algorithm);
-            thread::spawn(move || world.run(seed, per_million, FAR))
-        });
-        runs.map(|run| run.join().expect("a run"))
-    };
+/// Of one seed, each on a line of its own.
+fn kinds_at_once(
+    seed: u64,
+    per_million: u32,
+    delay: Duration,
+    (bottleneck, algorithm): Setting,
+) -> [Run; KINDS.len()] {
+    let runs = KINDS.map(|kind| {
+        let world = World::new(kind, delay, bottleneck, algorithm);
+        let times = if bottleneck.is_some() { SLOW } else { FAR };
+        thread::spawn(move || world.run(seed, per_million, times))
+    });
+    runs.map(|run| run.join().expect("a run"))
+}
+
+fn at_once(per_million: u32, delay: Duration, setting: Setting) -> Vec<[Run; KINDS.len()]> {
+    let run = move |seed| kinds_at_once(seed, per_million, delay, setting);
     let seeds: Vec<_> = (0..SEEDS)
         .map(|seed| thread::spawn(move || run(seed)))
         .collect();
@@ -138,8 +223,9 @@ fn record(results: &Recorder, what: &str, runs: &[[Run; KINDS.len()]]) {
         results.record(&name, rate, megabits, Bar::None);
         let bar = match kind {
             Kind::Linux => continue,
-            // BBR is another algorithm than ours.
+            // Linux' BBR, of version 1, takes no loss for congestion, however many there are.
             Kind::Weir if what.ends_with("cubic") => Bar::AtLeast(0.9),
+            Kind::Weir if what == "far, 1% lost, bbr" => Bar::AtLeast(0.9),
             Kind::Weir | Kind::Receiver => Bar::None,
         };
         let linux = KINDS[0].name();

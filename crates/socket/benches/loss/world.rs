@@ -7,13 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::delay::DelayLine;
+use weir_lab::delay::{Bottleneck, DelayLine};
 use weir_lab::lossy::Lossy;
 use weir_lab::net::{Host, Lab, Offloads, get_option, set_option_bytes};
 use weir_link::net::Tap;
 use weir_socket::Net;
 use weir_socket::link::{BATCH, Link, RxSink};
 use weir_stack::iface::RxMeta;
+use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, TxSink};
 use weir_wire::ethernet::Address;
 
@@ -67,7 +68,7 @@ enum End {
 /// See the module.
 pub(crate) struct World {
     kind: Kind,
-    /// Of Linux's senders.
+    /// Of the senders, by Linux' name.
     algorithm: &'static str,
     near: End,
     far: Host,
@@ -130,12 +131,18 @@ impl Link for Line {
     }
 }
 
-fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("a constant")
 }
 
 impl World {
-    pub(crate) fn new(kind: Kind, delay: Duration, algorithm: &'static str) -> World {
+    /// A world with such senders, whose line may have a bottleneck.
+    pub(crate) fn new(
+        kind: Kind,
+        delay: Duration,
+        bottleneck: Option<Bottleneck>,
+        algorithm: &'static str,
+    ) -> World {
         let lab = Lab::new();
         let host = |name| lab.host(name).expect("a namespace");
         let (middle, far) = (host("middle"), host("far"));
@@ -159,19 +166,12 @@ impl World {
                 (End::Linux(near), fd)
             }
             Kind::Weir | Kind::Receiver => {
-                let (ours, fd) = pair().expect("a socket pair");
-                let line = Line {
-                    fd: ours,
-                    frame: Vec::new(),
-                    came: vec![0; 4096],
-                    is_full: false,
-                };
-                let config = Config::new(Address([2, 0, 0, 0, 0, 0xfe]));
-                let config = config.address(format!("{NEAR}/24").parse().expect("a constant"));
-                (End::Weir(Net::new(line, &config).expect("our host")), fd)
+                let (net, fd) = weir_host(NEAR, algorithm);
+                (End::Weir(net), fd)
             }
         };
-        let line = DelayLine::start([near_fd, left_fd], delay).expect("a thread");
+        let line = DelayLine::shared(vec![near_fd], left_fd, delay, bottleneck);
+        let line = line.expect("a thread");
         World {
             kind,
             algorithm,
@@ -198,7 +198,7 @@ impl World {
                 let listener = listener.expect("a free port");
                 let stream = near.run(|| TcpStream::connect(at));
                 let stream = stream.expect("nothing is lost yet");
-                self.choose_algorithm(&stream);
+                choose_algorithm(&stream, self.algorithm);
                 let (reader, _) = listener.accept().expect("it has connected");
                 self.transfer(&work, &stream, &reader, || {
                     let facts = linux_facts(&stream);
@@ -225,7 +225,7 @@ impl World {
                 let listener = weir_socket::TcpListener::bind(net, at).expect("a free port");
                 let stream = self.far.run(|| TcpStream::connect(at));
                 let stream = stream.expect("nothing is lost yet");
-                self.choose_algorithm(&stream);
+                choose_algorithm(&stream, self.algorithm);
                 let (reader, _) = listener.accept().expect("it has connected");
                 self.transfer(&work, &stream, &reader, || {
                     let facts = linux_facts(&stream);
@@ -235,13 +235,6 @@ impl World {
                 })
             }
         }
-    }
-
-    fn choose_algorithm(&self, stream: &TcpStream) {
-        const TCP: i32 = 6;
-        const TCP_CONGESTION: i32 = 13;
-        let set = set_option_bytes(stream, TCP, TCP_CONGESTION, self.algorithm.as_bytes());
-        set.expect("Linux has the algorithm");
     }
 
     /// Writes at one end and reads at the other; `end` ends both and tells what
@@ -303,7 +296,35 @@ struct Work {
     times: [Duration; 2],
 }
 
-fn end_linux(streams: &[&TcpStream]) {
+/// A host of ours with this address, whose connections use this algorithm; and
+/// the other end of its line.
+pub(crate) fn weir_host(address: &str, algorithm: &str) -> (Net, OwnedFd) {
+    let (ours, fd) = pair().expect("a socket pair");
+    let line = Line {
+        fd: ours,
+        frame: Vec::new(),
+        came: vec![0; 4096],
+        is_full: false,
+    };
+    let config = Config::new(Address([2, 0, 0, 0, 0, 0xfe]));
+    let config = config.address(format!("{address}/24").parse().expect("a constant"));
+    let net = Net::new(line, &config).expect("our host");
+    net.tcp_configure(TcpConfig {
+        congestion: algorithm.parse().expect("we have the algorithm"),
+        ..TcpConfig::default()
+    });
+    (net, fd)
+}
+
+/// Linux' socket option for the algorithm of a connection.
+pub(crate) fn choose_algorithm(stream: &TcpStream, algorithm: &str) {
+    const TCP: i32 = 6;
+    const TCP_CONGESTION: i32 = 13;
+    let set = set_option_bytes(stream, TCP, TCP_CONGESTION, algorithm.as_bytes());
+    set.expect("Linux has the algorithm");
+}
+
+pub(crate) fn end_linux(streams: &[&TcpStream]) {
     for stream in streams {
         let _ = stream.shutdown(Shutdown::Both);
     }

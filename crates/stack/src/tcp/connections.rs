@@ -620,7 +620,7 @@ impl Pcb {
     /// Sees to it that it comes up when the first of its timers is due.
     #[inline]
     fn schedule_timers(&mut self, name: Handle, deadlines: &mut TimerHeap) {
-        let at_ns = self.timers.next_ns();
+        let at_ns = self.timers.next_ns().min(self.congestion.wake_ns());
         if at_ns < self.due_ns {
             self.due_ns = at_ns;
             deadlines.set(name.index, at_ns);

@@ -73,8 +73,12 @@ pub struct TcpInfo {
     pub retrans: usize,
     /// How much may be in the network.
     pub cwnd: usize,
-    /// Where slow start ends; `None` before the first loss.
+    /// Where slow start ends; `None` before the first loss, and where the
+    /// congestion control has no such threshold.
     pub ssthresh: Option<usize>,
+    /// The rate at which bytes may go, in bytes a second; zero before the first
+    /// measurement of a round trip.
+    pub pacing_rate: u64,
     /// Bytes to be read.
     pub readable: usize,
     /// Bytes written and not sent.
@@ -176,6 +180,9 @@ impl Pcb {
             retrans: sent_again,
             cwnd: self.congestion.cwnd,
             ssthresh: self.congestion.threshold(),
+            pacing_rate: self
+                .congestion
+                .paced_bytes(1_000_000_000, self.rtt.srtt_ns()),
             readable: self.receive.readable(),
             unsent: self.send.unsent(),
             unacknowledged: self.send.unacknowledged(),

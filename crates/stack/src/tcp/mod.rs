@@ -8,7 +8,7 @@
 //! | `input` | a segment arrives: is it plausible; its acknowledgment (`ack`); header prediction (`fast_path`, `train`) |
 //! | `output` | the next segments are chosen, and written (`emit`) |
 //! | `buffer` | bytes of the application: `send_buffer` (Nagle, silly windows), `receive_buffer` (the window, SACK: 2018, 2883) |
-//! | `recovery` | what is in flight (`scoreboard`), what is lost (`rack`, 8985), its repair (9937, 6582, 5681), `congestion` (CUBIC, 9438), `rtt` (6298) |
+//! | `recovery` | what is in flight (`scoreboard`), what is lost (`rack`, 8985), its repair (9937, 6582, 5681), `congestion` (CUBIC, 9438; NewReno; BBR), `rtt` (6298) |
 //! | `listen` | passive open: `bind`, `handshake` (6528, SYN cookies), `fastopen` (7413) |
 //! | `time_wait` | connections that only wait: how many (`limit`), and the little that is left of them (`minisock`) |
 //! | `urgent` | marks of urgent data (9293 §3.8.5) |

@@ -272,7 +272,7 @@ impl Pcb {
                 scoreboard: kept_board,
                 rtt: Rtt::default(),
                 rack: Rack::default(),
-                congestion: Congestion::new(config.congestion, MSS_FIRST),
+                congestion: Congestion::new(config.congestion, MSS_FIRST, seed(iss, now_ns)),
                 recovery: Recovery::new(),
                 user_timeout: UserTimeout::default(),
                 timers: Timers::default(),
@@ -409,6 +409,7 @@ impl Pcb {
         self.state = State::Closed;
         self.error = self.error.take().or(error.map(Box::new));
         self.timers = Timers::default();
+        self.congestion.wait_until(u64::MAX);
         self.scoreboard.clear();
         self.ack_now = false;
         self.probe_window = false;
@@ -426,6 +427,12 @@ fn copy_end(to: &mut SocketAddr, from: &SocketAddr) {
         SocketAddr::V4(v4) => *to = SocketAddrV4::new(*v4.ip(), v4.port()).into(),
         SocketAddr::V6(v6) => *to = SocketAddr::V6(*v6),
     }
+}
+
+/// Of what the congestion control draws at random: the initial number is the
+/// stack's keyed generator's (RFC 6528).
+fn seed(iss: Seq, now_ns: u64) -> u64 {
+    u64::from(iss.0) << 32 ^ now_ns
 }
 
 /// Bytes of the headers without options.

@@ -652,6 +652,8 @@ impl Pcb {
                 false => self.keep_alive(now_ns),
             }
         }
+        // It has its turn to send at once.
+        self.congestion.end_wait(now_ns);
         if due(self.timers.shrink_ns) {
             self.timers.shrink_ns = None;
             self.release(now_ns);
@@ -667,6 +669,7 @@ impl Pcb {
         if idle {
             self.headers = None;
             self.scoreboard.release();
+            self.congestion.release();
         }
         let released = idle && self.send.release() & self.receive.release();
         if !released && self.timers.shrink_ns.is_none() {

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::time::Duration;
 use weir_socket::{Net, TcpListener, UdpSocket};
+use weir_stack::tcp::{Algorithm, TcpConfig};
 
 /// Measure throughput over TCP or UDP, as iperf3 does and with its protocol
 ///
@@ -23,6 +24,7 @@ Examples:
   weir iperf --link tap0 --addr 192.0.2.5/24                # then: iperf3 -c 192.0.2.5
   weir iperf 192.0.2.1 --link tap0 --addr 192.0.2.5/24      # before: iperf3 -s
   weir iperf 192.0.2.1 -R --time 3 --json --link tap0 --addr 192.0.2.5/24
+  weir iperf 192.0.2.1 --congestion bbr --link tap0 --addr 192.0.2.5/24
   weir iperf 192.0.2.1 --udp --rate 100M --link tap0 --addr 192.0.2.5/24
 
 --json, a line for each test: {{\"protocol\":p,\"sent\":s,\"streams\":n,\"seconds\":s,\"sent_bytes\":b,\
@@ -90,6 +92,10 @@ pub(crate) struct Args {
           value_parser = |text: &str| number(text, 1000.0))]
     rate: Option<u64>,
 
+    /// Congestion control of what weir sends: cubic, reno or bbr
+    #[arg(short = 'C', long, value_name = "NAME", default_value_t)]
+    congestion: Algorithm,
+
     /// A server ends after one test
     #[arg(short = '1', long, conflicts_with = "server")]
     one_off: bool,
@@ -155,6 +161,7 @@ fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), Cl
         )));
     }
     let (net, to) = args.host.open_towards(server, args.port, stop)?;
+    configure(&net, args.congestion);
     let (len, rate) = if args.udp {
         (DATAGRAM_LEN, UDP_RATE)
     } else {
@@ -180,8 +187,17 @@ fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), Cl
     }
 }
 
+/// Connections begin with this congestion control.
+fn configure(net: &Net, congestion: Algorithm) {
+    net.tcp_configure(TcpConfig {
+        congestion,
+        ..TcpConfig::default()
+    });
+}
+
 fn serve(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     let net = args.host.open(LinkRequirement::Later, stop)?;
+    configure(&net, args.congestion);
     let served = listen(&net, args.port).map_err(|error| {
         CliError::run(format!(
             "cannot listen at port {}: {}",

@@ -164,6 +164,7 @@ impl Pcb {
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
         let counts = &mut self.counts;
         let (rack, sack, mss) = (&mut self.rack, self.sack, self.mss);
+        let congestion = &mut self.congestion;
         let mut latest_ns: Option<u64> = None;
         let mut again_ns: Option<u64> = None;
         let mut delivered = |sent: &crate::tcp::recovery::scoreboard::Sent| {
@@ -180,6 +181,7 @@ impl Pcb {
                 len.div_ceil(mss.max(1))
             };
             count(&mut counts.delivered, segments);
+            congestion.on_delivered(sent);
             if !sent.retransmitted {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));
             }
@@ -194,7 +196,7 @@ impl Pcb {
         };
         // In the order of their numbers: what is told of at once has not come out
         // of order.
-        self.scoreboard.acknowledge(ack, &mut delivered);
+        let partly = self.scoreboard.acknowledge(ack, &mut delivered);
         if self.sack && !told.sack.is_empty() {
             let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
             let count = told.sack.len().min(blocks.len());
@@ -224,9 +226,15 @@ impl Pcb {
         };
         if let Some(rtt_ns) = measured_ns {
             self.rtt.measured(rtt_ns);
+            self.congestion.on_rtt(rtt_ns);
+        }
+        if let Some(sent) = partly.filter(|sent| !sent.sacked) {
+            self.congestion.on_delivered(&sent);
         }
         let left = outstanding - self.scoreboard.snd_inflight() + self.scoreboard.sacked();
-        left.saturating_sub(held)
+        let delivered = left.saturating_sub(held);
+        self.congestion.count_delivered(delivered, now_ns);
+        delivered
     }
 
     /// Our FIN has arrived: the next state.

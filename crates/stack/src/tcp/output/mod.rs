@@ -5,6 +5,7 @@ pub(super) mod emit;
 use super::buffer::send_buffer::Sendable;
 use super::info::count;
 use super::pcb::{DELAYED_ACK_NS, Pcb, State};
+use super::recovery::congestion::Transmit;
 use super::seq::Seq;
 use crate::iface::{Header, HeaderCache, Interface, Offload};
 use crate::stack::TxSink;
@@ -74,6 +75,13 @@ impl Pcb {
             self.refresh_header_cache(now_ns, host);
         }
         let mut went = false;
+        if turn == OutputStatus::MoreToSend
+            && self.congestion.is_rate_based()
+            && self.send.unsent() > 0
+        {
+            let (inflight, srtt_ns) = (self.pipe(), self.rtt.srtt_ns().unwrap_or(0));
+            self.congestion.before_send(now_ns, inflight, srtt_ns);
+        }
         if turn == OutputStatus::MoreToSend {
             (turn, went) = match self.pure_ack() {
                 Some(fin) => self.send_pure_ack(now_ns, host, out, fin),
@@ -87,11 +95,29 @@ impl Pcb {
             let outstanding = self.scoreboard.snd_inflight();
             self.congestion.on_transmit(una, nxt, outstanding, limited);
         }
+        if self.congestion.is_rate_based() {
+            self.end_paced_turn(now_ns, pipe);
+        }
         // A turn that comes to nothing does not put a probe off.
         if went || self.scoreboard.is_empty() || self.timers.loss.is_none() {
             self.schedule_loss(now_ns);
         }
         turn
+    }
+
+    /// After a turn of an algorithm that paces: when the next one is, and whether
+    /// the application leaves a gap.
+    fn end_paced_turn(&mut self, now_ns: u64, pipe: usize) {
+        let has_data = self.send.wants() || self.scoreboard.lost() > 0;
+        let wake_ns = match self.congestion.pacing_budget(now_ns) {
+            Err(at_ns) if has_data => at_ns,
+            _ => u64::MAX,
+        };
+        self.congestion.wait_until(wake_ns);
+        let is_empty = self.send.unsent() == 0 && self.scoreboard.lost() == 0;
+        if is_empty && pipe < self.congestion.cwnd {
+            self.congestion.on_ran_out();
+        }
     }
 
     /// Sends what there is in segments that carry `room` bytes and options; `sent`
@@ -127,7 +153,13 @@ impl Pcb {
             let most = room - options_len;
             let next = match opening {
                 Some(next) => next,
-                None => self.next(most, self.gso_size(host.offload, most, left)),
+                None => {
+                    let budget = self.congestion.pacing_budget(now_ns).unwrap_or(0);
+                    let burst = self
+                        .gso_size(host.offload, most, left)
+                        .min(budget.max(most));
+                    self.next(most, burst / most * most, budget > 0)
+                }
             };
             let Some(mut next) = next else {
                 self.recovery.force_retransmit = false;
@@ -328,11 +360,7 @@ impl Pcb {
     fn gso_size_max(&self, most: usize, run: usize) -> usize {
         let burst_max = run * frame_len(most);
         let cwnd = self.congestion.cwnd;
-        let (gain, per) = self.congestion.pacing_gain();
-        let paced = match self.rtt.srtt_ns() {
-            Some(srtt_ns) => (cwnd * gain) as u64 * GSO_MAX_NS / (per * srtt_ns),
-            None => 0,
-        };
+        let paced = self.congestion.paced_bytes(GSO_MAX_NS, self.rtt.srtt_ns());
         let halvings = u32::try_from(self.rtt.min_ns() / SHORT_RTT_NS).unwrap_or(u32::MAX);
         let near = match self.rtt.min_ns() {
             0 => 0,
@@ -355,17 +383,18 @@ impl Pcb {
             && self.scoreboard.is_empty()
             && idle_ns > self.rtt.rto_ns()
         {
-            self.congestion.restart();
+            self.congestion.on_idle();
         }
     }
 
-    fn next(&mut self, most: usize, burst: usize) -> Option<NextSegment> {
+    /// The next segment; `paced` says whether the pacing rate lets data go now.
+    fn next(&mut self, most: usize, burst: usize, paced: bool) -> Option<NextSegment> {
         let (pipe, cwnd, force) = (
             self.pipe(),
             self.congestion.cwnd,
             self.recovery.force_retransmit,
         );
-        let fits = |len: usize| force || pipe == 0 || pipe + len <= cwnd;
+        let fits = |len: usize| force || (paced && (pipe == 0 || pipe + len <= cwnd));
         let mut waits = false;
         if self.scoreboard.lost() > 0
             && let Some(sent) = self.scoreboard.next_lost(most)
@@ -525,7 +554,9 @@ impl Pcb {
                 }
                 let len = self.send.payload_len(start, end);
                 self.count_transmit(len, false);
+                let is_first = self.scoreboard.is_empty();
                 self.scoreboard.push(start, end, now_ns);
+                self.count_paced(now_ns, end.since(start), is_first);
                 // A SYN's bytes are as many as fit, and wait for nobody.
                 let full = len == 0 || len == self.mss || len.is_multiple_of(self.mss.max(1));
                 if !full && !self.is_opening() {
@@ -548,6 +579,7 @@ impl Pcb {
                 let len = self.send.payload_len(start, end);
                 self.count_transmit(len, true);
                 self.scoreboard.on_retransmit(start, now_ns);
+                self.count_paced(now_ns, end.since(start), false);
                 self.recovery.on_transmit(end.since(start));
             }
             NextSegment::PureAck => self.count_transmit(0, false),
@@ -563,6 +595,22 @@ impl Pcb {
         if self.state != State::SynSent {
             self.acknowledged_all();
         }
+    }
+
+    /// The congestion control learns of a segment.
+    #[inline]
+    fn count_paced(&mut self, now_ns: u64, bytes: usize, is_first: bool) {
+        if !self.congestion.is_rate_based() {
+            return;
+        }
+        let sent = Transmit {
+            now_ns,
+            bytes,
+            inflight: self.pipe(),
+            is_first,
+        };
+        let board = &self.scoreboard;
+        self.congestion.on_sent(&sent, || board.oldest_ns());
     }
 
     /// A segment is out that acknowledges all that has come.

@@ -9,7 +9,9 @@ pub(super) mod scoreboard;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use crate::deadline::{OptDeadline, as_ns, from_ns};
+use congestion::Ack;
 use rack::RackInput;
+use scoreboard::Sent;
 
 /// Time-outs in a row after which the network layer is told that nothing
 /// arrives (RFC 9293 §3.8.3: R1), each time.
@@ -164,11 +166,14 @@ impl Pcb {
             false => self.count_duplicates(progress),
         };
         let repaired = self.recovery.recovery_point.at_most(self.send.una);
+        if self.congestion.is_rate_based() {
+            return self.follow_model(now_ns, progress, (lost, repaired));
+        }
         match self.recovery.phase {
             Phase::Open if lost > 0 => self.enter_recovery(progress),
             Phase::Open => self.grow(now_ns, grown),
             Phase::Recovery if repaired => {
-                self.congestion.cwnd = self.congestion.ssthresh;
+                self.congestion.on_recovery_end();
                 self.exit_recovery();
             }
             Phase::Recovery => self.reduce_proportionally(progress, lost > 0),
@@ -177,6 +182,35 @@ impl Pcb {
                 self.exit_recovery();
             }
             Phase::Loss => self.grow(now_ns, grown),
+        }
+    }
+
+    /// [`Pcb::recover`] of an algorithm that sets the window itself: it learns
+    /// when a recovery begins and ends, and of every acknowledgment.
+    fn follow_model(&mut self, now_ns: u64, progress: AckResult, (lost, repaired): (usize, bool)) {
+        match self.recovery.phase {
+            Phase::Open if lost > 0 => self.enter_recovery(progress),
+            Phase::Recovery | Phase::Loss if repaired => {
+                self.congestion.on_recovery_end();
+                self.exit_recovery();
+            }
+            _ => {}
+        }
+        let ack = self.ack(now_ns, progress.delivered);
+        self.congestion.on_ack(&ack);
+    }
+
+    /// What the congestion control learns of an acknowledgment that lets the
+    /// window grow by so many bytes.
+    fn ack(&self, now_ns: u64, bytes: usize) -> Ack {
+        Ack {
+            now_ns,
+            bytes,
+            srtt_ns: self.rtt.srtt_ns().unwrap_or(0),
+            min_rtt_ns: self.rtt.min_ns(),
+            inflight: self.pipe(),
+            sack: self.sack,
+            in_recovery: self.recovery.phase != Phase::Open,
         }
     }
 
@@ -191,8 +225,8 @@ impl Pcb {
         if !self.congestion.is_in_use() {
             self.congestion.shift_epoch();
         } else if bytes > 0 {
-            let srtt_ns = self.rtt.srtt_ns().unwrap_or(0);
-            self.congestion.on_ack(bytes, now_ns, srtt_ns);
+            let ack = self.ack(now_ns, bytes);
+            self.congestion.on_ack(&ack);
         }
     }
 
@@ -213,7 +247,9 @@ impl Pcb {
 
     fn detect_loss(&mut self, now_ns: u64) -> usize {
         let view = self.rack_input(now_ns);
-        let (lost, next_ns) = self.rack.detect_loss(&mut self.scoreboard, view);
+        let congestion = &mut self.congestion;
+        let each = |sent: &Sent| congestion.on_lost(sent);
+        let (lost, next_ns) = self.rack.detect_loss(&mut self.scoreboard, view, each);
         self.recovery.reorder_ns = next_ns.and_then(from_ns);
         lost
     }
@@ -247,7 +283,10 @@ impl Pcb {
     fn mark_first_lost(&mut self) -> usize {
         self.scoreboard.split_at_first(self.mss);
         let first = self.scoreboard.first().map(|sent| sent.start);
-        self.scoreboard.mark_lost(|sent| Some(sent.start) == first)
+        let congestion = &mut self.congestion;
+        let is_lost = |sent: &Sent| Some(sent.start) == first;
+        let each = |sent: &Sent| congestion.on_lost(sent);
+        self.scoreboard.mark_lost_with(is_lost, each)
     }
 
     /// What the acknowledgment brought that told of the loss counts (RFC 9937
@@ -261,6 +300,9 @@ impl Pcb {
         recovery.recover_fs = flight.max(1) as u32;
         (recovery.force_retransmit, recovery.partial) = (true, false);
         recovery.probe = None;
+        if self.congestion.is_rate_based() {
+            return;
+        }
         self.reduce_proportionally(progress, true);
         self.congestion.cwnd = self.congestion.cwnd.max(self.pipe() + self.mss);
     }
@@ -301,9 +343,7 @@ impl Pcb {
             .cwr_until
             .is_some_and(|marked| self.send.una.before(marked));
         if self.recovery.phase == Phase::Open && !before {
-            self.congestion
-                .on_congestion_event(self.scoreboard.snd_inflight());
-            self.congestion.cwnd = self.congestion.ssthresh;
+            self.congestion.on_mark(self.scoreboard.snd_inflight());
             self.recovery.cwr_until = Some(self.send.nxt);
             self.send_cwr = true;
         }
@@ -324,8 +364,7 @@ impl Pcb {
         // The old bytes were needed: a loss was repaired, unseen otherwise.
         let repaired = again && beyond && !progress.dsack;
         if repaired && self.recovery.phase == Phase::Open {
-            self.congestion.on_congestion_event(progress.flight);
-            self.congestion.cwnd = self.congestion.ssthresh;
+            self.congestion.on_mark(progress.flight);
         }
     }
 
@@ -456,7 +495,7 @@ impl Pcb {
         if self.recovery.phase != Phase::Loss {
             // In a recovery the window is what may go now; what it is reduced to is the
             // threshold.
-            if self.recovery.phase == Phase::Recovery {
+            if self.recovery.phase == Phase::Recovery && !self.congestion.is_rate_based() {
                 let window = self.congestion.cwnd.max(self.congestion.ssthresh);
                 self.congestion.cwnd = window;
             }
@@ -470,7 +509,9 @@ impl Pcb {
         (recovery.since_ns, recovery.duplicates, recovery.probe) = (now_ns, 0, None);
         recovery.reorder_ns = None;
         recovery.force_retransmit = true;
-        self.scoreboard.mark_lost(|_| true);
+        let congestion = &mut self.congestion;
+        let each = |sent: &Sent| congestion.on_lost(sent);
+        self.scoreboard.mark_lost_with(|_| true, each);
         self.schedule_loss(now_ns);
         true
     }

@@ -102,19 +102,20 @@ impl Rack {
         (widened * (view.min_rtt_ns / 4)).min(view.srtt_ns)
     }
 
-    /// Marks what is lost by now (§6.2, step 5); gives how many numbers, and
-    /// when more may be.
+    /// Marks what is lost by now (§6.2, step 5), of which `each` sees every
+    /// segment; gives how many numbers, and when more may be.
     pub(in crate::tcp) fn detect_loss(
         &self,
         board: &mut Scoreboard,
         view: RackInput,
+        each: impl FnMut(&Sent),
     ) -> (usize, Option<u64>) {
         let Some(end) = self.end.filter(|_| board.is_disordered()) else {
             return (0, None);
         };
         let wait_ns = self.rtt_ns + self.reo_wnd_ns(view, board.sacked());
         let mut next_ns: Option<u64> = None;
-        let lost = board.mark_lost(|sent| {
+        let is_lost = |sent: &Sent| {
             if sent.is_after(self.sent_ns, end) || (sent.sent_ns, sent.end) == (self.sent_ns, end) {
                 return false;
             }
@@ -124,7 +125,8 @@ impl Rack {
                 next_ns = Some(next_ns.map_or(until_ns, |next_ns| next_ns.max(until_ns)));
             }
             lost
-        });
+        };
+        let lost = board.mark_lost_with(is_lost, each);
         (lost, next_ns)
     }
 }
@@ -171,6 +173,7 @@ mod tests {
                 now_ns: 101 * MS,
                 ..VIEW
             },
+            |_| {},
         );
         // Sent at 0, a round trip of 100 and a quarter of it.
         assert_eq!((lost, next_ns), (0, Some(125 * MS)));
@@ -180,6 +183,7 @@ mod tests {
                 now_ns: 125 * MS,
                 ..VIEW
             },
+            |_| {},
         );
         assert_eq!((lost, next_ns), (1000, None));
 
@@ -191,6 +195,7 @@ mod tests {
                 now_ns: 103 * MS,
                 ..VIEW
             },
+            |_| {},
         );
         assert_eq!(lost, 1000, "three segments are enough without reordering");
     }
@@ -204,18 +209,24 @@ mod tests {
             now_ns: 104 * MS,
             ..VIEW
         };
-        assert_eq!(rack.detect_loss(&mut board, view), (0, Some(125 * MS)));
+        assert_eq!(
+            rack.detect_loss(&mut board, view, |_| {}),
+            (0, Some(125 * MS))
+        );
         rack.on_dsack(Seq(0), Seq(10_000));
         rack.on_dsack(Seq(0), Seq(10_000));
         assert_eq!(
-            rack.detect_loss(&mut board, view),
+            rack.detect_loss(&mut board, view, |_| {}),
             (0, Some(150 * MS)),
             "once a round trip"
         );
         for _ in 0..REO_WND_PERSIST {
             rack.recovered();
         }
-        assert_eq!(rack.detect_loss(&mut board, view), (0, Some(125 * MS)));
+        assert_eq!(
+            rack.detect_loss(&mut board, view, |_| {}),
+            (0, Some(125 * MS))
+        );
     }
 
     #[test]
@@ -227,16 +238,22 @@ mod tests {
             in_recovery: true,
             ..VIEW
         };
-        assert_eq!(rack.detect_loss(&mut board, recovering(103 * MS)).0, 1000);
+        assert_eq!(
+            rack.detect_loss(&mut board, recovering(103 * MS), |_| {}).0,
+            1000
+        );
         board.on_retransmit(Seq(0), 103 * MS);
         // What was sent before it tells nothing about it.
         sack(&mut board, &mut rack, 4000, 10_000, 109 * MS);
         assert_eq!(
-            rack.detect_loss(&mut board, recovering(110 * MS)),
+            rack.detect_loss(&mut board, recovering(110 * MS), |_| {}),
             (0, None)
         );
         board.push(Seq(10_000), Seq(11_000), 110 * MS);
         sack(&mut board, &mut rack, 10_000, 11_000, 210 * MS);
-        assert_eq!(rack.detect_loss(&mut board, recovering(210 * MS)).0, 1000);
+        assert_eq!(
+            rack.detect_loss(&mut board, recovering(210 * MS), |_| {}).0,
+            1000
+        );
     }
 }

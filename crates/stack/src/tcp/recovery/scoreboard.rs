@@ -116,6 +116,13 @@ impl Scoreboard {
         self.segments.back()
     }
 
+    /// When the segment was sent that was sent before all others in flight;
+    /// `u64::MAX` if none is.
+    pub(in crate::tcp) fn oldest_ns(&self) -> u64 {
+        let in_flight = self.segments.iter().filter(|sent| !sent.sacked);
+        in_flight.map(|sent| sent.sent_ns).min().unwrap_or(u64::MAX)
+    }
+
     /// A new segment goes out, behind the others.
     pub(in crate::tcp) fn push(&mut self, start: Seq, end: Seq, now_ns: u64) {
         self.snd_inflight += end.since(start) as u32;
@@ -130,8 +137,13 @@ impl Scoreboard {
     }
 
     /// All before `una` has arrived; `each` sees the segments that have gone
-    /// from flight. What of one is left stays.
-    pub(in crate::tcp) fn acknowledge(&mut self, una: Seq, mut each: impl FnMut(&Sent)) {
+    /// from flight. What of one is left stays, and is returned.
+    pub(in crate::tcp) fn acknowledge(
+        &mut self,
+        una: Seq,
+        mut each: impl FnMut(&Sent),
+    ) -> Option<Sent> {
+        let mut partly = None;
         while let Some(first) = self.segments.front_mut() {
             if una.at_most(first.start) {
                 break;
@@ -142,6 +154,7 @@ impl Scoreboard {
             self.lost -= if first.lost { gone } else { 0 };
             if una.before(first.end) {
                 first.start = una;
+                partly = Some(*first);
                 break;
             }
             self.retrans -= u32::from(first.retransmitted);
@@ -151,6 +164,7 @@ impl Scoreboard {
         if self.segments.is_empty() && self.segments.capacity() > KEPT {
             self.segments = VecDeque::new();
         }
+        partly
     }
 
     /// Nothing is in flight any more, whatever became of it.
@@ -239,7 +253,17 @@ impl Scoreboard {
 
     /// The segments from the first on of which `is_lost` says so are taken
     /// for lost; gives how many numbers were not before.
-    pub(in crate::tcp) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> usize {
+    pub(in crate::tcp) fn mark_lost(&mut self, is_lost: impl FnMut(&Sent) -> bool) -> usize {
+        self.mark_lost_with(is_lost, |_| {})
+    }
+
+    /// As [`Scoreboard::mark_lost`]; `each` sees the segments that were not
+    /// taken for lost before.
+    pub(in crate::tcp) fn mark_lost_with(
+        &mut self,
+        mut is_lost: impl FnMut(&Sent) -> bool,
+        mut each: impl FnMut(&Sent),
+    ) -> usize {
         let before = self.lost;
         for sent in &mut self.segments {
             if sent.sacked || sent.lost || !is_lost(sent) {
@@ -250,6 +274,7 @@ impl Scoreboard {
                 self.lost_hint = sent.start;
             }
             self.lost += sent.len() as u32;
+            each(sent);
         }
         (self.lost - before) as usize
     }
