@@ -18,6 +18,7 @@ mod prune;
 mod resolve;
 
 use super::decision_tree::Node;
+use super::expr::Expr;
 use super::layout::{UNIT_BYTES, scratch};
 use super::limits;
 use super::maps::{Half, Hook, Lowered, MapRole};
@@ -120,7 +121,8 @@ impl Coder<'_> {
             self.deliver();
             return Ok(());
         }
-        if let Some(pruning) = &self.plan.pruning {
+        let plan = self.plan;
+        if let Some(pruning) = &plan.pruning {
             self.pruned(pruning);
         }
         for (number, part) in parts.iter().enumerate() {
@@ -189,6 +191,9 @@ struct Coder<'p> {
     pass: Label,
     /// The routine that loads bytes of a frame whose VLAN tag was taken out.
     load: Label,
+    /// The expressions whose values are in scratch memory, in the order of
+    /// [`scratch::SHARED`].
+    shared: Vec<&'p Expr>,
 }
 
 impl<'p> Coder<'p> {
@@ -203,6 +208,7 @@ impl<'p> Coder<'p> {
             checked: 0,
             pass,
             load,
+            shared: Vec::new(),
         }
     }
 
