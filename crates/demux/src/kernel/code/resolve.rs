@@ -15,7 +15,7 @@ use super::super::layout::{
     subtable, test,
 };
 use super::super::maps::MapRole;
-use super::super::table::{PLACE_BITS, TAG_MIN, TAGS};
+use super::super::table::{PLACE_BITS, PRELOADED, TAG_MIN, TAGS};
 use super::{CALLEE_SAVED, Coder, LEN, SCRATCH};
 use crate::binding::Rank;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
@@ -151,6 +151,10 @@ impl Coder<'_> {
         self.alu(op::LSH, Reg::R0, UNIT_BYTES.ilog2() as i32);
         self.map_value(Reg::R1, MapRole::Index, size.spare * UNIT_BYTES);
         self.add(Reg::R1, Reg::R0);
+        // The values are not used: these loads only bring the lines into the cache.
+        for place in 1..=PRELOADED {
+            self.get(op::DW, Reg::R2, Reg::R1, (place * UNIT_BYTES) as i16);
+        }
         self.get(op::DW, Reg::R2, Reg::R1, in_entry(entry::LINKS));
         self.branch(op::JEQ, Reg::R2, 0, loops.candidates);
         self.set(op::DW, SCRATCH, scratch::LINKS, Reg::R2);
