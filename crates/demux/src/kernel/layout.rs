@@ -150,15 +150,19 @@ pub(super) mod scratch {
     /// What the prefilters on the way to a subtable let pass: a byte each.
     pub(in super::super) const SWITCH: i16 = FLAGS + 4;
     pub(in super::super) const SWITCHES_MAX: u32 = 8;
-    /// The pruned subtables of a word that are still to be looked up, and the
-    /// word's number.
-    pub(in super::super) const BITS: i16 = SWITCH + SWITCHES_MAX as i16;
+    /// The pruned subtables that the cells let pass, a bit each; then the bits of
+    /// the word at hand that remain to be looked up, and the word's number.
+    pub(in super::super) const ALL_BITS: i16 = SWITCH + SWITCHES_MAX as i16;
+    pub(in super::super) const BITS: i16 =
+        ALL_BITS + 8 * (super::super::limits::SUBTABLES_MAX / 64) as i16;
     pub(in super::super) const WORD: i16 = BITS + 8;
-    /// Where the store has the frame's cell of each field by which subtables are
-    /// pruned, in bytes.
-    pub(in super::super) const CELLS: i16 = WORD + 8;
-    /// The key at hand.
-    pub(in super::super) const KEY: i16 = CELLS + 4 * super::super::prune::FIELDS_MAX as i16;
+    /// Values of expressions that pruned subtables share, in the form of a
+    /// candidate's; behind them the values that only the subtable at hand uses.
+    pub(in super::super) const SHARED: i16 = WORD + 8;
+    pub(in super::super) const SHARED_MAX: usize = 24;
+    pub(in super::super) const OWN_MAX: usize = super::candidate::VALUES_MAX;
+    /// The key at hand, or its masks.
+    pub(in super::super) const KEY: i16 = SHARED + 8 * (SHARED_MAX + OWN_MAX) as i16;
     /// Values in the middle of an expression.
     pub(in super::super) const VALUES: i16 = KEY + 8 * super::LANES_MAX as i16;
     pub(in super::super) const VALUES_MAX: u32 = 20;
@@ -186,10 +190,14 @@ pub(super) mod candidate {
     pub(in super::super) const VALUES: i16 = 16;
     /// [`super::entry::rest_key_tests`] of the subtable.
     pub(in super::super) const REST_KEY: i16 = 20;
-    /// Values that residual tests of the subtable use: the value, and bit 32 if
-    /// there is one.
+    /// Values that residual tests of the subtable use: 32 bits, or [`NO_VALUE`].
     pub(in super::super) const VALUE: i16 = 24;
     pub(in super::super) const VALUES_MAX: usize = 8;
+    /// A pruned subtable has these in place of values: a byte each, the number of
+    /// the value among the shared ones.
+    pub(in super::super) const VALUE_INDICES: i16 = VALUE;
+    /// The frame has no such value: all 64 bits are set.
+    pub(in super::super) const NO_VALUE: i32 = -1;
     pub(in super::super) const KEY: i16 = VALUE + 8 * VALUES_MAX as i16;
     pub(in super::super) const BYTES: u32 = (KEY + 8 * super::LANES_MAX as i16) as u32;
 }

@@ -96,7 +96,7 @@ fn lowered(path: &Path, exprs: &Exprs) -> Option<LoweredPath> {
 
 /// The bits of a prefix of 32 bits that a coarser subtable asks for: whole bytes.
 /// `None` if the mask is none of a prefix.
-fn coarser(mask: u32) -> Option<u32> {
+pub(super) fn coarser(mask: u32) -> Option<u32> {
     let len = mask.leading_ones();
     let is_prefix = len + mask.trailing_zeros() == u32::BITS;
     is_prefix.then(|| u32::MAX.checked_shl(u32::BITS - len / 8 * 8).unwrap_or(0))

@@ -8,11 +8,11 @@
 //!
 //! For each of the fields that many subtables ask for, the store has an array of
 //! cells, and a cell has a bit for each subtable: whether an entry of it has a
-//! value of this hash. Subtables that do not ask for the field pass. This is the
-//! tuple pruning of Srinivasan, Suri and Varghese ("Packet Classification
-//! using Tuple Space Search", 1999), with hashed values in place of the longest
-//! prefix. A subtable may ask for more bits than the field has: those of the field
-//! follow from them.
+//! value of this hash. Subtables that do not ask for the field have their bits in
+//! all cells. This is the tuple pruning of Srinivasan, Suri and Varghese ("Packet
+//! Classification using Tuple Space Search", 1999), with hashed values in place of
+//! the longest prefix. A subtable may ask for more bits than the field has: those
+//! of the field follow from them.
 //!
 //! Bits are set before an entry can be found, and cleared after it cannot, as
 //! in a [prefilter](super::prefilter). Subtables have their bits by best rank, so that a
@@ -21,6 +21,7 @@
 
 use super::image::Image;
 use super::layout::{UNIT_WORDS, subtable as words};
+use super::lowered_path::coarser;
 use super::plan::KernelPlan;
 use super::subtable::{Field, Subtable};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +33,10 @@ const PRUNED_MIN: usize = 64;
 pub(super) const FIELDS_MAX: usize = 16;
 
 /// Subtables that ask for a field which is worth an array.
-const SUBTABLES_PER_FIELD_MIN: usize = 16;
+const SUBTABLES_PER_FIELD_MIN: usize = 8;
 
-/// Fields that a subtable must ask for: by one alone it is not told from enough
-/// others.
-const FIELDS_MIN: usize = 2;
+/// Bits of a word.
+pub(super) const BITS: usize = 64;
 
 /// Subtables with more entries have something in nearly every cell.
 const ENTRIES_MAX: usize = 1 << 14;
@@ -59,10 +59,6 @@ pub(super) struct Pruning {
     pub(super) subtables: Vec<u32>,
     bits: BTreeMap<u32, usize>,
     pub(super) fields: Vec<Pruned>,
-    /// Words of a cell, a power of two.
-    words: u32,
-    /// A unit of zeros: the cell for a frame that does not have the field.
-    pub(super) none: u32,
     /// A unit with the least rank of each word's subtables.
     pub(super) best: u32,
     /// A unit of bits that are to pass whatever the cells say.
@@ -77,8 +73,11 @@ pub(super) struct Pruned {
     pub(super) factor: u32,
     /// Bits by which a hash of 32 bits is shifted, to name a cell.
     pub(super) shift: u32,
-    /// By bit, which of the subtable's fields it is.
+    /// By bit, which of the subtable's fields it follows from.
     asking: Vec<Option<usize>>,
+    /// The words of bits that its cells have: those with a subtable that asks for the
+    /// field.
+    pub(super) words: Vec<usize>,
     /// How many entries of a bit's subtable have a value of a cell.
     counts: BTreeMap<(u32, usize), u32>,
 }
@@ -101,6 +100,7 @@ impl Pruned {
             unit: 0,
             factor,
             shift: u32::BITS - cells.ilog2(),
+            words: asking_words(&asking),
             asking,
             counts: BTreeMap::new(),
         };
@@ -115,27 +115,40 @@ impl Pruned {
         (value & self.field.1).wrapping_mul(self.factor) >> self.shift
     }
 
-    fn units(&self, cell_words: u32) -> u32 {
-        (1 << (u32::BITS - self.shift)) * cell_words / UNIT_WORDS
+    /// Words of a cell, a power of two.
+    fn cell_words(&self) -> u32 {
+        self.words.len().next_power_of_two() as u32
     }
 
-    /// Of a word's subtables those that do not ask for the field.
+    pub(super) fn cell_bytes(&self) -> u32 {
+        self.cell_words() * 8
+    }
+
+    fn units(&self) -> u32 {
+        (1 << (u32::BITS - self.shift)) * self.cell_words() / UNIT_WORDS
+    }
+
+    /// The bits of a word's subtables that do not ask for the field. They are set in
+    /// all cells.
     pub(super) fn always(&self, word: usize) -> u64 {
-        let asking = self.asking.iter().skip(word * 64).take(64);
+        let asking = self.asking.iter().skip(word * BITS).take(BITS);
         let free = asking.enumerate().filter(|(_, asks)| asks.is_none());
         free.fold(0, |bits, (bit, _)| bits | 1 << bit)
     }
 }
 
+/// The words of bits in which some subtable asks for a field.
+fn asking_words(asking: &[Option<usize>]) -> Vec<usize> {
+    let words = asking.chunks(BITS).enumerate();
+    let asked = words.filter(|(_, bits)| bits.iter().any(Option::is_some));
+    asked.map(|(word, _)| word).collect()
+}
+
 /// Units that so many fields' cells take at most, for so many subtables, and what
 /// there is besides.
 fn units_max(fields: usize, subtables: usize) -> u32 {
-    fields as u32 * CELLS_MAX * cell_words(subtables) / UNIT_WORDS + 3
-}
-
-/// Words of a cell that has a bit for so many subtables.
-fn cell_words(subtables: usize) -> u32 {
-    subtables.div_ceil(64).next_power_of_two() as u32
+    let cell_words = subtables.div_ceil(BITS).next_power_of_two() as u32;
+    fields as u32 * CELLS_MAX * cell_words / UNIT_WORDS + 2
 }
 
 impl Pruning {
@@ -144,8 +157,10 @@ impl Pruning {
         self.subtables.len().div_ceil(64)
     }
 
-    pub(super) fn cell_bytes(&self) -> u32 {
-        self.words * 8
+    /// The bits of a word that stand for subtables.
+    pub(super) fn all(&self, word: usize) -> u64 {
+        let subtables = self.subtables.len() - word * BITS;
+        u64::MAX >> BITS.saturating_sub(subtables)
     }
 
     pub(super) fn has(&self, subtable: u32) -> bool {
@@ -213,8 +228,12 @@ impl Pruning {
     }
 
     fn set(&self, at: usize, cell: u32, bit: usize, on: bool, image: &mut Image) {
-        let unit = self.fields[at].unit;
-        let word = cell * self.words + bit as u32 / 64;
+        let field = &self.fields[at];
+        let Ok(of_cell) = field.words.binary_search(&(bit / BITS)) else {
+            return;
+        };
+        let unit = field.unit;
+        let word = cell * field.cell_words() + of_cell as u32;
         let known = image.get(unit, word);
         let bit = 1 << (bit % 64);
         image.put(unit, word, if on { known | bit } else { known & !bit });
@@ -222,16 +241,21 @@ impl Pruning {
 
     /// Takes pieces of the store, and writes all that was counted.
     fn allocate(&mut self, image: &mut Image) {
-        let small = [&mut self.none, &mut self.best, &mut self.open];
-        for (unit, fill) in small.into_iter().zip([0, u64::MAX, 0]) {
+        let small = [&mut self.best, &mut self.open];
+        for (unit, fill) in small.into_iter().zip([u64::MAX, 0]) {
             *unit = image.take(1);
             (0..UNIT_WORDS).for_each(|word| image.put(*unit, word, fill));
         }
         for at in 0..self.fields.len() {
-            let units = self.fields[at].units(self.words);
+            let field = &mut self.fields[at];
+            let units = field.units();
             let unit = image.take(units);
-            self.fields[at].unit = unit;
-            (0..units * UNIT_WORDS).for_each(|word| image.put(unit, word, 0));
+            field.unit = unit;
+            for word in 0..units * UNIT_WORDS {
+                let of_cell = word & (field.cell_words() - 1);
+                let all = field.words.get(of_cell as usize);
+                image.put(unit, word, all.map_or(0, |word| field.always(*word)));
+            }
             let set: Vec<(u32, usize)> = self.fields[at].counts.keys().copied().collect();
             for (cell, bit) in set {
                 self.set(at, cell, bit, true, image);
@@ -242,14 +266,13 @@ impl Pruning {
     /// Lets every subtable pass, for programs that still look here and are told
     /// of nothing new; gives the pieces of the store.
     fn open(&self, image: &mut Image) -> Vec<(u32, u32)> {
-        for (word, subtables) in (0..).zip(self.subtables.chunks(64)) {
-            let all = u64::MAX >> (64 - subtables.len());
-            image.put(self.open, word, all);
+        for (word, subtables) in (0..).zip(self.subtables.chunks(BITS)) {
+            image.put(self.open, word, u64::MAX >> (BITS - subtables.len()));
             image.put(self.best, word, 0);
         }
-        let small = [self.none, self.best, self.open].map(|unit| (unit, 1));
+        let small = [self.best, self.open].map(|unit| (unit, 1));
         let fields = self.fields.iter();
-        let fields = fields.map(|field| (field.unit, field.units(self.words)));
+        let fields = fields.map(|field| (field.unit, field.units()));
         small.into_iter().chain(fields).collect()
     }
 }
@@ -270,7 +293,7 @@ fn fields_of(subtable: &Subtable, fields: &[Field]) -> BTreeMap<usize, usize> {
 
 /// Whether a subtable is pruned by these fields.
 fn is_pruned(subtable: &Subtable, fields: &[Field]) -> bool {
-    subtable.entries <= ENTRIES_MAX && fields_of(subtable, fields).len() >= FIELDS_MIN
+    subtable.entries <= ENTRIES_MAX && !fields_of(subtable, fields).is_empty()
 }
 
 impl KernelPlan {
@@ -316,21 +339,34 @@ impl KernelPlan {
         }
     }
 
-    /// The fields that most subtables ask for, the most asked for first.
+    /// The fields that most subtables ask for, the most frequent first. Prefixes are
+    /// cut to whole bytes. A field with one value everywhere is left out, as it
+    /// excludes no subtable.
     fn common_fields(&self) -> Vec<Field> {
-        let mut counts: BTreeMap<&Field, usize> = BTreeMap::new();
-        for field in self
-            .subtables
-            .values()
-            .flat_map(|subtable| &subtable.signature.fields)
-        {
-            *counts.entry(field).or_insert(0) += 1;
+        let mut counts: BTreeMap<Field, (usize, BTreeSet<u32>)> = BTreeMap::new();
+        for subtable in self.subtables.values() {
+            for (at, (expr, mask)) in subtable.signature.fields.iter().enumerate() {
+                let mask = coarser(*mask).unwrap_or(*mask);
+                if mask == 0 {
+                    continue;
+                }
+                let known = counts.entry((expr.clone(), mask)).or_default();
+                known.0 += 1;
+                match subtable.small_values_at(at) {
+                    Some(values) => known.1.extend(values.map(|value| value & mask)),
+                    None => known.1.extend([0, 1]),
+                }
+            }
         }
-        let mut common: Vec<(&Field, usize)> = counts.into_iter().collect();
-        common.retain(|(_, count)| *count >= SUBTABLES_PER_FIELD_MIN);
+        let mut common: Vec<(Field, usize)> = Vec::new();
+        for (field, (count, values)) in counts {
+            if count >= SUBTABLES_PER_FIELD_MIN && values.len() > 1 {
+                common.push((field, count));
+            }
+        }
         common.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let fields = common.into_iter().take(FIELDS_MAX);
-        fields.map(|(field, _)| field.clone()).collect()
+        common.truncate(FIELDS_MAX);
+        common.into_iter().map(|(field, _)| field).collect()
     }
 
     fn pruned_by(&self, fields: &[Field]) -> BTreeSet<u32> {
@@ -376,10 +412,8 @@ impl KernelPlan {
         });
         let mut pruning = Pruning {
             fields: pruned.collect(),
-            words: cell_words(subtables.len()),
             bits,
             subtables,
-            none: 0,
             best: 0,
             open: 0,
         };

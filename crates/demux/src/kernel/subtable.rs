@@ -65,6 +65,8 @@ pub(super) struct KeyPart {
     pub(super) field: usize,
     pub(super) lane: usize,
     pub(super) shift: u32,
+    /// The field's width in the key: 8, 16 or 32 bits.
+    pub(super) bits: u32,
 }
 
 /// A field that had one value in all entries when it was looked at: a frame
@@ -303,6 +305,22 @@ impl Subtable {
         key
     }
 
+    /// The masks of the fields, as they stand in a key.
+    pub(super) fn key_mask(&self) -> [u64; LANES_MAX] {
+        let masks: Vec<u32> = self
+            .signature
+            .fields
+            .iter()
+            .map(|(_, mask)| *mask)
+            .collect();
+        self.key(&masks)
+    }
+
+    /// The values of a field; `None` if they are more than `SMALL_VALUES_MAX`.
+    pub(super) fn small_values_at(&self, field: usize) -> Option<impl Iterator<Item = u32>> {
+        Some(self.small_values[field].as_ref()?.keys().copied())
+    }
+
     pub(super) fn hash(&self, key: &[u64]) -> u32 {
         self.hash.hash(&key[..self.lanes])
     }
@@ -355,12 +373,14 @@ fn packed(fields: &[Field]) -> (Vec<KeyPart>, usize) {
     let mut bit = 0;
     let mut parts = Vec::with_capacity(fields.len());
     for field in by_width {
+        let bits = width(&fields[field]);
         parts.push(KeyPart {
             field,
             lane: bit as usize / 64,
             shift: bit % 64,
+            bits,
         });
-        bit += width(&fields[field]);
+        bit += bits;
     }
     (parts, bit.div_ceil(64) as usize)
 }

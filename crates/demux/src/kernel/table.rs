@@ -2,8 +2,8 @@
 //! control side changes it: lines of 64 bytes, one cache line each.
 //!
 //! ```text
-//!  lines: 0 │ 1 … spare-1 │ spare … spare+cells-1
-//!      none │ spare lines │ cells
+//!  lines: 0 │ 1 … spare-1 │ spare … spare+cells-1 │ PRELOADED more
+//!      none │ spare lines │ cells                 │ never used
 //!
 //!  line:  word 0         links of the cell, or of the spare line
 //!         words 1 to 7   the user's: a key, and what belongs to it
@@ -44,6 +44,12 @@ use super::layout::{UNIT_WORDS, entry};
 
 /// Cells in which a key can stand.
 pub(super) const PLACES: u32 = 8;
+
+/// Cells behind a key's home that a look-up loads together with the home, whether
+/// or not it needs them: four loads of lines that are in no cache take little longer
+/// than one, and a second load that depends on the first takes as long again. In a
+/// full table four of five keys are in the home or in one of these cells.
+pub(super) const PRELOADED: u32 = 3;
 
 /// Bits from a place to the next in a line's links: those of a tag.
 pub(super) const PLACE_BITS: u32 = 4;
@@ -141,7 +147,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(size: Size) -> Table {
         Table {
-            words: vec![0; (size.lines() * UNIT_WORDS) as usize],
+            words: vec![0; ((size.lines() + PRELOADED) * UNIT_WORDS) as usize],
             size,
             used: vec![false; size.cells as usize],
             fresh: 1,

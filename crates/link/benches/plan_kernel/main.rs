@@ -55,10 +55,12 @@ fn main() {
     };
     let sizes: Vec<usize> = sizes.iter().filter_map(|size| size.parse().ok()).collect();
     if wanted("runs") {
-        runs::one_shape(100_000, &results);
+        runs::one_shape(1_000_000, &results);
     }
     if wanted("few") {
-        runs::few_ports(&results);
+        for ports in [1, 4] {
+            runs::few_ports(ports, &results);
+        }
     }
     if wanted("acl") {
         acl::acl(&results);

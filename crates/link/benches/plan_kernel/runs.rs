@@ -208,6 +208,8 @@ pub(crate) fn one_shape(most: u32, results: &Recorder) {
             "its reserve and submit",
             "×",
             "scattered keys",
+            "×",
+            "lost",
         ],
     );
     let counts = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
@@ -233,13 +235,10 @@ pub(crate) fn one_shape(most: u32, results: &Recorder) {
     measure(&mut rows);
     let first = rows[0].figures();
     for row in &rows {
-        let [nobodys, hot, evenly, rings, scattered] = row.figures();
+        let [nobodys, hot, evenly, _, scattered] = row.figures();
         let mut cells = vec![row.bindings.to_string()];
-        cells.extend(beside(
-            [nobodys, hot, evenly, rings],
-            [first[0], first[1], first[2], first[3]],
-        ));
-        cells.push(format!("{} (lost {})", ns(scattered), row.lost()));
+        cells.extend(beside(row.figures(), first));
+        cells.push(row.lost().to_string());
         table.row(&cells);
         if row.bindings > 1 {
             let name = |what: &str| format!("kernel plan: {} connections, {what}", row.bindings);
@@ -255,15 +254,23 @@ pub(crate) fn one_shape(most: u32, results: &Recorder) {
             let ports = row.bindings.min(1_000);
             let spread = name(&format!("evenly over {ports} ports"));
             results.record(&spread, evenly / first[2], ONE, bar);
+            // Keys and rings that are in no cache: the rings' part is the kernel's.
+            let random = name(&format!("scattered over {ports} ports"));
+            results.record(&random, scattered / first[4], ONE, Bar::None);
         }
     }
     table.print();
 }
 
-/// Bindings to a million, on four ports.
-pub(crate) fn few_ports(results: &Recorder) {
+/// Bindings to a million, on few ports.
+pub(crate) fn few_ports(ports: u32, results: &Recorder) {
+    let on = if ports == 1 {
+        "1 port".to_owned()
+    } else {
+        format!("{ports} ports")
+    };
     let mut table = Table::new(
-        "N connections on four ports, ns per frame in the program (XDP, 60 bytes)",
+        &format!("N connections on {on}, ns per frame in the program (XDP, 60 bytes)"),
         &[
             "bindings",
             "nobody's",
@@ -277,7 +284,7 @@ pub(crate) fn few_ports(results: &Recorder) {
         ],
     );
     let row = |count: u32| {
-        let bed = connections(Hook::Xdp, count, 4, RING_BYTES);
+        let bed = connections(Hook::Xdp, count, ports, RING_BYTES);
         let turn = Flows {
             count: count.min(64),
             scattered: false,
@@ -317,10 +324,7 @@ pub(crate) fn few_ports(results: &Recorder) {
                 ("scattered", scattered),
             ];
             for (at, (what, bar)) in columns.into_iter().enumerate() {
-                let name = format!(
-                    "kernel plan: {} connections on 4 ports, {what}",
-                    row.bindings
-                );
+                let name = format!("kernel plan: {} connections on {on}, {what}", row.bindings);
                 results.record(&name, row.figures()[at] / first[at], ONE, bar);
             }
         }

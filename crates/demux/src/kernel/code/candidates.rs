@@ -121,7 +121,7 @@ impl Coder<'_> {
     }
 
     /// Puts the key into scratch memory.
-    pub(super) fn key(&mut self, subtable: &Subtable, next: Label) {
+    fn key(&mut self, subtable: &Subtable, next: Label) {
         for lane in 0..subtable.lanes {
             let mut first = true;
             for part in subtable.key_parts.iter().filter(|part| part.lane == lane) {
@@ -148,7 +148,7 @@ impl Coder<'_> {
     }
 
     /// Notes the key, and the values that tests of the subtable's entries use.
-    pub(super) fn candidate(&mut self, subtable: &Subtable, next: Label) {
+    fn candidate(&mut self, subtable: &Subtable, next: Label) {
         self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
         // It cannot be: there are as many places as subtables in a part.
         let most = scratch::CANDIDATES_MAX as i32;
@@ -184,19 +184,19 @@ impl Coder<'_> {
         for (index, expr) in subtable.values.iter().enumerate() {
             let none = self.asm.label();
             let at = candidate::VALUE + 8 * index as i16;
-            self.set(op::DW, CALLEE_SAVED, at, 0);
+            self.set(op::DW, CALLEE_SAVED, at, candidate::NO_VALUE);
             // What one value needs of the frame, another may do without.
             self.checked = key_checked;
             self.eval(expr, none);
-            self.set(op::W, CALLEE_SAVED, at, Reg::R1);
-            self.set(op::W, CALLEE_SAVED, at + 4, 1);
+            self.push(Insn::mov32(Reg::R1, Reg::R1));
+            self.set(op::DW, CALLEE_SAVED, at, Reg::R1);
             self.asm.bind(none);
         }
     }
 }
 
 /// Whether all bits that an expression can have are in the mask.
-fn covers(mask: u32, expr: &Expr) -> bool {
+pub(super) fn covers(mask: u32, expr: &Expr) -> bool {
     let bits = range_bits(expr).unwrap_or(u32::BITS);
     mask.trailing_ones() >= bits
 }

@@ -18,6 +18,7 @@ mod prune;
 mod resolve;
 
 use super::decision_tree::Node;
+use super::expr::Expr;
 use super::layout::{UNIT_BYTES, scratch};
 use super::limits;
 use super::maps::{Half, Hook, Lowered, MapRole};
@@ -93,9 +94,9 @@ impl KernelPlan {
     }
 }
 
-/// With so few subtables the first half has the second one's code too, at XDP: a
-/// frame is spared the call, some 20 ns, and loading takes some 3 ms more. At
-/// tc, where a frame costs hundreds, it is not worth that.
+/// With at most so many subtables the first half has the second half's code too,
+/// at XDP and at tc ingress: a frame is spared the tail call, some 20 ns, and
+/// loading takes some 3 ms more.
 const SINGLE_PROGRAM_MAX: usize = 8;
 
 impl Coder<'_> {
@@ -109,7 +110,8 @@ impl Coder<'_> {
         ]
         .concat();
         let later = usize::from(self.plan.opaque.is_empty());
-        if !self.is_tc() && self.plan.subtables.len() <= SINGLE_PROGRAM_MAX && later == 1 {
+        let is_ingress = self.hook != Hook::TcEgress;
+        if is_ingress && self.plan.subtables.len() <= SINGLE_PROGRAM_MAX && later == 1 {
             parts
                 .iter()
                 .for_each(|part| self.nodes(part, &mut Vec::new()));
@@ -119,7 +121,8 @@ impl Coder<'_> {
             self.deliver();
             return Ok(());
         }
-        if let Some(pruning) = &self.plan.pruning {
+        let plan = self.plan;
+        if let Some(pruning) = &plan.pruning {
             self.pruned(pruning);
         }
         for (number, part) in parts.iter().enumerate() {
@@ -188,6 +191,9 @@ struct Coder<'p> {
     pass: Label,
     /// The routine that loads bytes of a frame whose VLAN tag was taken out.
     load: Label,
+    /// The expressions whose values are in scratch memory, in the order of
+    /// [`scratch::SHARED`].
+    shared: Vec<&'p Expr>,
 }
 
 impl<'p> Coder<'p> {
@@ -202,6 +208,7 @@ impl<'p> Coder<'p> {
             checked: 0,
             pass,
             load,
+            shared: Vec::new(),
         }
     }
 

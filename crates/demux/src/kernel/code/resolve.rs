@@ -15,7 +15,7 @@ use super::super::layout::{
     subtable, test,
 };
 use super::super::maps::MapRole;
-use super::super::table::{PLACE_BITS, TAG_MIN, TAGS};
+use super::super::table::{PLACE_BITS, PRELOADED, TAG_MIN, TAGS};
 use super::{CALLEE_SAVED, Coder, LEN, SCRATCH};
 use crate::binding::Rank;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
@@ -49,33 +49,41 @@ struct Loops {
 impl Coder<'_> {
     /// Looks up all candidates, and ends at `done` with none left.
     pub(super) fn resolve(&mut self, done: Label) {
+        let finished = self.asm.label();
+        let candidates = self.asm.label();
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
+        self.branch(op::JEQ, Reg::R1, 0, done);
+        self.set(op::W, SCRATCH, scratch::CURSOR, 0);
+        self.for_each_candidate(candidates, finished);
+        self.resolve_one(candidates);
+        self.asm.bind(finished);
+        self.set(op::W, SCRATCH, scratch::CANDIDATES, 0);
+    }
+
+    /// Looks up the candidate at r9, with the hash of its key in r0, and continues
+    /// at `candidates`.
+    pub(super) fn resolve_one(&mut self, candidates: Label) {
         let mut label = || self.asm.label();
         let loops = Loops {
-            candidates: label(),
+            candidates,
             lines: label(),
             entry: label(),
             tests: label(),
             accept: label(),
             accept_entry: label(),
         };
-        let finished = self.asm.label();
-        self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
-        self.branch(op::JEQ, Reg::R1, 0, done);
-        self.set(op::W, SCRATCH, scratch::CURSOR, 0);
-        self.for_each_candidate(loops, finished);
+        self.lookup_home(loops);
         self.for_each_line(loops);
         self.compare_key(loops);
         self.compare_rank(loops);
         self.for_each_test(loops);
         self.asm.bind(loops.accept);
         self.accept(loops);
-        self.asm.bind(finished);
-        self.set(op::W, SCRATCH, scratch::CANDIDATES, 0);
     }
 
-    /// r9 = the next candidate.
-    fn for_each_candidate(&mut self, loops: Loops, finished: Label) {
-        self.asm.bind(loops.candidates);
+    /// r9 = the next candidate, r0 = the hash of its key.
+    fn for_each_candidate(&mut self, candidates: Label, finished: Label) {
+        self.asm.bind(candidates);
         self.round(finished);
         self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
         self.get(op::W, Reg::R2, SCRATCH, scratch::CANDIDATES);
@@ -89,19 +97,23 @@ impl Coder<'_> {
         self.alu(op::MUL, CALLEE_SAVED, candidate::BYTES as i32);
         self.add(CALLEE_SAVED, SCRATCH);
         self.add(CALLEE_SAVED, i32::from(scratch::CANDIDATE));
-        self.hash(loops);
-        self.lookup_home(loops);
+        self.hash(None, candidates);
     }
 
-    /// r0 = the hash of the candidate's key: see `plan::hash`.
-    fn hash(&mut self, loops: Loops) {
+    /// r0 = the hash of the candidate's key: see `plan::hash`. The key has
+    /// `lanes` words, or the candidate says how many.
+    pub(super) fn hash(&mut self, lanes: Option<usize>, candidates: Label) {
         let sum = self.asm.label();
         self.get(op::W, Reg::R5, CALLEE_SAVED, candidate::UNIT);
-        self.unit(Reg::R5, Reg::R1, subtable::UNITS_MAX, loops.candidates);
-        self.get(op::W, Reg::R4, CALLEE_SAVED, candidate::LANES);
+        self.unit(Reg::R5, Reg::R1, subtable::UNITS_MAX, candidates);
+        if lanes.is_none() {
+            self.get(op::W, Reg::R4, CALLEE_SAVED, candidate::LANES);
+        }
         self.get(op::DW, Reg::R0, Reg::R5, in_subtable(subtable::START));
-        for lane in 0..LANES_MAX {
-            self.branch(op::JLE, Reg::R4, lane as i32, sum);
+        for lane in 0..lanes.unwrap_or(LANES_MAX) {
+            if lanes.is_none() {
+                self.branch(op::JLE, Reg::R4, lane as i32, sum);
+            }
             let key = candidate::KEY + 8 * lane as i16;
             let factors = in_subtable(subtable::FACTORS + 2 * lane as u32);
             self.get(op::W, Reg::R1, CALLEE_SAVED, key);
@@ -139,6 +151,10 @@ impl Coder<'_> {
         self.alu(op::LSH, Reg::R0, UNIT_BYTES.ilog2() as i32);
         self.map_value(Reg::R1, MapRole::Index, size.spare * UNIT_BYTES);
         self.add(Reg::R1, Reg::R0);
+        // The values are not used: these loads only bring the lines into the cache.
+        for place in 1..=PRELOADED {
+            self.get(op::DW, Reg::R2, Reg::R1, (place * UNIT_BYTES) as i16);
+        }
         self.get(op::DW, Reg::R2, Reg::R1, in_entry(entry::LINKS));
         self.branch(op::JEQ, Reg::R2, 0, loops.candidates);
         self.set(op::DW, SCRATCH, scratch::LINKS, Reg::R2);
@@ -308,16 +324,26 @@ impl Coder<'_> {
     /// r0 = the value of which the byte `at` of the test at r4 says which, if
     /// this program knows it and the frame has it. r1, r2 and r4 stay.
     fn value(&mut self, at: i16, loops: Loops) {
-        self.get(op::B, Reg::R3, Reg::R4, at);
-        self.get(op::W, Reg::R5, CALLEE_SAVED, candidate::VALUES);
-        self.branch(op::JGE, Reg::R3, Reg::R5, loops.lines);
         let most = candidate::VALUES_MAX as i32;
-        self.branch(op::JGE, Reg::R3, most, loops.lines);
-        self.alu(op::LSH, Reg::R3, 3);
-        self.add(Reg::R3, CALLEE_SAVED);
-        self.get(op::W, Reg::R5, Reg::R3, candidate::VALUE + 4);
-        self.branch(op::JEQ, Reg::R5, 0, loops.lines);
-        self.get(op::W, Reg::R0, Reg::R3, candidate::VALUE);
+        self.get(op::B, Reg::R3, Reg::R4, at);
+        if self.shared.is_empty() {
+            self.get(op::W, Reg::R5, CALLEE_SAVED, candidate::VALUES);
+            self.branch(op::JGE, Reg::R3, Reg::R5, loops.lines);
+            self.branch(op::JGE, Reg::R3, most, loops.lines);
+            self.alu(op::LSH, Reg::R3, 3);
+            self.add(Reg::R3, CALLEE_SAVED);
+            self.get(op::DW, Reg::R0, Reg::R3, candidate::VALUE);
+        } else {
+            self.branch(op::JGE, Reg::R3, most, loops.lines);
+            self.add(Reg::R3, CALLEE_SAVED);
+            self.get(op::B, Reg::R3, Reg::R3, candidate::VALUE_INDICES);
+            let most = (scratch::SHARED_MAX + scratch::OWN_MAX) as i32;
+            self.branch(op::JGE, Reg::R3, most, loops.lines);
+            self.alu(op::LSH, Reg::R3, 3);
+            self.add(Reg::R3, SCRATCH);
+            self.get(op::DW, Reg::R0, Reg::R3, scratch::SHARED);
+        }
+        self.branch(op::JEQ, Reg::R0, candidate::NO_VALUE, loops.lines);
     }
 
     /// Compares r0 with another value, as the test at r4 says: see
