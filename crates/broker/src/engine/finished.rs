@@ -37,9 +37,10 @@ impl<F: Backend> Engine<F> {
             self.ready.extend(ready);
         }
         for one in std::mem::take(&mut self.ready) {
-            match self.ports.contains_key(&one.port) {
-                true => self.ready.push_back(one),
-                false => self.forget_ready(one),
+            if self.ports.contains_key(&one.port) {
+                self.ready.push_back(one)
+            } else {
+                self.forget_ready(one)
             }
         }
         all

@@ -313,9 +313,10 @@ impl InterfaceDemux for MemDemux {
     fn commit(&mut self) -> Result<(), Refusal> {
         self.is_batching = false;
         self.changed();
-        match lock(&self.machine).refuses {
-            true => Err(Refusal::new(ErrorKind::System, "refused, as a test asks")),
-            false => Ok(()),
+        if lock(&self.machine).refuses {
+            Err(Refusal::new(ErrorKind::System, "refused, as a test asks"))
+        } else {
+            Ok(())
         }
     }
 

@@ -71,9 +71,10 @@ impl<F: Backend> Engine<F> {
         interface.native_until = None;
         let mut result = Ok(());
         for attach in wanted {
-            result = match now == Some(attach) {
-                true => Ok(()),
-                false => interface.divider.attach(attach),
+            result = if now == Some(attach) {
+                Ok(())
+            } else {
+                interface.divider.attach(attach)
             };
             if result.is_ok() {
                 break;

@@ -117,9 +117,10 @@ impl<F: Backend> Engine<F> {
         }
         for (ifindex, claims) in bound {
             if let Some(interface) = self.interfaces.get_mut(&ifindex) {
-                let gone = match result.is_ok() {
-                    true => std::mem::replace(&mut interface.claims, claims),
-                    false => claims,
+                let gone = if result.is_ok() {
+                    std::mem::replace(&mut interface.claims, claims)
+                } else {
+                    claims
                 };
                 let kept: Vec<BindingId> = interface.claims.iter().map(|one| one.binding).collect();
                 let gone = gone.into_iter().map(|one| one.binding);

@@ -153,9 +153,10 @@ fn check_subtables(
         "the filter brings {whose} to {needed}, of {max}: test the same fields \
          as in other ports' filters, or fewer ranges"
     );
-    let kind = match used.is_empty() {
-        true => ErrorKind::Filter,
-        false => ErrorKind::Limit,
+    let kind = if used.is_empty() {
+        ErrorKind::Filter
+    } else {
+        ErrorKind::Limit
     };
     Err(Refusal::new(kind, message))
 }

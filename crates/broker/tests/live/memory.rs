@@ -25,13 +25,14 @@ impl Group {
         let root = Path::new("/sys/fs/cgroup");
         let unified = std::fs::read_to_string(root.join("cgroup.subtree_control"));
         let has_memory = |names: String| names.split_whitespace().any(|name| name == "memory");
-        let (path, used, most) = match unified.is_ok_and(has_memory) {
-            true => (root.join(name), "memory.current", "memory.max"),
-            false => (
+        let (path, used, most) = if unified.is_ok_and(has_memory) {
+            (root.join(name), "memory.current", "memory.max")
+        } else {
+            (
                 root.join("memory").join(name),
                 "memory.usage_in_bytes",
                 "memory.limit_in_bytes",
-            ),
+            )
         };
         std::fs::create_dir(&path)?;
         let group = Group { path, used, most };

@@ -172,9 +172,10 @@ impl KernelDemux {
     /// more.
     fn order(&mut self, bytes: u64) {
         let waiting = self.reservations.get(&bytes).map_or(0, VecDeque::len);
-        let spare = match bytes <= AHEAD_RING_MAX {
-            true => SPARE_RINGS,
-            false => 0,
+        let spare = if bytes <= AHEAD_RING_MAX {
+            SPARE_RINGS
+        } else {
+            0
         };
         let there = self.spare.get(&bytes).map_or(0, Vec::len);
         let ordered = self.ordered.entry(bytes).or_insert(0);
@@ -277,9 +278,10 @@ impl KernelDemux {
         // Should new tables fail to be made, the programs are of old ones.
         self.is_stale |= change.programs == Recompile::Required;
         self.maps.apply(&self.plan.0, change).map_err(system)?;
-        match self.is_batching {
-            true => Ok(()),
-            false => self.take_effect(),
+        if self.is_batching {
+            Ok(())
+        } else {
+            self.take_effect()
         }
     }
 
@@ -511,9 +513,10 @@ impl InterfaceDemux for KernelDemux {
             return;
         }
         // Another port's frames are not to come by a binding of this one's.
-        match self.is_behind || self.is_batching {
-            true => self.bound_still.push(slot),
-            false => self.worker.submit(Job::Remove { slot }),
+        if self.is_behind || self.is_batching {
+            self.bound_still.push(slot)
+        } else {
+            self.worker.submit(Job::Remove { slot })
         }
     }
 

@@ -95,10 +95,13 @@ impl Bench {
                 let line = size.spare + ((home - size.spare + place) & (size.cells - 1));
                 At::Line(line, near & (near - 1), spare)
             }
-            At::Line(line, near, spare) => match self.load(line, KEY) == u64::from(key) {
-                true => At::Value(line, near, spare),
-                false => At::Links(near, spare),
-            },
+            At::Line(line, near, spare) => {
+                if self.load(line, KEY) == u64::from(key) {
+                    At::Value(line, near, spare)
+                } else {
+                    At::Links(near, spare)
+                }
+            }
             At::Value(line, near, spare) => {
                 let [value, other] = VALUES.map(|word| self.load(line, word));
                 assert_eq!(value, other, "a torn line");

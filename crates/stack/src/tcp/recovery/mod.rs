@@ -161,9 +161,10 @@ impl Pcb {
             self.recovery.retries = 0;
         }
         let grown = self.grown_by(progress);
-        let lost = match self.sack {
-            true => self.detect_loss(now_ns),
-            false => self.count_duplicates(progress),
+        let lost = if self.sack {
+            self.detect_loss(now_ns)
+        } else {
+            self.count_duplicates(progress)
         };
         let repaired = self.recovery.recovery_point.at_most(self.send.una);
         if self.congestion.is_rate_based() {
@@ -260,12 +261,12 @@ impl Pcb {
             let partial = self.recovery.phase == Phase::Recovery
                 && self.send.una.before(self.recovery.recovery_point);
             let segments = progress.acknowledged.div_ceil(self.mss.max(1)) as u32;
-            self.recovery.duplicates = match partial {
-                true => self
-                    .recovery
+            self.recovery.duplicates = if partial {
+                self.recovery
                     .duplicates
-                    .saturating_sub(segments.saturating_sub(1)),
-                false => 0,
+                    .saturating_sub(segments.saturating_sub(1))
+            } else {
+                0
             };
             return if partial { self.mark_first_lost() } else { 0 };
         }
@@ -469,9 +470,10 @@ impl Pcb {
 
     fn timed_out(&mut self, now_ns: u64) -> bool {
         self.recovery.retries += 1;
-        let most = match self.is_opening() {
-            true => self.syn_retries,
-            false => self.retries,
+        let most = if self.is_opening() {
+            self.syn_retries
+        } else {
+            self.retries
         };
         if self.recovery.retries > most.into() {
             return false;

@@ -73,9 +73,10 @@ impl Controller for Cubic {
     fn on_congestion_event(&mut self, window: Window, _flight: usize) -> usize {
         let segments = window.cwnd as f64 / window.mss as f64;
         // Fast convergence (RFC 9438 §4.7): a flow that shrinks leaves room.
-        self.w_max = match segments < self.w_max {
-            true => segments * (1.0 + BETA) / 2.0,
-            false => segments,
+        self.w_max = if segments < self.w_max {
+            segments * (1.0 + BETA) / 2.0
+        } else {
+            segments
         };
         self.epoch = None;
         self.increase.bytes_acked = 0;

@@ -297,9 +297,10 @@ impl Congestion {
     /// grow. The numbers are Linux' `tcp_pacing_ss_ratio` and
     /// `tcp_pacing_ca_ratio`.
     fn pacing_gain(&self) -> (usize, u64) {
-        match self.cwnd < self.ssthresh / 2 {
-            true => (2, 1),
-            false => (6, 5),
+        if self.cwnd < self.ssthresh / 2 {
+            (2, 1)
+        } else {
+            (6, 5)
         }
     }
 
@@ -354,9 +355,10 @@ impl Congestion {
     /// The segment size is known, or has changed.
     pub(in crate::tcp) fn set_mss(&mut self, mss: usize) {
         let before = self.mss as usize;
-        self.cwnd = match self.cwnd == initial_window(before) {
-            true => initial_window(mss),
-            false => (self.cwnd / before.max(1)).max(1) * mss,
+        self.cwnd = if self.cwnd == initial_window(before) {
+            initial_window(mss)
+        } else {
+            (self.cwnd / before.max(1)).max(1) * mss
         };
         self.mss = mss as u32;
     }

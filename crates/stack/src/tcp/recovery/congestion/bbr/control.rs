@@ -153,9 +153,10 @@ impl Bbr {
     }
 
     pub(super) fn save_cwnd(&mut self) {
-        self.prior_cwnd = match self.in_recovery || self.phase == Phase::ProbeRtt {
-            true => self.prior_cwnd.max(self.cwnd),
-            false => self.cwnd,
+        self.prior_cwnd = if self.in_recovery || self.phase == Phase::ProbeRtt {
+            self.prior_cwnd.max(self.cwnd)
+        } else {
+            self.cwnd
         };
     }
 

@@ -35,9 +35,10 @@ impl ExtraAcked {
         self.last_round = round;
         let this = &mut self.rounds[round as usize % EXTRA_ACKED_ROUNDS];
         *this = (*this).max(u32::try_from(extra).unwrap_or(u32::MAX));
-        match only_this_round {
-            true => (*this).into(),
-            false => self.rounds.iter().copied().max().unwrap_or(0).into(),
+        if only_this_round {
+            (*this).into()
+        } else {
+            self.rounds.iter().copied().max().unwrap_or(0).into()
         }
     }
 }

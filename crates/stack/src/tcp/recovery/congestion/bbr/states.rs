@@ -57,11 +57,10 @@ impl Bbr {
         if !self.in_recovery || !self.loss_round_start {
             return false;
         }
-        match self.has_sack {
-            true => {
-                self.loss_ranges >= STARTUP_FULL_LOSS_COUNT && self.is_inflight_too_high(sample)
-            }
-            false => self.loss_ranges > 0,
+        if self.has_sack {
+            self.loss_ranges >= STARTUP_FULL_LOSS_COUNT && self.is_inflight_too_high(sample)
+        } else {
+            self.loss_ranges > 0
         }
     }
 
