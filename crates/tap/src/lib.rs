@@ -60,7 +60,6 @@ mod error;
 mod flow_cache;
 mod io;
 mod link_monitor;
-mod more;
 mod news;
 mod shared;
 mod stats;

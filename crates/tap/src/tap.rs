@@ -452,6 +452,25 @@ impl Tap {
         place.take().into_iter().for_each(TapLink::end);
         Ok(true)
     }
+
+    /// Bytes of the longest packet that a link can send, without the link-layer
+    /// header: its interface's MTU at the last pull, or less where the sockets
+    /// cannot send as much. `None` for one that is not tapped.
+    pub fn mtu(&self, link: LinkId) -> Option<usize> {
+        let link = self.links.get(link.0)?.as_ref()?;
+        Some(link.mtu())
+    }
+
+    /// Answers that the kernel remembers, if [`Config::fast`](crate::Config::fast) says so.
+    #[inline]
+    pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
+        self.flow_cache.as_mut()
+    }
+
+    /// The same, to read.
+    pub fn flow_cache_stats(&self) -> Option<&FlowCache> {
+        self.flow_cache.as_ref()
+    }
 }
 
 pub(crate) fn ring_error(interface: &Interface, source: weir_ring::queue::Corrupt) -> TapError {

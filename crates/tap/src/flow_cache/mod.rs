@@ -24,6 +24,7 @@
 //! (`ageing.rs`).
 
 mod ageing;
+pub(crate) mod in_flight;
 mod stats;
 mod xdp_features;
 

@@ -6,7 +6,7 @@ use crate::flow_cache::LEASE;
 use crate::io::queue::{Push, Queue};
 use crate::link_monitor::LinkMonitor;
 use crate::shared::members::SLEEP_MAX_NS;
-use crate::tap::{Pull, Tap, ring_error};
+use crate::tap::{LinkId, Pull, Tap, ring_error};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};
@@ -467,6 +467,28 @@ impl Tap {
                 let filled = queue.ring.refill();
                 filled.map_err(|error| ring_error(&link.interface, error))?;
             }
+        }
+        Ok(())
+    }
+
+    /// When the last [`pull`](Self::pull) or [`push`](Self::push) looked at the
+    /// clock (`CLOCK_MONOTONIC`, ns).
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// See [`Config::calls_each`](crate::Config::calls_each).
+    pub(crate) fn syscall_per_frame(&self) -> bool {
+        self.config.syscall_per_frame
+    }
+
+    /// Has the kernel look for frames of a queue, whether that is of use or
+    /// not.
+    pub(crate) fn call_rx(&mut self, link: LinkId, queue: usize) -> Result<(), TapError> {
+        let link = self.links.get(link.0).and_then(Option::as_ref);
+        if let Some(queue) = link.and_then(|link| link.queues.get(queue)) {
+            queue.kick_rx(&mut self.counts)?;
         }
         Ok(())
     }
