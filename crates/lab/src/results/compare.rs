@@ -1,7 +1,7 @@
 //! Whether new runs are worse than old ones.
 
 use super::summary::Figures;
-use super::{Bar, Better, Measurement, LineRef};
+use super::{Bar, Better, LineRef, Measurement};
 
 /// How a new median lies to the range of the old runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

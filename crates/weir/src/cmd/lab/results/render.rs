@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use weir_lab::results::{Bar, Commit, Measurement, LineRef, Platform, Summary, summarise};
+use weir_lab::results::{Bar, Commit, LineRef, Measurement, Platform, Summary, summarise};
 
 /// Make a table of what was measured and what is required
 ///
