@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use weir_link::net::{Event, Interface, Watcher};
+use weir_link::net::{Event, Interface, InterfaceMonitor};
 
 /// A link as the kernel told of it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,12 +111,12 @@ impl LinkEvents {
     pub(crate) fn begin<'a>(
         links: impl Iterator<Item = (usize, &'a Interface)>,
     ) -> io::Result<LinkEvents> {
-        let watcher = Watcher::open()?;
+        let monitor = InterfaceMonitor::open()?;
         let seen: Vec<(usize, u32, LinkState)> = links
             .map(|(number, interface)| (number, interface.index, LinkState::new(interface)))
             .collect();
         let told = seen.iter().map(|&(number, ifindex, before)| {
-            let now = watcher.known().find(|one| one.index == ifindex);
+            let now = monitor.known().find(|one| one.index == ifindex);
             let facts = now.map_or(before, LinkState::new);
             MonitoredLink {
                 ifindex,
@@ -133,7 +133,7 @@ impl LinkEvents {
         });
         let (ended, end) = io::pipe()?;
         let thread = Thread {
-            watcher,
+            monitor,
             shared: Arc::clone(&shared),
         };
         let named = Builder::new().name("weir-news".to_owned());
@@ -186,7 +186,7 @@ impl Drop for LinkEvents {
 }
 
 struct Thread {
-    watcher: Watcher,
+    monitor: InterfaceMonitor,
     shared: Arc<Shared>,
 }
 
@@ -203,7 +203,7 @@ impl Thread {
                 }
             }
             let mut fds = [
-                PollFd::new(&self.watcher, PollFlags::IN),
+                PollFd::new(&self.monitor, PollFlags::IN),
                 PollFd::new(ended, PollFlags::IN),
             ];
             let polled = poll(&mut fds, None);
@@ -216,7 +216,7 @@ impl Thread {
     /// Notes what the kernel has told; whether any link has changed.
     fn read_events(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
-        while let Some(event) = self.watcher.next_event(Some(Duration::ZERO))? {
+        while let Some(event) = self.monitor.next_event(Some(Duration::ZERO))? {
             let links = self.shared.links.iter();
             for link in links.filter(|link| link.ifindex == event.index()) {
                 let before = link.state.load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 
 use crate::io::queue::{Queue, TapLink};
 use crate::tap::Tap;
-use weir_link::xdp::State;
+use weir_link::xdp::SharedPage;
 use weir_ring::Frame;
 
 /// What tells which frames of a queue are on their way to the application.
@@ -44,10 +44,10 @@ const ARRIVAL_MAX_NS: u64 = 2_000_000;
 
 impl Queue {
     /// What a process before us was handed is not on its way to us.
-    pub(crate) fn note_all_drained(&mut self, state: &State, link: u32, number: u32) {
-        let handed = state.handed(link, number);
+    pub(crate) fn note_all_drained(&mut self, state: &SharedPage, link: u32, number: u32) {
+        let handed = state.delivered(link, number);
         self.in_flight.drained = handed;
-        state.settle(link, number, handed);
+        state.set_drained(link, number, handed);
     }
 
     /// Notes the number of a frame that was taken, let in in this epoch.
@@ -60,17 +60,17 @@ impl Queue {
     /// are not.
     pub(crate) fn note_drained(
         &mut self,
-        state: &State,
+        state: &SharedPage,
         (link, number): (u32, u32),
         now: u64,
     ) -> bool {
-        let handed = state.handed(link, number);
-        let way = &mut self.in_flight;
-        let mut settled = way.taken(handed);
-        if way.delivered != handed {
-            (way.delivered, way.since) = (handed, now);
+        let handed = state.delivered(link, number);
+        let in_flight = &mut self.in_flight;
+        let mut settled = in_flight.taken(handed);
+        if in_flight.delivered != handed {
+            (in_flight.delivered, in_flight.since) = (handed, now);
         } else if settled != handed
-            && now.saturating_sub(way.since) >= ARRIVAL_MAX_NS
+            && now.saturating_sub(in_flight.since) >= ARRIVAL_MAX_NS
             && self.ring.ready(1) == Ok(0)
         {
             // Dropped on the way, or without a number.
@@ -79,7 +79,7 @@ impl Queue {
         }
         if settled > self.in_flight.drained {
             self.in_flight.drained = settled;
-            state.settle(link, number, settled);
+            state.set_drained(link, number, settled);
         }
         settled != handed
     }
@@ -90,7 +90,7 @@ impl Tap {
     /// been sent.
     #[inline]
     pub(crate) fn note_drained(&mut self, now: u64) {
-        let Some(fast) = self.flow_cache.as_mut().filter(|fast| fast.has_entries()) else {
+        let Some(cache) = self.flow_cache.as_mut().filter(|cache| cache.has_entries()) else {
             return;
         };
         let is_sent = self.links.iter_mut().flatten().all(TapLink::is_sent);
@@ -101,7 +101,7 @@ impl Tap {
                 is_pressed |= queue.note_drained(&self.state, (number, at), now);
             }
         }
-        fast.set_pressed(is_pressed);
+        cache.set_pressed(is_pressed);
     }
 }
 
@@ -115,25 +115,25 @@ mod tests {
 
     #[test]
     fn frames_up_to_the_last_that_was_taken_are_settled() {
-        let mut way = InFlight::default();
-        assert_eq!(way.taken(9), 0, "none was taken");
-        way.note(meta(7, 3), 3);
-        assert_eq!(way.taken(9), 7);
+        let mut in_flight = InFlight::default();
+        assert_eq!(in_flight.taken(9), 0, "none was taken");
+        in_flight.note(meta(7, 3), 3);
+        assert_eq!(in_flight.taken(9), 7);
         // Past 32 bits.
-        way.note(meta(u32::MAX, 3), 3);
-        assert_eq!(way.taken((1 << 32) + 4), (1 << 32) - 1);
+        in_flight.note(meta(u32::MAX, 3), 3);
+        assert_eq!(in_flight.taken((1 << 32) + 4), (1 << 32) - 1);
     }
 
     /// Where a driver has no room before a frame, anything may lie there.
     #[test]
     fn what_is_no_number_settles_nothing() {
-        let mut way = InFlight::default();
-        way.note(meta(2, 3), 3);
-        way.note(None, 3);
-        way.note(meta(4, 0x0800), 3);
-        assert_eq!(way.taken(5), 2);
-        way.drained = 2;
-        way.note(meta(6, 3), 3);
-        assert_eq!(way.taken(5), 2, "not given yet");
+        let mut in_flight = InFlight::default();
+        in_flight.note(meta(2, 3), 3);
+        in_flight.note(None, 3);
+        in_flight.note(meta(4, 0x0800), 3);
+        assert_eq!(in_flight.taken(5), 2);
+        in_flight.drained = 2;
+        in_flight.note(meta(6, 3), 3);
+        assert_eq!(in_flight.taken(5), 2, "not given yet");
     }
 }
