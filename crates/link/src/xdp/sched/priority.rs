@@ -100,7 +100,8 @@ mod tests {
     /// In a session of its own: what others do in ours is theirs.
     #[test]
     fn who_leads_a_session_has_it_first_and_nobody_else() {
-        const NAME: &str = "xdp::priority::tests::who_leads_a_session_has_it_first_and_nobody_else";
+        const NAME: &str =
+            "xdp::sched::priority::tests::who_leads_a_session_has_it_first_and_nobody_else";
         const ROLE: &str = "WEIR_TEST_ROLE";
         if !testenv::root() || !testenv::programs(&["setsid", "unshare"]) || session().is_none() {
             return;
