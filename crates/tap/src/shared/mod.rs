@@ -278,9 +278,9 @@ impl Tap {
         ];
         fd_passing::send(to, &(bytes, fds))?;
         for (link, number) in self.links.iter().zip(0..) {
-            let parts = self.gate.link_fds(number);
-            if let (Some(link), Some(parts)) = (link, parts) {
-                fd_passing::send(to, &link_message(link, number as u32, parts))?;
+            let link_fds = self.gate.link_fds(number);
+            if let (Some(link), Some(link_fds)) = (link, link_fds) {
+                fd_passing::send(to, &link_message(link, number as u32, link_fds))?;
             }
         }
         Ok(())
@@ -379,20 +379,20 @@ fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
 fn link_message<'a>(
     link: &'a TapLink,
     number: u32,
-    parts: LinkFds<BorrowedFd<'a>>,
+    link_fds: LinkFds<BorrowedFd<'a>>,
 ) -> Message<BorrowedFd<'a>> {
     let mut bytes = number.to_ne_bytes().to_vec();
-    bytes.extend(parts.ifindex.to_ne_bytes());
-    bytes.push(u8::from(parts.hook == Hook::XdpGeneric));
+    bytes.extend(link_fds.ifindex.to_ne_bytes());
+    bytes.push(u8::from(link_fds.hook == Hook::XdpGeneric));
     bytes.push(u8::from(link.mode == CopyMode::ZeroCopy));
     bytes.push(u8::from(link.completes));
-    bytes.push(u8::from(parts.tc.is_some()));
-    bytes.push(u8::from(parts.promiscuous.is_some()));
+    bytes.push(u8::from(link_fds.tc.is_some()));
+    bytes.push(u8::from(link_fds.promiscuous.is_some()));
     bytes.push(u8::from(link.frags));
     bytes.extend(link.interface.name.as_bytes());
-    let mut fds = vec![parts.xdp];
-    fds.extend(parts.tc);
-    fds.extend(parts.promiscuous);
+    let mut fds = vec![link_fds.xdp];
+    fds.extend(link_fds.tc);
+    fds.extend(link_fds.promiscuous);
     fds.extend(link.queues.iter().map(|queue| queue.socket.as_fd()));
     (bytes, fds)
 }
@@ -426,7 +426,7 @@ fn joined(
     let interface = interface.ok_or(TapError::Elsewhere { interface: name })?;
     let mut fds = fds.into_iter();
     let missing = || TapError::OtherVersion;
-    let parts = LinkFds {
+    let link_fds = LinkFds {
         ifindex,
         hook: match flag(8) {
             true => Hook::XdpGeneric,
@@ -444,7 +444,7 @@ fn joined(
     if fds.len() > QUEUES_MAX as usize {
         return Err(TapError::OtherVersion);
     }
-    gate.add_fds(number, parts)?;
+    gate.add_fds(number, link_fds)?;
     let mut queues = Vec::new();
     for socket in fds {
         let mut queue = Queue::of_fd(socket, sizes(config.ring), pool, number, queues.len())?;

@@ -158,14 +158,14 @@ fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
         umem.link_holders(1).fetch_or(0b100, Ordering::AcqRel);
         // What is no attachment cannot be taken off.
         let no_attachment = std::fs::File::open("/dev/null").unwrap().into();
-        let parts = LinkFds {
+        let link_fds = LinkFds {
             ifindex: Interface::named("left").unwrap().index,
             hook: Hook::XdpNative,
             xdp: no_attachment,
             tc: None,
             promiscuous: None,
         };
-        founder.gate.add_fds(0, parts).unwrap();
+        founder.gate.add_fds(0, link_fds).unwrap();
         assert!(founder.find_dead().is_err());
         let holders = founder.pool.umem().link_holders(1).load(Ordering::Acquire);
         assert_eq!(holders, 0b1);

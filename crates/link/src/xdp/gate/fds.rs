@@ -59,8 +59,8 @@ impl Gate {
     ///
     /// # Errors
     /// See [`GateError`].
-    pub fn from_fds(parts: GateFds<OwnedFd>) -> Result<Gate, GateError> {
-        let state_map = Map::from_fd(parts.state)?;
+    pub fn from_fds(gate_fds: GateFds<OwnedFd>) -> Result<Gate, GateError> {
+        let state_map = Map::from_fd(gate_fds.state)?;
         let state = Rc::new(SharedPage::of(&state_map)?);
         if !state.is_current() {
             return Err(GateError::OtherVersion);
@@ -68,8 +68,8 @@ impl Gate {
         Ok(Gate {
             state,
             state_map,
-            sockets: Map::from_fd(parts.sockets)?,
-            peers: Map::from_fd(parts.peers)?,
+            sockets: Map::from_fd(gate_fds.sockets)?,
+            peers: Map::from_fd(gate_fds.peers)?,
             links: Vec::new(),
             pins: None,
             adopted: false,
@@ -81,7 +81,7 @@ impl Gate {
     ///
     /// # Errors
     /// For a number that is too great.
-    pub fn add_fds(&mut self, link: usize, parts: LinkFds<OwnedFd>) -> Result<(), GateError> {
+    pub fn add_fds(&mut self, link: usize, link_fds: LinkFds<OwnedFd>) -> Result<(), GateError> {
         if link >= LINKS_MAX as usize {
             let what = format!("link {link}");
             return Err(GateError::Links { what });
@@ -89,11 +89,11 @@ impl Gate {
         self.store_link(
             link,
             GateLink {
-                ifindex: parts.ifindex,
-                xdp: Attachment::from_fd(parts.xdp),
-                hook: parts.hook,
-                tc: parts.tc.map(Attachment::from_fd),
-                promiscuous: parts.promiscuous,
+                ifindex: link_fds.ifindex,
+                xdp: Attachment::from_fd(link_fds.xdp),
+                hook: link_fds.hook,
+                tc: link_fds.tc.map(Attachment::from_fd),
+                promiscuous: link_fds.promiscuous,
             },
         );
         Ok(())
