@@ -17,7 +17,7 @@ use weir_lab::net::{Device, Host, Linear, Offloads};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_tap::{FastKind, FlowCacheConfig, FlowCacheStats};
+use weir_tap::{FlowCacheConfig, FlowCacheStats, FlowKind};
 use weir_wire::{EtherType, checksum, ethernet};
 
 /// `a ── left │ r │ right ── b`.
@@ -88,7 +88,7 @@ impl Net {
             let tap = weir_tap::Config {
                 hang_max: Some(Duration::from_secs(10)),
                 complete_checksums: Some(false),
-                flow_cache: is_fast.then(|| FlowCacheConfig::of(&[FastKind::Addresses])),
+                flow_cache: is_fast.then(|| FlowCacheConfig::of(&[FlowKind::IpPair])),
                 ..weir_tap::Config::default()
             };
             let mut counts = FlowCacheStats::default();

@@ -51,7 +51,7 @@ pub enum PlanError {
 
 /// One map of a plan.
 #[derive(Debug)]
-struct Made {
+struct PlanMap {
     spec: MapSpec,
     map: Map,
     memory: Option<MapMemory>,
@@ -65,7 +65,7 @@ pub struct PortMaps {
     made: [(MapRole, Map); 3],
 }
 
-const PORT_PARTS: [(MapRole, &str); 3] = [
+const PORT_ROLES: [(MapRole, &str); 3] = [
     (MapRole::Rings, "rings"),
     (MapRole::Ports, "ports"),
     (MapRole::Counters, "counters"),
@@ -78,7 +78,7 @@ impl PortMaps {
     /// As the system says.
     pub fn pinned(pins: &PinFolder) -> Result<Option<PortMaps>, PlanError> {
         let mut made = Vec::new();
-        for (part, name) in PORT_PARTS {
+        for (part, name) in PORT_ROLES {
             let Some(fd) = pins.get(name)? else {
                 return Ok(None);
             };
@@ -93,7 +93,7 @@ impl PortMaps {
     /// # Errors
     /// As the system says.
     pub fn unpin(pins: &PinFolder) -> Result<(), PlanError> {
-        for (_, name) in PORT_PARTS {
+        for (_, name) in PORT_ROLES {
             pins.unpin(name)?;
         }
         unpin_halves(pins, &[])
@@ -115,7 +115,7 @@ impl PortMaps {
 /// in place let every frame pass.
 #[derive(Debug)]
 pub struct PlanMaps {
-    made: Vec<Made>,
+    made: Vec<PlanMap>,
     /// By hook, the edition that the second half in place is for, and one.
     halves: [AtomicU64; 3],
     /// By hook and half, whether the program that was loaded last
@@ -125,7 +125,7 @@ pub struct PlanMaps {
 
 impl PlanMaps {
     /// Makes the maps of a plan and fills them. Rings of any size may be put
-    /// into [`Part::Rings`] later.
+    /// into [`MapRole::Rings`] later.
     ///
     /// # Errors
     /// Without privilege, and where the kernel refuses a map.
@@ -143,7 +143,7 @@ impl PlanMaps {
     ///
     /// # Errors
     /// As for [`new`](Self::new); also for maps that the plan cannot use.
-    pub fn over(plan: &KernelPlan, ports: PortMaps) -> Result<PlanMaps, PlanError> {
+    pub fn create(plan: &KernelPlan, ports: PortMaps) -> Result<PlanMaps, PlanError> {
         let mut ports = ports.made.into_iter().collect::<Vec<_>>();
         let mut made = Vec::new();
         for spec in plan.maps() {
@@ -162,7 +162,7 @@ impl PlanMaps {
             }
             let memory = (spec.role == MapRole::Ports).then(|| map.map_memory(true));
             let memory = memory.transpose()?;
-            made.push(Made { spec, map, memory });
+            made.push(PlanMap { spec, map, memory });
         }
         Ok(PlanMaps {
             made,
@@ -178,7 +178,7 @@ impl PlanMaps {
     /// # Errors
     /// As the system says.
     pub fn pin(&self, pins: &PinFolder) -> Result<(), PlanError> {
-        for (part, name) in PORT_PARTS {
+        for (part, name) in PORT_ROLES {
             if pins.get(name)?.is_none() {
                 pins.pin(name, self.map(part))?;
             }
@@ -403,7 +403,7 @@ fn unpin_halves(pins: &PinFolder, but: &[&str]) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
+fn make(plan: &KernelPlan, spec: MapSpec) -> Result<PlanMap, PlanError> {
     let (bytes, entries) = (spec.value_bytes, spec.entries_max);
     let mapped = bpf::MapSpec {
         mmapable: true,
@@ -436,7 +436,7 @@ fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
             }
         }
     }
-    Ok(Made { spec, map, memory })
+    Ok(PlanMap { spec, map, memory })
 }
 
 /// A ring of a page at least, of whatever size pages are.

@@ -4,7 +4,8 @@ use std::time::Duration;
 use weir_lab::net::{Device, Host, Lab, unprivileged};
 use weir_lab::testenv;
 use weir_link::net::{
-    Event, Interface, InterfaceError, NeighbourNews, Neighbours, Watcher, drops, interfaces,
+    Event, Interface, InterfaceError, InterfaceMonitor, NeighbourUpdate, Neighbours, drops,
+    interfaces,
 };
 use weir_wire::LinkType;
 
@@ -82,15 +83,15 @@ fn nobody_may_ask() {
     on_a_link(|_, a, _| {
         let facts = unprivileged::run(|| Interface::named(a.name()).unwrap());
         assert_eq!(facts.index, a.index());
-        unprivileged::run(|| Watcher::open().map(drop).unwrap());
+        unprivileged::run(|| InterfaceMonitor::open().map(drop).unwrap());
     });
 }
 
 /// Events until one of `index` is the last of `expected`.
-fn expect(watcher: &mut Watcher, expected: &[Event]) {
+fn expect(monitor: &mut InterfaceMonitor, expected: &[Event]) {
     let mut found = Vec::new();
     while !found.contains(&expected[expected.len() - 1]) {
-        match watcher.next_event(Some(Duration::from_secs(5))).unwrap() {
+        match monitor.next_event(Some(Duration::from_secs(5))).unwrap() {
             Some(event) if event.index() == expected[0].index() => found.push(event),
             Some(_) => {}
             None => panic!("no more than {found:?}, expected {expected:?}"),
@@ -102,32 +103,32 @@ fn expect(watcher: &mut Watcher, expected: &[Event]) {
 #[test]
 fn what_happens_to_an_interface_is_told() {
     on_a_link(|_, a, b| {
-        let mut watcher = Watcher::open().unwrap();
-        assert_eq!(watcher.next_event(Some(Duration::ZERO)).unwrap(), None);
-        assert!(watcher.known().any(|i| i.name == a.name() && i.running));
+        let mut monitor = InterfaceMonitor::open().unwrap();
+        assert_eq!(monitor.next_event(Some(Duration::ZERO)).unwrap(), None);
+        assert!(monitor.known().any(|i| i.name == a.name() && i.running));
         let (index, name) = (a.index(), a.name().to_owned());
         b.down().unwrap();
-        expect(&mut watcher, &[Event::NotRunning { index }]);
+        expect(&mut monitor, &[Event::NotRunning { index }]);
         b.up().unwrap();
-        expect(&mut watcher, &[Event::Running { index }]);
+        expect(&mut monitor, &[Event::Running { index }]);
         a.set_mtu(900).unwrap();
         let (from, to) = (1500, 900);
-        expect(&mut watcher, &[Event::MtuChanged { index, from, to }]);
+        expect(&mut monitor, &[Event::MtuChanged { index, from, to }]);
         a.down().unwrap();
-        expect(&mut watcher, &[Event::Down { index }]);
+        expect(&mut monitor, &[Event::Down { index }]);
         let mut renamed = a.clone();
         renamed.rename("other").unwrap();
         let (from, to) = (name, "other".to_owned());
-        expect(&mut watcher, &[Event::Renamed { index, from, to }]);
+        expect(&mut monitor, &[Event::Renamed { index, from, to }]);
         a.up().unwrap();
         expect(
-            &mut watcher,
+            &mut monitor,
             &[Event::Up { index }, Event::Running { index }],
         );
         b.clone().delete().unwrap();
         let name = "other".to_owned();
         let mut last = None;
-        while let Some(event) = watcher
+        while let Some(event) = monitor
             .next_event(Some(Duration::from_millis(500)))
             .unwrap()
         {
@@ -142,7 +143,7 @@ fn what_happens_to_an_interface_is_told() {
 #[test]
 fn news_that_were_dropped_are_found_out() {
     on_a_link(|_, a, b| {
-        let mut watcher = Watcher::open().unwrap();
+        let mut monitor = InterfaceMonitor::open().unwrap();
         // More than the socket's buffer holds (208 KiB, some 1 KiB each).
         for round in 0..600 {
             a.set_mtu(1000 + round % 2).unwrap();
@@ -150,11 +151,11 @@ fn news_that_were_dropped_are_found_out() {
         a.set_mtu(777).unwrap();
         b.set_mtu(778).unwrap();
         let mut told = 0;
-        while watcher.next_event(Some(Duration::ZERO)).unwrap().is_some() {
+        while monitor.next_event(Some(Duration::ZERO)).unwrap().is_some() {
             told += 1;
         }
         assert!(told < 600, "nothing was dropped: {told} events");
-        let mtu = |index| watcher.known().find(|i| i.index == index).map(|i| i.mtu);
+        let mtu = |index| monitor.known().find(|i| i.index == index).map(|i| i.mtu);
         assert_eq!((mtu(a.index()), mtu(b.index())), (Some(777), Some(778)));
     });
 }
@@ -206,7 +207,7 @@ fn the_kernel_is_told_of_neighbours_that_it_asks_for() {
             String::from_utf8(output.stdout).unwrap()
         };
         let name = a.name();
-        let news = NeighbourNews {
+        let news = NeighbourUpdate {
             ifindex: a.index(),
             address: [10, 1, 2, 9].into(),
             hardware: [2, 0, 0, 0, 0, 9],
@@ -216,37 +217,37 @@ fn the_kernel_is_told_of_neighbours_that_it_asks_for() {
         };
         let shown = || ip(&format!("neigh show 10.1.2.9 dev {name}"));
         let mut kernel = Neighbours::open().unwrap();
-        assert!(!kernel.tell(&news).unwrap());
+        assert!(!kernel.confirm(&news).unwrap());
         assert_eq!(shown(), "", "nobody has asked");
         ip(&format!(
             "neigh add 10.1.2.9 dev {name} lladdr 2:0:0:0:0:1 nud stale"
         ));
-        assert!(kernel.tell(&news).unwrap());
+        assert!(kernel.confirm(&news).unwrap());
         assert!(
             shown().contains("02:00:00:00:00:09 REACHABLE"),
             "{}",
             shown()
         );
-        let other = NeighbourNews {
+        let other = NeighbourUpdate {
             hardware: [2, 0, 0, 0, 0, 7],
             replaces: false,
             ..news
         };
-        kernel.tell(&other).unwrap();
+        kernel.confirm(&other).unwrap();
         assert!(shown().contains("02:00:00:00:00:09"), "{}", shown());
         ip(&format!(
             "neigh replace 10.1.2.9 dev {name} lladdr 2:0:0:0:0:1 nud permanent"
         ));
-        assert!(!kernel.tell(&news).unwrap());
+        assert!(!kernel.confirm(&news).unwrap());
         assert!(
             shown().contains("02:00:00:00:00:01 PERMANENT"),
             "{}",
             shown()
         );
-        let nowhere = NeighbourNews {
+        let nowhere = NeighbourUpdate {
             ifindex: 999,
             ..news
         };
-        assert!(kernel.tell(&nowhere).is_err());
+        assert!(kernel.confirm(&nowhere).is_err());
     });
 }

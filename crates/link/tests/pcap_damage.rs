@@ -111,7 +111,7 @@ fn pcapng_cut_at_every_byte() {
 fn check_cut(error: Option<Error>, cut: usize, start: usize) {
     let Some(Error::Damaged {
         offset,
-        damage: Damage::CutShort { have, need, part },
+        damage: Damage::CutShort { have, need, region },
         ..
     }) = error
     else {
@@ -119,7 +119,7 @@ fn check_cut(error: Option<Error>, cut: usize, start: usize) {
     };
     assert_eq!(offset, start as u64, "cut at {cut}");
     assert!(have < need, "cut at {cut}");
-    let behind_header = if part == weir_link::pcap::Part::Frame {
+    let behind_header = if region == weir_link::pcap::Region::Frame {
         16
     } else {
         0

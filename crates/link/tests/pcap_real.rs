@@ -8,7 +8,7 @@ use std::path::Path;
 use support::{MICRO, NANO, Order, Seen, as_pcap, drain, gzip, read_whole, zstd};
 use weir_lab::oracle::Oracle;
 use weir_lab::testenv;
-use weir_link::pcap::{Packing, Reader};
+use weir_link::pcap::{Compression, Reader};
 
 fn open_and_drain(path: &Path) -> Vec<Seen> {
     let mut reader =
@@ -73,7 +73,10 @@ fn every_dress_gives_the_same_frames() {
     for path in testenv::capture_files() {
         let plain = std::fs::read(&path).unwrap();
         let seen = read_whole(&plain);
-        for (packed, packing) in [(gzip(&plain), Packing::Gzip), (zstd(&plain), Packing::Zstd)] {
+        for (packed, packing) in [
+            (gzip(&plain), Compression::Gzip),
+            (zstd(&plain), Compression::Zstd),
+        ] {
             let length = packed.len() as u64;
             let mut reader = Reader::new(std::io::Cursor::new(packed)).unwrap();
             let (unpacked, error) = drain(&mut reader);

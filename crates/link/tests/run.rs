@@ -7,11 +7,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use weir_lab::net::Lab;
 use weir_lab::testenv;
-use weir_link::net::{Run, Tap};
+use weir_link::net::{Tap, WriteBatch};
 
 /// As the system has it, if it does.
-fn run() -> Option<Run> {
-    let run = Run::new();
+fn run() -> Option<WriteBatch> {
+    let run = WriteBatch::new();
     if let Err(error) = &run {
         testenv::skip(&format!("several writes at once need io_uring(7): {error}"));
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_filter::interp;
 use weir_filter::ir::Program;
 use weir_lab::program::Tape;
-use weir_link::live::SendRules;
+use weir_link::live::EgressRules;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 const OWN4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -19,7 +19,7 @@ const ICMP6: u8 = 58;
 const BY_EIGHTS: [u8; 6] = [0, 43, 60, 135, 139, 140];
 
 fn program() -> Program {
-    let rules = SendRules {
+    let rules = EgressRules {
         source: MAC,
         addresses: vec![IpAddr::V4(OWN4), IpAddr::V6(OWN)],
         ethertypes: Vec::new(),

@@ -79,7 +79,7 @@ pub enum TapError {
     IsShared,
     /// What it has the kernel remember is one process's.
     #[error(
-        "a tap that has the kernel remember verdicts is one process's: share it without `Config::fast`"
+        "a tap that has the kernel remember verdicts is one process's: share it without `Config::flow_cache`"
     )]
     Remembers,
     /// It cannot be shared at a path.

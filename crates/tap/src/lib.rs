@@ -60,7 +60,6 @@ mod error;
 mod flow_cache;
 mod io;
 mod link_monitor;
-mod more;
 mod news;
 mod shared;
 mod stats;
@@ -72,14 +71,15 @@ pub use bridge::{Bridge, BridgeFlowKind, Context, StopToken, Verdict, fdb, switc
 pub use config::{Config, HANG_MAX_DEFAULT, Mode};
 pub use error::TapError;
 pub use flow_cache::{
-    FlowCache, FlowCacheConfig, FlowCacheStats, FlowEntry, InsertOutcome, LEASE, PATIENCE, Traffic,
+    ACTIVATE_WAIT, FlowCache, FlowCacheConfig, FlowCacheStats, FlowEntry, InsertOutcome, LEASE,
+    Traffic,
 };
 pub use io::tx_burst::NoBurst;
 pub use stats::{Counts, LinkCounts};
 pub use tap::{LinkId, Pull, Tap};
 pub use weir_link::xdp::{
-    Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, HostChange, HostFilter,
-    HostFilterError, Why,
+    Bypass, BypassReason, CopyMode, FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, HostFilter,
+    HostFilterError, HostFilterUpdater,
 };
 pub use weir_ring::Frame;
 pub use weir_ring::umem::ChunkCounts;

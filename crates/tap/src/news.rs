@@ -4,6 +4,8 @@
 //! kernel has dropped news, may take the kernel tenths of a second while
 //! interfaces are made and removed, for which no frame is to wait.
 
+use crate::error::TapError;
+use crate::tap::{LinkId, Tap};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use weir_link::net::{Event, Interface, Watcher};
+use weir_link::net::{Event, Interface, InterfaceMonitor};
 
 /// A link as the kernel told of it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,12 +111,12 @@ impl LinkEvents {
     pub(crate) fn begin<'a>(
         links: impl Iterator<Item = (usize, &'a Interface)>,
     ) -> io::Result<LinkEvents> {
-        let watcher = Watcher::open()?;
+        let monitor = InterfaceMonitor::open()?;
         let seen: Vec<(usize, u32, LinkState)> = links
             .map(|(number, interface)| (number, interface.index, LinkState::new(interface)))
             .collect();
         let told = seen.iter().map(|&(number, ifindex, before)| {
-            let now = watcher.known().find(|one| one.index == ifindex);
+            let now = monitor.known().find(|one| one.index == ifindex);
             let facts = now.map_or(before, LinkState::new);
             MonitoredLink {
                 ifindex,
@@ -131,7 +133,7 @@ impl LinkEvents {
         });
         let (ended, end) = io::pipe()?;
         let thread = Thread {
-            watcher,
+            monitor,
             shared: Arc::clone(&shared),
         };
         let named = Builder::new().name("weir-news".to_owned());
@@ -184,7 +186,7 @@ impl Drop for LinkEvents {
 }
 
 struct Thread {
-    watcher: Watcher,
+    monitor: InterfaceMonitor,
     shared: Arc<Shared>,
 }
 
@@ -201,7 +203,7 @@ impl Thread {
                 }
             }
             let mut fds = [
-                PollFd::new(&self.watcher, PollFlags::IN),
+                PollFd::new(&self.monitor, PollFlags::IN),
                 PollFd::new(ended, PollFlags::IN),
             ];
             let polled = poll(&mut fds, None);
@@ -214,7 +216,7 @@ impl Thread {
     /// Notes what the kernel has told; whether any link has changed.
     fn read_events(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
-        while let Some(event) = self.watcher.next_event(Some(Duration::ZERO))? {
+        while let Some(event) = self.monitor.next_event(Some(Duration::ZERO))? {
             let links = self.shared.links.iter();
             for link in links.filter(|link| link.ifindex == event.index()) {
                 let before = link.state.load(Ordering::Relaxed);
@@ -229,6 +231,59 @@ impl Thread {
     fn wake(&self) {
         // A count that is full is readable as it is.
         let _ = rustix::io::write(&self.shared.woken, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Tap {
+    /// Begins to hear what happens to the links of now.
+    pub(crate) fn listen(&mut self) -> Result<(), TapError> {
+        // The thread of before has ended then.
+        self.link_events = None;
+        let links = self.links.iter().enumerate();
+        let links = links.filter_map(|(number, link)| Some((number, &link.as_ref()?.interface)));
+        let news = LinkEvents::begin(links).map_err(unheard)?;
+        self.link_events = Some(news);
+        self.wakes.poll_soon();
+        Ok(())
+    }
+
+    /// Looks what there is besides frames.
+    #[cold]
+    pub(crate) fn poll_control(&mut self, now: u64) -> Result<(), TapError> {
+        let news = self.link_events.as_ref().map(AsFd::as_fd);
+        if !self.wakes.poll(news, now) {
+            return Ok(());
+        }
+        let (links, state) = (&mut self.links, &self.state);
+        let taken = self.link_events.as_mut().map(|news| {
+            news.take(|number, facts| {
+                let Some(Some(link)) = links.get_mut(number) else {
+                    return;
+                };
+                link.interface.mtu = facts.mtu;
+                link.interface.running = facts.running;
+                link.is_changed = true;
+                link.measure();
+                state.set_longest(number as u32, link.longest);
+                self.wakes.is_woken = true;
+            })
+        });
+        taken.unwrap_or(Ok(())).map_err(unheard)
+    }
+
+    /// The interface of a link, if its MTU has changed or whether it is running,
+    /// since this was asked last.
+    pub fn take_changed(&mut self, link: LinkId) -> Option<&Interface> {
+        let link = self.links.get_mut(link.0)?.as_mut()?;
+        let is_changed = std::mem::replace(&mut link.is_changed, false);
+        is_changed.then_some(&link.interface)
+    }
+}
+
+fn unheard(source: std::io::Error) -> TapError {
+    TapError::System {
+        what: "hear what happens to links",
+        source,
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Counts {
     /// System calls to send.
     pub syscalls_tx: u64,
     /// Frames that were sent many at once without a socket buffer, each with a
-    /// copy of our own more: see [`Config::bulk`](crate::Config::bulk).
+    /// copy of our own more: see [`Config::tx_burst`](crate::Config::tx_burst).
     pub burst_frames: u64,
     /// Such calls that the kernel held up for a millisecond and more, since
     /// somebody on the machine changed XDP programs: after each, sockets send for

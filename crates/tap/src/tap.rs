@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::{Interface, InterfaceError};
 use weir_link::xdp::{
-    Bypass, CopyMode, DeathWord, Gate, GateError, HostChange, HostFilter, State, XskError,
+    Bypass, CopyMode, Gate, GateError, HostFilter, HostFilterUpdater, LivenessLock, SharedPage,
+    XskError,
 };
 use weir_ring::umem::ChunkCounts;
 use weir_ring::{Pool, Umem};
@@ -59,9 +60,9 @@ pub enum Pull {
 pub struct Tap {
     pub(crate) links: Vec<Option<TapLink>>,
     /// Let go before the gate is somebody else's to have.
-    pub(crate) death: Option<DeathWord>,
+    pub(crate) liveness: Option<LivenessLock>,
     pub(crate) gate: Gate,
-    pub(crate) state: Rc<State>,
+    pub(crate) state: Rc<SharedPage>,
     pub(crate) pool: Rc<Pool>,
     pub(crate) config: Config,
     pub(crate) counts: Counts,
@@ -142,7 +143,7 @@ impl Tap {
         let interfaces = interfaces.collect::<Result<_, TapError>>()?;
         Tap::open_persistent(config, interfaces, |gate| match host {
             Some(host) => {
-                gate.leave_to_host(host);
+                gate.set_host_filter(host);
                 gate.renew()
             }
             None => Ok(()),
@@ -201,7 +202,7 @@ impl Tap {
             }
         }
         let all: Vec<&Interface> = there.iter().collect();
-        let found = !all.is_empty() && Gate::clean(&all)?;
+        let found = !all.is_empty() && Gate::clean_stale(&all)?;
         missing.filter(|_| !found).map_or(Ok(found), Err)
     }
 
@@ -211,11 +212,11 @@ impl Tap {
         if config.tx_burst {
             tap.burst = BurstSender::new();
         }
-        let fast = config
+        let flow_cache = config
             .flow_cache
-            .map(|fast| FlowCache::new(fast, &tap.state));
-        match fast.transpose() {
-            Ok(fast) => tap.flow_cache = fast,
+            .map(|flow_cache| FlowCache::new(flow_cache, &tap.state));
+        match flow_cache.transpose() {
+            Ok(flow_cache) => tap.flow_cache = flow_cache,
             Err(error) => {
                 let _ = tap.unmap();
                 return Err(error);
@@ -230,7 +231,7 @@ impl Tap {
             pool,
             links: Vec::new(),
             state: Rc::clone(gate.state()),
-            death: None,
+            liveness: None,
             gate,
             config,
             counts: Counts::default(),
@@ -268,7 +269,7 @@ impl Tap {
             }
         }
         self.state.shut();
-        self.death = None;
+        self.liveness = None;
         let links = self.links.iter_mut().filter_map(Option::take);
         links.chain(self.untapped.drain(..)).for_each(TapLink::end);
         let census = self.pool.chunk_counts();
@@ -291,13 +292,13 @@ impl Tap {
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn host_changes(&self) -> Result<Vec<HostChange>, TapError> {
+    pub fn host_filter_updaters(&self) -> Result<Vec<HostFilterUpdater>, TapError> {
         let links = self.links.iter().enumerate();
         let links = links.filter_map(|(number, link)| Some((number, link.as_ref()?)));
-        let fast = self.flow_cache.as_ref().map(FlowCache::kernel);
+        let flow_cache = self.flow_cache.as_ref().map(FlowCache::kernel);
         let changes = links.map(|(number, link)| {
-            let fast = fast.map(|fast| (fast, link.completes));
-            Ok(self.gate.host_change(number, fast)?)
+            let flow_cache = flow_cache.map(|flow_cache| (flow_cache, link.completes));
+            Ok(self.gate.host_filter_updater(number, flow_cache)?)
         });
         changes.collect()
     }
@@ -367,16 +368,17 @@ impl Tap {
             }
             bound => bound?,
         };
-        if let Some(fast) = &mut self.flow_cache {
-            fast.add_link(number, link.interface.index);
-            self.gate.use_fast(number, fast.kernel(), link.completes)?;
+        if let Some(cache) = &mut self.flow_cache {
+            cache.add_link(number, link.interface.index);
+            self.gate
+                .use_flow_cache(number, cache.kernel(), link.completes)?;
             // No socket is there yet that could be handed anything.
             for (queue, at) in link.queues.iter_mut().zip(0..) {
                 queue.note_all_drained(&self.state, number as u32, at);
             }
         }
-        if let Ok(bulk) = &self.burst {
-            link.burst = bulk.add(&link, number);
+        if let Ok(sender) = &self.burst {
+            link.burst = sender.add(&link, number);
         }
         link.put_sockets(&self.gate, number)?;
         self.state.set_longest(number as u32, link.longest);
@@ -445,12 +447,31 @@ impl Tap {
             self.untapped.extend(untapped);
             return self.release_link(link.0 as u16, bit);
         }
-        if let Some(fast) = &mut self.flow_cache {
-            fast.remove_link(link.0);
+        if let Some(cache) = &mut self.flow_cache {
+            cache.remove_link(link.0);
         }
         self.gate.remove(link.0)?;
         place.take().into_iter().for_each(TapLink::end);
         Ok(true)
+    }
+
+    /// Bytes of the longest packet that a link can send, without the link-layer
+    /// header: its interface's MTU at the last pull, or less where the sockets
+    /// cannot send as much. `None` for one that is not tapped.
+    pub fn mtu(&self, link: LinkId) -> Option<usize> {
+        let link = self.links.get(link.0)?.as_ref()?;
+        Some(link.mtu())
+    }
+
+    /// Answers that the kernel remembers, if [`Config::flow_cache`](crate::Config::flow_cache) says so.
+    #[inline]
+    pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
+        self.flow_cache.as_mut()
+    }
+
+    /// The same, to read.
+    pub fn flow_cache_stats(&self) -> Option<&FlowCache> {
+        self.flow_cache.as_ref()
     }
 }
 

@@ -3,6 +3,7 @@
 //! A tap that sleeps polls them beside its sockets. One that has frames looks
 //! at them once in [`POLL_INTERVAL_NS`], by one system call without waiting.
 
+use crate::tap::Tap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -59,5 +60,21 @@ impl Wakes {
         let is_woken = others.iter().any(is_readable);
         self.is_woken |= is_woken;
         is_own
+    }
+}
+
+impl Tap {
+    /// Has a [`pull`](Self::pull) of a frame end early while this descriptor is
+    /// readable, see [`is_woken`](Self::is_woken).
+    pub fn wake_on(&mut self, fd: OwnedFd) {
+        self.wakes.add(fd);
+    }
+
+    /// Whether the last [`pull`](Self::pull) of a frame found a descriptor of
+    /// [`wake_on`](Self::wake_on) readable, or heard of a change of a link: at
+    /// once while it slept, and within 1 ms while there were frames.
+    #[inline]
+    pub fn is_woken(&self) -> bool {
+        self.wakes.is_woken
     }
 }

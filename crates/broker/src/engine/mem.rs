@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
-use weir_link::live::{PathCounts, SendRules};
+use weir_link::live::{EgressRules, PathCounts};
 use weir_wire::LinkType;
 
 /// Slots of one interface.
@@ -393,11 +393,11 @@ impl Backend for MemBackend {
         Ok(())
     }
 
-    fn prepare_path(&mut self, _: &InterfaceInfo, _: SendRules) {}
+    fn prepare_path(&mut self, _: &InterfaceInfo, _: EgressRules) {}
 
     fn end_spare_paths(&mut self, _: u32) {}
 
-    fn make_path(&mut self, token: u32, _: &InterfaceInfo, _: SendRules) {
+    fn make_path(&mut self, token: u32, _: &InterfaceInfo, _: EgressRules) {
         lock(&self.inner).requested_paths.push(token);
     }
 

@@ -35,7 +35,7 @@ use crate::protocol::{Attach, Refusal};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Weak;
 use weir_demux::{Binding, BindingId, Filter};
-use weir_link::live::{PathCounts, SendEnd, SendRules};
+use weir_link::live::{EgressRules, EgressSocket, PathCounts};
 
 /// What the ring of a port is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ pub struct MadePath {
     /// Its name; no other has it.
     pub name: String,
     /// What the sender gets.
-    pub end: SendEnd,
+    pub end: EgressSocket,
 }
 
 /// Divides the frames of one interface among slots.
@@ -191,7 +191,7 @@ pub trait Backend {
     /// Has a path ready for who is going to send on an interface by these
     /// rules, as far as that is possible, until
     /// [`end_spare_paths`](Self::end_spare_paths).
-    fn prepare_path(&mut self, facts: &InterfaceInfo, rules: SendRules);
+    fn prepare_path(&mut self, facts: &InterfaceInfo, rules: EgressRules);
 
     /// Ends what was made ahead for an interface.
     fn end_spare_paths(&mut self, ifindex: u32);
@@ -199,7 +199,7 @@ pub trait Backend {
     /// Begins to make a path to an interface, through which come only frames
     /// that the rules allow; [`made_paths`](Self::made_paths) tells when it is
     /// done, with the same token.
-    fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: SendRules);
+    fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: EgressRules);
 
     /// Nobody waits for that path any more.
     fn cancel_path(&mut self, token: u32);

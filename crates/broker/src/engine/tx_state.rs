@@ -13,7 +13,7 @@ use crate::protocol::{ErrorKind, Refusal, Response, TxReady};
 use crate::runtime_dir::EgressRecord;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use weir_link::live::{PathCounts, SendRules};
+use weir_link::live::{EgressRules, PathCounts};
 use weir_wire::LinkType;
 
 /// What a port sends by.
@@ -91,7 +91,7 @@ impl<F: Backend> Engine<F> {
     }
 
     /// The rules of a grant for an interface.
-    fn rules(&self, place: usize, facts: &InterfaceInfo) -> Result<SendRules, Refusal> {
+    fn rules(&self, place: usize, facts: &InterfaceInfo) -> Result<EgressRules, Refusal> {
         let send = self.policy.grants.get(place);
         let Some(send) = send.and_then(|grant| grant.send.as_ref()) else {
             return Err(Denied::Send.into());
@@ -234,7 +234,7 @@ impl<F: Backend> Engine<F> {
     }
 }
 
-fn text(rules: &SendRules) -> Result<String, Refusal> {
+fn text(rules: &EgressRules) -> Result<String, Refusal> {
     let text = rules.text();
     text.map_err(|error| Refusal::new(ErrorKind::Denied, format!("the policy's rules: {error}")))
 }

@@ -23,7 +23,7 @@ pub use glob::Glob;
 use crate::Bytes;
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_link::live::SendRules;
+use weir_link::live::EgressRules;
 
 /// Upper bounds on a policy.
 pub mod limits {
@@ -99,7 +99,7 @@ pub struct Grant {
 }
 
 /// Which frames may be sent, beside those that the rules of
-/// [`SendRules`] refuse to everybody.
+/// [`EgressRules`] refuse to everybody.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Send {
     /// A filter that every frame sent must pass; the empty text passes all.
@@ -256,8 +256,8 @@ pub enum Denied {
 impl Send {
     /// The rules for an interface of that link-layer address and those
     /// network addresses.
-    pub fn rules(&self, own: [u8; 6], own_addresses: &[IpAddr]) -> SendRules {
-        SendRules {
+    pub fn rules(&self, own: [u8; 6], own_addresses: &[IpAddr]) -> EgressRules {
+        EgressRules {
             source: self.source.unwrap_or(own),
             addresses: match &self.addresses {
                 Some(addresses) => addresses.clone(),

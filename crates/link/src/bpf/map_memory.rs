@@ -69,7 +69,7 @@ impl MapMemory {
     /// The 64-bit number at byte `offset` (a multiple of 8) of the value
     /// `index`; `None` outside.
     pub fn load_u64(&self, index: usize, offset: usize) -> Option<u64> {
-        let at = self.place(index, offset, 8)?;
+        let at = self.offset_checked(index, offset, 8)?;
         // SAFETY: inside of the mapping and aligned; all access is atomic.
         let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
         Some(cell.load(Ordering::Acquire))
@@ -78,7 +78,7 @@ impl MapMemory {
     /// As [`load_u64`](Self::load_u64), for 32 bits; `offset` is a multiple
     /// of 4.
     pub fn load_u32(&self, index: usize, offset: usize) -> Option<u32> {
-        let at = self.place(index, offset, 4)?;
+        let at = self.offset_checked(index, offset, 4)?;
         // SAFETY: inside of the mapping and aligned; all access is atomic.
         let cell = unsafe { AtomicU32::from_ptr(at.cast()) };
         Some(cell.load(Ordering::Acquire))
@@ -87,7 +87,9 @@ impl MapMemory {
     /// The same place to change; `None` also where the memory was mapped for
     /// reading.
     pub fn u64(&self, index: usize, offset: usize) -> Option<&AtomicU64> {
-        let at = self.place(index, offset, 8).filter(|_| self.writable)?;
+        let at = self
+            .offset_checked(index, offset, 8)
+            .filter(|_| self.writable)?;
         // SAFETY: inside of the mapping, aligned, writable, and alive as long
         // as it; all access to it is atomic.
         Some(unsafe { AtomicU64::from_ptr(at.cast()) })
@@ -95,7 +97,9 @@ impl MapMemory {
 
     /// As [`u64`](Self::u64), for 32 bits.
     pub fn u32(&self, index: usize, offset: usize) -> Option<&AtomicU32> {
-        let at = self.place(index, offset, 4).filter(|_| self.writable)?;
+        let at = self
+            .offset_checked(index, offset, 4)
+            .filter(|_| self.writable)?;
         // SAFETY: as above.
         Some(unsafe { AtomicU32::from_ptr(at.cast()) })
     }
@@ -120,7 +124,7 @@ impl MapMemory {
     /// outside, and where the memory was mapped for reading.
     pub(crate) fn address(&self, index: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
         let fits = offset.checked_add(bytes)? <= self.stride;
-        self.place(index, offset, 1)
+        self.offset_checked(index, offset, 1)
             .filter(|_| self.writable && fits)
     }
 
@@ -129,7 +133,7 @@ impl MapMemory {
         self.entries
     }
 
-    fn place(&self, index: usize, offset: usize, size: usize) -> Option<*mut u8> {
+    fn offset_checked(&self, index: usize, offset: usize, size: usize) -> Option<*mut u8> {
         let fits = offset.is_multiple_of(size) && offset.checked_add(size)? <= self.stride;
         if index >= self.entries || !fits {
             return None;

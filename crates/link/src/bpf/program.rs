@@ -116,12 +116,12 @@ pub enum LoadError {
     #[error("this kernel has no bpf(2): Linux 6.1 or later with CONFIG_BPF_SYSCALL is needed")]
     NoBpf,
     /// The program names a map that it was not given.
-    #[error("instruction {at} names map {place}, but the program was given {maps}")]
+    #[error("instruction {at} names map {map_index}, but the program was given {maps}")]
     NoSuchMap {
         /// Which instruction.
         at: usize,
         /// The place that it names.
-        place: i32,
+        map_index: i32,
         /// How many maps there are.
         maps: usize,
     },
@@ -275,15 +275,19 @@ impl AsFd for Program {
 /// Whether every map that is named was given: the kernel reads descriptors
 /// from places it is told, not knowing how many there are.
 fn check_maps(insns: &[Insn], maps: usize) -> Result<(), LoadError> {
-    for (at, place) in insns
+    for (at, map_index) in insns
         .iter()
         .enumerate()
         .filter_map(|(at, insn)| Some((at, insn.map_value_address()?)))
     {
-        if usize::try_from(place).is_ok_and(|place| place < maps) {
+        if usize::try_from(map_index).is_ok_and(|map_index| map_index < maps) {
             continue;
         }
-        return Err(LoadError::NoSuchMap { at, place, maps });
+        return Err(LoadError::NoSuchMap {
+            at,
+            map_index,
+            maps,
+        });
     }
     Ok(())
 }

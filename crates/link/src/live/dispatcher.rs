@@ -198,7 +198,7 @@ impl Dispatcher {
 
 /// How long a frame is on its way from XDP to tc, at most: a queue of the CPU
 /// that takes it, or of GRO, in between.
-pub const UNDER_WAY_MAX: Duration = Duration::from_millis(100);
+pub const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
 
 /// The only slot.
 const SLOT: u32 = 0;

@@ -18,13 +18,13 @@
 //! around it.
 #![allow(unsafe_code)] // Mapped memory.
 
-use super::egress_rules::{RulesError, SendRules};
+use super::egress_rules::{EgressRules, RulesError};
 use crate::bpf::{
     AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapMemory, MapSpec, PinError,
     PinFolder, Program, ProgramType,
 };
 use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, find_index, veth};
-use crate::xdp::send_many_at_once;
+use crate::xdp::raise_tx_budget;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
@@ -104,7 +104,7 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PathError
 
 /// What the user gets: pass both descriptors, close one's own.
 #[derive(Debug)]
-pub struct SendEnd {
+pub struct EgressSocket {
     /// The `AF_XDP` socket.
     pub socket: OwnedFd,
     /// The memory of its frames.
@@ -117,7 +117,7 @@ pub struct SendEnd {
 
 /// The maker's end of a path.
 #[derive(Debug)]
-pub struct CheckedPath {
+pub struct EgressPath {
     name: String,
     attachment: Attachment,
     counts: MapMemory,
@@ -132,7 +132,7 @@ pub struct PathCounts {
     pub refused: u64,
 }
 
-impl CheckedPath {
+impl EgressPath {
     /// Makes a path to an interface, in the calling thread's network
     /// namespace, with a device of that name at its near end, the check's pin
     /// under the same name, and its counters' under `<name>-counts`.
@@ -142,9 +142,9 @@ impl CheckedPath {
     pub fn open(
         name: &str,
         ifindex: u32,
-        rules: &SendRules,
+        rules: &EgressRules,
         pins: &PinFolder,
-    ) -> Result<(CheckedPath, SendEnd), PathError> {
+    ) -> Result<(EgressPath, EgressSocket), PathError> {
         let interface = Interface::numbered(ifindex)?;
         let len = interface.frame_bytes_max();
         let Some(chunk_bytes) = CHUNKS_BYTES.into_iter().find(|bytes| len <= *bytes) else {
@@ -160,7 +160,7 @@ impl CheckedPath {
         let namespace = Namespace::new()?;
         let made = veth::veth(name, FAR, namespace.as_fd(), interface.mtu);
         made.map_err(failed("make a pair of devices"))?;
-        let guard = Unmade(Some(name));
+        let guard = DropGuard(Some(name));
         let near = find_index(name).map_err(failed("find its device"))?;
         // The check comes before the first frame can.
         let attachment = Attachment::new(&check, near, Hook::TcIngress)?;
@@ -170,13 +170,13 @@ impl CheckedPath {
         veth::up(near).map_err(failed("set its device up"))?;
         let far = namespace.run(|| far_end(chunk_bytes))?;
         let (socket, memory) = far.map_err(failed("make its socket"))?;
-        guard.keep();
-        let path = CheckedPath {
+        guard.defuse();
+        let path = EgressPath {
             name: name.to_owned(),
             attachment,
             counts: counts.map_memory(false)?,
         };
-        let end = SendEnd {
+        let end = EgressSocket {
             socket,
             memory,
             memory_bytes: FRAMES * chunk_bytes,
@@ -190,12 +190,12 @@ impl CheckedPath {
     ///
     /// # Errors
     /// See [`PathError`].
-    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<CheckedPath>, PathError> {
+    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<EgressPath>, PathError> {
         let (Some(attachment), Some(counts)) = (pins.get(name)?, pins.get(&counts_of(name))?)
         else {
             return Ok(None);
         };
-        Ok(Some(CheckedPath {
+        Ok(Some(EgressPath {
             name: name.to_owned(),
             attachment: Attachment::from_fd(attachment),
             counts: Map::from_fd(counts)?.map_memory(false)?,
@@ -277,15 +277,15 @@ fn counts_of(name: &str) -> String {
 }
 
 /// Removes what was made when the rest fails.
-struct Unmade<'a>(Option<&'a str>);
+struct DropGuard<'a>(Option<&'a str>);
 
-impl Unmade<'_> {
-    fn keep(mut self) {
+impl DropGuard<'_> {
+    fn defuse(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unmade<'_> {
+impl Drop for DropGuard<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.0 {
             let _ = veth::delete(name);
@@ -406,7 +406,7 @@ fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     sockopt::set_xdp_umem_fill_ring_size(&socket, 1)?;
     sockopt::set_xdp_umem_completion_ring_size(&socket, FRAMES as u32)?;
     sockopt::set_xdp_tx_ring_size(&socket, FRAMES as u32)?;
-    send_many_at_once(&socket, FRAMES as u32);
+    raise_tx_budget(&socket, FRAMES as u32);
     let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, far, 0);
     bind(&socket, &address)?;
     Ok((socket, memory))

@@ -33,7 +33,7 @@ use weir_wire::LinkType;
 ///
 /// With `any_source` all of this is left out but for `predicate`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SendRules {
+pub struct EgressRules {
     /// The Ethernet address.
     pub source: [u8; 6],
     /// The network addresses.
@@ -117,7 +117,7 @@ pub enum RulesError {
     },
 }
 
-impl SendRules {
+impl EgressRules {
     /// The rules as one filter, to read.
     ///
     /// # Errors

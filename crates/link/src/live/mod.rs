@@ -9,7 +9,7 @@
 //!
 //! From one hook to another: attach the new one with its program
 //! [running](Dispatcher::attach_with); then detach the old one, from tc not
-//! before [`UNDER_WAY_MAX`], and keep it in step until then. Programs of a plan
+//! before [`IN_FLIGHT_MAX`], and keep it in step until then. Programs of a plan
 //! at XDP mark what they pass on, and those at tc pass over what is marked, so
 //! that each frame is seen once also while both are there. From one kind of
 //! XDP to the other the way leads over tc.
@@ -19,9 +19,9 @@ mod egress;
 mod egress_rules;
 mod send;
 
-pub use dispatcher::{Dispatcher, LiveError, UNDER_WAY_MAX, sweep};
-pub use egress::{CheckedPath, PathCounts, PathError, SendEnd, close_path};
-pub use egress_rules::{RulesError, SendRules};
+pub use dispatcher::{Dispatcher, IN_FLIGHT_MAX, LiveError, sweep};
+pub use egress::{EgressPath, EgressSocket, PathCounts, PathError, close_path};
+pub use egress_rules::{EgressRules, RulesError};
 pub use send::{SendError, Sender};
 
 use crate::bpf::Hook;

@@ -112,39 +112,40 @@ pub struct Counters {
 /// A frame on its way, ordered by its arrival, then by its sending; the
 /// earliest is the greatest, as a heap wants it.
 #[derive(Debug)]
-struct Travelling {
+struct InFlight {
     number: u64,
     frame: Received,
 }
 
-impl Travelling {
+impl InFlight {
     fn key(&self) -> (u64, u64) {
         (self.frame.arrived_ns, self.number)
     }
 }
 
-impl Ord for Travelling {
-    fn cmp(&self, other: &Travelling) -> Ordering {
+impl Ord for InFlight {
+    fn cmp(&self, other: &InFlight) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
 
-impl PartialOrd for Travelling {
-    fn partial_cmp(&self, other: &Travelling) -> Option<Ordering> {
+impl PartialOrd for InFlight {
+    fn partial_cmp(&self, other: &InFlight) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Travelling {
-    fn eq(&self, other: &Travelling) -> bool {
+impl PartialEq for InFlight {
+    fn eq(&self, other: &InFlight) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Travelling {}
+impl Eq for InFlight {}
 
-/// The numbers a frame draws, always all of them.
-struct Fate {
+/// The random numbers that decide the impairments of one frame; always all are
+/// drawn.
+struct ImpairmentDraw {
     lost: bool,
     duplicated: bool,
     corrupted: bool,
@@ -153,23 +154,26 @@ struct Fate {
 }
 
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Direction {
     impairments: Impairments,
     rng: Rng,
     now_ns: u64,
     /// When the line is free again.
     line_free_ns: u64,
     /// When the frames that wait for the line get it.
-    waiting: VecDeque<u64>,
-    travelling: BinaryHeap<Travelling>,
+    line_queue: VecDeque<u64>,
+    in_flight: BinaryHeap<InFlight>,
     held_bytes: usize,
     last_arrival_ns: u64,
     numbered: u64,
     counters: Counters,
 }
 
-impl Way {
-    pub(super) fn new(impairments: Impairments, seed: u64) -> Result<Way, InvalidImpairments> {
+impl Direction {
+    pub(super) fn new(
+        impairments: Impairments,
+        seed: u64,
+    ) -> Result<Direction, InvalidImpairments> {
         let Impairments {
             loss_ppm,
             duplicate_ppm,
@@ -184,13 +188,13 @@ impl Way {
         if impairments.rate_bits_per_s == Some(0) {
             return Err(InvalidImpairments::Rate);
         }
-        Ok(Way {
+        Ok(Direction {
             impairments,
             rng: Rng::new(seed),
             now_ns: 0,
             line_free_ns: 0,
-            waiting: VecDeque::new(),
-            travelling: BinaryHeap::new(),
+            line_queue: VecDeque::new(),
+            in_flight: BinaryHeap::new(),
             held_bytes: 0,
             last_arrival_ns: 0,
             numbered: 0,
@@ -203,14 +207,14 @@ impl Way {
     }
 
     pub(super) fn next_arrival_ns(&self) -> Option<u64> {
-        self.travelling.peek().map(|next| next.frame.arrived_ns)
+        self.in_flight.peek().map(|next| next.frame.arrived_ns)
     }
 
     pub(super) fn receive(&mut self, now_ns: u64) -> Option<Received> {
         if self.next_arrival_ns()? > now_ns {
             return None;
         }
-        let frame = self.travelling.pop()?.frame;
+        let frame = self.in_flight.pop()?.frame;
         self.held_bytes -= frame.bytes.len();
         self.counters.received += 1;
         Some(frame)
@@ -219,8 +223,8 @@ impl Way {
     pub(super) fn send(&mut self, now_ns: u64, bytes: &[u8]) -> Result<(), DropReason> {
         self.now_ns = self.now_ns.max(now_ns);
         self.counters.sent += 1;
-        let fate = self.draw();
-        let carried = self.carry(bytes, &fate);
+        let draw = self.draw();
+        let carried = self.carry(bytes, &draw);
         let counter = match carried {
             Ok(()) => &mut self.counters.carried,
             Err(DropReason::TooLong) => &mut self.counters.too_long,
@@ -232,12 +236,12 @@ impl Way {
         carried
     }
 
-    fn draw(&mut self) -> Fate {
+    fn draw(&mut self) -> ImpairmentDraw {
         let Impairments { jitter_ns, .. } = self.impairments;
         let rng = &mut self.rng;
         let mut jitter = || rng.below(jitter_ns.saturating_add(1));
         let jitter_ns = [jitter(), jitter()];
-        Fate {
+        ImpairmentDraw {
             jitter_ns,
             lost: rng.chance(self.impairments.loss_ppm),
             duplicated: rng.chance(self.impairments.duplicate_ppm),
@@ -246,57 +250,57 @@ impl Way {
         }
     }
 
-    fn carry(&mut self, bytes: &[u8], fate: &Fate) -> Result<(), DropReason> {
+    fn carry(&mut self, bytes: &[u8], draw: &ImpairmentDraw) -> Result<(), DropReason> {
         if bytes.len() > self.impairments.frame_len_max {
             return Err(DropReason::TooLong);
         }
         if !self.has_room(bytes.len()) {
             return Err(DropReason::HeldFull);
         }
-        let departed_ns = self.take_line(bytes.len())?;
-        if fate.lost {
+        let departed_ns = self.serialize_on_line(bytes.len())?;
+        if draw.lost {
             return Err(DropReason::Lost);
         }
         let mut bytes = bytes.to_vec();
-        if fate.corrupted && !bytes.is_empty() {
-            let bit = (fate.bit % (bytes.len() as u64 * 8)) as usize;
+        if draw.corrupted && !bytes.is_empty() {
+            let bit = (draw.bit % (bytes.len() as u64 * 8)) as usize;
             bytes[bit / 8] ^= 1 << (bit % 8);
             self.counters.corrupted += 1;
         }
-        let twin = fate.duplicated.then(|| bytes.clone());
-        self.launch(bytes, departed_ns, fate.jitter_ns[0]);
+        let twin = draw.duplicated.then(|| bytes.clone());
+        self.schedule_arrival(bytes, departed_ns, draw.jitter_ns[0]);
         if let Some(twin) = twin
             && self.has_room(twin.len())
         {
-            self.launch(twin, departed_ns, fate.jitter_ns[1]);
+            self.schedule_arrival(twin, departed_ns, draw.jitter_ns[1]);
             self.counters.duplicated += 1;
         }
         Ok(())
     }
 
     fn has_room(&self, len: usize) -> bool {
-        self.travelling.len() < self.impairments.held_frames_max
+        self.in_flight.len() < self.impairments.held_frames_max
             && self.held_bytes + len <= self.impairments.held_bytes_max
     }
 
     /// Queues for the line: when the frame's last bit leaves.
-    fn take_line(&mut self, len: usize) -> Result<u64, DropReason> {
+    fn serialize_on_line(&mut self, len: usize) -> Result<u64, DropReason> {
         let Some(rate) = self.impairments.rate_bits_per_s else {
             return Ok(self.now_ns);
         };
         while self
-            .waiting
+            .line_queue
             .front()
             .is_some_and(|start| *start <= self.now_ns)
         {
-            self.waiting.pop_front();
+            self.line_queue.pop_front();
         }
         let start_ns = self.line_free_ns.max(self.now_ns);
         if start_ns > self.now_ns {
-            if self.waiting.len() >= self.impairments.queue_frames_max {
+            if self.line_queue.len() >= self.impairments.queue_frames_max {
                 return Err(DropReason::QueueFull);
             }
-            self.waiting.push_back(start_ns);
+            self.line_queue.push_back(start_ns);
         }
         let bits = len as u128 * 8;
         let takes_ns = (bits * 1_000_000_000).div_ceil(u128::from(rate));
@@ -305,7 +309,7 @@ impl Way {
         Ok(self.line_free_ns)
     }
 
-    fn launch(&mut self, bytes: Vec<u8>, departed_ns: u64, jitter_ns: u64) {
+    fn schedule_arrival(&mut self, bytes: Vec<u8>, departed_ns: u64, jitter_ns: u64) {
         let delay_ns = self.impairments.delay_ns.saturating_add(jitter_ns);
         let mut arrived_ns = departed_ns.saturating_add(delay_ns);
         if self.impairments.keep_order {
@@ -314,7 +318,7 @@ impl Way {
         }
         self.held_bytes += bytes.len();
         self.numbered += 1;
-        self.travelling.push(Travelling {
+        self.in_flight.push(InFlight {
             number: self.numbered,
             frame: Received {
                 bytes,

@@ -20,7 +20,7 @@ pub mod traffic;
 
 pub use direction::{Counters, DropReason, Impairments, InvalidImpairments};
 
-use direction::Way;
+use direction::Direction;
 
 /// One of a link's two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,8 +45,8 @@ pub struct Received {
 /// A link between two ends in one program.
 #[derive(Debug)]
 pub struct MemLink {
-    a_to_b: Way,
-    b_to_a: Way,
+    a_to_b: Direction,
+    b_to_a: Direction,
 }
 
 impl MemLink {
@@ -60,8 +60,8 @@ impl MemLink {
         seed: u64,
     ) -> Result<MemLink, InvalidImpairments> {
         Ok(MemLink {
-            a_to_b: Way::new(a_to_b, seed)?,
-            b_to_a: Way::new(b_to_a, !seed)?,
+            a_to_b: Direction::new(a_to_b, seed)?,
+            b_to_a: Direction::new(b_to_a, !seed)?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The interfaces of this machine: what they are, and what happens to them.
 //!
 //! All of it is of the network namespace that the calling thread is in, or was
-//! in when it opened a [`Netlink`] socket, [`Interfaces`] or a [`Watcher`]; and
+//! in when it opened a [`Netlink`] socket, [`Interfaces`] or a [`InterfaceMonitor`]; and
 //! needs no privilege.
 
 mod ethtool;
@@ -25,13 +25,13 @@ pub(crate) use interface::find_index;
 pub use interface::{
     Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
 };
-pub use monitor::{AddressWatcher, Event, Watcher};
+pub use monitor::{AddressMonitor, Event, InterfaceMonitor};
 pub(crate) use namespace::Namespace;
 pub use namespace::NamespaceError;
-pub use neighbour::{NeighbourNews, Neighbours};
+pub use neighbour::{NeighbourUpdate, Neighbours};
 pub use netlink::Netlink;
 pub use peer::{Credentials, peer_credentials, peer_groups, peer_pidfd, set_pass_rights};
-pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
+pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteMonitor};
 pub(crate) use sockopt::set_option;
 pub use tap::{Tap, TapGso, TapHeader};
-pub use write_batch::Run;
+pub use write_batch::WriteBatch;

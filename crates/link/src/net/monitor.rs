@@ -107,31 +107,31 @@ impl Event {
 ///
 /// Events are what has changed since the last one: of two changes in quick
 /// succession it may tell the sum only. When the kernel had to drop news, the
-/// watcher asks for everything again and tells the difference.
+/// monitor asks for everything again and tells the difference.
 #[derive(Debug)]
-pub struct Watcher {
-    news: Netlink,
+pub struct InterfaceMonitor {
+    notifications: Netlink,
     interfaces: Interfaces,
     known: BTreeMap<u32, Interface>,
     events: VecDeque<Event>,
 }
 
-impl Watcher {
+impl InterfaceMonitor {
     /// Watches the namespace that the calling thread is in, from now on.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn open() -> io::Result<Watcher> {
+    pub fn open() -> io::Result<InterfaceMonitor> {
         // Listen first, then look: nothing falls between.
-        let mut watcher = Watcher {
-            news: Netlink::listening(LINKS)?,
+        let mut monitor = InterfaceMonitor {
+            notifications: Netlink::listening(LINKS)?,
             interfaces: Interfaces::open()?,
             known: BTreeMap::new(),
             events: VecDeque::new(),
         };
-        watcher.look_again()?;
-        watcher.events.clear();
-        Ok(watcher)
+        monitor.resync()?;
+        monitor.events.clear();
+        Ok(monitor)
     }
 
     /// The interfaces as of the events told so far, without network addresses
@@ -148,13 +148,13 @@ impl Watcher {
     pub fn next_event(&mut self, time_max: Option<Duration>) -> io::Result<Option<Event>> {
         let deadline = time_max.and_then(|time| std::time::Instant::now().checked_add(time));
         loop {
-            self.take_in()?;
+            self.read_events()?;
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
             let left = deadline.map(|at| at.saturating_duration_since(std::time::Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut fds = [PollFd::new(&self.news, PollFlags::IN)];
+            let mut fds = [PollFd::new(&self.notifications, PollFlags::IN)];
             match poll(&mut fds, left.as_ref()) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
                 Ok(_) => {}
@@ -164,13 +164,13 @@ impl Watcher {
     }
 
     /// Reads what the kernel has told, without waiting.
-    fn take_in(&mut self) -> io::Result<()> {
+    fn read_events(&mut self) -> io::Result<()> {
         loop {
-            match self.news.receive(RecvFlags::DONTWAIT) {
+            match self.notifications.receive(RecvFlags::DONTWAIT) {
                 Ok(messages) => {
                     for message in messages {
                         if let NetlinkPayload::InnerMessage(news) = message.payload {
-                            self.hear(news);
+                            self.handle_message(news);
                         }
                     }
                 }
@@ -178,15 +178,15 @@ impl Watcher {
                 Err(error) if error.raw_os_error() == Some(OVERRUN) => {
                     // What was not dropped is older than what was, and than
                     // what we see when we look.
-                    while self.news.receive(RecvFlags::DONTWAIT).is_ok() {}
-                    self.look_again()?;
+                    while self.notifications.receive(RecvFlags::DONTWAIT).is_ok() {}
+                    self.resync()?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn hear(&mut self, message: RouteNetlinkMessage) {
+    fn handle_message(&mut self, message: RouteNetlinkMessage) {
         match message {
             RouteNetlinkMessage::NewLink(message) => self.learn(Interface::read(&message)),
             // A port that leaves its bridge is told in the same words, by
@@ -200,7 +200,7 @@ impl Watcher {
         }
     }
 
-    fn look_again(&mut self) -> io::Result<()> {
+    fn resync(&mut self) -> io::Result<()> {
         let there = self.interfaces.links()?;
         let gone = self
             .known
@@ -274,26 +274,26 @@ fn differences(old: &Interface, new: &Interface) -> Vec<Event> {
     events
 }
 
-impl AsFd for Watcher {
+impl AsFd for InterfaceMonitor {
     /// Readable when there may be something to tell; call
     /// [`next_event`](Self::next_event) with no time until it says `None`.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
+        self.notifications.as_fd()
     }
 }
 
 /// Tells that network addresses of a network namespace have changed; which
 /// there are, [`Interfaces`] says.
 #[derive(Debug)]
-pub struct AddressWatcher(Netlink);
+pub struct AddressMonitor(Netlink);
 
-impl AddressWatcher {
+impl AddressMonitor {
     /// Watches the namespace that the calling thread is in, from now on.
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn open() -> io::Result<AddressWatcher> {
-        Netlink::listening(ADDRESSES).map(AddressWatcher)
+    pub fn open() -> io::Result<AddressMonitor> {
+        Netlink::listening(ADDRESSES).map(AddressMonitor)
     }
 
     /// Whether one may have changed since this was asked last, at first since
@@ -313,7 +313,7 @@ impl AddressWatcher {
     }
 }
 
-impl AsFd for AddressWatcher {
+impl AsFd for AddressMonitor {
     /// Readable when an address has changed.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

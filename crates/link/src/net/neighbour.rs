@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 /// What a neighbour has said of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NeighbourNews {
+pub struct NeighbourUpdate {
     /// The number of the interface that it is on.
     pub ifindex: u32,
     /// Its address.
@@ -46,7 +46,7 @@ impl Neighbours {
     ///
     /// # Errors
     /// What the kernel answers.
-    pub fn tell(&mut self, news: &NeighbourNews) -> io::Result<bool> {
+    pub fn confirm(&mut self, news: &NeighbourUpdate) -> io::Result<bool> {
         let by_hand = |state| matches!(state, NeighbourState::Permanent | NeighbourState::Noarp);
         match self.state(news)? {
             None => return Ok(false),
@@ -73,7 +73,7 @@ impl Neighbours {
     }
 
     /// What the kernel holds of it; `None` if it does not know it.
-    fn state(&mut self, news: &NeighbourNews) -> io::Result<Option<NeighbourState>> {
+    fn state(&mut self, news: &NeighbourUpdate) -> io::Result<Option<NeighbourState>> {
         let message = RouteNetlinkMessage::GetNeighbour(named(news));
         let answers = match self.0.request(message, 0) {
             Ok(answers) => answers,
@@ -87,7 +87,7 @@ impl Neighbours {
     }
 }
 
-fn named(news: &NeighbourNews) -> NeighbourMessage {
+fn named(news: &NeighbourUpdate) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = match news.address {
         IpAddr::V4(_) => AddressFamily::Inet,

@@ -58,7 +58,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.ask(message, NLM_F_ACK | flags)?;
+        self.send_request(message, NLM_F_ACK | flags)?;
         let mut replies = Vec::new();
         loop {
             for message in self.receive(RecvFlags::empty())? {
@@ -124,7 +124,11 @@ impl Netlink {
     }
 
     /// Sends a request, and leaves the answers to be [received](Self::receive).
-    pub(super) fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub(super) fn send_request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> io::Result<()> {
         let mut bytes = Vec::new();
         self.append(message, flags, &mut bytes);
         retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;

@@ -74,28 +74,28 @@ pub enum RouteEvent {
 ///
 /// Where the kernel had to drop news, all is told again.
 #[derive(Debug)]
-pub struct RouteWatcher {
-    news: Netlink,
+pub struct RouteMonitor {
+    notifications: Netlink,
     /// Where all are asked for, and which families are not yet.
     all: Option<(Netlink, Vec<AddressFamily>)>,
     events: VecDeque<RouteEvent>,
 }
 
-impl RouteWatcher {
+impl RouteMonitor {
     /// Watches the calling thread's network namespace.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn open() -> io::Result<RouteWatcher> {
+    pub fn open() -> io::Result<RouteMonitor> {
         // Listen first, then look: nothing falls between.
-        let news = Netlink::listening(ROUTES)?;
-        let mut watcher = RouteWatcher {
-            news,
+        let notifications = Netlink::listening(ROUTES)?;
+        let mut monitor = RouteMonitor {
+            notifications,
             all: None,
             events: VecDeque::new(),
         };
-        watcher.begin()?;
-        Ok(watcher)
+        monitor.begin()?;
+        Ok(monitor)
     }
 
     /// Has all routes be told again: the kernel says nothing of those that go
@@ -108,11 +108,11 @@ impl RouteWatcher {
         self.all = Some((Netlink::open()?, families));
         self.events.clear();
         self.events.push_back(RouteEvent::Begin);
-        self.ask()
+        self.request_dump()
     }
 
     /// Asks for the routes of the next family.
-    fn ask(&mut self) -> io::Result<()> {
+    fn request_dump(&mut self) -> io::Result<()> {
         let Some((socket, families)) = &mut self.all else {
             return Ok(());
         };
@@ -120,7 +120,7 @@ impl RouteWatcher {
             Some(family) => {
                 let mut message = RouteMessage::default();
                 message.header.address_family = family;
-                socket.ask(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP)
+                socket.send_request(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP)
             }
             None => {
                 self.all = None;
@@ -141,9 +141,12 @@ impl RouteWatcher {
             }
             // News wait until all that was there is told: they are later.
             let from_all = self.all.is_some();
-            let socket = self.all.as_ref().map_or(&self.news, |(socket, _)| socket);
+            let socket = self
+                .all
+                .as_ref()
+                .map_or(&self.notifications, |(socket, _)| socket);
             match socket.receive(RecvFlags::DONTWAIT) {
-                Ok(messages) => self.hear(messages, from_all)?,
+                Ok(messages) => self.handle_message(messages, from_all)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => self.begin()?,
                 Err(error) => return Err(error),
@@ -151,7 +154,7 @@ impl RouteWatcher {
         }
     }
 
-    fn hear(
+    fn handle_message(
         &mut self,
         messages: Vec<NetlinkMessage<RouteNetlinkMessage>>,
         from_all: bool,
@@ -166,7 +169,7 @@ impl RouteWatcher {
                     let gone = read(&message).map(RouteEvent::Gone);
                     self.events.extend(gone);
                 }
-                NetlinkPayload::Done(_) if from_all => self.ask()?,
+                NetlinkPayload::Done(_) if from_all => self.request_dump()?,
                 NetlinkPayload::Error(error) if from_all && error.code.is_some() => {
                     return Err(error.to_io());
                 }
@@ -177,10 +180,10 @@ impl RouteWatcher {
     }
 }
 
-impl AsFd for RouteWatcher {
+impl AsFd for RouteMonitor {
     /// Readable when there may be news.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
+        self.notifications.as_fd()
     }
 }
 

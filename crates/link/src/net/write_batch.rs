@@ -12,22 +12,22 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The most writes at once.
 const WRITES_MAX: usize = 8;
-/// Parts of each.
-const PARTS: usize = 3;
+/// Buffers of each write.
+const IOVECS_PER_WRITE: usize = 3;
 
 /// See the module.
-pub struct Run {
+pub struct WriteBatch {
     /// None once the system has refused it.
     ring: Option<IoUring>,
 }
 
-impl Run {
+impl WriteBatch {
     /// # Errors
     /// If the system has no io_uring(7), or does not let this program use it.
-    pub fn new() -> io::Result<Run> {
+    pub fn new() -> io::Result<WriteBatch> {
         // A child that shared it would submit what is ours.
         let ring = IoUring::builder().dontfork().build(WRITES_MAX as u32)?;
-        Ok(Run { ring: Some(ring) })
+        Ok(WriteBatch { ring: Some(ring) })
     }
 
     /// Writes these to a descriptor, one after the other, without waiting; gives how many
@@ -39,14 +39,14 @@ impl Run {
     pub fn write(
         &mut self,
         fd: BorrowedFd<'_>,
-        writes: &[[IoSlice<'_>; PARTS]],
+        writes: &[[IoSlice<'_>; IOVECS_PER_WRITE]],
     ) -> io::Result<usize> {
         let ring = self.ring.as_mut().ok_or(Errno::PERM)?;
         let writes = &writes[..writes.len().min(WRITES_MAX)];
         let fd = types::Fd(fd.as_raw_fd());
         for parts in writes {
             // An `IoSlice` is a `struct iovec`.
-            let write = opcode::Writev::new(fd, parts.as_ptr().cast(), PARTS as u32);
+            let write = opcode::Writev::new(fd, parts.as_ptr().cast(), IOVECS_PER_WRITE as u32);
             let entry = write.rw_flags(libc::RWF_NOWAIT).build();
             // SAFETY: the descriptor, the parts and what they point to are borrowed until
             // this returns, which it does not before the kernel has answered all that it
@@ -105,7 +105,7 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
         .any(|errno| number == Some(errno.raw_os_error()))
 }
 
-impl std::fmt::Debug for Run {
+impl std::fmt::Debug for WriteBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Run")
     }

@@ -16,7 +16,7 @@ pub(super) struct Gather<W: Write> {
     blocks: Vec<u8>,
     capacity: usize,
     /// Bytes of whole blocks that arrived.
-    whole: u64,
+    complete_bytes: u64,
     /// A write failed: what would follow does not belong there.
     failed: bool,
 }
@@ -27,19 +27,19 @@ impl<W: Write> Gather<W> {
             output: Some(output),
             blocks: Vec::with_capacity(capacity),
             capacity,
-            whole: 0,
+            complete_bytes: 0,
             failed: false,
         }
     }
 
     /// Bytes of whole blocks that the output took.
-    pub(super) fn whole(&self) -> u64 {
-        self.whole
+    pub(super) fn blocks_written(&self) -> u64 {
+        self.complete_bytes
     }
 
     /// Bytes of whole blocks that the output took or will be handed.
     pub(super) fn len(&self) -> u64 {
-        self.whole + self.blocks.len() as u64
+        self.complete_bytes + self.blocks.len() as u64
     }
 
     pub(super) fn output(&self) -> &W {
@@ -74,7 +74,7 @@ impl<W: Write> Gather<W> {
     fn send(&mut self) -> io::Result<()> {
         self.sound()?;
         let (arrived, outcome) = write(output(&mut self.output), &self.blocks);
-        self.whole += ends_before(&self.blocks, arrived) as u64;
+        self.complete_bytes += ends_before(&self.blocks, arrived) as u64;
         self.blocks.clear();
         self.noted(outcome)
     }
@@ -87,7 +87,7 @@ impl<W: Write> Gather<W> {
             let (_, outcome) = write(output(&mut self.output), part);
             self.noted(outcome)?;
         }
-        self.whole += len as u64;
+        self.complete_bytes += len as u64;
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 
 use super::byte_order::{ByteOrder, array};
 use super::input::Input;
-use super::{Damage, Error, Interface, Part, Record, Resolution};
+use super::{Damage, Error, Interface, Record, Region, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 
 const FILE_HEADER_LEN: usize = 24;
@@ -51,8 +51,8 @@ pub(super) fn is_magic(start: [u8; 4]) -> bool {
 impl Classic {
     /// Reads the file's header, whose magic has been recognised.
     pub(super) fn open(input: &mut Input) -> Result<(Classic, Interface), Error> {
-        if !input.holds(FILE_HEADER_LEN)? {
-            return Err(input.cut_short(Part::FileHeader, FILE_HEADER_LEN));
+        if !input.has_unread(FILE_HEADER_LEN)? {
+            return Err(input.cut_short(Region::FileHeader, FILE_HEADER_LEN));
         }
         let bytes = input.unread();
         let magic = u32::from_ne_bytes(array(bytes, 0));
@@ -109,10 +109,10 @@ impl Classic {
 
     #[inline]
     pub(super) fn next(&self, input: &mut Input) -> Result<Option<Record>, Error> {
-        if !input.holds(self.header_len)? {
+        if !input.has_unread(self.header_len)? {
             return match input.unread() {
                 [] => Ok(None),
-                _ => Err(input.cut_short(Part::FrameHeader, self.header_len)),
+                _ => Err(input.cut_short(Region::FrameHeader, self.header_len)),
             };
         }
         let header: [u8; FRAME_HEADER_LEN] = array(input.unread(), 0);
@@ -123,7 +123,7 @@ impl Classic {
             return Err(input.damaged(Damage::FrameLength { captured, max }));
         }
         let whole = self.header_len + captured as usize;
-        if !input.holds(whole)? {
+        if !input.has_unread(whole)? {
             return Err(self.cut_inside(input, captured));
         }
         let position = input.position() + self.header_len;
@@ -153,7 +153,7 @@ impl Classic {
     fn cut_inside(&self, input: &Input, captured: u32) -> Error {
         let have = input.unread().len() - self.header_len;
         input.damaged(Damage::CutShort {
-            part: Part::Frame,
+            region: Region::Frame,
             have: have as u64,
             need: u64::from(captured),
         })

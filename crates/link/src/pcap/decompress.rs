@@ -16,31 +16,31 @@ const ZSTD_FIRST_LEN: usize = 5;
 
 /// How a capture file is packed, told by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Packing {
+pub enum Compression {
     /// gzip, of one or several members.
     Gzip,
     /// zstd, of one or several frames.
     Zstd,
 }
 
-impl Packing {
+impl Compression {
     /// The packing that `start`, the first four bytes of a file, announces.
-    pub fn of(start: &[u8]) -> Option<Packing> {
+    pub fn of(start: &[u8]) -> Option<Compression> {
         match start {
-            [0x1f, 0x8b, ..] => Some(Packing::Gzip),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Packing::Zstd),
+            [0x1f, 0x8b, ..] => Some(Compression::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
             // A skippable frame, as pzstd writes before each data frame.
-            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Packing::Zstd),
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
             _ => None,
         }
     }
 }
 
-impl std::fmt::Display for Packing {
+impl std::fmt::Display for Compression {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Packing::Gzip => "gzip",
-            Packing::Zstd => "zstd",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
         })
     }
 }
@@ -53,10 +53,10 @@ enum Engine {
 }
 
 impl Engine {
-    fn new(packing: Packing) -> io::Result<Engine> {
+    fn new(packing: Compression) -> io::Result<Engine> {
         Ok(match packing {
-            Packing::Gzip => Engine::Gzip(Box::new(Decompress::new_gzip(15))),
-            Packing::Zstd => Engine::Zstd(raw::Decoder::new()?, ZSTD_FIRST_LEN),
+            Compression::Gzip => Engine::Gzip(Box::new(Decompress::new_gzip(15))),
+            Compression::Zstd => Engine::Zstd(raw::Decoder::new()?, ZSTD_FIRST_LEN),
         })
     }
 
@@ -109,7 +109,7 @@ impl UnpackError {
 /// A reader that unpacks another one.
 pub(super) struct Unpack<R> {
     inner: R,
-    packing: Packing,
+    packing: Compression,
     engine: Engine,
     input: Box<[u8]>,
     start: usize,
@@ -125,7 +125,7 @@ impl<R: Read> Unpack<R> {
     ///
     /// # Errors
     /// When the decoder cannot be made.
-    pub(super) fn new(inner: R, packing: Packing) -> io::Result<Unpack<R>> {
+    pub(super) fn new(inner: R, packing: Compression) -> io::Result<Unpack<R>> {
         Ok(Unpack {
             inner,
             packing,
@@ -142,7 +142,7 @@ impl<R: Read> Unpack<R> {
         &self.inner
     }
 
-    pub(super) fn packing(&self) -> Packing {
+    pub(super) fn packing(&self) -> Compression {
         self.packing
     }
 
@@ -163,7 +163,7 @@ impl<R: Read> Unpack<R> {
             let padding = packed.iter().take_while(|byte| **byte == 0).count();
             self.start += padding;
             if self.start < self.end {
-                if self.packing == Packing::Gzip {
+                if self.packing == Compression::Gzip {
                     self.engine = Engine::new(self.packing).map_err(UnpackError::Read)?;
                 }
                 self.inside = true;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::Packing;
+use super::Compression;
 
 /// Why a capture could not be read, or not to its end. Every frame given out
 /// before it stays valid.
@@ -32,7 +32,7 @@ pub enum Error {
         /// read whole. Counted in the unpacked bytes of a packed file.
         offset: u64,
         /// How the file is packed, if it is.
-        packing: Option<Packing>,
+        packing: Option<Compression>,
         /// What is wrong there.
         damage: Damage,
     },
@@ -49,16 +49,16 @@ impl Error {
     }
 }
 
-fn unpacked(packing: Option<Packing>) -> String {
+fn unpacked(packing: Option<Compression>) -> String {
     packing.map_or_else(String::new, |packing| {
         format!(" of the data unpacked from {packing}")
     })
 }
 
-fn cut_short(part: Part, have: u64, need: u64) -> String {
-    match (part, have) {
-        (Part::FileHeader, 0) => "the file is empty".into(),
-        _ => format!("the file ends inside a {part}: {have} of {need} bytes are there"),
+fn cut_short(region: Region, have: u64, need: u64) -> String {
+    match (region, have) {
+        (Region::FileHeader, 0) => "the file is empty".into(),
+        _ => format!("the file ends inside a {region}: {have} of {need} bytes are there"),
     }
 }
 
@@ -66,10 +66,10 @@ fn cut_short(part: Part, have: u64, need: u64) -> String {
 #[derive(thiserror::Error, Debug)]
 pub enum Damage {
     /// The file ends inside a record.
-    #[error("{}", cut_short(*part, *have, *need))]
+    #[error("{}", cut_short(*region, *have, *need))]
     CutShort {
         /// The record.
-        part: Part,
+        region: Region,
         /// Bytes of it that are there.
         have: u64,
         /// Bytes it says it has.
@@ -157,9 +157,9 @@ pub enum Damage {
     Packed(io::Error),
 }
 
-/// A part of a capture file.
+/// A region of a capture file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum Region {
     /// The start of the file.
     FileHeader,
     /// The 16 or 24 bytes before a frame in a pcap file.
@@ -172,14 +172,14 @@ pub enum Part {
     Block,
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Part::FileHeader => "file header",
-            Part::FrameHeader => "frame header",
-            Part::Frame => "frame",
-            Part::BlockHeader => "block header",
-            Part::Block => "block",
+            Region::FileHeader => "file header",
+            Region::FrameHeader => "frame header",
+            Region::Frame => "frame",
+            Region::BlockHeader => "block header",
+            Region::Block => "block",
         })
     }
 }

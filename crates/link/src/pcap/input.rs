@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use super::decompress::{Unpack, UnpackError};
-use super::{Damage, Error, Packing, Part};
+use super::{Compression, Damage, Error, Region};
 
 /// The buffer's length at first: it stays in the second-level cache, which is
 /// what makes reading fast. It grows only for a record longer than itself.
@@ -12,7 +12,7 @@ const BUFFER_LEN: usize = 256 * 1024;
 /// A reader that counts what it gave.
 struct Counted {
     inner: Box<dyn Read + Send>,
-    given: u64,
+    consumed: u64,
 }
 
 impl Read for Counted {
@@ -20,7 +20,7 @@ impl Read for Counted {
         loop {
             match self.inner.read(buffer) {
                 Ok(count) => {
-                    self.given += count as u64;
+                    self.consumed += count as u64;
                     return Ok(count);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -59,7 +59,7 @@ impl Input {
     /// Takes `inner`, unpacking it if its first bytes say that it is packed,
     /// and reads four bytes ahead if there are so many.
     pub(super) fn new(inner: Box<dyn Read + Send>) -> Result<Input, Error> {
-        let plain = Source::Plain(Counted { inner, given: 0 });
+        let plain = Source::Plain(Counted { inner, consumed: 0 });
         let mut input = Input {
             source: plain,
             buffer: vec![0; BUFFER_LEN],
@@ -67,8 +67,8 @@ impl Input {
             end: 0,
             base: 0,
         };
-        input.holds(4)?;
-        let Some(packing) = Packing::of(input.unread()) else {
+        input.has_unread(4)?;
+        let Some(packing) = Compression::of(input.unread()) else {
             return Ok(input);
         };
         let Source::Plain(mut counted) = input.source else {
@@ -77,12 +77,12 @@ impl Input {
         // What was read ahead comes before what is still to come.
         let ahead = input.buffer[..input.end].to_vec();
         counted.inner = Box::new(io::Cursor::new(ahead).chain(counted.inner));
-        counted.given = 0;
+        counted.consumed = 0;
         let unpack = Unpack::new(counted, packing);
         let unpack = unpack.map_err(|source| Error::Read { offset: 0, source })?;
         input.source = Source::Packed(Box::new(unpack));
         input.end = 0;
-        input.holds(4)?;
+        input.has_unread(4)?;
         Ok(input)
     }
 
@@ -94,12 +94,12 @@ impl Input {
     /// Bytes taken from the file so far, packed ones if it is packed.
     pub(super) fn consumed(&self) -> u64 {
         match &self.source {
-            Source::Plain(plain) => plain.given,
-            Source::Packed(unpack) => unpack.inner().given,
+            Source::Plain(plain) => plain.consumed,
+            Source::Packed(unpack) => unpack.inner().consumed,
         }
     }
 
-    pub(super) fn packing(&self) -> Option<Packing> {
+    pub(super) fn packing(&self) -> Option<Compression> {
         match &self.source {
             Source::Plain(_) => None,
             Source::Packed(unpack) => Some(unpack.packing()),
@@ -134,7 +134,7 @@ impl Input {
 
     /// Reads until `count` bytes are unread; false if the stream ends before.
     #[inline]
-    pub(super) fn holds(&mut self, count: usize) -> Result<bool, Error> {
+    pub(super) fn has_unread(&mut self, count: usize) -> Result<bool, Error> {
         if self.end - self.start >= count {
             return Ok(true);
         }
@@ -183,11 +183,11 @@ impl Input {
         }
     }
 
-    /// The error that the stream ended inside `part`, of `need` bytes.
+    /// The error that the stream ended inside `region`, of `need` bytes.
     #[cold]
-    pub(super) fn cut_short(&self, part: Part, need: usize) -> Error {
+    pub(super) fn cut_short(&self, region: Region, need: usize) -> Error {
         self.damaged(Damage::CutShort {
-            part,
+            region,
             have: self.unread().len() as u64,
             need: need as u64,
         })
@@ -204,7 +204,7 @@ mod tests {
         for there in [0, 8, BUFFER_LEN - 1, BUFFER_LEN, BUFFER_LEN + 1, 1 << 20] {
             let source = io::Cursor::new(vec![7; there]);
             let mut input = Input::new(Box::new(source)).unwrap();
-            assert!(!input.holds(ASKED).unwrap(), "{there}");
+            assert!(!input.has_unread(ASKED).unwrap(), "{there}");
             assert_eq!(input.unread().len(), there);
             let most = BUFFER_LEN.max(2 * there);
             assert!(

@@ -39,8 +39,8 @@ mod ng;
 mod reader;
 mod writer;
 
-pub use decompress::Packing;
-pub use error::{Damage, Error, Part};
+pub use decompress::Compression;
+pub use error::{Damage, Error, Region};
 pub use reader::{Progress, Reader};
 pub use writer::{WriteError, Writer};
 

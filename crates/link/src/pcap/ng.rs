@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use super::byte_order::{ByteOrder, array};
 use super::input::Input;
-use super::{Damage, Error, INTERFACES_MAX, Interface, NAME_LEN_MAX, Part, Record, Resolution};
+use super::{Damage, Error, INTERFACES_MAX, Interface, NAME_LEN_MAX, Record, Region, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -57,14 +57,14 @@ struct Local {
 struct Clock {
     /// One of these two is 1, if the resolution is decimal.
     multiply: u64,
-    divide: u64,
+    ticks_per_unit: u64,
     shift: u32,
     offset_ns: i128,
 }
 
 impl Clock {
     fn new(resolution: Resolution, offset_s: i64) -> Clock {
-        let (multiply, divide, shift) = match resolution {
+        let (multiply, ticks_per_unit, shift) = match resolution {
             Resolution::Decimal(digits @ 0..=9) => (10u64.pow(9 - u32::from(digits)), 1, 0),
             Resolution::Decimal(digits) => (1, 10u64.pow(u32::from(digits) - 9), 0),
             Resolution::Binary(bits) => (1_000_000_000, 1, u32::from(bits)),
@@ -72,7 +72,7 @@ impl Clock {
         let offset_ns = i128::from(offset_s) * 1_000_000_000;
         Clock {
             multiply,
-            divide,
+            ticks_per_unit,
             shift,
             offset_ns,
         }
@@ -80,7 +80,7 @@ impl Clock {
 
     #[inline]
     fn nanoseconds(&self, units: u64) -> i64 {
-        let plain = self.divide == 1 && self.shift == 0 && self.offset_ns == 0;
+        let plain = self.ticks_per_unit == 1 && self.shift == 0 && self.offset_ns == 0;
         if plain && let Some(Ok(time_ns)) = units.checked_mul(self.multiply).map(i64::try_from) {
             return time_ns;
         }
@@ -90,7 +90,7 @@ impl Clock {
     #[cold]
     fn nanoseconds_wide(&self, units: u64) -> i64 {
         let scaled = (i128::from(units) * i128::from(self.multiply)) >> self.shift;
-        let time_ns = scaled / i128::from(self.divide) + self.offset_ns;
+        let time_ns = scaled / i128::from(self.ticks_per_unit) + self.offset_ns;
         time_ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 }
@@ -140,7 +140,7 @@ impl Ng {
             if matches!(kind, ENHANCED | SIMPLE | OBSOLETE) {
                 break;
             }
-            self.other(input, kind, length, interfaces)?;
+            self.uncommon_block(input, kind, length, interfaces)?;
             if !interfaces.is_empty() {
                 break;
             }
@@ -156,7 +156,7 @@ impl Ng {
     ) -> Result<Option<Record>, Error> {
         while let Some((kind, length)) = self.header(input)? {
             if kind != ENHANCED {
-                match self.other(input, kind, length, interfaces)? {
+                match self.uncommon_block(input, kind, length, interfaces)? {
                     None => continue,
                     record => return Ok(record),
                 }
@@ -173,7 +173,7 @@ impl Ng {
     /// Takes a block that is no enhanced packet block: a frame, if it holds
     /// one. Apart, so that the common way stays short.
     #[cold]
-    fn other(
+    fn uncommon_block(
         &mut self,
         input: &mut Input,
         kind: u32,
@@ -203,10 +203,10 @@ impl Ng {
     /// section's byte order is taken over.
     #[inline(always)]
     fn header(&mut self, input: &mut Input) -> Result<Option<(u32, u32)>, Error> {
-        if !input.holds(HEADER_LEN)? {
+        if !input.has_unread(HEADER_LEN)? {
             return match input.unread() {
                 [] => Ok(None),
-                _ => Err(input.cut_short(Part::BlockHeader, HEADER_LEN)),
+                _ => Err(input.cut_short(Region::BlockHeader, HEADER_LEN)),
             };
         }
         // The section's type reads the same in both byte orders.
@@ -236,8 +236,8 @@ impl Ng {
     /// Learns the byte order of the section that starts here.
     #[cold]
     fn byte_order(&mut self, input: &mut Input) -> Result<(), Error> {
-        if !input.holds(HEADER_LEN + 4)? {
-            return Err(input.cut_short(Part::BlockHeader, HEADER_LEN + 4));
+        if !input.has_unread(HEADER_LEN + 4)? {
+            return Err(input.cut_short(Region::BlockHeader, HEADER_LEN + 4));
         }
         let magic = u32::from_ne_bytes(array(input.unread(), HEADER_LEN));
         self.order.swapped = match magic {
@@ -251,8 +251,8 @@ impl Ng {
     /// Waits for the whole block and compares its two lengths.
     #[inline(always)]
     fn body(&self, input: &mut Input, whole: usize) -> Result<Body, Error> {
-        if !input.holds(whole)? {
-            return Err(input.cut_short(Part::Block, whole));
+        if !input.has_unread(whole)? {
+            return Err(input.cut_short(Region::Block, whole));
         }
         let behind = self.order.word(input.unread(), whole - TRAILER_LEN);
         if behind as usize != whole {

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::classic::{self, Classic};
 use super::input::Input;
 use super::ng::{self, Ng};
-use super::{Damage, Error, FrameRef, Interface, Packing, Part, Record};
+use super::{Compression, Damage, Error, FrameRef, Interface, Record, Region};
 
 enum Format {
     Classic(Classic),
@@ -71,7 +71,7 @@ impl Reader {
         let mut interfaces = Vec::new();
         let start = match *input.unread() {
             [a, b, c, d, ..] => [a, b, c, d],
-            _ => return Err(input.cut_short(Part::FileHeader, 4)),
+            _ => return Err(input.cut_short(Region::FileHeader, 4)),
         };
         let format = if classic::is_magic(start) {
             let (classic, interface) = Classic::open(&mut input)?;
@@ -144,7 +144,7 @@ impl Reader {
     }
 
     /// How the file is packed, if it is.
-    pub fn packing(&self) -> Option<Packing> {
+    pub fn packing(&self) -> Option<Compression> {
         self.input.packing()
     }
 }

@@ -247,7 +247,7 @@ impl<W: Write> Writer<W> {
 
     #[cold]
     fn failed(&self, source: io::Error) -> WriteError {
-        let whole = self.output.whole();
+        let whole = self.output.blocks_written();
         WriteError::Write { whole, source }
     }
 }

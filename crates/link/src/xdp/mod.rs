@@ -5,11 +5,11 @@
 //! - [`Gate`]: a program at each link. While it is open, frames go to the
 //!   sockets; it shuts by itself when their process dies or hangs, and then
 //!   frames take the [`Bypass`].
-//! - [`Fast`]: cached verdicts, by which the programs forward by themselves.
-//! - [`Bulk`]: sending many frames at once, without a socket buffer for each.
+//! - [`FlowMaps`]: cached verdicts, by which the programs forward by themselves.
+//! - [`TxBurst`]: sending many frames at once, without a socket buffer for each.
 //! - [`HostFilter`]: what the host's own protocols have all the same;
-//!   [`HostChange`] gives a link another.
-//! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
+//!   [`HostFilterUpdater`] gives a link another.
+//! - [`SharedPage`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod abi;
 mod flow_cache;
@@ -20,17 +20,19 @@ mod tx_burst;
 mod xsk;
 
 pub use flow_cache::{
-    DriverEvent, DriverWatch, FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, PATIENCE,
-    takes_redirected,
+    ACTIVATE_WAIT, FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, FlowMaps, XdpFeatureEvent,
+    XdpFeatureMonitor, supports_ndo_xmit,
 };
-pub use gate::liveness::{DeathWord, Life};
-pub use gate::pin_dir::Holder;
-pub use gate::shared_page::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};
-pub use gate::{Attached, Gate, GateError, GateParts, LinkParts};
-pub use host_filter::update::HostChange;
+pub use gate::liveness::{LivenessLock, OwnerState};
+pub use gate::pin_dir::OwnerProcess;
+pub use gate::shared_page::{
+    Bypass, BypassCounts, BypassReason, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, SharedPage,
+};
+pub use gate::{AttachmentCheck, Gate, GateError, GateFds, LinkFds};
+pub use host_filter::update::HostFilterUpdater;
 pub use host_filter::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
-pub use sched::context_switches::waits;
-pub use sched::priority::first_in_line;
-pub use tx_burst::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError, POOLS_MAX};
-pub(crate) use xsk::socket::send_many_at_once;
+pub use sched::context_switches::voluntary_switches;
+pub use sched::priority::raise_priority;
+pub use tx_burst::{BURST_FRAME_BYTES, BURST_FRAMES_MAX, PAGE_POOLS_MAX, TxBurst, TxBurstError};
+pub(crate) use xsk::socket::raise_tx_budget;
 pub use xsk::socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};

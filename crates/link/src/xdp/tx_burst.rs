@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 
 /// Most frames of one call: half of what a veth queues.
-pub const BULK_FRAMES_MAX: usize = 128;
+pub const BURST_FRAMES_MAX: usize = 128;
 
 /// Of these, how many the kernel hands over at once: the pages of some are
 /// free again for those behind them.
@@ -50,20 +50,20 @@ const BATCH: u32 = 64;
 
 /// Pools some of whose frames are still somewhere; with so many no more are
 /// made.
-pub const POOLS_MAX: u32 = 256;
+pub const PAGE_POOLS_MAX: u32 = 256;
 
 /// Lengths of frames that can be sent so.
-pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
+pub const BURST_FRAME_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
 
 /// Bytes that a frame may take.
 const ROOM: usize = 2048;
 /// Of a cache line.
 const LINE: usize = 64;
 const POOLS_AT: usize = 8;
-const PLACES_AT: usize = 64;
-const PLACE_BYTES: usize = 8;
-const FRAMES_AT: usize = PLACES_AT + BULK_FRAMES_MAX * PLACE_BYTES;
-const FRAMES_BYTES: usize = BULK_FRAMES_MAX * ROOM;
+const SLOTS_AT: usize = 64;
+const SLOT_BYTES: usize = 8;
+const FRAMES_AT: usize = SLOTS_AT + BURST_FRAMES_MAX * SLOT_BYTES;
+const FRAMES_BYTES: usize = BURST_FRAMES_MAX * ROOM;
 const PAGE_BYTES: usize = FRAMES_AT + FRAMES_BYTES;
 
 /// What a run begins with: most frames are no shorter, and to make one longer
@@ -84,7 +84,7 @@ const XDP_STORE_BYTES: i32 = 190;
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-pub enum BulkError {
+pub enum TxBurstError {
     /// The program was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -104,7 +104,7 @@ pub enum BulkError {
 
 /// Sends many frames at once on devices that take redirected frames.
 #[derive(Debug)]
-pub struct Bulk {
+pub struct TxBurst {
     program: Program,
     page: MapMemory,
     links: Map,
@@ -113,13 +113,13 @@ pub struct Bulk {
     _namespace: Namespace,
 }
 
-impl Bulk {
+impl TxBurst {
     /// Gets ready; no link can be sent on yet.
     ///
     /// # Errors
     /// See [`TxBurstError`]; also where the kernel has no live frames (Linux
     /// 5.18).
-    pub fn new() -> Result<Bulk, BulkError> {
+    pub fn new() -> Result<TxBurst, TxBurstError> {
         let spec = MapSpec {
             mmapable: true,
             ..MapSpec::array(PAGE_BYTES as u32, 1)
@@ -132,7 +132,7 @@ impl Bulk {
             ..Load::new(ProgramType::Xdp)
         };
         let program = Program::load(&insns(), &load)?;
-        let pools = Map::create("weir_bulk_pools", &MapSpec::hash(8, 1, 2 * POOLS_MAX))?;
+        let pools = Map::create("weir_bulk_pools", &MapSpec::hash(8, 1, 2 * PAGE_POOLS_MAX))?;
         let load = Load {
             name: "weir_bulk_count",
             maps: &[page.as_fd(), pools.as_fd()],
@@ -142,7 +142,7 @@ impl Bulk {
         let namespace = Namespace::new()?;
         let attach = || Attachment::new(&program, LOOPBACK, Hook::XdpGeneric);
         let attached = namespace.run(attach)??;
-        let mut bulk = Bulk {
+        let mut bulk = TxBurst {
             program,
             page: page.map_memory(true)?,
             links,
@@ -170,15 +170,15 @@ impl Bulk {
     /// length or a place that cannot be.
     #[inline]
     pub fn put(&mut self, place: usize, frame: &[u8]) -> bool {
-        if place >= BULK_FRAMES_MAX || !BULK_BYTES.contains(&frame.len()) {
+        if place >= BURST_FRAMES_MAX || !BURST_FRAME_BYTES.contains(&frame.len()) {
             return false;
         }
-        let at = match place.checked_sub(1).and_then(|before| self.place(before)) {
+        let at = match place.checked_sub(1).and_then(|before| self.slot(before)) {
             Some([at, len]) => at.load(Ordering::Relaxed) + len.load(Ordering::Relaxed),
             None => 0,
         };
         let at = (at as usize).next_multiple_of(LINE);
-        let Some([to, len]) = self.place(place) else {
+        let Some([to, len]) = self.slot(place) else {
             return false;
         };
         if at + ROOM > FRAMES_BYTES {
@@ -191,8 +191,8 @@ impl Bulk {
 
     /// Where a frame is, and its length.
     #[inline]
-    fn place(&self, place: usize) -> Option<[&AtomicU32; 2]> {
-        let at = PLACES_AT + place * PLACE_BYTES;
+    fn slot(&self, place: usize) -> Option<[&AtomicU32; 2]> {
+        let at = SLOTS_AT + place * SLOT_BYTES;
         Some([self.page.u32(0, at)?, self.page.u32(0, at + 4)?])
     }
 
@@ -209,10 +209,10 @@ impl Bulk {
     /// # Errors
     /// As the system says; then none was sent.
     pub fn send(&self, link: u32, count: usize) -> Result<usize, TestRunError> {
-        if self.pools() >= POOLS_MAX {
+        if self.pools() >= PAGE_POOLS_MAX {
             return Ok(0);
         }
-        let count = count.min(BULK_FRAMES_MAX) as u32;
+        let count = count.min(BURST_FRAMES_MAX) as u32;
         let (Some(next), Some(out)) = (self.page.u32(0, 0), self.page.u32(0, 4)) else {
             return Ok(0);
         };
@@ -284,19 +284,22 @@ fn insns() -> Vec<Insn> {
     asm.push(Insn::mov64(CTX, Reg::R1));
     asm.extend(Insn::load_map_value(PAGE, 0, 0));
     asm.push(Insn::load(op::W, Reg::R2, PAGE, 0));
-    let beyond = Insn::jump64(op::JGE, Reg::R2, BULK_FRAMES_MAX as i32);
+    let beyond = Insn::jump64(op::JGE, Reg::R2, BURST_FRAMES_MAX as i32);
     asm.jump(beyond, drop);
     asm.push(Insn::mov64(Reg::R1, Reg::R2));
     asm.push(Insn::alu64(op::ADD, Reg::R1, 1));
     asm.push(Insn::store(op::W, PAGE, 0, Reg::R1));
-    let shift = PLACE_BYTES.trailing_zeros() as i32;
+    let shift = SLOT_BYTES.trailing_zeros() as i32;
     asm.push(Insn::alu64(op::LSH, Reg::R2, shift));
     asm.push(Insn::alu64(op::ADD, Reg::R2, PAGE));
-    asm.push(Insn::load(op::W, AT, Reg::R2, PLACES_AT as i16));
-    asm.push(Insn::load(op::W, LEN, Reg::R2, PLACES_AT as i16 + 4));
+    asm.push(Insn::load(op::W, AT, Reg::R2, SLOTS_AT as i16));
+    asm.push(Insn::load(op::W, LEN, Reg::R2, SLOTS_AT as i16 + 4));
     let last = (FRAMES_BYTES - ROOM) as i32;
     asm.jump(Insn::jump64(op::JGT, AT, last), drop);
-    let (least, most) = (*BULK_BYTES.start() as i32, *BULK_BYTES.end() as i32);
+    let (least, most) = (
+        *BURST_FRAME_BYTES.start() as i32,
+        *BURST_FRAME_BYTES.end() as i32,
+    );
     asm.jump(Insn::jump64(op::JLT, LEN, least), drop);
     asm.jump(Insn::jump64(op::JGT, LEN, most), drop);
     asm.push(Insn::mov64(Reg::R2, LEN));

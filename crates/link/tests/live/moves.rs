@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_demux::kernel::record::Record;
 use weir_lab::load::Rate;
 use weir_link::bpf::Hook;
-use weir_link::live::UNDER_WAY_MAX;
+use weir_link::live::IN_FLIGHT_MAX;
 use weir_ring::Reader;
 
 const RING_BYTES: u32 = 1 << 24;
@@ -39,7 +39,7 @@ fn a_plan_that_moves_sees_each_frame_once() {
                 // As long as frames may be under way, and sometimes back
                 // before.
                 if moves % 4 < 2 {
-                    std::thread::sleep(UNDER_WAY_MAX);
+                    std::thread::sleep(IN_FLIGHT_MAX);
                     tc.detach(None).unwrap();
                     std::thread::sleep(Duration::from_millis(20));
                     tc = attach(Hook::TcIngress);
@@ -50,7 +50,7 @@ fn a_plan_that_moves_sees_each_frame_once() {
             }
         }
         let sent = sending.stop().unwrap();
-        std::thread::sleep(2 * UNDER_WAY_MAX);
+        std::thread::sleep(2 * IN_FLIGHT_MAX);
         done.store(true, Ordering::Relaxed);
         (sent, reading.join().unwrap())
     });

@@ -12,7 +12,7 @@ use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::unprivileged;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
-    CheckedPath, Dispatcher, PathError, RulesError, SendEnd, SendRules, close_path,
+    Dispatcher, EgressPath, EgressRules, EgressSocket, PathError, RulesError, close_path,
 };
 use weir_ring::{SendError, XskTx};
 
@@ -24,8 +24,8 @@ const PEER: [u8; 4] = [10, 0, 0, 2];
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 
-fn rules() -> SendRules {
-    SendRules {
+fn rules() -> EgressRules {
+    EgressRules {
         source: MAC,
         addresses: vec![
             IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
@@ -103,7 +103,7 @@ fn rules_tell_ones_own_from_everything_else() {
 
 #[test]
 fn a_predicate_narrows_the_rules_and_opens_nothing() {
-    let with = |predicate: &str| SendRules {
+    let with = |predicate: &str| EgressRules {
         predicate: predicate.to_owned(),
         ..rules()
     };
@@ -122,7 +122,7 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
             "{predicate}: {error}"
         );
     }
-    let nothing = SendRules {
+    let nothing = EgressRules {
         addresses: Vec::new(),
         ..with("udp")
     };
@@ -130,7 +130,7 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
     assert!(matches!(error, RulesError::Nothing { .. }), "{error}");
     for ethertype in [0x0800, 0x0806, 0x86dd, 60] {
         let ethertypes = vec![ethertype];
-        let error = SendRules {
+        let error = EgressRules {
             ethertypes,
             ..rules()
         }
@@ -139,7 +139,7 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
         assert!(matches!(error, RulesError::EtherType { .. }), "{error}");
     }
     let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST); 65];
-    let error = SendRules {
+    let error = EgressRules {
         addresses,
         ..rules()
     }
@@ -150,7 +150,7 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
 
 #[test]
 fn any_source_leaves_the_predicate_alone() {
-    let with = |predicate: &str| SendRules {
+    let with = |predicate: &str| EgressRules {
         any_source: true,
         predicate: predicate.to_owned(),
         ..rules()
@@ -174,8 +174,8 @@ struct Path {
     pins: PinFolder,
     _mount: Pins,
     name: String,
-    path: Option<CheckedPath>,
-    end: Option<SendEnd>,
+    path: Option<EgressPath>,
+    end: Option<EgressSocket>,
     ours: MapMemory,
     _counter: Dispatcher,
 }
@@ -191,7 +191,7 @@ impl Path {
         let index = link.eth_a.index();
         let made = link
             .a
-            .run(|| CheckedPath::open(&name, index, &rules(), &pins));
+            .run(|| EgressPath::open(&name, index, &rules(), &pins));
         let (path, end) = made.unwrap();
         let (map, ours) = counts();
         let hook = Hook::TcIngress;
@@ -240,7 +240,7 @@ impl Path {
     }
 }
 
-fn open(end: SendEnd) -> XskTx {
+fn open(end: EgressSocket) -> XskTx {
     XskTx::open(end.socket, end.memory, end.memory_bytes, end.chunk_bytes).unwrap()
 }
 
@@ -344,7 +344,7 @@ fn the_holder_of_a_path_cannot_turn_it_elsewhere() {
     let end = path.end.take().unwrap();
     let index = path.link.eth_a.index();
     let host = path.link.a.clone();
-    let socket_of = |end: &SendEnd| -> OwnedFd { end.socket.try_clone().unwrap() };
+    let socket_of = |end: &EgressSocket| -> OwnedFd { end.socket.try_clone().unwrap() };
     let held = socket_of(&end);
     host.run(|| {
         unprivileged::run(|| {
@@ -407,7 +407,7 @@ fn without_its_maker_a_path_still_checks() {
     });
     assert!(arrived);
     // The next maker sees what it has carried.
-    let adopted = CheckedPath::adopt(&path.name, &path.pins).unwrap().unwrap();
+    let adopted = EgressPath::adopt(&path.name, &path.pins).unwrap().unwrap();
     let counts = adopted.counts();
     assert_eq!((counts.passed, counts.refused), (1, 1));
     // Retired, it carries nothing, and is there as long as its holder.
@@ -417,7 +417,7 @@ fn without_its_maker_a_path_still_checks() {
     std::thread::sleep(Duration::from_millis(20));
     assert!(path.has_device() && adopted.is_open().unwrap());
     assert_eq!(path.arrived(), 1);
-    assert!(CheckedPath::adopt("none", &path.pins).unwrap().is_none());
+    assert!(EgressPath::adopt("none", &path.pins).unwrap().is_none());
     // In another namespace nobody takes the check off while the path is used.
     let elsewhere = path.link.b.run(|| close_path(&path.name, &path.pins));
     assert!(matches!(elsewhere, Err(PathError::Elsewhere { .. })));

@@ -4,7 +4,7 @@ use super::{BATCH, DirectReceiver, Link, RxSink};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use weir_link::net::{self, Run, TapGso, TapHeader};
+use weir_link::net::{self, TapGso, TapHeader, WriteBatch};
 use weir_stack::TxSink;
 use weir_stack::iface::{BURST_MAX, BurstFrame, Offload, RxMeta, TxMeta};
 
@@ -32,7 +32,7 @@ pub struct Tap {
     /// It was not taken, and goes first.
     is_full: bool,
     /// Sends several at once, where the system has what it takes.
-    run: Option<Run>,
+    run: Option<WriteBatch>,
 }
 
 impl Tap {
@@ -81,7 +81,7 @@ impl Tap {
             sent: vec![0; TapHeader::LEN + FRAME_LEN_MAX],
             sent_len: 0,
             is_full: false,
-            run: (header_len > 0).then(Run::new).and_then(Result::ok),
+            run: (header_len > 0).then(WriteBatch::new).and_then(Result::ok),
         }
     }
 

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_link::xdp::{BULK_FRAMES_MAX, Bypass, FastAction, FastKey, FastKind};
+use weir_link::xdp::{BURST_FRAMES_MAX, Bypass, FlowAction, FlowKey, FlowKind};
 use weir_ring::Frame;
 use weir_ring::umem::ChunkCounts;
 
@@ -55,10 +55,10 @@ pub enum BridgeFlowKind {
 }
 
 impl BridgeFlowKind {
-    fn kind(self) -> FastKind {
+    fn kind(self) -> FlowKind {
         match self {
-            BridgeFlowKind::MacPair => FastKind::Stations,
-            BridgeFlowKind::FiveTuple => FastKind::Flow,
+            BridgeFlowKind::MacPair => FlowKind::MacPair,
+            BridgeFlowKind::FiveTuple => FlowKind::FiveTuple,
         }
     }
 }
@@ -204,12 +204,12 @@ impl Bridge {
         entries_max: u32,
         ageing: Duration,
     ) -> Bridge {
-        let kinds: &[FastKind] = match [BridgeFlowKind::FiveTuple, BridgeFlowKind::MacPair]
+        let kinds: &[FlowKind] = match [BridgeFlowKind::FiveTuple, BridgeFlowKind::MacPair]
             .map(|a| alike.contains(&a))
         {
-            [true, true] => &[FastKind::Flow, FastKind::Stations],
-            [true, false] => &[FastKind::Flow],
-            _ => &[FastKind::Stations],
+            [true, true] => &[FlowKind::FiveTuple, FlowKind::MacPair],
+            [true, false] => &[FlowKind::FiveTuple],
+            _ => &[FlowKind::MacPair],
         };
         self.config.flow_cache = Some(FlowCacheConfig { kinds, entries_max });
         self.ageing = ageing;
@@ -274,8 +274,8 @@ impl Bridge {
         if self.restore && ran.is_ok() {
             tap.restore();
         }
-        if let Some(fast) = tap.flow_cache() {
-            fast.tally();
+        if let Some(cache) = tap.flow_cache() {
+            cache.tally();
         }
         look(&mut tap);
         let unmapped = tap.unmap();
@@ -322,7 +322,7 @@ fn batch(
 ) -> Result<(), TapError> {
     let calls_each = tap.syscall_per_frame();
     let most = if tap.uses_tx_burst() {
-        BULK_FRAMES_MAX
+        BURST_FRAMES_MAX
     } else {
         BATCH
     };
@@ -349,13 +349,13 @@ fn batch(
                     from,
                     &frame,
                     alike,
-                    FastAction::Forward { link },
+                    FlowAction::Forward { link },
                     ageing,
                 );
                 tap.give_to(LinkId(1 - from), queue, frame)?;
             }
             Verdict::DropAndCache(alike) => {
-                insert_cached(tap, from, &frame, alike, FastAction::Drop, ageing);
+                insert_cached(tap, from, &frame, alike, FlowAction::Drop, ageing);
             }
         }
         if calls_each {
@@ -373,12 +373,12 @@ fn insert_cached(
     from: usize,
     frame: &Frame,
     alike: BridgeFlowKind,
-    action: FastAction,
+    action: FlowAction,
     ageing: Duration,
 ) {
-    if let Some(fast) = tap.flow_cache()
-        && let Some(key) = FastKey::of(alike.kind(), from as u32, frame.bytes())
+    if let Some(cache) = tap.flow_cache()
+        && let Some(key) = FlowKey::of(alike.kind(), from as u32, frame.bytes())
     {
-        fast.insert(key, action, ageing);
+        cache.insert(key, action, ageing);
     }
 }

@@ -3,7 +3,7 @@
 //! slots of those that have ended.
 
 use super::{FlowCache, LEASE};
-use weir_link::xdp::{FastAction, FastKey};
+use weir_link::xdp::{FlowAction, FlowKey};
 
 /// How often it is done.
 const TURN_NS: u64 = 1_000_000;
@@ -79,7 +79,7 @@ impl FlowCache {
         if entry.is_over {
             return;
         }
-        let (key, used) = (entry.key, self.kernel.used(slot));
+        let (key, used) = (entry.key, self.kernel.last_used(slot));
         if entry.is_aged(used, now) {
             self.counts.aged += u64::from(self.end(&key).is_some());
         } else if std::mem::replace(&mut entry.seen_used, used) != used {
@@ -118,14 +118,14 @@ impl FlowCache {
         &mut self,
         at: &mut usize,
         most: usize,
-        mut holds: impl FnMut(&FastKey, &FastAction, u64) -> bool,
+        mut holds: impl FnMut(&FlowKey, &FlowAction, u64) -> bool,
     ) -> bool {
         let end = (*at).saturating_add(most).min(self.entries.len());
         for slot in (*at).min(end)..end {
             let Some(entry) = self.entries[slot].as_ref().filter(|e| !e.is_over) else {
                 continue;
             };
-            let (key, used) = (entry.key, self.kernel.used(slot as u32));
+            let (key, used) = (entry.key, self.kernel.last_used(slot as u32));
             if !holds(&key, &entry.action, used) {
                 self.forget(&key);
             }

@@ -13,17 +13,18 @@
 //! from that queue: sent with a push, or gone. Frames carry numbers, and after
 //! each turn the application says for each queue up to which they are settled:
 //! that is all that entries cost while they wait. Where frames come so thickly
-//! that there is no such moment within [`PATIENCE`], more than the program can
+//! that there is no such moment within [`ACTIVATE_WAIT`], more than the program can
 //! take, those of the entry are held back, and so lost, until the program has
 //! sent what it has, or for 0.1 s; both are counted. Not kept in order are
 //! frames that the application keeps back itself, and those few of an entry
-//! that the kernel cannot send by itself, see [`FastAction::Route`].
+//! that the kernel cannot send by itself, see [`FlowAction::Route`].
 //!
 //! No call takes longer for there being many entries, but for those that say
 //! so: what is to be done for all of them is done for some each millisecond
 //! (`ageing.rs`).
 
 mod ageing;
+pub(crate) mod in_flight;
 mod stats;
 mod xdp_features;
 
@@ -34,8 +35,8 @@ use ageing::Tending;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
-pub use weir_link::xdp::PATIENCE;
-use weir_link::xdp::{FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, State};
+pub use weir_link::xdp::ACTIVATE_WAIT;
+use weir_link::xdp::{FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, FlowMaps, SharedPage};
 use weir_wire::ethernet::Address;
 use xdp_features::Drivers;
 
@@ -48,14 +49,14 @@ pub struct FlowCacheConfig {
     /// What frames of an entry are alike in; of several kinds, flows come
     /// before addresses, and those before stations. Each costs every frame a
     /// look-up.
-    pub kinds: &'static [FastKind],
-    /// Most entries, up to [`FAST_ENTRIES_MAX`].
+    pub kinds: &'static [FlowKind],
+    /// Most entries, up to [`FLOW_ENTRIES_MAX`].
     pub entries_max: u32,
 }
 
 impl FlowCacheConfig {
     /// For these kinds, 8,192 entries.
-    pub fn of(kinds: &'static [FastKind]) -> FlowCacheConfig {
+    pub fn of(kinds: &'static [FlowKind]) -> FlowCacheConfig {
         FlowCacheConfig {
             kinds,
             entries_max: 8192,
@@ -80,8 +81,8 @@ pub enum InsertOutcome {
 
 #[derive(Debug)]
 struct Entry {
-    key: FastKey,
-    action: FastAction,
+    key: FlowKey,
+    action: FlowAction,
     ageing_ns: u64,
     /// What the slot had counted before, and when it was looked at last.
     base: Traffic,
@@ -110,15 +111,15 @@ struct Out {
 /// The cached verdicts of a tap.
 #[derive(Debug)]
 pub struct FlowCache {
-    kernel: Fast,
-    state: Rc<State>,
+    kernel: FlowMaps,
+    state: Rc<SharedPage>,
     config: FlowCacheConfig,
     /// The slots of those that hold.
-    numbers: HashMap<FastKey, u32>,
+    numbers: HashMap<FlowKey, u32>,
     /// By their slots.
     entries: Vec<Option<Entry>>,
     /// Stations of entries, to find those of one that has moved.
-    stations: BTreeSet<(Address, FastKey)>,
+    stations: BTreeSet<(Address, FlowKey)>,
     free: Vec<u32>,
     /// Slots that have ended: until when the kernel may still count in them.
     resting: VecDeque<(u64, u32)>,
@@ -134,20 +135,24 @@ pub struct FlowCache {
 }
 
 impl FlowCache {
-    pub(crate) fn new(config: FlowCacheConfig, state: &Rc<State>) -> Result<FlowCache, TapError> {
+    pub(crate) fn new(
+        config: FlowCacheConfig,
+        state: &Rc<SharedPage>,
+    ) -> Result<FlowCache, TapError> {
         let entries = config.entries_max;
-        if !(1..=FAST_ENTRIES_MAX).contains(&entries) {
+        if !(1..=FLOW_ENTRIES_MAX).contains(&entries) {
             return Err(TapError::Setting {
                 what: "a table of cached verdicts",
                 value: entries.into(),
                 range: "1 to 65536 entries",
             });
         }
-        let kernel = Fast::new(config.kinds, entries).map_err(weir_link::xdp::GateError::from)?;
+        let kernel =
+            FlowMaps::new(config.kinds, entries).map_err(weir_link::xdp::GateError::from)?;
         Ok(FlowCache {
-            held_back_before: (state.held(), state.held_entries()),
+            held_back_before: (state.held_back(), state.held_back_entries()),
             state: Rc::clone(state),
-            tending: Tending::new(kernel.cells_each()),
+            tending: Tending::new(kernel.cells_per_entry()),
             kernel,
             config,
             numbers: HashMap::new(),
@@ -163,7 +168,7 @@ impl FlowCache {
         })
     }
 
-    pub(crate) fn kernel(&self) -> &Fast {
+    pub(crate) fn kernel(&self) -> &FlowMaps {
         &self.kernel
     }
 
@@ -185,7 +190,7 @@ impl FlowCache {
     /// A link is no longer tapped.
     pub(crate) fn remove_link(&mut self, link: usize) {
         let number = link as u32;
-        let gone = |key: &FastKey, action: &FastAction| {
+        let gone = |key: &FlowKey, action: &FlowAction| {
             key.link() == number || action.link() == Some(number)
         };
         self.counts.flushed += self.end_if(gone);
@@ -196,11 +201,11 @@ impl FlowCache {
 
     /// Has frames of a key go on by themselves, until none came for so long.
     /// What was remembered of the key before, is replaced where it differs.
-    pub fn insert(&mut self, key: FastKey, action: FastAction, ageing: Duration) -> InsertOutcome {
+    pub fn insert(&mut self, key: FlowKey, action: FlowAction, ageing: Duration) -> InsertOutcome {
         if let Some(&slot) = self.numbers.get(&key)
             && let Some(known) = &self.entries[slot as usize]
         {
-            let is_aged = known.is_aged(self.kernel.used(slot), self.now);
+            let is_aged = known.is_aged(self.kernel.last_used(slot), self.now);
             match (known.action == action, is_aged) {
                 (true, false) => return InsertOutcome::Yes,
                 (_, true) => self.counts.aged += u64::from(self.end(&key).is_some()),
@@ -234,13 +239,13 @@ impl FlowCache {
         }
         let ageing_ns = u64::try_from(ageing.as_nanos()).unwrap_or(u64::MAX);
         self.enter(key, action, slot, ageing_ns);
-        self.kernel.open(slot, self.now, ageing_ns);
+        self.kernel.open_slot(slot, self.now, ageing_ns);
         InsertOutcome::Yes
     }
 
-    fn enter(&mut self, key: FastKey, action: FastAction, slot: u32, ageing_ns: u64) {
+    fn enter(&mut self, key: FlowKey, action: FlowAction, slot: u32, ageing_ns: u64) {
         let base = self.counted(slot);
-        if let FastKey::Stations { src, dst, .. } = key {
+        if let FlowKey::MacPair { src, dst, .. } = key {
             self.stations.extend([(src, key), (dst, key)]);
         }
         while self.entries.len() <= slot as usize {
@@ -262,7 +267,7 @@ impl FlowCache {
     /// Ends an entry: frames that come from now on are the application's.
     /// Tells what went by it; what is in the kernel's hands at this instant
     /// still counts in [`counts`](Self::counts).
-    pub fn forget(&mut self, key: &FastKey) -> Option<Traffic> {
+    pub fn forget(&mut self, key: &FlowKey) -> Option<Traffic> {
         let slot = self.end(key)?;
         self.counts.forgotten += 1;
         self.carried(slot)
@@ -270,7 +275,7 @@ impl FlowCache {
 
     /// Ends all entries for which `which` holds; how many. It looks at all of
     /// them.
-    pub fn forget_if(&mut self, which: impl Fn(&FastKey, &FastAction) -> bool) -> u64 {
+    pub fn forget_if(&mut self, which: impl Fn(&FlowKey, &FlowAction) -> bool) -> u64 {
         let count = self.end_if(which);
         self.counts.forgotten += count;
         count
@@ -279,7 +284,7 @@ impl FlowCache {
     /// Ends all entries to or from a station of a VLAN: it has moved. It looks
     /// at all that the station has.
     pub fn forget_station(&mut self, vlan: u16, station: Address) -> u64 {
-        let from = FastKey::Stations {
+        let from = FlowKey::MacPair {
             link: 0,
             vlan: 0,
             src: Address([0; 6]),
@@ -287,33 +292,33 @@ impl FlowCache {
         };
         let of_it = self.stations.range((station, from)..);
         let of_it = of_it.take_while(|(other, _)| *other == station);
-        let keys: Vec<FastKey> = of_it
+        let keys: Vec<FlowKey> = of_it
             .map(|(_, key)| *key)
-            .filter(|key| matches!(key, FastKey::Stations { vlan: v, .. } if *v == vlan))
+            .filter(|key| matches!(key, FlowKey::MacPair { vlan: v, .. } if *v == vlan))
             .collect();
         let ended = self.end_all(&keys);
         self.counts.forgotten += ended;
         ended
     }
 
-    fn end_if(&mut self, which: impl Fn(&FastKey, &FastAction) -> bool) -> u64 {
+    fn end_if(&mut self, which: impl Fn(&FlowKey, &FlowAction) -> bool) -> u64 {
         let entries = self.entries.iter().flatten();
-        let keys: Vec<FastKey> = entries
+        let keys: Vec<FlowKey> = entries
             .filter(|entry| !entry.is_over && which(&entry.key, &entry.action))
             .map(|entry| entry.key)
             .collect();
         self.end_all(&keys)
     }
 
-    fn end_all(&mut self, keys: &[FastKey]) -> u64 {
+    fn end_all(&mut self, keys: &[FlowKey]) -> u64 {
         keys.iter().filter(|key| self.end(key).is_some()).count() as u64
     }
 
     /// Ends an entry; its slot rests, and is taken out of the tables then.
-    fn end(&mut self, key: &FastKey) -> Option<u32> {
+    fn end(&mut self, key: &FlowKey) -> Option<u32> {
         let slot = self.numbers.remove(key)?;
-        self.kernel.end(slot);
-        if let FastKey::Stations { src, dst, .. } = *key {
+        self.kernel.close_slot(slot);
+        if let FlowKey::MacPair { src, dst, .. } = *key {
             self.stations.remove(&(src, *key));
             self.stations.remove(&(dst, *key));
         }

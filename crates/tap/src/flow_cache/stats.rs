@@ -2,7 +2,7 @@
 //! added up here.
 
 use super::FlowCache;
-use weir_link::xdp::{FastAction, FastKey};
+use weir_link::xdp::{FlowAction, FlowKey};
 
 /// Frames and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -60,9 +60,9 @@ pub struct FlowCacheStats {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowEntry {
     /// What its frames are alike in.
-    pub key: FastKey,
+    pub key: FlowKey,
     /// What becomes of them.
-    pub action: FastAction,
+    pub action: FlowAction,
     /// What went by it.
     pub traffic: Traffic,
     /// When a frame of it came last, or it was made (`CLOCK_MONOTONIC`, ns, as
@@ -107,14 +107,14 @@ impl FlowCache {
     }
 
     /// One entry.
-    pub fn entry(&self, key: &FastKey) -> Option<FlowEntry> {
+    pub fn entry(&self, key: &FlowKey) -> Option<FlowEntry> {
         let slot = *self.numbers.get(key)?;
         let entry = self.entries[slot as usize].as_ref()?;
         Some(FlowEntry {
             key: *key,
             action: entry.action,
             traffic: self.carried(slot)?,
-            used_at: self.kernel.used(slot),
+            used_at: self.kernel.last_used(slot),
         })
     }
 
@@ -123,8 +123,8 @@ impl FlowCache {
         let (frames, entries) = self.held_back_before;
         FlowCacheStats {
             entries: self.numbers.len() as u64,
-            held_back: self.state.held_entries() - entries,
-            held_back_frames: self.state.held() - frames,
+            held_back: self.state.held_back_entries() - entries,
+            held_back_frames: self.state.held_back() - frames,
             ..self.counts
         }
     }

@@ -1,7 +1,7 @@
 //! Which links take frames that the kernel redirects to them.
 
 use super::FlowCache;
-use weir_link::xdp::{DriverEvent, DriverWatch, takes_redirected};
+use weir_link::xdp::{XdpFeatureEvent, XdpFeatureMonitor, supports_ndo_xmit};
 
 /// How often it is heard what has changed.
 const FEATURE_POLL_NS: u64 = 10_000_000;
@@ -10,7 +10,7 @@ const FEATURE_EVENTS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Drivers {
-    watch: Option<DriverWatch>,
+    watch: Option<XdpFeatureMonitor>,
     next_ns: u64,
 }
 
@@ -18,7 +18,7 @@ impl Drivers {
     /// Hears of the calling thread's network namespace from now on.
     pub(super) fn open(&mut self) {
         if self.watch.is_none() {
-            self.watch = DriverWatch::open().ok();
+            self.watch = XdpFeatureMonitor::open().ok();
         }
     }
 }
@@ -35,7 +35,7 @@ impl FlowCache {
                 .drivers
                 .watch
                 .as_ref()
-                .and_then(DriverWatch::next_event)
+                .and_then(XdpFeatureMonitor::next_event)
             else {
                 return;
             };
@@ -44,9 +44,12 @@ impl FlowCache {
                     continue;
                 };
                 let now_takes = match event {
-                    DriverEvent::Takes { ifindex, takes } if ifindex == link.ifindex => takes,
-                    DriverEvent::Takes { .. } => continue,
-                    DriverEvent::Missed => takes(link.ifindex),
+                    XdpFeatureEvent::Changed {
+                        ifindex,
+                        supports_ndo_xmit,
+                    } if ifindex == link.ifindex => supports_ndo_xmit,
+                    XdpFeatureEvent::Changed { .. } => continue,
+                    XdpFeatureEvent::Missed => takes(link.ifindex),
                 };
                 let before = std::mem::replace(&mut link.takes, now_takes);
                 if before && !now_takes {
@@ -60,5 +63,5 @@ impl FlowCache {
 
 pub(super) fn takes(ifindex: u32) -> bool {
     // A kernel that does not tell checks nothing either: leave it alone.
-    takes_redirected(ifindex).unwrap_or(false)
+    supports_ndo_xmit(ifindex).unwrap_or(false)
 }

@@ -6,7 +6,7 @@ use crate::io::tx_burst::NoBurst;
 use crate::stats::{Counts, LinkCounts};
 use crate::tap::{LinkId, Tap, ring_error};
 use weir_link::net::Interface;
-use weir_link::xdp::{Bypass, CopyMode, Why};
+use weir_link::xdp::{Bypass, BypassReason, CopyMode};
 use weir_ring::Frame;
 use weir_ring::umem::ChunkCounts;
 
@@ -89,7 +89,7 @@ impl Tap {
             if self.busy_at < self.check_until
                 && (self.config.bypass == Bypass::Wire || self.members.is_some())
                 && frame.meta().is_some_and(|meta| meta as u32 != self.epoch)
-                && self.state.trips().no_meta == 0
+                && self.state.bypass_counts().no_meta == 0
             {
                 link.counts.stale += 1;
                 continue;
@@ -247,7 +247,7 @@ impl Tap {
 
     /// What the tap has cost.
     pub fn counts(&self) -> Counts {
-        let trips = self.state.trips();
+        let trips = self.state.bypass_counts();
         Counts {
             hung: trips.hung,
             died: trips.died,
@@ -264,10 +264,10 @@ impl Tap {
     ///
     /// # Errors
     /// The reason.
-    pub fn is_open(&self) -> Result<(), Why> {
+    pub fn is_open(&self) -> Result<(), BypassReason> {
         match self.state.gate().0 {
             true => Ok(()),
-            false => Err(self.state.why()),
+            false => Err(self.state.shut_reason()),
         }
     }
 }

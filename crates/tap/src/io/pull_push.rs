@@ -6,7 +6,7 @@ use crate::flow_cache::LEASE;
 use crate::io::queue::{Push, Queue};
 use crate::link_monitor::LinkMonitor;
 use crate::shared::members::SLEEP_MAX_NS;
-use crate::tap::{Pull, Tap, ring_error};
+use crate::tap::{LinkId, Pull, Tap, ring_error};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};
@@ -47,15 +47,15 @@ impl Tap {
 
     /// Has the kernel watch for the end of this thread.
     pub(crate) fn lock_liveness(&mut self) -> Result<(), TapError> {
-        if self.death.is_none() {
+        if self.liveness.is_none() {
             self.state.shut();
-            let held = self.state.hold_death_word(self.pool.me() - 1);
+            let held = self.state.lock_liveness(self.pool.me() - 1);
             let held = held.map_err(|source| TapError::System {
                 what: "have the kernel watch for this thread's end",
                 source,
             })?;
             let names = || self.links().filter_map(|link| self.interface(link));
-            self.death = Some(held.ok_or_else(|| GateError::InUse {
+            self.liveness = Some(held.ok_or_else(|| GateError::InUse {
                 interfaces: names().map(|interface| interface.name.clone()).collect(),
                 by: None,
             })?);
@@ -95,8 +95,8 @@ impl Tap {
     }
 
     fn open_gate(&mut self) {
-        if let Some(fast) = &mut self.flow_cache {
-            fast.flush();
+        if let Some(cache) = &mut self.flow_cache {
+            cache.flush();
         }
         let epoch = self.state.open(clock::now());
         self.is_of(epoch);
@@ -196,8 +196,8 @@ impl Tap {
             // Others kept the gate open, and are past what we have.
             self.drop_unsubmitted();
         }
-        if let Some(fast) = &mut self.flow_cache {
-            fast.work(now);
+        if let Some(cache) = &mut self.flow_cache {
+            cache.work(now);
         }
         self.housekeep(now)?;
         Ok(now)
@@ -262,8 +262,8 @@ impl Tap {
             fds.push(members.listener.as_fd());
             left = left.min(SLEEP_MAX_NS);
         }
-        if let Some(fast) = &self.flow_cache {
-            let often = if fast.is_pressed() {
+        if let Some(cache) = &self.flow_cache {
+            let often = if cache.is_pressed() {
                 LEASE / 100
             } else {
                 LEASE / 2
@@ -336,7 +336,7 @@ impl Tap {
         if self.watch.is_none() {
             let links = self.links.iter().enumerate();
             let links = links.filter_map(|(number, link)| link.as_ref().map(|_| number));
-            let attached = self.gate.attached(links);
+            let attached = self.gate.attachment_check(links);
             // An error is told by who asks next.
             let begun = attached.and_then(|attached| {
                 LinkMonitor::new(move || matches!(attached.are_attached(), Ok(true)))
@@ -384,8 +384,8 @@ impl Tap {
         let now = self.alive()?;
         let mut is_down = false;
         let is_passed = self.is_passed();
-        if let Ok(bulk) = &mut self.burst {
-            bulk.poll_features(&mut self.links, now);
+        if let Ok(burst) = &mut self.burst {
+            burst.poll_features(&mut self.links, now);
         }
         let links = self.links.iter_mut().enumerate();
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
@@ -393,13 +393,13 @@ impl Tap {
             if is_passed && self.state.gate() != (true, self.epoch) {
                 break;
             }
-            let mut bulk = self.burst.as_mut().ok().filter(|_| link.burst.is_ok());
+            let mut burst = self.burst.as_mut().ok().filter(|_| link.burst.is_ok());
             for queue in &mut link.queues {
                 let pushed = match &self.members {
-                    None => bulk
+                    None => burst
                         .as_mut()
-                        .map_or(Ok(()), |bulk| {
-                            bulk.push(queue, number, now, &mut self.counts)
+                        .map_or(Ok(()), |burst| {
+                            burst.push(queue, number, now, &mut self.counts)
                         })
                         .and_then(|()| queue.push(link.mode, &mut self.counts)),
                     Some(members) => queue.push_enqueued(members, link.mode, &mut self.counts),
@@ -467,6 +467,28 @@ impl Tap {
                 let filled = queue.ring.refill();
                 filled.map_err(|error| ring_error(&link.interface, error))?;
             }
+        }
+        Ok(())
+    }
+
+    /// When the last [`pull`](Self::pull) or [`push`](Self::push) looked at the
+    /// clock (`CLOCK_MONOTONIC`, ns).
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// See [`Config::calls_each`](crate::Config::calls_each).
+    pub(crate) fn syscall_per_frame(&self) -> bool {
+        self.config.syscall_per_frame
+    }
+
+    /// Has the kernel look for frames of a queue, whether that is of use or
+    /// not.
+    pub(crate) fn call_rx(&mut self, link: LinkId, queue: usize) -> Result<(), TapError> {
+        let link = self.links.get(link.0).and_then(Option::as_ref);
+        if let Some(queue) = link.and_then(|link| link.queues.get(queue)) {
+            queue.kick_rx(&mut self.counts)?;
         }
         Ok(())
     }

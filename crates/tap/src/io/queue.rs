@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Mode};
 use crate::error::TapError;
+use crate::flow_cache::in_flight::InFlight;
 use crate::io::tx_burst::NoBurst;
 use crate::shared::members::Members;
 use crate::stats::{Counts, LinkCounts};
@@ -12,7 +13,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use weir_link::net::Interface;
-use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, State, Xsk, XskError, XskSpec};
+use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, Xsk, XskError, XskSpec};
 use weir_ring::queue::Corrupt;
 use weir_ring::{Frame, Pool, RingSizes, XskQueue};
 
@@ -58,42 +59,6 @@ pub(crate) struct TapLink {
     pub(crate) burst: Result<(), NoBurst>,
 }
 
-/// What tells which frames of a queue are on their way to the application.
-#[derive(Clone, Copy, Debug, Default)]
-struct InFlight {
-    /// Low half of the number of the last that was taken.
-    last: Option<u32>,
-    /// How many had been handed over when we looked, and since when.
-    delivered: u64,
-    since: u64,
-    drained: u64,
-}
-
-impl InFlight {
-    /// Notes the number of a frame, in what is before its bytes; whose low
-    /// half is not the epoch, its driver has no room there: that is anything.
-    #[inline]
-    fn note(&mut self, meta: Option<u64>, epoch: u32) {
-        if let Some(meta) = meta
-            && meta as u32 == epoch
-        {
-            self.last = Some((meta >> 32) as u32);
-        }
-    }
-
-    /// Up to which number frames were taken. A number that has not been given
-    /// yet says nothing.
-    fn taken(&self, handed: u64) -> u64 {
-        let behind = self.last.map(|last| (handed as u32).wrapping_sub(last));
-        let taken = behind.and_then(|behind| handed.checked_sub(behind.into()));
-        taken.unwrap_or(self.drained)
-    }
-}
-
-/// After so long without another one, a frame that was handed over and is in
-/// no ring will not come.
-const ARRIVAL_MAX_NS: u64 = 2_000_000;
-
 /// A queue of a link.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -101,7 +66,7 @@ pub(crate) struct Queue {
     pub(crate) socket: Xsk,
     /// Frames were put since the last push.
     pub(crate) dirty: bool,
-    in_flight: InFlight,
+    pub(crate) in_flight: InFlight,
     /// Where the rings are shared: frames taken, and frames to be put.
     pub(crate) inbox: VecDeque<Frame>,
     pub(crate) outbox: VecDeque<Frame>,
@@ -315,47 +280,6 @@ impl Queue {
         }
     }
 
-    /// What a process before us was handed is not on its way to us.
-    pub(crate) fn note_all_drained(&mut self, state: &State, link: u32, number: u32) {
-        let handed = state.handed(link, number);
-        self.in_flight.drained = handed;
-        state.settle(link, number, handed);
-    }
-
-    /// Notes the number of a frame that was taken, let in in this epoch.
-    #[inline]
-    pub(crate) fn note(&mut self, frame: &Frame, epoch: u32) {
-        self.in_flight.note(frame.meta(), epoch);
-    }
-
-    /// Says, after all was sent, which frames are settled; tells whether some
-    /// are not.
-    pub(crate) fn note_drained(
-        &mut self,
-        state: &State,
-        (link, number): (u32, u32),
-        now: u64,
-    ) -> bool {
-        let handed = state.handed(link, number);
-        let way = &mut self.in_flight;
-        let mut settled = way.taken(handed);
-        if way.delivered != handed {
-            (way.delivered, way.since) = (handed, now);
-        } else if settled != handed
-            && now.saturating_sub(way.since) >= ARRIVAL_MAX_NS
-            && self.ring.ready(1) == Ok(0)
-        {
-            // Dropped on the way, or without a number.
-            settled = handed;
-            self.in_flight.last = Some(handed as u32);
-        }
-        if settled > self.in_flight.drained {
-            self.in_flight.drained = settled;
-            state.settle(link, number, settled);
-        }
-        settled != handed
-    }
-
     /// A queue that another process has bound to.
     pub(crate) fn of_fd(
         socket: OwnedFd,
@@ -484,37 +408,4 @@ pub(crate) enum Push {
     Ring(Corrupt),
     /// Anything else.
     System(io::Error),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::InFlight;
-
-    fn meta(number: u32, epoch: u32) -> Option<u64> {
-        Some(u64::from(number) << 32 | u64::from(epoch))
-    }
-
-    #[test]
-    fn frames_up_to_the_last_that_was_taken_are_settled() {
-        let mut way = InFlight::default();
-        assert_eq!(way.taken(9), 0, "none was taken");
-        way.note(meta(7, 3), 3);
-        assert_eq!(way.taken(9), 7);
-        // Past 32 bits.
-        way.note(meta(u32::MAX, 3), 3);
-        assert_eq!(way.taken((1 << 32) + 4), (1 << 32) - 1);
-    }
-
-    /// Where a driver has no room before a frame, anything may lie there.
-    #[test]
-    fn what_is_no_number_settles_nothing() {
-        let mut way = InFlight::default();
-        way.note(meta(2, 3), 3);
-        way.note(None, 3);
-        way.note(meta(4, 0x0800), 3);
-        assert_eq!(way.taken(5), 2);
-        way.drained = 2;
-        way.note(meta(6, 3), 3);
-        assert_eq!(way.taken(5), 2, "not given yet");
-    }
 }

@@ -1,14 +1,15 @@
 //! Many frames that go out at once in copy mode, without a socket buffer for
-//! each: see [`weir_link::xdp::Bulk`].
+//! each: see [`weir_link::xdp::TxBurst`].
 
 use crate::clock;
 use crate::io::queue::{Push, Queue, TapLink};
 use crate::stats::Counts;
 use std::fmt;
 use weir_link::net::{Feature, driver};
-use weir_link::xdp::waits;
+use weir_link::xdp::voluntary_switches;
 use weir_link::xdp::{
-    BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, POOLS_MAX, takes_redirected,
+    BURST_FRAMES_MAX, CopyMode, PAGE_POOLS_MAX, TxBurst, XdpFeatureEvent, XdpFeatureMonitor,
+    supports_ndo_xmit,
 };
 
 /// Why the frames of a link do not go out many at once.
@@ -100,8 +101,8 @@ impl Backoff {
 /// What sends so, for the links of a tap.
 #[derive(Debug)]
 pub(crate) struct BurstSender {
-    burst: Bulk,
-    monitor: DriverWatch,
+    burst: TxBurst,
+    monitor: XdpFeatureMonitor,
     next_ns: u64,
     backoff: Backoff,
 }
@@ -113,8 +114,8 @@ impl BurstSender {
             why: why.to_string(),
         };
         Ok(BurstSender {
-            monitor: DriverWatch::open().map_err(|error| refused(&error))?,
-            burst: Bulk::new().map_err(|error| refused(&error))?,
+            monitor: XdpFeatureMonitor::open().map_err(|error| refused(&error))?,
+            burst: TxBurst::new().map_err(|error| refused(&error))?,
             next_ns: 0,
             backoff: Backoff::default(),
         })
@@ -123,7 +124,7 @@ impl BurstSender {
     /// Whether frames of a link may go out so, from now on.
     pub(crate) fn add(&self, link: &TapLink, number: usize) -> Result<(), NoBurst> {
         may(link)?;
-        if !takes_redirected(link.interface.index).unwrap_or(false) {
+        if !supports_ndo_xmit(link.interface.index).unwrap_or(false) {
             return Err(NoBurst::PeerTakesNone);
         }
         let added = self.burst.add(number as u32, link.interface.index);
@@ -145,9 +146,13 @@ impl BurstSender {
             for (link, number) in links.iter_mut().zip(0..) {
                 let Some(link) = link else { continue };
                 match event {
-                    DriverEvent::Takes { ifindex, .. } if ifindex != link.interface.index => {}
+                    XdpFeatureEvent::Changed { ifindex, .. } if ifindex != link.interface.index => {
+                    }
                     // Whatever else there is against it stays.
-                    DriverEvent::Takes { takes: false, .. } if link.burst.is_ok() => {
+                    XdpFeatureEvent::Changed {
+                        supports_ndo_xmit: false,
+                        ..
+                    } if link.burst.is_ok() => {
                         link.burst = Err(NoBurst::PeerTakesNone);
                     }
                     _ => link.burst = self.add(link, number),
@@ -167,12 +172,13 @@ impl BurstSender {
     ) -> Result<(), Push> {
         let kept = queue.ring.unsubmitted_len().map_err(Push::Ring)?;
         // Frames that nobody frees keep memory of the kernel's: few of them.
-        if kept < FRAMES_MIN || self.burst.pools() >= POOLS_MAX || !self.backoff.has_ended(now) {
+        if kept < FRAMES_MIN || self.burst.pools() >= PAGE_POOLS_MAX || !self.backoff.has_ended(now)
+        {
             return Ok(());
         }
         let (mut done, mut began) = (0, clock::now());
         while done < kept {
-            let want = (kept - done).min(BULK_FRAMES_MAX as u32);
+            let want = (kept - done).min(BURST_FRAMES_MAX as u32);
             let put = (0..want).find(|place| {
                 let frame = queue.ring.unsubmitted_at(done + place);
                 !frame.is_some_and(|frame| self.burst.put(*place as usize, frame))
@@ -182,14 +188,14 @@ impl BurstSender {
                 break;
             }
             counts.syscalls_tx += 1;
-            let waited = waits();
+            let waited = voluntary_switches();
             let Ok(sent) = self.burst.send(link as u32, put as usize) else {
                 break;
             };
             done += sent as u32;
             counts.burst_frames += sent as u64;
             let ended = clock::now();
-            if ended - began >= STALL_NS && waits() != waited {
+            if ended - began >= STALL_NS && voluntary_switches() != waited {
                 counts.burst_stalls += 1;
                 self.backoff.begin(ended);
                 break;

@@ -11,7 +11,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use weir_link::xdp::{DeathWord, Life, MEMBERS_MAX, State};
+use weir_link::xdp::{LivenessLock, MEMBERS_MAX, OwnerState, SharedPage};
 use weir_ring::Frame;
 use weir_ring::queue::Corrupt;
 use weir_ring::robust_lock::LockOwner;
@@ -41,7 +41,7 @@ const TX_LOCK_TRIES: u32 = 10_000;
 /// This process among those of the tap.
 #[derive(Debug)]
 pub(crate) struct Members {
-    state: Rc<State>,
+    state: Rc<SharedPage>,
     pub(crate) me: LockOwner,
     /// Processes that lived when we looked last: bit 0 is process 1.
     alive: u32,
@@ -55,25 +55,25 @@ pub(crate) struct Members {
     pub(crate) listener: OwnedFd,
     pub(crate) path: PathBuf,
     /// Says that we live, while we do.
-    pub(crate) liveness: Option<DeathWord>,
+    pub(crate) liveness: Option<LivenessLock>,
 }
 
-/// The number of the process that has a death word.
+/// The number of the process that has a liveness lock.
 pub(crate) fn number(slot: u16) -> u16 {
     slot + 1
 }
 
 /// Whether the process of a number lives.
-pub(crate) fn is_alive(state: &State, number: u16) -> bool {
+pub(crate) fn is_alive(state: &SharedPage, number: u16) -> bool {
     let slot = number.checked_sub(1);
-    slot.is_some_and(|slot| state.life(slot) == Life::Alive)
+    slot.is_some_and(|slot| state.owner_state(slot) == OwnerState::Alive)
 }
 
 impl Members {
     pub(crate) fn new(
-        state: &Rc<State>,
+        state: &Rc<SharedPage>,
         me: LockOwner,
-        word: DeathWord,
+        word: LivenessLock,
         listener: OwnedFd,
         path: PathBuf,
     ) -> Members {
@@ -98,15 +98,15 @@ impl Members {
         1 << (self.me.number() - 1)
     }
 
-    /// Sees who lives; tells who died, by their death words.
+    /// Sees who lives; tells who died, by their liveness locks.
     pub(crate) fn count(&mut self) -> Vec<u16> {
         self.alive = 0;
         let mut died = Vec::new();
         for slot in 0..MEMBERS_MAX {
-            match self.state.life(slot) {
-                Life::Alive => self.alive |= 1 << slot,
-                Life::Died => died.push(slot),
-                Life::Vacant => {}
+            match self.state.owner_state(slot) {
+                OwnerState::Alive => self.alive |= 1 << slot,
+                OwnerState::Died => died.push(slot),
+                OwnerState::None => {}
             }
         }
         died

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use weir_link::bpf::Hook;
 use weir_link::net::Interface;
 use weir_link::xdp::{
-    CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
+    CopyMode, Gate, GateFds, LinkFds, LivenessLock, MEMBERS_MAX, QUEUES_MAX, SharedPage,
 };
 use weir_ring::Pool;
 use weir_ring::robust_lock::LockOwner;
@@ -68,7 +68,7 @@ impl Tap {
         let umem = self.pool.umem();
         let me = LockOwner::new(me, umem.next_generation(me));
         self.pool.share();
-        let word = self.death.take().expect("held just before");
+        let word = self.liveness.take().expect("held just before");
         let members = Members::new(&self.state, me, word, listener, at.to_owned());
         for (link, number) in self.links.iter_mut().zip(0..) {
             let Some(link) = link else { continue };
@@ -100,7 +100,7 @@ impl Tap {
         let peer = fd_passing::connect_to(at).map_err(unreachable)?;
         let message = fd_passing::receive(&peer).map_err(unreachable)?;
         let (links, ring, given) = greeting(message).ok_or(TapError::OtherVersion)?;
-        let mut gate = Gate::of_parts(given.gate)?;
+        let mut gate = Gate::from_fds(given.gate)?;
         let state = Rc::clone(gate.state());
         let umem = trust::memory(given.umem)?;
         let config = Config {
@@ -184,7 +184,7 @@ impl Tap {
         let mut first = Ok(());
         for slot in members.count() {
             // Who gets the word does it; the others see a process that lives.
-            if let Ok(Some(word)) = self.state.hold_death_word(slot) {
+            if let Ok(Some(word)) = self.state.lock_liveness(slot) {
                 self.reclaim(number(slot));
                 // All of them, whatever one says: nobody comes after us.
                 for link in 0..LINKS_MAX {
@@ -196,7 +196,7 @@ impl Tap {
         // The last that held it may have been one that could not give it back.
         for link in 0..LINKS_MAX {
             let holders = self.pool.umem().link_holders(link);
-            let is_ours = self.gate.link_parts(link.into()).is_some();
+            let is_ours = self.gate.link_fds(link.into()).is_some();
             if is_ours && holders.load(Ordering::Acquire) == 0 {
                 let _ = self.gate.remove(link.into());
             }
@@ -237,7 +237,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Frees what a process that died had, as the holder of its death word.
+    /// Frees what a process that died had, as the holder of its liveness lock.
     fn reclaim(&mut self, dead: u16) {
         let state = &self.state;
         let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
@@ -264,7 +264,7 @@ impl Tap {
         let Some(members) = &self.members else {
             return Ok(());
         };
-        let gate = self.gate.parts();
+        let gate = self.gate.fds();
         let mut bytes = GREETING.to_vec();
         bytes.extend((self.links().count() as u32).to_ne_bytes());
         bytes.extend(self.config.ring.to_ne_bytes());
@@ -278,9 +278,9 @@ impl Tap {
         ];
         fd_passing::send(to, &(bytes, fds))?;
         for (link, number) in self.links.iter().zip(0..) {
-            let parts = self.gate.link_parts(number);
-            if let (Some(link), Some(parts)) = (link, parts) {
-                fd_passing::send(to, &link_message(link, number as u32, parts))?;
+            let link_fds = self.gate.link_fds(number);
+            if let (Some(link), Some(link_fds)) = (link, link_fds) {
+                fd_passing::send(to, &link_message(link, number as u32, link_fds))?;
             }
         }
         Ok(())
@@ -331,10 +331,10 @@ impl Tap {
     }
 }
 
-/// A death word that nobody has.
-fn free_liveness_lock(state: &Rc<State>) -> Result<DeathWord, TapError> {
+/// A liveness lock that nobody has.
+fn free_liveness_lock(state: &Rc<SharedPage>) -> Result<LivenessLock, TapError> {
     for slot in 0..MEMBERS_MAX {
-        let held = state.hold_death_word(slot);
+        let held = state.lock_liveness(slot);
         if let Some(word) = held.map_err(failed("have the kernel watch for this thread's end"))? {
             return Ok(word);
         }
@@ -344,7 +344,7 @@ fn free_liveness_lock(state: &Rc<State>) -> Result<DeathWord, TapError> {
 
 struct JoinOffer {
     umem: OwnedFd,
-    gate: GateParts<OwnedFd>,
+    gate: GateFds<OwnedFd>,
     listener: OwnedFd,
     outlives: bool,
 }
@@ -360,7 +360,7 @@ fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
     let is_known = bytes.starts_with(GREETING);
     let (links, ring) = (number_at(&bytes, 8)?, number_at(&bytes, 12)?);
     let is_possible = links <= weir_link::xdp::LINKS_MAX;
-    let gate = GateParts {
+    let gate = GateFds {
         state,
         sockets,
         peers,
@@ -379,20 +379,20 @@ fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
 fn link_message<'a>(
     link: &'a TapLink,
     number: u32,
-    parts: LinkParts<BorrowedFd<'a>>,
+    link_fds: LinkFds<BorrowedFd<'a>>,
 ) -> Message<BorrowedFd<'a>> {
     let mut bytes = number.to_ne_bytes().to_vec();
-    bytes.extend(parts.ifindex.to_ne_bytes());
-    bytes.push(u8::from(parts.hook == Hook::XdpGeneric));
+    bytes.extend(link_fds.ifindex.to_ne_bytes());
+    bytes.push(u8::from(link_fds.hook == Hook::XdpGeneric));
     bytes.push(u8::from(link.mode == CopyMode::ZeroCopy));
     bytes.push(u8::from(link.completes));
-    bytes.push(u8::from(parts.tc.is_some()));
-    bytes.push(u8::from(parts.promiscuous.is_some()));
+    bytes.push(u8::from(link_fds.tc.is_some()));
+    bytes.push(u8::from(link_fds.promiscuous.is_some()));
     bytes.push(u8::from(link.frags));
     bytes.extend(link.interface.name.as_bytes());
-    let mut fds = vec![parts.xdp];
-    fds.extend(parts.tc);
-    fds.extend(parts.promiscuous);
+    let mut fds = vec![link_fds.xdp];
+    fds.extend(link_fds.tc);
+    fds.extend(link_fds.promiscuous);
     fds.extend(link.queues.iter().map(|queue| queue.socket.as_fd()));
     (bytes, fds)
 }
@@ -426,7 +426,7 @@ fn joined(
     let interface = interface.ok_or(TapError::Elsewhere { interface: name })?;
     let mut fds = fds.into_iter();
     let missing = || TapError::OtherVersion;
-    let parts = LinkParts {
+    let link_fds = LinkFds {
         ifindex,
         hook: match flag(8) {
             true => Hook::XdpGeneric,
@@ -444,7 +444,7 @@ fn joined(
     if fds.len() > QUEUES_MAX as usize {
         return Err(TapError::OtherVersion);
     }
-    gate.add_parts(number, parts)?;
+    gate.add_fds(number, link_fds)?;
     let mut queues = Vec::new();
     for socket in fds {
         let mut queue = Queue::of_fd(socket, sizes(config.ring), pool, number, queues.len())?;

@@ -143,12 +143,12 @@ fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
     in_the_middle(|_| {
         let path = meeting();
         let mut founder = shared(&path);
-        let state_fd = founder.gate.parts().state.try_clone_to_owned().unwrap();
+        let state_fd = founder.gate.fds().state.try_clone_to_owned().unwrap();
         // The third dies, as the last that holds the first link.
         std::thread::spawn(move || {
             let map = weir_link::bpf::Map::from_fd(state_fd).unwrap();
-            let state = Rc::new(State::of(&map).unwrap());
-            let word = state.hold_death_word(2).unwrap().unwrap();
+            let state = Rc::new(SharedPage::of(&map).unwrap());
+            let word = state.lock_liveness(2).unwrap().unwrap();
             std::mem::forget((state, word));
         })
         .join()
@@ -158,14 +158,14 @@ fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
         umem.link_holders(1).fetch_or(0b100, Ordering::AcqRel);
         // What is no attachment cannot be taken off.
         let no_attachment = std::fs::File::open("/dev/null").unwrap().into();
-        let parts = LinkParts {
+        let link_fds = LinkFds {
             ifindex: Interface::named("left").unwrap().index,
             hook: Hook::XdpNative,
             xdp: no_attachment,
             tc: None,
             promiscuous: None,
         };
-        founder.gate.add_parts(0, parts).unwrap();
+        founder.gate.add_fds(0, link_fds).unwrap();
         assert!(founder.find_dead().is_err());
         let holders = founder.pool.umem().link_holders(1).load(Ordering::Acquire);
         assert_eq!(holders, 0b1);

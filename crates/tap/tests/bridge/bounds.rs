@@ -11,15 +11,15 @@ use weir_lab::load::{Rate, Sink};
 use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_tap::{
-    BridgeFlowKind, Bypass, Config, Context, FastAction, FastKey, FastKind, FlowCache,
-    FlowCacheConfig, Frame, InsertOutcome, Pull, Tap, Verdict,
+    BridgeFlowKind, Bypass, Config, Context, FlowAction, FlowCache, FlowCacheConfig, FlowKey,
+    FlowKind, Frame, InsertOutcome, Pull, Tap, Verdict,
 };
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn flow(number: u32) -> FastKey {
+fn flow(number: u32) -> FlowKey {
     let [_, _, a, b] = number.to_be_bytes();
-    FastKey::Flow {
+    FlowKey::FiveTuple {
         link: 0,
         protocol: 17,
         src: (Ipv4Addr::new(10, 9, a, b).into(), 7),
@@ -33,7 +33,7 @@ fn tap(entries_max: u32) -> Tap {
         bypass: Bypass::Drop,
         hang_max: None,
         flow_cache: Some(FlowCacheConfig {
-            kinds: &[FastKind::Flow],
+            kinds: &[FlowKind::FiveTuple],
             entries_max,
         }),
         ..Config::default()
@@ -45,7 +45,7 @@ fn tap(entries_max: u32) -> Tap {
 }
 
 fn remember(tap: &mut Tap, number: u32) {
-    let action = FastAction::Forward { link: 1 };
+    let action = FlowAction::Forward { link: 1 };
     let remembered = tap.flow_cache().unwrap().insert(flow(number), action, LONG);
     assert_eq!(remembered, InsertOutcome::Yes);
 }
@@ -164,7 +164,7 @@ fn entries_end_when_a_driver_takes_no_more() {
         };
         for number in 0..4 {
             until("it takes frames", &mut |fast| fast.takes(1));
-            let action = FastAction::Forward { link: 1 };
+            let action = FlowAction::Forward { link: 1 };
             until("it is remembered", &mut |fast| {
                 fast.insert(flow(number), action, LONG) == InsertOutcome::Yes
             });

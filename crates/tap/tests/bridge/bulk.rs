@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use weir_lab::net::Offloads;
 use weir_lab::testenv;
-use weir_link::xdp::{Bulk, POOLS_MAX};
+use weir_link::xdp::{PAGE_POOLS_MAX, TxBurst};
 use weir_tap::{Config, NoBurst, Pull, Tap};
 
 /// Fewer than a veth queues, so that none is lost however late they are taken.
@@ -158,7 +158,7 @@ fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
         };
         device.set_offloads(offloads).unwrap();
     }
-    let kept = Bulk::new().unwrap();
+    let kept = TxBurst::new().unwrap();
     // It has each frame, and does not read.
     let keeper = net.b.capture().unwrap();
     net.middle.run(|| {
@@ -166,10 +166,10 @@ fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
         let link = tap.tap("right").unwrap();
         assert_eq!(tap.link_tx_burst(link), Ok(()));
         tap.ready().unwrap();
-        for _ in 0..2 * POOLS_MAX {
+        for _ in 0..2 * PAGE_POOLS_MAX {
             give_all(&mut tap, EACH as usize);
         }
-        let most = EACH * u64::from(POOLS_MAX);
+        let most = EACH * u64::from(PAGE_POOLS_MAX);
         let sent = tap.counts().burst_frames;
         println!("{sent} frames in bulk");
         // Those of others on this machine count, too.
@@ -186,7 +186,7 @@ fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
             give_all(&mut tap, EACH as usize);
         }
         // Others of these tests come after, and have frames go out in bulk.
-        while kept.pools() > POOLS_MAX / 2 {
+        while kept.pools() > PAGE_POOLS_MAX / 2 {
             let left = kept.pools();
             assert!(began.elapsed() < Duration::from_secs(60), "{left} stay");
             std::thread::sleep(Duration::from_millis(20));
@@ -228,7 +228,7 @@ fn after_a_call_that_was_held_up_a_socket_sends() {
         scope.spawn(|| {
             while !is_done() {
                 // It attaches a program, and takes it off.
-                drop(Bulk::new().unwrap());
+                drop(TxBurst::new().unwrap());
             }
         });
         net.middle.run(|| {

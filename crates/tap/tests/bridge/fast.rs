@@ -12,7 +12,7 @@ use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_link::live::Sender;
 use weir_tap::switch::{Settings, Switch};
-use weir_tap::{Bridge, BridgeFlowKind, Bypass, Context, FastKey, Frame, Verdict};
+use weir_tap::{Bridge, BridgeFlowKind, Bypass, Context, FlowKey, Frame, Verdict};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -170,7 +170,7 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
     let withdrawn = Arc::new(AtomicBool::new(false));
     let (asked, seen) = (Arc::clone(&withdrawn), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&seen);
-    let key = FastKey::Stations {
+    let key = FlowKey::MacPair {
         link: 0,
         vlan: 0,
         src: net.eth_a.mac(),

@@ -5,7 +5,7 @@ use weir_lab::load::{Template, Udp};
 use weir_lab::net::{Device, Host, Lab};
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_tap::{Config, FastAction, FastKey, FastKind, FlowCacheConfig, Pull, Tap};
+use weir_tap::{Config, FlowAction, FlowCacheConfig, FlowKey, FlowKind, Pull, Tap};
 
 /// Long enough for anything that ought to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,7 +127,7 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
     middle.run(|| {
         let config = Config {
             hang_max: None,
-            flow_cache: Some(FlowCacheConfig::of(&[FastKind::Stations])),
+            flow_cache: Some(FlowCacheConfig::of(&[FlowKind::MacPair])),
             ..Config::default()
         };
         let mut tap = Tap::map(config).unwrap();
@@ -135,14 +135,14 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
         assert_eq!(tap.queues(link), 2);
         tap.ready().unwrap();
         let frames = one_for_each(&sender, &eth_a, &left);
-        let key = FastKey::Stations {
+        let key = FlowKey::MacPair {
             link: 0,
             vlan: 0,
             src: eth_a.mac(),
             dst: left.mac(),
         };
         let fast = tap.flow_cache().unwrap();
-        fast.insert(key, FastAction::Drop, PATIENCE * 2);
+        fast.insert(key, FlowAction::Drop, PATIENCE * 2);
         let began = Instant::now();
         let went_by = |tap: &mut Tap| {
             tap.flow_cache()

@@ -22,7 +22,7 @@ use weir_apps::router::engine::config::{
 };
 use weir_apps::router::{self, RunError, Snapshot};
 use weir_link::net::InterfaceError;
-use weir_tap::{Bypass, FastKind, FlowCacheConfig, HostFilterError, TapError};
+use weir_tap::{Bypass, FlowCacheConfig, FlowKind, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let json = args.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
     // Without privilege it has its turn like all others.
-    let _ = weir_link::xdp::first_in_line();
+    let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = StatsReporter {
@@ -229,7 +229,7 @@ fn tap(args: &Args, links: usize) -> weir_tap::Config {
         flow_cache: args
             .flow_cache
             .is_on()
-            .then(|| FlowCacheConfig::of(&[FastKind::Addresses])),
+            .then(|| FlowCacheConfig::of(&[FlowKind::IpPair])),
         ..weir_tap::Config::default()
     };
     tap.with_rings(

@@ -11,9 +11,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use weir_link::net::{Address, AddressWatcher, Interface, Interfaces};
+use weir_link::net::{Address, AddressMonitor, Interface, Interfaces};
 use weir_stack::Prefix;
-use weir_tap::{HostChange, HostFilter};
+use weir_tap::{HostFilter, HostFilterUpdater};
 
 /// What the thread tells.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     /// Follows them from what they were: `interfaces` those of the links, in
-    /// order, and `host` all of the host's. The watcher was opened before
+    /// order, and `host` all of the host's. The monitor was opened before
     /// they were read.
     pub(crate) fn follow(
-        watcher: AddressWatcher,
+        monitor: AddressMonitor,
         config: &Config,
         interfaces: &[Interface],
         host: Vec<Address>,
-        links: Vec<HostChange>,
+        links: Vec<HostFilterUpdater>,
     ) -> io::Result<Addresses> {
         let (tell, news) = channel();
         let (ended, open) = io::pipe()?;
@@ -55,7 +55,7 @@ impl Addresses {
         let woken = Arc::new(eventfd(0, flags)?);
         let thread = Thread {
             woken: Arc::clone(&woken),
-            watcher,
+            monitor,
             interfaces: Interfaces::open()?,
             indices: interfaces.iter().map(|one| one.index).collect(),
             addresses: own(config, interfaces),
@@ -104,14 +104,14 @@ fn own(config: &Config, interfaces: &[Interface]) -> Vec<Vec<Prefix>> {
 }
 
 struct Thread {
-    watcher: AddressWatcher,
+    monitor: AddressMonitor,
     interfaces: Interfaces,
     config: Config,
     /// The interfaces of the links, by number.
     indices: Vec<u32>,
     addresses: Vec<Vec<Prefix>>,
     host: Vec<Address>,
-    links: Vec<HostChange>,
+    links: Vec<HostFilterUpdater>,
     updates: Sender<AddressUpdate>,
     woken: Arc<OwnedFd>,
 }
@@ -130,7 +130,7 @@ impl Thread {
                 return;
             }
             let mut fds = [
-                PollFd::new(&self.watcher, PollFlags::IN),
+                PollFd::new(&self.monitor, PollFlags::IN),
                 PollFd::new(ended, PollFlags::empty()),
             ];
             let polled = poll(&mut fds, None);
@@ -142,7 +142,7 @@ impl Thread {
 
     /// Takes in what has changed.
     fn poll(&mut self) -> io::Result<()> {
-        if !self.watcher.is_changed()? {
+        if !self.monitor.is_changed()? {
             return Ok(());
         }
         let all = self.interfaces.all()?;
@@ -173,10 +173,10 @@ impl Thread {
 }
 
 /// Has the programs of all links leave the host what is for these addresses.
-fn leave(links: &[HostChange], host: &[Address], text: &str) -> Result<(), String> {
+fn leave(links: &[HostFilterUpdater], host: &[Address], text: &str) -> Result<(), String> {
     let filter = HostFilter::new(host, text).map_err(|error| error.to_string())?;
     links
         .iter()
-        .try_for_each(|link| link.leave_to_host(&filter))
+        .try_for_each(|link| link.set_host_filter(&filter))
         .map_err(|error| error.to_string())
 }

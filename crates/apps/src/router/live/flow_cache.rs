@@ -3,7 +3,7 @@
 
 use crate::router::engine::{LinkId, Router};
 use std::time::Duration;
-use weir_tap::{FastAction, FastKey, FlowCache, Tap};
+use weir_tap::{FlowAction, FlowCache, FlowKey, Tap};
 use weir_wire::ethernet::Address;
 
 /// How long an entry stays without a packet.
@@ -60,7 +60,7 @@ impl Revalidator {
         let (noted_at, is_of_all) = (self.last_used_at, self.is_of_all);
         let newest = &mut self.newest;
         let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
-            let FastKey::Addresses { link, src, dst, .. } = *key else {
+            let FlowKey::IpPair { link, src, dst, .. } = *key else {
                 return true;
             };
             if !is_of_all && used_at <= noted_at {
@@ -69,7 +69,7 @@ impl Revalidator {
             *newest = used_at.max(*newest);
             let onward = router.next_hop(now_ns, link as LinkId, src, dst);
             onward.is_some_and(|onward| {
-                let now = FastAction::Route {
+                let now = FlowAction::Route {
                     link: onward.link.into(),
                     src: onward.src,
                     dst: onward.dst,
@@ -97,18 +97,18 @@ pub(crate) fn cache(
     let (Some(fast), Some(stations)) = (tap.flow_cache(), frame.first_chunk::<12>()) else {
         return;
     };
-    let kind = weir_tap::FastKind::Addresses;
-    let Some(FastKey::Addresses { src, dst, .. }) = FastKey::of(kind, link.into(), frame) else {
+    let kind = weir_tap::FlowKind::IpPair;
+    let Some(FlowKey::IpPair { src, dst, .. }) = FlowKey::of(kind, link.into(), frame) else {
         return;
     };
-    let key = FastKey::Addresses {
+    let key = FlowKey::IpPair {
         link: link.into(),
         station,
         src,
         dst,
     };
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = *stations;
-    let action = FastAction::Route {
+    let action = FlowAction::Route {
         link: out.into(),
         src: Address([s0, s1, s2, s3, s4, s5]),
         dst: Address([d0, d1, d2, d3, d4, d5]),

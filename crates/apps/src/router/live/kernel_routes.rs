@@ -5,7 +5,7 @@ use crate::router::engine::{HOPS_MAX, Hop, LinkId, Origin, Router, Target};
 use std::collections::{HashSet, hash_set};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use weir_link::net::{Route, RouteEvent, RouteKind, RouteWatcher};
+use weir_link::net::{Route, RouteEvent, RouteKind, RouteMonitor};
 use weir_stack::Prefix;
 
 /// Changes that are taken in at once, between frames.
@@ -14,7 +14,7 @@ const CHANGES_PER_TURN: usize = 64;
 /// Takes in the kernel's routes.
 #[derive(Debug)]
 pub(crate) struct RouteImporter {
-    watcher: RouteWatcher,
+    monitor: RouteMonitor,
     tables: Vec<u32>,
     /// Which link has which interface, by its number.
     links: Vec<u32>,
@@ -32,7 +32,7 @@ impl RouteImporter {
     /// Begins with the calling thread's network namespace.
     pub(crate) fn open(tables: &[u32], links: Vec<u32>) -> io::Result<RouteImporter> {
         Ok(RouteImporter {
-            watcher: RouteWatcher::open()?,
+            monitor: RouteMonitor::open()?,
             tables: tables.to_vec(),
             links,
             seen: None,
@@ -45,12 +45,12 @@ impl RouteImporter {
 
     /// What is readable when there are news.
     pub(crate) fn fd(&self) -> io::Result<OwnedFd> {
-        self.watcher.as_fd().try_clone_to_owned()
+        self.monitor.as_fd().try_clone_to_owned()
     }
 
     /// Has all be told again.
     pub(crate) fn resync(&mut self) -> io::Result<()> {
-        self.watcher.begin()
+        self.monitor.begin()
     }
 
     /// Routes that the kernel has and the router does not: their number since
@@ -62,7 +62,7 @@ impl RouteImporter {
     /// Takes in some changes; whether there may be more.
     pub(crate) fn work(&mut self, router: &mut Router) -> io::Result<bool> {
         for _ in 0..CHANGES_PER_TURN {
-            match self.watcher.next_event()? {
+            match self.monitor.next_event()? {
                 None => return Ok(self.sweep(router)),
                 Some(RouteEvent::Begin) => self.seen = Some(HashSet::new()),
                 Some(RouteEvent::Set(route)) => self.set(router, &route),

@@ -13,7 +13,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use weir_link::net::{Address, AddressWatcher, Interface, InterfaceError, Neighbours};
+use weir_link::net::{Address, AddressMonitor, Interface, InterfaceError, Neighbours};
 use weir_stack::Prefix;
 use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
@@ -118,7 +118,7 @@ pub fn run(
     mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     // Heard of from before they are read: no change is missed.
-    let addresses = AddressWatcher::open().map_err(RunError::Kernel)?;
+    let addresses = AddressMonitor::open().map_err(RunError::Kernel)?;
     let host_has = host_addresses()?;
     let interfaces = interfaces(config)?;
     let router = make(config, &interfaces)?;
@@ -139,7 +139,7 @@ pub fn run(
     let links: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut tap = Tap::across(tap, &links, filter)?;
     let follow = |tap: &Tap| {
-        let changes = tap.host_changes()?;
+        let changes = tap.host_filter_updaters()?;
         let addresses = Addresses::follow(addresses, config, &interfaces, host_has, changes);
         addresses.map_err(RunError::Kernel)
     };
@@ -560,7 +560,7 @@ impl LiveRouter {
             let Some(heard) = self.router.next_neighbour_update() else {
                 return;
             };
-            let _ = host.tell(&weir_link::net::NeighbourNews {
+            let _ = host.confirm(&weir_link::net::NeighbourUpdate {
                 ifindex: self.indices[usize::from(heard.link)],
                 address: heard.address,
                 hardware: heard.hardware.0,

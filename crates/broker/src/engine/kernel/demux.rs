@@ -14,7 +14,7 @@ use weir_demux::kernel::{
 };
 use weir_demux::{Binding, BindingId, Filter};
 use weir_link::bpf::{Hook, Map, Program};
-use weir_link::live::{Dispatcher, UNDER_WAY_MAX, cost};
+use weir_link::live::{Dispatcher, IN_FLIGHT_MAX, cost};
 use weir_link::net::{Interface, XdpMode};
 use weir_link::plan::{PlanMaps, PortMaps};
 
@@ -110,7 +110,7 @@ impl KernelDemux {
         let Some(ports) = ports.filter(|ports| ports.ports_max() == SLOTS) else {
             return Ok(None);
         };
-        let maps = PlanMaps::over(&plan, ports).map_err(system)?;
+        let maps = PlanMaps::create(&plan, ports).map_err(system)?;
         maps.pin(&pins.folder).map_err(system)?;
         let mut dispatchers = Vec::new();
         let xdp = match Interface::numbered(facts.ifindex).map_err(system)?.xdp {
@@ -454,7 +454,7 @@ impl InterfaceDemux for KernelDemux {
         {
             self.moves += 1;
             self.leaving = Some(self.moves);
-            self.worker.schedule(UNDER_WAY_MAX, Done::Moved(self.moves));
+            self.worker.schedule(IN_FLIGHT_MAX, Done::Moved(self.moves));
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use weir_link::bpf::PinFolder;
-use weir_link::live::{CheckedPath, PathCounts, PathError, SendRules, close_path};
+use weir_link::live::{EgressPath, EgressRules, PathCounts, PathError, close_path};
 
 /// The paths of a network namespace. Ended when this is dropped, unless they
 /// are kept.
@@ -32,7 +32,7 @@ pub(super) struct EgressPool {
     folder: Arc<PinFolder>,
     pub(super) folder_name: String,
     events: Arc<OwnedFd>,
-    all: BTreeMap<String, Arc<CheckedPath>>,
+    all: BTreeMap<String, Arc<EgressPath>>,
     /// The one that was asked for last at the end.
     classes: Vec<EgressClass>,
     /// The names of those that the thread has been asked for, of kinds of
@@ -54,11 +54,11 @@ struct EgressKey {
     ifindex: u32,
     /// Its devices' is the same.
     mtu: u32,
-    rules: SendRules,
+    rules: EgressRules,
 }
 
 impl EgressKey {
-    fn of(facts: &InterfaceInfo, rules: SendRules) -> EgressKey {
+    fn of(facts: &InterfaceInfo, rules: EgressRules) -> EgressKey {
         EgressKey {
             ifindex: facts.ifindex,
             mtu: facts.mtu,
@@ -91,11 +91,11 @@ struct Done {
     made: Made,
 }
 
-type Made = Result<(CheckedPath, MadePath), Refusal>;
+type Made = Result<(EgressPath, MadePath), Refusal>;
 
 enum Job {
     Make { name: String, like: EgressKey },
-    Retire(Arc<CheckedPath>),
+    Retire(Arc<EgressPath>),
     End(MadePath),
 }
 
@@ -138,7 +138,7 @@ impl EgressPool {
     pub(super) fn prepare(
         &mut self,
         facts: &InterfaceInfo,
-        rules: SendRules,
+        rules: EgressRules,
     ) -> Result<(), Refusal> {
         if self.in_flight.len() >= KINDS_MAX {
             return Ok(());
@@ -152,7 +152,7 @@ impl EgressPool {
         &mut self,
         token: u32,
         facts: &InterfaceInfo,
-        rules: SendRules,
+        rules: EgressRules,
     ) -> Result<(), Refusal> {
         let at = self.kind(EgressKey::of(facts, rules));
         match self.classes[at].spare.take() {
@@ -277,7 +277,7 @@ impl EgressPool {
     }
 
     pub(super) fn adopt(&mut self, name: &str) -> bool {
-        match CheckedPath::adopt(name, &self.folder) {
+        match EgressPath::adopt(name, &self.folder) {
             Ok(Some(path)) if path.is_open().unwrap_or(false) => {
                 self.all.insert(name.to_owned(), Arc::new(path));
                 true
@@ -397,7 +397,7 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
 }
 
 fn make(name: String, like: &EgressKey, folder: &PinFolder) -> Made {
-    match CheckedPath::open(&name, like.ifindex, &like.rules, folder) {
+    match EgressPath::open(&name, like.ifindex, &like.rules, folder) {
         Ok((path, end)) => Ok((path, MadePath { name, end })),
         Err(error) => Err(Refusal::new(ErrorKind::System, error)),
     }

@@ -35,8 +35,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_link::bpf::{self, ObjectKind, PinFolder};
-use weir_link::live::{PathCounts, SendRules, Sender};
-use weir_link::net::{Event, InterfaceError, Interfaces, Watcher};
+use weir_link::live::{EgressRules, PathCounts, Sender};
+use weir_link::net::{Event, InterfaceError, InterfaceMonitor, Interfaces};
 
 fn system(error: impl Display) -> Refusal {
     Refusal::new(ErrorKind::System, error)
@@ -47,7 +47,7 @@ fn system(error: impl Display) -> Refusal {
 #[derive(Debug)]
 pub struct KernelBackend {
     interfaces: Interfaces,
-    watcher: Watcher,
+    monitor: InterfaceMonitor,
     wake_fd: Arc<OwnedFd>,
     namespace: u64,
     pins: Option<Arc<PinFolder>>,
@@ -64,7 +64,7 @@ impl KernelBackend {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(KernelBackend {
             interfaces: Interfaces::open()?,
-            watcher: Watcher::open()?,
+            monitor: InterfaceMonitor::open()?,
             wake_fd: Arc::new(eventfd(0, flags)?),
             namespace: namespace()?,
             pins: None,
@@ -170,7 +170,7 @@ impl Backend for KernelBackend {
         swept.and(paths.map_or(Ok(()), |paths| paths.sweep().map_err(system)))
     }
 
-    fn prepare_path(&mut self, facts: &InterfaceInfo, rules: SendRules) {
+    fn prepare_path(&mut self, facts: &InterfaceInfo, rules: EgressRules) {
         // Whoever sends is told why that cannot be.
         if let Ok(paths) = self.paths() {
             let _ = paths.prepare(facts, rules);
@@ -183,7 +183,7 @@ impl Backend for KernelBackend {
         }
     }
 
-    fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: SendRules) {
+    fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: EgressRules) {
         let made = match self.paths() {
             Ok(paths) => paths.make(token, facts, rules),
             Err(refusal) => Err(refusal),
@@ -245,7 +245,7 @@ impl Backend for KernelBackend {
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watcher.as_fd())
+        Some(self.monitor.as_fd())
     }
 
     fn clear_wake(&mut self) {
@@ -254,7 +254,7 @@ impl Backend for KernelBackend {
 
     fn saw_changes(&mut self) {
         // The interfaces in use are looked at again, whatever it was.
-        while let Ok(Some(event)) = self.watcher.next_event(Some(Duration::ZERO)) {
+        while let Ok(Some(event)) = self.monitor.next_event(Some(Duration::ZERO)) {
             if let (Event::Removed { name, .. }, Some(paths)) = (event, &mut self.paths) {
                 paths.device_gone(&name);
             }

@@ -35,22 +35,22 @@ pub(super) mod value {
 
 /// What frames are alike in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum FastKind {
+pub enum FlowKind {
     /// The stations that send and receive, and the VLAN: for a bridge.
-    Stations,
+    MacPair,
     /// The IP addresses that send and receive, in frames to one station: for a
     /// router.
-    Addresses,
+    IpPair,
     /// Addresses, protocol and ports of TCP or UDP.
-    Flow,
+    FiveTuple,
 }
 
-impl FastKind {
+impl FlowKind {
     pub(super) fn number(self) -> u8 {
         match self {
-            FastKind::Stations => 1,
-            FastKind::Addresses => 2,
-            FastKind::Flow => 3,
+            FlowKind::MacPair => 1,
+            FlowKind::IpPair => 2,
+            FlowKind::FiveTuple => 3,
         }
     }
 }
@@ -60,10 +60,10 @@ impl FastKind {
 /// All fields that decide are in the key: a frame that differs in any of them
 /// is another key's, and comes to the application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum FastKey {
+pub enum FlowKey {
     /// Between two stations. The sender is part of it, so that one that was
     /// not heard there yet, or has moved, is seen by the application.
-    Stations {
+    MacPair {
         /// The link they come in at.
         link: u32,
         /// The VLAN, 0 without a tag.
@@ -74,7 +74,7 @@ pub enum FastKey {
         dst: Address,
     },
     /// Between two hosts, sent to that station; both addresses of one family.
-    Addresses {
+    IpPair {
         /// The link they come in at.
         link: u32,
         /// Whose frames they are: the router's station.
@@ -86,7 +86,7 @@ pub enum FastKey {
     },
     /// Of a flow of TCP or UDP; both addresses of one family. Later fragments,
     /// and packets with IP options or extension headers, are none of it.
-    Flow {
+    FiveTuple {
         /// The link they come in at.
         link: u32,
         /// 6 or 17.
@@ -104,17 +104,17 @@ pub(super) enum Encoded {
     Long([u8; LONG]),
 }
 
-impl FastKey {
+impl FlowKey {
     /// The key of a frame of an Ethernet link; `None` if it has none of that
     /// kind. It is what the kernel finds in the frame.
-    pub fn of(kind: FastKind, link: u32, frame: &[u8]) -> Option<FastKey> {
+    pub fn of(kind: FlowKind, link: u32, frame: &[u8]) -> Option<FlowKey> {
         let header: &[u8; 14] = frame.first_chunk()?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
         let dst_station = Address([d0, d1, d2, d3, d4, d5]);
-        if kind == FastKind::Stations {
+        if kind == FlowKind::MacPair {
             let tag = frame.get(14..16).filter(|_| [t0, t1] == [0x81, 0x00]);
             let vlan = tag.map_or(0, |tag| u16::from_be_bytes([tag[0] & 0xf, tag[1]]));
-            return Some(FastKey::Stations {
+            return Some(FlowKey::MacPair {
                 link,
                 vlan,
                 src: Address([s0, s1, s2, s3, s4, s5]),
@@ -127,8 +127,8 @@ impl FastKey {
             [0x86, 0xdd] => v6(packet)?,
             _ => return None,
         };
-        if kind == FastKind::Addresses {
-            return Some(FastKey::Addresses {
+        if kind == FlowKind::IpPair {
+            return Some(FlowKey::IpPair {
                 link,
                 station: dst_station,
                 src,
@@ -138,7 +138,7 @@ impl FastKey {
         let [a, b, c, d] = *ports
             .filter(|_| matches!(protocol, 6 | 17))?
             .first_chunk()?;
-        Some(FastKey::Flow {
+        Some(FlowKey::FiveTuple {
             link,
             protocol,
             src: (src, u16::from_be_bytes([a, b])),
@@ -149,18 +149,18 @@ impl FastKey {
     /// The link that its frames come in at.
     pub fn link(&self) -> u32 {
         match *self {
-            FastKey::Stations { link, .. }
-            | FastKey::Addresses { link, .. }
-            | FastKey::Flow { link, .. } => link,
+            FlowKey::MacPair { link, .. }
+            | FlowKey::IpPair { link, .. }
+            | FlowKey::FiveTuple { link, .. } => link,
         }
     }
 
     /// What its frames are alike in.
-    pub fn kind(&self) -> FastKind {
+    pub fn kind(&self) -> FlowKind {
         match self {
-            FastKey::Stations { .. } => FastKind::Stations,
-            FastKey::Addresses { .. } => FastKind::Addresses,
-            FastKey::Flow { .. } => FastKind::Flow,
+            FlowKey::MacPair { .. } => FlowKind::MacPair,
+            FlowKey::IpPair { .. } => FlowKind::IpPair,
+            FlowKey::FiveTuple { .. } => FlowKind::FiveTuple,
         }
     }
 
@@ -168,11 +168,11 @@ impl FastKey {
     pub(super) fn encode(&self) -> Option<Encoded> {
         let end = [self.link() as u8, self.kind().number()];
         match *self {
-            FastKey::Stations { vlan, src, dst, .. } => {
+            FlowKey::MacPair { vlan, src, dst, .. } => {
                 let vlan = vlan.to_be_bytes();
                 Some(short(&[&dst.0, &src.0, &vlan, &end]))
             }
-            FastKey::Addresses {
+            FlowKey::IpPair {
                 station, src, dst, ..
             } => match (src, dst) {
                 (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -183,7 +183,7 @@ impl FastKey {
                 }
                 _ => None,
             },
-            FastKey::Flow {
+            FlowKey::FiveTuple {
                 protocol, src, dst, ..
             } => {
                 let (from, to) = (src.1.to_be_bytes(), dst.1.to_be_bytes());
@@ -246,7 +246,7 @@ fn v6(packet: &[u8]) -> Option<Parts<'_>> {
 
 /// What becomes of the frames of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum FastAction {
+pub enum FlowAction {
     /// None goes on.
     Drop,
     /// They go out at that link as they are.
@@ -270,12 +270,12 @@ pub enum FastAction {
     },
 }
 
-impl FastAction {
+impl FlowAction {
     /// The link that frames go out at.
     pub fn link(&self) -> Option<u32> {
         match *self {
-            FastAction::Drop => None,
-            FastAction::Forward { link } | FastAction::Route { link, .. } => Some(link),
+            FlowAction::Drop => None,
+            FlowAction::Forward { link } | FlowAction::Route { link, .. } => Some(link),
         }
     }
 
@@ -288,9 +288,9 @@ impl FastAction {
         put(value::SLOT, &slot.to_ne_bytes());
         put(value::OUT, &self.link().unwrap_or_default().to_ne_bytes());
         let how = match *self {
-            FastAction::Drop => value::DROP,
-            FastAction::Forward { .. } => value::FORWARD,
-            FastAction::Route { src, dst, mtu, .. } => {
+            FlowAction::Drop => value::DROP,
+            FlowAction::Forward { .. } => value::FORWARD,
+            FlowAction::Route { src, dst, mtu, .. } => {
                 put(value::MTU, &mtu.to_ne_bytes());
                 put(value::MACS, &dst.0);
                 put(value::MACS + 6, &src.0);

@@ -23,8 +23,8 @@ mod key;
 pub(super) mod program;
 mod xdp_features;
 
-pub use key::{FastAction, FastKey, FastKind};
-pub use xdp_features::{DriverEvent, DriverWatch, takes_redirected};
+pub use key::{FlowAction, FlowKey, FlowKind};
+pub use xdp_features::{XdpFeatureEvent, XdpFeatureMonitor, supports_ndo_xmit};
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
 use key::{Encoded, LONG, SHORT, VALUE};
@@ -33,22 +33,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Most entries of one tap.
-pub const FAST_ENTRIES_MAX: u32 = 1 << 16;
+pub const FLOW_ENTRIES_MAX: u32 = 1 << 16;
 
 /// How long an entry waits for a moment in which it overtakes no frame: then
 /// its frames are held back until it does not.
-pub const PATIENCE: Duration = Duration::from_millis(10);
+pub const ACTIVATE_WAIT: Duration = Duration::from_millis(10);
 
 /// Slots, and the cells of their counts.
 mod slot {
     /// Of a slot: a line of the caches.
     pub(crate) const BYTES: usize = 64;
-    pub(crate) const USED: i16 = 0;
+    pub(crate) const LAST_USED: i16 = 0;
     pub(crate) const AGEING: i16 = 8;
-    pub(crate) const BEGUN: i16 = 16;
-    pub(crate) const LAST: i16 = 24;
+    pub(crate) const ACTIVE_QUEUES: i16 = 16;
+    pub(crate) const LAST_QUEUE: i16 = 24;
     pub(crate) const SINCE: i16 = 32;
-    pub(crate) const HELD: i16 = 40;
+    pub(crate) const HELD_BACK: i16 = 40;
 
     /// In [`LAST_QUEUE`]: where the queue is; none that there is.
     pub(crate) const QUEUE_SHIFT: i32 = 56;
@@ -56,9 +56,9 @@ mod slot {
     /// In [`AGEING`].
     pub(crate) const ENDED: i64 = i64::MIN;
 
-    pub(crate) const PATIENCE_NS: i32 = super::PATIENCE.as_nanos() as i32;
+    pub(crate) const ACTIVATE_WAIT_NS: i32 = super::ACTIVATE_WAIT.as_nanos() as i32;
     /// Frames are held back no longer, whatever becomes of those before them.
-    pub(crate) const HELD_MAX_NS: i32 = PATIENCE_NS + 100_000_000;
+    pub(crate) const HOLD_MAX_NS: i32 = ACTIVATE_WAIT_NS + 100_000_000;
 
     /// Of a cell.
     pub(crate) const FRAMES: i16 = 0;
@@ -67,8 +67,8 @@ mod slot {
 
 /// What a link's program is made for.
 #[derive(Clone, Debug)]
-pub(super) struct Spec {
-    pub(super) kinds: Vec<FastKind>,
+pub(super) struct FlowProgramSpec {
+    pub(super) kinds: Vec<FlowKind>,
     pub(super) slots_log2: u32,
     /// Checksums may have been left to the device: such frames go up.
     pub(super) completes: bool,
@@ -76,27 +76,27 @@ pub(super) struct Spec {
 
 /// The tables that programs and process share.
 #[derive(Debug)]
-pub struct Fast {
-    kinds: Vec<FastKind>,
+pub struct FlowMaps {
+    kinds: Vec<FlowKind>,
     short: Map,
     long: Map,
     slots: Map,
     slots_memory: MapMemory,
     counts: Map,
     counts_memory: MapMemory,
-    outs: Map,
+    devmap: Map,
     entries_log2: u32,
     cpus: usize,
 }
 
-impl Fast {
+impl FlowMaps {
     /// Tables for so many entries, rounded up to a power of two and at most
     /// [`FLOW_ENTRIES_MAX`], of these kinds.
     ///
     /// # Errors
     /// Without privilege.
-    pub fn new(kinds: &[FastKind], entries: u32) -> Result<Fast, MapError> {
-        let entries = entries.clamp(1, FAST_ENTRIES_MAX).next_power_of_two();
+    pub fn new(kinds: &[FlowKind], entries: u32) -> Result<FlowMaps, MapError> {
+        let entries = entries.clamp(1, FLOW_ENTRIES_MAX).next_power_of_two();
         let cpus = possible_cpus().map_err(|source| MapError::System {
             what: "count the CPUs",
             source,
@@ -112,7 +112,7 @@ impl Fast {
         let slots = shared("weir_fast_slots", slot::BYTES as u32, entries)?;
         let cells = u32::try_from(cpus).unwrap_or(1).saturating_mul(entries);
         let counts = shared("weir_fast_count", 16, cells)?;
-        Ok(Fast {
+        Ok(FlowMaps {
             kinds: kinds.to_vec(),
             short: Map::create("weir_fast_short", &table(SHORT))?,
             long: Map::create("weir_fast_long", &table(LONG))?,
@@ -120,7 +120,7 @@ impl Fast {
             slots,
             counts_memory: counts.map_memory(false)?,
             counts,
-            outs: Map::create("weir_fast_outs", &MapSpec::dev_map(super::LINKS_MAX))?,
+            devmap: Map::create("weir_fast_outs", &MapSpec::dev_map(super::LINKS_MAX))?,
             entries_log2: entries.trailing_zeros(),
             cpus,
         })
@@ -132,12 +132,12 @@ impl Fast {
     }
 
     /// Cells that are read to count for one entry: one for each CPU.
-    pub fn cells_each(&self) -> usize {
+    pub fn cells_per_entry(&self) -> usize {
         self.cpus
     }
 
-    pub(super) fn spec(&self, completes: bool) -> Spec {
-        Spec {
+    pub(super) fn spec(&self, completes: bool) -> FlowProgramSpec {
+        FlowProgramSpec {
             kinds: self.kinds.clone(),
             slots_log2: self.entries_log2,
             completes,
@@ -151,7 +151,7 @@ impl Fast {
             &self.long,
             &self.slots,
             &self.counts,
-            &self.outs,
+            &self.devmap,
         ]
         .map(AsFd::as_fd)
     }
@@ -161,8 +161,8 @@ impl Fast {
     ///
     /// # Errors
     /// If there is none.
-    pub fn set_out(&self, link: u32, ifindex: u32) -> Result<(), MapError> {
-        self.outs
+    pub fn set_egress(&self, link: u32, ifindex: u32) -> Result<(), MapError> {
+        self.devmap
             .update(&link.to_ne_bytes(), &ifindex.to_ne_bytes())
     }
 
@@ -171,7 +171,7 @@ impl Fast {
     ///
     /// # Errors
     /// If the table is full.
-    pub fn insert(&self, key: &FastKey, slot: u32, action: &FastAction) -> Result<bool, MapError> {
+    pub fn insert(&self, key: &FlowKey, slot: u32, action: &FlowAction) -> Result<bool, MapError> {
         let value = action.encode(slot);
         match key.encode() {
             Some(Encoded::Short(key)) => self.short.update(&key, &value)?,
@@ -185,7 +185,7 @@ impl Fast {
     ///
     /// # Errors
     /// What the system says.
-    pub fn remove(&self, key: &FastKey) -> Result<(), MapError> {
+    pub fn remove(&self, key: &FlowKey) -> Result<(), MapError> {
         match key.encode() {
             Some(Encoded::Short(key)) => self.short.delete(&key)?,
             Some(Encoded::Long(key)) => self.long.delete(&key)?,
@@ -205,13 +205,13 @@ impl Fast {
     ///
     /// # Panics
     /// Beyond [`entries_max`](Self::entries_max).
-    pub fn open(&self, slot: u32, now: u64, ageing_ns: u64) {
+    pub fn open_slot(&self, slot: u32, now: u64, ageing_ns: u64) {
         let set = |at, value| self.cell(slot, at).store(value, Ordering::SeqCst);
-        set(slot::USED, now);
-        set(slot::BEGUN, 0);
-        set(slot::LAST, slot::NO_QUEUE);
+        set(slot::LAST_USED, now);
+        set(slot::ACTIVE_QUEUES, 0);
+        set(slot::LAST_QUEUE, slot::NO_QUEUE);
         set(slot::SINCE, now);
-        set(slot::HELD, 0);
+        set(slot::HELD_BACK, 0);
         // The last, which makes it hold.
         set(slot::AGEING, ageing_ns.min(i64::MAX as u64));
     }
@@ -220,7 +220,7 @@ impl Fast {
     ///
     /// # Panics
     /// Beyond [`entries_max`](Self::entries_max).
-    pub fn end(&self, slot: u32) {
+    pub fn close_slot(&self, slot: u32) {
         let ageing = self.cell(slot, slot::AGEING);
         ageing.store(slot::ENDED as u64, Ordering::SeqCst);
     }
@@ -230,8 +230,8 @@ impl Fast {
     ///
     /// # Panics
     /// Beyond [`entries_max`](Self::entries_max).
-    pub fn used(&self, slot: u32) -> u64 {
-        self.cell(slot, slot::USED).load(Ordering::Relaxed)
+    pub fn last_used(&self, slot: u32) -> u64 {
+        self.cell(slot, slot::LAST_USED).load(Ordering::Relaxed)
     }
 
     /// Frames and bytes that went by a slot since the tables were made.

@@ -41,42 +41,42 @@ const GENERIC: usize = 4;
 ///
 /// # Errors
 /// What the system says; kernels before 6.3 do not tell.
-pub fn takes_redirected(ifindex: u32) -> io::Result<bool> {
+pub fn supports_ndo_xmit(ifindex: u32) -> io::Result<bool> {
     let socket = open()?;
     let family = family(&socket)?;
     let family = number(find(&family, CTRL_ATTR_FAMILY_ID)).ok_or(io::ErrorKind::Unsupported)?;
     let index = attribute(NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
-    let device = ask(&socket, family, NETDEV_CMD_DEV_GET, &index)?;
+    let device = request(&socket, family, NETDEV_CMD_DEV_GET, &index)?;
     let (_, takes) = device_of(&device).ok_or(io::ErrorKind::Unsupported)?;
     Ok(takes)
 }
 
 /// Hears of drivers that begin or cease to take redirected frames.
 #[derive(Debug)]
-pub struct DriverWatch {
+pub struct XdpFeatureMonitor {
     socket: OwnedFd,
 }
 
 /// What a [`XdpFeatureMonitor`] has heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DriverEvent {
+pub enum XdpFeatureEvent {
     /// Whether an interface [takes redirected frames](supports_ndo_xmit) now.
-    Takes {
+    Changed {
         /// The interface.
         ifindex: u32,
         /// Whether it does.
-        takes: bool,
+        supports_ndo_xmit: bool,
     },
     /// There was too much to be told: nothing is known any more.
     Missed,
 }
 
-impl DriverWatch {
+impl XdpFeatureMonitor {
     /// Hears of the interfaces of the calling thread's network namespace.
     ///
     /// # Errors
     /// What the system says; kernels before 6.3 do not tell.
-    pub fn open() -> io::Result<DriverWatch> {
+    pub fn open() -> io::Result<XdpFeatureMonitor> {
         let socket = open()?;
         let family = family(&socket)?;
         let groups = find(&family, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();
@@ -88,26 +88,30 @@ impl DriverWatch {
         let group = group.ok_or(io::ErrorKind::Unsupported)?;
         let (level, option) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
         set_option(&socket, level, option, &group)?;
-        Ok(DriverWatch { socket })
+        Ok(XdpFeatureMonitor { socket })
     }
 
     /// The next that there is to hear; never waits.
-    pub fn next_event(&self) -> Option<DriverEvent> {
+    pub fn next_event(&self) -> Option<XdpFeatureEvent> {
         let mut message = [0; 1024];
         loop {
             let received = retry_on_intr(|| recv(&self.socket, &mut message, RecvFlags::DONTWAIT));
             let len = match received {
                 Ok((len, _)) => len,
-                Err(Errno::NOBUFS) => return Some(DriverEvent::Missed),
+                Err(Errno::NOBUFS) => return Some(XdpFeatureEvent::Missed),
                 Err(_) => return None,
             };
             let Some(body) = message.get(HEADER..len) else {
                 continue;
             };
             let told = body.get(GENERIC..).and_then(device_of);
-            if let (Some(&NETDEV_CMD_DEV_CHANGE_NTF), Some((ifindex, takes))) = (body.first(), told)
+            if let (Some(&NETDEV_CMD_DEV_CHANGE_NTF), Some((ifindex, supports_ndo_xmit))) =
+                (body.first(), told)
             {
-                return Some(DriverEvent::Takes { ifindex, takes });
+                return Some(XdpFeatureEvent::Changed {
+                    ifindex,
+                    supports_ndo_xmit,
+                });
             }
         }
     }
@@ -124,7 +128,7 @@ fn open() -> io::Result<OwnedFd> {
 /// What is told of the family `netdev`.
 fn family(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
-    ask(socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &name)
+    request(socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &name)
 }
 
 /// An interface, and whether it takes redirected frames.
@@ -148,7 +152,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// Sends a request and gives the attributes of its one answer.
-fn ask(socket: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
+fn request(socket: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
     let len = (HEADER + GENERIC + attributes.len()) as u32;
     let mut message = len.to_ne_bytes().to_vec();
     message.extend(family.to_ne_bytes());

@@ -1,7 +1,7 @@
 //! Why there is no gate.
 
 use super::persistence::programs_at;
-use super::pin_dir::{self, Holder, PlaceError};
+use super::pin_dir::{self, OwnerProcess, PinDirError};
 use super::shared_page::LINKS_MAX;
 use crate::bpf::{AttachError, LoadError, MapError, PinError};
 use crate::net::{Interface, InterfaceError};
@@ -25,7 +25,7 @@ pub enum GateError {
         /// The interface's name.
         interface: String,
         /// Who has it, where that can be found.
-        by: Option<Holder>,
+        by: Option<OwnerProcess>,
     },
     /// What was left is of another version.
     #[error(
@@ -34,12 +34,12 @@ pub enum GateError {
     )]
     OtherVersion,
     /// Another process has the tap.
-    #[error("{} tapped by {}: end it first", are(interfaces), who(by))]
+    #[error("{} tapped by {}: end it first", are(interfaces), owner_text(by))]
     InUse {
         /// The names of the interfaces.
         interfaces: Vec<String>,
         /// Who it is, where the system tells.
-        by: Option<Holder>,
+        by: Option<OwnerProcess>,
     },
     /// The interface.
     #[error(transparent)]
@@ -71,17 +71,21 @@ pub enum GateError {
 
 impl GateError {
     /// Another has these interfaces.
-    pub(super) fn in_use(interfaces: &[&Interface], by: Option<Holder>) -> GateError {
+    pub(super) fn in_use(interfaces: &[&Interface], by: Option<OwnerProcess>) -> GateError {
         let interfaces = interfaces.iter().map(|one| one.name.clone()).collect();
         GateError::InUse { interfaces, by }
     }
 
     /// Another has one of these interfaces: the one that has its place, or
     /// somebody's program.
-    pub(super) fn taken(interfaces: &[&Interface], name: String, by: Option<Holder>) -> GateError {
+    pub(super) fn taken(
+        interfaces: &[&Interface],
+        name: String,
+        by: Option<OwnerProcess>,
+    ) -> GateError {
         let one = interfaces.iter().filter(|one| one.name == name);
         let one: Vec<&Interface> = one.copied().collect();
-        match pin_dir::holder_of(&programs_at(&one)) {
+        match pin_dir::owner_holding(&programs_at(&one)) {
             Some(holder) => GateError::in_use(&one, Some(holder)),
             None => GateError::Taken {
                 interface: name,
@@ -91,10 +95,10 @@ impl GateError {
     }
 
     /// There is no place for what these interfaces share.
-    pub(super) fn no_place(interfaces: &[&Interface], error: PlaceError) -> GateError {
+    pub(super) fn no_pin_dir(interfaces: &[&Interface], error: PinDirError) -> GateError {
         match error {
-            PlaceError::Held(by) => GateError::in_use(interfaces, by),
-            PlaceError::Pin(error) => error.into(),
+            PinDirError::Held(by) => GateError::in_use(interfaces, by),
+            PinDirError::Pin(error) => error.into(),
         }
     }
 }
@@ -106,7 +110,7 @@ fn are(interfaces: &[String]) -> String {
     }
 }
 
-fn remedy(interface: &str, by: &Option<Holder>) -> String {
+fn remedy(interface: &str, by: &Option<OwnerProcess>) -> String {
     match by {
         Some(holder) => format!(", by {holder}: end it first"),
         None => format!(
@@ -117,7 +121,7 @@ fn remedy(interface: &str, by: &Option<Holder>) -> String {
     }
 }
 
-fn who(holder: &Option<Holder>) -> String {
-    let holder = holder.as_ref().map(Holder::to_string);
+fn owner_text(holder: &Option<OwnerProcess>) -> String {
+    let holder = holder.as_ref().map(OwnerProcess::to_string);
     holder.unwrap_or_else(|| "another process".into())
 }

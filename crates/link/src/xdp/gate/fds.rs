@@ -1,6 +1,6 @@
 //! A gate's descriptors, by which another process has the same gate.
 
-use super::shared_page::{LINKS_MAX, State};
+use super::shared_page::{LINKS_MAX, SharedPage};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 /// A gate's descriptors, for another process to have the same gate.
 #[derive(Debug)]
-pub struct GateParts<F> {
+pub struct GateFds<F> {
     /// The page that is shared with the programs.
     pub state: F,
     /// The sockets that frames go to.
@@ -17,9 +17,9 @@ pub struct GateParts<F> {
     pub peers: F,
 }
 
-/// The same of one link.
+/// The descriptors of one link of a gate.
 #[derive(Debug)]
-pub struct LinkParts<F> {
+pub struct LinkFds<F> {
     /// The interface's number.
     pub ifindex: u32,
     /// Where frames are taken.
@@ -35,8 +35,8 @@ pub struct LinkParts<F> {
 impl Gate {
     /// The descriptors of the gate, to be passed on; those of its links are
     /// [theirs](Self::link_fds).
-    pub fn parts(&self) -> GateParts<BorrowedFd<'_>> {
-        GateParts {
+    pub fn fds(&self) -> GateFds<BorrowedFd<'_>> {
+        GateFds {
             state: self.state_map.as_fd(),
             sockets: self.sockets.as_fd(),
             peers: self.peers.as_fd(),
@@ -44,9 +44,9 @@ impl Gate {
     }
 
     /// The descriptors of a link.
-    pub fn link_parts(&self, link: usize) -> Option<LinkParts<BorrowedFd<'_>>> {
+    pub fn link_fds(&self, link: usize) -> Option<LinkFds<BorrowedFd<'_>>> {
         let found = self.links.get(link)?.as_ref()?;
-        Some(LinkParts {
+        Some(LinkFds {
             ifindex: found.ifindex,
             hook: found.hook,
             xdp: found.xdp.as_fd(),
@@ -59,17 +59,17 @@ impl Gate {
     ///
     /// # Errors
     /// See [`GateError`].
-    pub fn of_parts(parts: GateParts<OwnedFd>) -> Result<Gate, GateError> {
-        let state_map = Map::from_fd(parts.state)?;
-        let state = Rc::new(State::of(&state_map)?);
+    pub fn from_fds(gate_fds: GateFds<OwnedFd>) -> Result<Gate, GateError> {
+        let state_map = Map::from_fd(gate_fds.state)?;
+        let state = Rc::new(SharedPage::of(&state_map)?);
         if !state.is_current() {
             return Err(GateError::OtherVersion);
         }
         Ok(Gate {
             state,
             state_map,
-            sockets: Map::from_fd(parts.sockets)?,
-            peers: Map::from_fd(parts.peers)?,
+            sockets: Map::from_fd(gate_fds.sockets)?,
+            peers: Map::from_fd(gate_fds.peers)?,
             links: Vec::new(),
             pins: None,
             adopted: false,
@@ -81,19 +81,19 @@ impl Gate {
     ///
     /// # Errors
     /// For a number that is too great.
-    pub fn add_parts(&mut self, link: usize, parts: LinkParts<OwnedFd>) -> Result<(), GateError> {
+    pub fn add_fds(&mut self, link: usize, link_fds: LinkFds<OwnedFd>) -> Result<(), GateError> {
         if link >= LINKS_MAX as usize {
             let what = format!("link {link}");
             return Err(GateError::Links { what });
         }
-        self.place(
+        self.store_link(
             link,
             GateLink {
-                ifindex: parts.ifindex,
-                xdp: Attachment::from_fd(parts.xdp),
-                hook: parts.hook,
-                tc: parts.tc.map(Attachment::from_fd),
-                promiscuous: parts.promiscuous,
+                ifindex: link_fds.ifindex,
+                xdp: Attachment::from_fd(link_fds.xdp),
+                hook: link_fds.hook,
+                tc: link_fds.tc.map(Attachment::from_fd),
+                promiscuous: link_fds.promiscuous,
             },
         );
         Ok(())

@@ -1,4 +1,4 @@
-//! The death words: what the kernel writes when a thread ends, however it
+//! The liveness locks: what the kernel writes when a thread ends, however it
 //! ends, before anything else of it goes.
 //!
 //! Each is a robust lock (`pthread_mutexattr_setrobust(3)`) that a thread
@@ -16,7 +16,7 @@
 //! ```
 #![allow(unsafe_code)] // Locks of the C library in shared memory.
 
-use super::shared_page::{MEMBERS_MAX, State, at};
+use super::shared_page::{MEMBERS_MAX, SharedPage, at};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -30,57 +30,58 @@ pub(in crate::xdp) const THREADS: u32 = OWNER_DIED - 1;
 /// Where in the lock the C library has the word that the kernel writes.
 pub(in crate::xdp) const LOCK_WORD: usize = if cfg!(target_env = "musl") { 4 } else { 0 };
 
-/// Held by the thread that took it. Dropped, it is let go: that is no death.
+/// A robust lock that the thread holds as long as it lives. Dropping the value
+/// unlocks it, which does not count as a death.
 #[derive(Debug)]
-pub struct DeathWord {
+pub struct LivenessLock {
     lock: *mut libc::pthread_mutex_t,
     slot: u16,
-    was_left: bool,
+    owner_died: bool,
     /// Keeps the page mapped.
-    _state: Rc<State>,
+    _state: Rc<SharedPage>,
 }
 
-/// What a death word says.
+/// What a liveness lock says of its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Life {
-    /// Nobody has it.
-    Vacant,
+pub enum OwnerState {
+    /// No thread has it.
+    None,
     /// The thread that has it lives.
     Alive,
     /// The thread that had it died.
     Died,
 }
 
-impl DeathWord {
+impl LivenessLock {
     /// Which one, from 0.
     pub fn slot(&self) -> u16 {
         self.slot
     }
 
     /// Whether the thread that had it before died with it.
-    pub fn was_left(&self) -> bool {
-        self.was_left
+    pub fn owner_died(&self) -> bool {
+        self.owner_died
     }
 }
 
-impl State {
-    fn death_lock(&self, slot: u16) -> io::Result<*mut libc::pthread_mutex_t> {
-        const { assert!(size_of::<libc::pthread_mutex_t>() <= at::DEATH_BYTES) };
+impl SharedPage {
+    fn liveness_lock(&self, slot: u16) -> io::Result<*mut libc::pthread_mutex_t> {
+        const { assert!(size_of::<libc::pthread_mutex_t>() <= at::LIVENESS_LOCK_BYTES) };
         let inside = slot < MEMBERS_MAX;
-        let place = at::death(slot.min(MEMBERS_MAX - 1));
-        let place = self.memory().address(0, place, at::DEATH_BYTES);
+        let place = at::liveness(slot.min(MEMBERS_MAX - 1));
+        let place = self.memory().address(0, place, at::LIVENESS_LOCK_BYTES);
         let place = place
             .filter(|_| inside)
             .ok_or(io::ErrorKind::InvalidInput)?;
         Ok(place.cast())
     }
 
-    /// Makes all death words, in a new page.
-    pub(in crate::xdp) fn make_death_words(&self) -> io::Result<()> {
+    /// Makes all liveness locks, in a new page.
+    pub(in crate::xdp) fn init_liveness_locks(&self) -> io::Result<()> {
         for slot in 0..MEMBERS_MAX {
-            let lock = self.death_lock(slot)?;
+            let lock = self.liveness_lock(slot)?;
             // SAFETY: writable memory of the right size, aligned to 64 bytes,
-            // which stays mapped as long as `State` does; nobody else has the
+            // which stays mapped as long as `SharedPage` does; nobody else has the
             // page yet. The attributes live on this stack.
             unsafe {
                 let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
@@ -98,17 +99,17 @@ impl State {
         Ok(())
     }
 
-    /// Takes a death word for the calling thread; `None` if another that
+    /// Takes a liveness lock for the calling thread; `None` if another that
     /// lives has it.
     ///
     /// # Errors
     /// If the C library lays its locks out in a way that the programs at the
     /// links do not know, or there is no such word.
-    pub fn hold_death_word(self: &Rc<State>, slot: u16) -> io::Result<Option<DeathWord>> {
-        let lock = self.death_lock(slot)?;
+    pub fn lock_liveness(self: &Rc<SharedPage>, slot: u16) -> io::Result<Option<LivenessLock>> {
+        let lock = self.liveness_lock(slot)?;
         // SAFETY: made by `init_liveness_locks` in memory that stays mapped as
-        // long as `State` does.
-        let was_left = match unsafe { libc::pthread_mutex_trylock(lock) } {
+        // long as `SharedPage` does.
+        let owner_died = match unsafe { libc::pthread_mutex_trylock(lock) } {
             0 => false,
             libc::EBUSY => return Ok(None),
             libc::EOWNERDEAD => {
@@ -118,44 +119,44 @@ impl State {
             }
             code => return Err(io::Error::from_raw_os_error(code)),
         };
-        let held = DeathWord {
+        let held = LivenessLock {
             lock,
             slot,
-            was_left,
+            owner_died,
             _state: Rc::clone(self),
         };
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        match self.death_word(slot) & THREADS == thread {
+        match self.liveness_word(slot) & THREADS == thread {
             true => Ok(Some(held)),
             false => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    fn death_word(&self, slot: u16) -> u32 {
-        let word = self.word(at::death(slot) + LOCK_WORD);
+    fn liveness_word(&self, slot: u16) -> u32 {
+        let word = self.atomic_u32(at::liveness(slot) + LOCK_WORD);
         word.load(Ordering::Acquire)
     }
 
-    /// What a death word says; one that is not there is vacant.
+    /// What a liveness lock says of its owner: `None` also for a slot without a lock.
     #[inline]
-    pub fn life(&self, slot: u16) -> Life {
+    pub fn owner_state(&self, slot: u16) -> OwnerState {
         if slot >= MEMBERS_MAX {
-            return Life::Vacant;
+            return OwnerState::None;
         }
-        match self.death_word(slot) {
-            word if word & OWNER_DIED != 0 => Life::Died,
-            word if word & THREADS != 0 => Life::Alive,
-            _ => Life::Vacant,
+        match self.liveness_word(slot) {
+            word if word & OWNER_DIED != 0 => OwnerState::Died,
+            word if word & THREADS != 0 => OwnerState::Alive,
+            _ => OwnerState::None,
         }
     }
 
-    /// Whether a process that lives has one of the words.
-    pub fn is_held(&self) -> bool {
-        (0..MEMBERS_MAX).any(|slot| self.life(slot) == Life::Alive)
+    /// Whether a live thread has one of the locks.
+    pub fn is_owned(&self) -> bool {
+        (0..MEMBERS_MAX).any(|slot| self.owner_state(slot) == OwnerState::Alive)
     }
 }
 
-impl Drop for DeathWord {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
         // SAFETY: locked by this thread, which the value cannot leave (it has
         // a raw pointer), in memory that lives longer.

@@ -10,17 +10,17 @@ pub(super) mod program;
 pub(super) mod shared_page;
 
 pub use error::GateError;
-pub use fds::{GateParts, LinkParts};
+pub use fds::{GateFds, LinkFds};
 
-use super::flow_cache::Fast;
+use super::flow_cache::FlowMaps;
 use super::host_filter::HostFilter;
 use super::xsk::promiscuous;
 use super::xsk::socket::Xsk;
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
 use crate::net::Interface;
 use persistence::{interface_of, programs_at, tc_pin, unpin, xdp_pin};
-use pin_dir::Place;
-use shared_page::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
+use pin_dir::PinDir;
+use shared_page::{Bypass, LINKS_MAX, QUEUES_MAX, SharedPage, at};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -29,12 +29,12 @@ use std::sync::atomic::Ordering;
 /// Programs at links.
 #[derive(Debug)]
 pub struct Gate {
-    state: Rc<State>,
+    state: Rc<SharedPage>,
     state_map: Map,
     sockets: Map,
     peers: Map,
     links: Vec<Option<GateLink>>,
-    pins: Option<Place>,
+    pins: Option<PinDir>,
     adopted: bool,
     host: Option<HostFilter>,
 }
@@ -73,7 +73,7 @@ impl Gate {
             return Err(GateError::Links { what });
         }
         let made = match outlive {
-            true => Gate::stay(interfaces, bypass),
+            true => Gate::attach_pinned(interfaces, bypass),
             false => Gate::new(bypass)?.add_all(interfaces),
         };
         let Err(GateError::Taken { interface, by }) = made else {
@@ -81,7 +81,7 @@ impl Gate {
         };
         // By what an earlier one with another bypass has left?
         if !outlive {
-            match Gate::clean_left(interfaces) {
+            match Gate::clean_owned_stale(interfaces) {
                 Ok(true) => return Gate::attach(interfaces, bypass, outlive),
                 Err(error @ GateError::InUse { .. }) => return Err(error),
                 Ok(false) | Err(_) => {}
@@ -107,10 +107,10 @@ impl Gate {
     /// # Errors
     /// See [`GateError`].
     pub fn new(bypass: Bypass) -> Result<Gate, GateError> {
-        let state_map = State::make()?;
-        let state = Rc::new(State::of(&state_map)?);
+        let state_map = SharedPage::make()?;
+        let state = Rc::new(SharedPage::of(&state_map)?);
         state
-            .make_death_words()
+            .init_liveness_locks()
             .map_err(|source| GateError::System {
                 what: "make locks that outlive their owner",
                 source,
@@ -118,7 +118,7 @@ impl Gate {
         state.set_bypass(bypass);
         state.set_limit(None);
         state
-            .wide(at::VERSION)
+            .atomic_u64(at::VERSION)
             .store(shared_page::VERSION, Ordering::Release);
         let sockets = MapSpec::xsk_map(LINKS_MAX * QUEUES_MAX);
         Ok(Gate {
@@ -136,7 +136,7 @@ impl Gate {
     /// Leaves to the host's own protocols what this filter accepts, as long as
     /// a process takes frames: of links that are added later, and with
     /// [`renew`](Self::renew) of those that are there.
-    pub fn leave_to_host(&mut self, filter: HostFilter) {
+    pub fn set_host_filter(&mut self, filter: HostFilter) {
         self.host = Some(filter);
     }
 
@@ -174,17 +174,17 @@ impl Gate {
         };
         let promiscuous = match &self.pins {
             // It ends with whoever holds it last.
-            None => Some(promiscuous::hold(ifindex).map_err(failed)?),
+            None => Some(promiscuous::promiscuous_socket(ifindex).map_err(failed)?),
             // It stays as what is pinned does.
             Some(_) => {
                 if promiscuous::set(&interface.name, true).map_err(failed)? {
-                    let links = self.state.word(at::PROMISCUOUS);
+                    let links = self.state.atomic_u32(at::PROMISCUOUS);
                     links.fetch_or(1 << link, Ordering::Relaxed);
                 }
                 None
             }
         };
-        self.place(
+        self.store_link(
             link,
             GateLink {
                 ifindex,
@@ -197,7 +197,7 @@ impl Gate {
         Ok(link)
     }
 
-    fn place(&mut self, link: usize, made: GateLink) {
+    fn store_link(&mut self, link: usize, made: GateLink) {
         while self.links.len() <= link {
             self.links.push(None);
         }
@@ -215,10 +215,15 @@ impl Gate {
     ///
     /// # Errors
     /// See [`GateError`].
-    pub fn use_fast(&self, link: usize, fast: &Fast, completes: bool) -> Result<(), GateError> {
-        fast.set_out(link as u32, self.link(link).ifindex)?;
+    pub fn use_flow_cache(
+        &self,
+        link: usize,
+        flow_maps: &FlowMaps,
+        completes: bool,
+    ) -> Result<(), GateError> {
+        flow_maps.set_egress(link as u32, self.link(link).ifindex)?;
         let (maps, host) = (self.maps(), self.host.as_ref());
-        let program = program::xdp(link as u32, maps, Some((fast, completes)), host)?;
+        let program = program::xdp(link as u32, maps, Some((flow_maps, completes)), host)?;
         Ok(self.link(link).xdp.replace(&program)?)
     }
 
@@ -251,7 +256,7 @@ impl Gate {
         if let Some(tc) = &gone.tc {
             first = first.and(tc.detach());
         }
-        let was_set = self.state.word(at::PROMISCUOUS);
+        let was_set = self.state.atomic_u32(at::PROMISCUOUS);
         let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
         let mut first = first.map_err(GateError::from);
         if was_set & 1 << link != 0
@@ -300,7 +305,7 @@ impl Gate {
                     }
                 }
                 // Then the drivers must do it.
-                Err(AttachError::OldKernel { .. }) => self.set_fast(link, true),
+                Err(AttachError::OldKernel { .. }) => self.set_native_redirect(link, true),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -309,9 +314,9 @@ impl Gate {
 
     /// Says whether frames of a link may be redirected in the driver to the
     /// one it is joined to; otherwise tc does it, which every device can.
-    pub fn set_fast(&self, link: usize, fast: bool) {
-        let word = self.state.word(at::FAST);
-        match fast {
+    pub fn set_native_redirect(&self, link: usize, is_native: bool) {
+        let word = self.state.atomic_u32(at::FLOW_CACHE);
+        match is_native {
             true => word.fetch_or(1 << link, Ordering::SeqCst),
             false => word.fetch_and(!(1 << link), Ordering::SeqCst),
         };
@@ -327,7 +332,7 @@ impl Gate {
     }
 
     /// What is shared with the programs.
-    pub fn state(&self) -> &Rc<State> {
+    pub fn state(&self) -> &Rc<SharedPage> {
         &self.state
     }
 
@@ -351,12 +356,15 @@ impl Gate {
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn attached(&self, links: impl IntoIterator<Item = usize>) -> io::Result<Attached> {
+    pub fn attachment_check(
+        &self,
+        links: impl IntoIterator<Item = usize>,
+    ) -> io::Result<AttachmentCheck> {
         let copies = links.into_iter().map(|link| {
             let copy = self.link(link).xdp.as_fd().try_clone_to_owned();
             Ok(Attachment::from_fd(copy?))
         });
-        Ok(Attached(copies.collect::<io::Result<_>>()?))
+        Ok(AttachmentCheck(copies.collect::<io::Result<_>>()?))
     }
 
     /// Takes everything off the links, and leaves them as they were.
@@ -380,9 +388,9 @@ impl Gate {
 
 /// Programs at links, to ask whether they are still there.
 #[derive(Debug)]
-pub struct Attached(Vec<Attachment>);
+pub struct AttachmentCheck(Vec<Attachment>);
 
-impl Attached {
+impl AttachmentCheck {
     /// Whether all of them are, as [`Gate::is_attached`] has it.
     ///
     /// # Errors

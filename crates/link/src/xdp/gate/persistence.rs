@@ -1,8 +1,8 @@
 //! What stays when the process ends: its pins, and who takes them over or off.
 
-use super::pin_dir::{self, Place, XDP_PIN};
+use super::pin_dir::{self, PinDir, XDP_PIN};
 use super::program::PROGRAM_NAME;
-use super::shared_page::{Bypass, State};
+use super::shared_page::{Bypass, SharedPage};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder, program_info};
 use crate::net::{Interface, InterfaceError};
@@ -24,19 +24,22 @@ pub(super) fn tc_pin(link: usize) -> String {
 impl Gate {
     /// Attaches to these interfaces such that all of it stays, or takes over
     /// what an earlier process has left there.
-    pub(super) fn stay(interfaces: &[&Interface], bypass: Bypass) -> Result<Gate, GateError> {
+    pub(super) fn attach_pinned(
+        interfaces: &[&Interface],
+        bypass: Bypass,
+    ) -> Result<Gate, GateError> {
         let numbers = numbers(interfaces);
-        let place = Gate::take_place(interfaces)?;
-        Gate::free(&place, interfaces)?;
+        let place = Gate::lock_pin_dir(interfaces)?;
+        Gate::clean_others(&place, interfaces)?;
         if let Some(mut gate) = Gate::adopt(&place.folder, &numbers)? {
-            gate.refuse_held(interfaces)?;
+            gate.refuse_if_owned(interfaces)?;
             gate.state.set_bypass(bypass);
             gate.adopted = true;
             gate.pins = Some(place);
             gate.renew()?;
             return Ok(gate);
         }
-        Gate::dismantle(&place.folder, interfaces)?;
+        Gate::remove_pins(&place.folder, interfaces)?;
         let mut gate = Gate::new(bypass)?;
         place.folder.pin(STATE, &gate.state_map)?;
         place.folder.pin(SOCKETS, &gate.sockets)?;
@@ -46,15 +49,15 @@ impl Gate {
     }
 
     /// Where what these interfaces share is pinned, for us alone.
-    fn take_place(interfaces: &[&Interface]) -> Result<Place, GateError> {
-        let taken = Place::take(&numbers(interfaces));
-        taken.map_err(|error| GateError::no_place(interfaces, error))
+    fn lock_pin_dir(interfaces: &[&Interface]) -> Result<PinDir, GateError> {
+        let taken = PinDir::take(&numbers(interfaces));
+        taken.map_err(|error| GateError::no_pin_dir(interfaces, error))
     }
 
     /// One that several processes share may have lost the one that had its
     /// place.
-    fn refuse_held(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
-        match self.state.is_held() {
+    fn refuse_if_owned(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
+        match self.state.is_owned() {
             true => Err(GateError::in_use(interfaces, None)),
             false => Ok(()),
         }
@@ -66,20 +69,20 @@ impl Gate {
         let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
         // Renumbered, gone or in another order: start anew.
         match are.eq(numbers.iter().copied().map(Some)) {
-            true => Gate::left(folder, links),
+            true => Gate::stale(folder, links),
             false => Ok(None),
         }
     }
 
     /// What an earlier process has left of these links.
-    fn left(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
+    fn stale(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
         let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
         let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
         else {
             return Ok(None);
         };
         let state_map = Map::from_fd(state)?;
-        let state = Rc::new(State::of(&state_map)?);
+        let state = Rc::new(SharedPage::of(&state_map)?);
         if !state.is_current() {
             return Err(GateError::OtherVersion);
         }
@@ -101,8 +104,8 @@ impl Gate {
     /// # Errors
     /// See [`GateError`]; [`GateError::InUse`] also while a process has one of
     /// them whose programs go with it, and nothing was left.
-    pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
-        let found = Gate::clean_left(interfaces)?;
+    pub fn clean_stale(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let found = Gate::clean_owned_stale(interfaces)?;
         let held: Vec<&Interface> = interfaces
             .iter()
             .filter(|one| has_gate(one))
@@ -115,30 +118,30 @@ impl Gate {
     }
 
     /// The same, whatever is there that was not left.
-    pub(super) fn clean_left(interfaces: &[&Interface]) -> Result<bool, GateError> {
-        let place = Gate::take_place(interfaces)?;
+    pub(super) fn clean_owned_stale(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let place = Gate::lock_pin_dir(interfaces)?;
         let mut found = !place.folder.list()?.0.is_empty();
         if found {
-            Gate::dismantle(&place.folder, interfaces)?;
+            Gate::remove_pins(&place.folder, interfaces)?;
         }
         let _ = place.parent.remove_folder(&place.name);
-        found |= Gate::free(&place, interfaces)?;
+        found |= Gate::clean_others(&place, interfaces)?;
         Ok(found)
     }
 
     /// Takes off these interfaces what was left there and at another that is gone,
     /// with its namespace, into another, or for good: nobody can name what they
     /// have together any more. Tells whether there was any.
-    fn free(place: &Place, interfaces: &[&Interface]) -> Result<bool, GateError> {
+    fn clean_others(place: &PinDir, interfaces: &[&Interface]) -> Result<bool, GateError> {
         let mut found = false;
         for name in place.others()? {
-            found |= Gate::free_one(&place.parent, &name, interfaces)?;
+            found |= Gate::clean_dir(&place.parent, &name, interfaces)?;
         }
         Ok(found)
     }
 
     /// The same of what is in the folder of that name, if it is there still.
-    pub(super) fn free_one(
+    pub(super) fn clean_dir(
         parent: &PinFolder,
         name: &str,
         interfaces: &[&Interface],
@@ -152,21 +155,21 @@ impl Gate {
             return Ok(false);
         };
         match links_of(&folder) {
-            Ok(links) if !is_named_so(&links, name) => {}
+            Ok(links) if !has_name(&links, name) => {}
             // What is wrong there is not ours to mend.
             Ok(_) | Err(_) => return Ok(false),
         }
-        Gate::dismantle(&folder, interfaces)?;
+        Gate::remove_pins(&folder, interfaces)?;
         let _ = parent.remove_folder(name);
         Ok(true)
     }
 
     /// Takes down what these pins keep, in whatever order an earlier process
     /// named the links, but for one that still runs. Their folder is locked.
-    fn dismantle(folder: &PinFolder, interfaces: &[&Interface]) -> Result<(), GateError> {
+    fn remove_pins(folder: &PinFolder, interfaces: &[&Interface]) -> Result<(), GateError> {
         // Promiscuity by the page, the rest by the pins alone.
-        if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::left(folder, links)) {
-            gate.refuse_held(interfaces)?;
+        if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::stale(folder, links)) {
+            gate.refuse_if_owned(interfaces)?;
             gate.end()?;
         }
         unpin(folder)
@@ -194,7 +197,7 @@ fn has_gate(interface: &Interface) -> bool {
 
 /// Whether the folder of links is the one that who names their interfaces looks
 /// in: all are in the calling thread's namespace, by their numbers.
-fn is_named_so(links: &[Option<GateLink>], name: &str) -> bool {
+fn has_name(links: &[Option<GateLink>], name: &str) -> bool {
     let numbers = links.iter().map(|link| Some(link.as_ref()?.ifindex));
     let numbers: Option<Vec<u32>> = numbers.collect();
     numbers.is_some_and(|numbers| pin_dir::name(&numbers).is_ok_and(|named| named == name))

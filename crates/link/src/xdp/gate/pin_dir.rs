@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const RUN: &str = "/run/weir";
 
 /// The BPF file system of taps.
-const TAPS: &str = "/run/weir/taps";
+const TAPS_BPFFS: &str = "/run/weir/taps";
 
 /// Folders that are looked at before one is made.
 const SWEPT_MAX: usize = 1024;
@@ -33,48 +33,48 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// The folder for what interfaces share, which is ours alone until this is
 /// dropped or the process ends.
 #[derive(Debug)]
-pub(in crate::xdp) struct Place {
+pub(in crate::xdp) struct PinDir {
     pub(in crate::xdp) parent: PinFolder,
     pub(in crate::xdp) folder: PinFolder,
     pub(in crate::xdp) name: String,
     _lock: OwnedFd,
 }
 
-/// Why there is no place.
+/// Why there is no pin directory.
 #[derive(Debug)]
-pub(in crate::xdp) enum PlaceError {
+pub(in crate::xdp) enum PinDirError {
     /// Another has it.
-    Held(Option<Holder>),
+    Held(Option<OwnerProcess>),
     /// Anything else.
     Pin(PinError),
 }
 
-impl From<PinError> for PlaceError {
-    fn from(error: PinError) -> PlaceError {
-        PlaceError::Pin(error)
+impl From<PinError> for PinDirError {
+    fn from(error: PinError) -> PinDirError {
+        PinDirError::Pin(error)
     }
 }
 
-/// A process that has what another wants.
+/// The process that owns a gate.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Holder {
+pub struct OwnerProcess {
     /// Its number.
     pub process: u32,
     /// The name of its program, where that can be told.
     pub program: Option<String>,
 }
 
-impl Holder {
-    fn of(process: u32) -> Holder {
+impl OwnerProcess {
+    fn of(process: u32) -> OwnerProcess {
         let program = std::fs::read_to_string(format!("/proc/{process}/comm"));
-        Holder {
+        OwnerProcess {
             process,
             program: program.ok().map(|name| name.trim_end().to_owned()),
         }
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for OwnerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}", self.process)?;
         match &self.program {
@@ -84,11 +84,11 @@ impl fmt::Display for Holder {
     }
 }
 
-impl Place {
+impl PinDir {
     /// The folder for what these interfaces of the calling thread's network
     /// namespace share, in any order; made if it is missing. What was left of
     /// interfaces that are gone is removed.
-    pub(in crate::xdp) fn take(interfaces: &[u32]) -> Result<Place, PlaceError> {
+    pub(in crate::xdp) fn take(interfaces: &[u32]) -> Result<PinDir, PinDirError> {
         let name = name(interfaces).map_err(failed)?;
         let parent = parent()?;
         let until = Instant::now() + CLOSING;
@@ -100,7 +100,7 @@ impl Place {
             };
             match lock(&folder)? {
                 Some(_lock) => {
-                    return Ok(Place {
+                    return Ok(PinDir {
                         parent,
                         folder,
                         name,
@@ -109,7 +109,7 @@ impl Place {
                 }
                 // Who has it may have been killed just now.
                 None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
-                None => return Err(PlaceError::Held(holder(&folder))),
+                None => return Err(PinDirError::Held(lock_owner(&folder))),
             }
         }
     }
@@ -149,12 +149,12 @@ pub(in crate::xdp) fn is_pinned(program: u32) -> bool {
 }
 
 /// Who has the place of one of these programs.
-pub(in crate::xdp) fn holder_of(programs: &[u32]) -> Option<Holder> {
+pub(in crate::xdp) fn owner_holding(programs: &[u32]) -> Option<OwnerProcess> {
     let parent = parent().ok()?;
     let names = names(&parent).ok()?;
     let folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
     let mut folders = folders.filter(|folder| has_any(folder, programs));
-    folders.find_map(|folder| holder(&folder))
+    folders.find_map(|folder| lock_owner(&folder))
 }
 
 /// Whether one of these programs is pinned there: the kernel numbers them for
@@ -167,7 +167,7 @@ pub(in crate::xdp) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
 
 /// A process that holds one of these programs at XDP by a descriptor (proc(5),
 /// `fdinfo`).
-pub(in crate::xdp) fn owner_of(programs: &[u32]) -> Option<Holder> {
+pub(in crate::xdp) fn owner_of(programs: &[u32]) -> Option<OwnerProcess> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
     let has = |process: &u32| {
@@ -176,7 +176,7 @@ pub(in crate::xdp) fn owner_of(programs: &[u32]) -> Option<Holder> {
         let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
         texts.any(|text| is_link_of(&text, programs))
     };
-    numbers.into_iter().find(has).map(Holder::of)
+    numbers.into_iter().find(has).map(OwnerProcess::of)
 }
 
 fn is_link_of(fdinfo: &str, programs: &[u32]) -> bool {
@@ -188,8 +188,8 @@ fn is_link_of(fdinfo: &str, programs: &[u32]) -> bool {
     value("link_type") == Some("xdp") && program.is_some_and(|one| programs.contains(&one))
 }
 
-fn holder(folder: &PinFolder) -> Option<Holder> {
-    folder.locked_by().map(Holder::of)
+fn lock_owner(folder: &PinFolder) -> Option<OwnerProcess> {
+    folder.locked_by().map(OwnerProcess::of)
 }
 
 /// The folder of all places, swept.
@@ -229,11 +229,11 @@ pub(in crate::xdp) fn name(interfaces: &[u32]) -> io::Result<String> {
 fn sweep(taps: &PinFolder) {
     for name in names(taps).iter().flatten() {
         // What cannot be removed is in nobody's way.
-        let _ = sweep_one(taps, name);
+        let _ = sweep_dir(taps, name);
     }
 }
 
-fn sweep_one(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
+fn sweep_dir(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
     let Some(folder) = taps.existing(name)? else {
         return Ok(());
     };
@@ -276,7 +276,7 @@ fn mount() -> Result<PinFolder, PinError> {
             source,
         },
     })?;
-    PinFolder::mount(Path::new(TAPS))
+    PinFolder::mount(Path::new(TAPS_BPFFS))
 }
 
 fn enter_first() -> io::Result<()> {

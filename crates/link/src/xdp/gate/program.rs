@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             gate shut ────────────────────────────────┐
-//!  frame ─► gate? ─► death words? ─► heartbeat? ─► XSK  │
+//!  frame ─► gate? ─► owner alive? ─► heartbeat? ─► XSK  │
 //!                        │ all died     │ behind       ▼
 //!                        └──────────────┴─► shut it ─► bypass: wire │ kernel │ drop
 //! ```
@@ -20,13 +20,13 @@
 
 use super::GateError;
 use super::liveness::{LOCK_WORD, THREADS};
-use super::shared_page::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
+use super::shared_page::{BypassReason, MEMBERS_MAX, QUEUES_MAX, SharedPage, at};
 use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
 use crate::xdp::abi::{
     DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, RX_QUEUE, XDP_ADJUST_META,
     XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
 };
-use crate::xdp::flow_cache::{Fast, Spec, program as fast};
+use crate::xdp::flow_cache::{FlowMaps, FlowProgramSpec, program as flow_program};
 use crate::xdp::host_filter::HostFilter;
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{
@@ -48,7 +48,7 @@ const GATE: Reg = Reg::R9;
 
 /// On the stack, where there are cached verdicts: the gate, while they use its
 /// register.
-const GATE_KEPT: i16 = fast::KEPT;
+const SAVED_GATE: i16 = flow_program::CALLER_SAVED;
 /// On the stack, where a filter of the host's frames asks for it: the length
 /// of the whole frame.
 const LENGTH: i16 = -16;
@@ -64,34 +64,37 @@ pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
 }
 
 /// The program at XDP of link number `link`, with these maps: the page, the
-/// sockets, and which link each is joined to. With cached verdicts `fast`,
+/// sockets, and which link each is joined to. With the maps of `flow_cache`,
 /// and whether checksums of the link may be left to the device; and what the
 /// host's protocols are to have.
 pub(in crate::xdp) fn xdp(
     link: u32,
     maps: [&Map; 3],
-    fast: Option<(&Fast, bool)>,
+    flow_cache: Option<(&FlowMaps, bool)>,
     host: Option<&HostFilter>,
 ) -> Result<Program, GateError> {
-    let spec = fast.map(|(fast, completes)| fast.spec(completes));
-    let maps = self::maps(maps, fast.map(|(fast, _)| fast));
+    let spec = flow_cache.map(|(flow_maps, completes)| flow_maps.spec(completes));
+    let maps = self::maps(maps, flow_cache.map(|(flow_maps, _)| flow_maps));
     load(link, &maps, spec, host)
 }
 
 /// The maps of a program, in the order in which it names them.
-pub(in crate::xdp) fn maps<'a>(maps: [&'a Map; 3], fast: Option<&'a Fast>) -> Vec<BorrowedFd<'a>> {
-    let fast = fast.into_iter().flat_map(Fast::maps);
-    maps.into_iter().map(AsFd::as_fd).chain(fast).collect()
+pub(in crate::xdp) fn maps<'a>(
+    maps: [&'a Map; 3],
+    flow_maps: Option<&'a FlowMaps>,
+) -> Vec<BorrowedFd<'a>> {
+    let flow_maps = flow_maps.into_iter().flat_map(FlowMaps::maps);
+    maps.into_iter().map(AsFd::as_fd).chain(flow_maps).collect()
 }
 
 /// The program at XDP of a link, with these [`maps`].
 pub(in crate::xdp) fn load(
     link: u32,
     maps: &[BorrowedFd<'_>],
-    fast: Option<Spec>,
+    flow_cache: Option<FlowProgramSpec>,
     host: Option<&HostFilter>,
 ) -> Result<Program, GateError> {
-    let insns = Xdp::new(link, fast).assemble(host)?;
+    let insns = Xdp::new(link, flow_cache).assemble(host)?;
     let load = Load {
         name: PROGRAM_NAME,
         frags: true,
@@ -135,20 +138,20 @@ pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
 struct Xdp {
     asm: Asm,
     link: u32,
-    fast: Option<Spec>,
+    flow_cache: Option<FlowProgramSpec>,
     died: Label,
     hung: Label,
     bypass: Label,
 }
 
 impl Xdp {
-    fn new(link: u32, fast: Option<Spec>) -> Xdp {
+    fn new(link: u32, flow_cache: Option<FlowProgramSpec>) -> Xdp {
         let mut asm = Asm::new();
         let [died, hung, bypass] = [(); 3].map(|()| asm.label());
         Xdp {
             asm,
             link,
-            fast,
+            flow_cache,
             died,
             hung,
             bypass,
@@ -164,14 +167,14 @@ impl Xdp {
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
         self.liveness(host)?;
         self.stamp();
-        self.hand_over();
+        self.redirect_to_xsk();
         let (died, hung, bypass) = (self.died, self.hung, self.bypass);
         // Where there is no socket, its process has gone.
         self.asm.bind(died);
-        self.shut(Why::Died, at::DIED);
+        self.shut(BypassReason::Died, at::DIED);
         self.asm.goto(bypass);
         self.asm.bind(hung);
-        self.shut(Why::Hung, at::HUNG);
+        self.shut(BypassReason::Hung, at::HUNG);
         self.asm.bind(bypass);
         self.around();
         self.asm.finish(&Limits::default())
@@ -217,11 +220,11 @@ impl Xdp {
     /// Asks the cached verdicts, if the process is alive. The coarse clock,
     /// which costs little, is behind by a tick at most; where that leaves a
     /// doubt, the exact one is asked, too.
-    fn ask_fast(&mut self, spec: &Spec) {
+    fn lookup_flow_cache(&mut self, spec: &FlowProgramSpec) {
         let [awake, ask, miss] = [(); 3].map(|()| self.asm.label());
         self.push(&[
             Insn::call(KTIME_GET_COARSE_NS),
-            Insn::store(op::DW, Reg::FP, fast::NOW, Reg::R0),
+            Insn::store(op::DW, Reg::FP, flow_program::NOW, Reg::R0),
         ]);
         self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
         self.push(&[Insn::load(op::DW, Reg::R1, PAGE, at::LEASE as i16)]);
@@ -230,16 +233,16 @@ impl Xdp {
         self.asm.bind(awake);
         self.push(&[
             Insn::alu64(op::SUB, Reg::R0, BEAT),
-            Insn::load(op::DW, Reg::R1, PAGE, at::SURE_LIMIT as i16),
+            Insn::load(op::DW, Reg::R1, PAGE, at::CONFIRMED_LIMIT as i16),
         ]);
         self.asm.jump(Insn::jump64(JSLE, Reg::R0, Reg::R1), ask);
         self.push(&[Insn::call(helper::KTIME_GET_NS)]);
-        self.hung_if_late();
+        self.hung_if_stale();
         self.asm.bind(ask);
-        self.push(&[Insn::store(op::DW, Reg::FP, GATE_KEPT, GATE)]);
-        fast::answer(&mut self.asm, self.link, spec, STATE_MAP);
+        self.push(&[Insn::store(op::DW, Reg::FP, SAVED_GATE, GATE)]);
+        flow_program::emit_lookup(&mut self.asm, self.link, spec, STATE_MAP);
         // They have no answer. A later beat is as good as the one before.
-        self.push(&[Insn::load(op::DW, GATE, Reg::FP, GATE_KEPT)]);
+        self.push(&[Insn::load(op::DW, GATE, Reg::FP, SAVED_GATE)]);
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
         self.asm.bind(miss);
@@ -255,9 +258,9 @@ impl Xdp {
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
-        if let Some(spec) = self.fast.take() {
-            self.ask_fast(&spec);
-            self.fast = Some(spec);
+        if let Some(spec) = self.flow_cache.take() {
+            self.lookup_flow_cache(&spec);
+            self.flow_cache = Some(spec);
         }
         if let Some(host) = host {
             self.for_host(host)?;
@@ -273,13 +276,13 @@ impl Xdp {
         ]);
         self.asm.goto(fine);
         self.asm.bind(awake);
-        self.hung_if_late();
+        self.hung_if_stale();
         self.asm.bind(fine);
         Ok(())
     }
 
     /// r0 is the time.
-    fn hung_if_late(&mut self) {
+    fn hung_if_stale(&mut self) {
         let hung = self.hung;
         self.push(&[
             Insn::alu64(op::SUB, Reg::R0, BEAT),
@@ -288,12 +291,12 @@ impl Xdp {
         self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
     }
 
-    /// Whether a process that lives has one of the death words: mostly the
+    /// Whether a process that lives has one of the liveness locks: mostly the
     /// first.
     fn anybody(&mut self) {
         let alive = self.asm.label();
         for slot in 0..MEMBERS_MAX {
-            let word = (at::death(slot) + LOCK_WORD) as i16;
+            let word = (at::liveness(slot) + LOCK_WORD) as i16;
             // 0 becomes the greatest.
             self.push(&[
                 Insn::load(op::W, Reg::R1, PAGE, word),
@@ -327,7 +330,7 @@ impl Xdp {
     /// Writes the epoch before the frame, and its number.
     fn stamp(&mut self) {
         let (none, done) = (self.asm.label(), self.asm.label());
-        if self.fast.is_some() {
+        if self.flow_cache.is_some() {
             self.number();
         } else {
             self.push(&[Insn::mov64(NUMBER, 0)]);
@@ -357,7 +360,7 @@ impl Xdp {
         self.asm.bind(done);
     }
 
-    fn hand_over(&mut self) {
+    fn redirect_to_xsk(&mut self) {
         let died = self.died;
         self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
         let queues = QUEUES_MAX as i32;
@@ -375,7 +378,7 @@ impl Xdp {
     }
 
     /// Shuts the gate, if it is still as it was when we looked, and says why.
-    fn shut(&mut self, why: Why, counter: usize) {
+    fn shut(&mut self, why: BypassReason, counter: usize) {
         let bypass = self.bypass;
         self.push(&[
             Insn::mov64(Reg::R1, GATE),
@@ -387,7 +390,7 @@ impl Xdp {
         ]);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R0, GATE), bypass);
         let why = why.number() as i32;
-        self.push(&[Insn::store(op::W, PAGE, at::WHY as i16, why)]);
+        self.push(&[Insn::store(op::W, PAGE, at::SHUT_REASON as i16, why)]);
         self.push(&add(counter));
         self.push(&[
             Insn::call(helper::KTIME_GET_NS),
@@ -408,7 +411,7 @@ impl Xdp {
         self.asm.bind(wire);
         // Where the driver of the other link does not take it, tc does it.
         self.push(&[
-            Insn::load(op::W, Reg::R1, PAGE, at::FAST as i16),
+            Insn::load(op::W, Reg::R1, PAGE, at::FLOW_CACHE as i16),
             Insn::alu64(op::AND, Reg::R1, 1 << self.link),
         ]);
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), pass);
@@ -432,10 +435,10 @@ fn add(at: usize) -> [Insn; 2] {
     ]
 }
 
-impl State {
+impl SharedPage {
     /// Whether the page is of the layout that these programs know.
     pub(in crate::xdp) fn is_current(&self) -> bool {
-        let version = self.wide(at::VERSION);
+        let version = self.atomic_u64(at::VERSION);
         version.load(std::sync::atomic::Ordering::Acquire) == super::shared_page::VERSION
     }
 }

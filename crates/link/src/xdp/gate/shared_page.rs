@@ -20,7 +20,7 @@
 //!  112   u64  cached verdicts whose frames were held back
 //!  128   for each link: u32 bytes of the longest frame that it can send
 //!  256   for each link: u64 frames bypassed, u64 left to the host
-//!  2048  for each process: its death word, a robust lock in 64 bytes (liveness.rs)
+//!  2048  for each process: its liveness lock, a robust lock in 64 bytes (liveness.rs)
 //!  4096  for each queue, where there are cached verdicts: u64 frames handed to
 //!        the process, u64 how many of those are settled: sent on, or gone
 //! ```
@@ -50,34 +50,34 @@ pub(in crate::xdp) mod at {
     pub(crate) const HEARTBEAT: usize = 8;
     pub(crate) const LIMIT: usize = 16;
     pub(crate) const BYPASS: usize = 24;
-    pub(crate) const WHY: usize = 28;
+    pub(crate) const SHUT_REASON: usize = 28;
     pub(crate) const DIED: usize = 32;
     pub(crate) const HUNG: usize = 40;
     pub(crate) const SHUT_AT: usize = 48;
     pub(crate) const NO_META: usize = 56;
     pub(crate) const VERSION: usize = 64;
-    pub(crate) const FAST: usize = 72;
+    pub(crate) const FLOW_CACHE: usize = 72;
     pub(crate) const PROMISCUOUS: usize = 76;
     pub(crate) const LEASE: usize = 80;
-    pub(crate) const SURE_LIMIT: usize = 96;
-    pub(crate) const HELD: usize = 104;
-    pub(crate) const HELD_ENTRIES: usize = 112;
+    pub(crate) const CONFIRMED_LIMIT: usize = 96;
+    pub(crate) const HELD_BACK: usize = 104;
+    pub(crate) const HELD_BACK_ENTRIES: usize = 112;
     pub(crate) const LONGEST: usize = 128;
     pub(crate) const LINKS: usize = 256;
     pub(crate) const LINK_BYTES: usize = 16;
-    pub(crate) const DEATHS: usize = 2048;
-    pub(crate) const DEATH_BYTES: usize = 64;
+    pub(crate) const LIVENESS_LOCKS: usize = 2048;
+    pub(crate) const LIVENESS_LOCK_BYTES: usize = 64;
 
-    /// The death word of a process.
-    pub(crate) const fn death(slot: u16) -> usize {
-        DEATHS + slot as usize * DEATH_BYTES
+    /// The liveness lock of a process.
+    pub(crate) const fn liveness(slot: u16) -> usize {
+        LIVENESS_LOCKS + slot as usize * LIVENESS_LOCK_BYTES
     }
 
     pub(crate) const QUEUES: usize = 4096;
     pub(crate) const QUEUE_BYTES: usize = 16;
     /// In a queue's.
-    pub(crate) const HANDED: usize = 0;
-    pub(crate) const SETTLED: usize = 8;
+    pub(crate) const DELIVERED: usize = 0;
+    pub(crate) const DRAINED: usize = 8;
 
     /// The words of a queue.
     pub(crate) const fn queue(link: u32, queue: u32) -> usize {
@@ -138,7 +138,7 @@ impl std::str::FromStr for Bypass {
 
 /// Why no process takes frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Why {
+pub enum BypassReason {
     /// None has said that it is ready, or it has said that it no longer is.
     NotReady,
     /// It died.
@@ -147,25 +147,25 @@ pub enum Why {
     Hung,
 }
 
-impl Why {
+impl BypassReason {
     pub(in crate::xdp) fn number(self) -> u32 {
         match self {
-            Why::NotReady => 0,
-            Why::Died => 1,
-            Why::Hung => 2,
+            BypassReason::NotReady => 0,
+            BypassReason::Died => 1,
+            BypassReason::Hung => 2,
         }
     }
 }
 
 /// The shared page.
 #[derive(Debug)]
-pub struct State {
+pub struct SharedPage {
     memory: MapMemory,
 }
 
-/// What has happened.
+/// How often a gate has shut, and frames that it could not admit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Trips {
+pub struct BypassCounts {
     /// Times that the process was found dead.
     pub died: u64,
     /// Times that it was found hung.
@@ -174,7 +174,7 @@ pub struct Trips {
     pub no_meta: u64,
 }
 
-impl State {
+impl SharedPage {
     pub(in crate::xdp) fn make() -> Result<Map, MapError> {
         let spec = MapSpec {
             mmapable: true,
@@ -187,7 +187,7 @@ impl State {
     ///
     /// # Errors
     /// If the map is none of ours.
-    pub fn of(map: &Map) -> Result<State, MapError> {
+    pub fn of(map: &Map) -> Result<SharedPage, MapError> {
         if (map.value_bytes(), map.entries_max()) != (BYTES as usize, 1) {
             return Err(MapError::System {
                 what: "map the page of a tap (the map is of another size)",
@@ -195,7 +195,7 @@ impl State {
             });
         }
         let memory = map.map_memory(true)?;
-        Ok(State { memory })
+        Ok(SharedPage { memory })
     }
 
     pub(in crate::xdp) fn memory(&self) -> &MapMemory {
@@ -203,38 +203,38 @@ impl State {
     }
 
     #[inline]
-    pub(in crate::xdp) fn wide(&self, at: usize) -> &AtomicU64 {
+    pub(in crate::xdp) fn atomic_u64(&self, at: usize) -> &AtomicU64 {
         self.memory.u64(0, at).expect("the page has these places")
     }
 
     #[inline]
-    pub(in crate::xdp) fn word(&self, at: usize) -> &AtomicU32 {
+    pub(in crate::xdp) fn atomic_u32(&self, at: usize) -> &AtomicU32 {
         self.memory.u32(0, at).expect("the page has these places")
     }
 
     /// Says that we are alive, at that time (`CLOCK_MONOTONIC`, ns).
     #[inline]
     pub fn beat(&self, now: u64) {
-        self.wide(at::HEARTBEAT)
+        self.atomic_u64(at::HEARTBEAT)
             .store(now.max(1), Ordering::Release);
     }
 
     /// Says that we sleep until the next frame: the limit counts from then.
     /// Look once more for frames behind this.
     pub fn sleep(&self) {
-        self.wide(at::HEARTBEAT).store(0, Ordering::SeqCst);
+        self.atomic_u64(at::HEARTBEAT).store(0, Ordering::SeqCst);
     }
 
     /// When we said last that we are alive; or, where we sleep, when a frame
     /// came since, if one did.
     pub fn heartbeat(&self) -> u64 {
-        self.wide(at::HEARTBEAT).load(Ordering::Acquire)
+        self.atomic_u64(at::HEARTBEAT).load(Ordering::Acquire)
     }
 
     /// Whether frames come to a process, and the epoch that they carry.
     #[inline]
     pub fn gate(&self) -> (bool, u32) {
-        let word = self.wide(at::GATE).load(Ordering::Acquire);
+        let word = self.atomic_u64(at::GATE).load(Ordering::Acquire);
         (word & 1 != 0, (word >> 32) as u32)
     }
 
@@ -242,10 +242,10 @@ impl State {
     pub fn open(&self, now: u64) -> u32 {
         let (_, epoch) = self.gate();
         self.beat(now);
-        self.word(at::WHY)
-            .store(Why::NotReady.number(), Ordering::Relaxed);
+        self.atomic_u32(at::SHUT_REASON)
+            .store(BypassReason::NotReady.number(), Ordering::Relaxed);
         let word = u64::from(epoch) << 32 | 1;
-        self.wide(at::GATE).store(word, Ordering::SeqCst);
+        self.atomic_u64(at::GATE).store(word, Ordering::SeqCst);
         epoch
     }
 
@@ -255,22 +255,22 @@ impl State {
         let (is_open, epoch) = self.gate();
         if is_open {
             let word = u64::from(epoch.wrapping_add(1)) << 32;
-            self.wide(at::GATE).store(word, Ordering::SeqCst);
+            self.atomic_u64(at::GATE).store(word, Ordering::SeqCst);
         }
     }
 
     /// Why it is shut.
-    pub fn why(&self) -> Why {
-        match self.word(at::WHY).load(Ordering::Relaxed) {
-            1 => Why::Died,
-            2 => Why::Hung,
-            _ => Why::NotReady,
+    pub fn shut_reason(&self) -> BypassReason {
+        match self.atomic_u32(at::SHUT_REASON).load(Ordering::Relaxed) {
+            1 => BypassReason::Died,
+            2 => BypassReason::Hung,
+            _ => BypassReason::NotReady,
         }
     }
 
     /// Sets what becomes of frames while it is shut.
     pub fn set_bypass(&self, bypass: Bypass) {
-        self.word(at::BYPASS)
+        self.atomic_u32(at::BYPASS)
             .store(bypass.number(), Ordering::SeqCst);
     }
 
@@ -279,22 +279,23 @@ impl State {
         let nanos = limit.map(|limit| limit.as_nanos());
         let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok());
         let nanos = nanos.unwrap_or(i64::MAX);
-        self.wide(at::LIMIT).store(nanos as u64, Ordering::SeqCst);
+        self.atomic_u64(at::LIMIT)
+            .store(nanos as u64, Ordering::SeqCst);
         let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
         let sure = nanos - tick.tv_nsec;
-        self.wide(at::SURE_LIMIT)
+        self.atomic_u64(at::CONFIRMED_LIMIT)
             .store(sure as u64, Ordering::SeqCst);
     }
 
     /// How far the heartbeat may be behind; `None` for any.
     pub fn limit(&self) -> Option<Duration> {
-        let nanos = self.wide(at::LIMIT).load(Ordering::Relaxed);
+        let nanos = self.atomic_u64(at::LIMIT).load(Ordering::Relaxed);
         (nanos < i64::MAX as u64).then(|| Duration::from_nanos(nanos))
     }
 
     /// What becomes of frames while it is shut.
     pub fn bypass(&self) -> Bypass {
-        match self.word(at::BYPASS).load(Ordering::Relaxed) {
+        match self.atomic_u32(at::BYPASS).load(Ordering::Relaxed) {
             1 => Bypass::Wire,
             2 => Bypass::Drop,
             _ => Bypass::Kernel,
@@ -302,11 +303,11 @@ impl State {
     }
 
     /// What has happened since the page was made.
-    pub fn trips(&self) -> Trips {
-        Trips {
-            died: self.wide(at::DIED).load(Ordering::Relaxed),
-            hung: self.wide(at::HUNG).load(Ordering::Relaxed),
-            no_meta: self.wide(at::NO_META).load(Ordering::Relaxed),
+    pub fn bypass_counts(&self) -> BypassCounts {
+        BypassCounts {
+            died: self.atomic_u64(at::DIED).load(Ordering::Relaxed),
+            hung: self.atomic_u64(at::HUNG).load(Ordering::Relaxed),
+            no_meta: self.atomic_u64(at::NO_META).load(Ordering::Relaxed),
         }
     }
 
@@ -314,58 +315,60 @@ impl State {
     /// another word from the process while it sleeps.
     #[inline]
     pub fn set_lease(&self, until: u64) {
-        self.wide(at::LEASE).store(until, Ordering::Release);
+        self.atomic_u64(at::LEASE).store(until, Ordering::Release);
     }
 
     fn queue(&self, link: u32, queue: u32, at: usize) -> &AtomicU64 {
         let (link, queue) = (link.min(LINKS_MAX - 1), queue.min(QUEUES_MAX - 1));
-        self.wide(at::queue(link, queue) + at)
+        self.atomic_u64(at::queue(link, queue) + at)
     }
 
     /// Frames of a queue that were handed to the process, where its program
     /// has cached verdicts; the number of the last one.
     #[inline]
-    pub fn handed(&self, link: u32, queue: u32) -> u64 {
-        self.queue(link, queue, at::HANDED).load(Ordering::SeqCst)
+    pub fn delivered(&self, link: u32, queue: u32) -> u64 {
+        self.queue(link, queue, at::DELIVERED)
+            .load(Ordering::SeqCst)
     }
 
     /// Says how long a frame may be that cached verdicts send on a link.
     pub fn set_longest(&self, link: u32, bytes: usize) {
         let at = at::LONGEST + link.min(LINKS_MAX - 1) as usize * size_of::<u32>();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.word(at).store(bytes, Ordering::SeqCst);
+        self.atomic_u32(at).store(bytes, Ordering::SeqCst);
     }
 
     /// Says that the frames of a queue up to that number are settled: sent on,
     /// or gone. What comes behind them overtakes none.
     #[inline]
-    pub fn settle(&self, link: u32, queue: u32, number: u64) {
-        let settled = self.queue(link, queue, at::SETTLED);
+    pub fn set_drained(&self, link: u32, queue: u32, number: u64) {
+        let settled = self.queue(link, queue, at::DRAINED);
         settled.store(number, Ordering::SeqCst);
     }
 
     /// Frames that were held back, and so lost, while a cached verdict waited
     /// for those before them.
-    pub fn held(&self) -> u64 {
-        self.wide(at::HELD).load(Ordering::Relaxed)
+    pub fn held_back(&self) -> u64 {
+        self.atomic_u64(at::HELD_BACK).load(Ordering::Relaxed)
     }
 
     /// Cached verdicts whose frames were held back before they took effect.
-    pub fn held_entries(&self) -> u64 {
-        self.wide(at::HELD_ENTRIES).load(Ordering::Relaxed)
+    pub fn held_back_entries(&self) -> u64 {
+        self.atomic_u64(at::HELD_BACK_ENTRIES)
+            .load(Ordering::Relaxed)
     }
 
     /// Frames of a link that the host's own protocols were left, by a
     /// [`HostFilter`](crate::xdp::HostFilter).
     pub fn to_host(&self, link: u32) -> u64 {
-        self.wide(at::to_host(link.min(LINKS_MAX - 1)))
+        self.atomic_u64(at::to_host(link.min(LINKS_MAX - 1)))
             .load(Ordering::Relaxed)
     }
 
     /// Frames of a link that took the bypass.
     pub fn bypassed(&self, link: u32) -> u64 {
         let at = at::LINKS + link.min(LINKS_MAX - 1) as usize * at::LINK_BYTES;
-        self.wide(at).load(Ordering::Relaxed)
+        self.atomic_u64(at).load(Ordering::Relaxed)
     }
 }
 
@@ -385,8 +388,11 @@ mod tests {
                 ..MapSpec::array(bytes, entries)
             };
             let map = Map::create("weir_test_page", &spec).unwrap();
-            assert!(State::of(&map).is_err(), "{bytes} bytes, {entries} times");
+            assert!(
+                SharedPage::of(&map).is_err(),
+                "{bytes} bytes, {entries} times"
+            );
         }
-        assert!(State::of(&State::make().unwrap()).is_ok());
+        assert!(SharedPage::of(&SharedPage::make().unwrap()).is_ok());
     }
 }

@@ -25,7 +25,7 @@ fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
         let by = format!("by process {} (", std::process::id());
         assert!(second.to_string().contains(&by), "{second}");
         drop(gate);
-        assert!(!Gate::clean(&[&interface]).unwrap(), "nothing stays");
+        assert!(!Gate::clean_stale(&[&interface]).unwrap(), "nothing stays");
         let gate = Gate::attach(&[&interface], Bypass::Wire, true).unwrap();
         assert!(!gate.is_adopted());
         gate.end().unwrap();
@@ -71,7 +71,7 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
     for net in [&stays, &last] {
         net.1.run(|| {
             let interface = Interface::numbered(net.3.index()).unwrap();
-            assert!(Gate::clean(&[&interface]).unwrap());
+            assert!(Gate::clean_stale(&[&interface]).unwrap());
         });
     }
 }
@@ -91,11 +91,14 @@ fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
         drop(left.unwrap());
         let (stays, other) = (of(stays.index()), of(other.index()));
         // Both are there: it is left alone by those who want another.
-        assert!(!Gate::clean(&[&stays, &other]).unwrap());
+        assert!(!Gate::clean_stale(&[&stays, &other]).unwrap());
         assert!(of(stays.index).xdp.is_some());
         goes.delete().unwrap();
-        assert!(!Gate::clean(&[&other]).unwrap(), "of another interface");
-        assert!(Gate::clean(&[&stays, &other]).unwrap());
+        assert!(
+            !Gate::clean_stale(&[&other]).unwrap(),
+            "of another interface"
+        );
+        assert!(Gate::clean_stale(&[&stays, &other]).unwrap());
         let now = of(stays.index);
         assert!(now.xdp.is_none(), "{now:?}");
         let gate = Gate::attach(&[&other, &stays], Bypass::Wire, true).unwrap();
@@ -124,7 +127,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
     };
     a.run(|| {
         let left = attach().unwrap();
-        let version = left.state.wide(at::VERSION);
+        let version = left.state.atomic_u64(at::VERSION);
         version.store(1, Ordering::Release);
         drop(left);
         let refused = attach();
@@ -172,7 +175,7 @@ fn what_a_process_has_is_nobody_elses() {
             assert!(said.contains(&format!("process {}", by.process)), "{said}");
         };
         let both = [&second, &first];
-        refused(Gate::clean(&both).map(drop), &both);
+        refused(Gate::clean_stale(&both).map(drop), &both);
         gate.state.open(1);
         refused(attach(&both, false).map(drop), &both);
         for outlive in [true, false] {
@@ -196,7 +199,7 @@ fn who_looks_leaves_nothing() {
     }
     let taps = pin_dir::parent().unwrap();
     let name = format!("{}-1", pin_dir::name(&[]).unwrap());
-    assert!(!Gate::free_one(&taps, &name, &[]).unwrap());
+    assert!(!Gate::clean_dir(&taps, &name, &[]).unwrap());
     assert!(!taps.list().unwrap().1.contains(&name));
     let there = taps.folder(&name).unwrap();
     assert_eq!(taps.existing(&name).unwrap().unwrap().path(), there.path());
@@ -222,14 +225,14 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
         let moved = a.run(|| {
             let (stays, moves) = (of(stays), of(moves));
             let gate = Gate::attach(&[&stays, &moves], Bypass::Drop, true).unwrap();
-            let [first, all] = [1, 2].map(|count| gate.attached(0..count).unwrap());
+            let [first, all] = [1, 2].map(|count| gate.attachment_check(0..count).unwrap());
             assert!(gate.is_attached(1).unwrap() && all.are_attached().unwrap());
             move_away(&moves.name);
             assert!(!gate.is_attached(1).unwrap(), "not from here");
             assert!(!all.are_attached().unwrap(), "not from here");
             assert!(gate.is_attached(0).unwrap() && first.are_attached().unwrap());
             drop((first, all));
-            assert!(!Gate::clean(&[&stays]).unwrap(), "it is somebody's");
+            assert!(!Gate::clean_stale(&[&stays]).unwrap(), "it is somebody's");
             drop(gate);
             if both {
                 move_away(&stays.name);
@@ -242,9 +245,9 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
             let all = crate::net::interfaces().unwrap();
             let tapped: Vec<&Interface> = all.iter().filter(|one| one.xdp.is_some()).collect();
             assert_eq!(tapped.len(), if both { 2 } else { 1 });
-            assert!(Gate::clean(&tapped).unwrap());
+            assert!(Gate::clean_stale(&tapped).unwrap());
             assert!(tapped.iter().all(|one| of(one.index).xdp.is_none()));
-            assert!(!Gate::clean(&tapped).unwrap(), "nothing is left");
+            assert!(!Gate::clean_stale(&tapped).unwrap(), "nothing is left");
         });
         c.run(|| assert!(Interface::named(&moved).unwrap().xdp.is_none()));
     }

@@ -2,7 +2,7 @@
 
 use super::HostFilter;
 use crate::bpf::Attachment;
-use crate::xdp::flow_cache::{Fast, Spec};
+use crate::xdp::flow_cache::{FlowMaps, FlowProgramSpec};
 use crate::xdp::gate::program;
 use crate::xdp::gate::{Gate, GateError};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,28 +10,28 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Gives a link's program another filter of what is left to the host. From any
 /// thread: it takes milliseconds, and frames go on meanwhile.
 #[derive(Debug)]
-pub struct HostChange {
+pub struct HostFilterUpdater {
     link: u32,
     /// As the program names them.
     maps: Vec<OwnedFd>,
-    fast: Option<Spec>,
+    flow_cache: Option<FlowProgramSpec>,
     xdp: Attachment,
 }
 
 impl Gate {
     /// For a link, with the cached verdicts that its program
-    /// [asks](Gate::use_fast).
+    /// [asks](Gate::use_flow_cache).
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn host_change(
+    pub fn host_filter_updater(
         &self,
         link: usize,
-        fast: Option<(&Fast, bool)>,
-    ) -> Result<HostChange, GateError> {
+        flow_cache: Option<(&FlowMaps, bool)>,
+    ) -> Result<HostFilterUpdater, GateError> {
         let cloned = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let clone = || {
-            let maps = program::maps(self.maps(), fast.map(|(fast, _)| fast));
+            let maps = program::maps(self.maps(), flow_cache.map(|(flow_maps, _)| flow_maps));
             let maps: Result<Vec<OwnedFd>, _> = maps.into_iter().map(cloned).collect();
             Ok((maps?, cloned(self.link(link).xdp.as_fd())?))
         };
@@ -39,23 +39,23 @@ impl Gate {
             what: "copy descriptors",
             source,
         })?;
-        Ok(HostChange {
+        Ok(HostFilterUpdater {
             link: link as u32,
             maps,
-            fast: fast.map(|(fast, completes)| fast.spec(completes)),
+            flow_cache: flow_cache.map(|(flow_maps, completes)| flow_maps.spec(completes)),
             xdp: Attachment::from_fd(xdp),
         })
     }
 }
 
-impl HostChange {
+impl HostFilterUpdater {
     /// From now on the host is left what this filter accepts.
     ///
     /// # Errors
     /// See [`GateError`]; then it is left what it was before.
-    pub fn leave_to_host(&self, filter: &HostFilter) -> Result<(), GateError> {
+    pub fn set_host_filter(&self, filter: &HostFilter) -> Result<(), GateError> {
         let maps: Vec<_> = self.maps.iter().map(AsFd::as_fd).collect();
-        let program = program::load(self.link, &maps, self.fast.clone(), Some(filter))?;
+        let program = program::load(self.link, &maps, self.flow_cache.clone(), Some(filter))?;
         Ok(self.xdp.replace(&program)?)
     }
 }

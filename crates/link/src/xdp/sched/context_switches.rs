@@ -3,7 +3,7 @@
 
 /// How often the calling thread has given its processor up by itself, to wait
 /// for something in the kernel; who has it taken away does not wait.
-pub fn waits() -> u64 {
+pub fn voluntary_switches() -> u64 {
     // SAFETY: an all-zero structure is one, and the call only writes it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
@@ -15,12 +15,12 @@ pub fn waits() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::waits;
+    use super::voluntary_switches;
 
     #[test]
     fn who_sleeps_has_waited() {
-        let before = waits();
+        let before = voluntary_switches();
         std::thread::sleep(std::time::Duration::from_millis(2));
-        assert!(waits() > before);
+        assert!(voluntary_switches() > before);
     }
 }

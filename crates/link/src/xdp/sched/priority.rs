@@ -39,7 +39,7 @@ struct SchedAttr {
 ///
 /// # Errors
 /// Without privilege (`CAP_SYS_NICE`): then it stays as it was.
-pub fn first_in_line() -> io::Result<()> {
+pub fn raise_priority() -> io::Result<()> {
     let attr = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
         policy: libc::SCHED_OTHER as u32,
@@ -83,7 +83,7 @@ mod tests {
     fn the_kernel_takes_it() {
         // On a thread of its own: the test's keeps what it has.
         let level = std::thread::spawn(|| {
-            first_in_line().map(|()| rustix::process::getpriority_process(None))
+            raise_priority().map(|()| rustix::process::getpriority_process(None))
         });
         match level.join().unwrap() {
             Ok(level) => assert_eq!(level.unwrap(), -20),
@@ -100,7 +100,8 @@ mod tests {
     /// In a session of its own: what others do in ours is theirs.
     #[test]
     fn who_leads_a_session_has_it_first_and_nobody_else() {
-        const NAME: &str = "xdp::priority::tests::who_leads_a_session_has_it_first_and_nobody_else";
+        const NAME: &str =
+            "xdp::sched::priority::tests::who_leads_a_session_has_it_first_and_nobody_else";
         const ROLE: &str = "WEIR_TEST_ROLE";
         if !testenv::root() || !testenv::programs(&["setsid", "unshare"]) || session().is_none() {
             return;
@@ -124,10 +125,10 @@ mod tests {
                 inner.args(["--fork", "--pid"]).arg(this);
                 again(inner, "other"); // Its leader has no number there.
                 assert_eq!(session(), Some(0));
-                first_in_line().unwrap();
+                raise_priority().unwrap();
                 assert_eq!(session(), Some(FIRST));
             }
-            Ok(_) => first_in_line().unwrap(),
+            Ok(_) => raise_priority().unwrap(),
         }
     }
 }

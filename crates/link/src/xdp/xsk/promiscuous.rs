@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 /// A socket that receives nothing; as long as it is open, the interface
 /// receives frames to any station (packet(7)).
-pub(in crate::xdp) fn hold(ifindex: u32) -> io::Result<OwnedFd> {
+pub(in crate::xdp) fn promiscuous_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
     let member = libc::packet_mreq {

@@ -170,15 +170,15 @@ impl Xsk {
     /// If `shared_with` is a socket of other memory.
     pub fn bind(
         umem: &Umem,
-        other: Option<&Xsk>,
+        shared_with: Option<&Xsk>,
         spec: &XskSpec,
     ) -> Result<(Xsk, XskRings), XskError> {
         let is_of = |other: &Xsk| other.memory == umem.registered().0;
-        assert!(other.is_none_or(is_of), "sockets share one memory");
+        assert!(shared_with.is_none_or(is_of), "sockets share one memory");
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None);
         let socket = socket.map_err(failed("make an AF_XDP socket"))?;
-        if other.is_none() {
+        if shared_with.is_none() {
             register(&socket, umem)?;
         }
         sockopt::set_xdp_umem_fill_ring_size(&socket, spec.sizes.fill)
@@ -188,14 +188,14 @@ impl Xsk {
             .and_then(|()| sockopt::set_xdp_rx_ring_size(&socket, spec.sizes.rx))
             .and_then(|()| sockopt::set_xdp_tx_ring_size(&socket, spec.sizes.tx))
             .map_err(|error| no_rings(error, spec.sizes))?;
-        send_many_at_once(&socket, spec.sizes.tx);
+        raise_tx_budget(&socket, spec.sizes.tx);
         if let Some(time) = spec.busy_poll {
             poll_busily(&socket, time).map_err(|source| XskError::System {
                 what: "poll the device busily",
                 source,
             })?;
         }
-        let bound = match other {
+        let bound = match shared_with {
             // The rest is as the first socket has it.
             Some(other) => {
                 let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
@@ -385,7 +385,7 @@ fn refused(error: Errno, spec: &XskSpec) -> XskError {
 
 /// Lets one system call take the whole tx ring in copy mode (Linux 6.17; 32
 /// frames before, which is no error).
-pub(crate) fn send_many_at_once(socket: &OwnedFd, frames: u32) {
+pub(crate) fn raise_tx_budget(socket: &OwnedFd, frames: u32) {
     const SOL_XDP: i32 = 283;
     const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
     let _ = set_option(socket, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames);

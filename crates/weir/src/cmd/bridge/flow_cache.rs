@@ -2,7 +2,7 @@
 //! itself.
 
 use weir_tap::switch::Switch;
-use weir_tap::{FastKey, FlowCache};
+use weir_tap::{FlowCache, FlowKey};
 
 /// Entries that are looked at at once.
 const REVALIDATE_BATCH: usize = 1024;
@@ -25,7 +25,7 @@ impl Revalidator {
     pub(super) fn follow(&mut self, fast: &mut FlowCache, switch: &mut Switch, now: u32) {
         let (noted_at, newest) = (self.last_used_at, &mut self.newest);
         let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
-            let FastKey::Stations {
+            let FlowKey::MacPair {
                 link,
                 vlan,
                 src,

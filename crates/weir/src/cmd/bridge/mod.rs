@@ -188,7 +188,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     });
     let json = json.transpose()?;
     // Without privilege it has its turn like all others.
-    let _ = weir_link::xdp::first_in_line();
+    let _ = weir_link::xdp::raise_priority();
     if args.restart && !args.supervised {
         return supervisor::supervise(args.watchdog.as_deref());
     }

@@ -72,8 +72,8 @@ fn facts(ifindex: u32) -> InterfaceInfo {
     }
 }
 
-fn rules() -> SendRules {
-    SendRules {
+fn rules() -> EgressRules {
+    EgressRules {
         source: [2, 0, 0, 0, 0, 1],
         addresses: Vec::new(),
         ethertypes: vec![0x88b5],

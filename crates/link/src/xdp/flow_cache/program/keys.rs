@@ -1,44 +1,44 @@
 //! The key of a frame, and the entry that it finds.
 
 use super::{Emit, IP, KEY, TYPE, place, wire};
-use crate::xdp::flow_cache::key::FastKind;
+use crate::xdp::flow_cache::key::FlowKind;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
 impl Emit<'_> {
     /// Goes to `hit` with r0 the entry of the frame's key of that kind, or on.
-    pub(super) fn look_for(&mut self, kind: FastKind, hit: Label) {
+    pub(super) fn emit_find(&mut self, kind: FlowKind, hit: Label) {
         let [v6, next] = [(); 2].map(|()| self.asm.label());
-        if kind == FastKind::Stations {
-            self.stations();
-            return self.found(place::SHORT, hit);
+        if kind == FlowKind::MacPair {
+            self.mac_pair();
+            return self.jump_if_found(place::SHORT, hit);
         }
-        self.by_version(v6, next);
+        self.branch_on_ethertype(v6, next);
         match kind {
-            FastKind::Flow => {
-                self.is_whole_v4(next);
+            FlowKind::FiveTuple => {
+                self.not_fragment_v4(next);
                 self.ports(IP + 9, IP + 20, 8, next);
                 self.copy(IP + 12, 0, 8);
             }
             _ => {
-                self.station(kind);
+                self.mac_fields(kind);
                 self.copy(IP + 12, 8, 8);
             }
         }
-        self.found(place::SHORT, hit);
+        self.jump_if_found(place::SHORT, hit);
         self.asm.goto(next);
         self.asm.bind(v6);
         self.is_v6(next);
         match kind {
-            FastKind::Flow => {
+            FlowKind::FiveTuple => {
                 self.ports(IP + 6, IP + 40, 32, next);
                 self.copy(IP + 8, 0, 32);
             }
             _ => {
-                self.station(kind);
+                self.mac_fields(kind);
                 self.copy(IP + 8, 8, 32);
             }
         }
-        self.found(place::LONG, hit);
+        self.jump_if_found(place::LONG, hit);
         self.asm.bind(next);
     }
 
@@ -53,7 +53,7 @@ impl Emit<'_> {
 
     /// The eight bytes of a key that tell its kind: four of r1, two of r2, the
     /// link and the kind. Written at once, as they are read at once.
-    fn mark(&mut self, to: i16, kind: FastKind) {
+    fn mark(&mut self, to: i16, kind: FlowKind) {
         let mark = i32::from_le_bytes([0, 0, self.link as u8, kind.number()]);
         self.push(&[
             Insn::alu64(op::OR, Reg::R2, mark),
@@ -64,26 +64,26 @@ impl Emit<'_> {
     }
 
     /// To whom the frame is, and the mark.
-    fn station(&mut self, kind: FastKind) {
+    fn mac_fields(&mut self, kind: FlowKind) {
         self.load(op::W, Reg::R1, 0);
         self.load(op::H, Reg::R2, 4);
         self.mark(0, kind);
     }
 
     /// Goes to `other` for a piece of a packet.
-    pub(super) fn is_whole_v4(&mut self, other: Label) {
+    pub(super) fn not_fragment_v4(&mut self, other: Label) {
         self.load(op::H, Reg::R1, IP + 6);
         self.push(&[Insn::alu64(op::AND, Reg::R1, wire(0x3fff))]);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), other);
     }
 
     /// Goes to `hit` with the key's entry, if there is one.
-    fn found(&mut self, place: u16, hit: Label) {
+    fn jump_if_found(&mut self, place: u16, hit: Label) {
         self.look_up(place, KEY);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), hit);
     }
 
-    fn stations(&mut self) {
+    fn mac_pair(&mut self) {
         let untagged = self.asm.label();
         self.copy(0, 0, 8);
         self.push(&[Insn::mov64(Reg::R2, 0)]);
@@ -95,7 +95,7 @@ impl Emit<'_> {
         self.push(&[Insn::alu64(op::AND, Reg::R2, wire(0x0fff))]);
         self.asm.bind(untagged);
         self.load(op::W, Reg::R1, 8);
-        self.mark(8, FastKind::Stations);
+        self.mark(8, FlowKind::MacPair);
     }
 
     /// Ports and protocol into the key, of TCP and UDP.
@@ -107,6 +107,6 @@ impl Emit<'_> {
         self.asm.bind(known);
         self.within(ports + 4, other);
         self.load(op::W, Reg::R1, ports);
-        self.mark(to, FastKind::Flow);
+        self.mark(to, FlowKind::FiveTuple);
     }
 }

@@ -13,8 +13,8 @@ mod keys;
 mod send;
 mod slot;
 
-use super::Spec;
-use super::key::{FastKind, LONG};
+use super::FlowProgramSpec;
+use super::key::{FlowKind, LONG};
 use crate::xdp::abi::{DATA, DATA_END};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Reg, helper, op};
 
@@ -32,7 +32,7 @@ const LEN: i16 = -24;
 const NUMBER: i16 = -32;
 const KEY: i16 = -32 - LONG as i16;
 /// What the caller keeps there.
-pub(in crate::xdp) const KEPT: i16 = KEY - 8;
+pub(in crate::xdp) const CALLER_SAVED: i16 = KEY - 8;
 
 /// Offsets in a frame.
 const TYPE: i16 = 12;
@@ -51,35 +51,35 @@ mod place {
 /// time. Goes on behind where that is for the application to say; r6 is the
 /// same then, [`CALLER_SAVED`] is left alone, and all else is lost. `state` is the
 /// place of the shared page.
-pub(in crate::xdp) fn answer(asm: &mut Asm, link: u32, spec: &Spec, state: u16) {
-    let [up, hit, out] = [(); 3].map(|()| asm.label());
+pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSpec, state: u16) {
+    let [to_userspace, hit, out] = [(); 3].map(|()| asm.label());
     let mut emit = Emit {
         asm,
         link,
-        up,
+        to_userspace,
         completes: spec.completes,
     };
     emit.find_frame();
-    emit.within(IP, up);
-    for kind in [FastKind::Flow, FastKind::Addresses, FastKind::Stations] {
+    emit.within(IP, to_userspace);
+    for kind in [FlowKind::FiveTuple, FlowKind::IpPair, FlowKind::MacPair] {
         if spec.kinds.contains(&kind) {
-            emit.look_for(kind, hit);
+            emit.emit_find(kind, hit);
         }
     }
-    emit.asm.goto(up);
+    emit.asm.goto(to_userspace);
     emit.asm.bind(hit);
-    emit.claim(state);
+    emit.try_forward(state);
     emit.check(out, state);
-    emit.change();
+    emit.rewrite_headers();
     emit.asm.bind(out);
     emit.send(spec.slots_log2);
-    emit.asm.bind(up);
+    emit.asm.bind(to_userspace);
 }
 
 struct Emit<'a> {
     asm: &'a mut Asm,
     link: u32,
-    up: Label,
+    to_userspace: Label,
     completes: bool,
 }
 
@@ -113,9 +113,10 @@ impl Emit<'_> {
         self.asm.push(Insn::load(size, to, FRAME, at));
     }
 
-    fn up_if(&mut self, condition: u8, register: Reg, than: i32) {
-        let up = self.up;
-        self.asm.jump(Insn::jump64(condition, register, than), up);
+    fn to_userspace_if(&mut self, condition: u8, register: Reg, than: i32) {
+        let to_userspace = self.to_userspace;
+        self.asm
+            .jump(Insn::jump64(condition, register, than), to_userspace);
     }
 
     fn look_up(&mut self, place: u16, key: i16) {
@@ -129,7 +130,7 @@ impl Emit<'_> {
 
     /// By the frame's type goes to `v4` or `v6`, each with its header whole,
     /// or to `other`; r1 is lost.
-    fn by_version(&mut self, v6: Label, other: Label) {
+    fn branch_on_ethertype(&mut self, v6: Label, other: Label) {
         self.load(op::H, Reg::R1, TYPE);
         self.asm
             .jump(Insn::jump64(op::JEQ, Reg::R1, wire(0x86dd)), v6);

@@ -8,7 +8,7 @@ use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 
 impl Emit<'_> {
     /// Of a router: without padding, to the next station, a hop less.
-    pub(super) fn change(&mut self) {
+    pub(super) fn rewrite_headers(&mut self) {
         let [whole, done, v6] = [(); 3].map(|()| self.asm.label());
         self.push(&[
             Insn::load(op::DW, Reg::R2, Reg::FP, SEND),
@@ -21,11 +21,11 @@ impl Emit<'_> {
             Insn::mov64(Reg::R1, CTX),
             Insn::call(XDP_ADJUST_TAIL),
         ]);
-        self.up_if(op::JNE, Reg::R0, 0);
+        self.to_userspace_if(op::JNE, Reg::R0, 0);
         self.find_frame();
         self.asm.bind(whole);
-        let up = self.up;
-        self.within(IP + 20, up);
+        let to_userspace = self.to_userspace;
+        self.within(IP + 20, to_userspace);
         for word in 0..3 {
             let at = value::MACS + 4 * word;
             self.push(&[
@@ -36,7 +36,7 @@ impl Emit<'_> {
         self.load(op::H, Reg::R1, TYPE);
         self.asm
             .jump(Insn::jump64(op::JEQ, Reg::R1, wire(0x86dd)), v6);
-        self.hop_less(IP + 8);
+        self.decrement_hop_limit(IP + 8);
         // RFC 1624, equation 3: the TTL is the word's high byte.
         self.load(op::H, Reg::R1, IP + 10);
         self.push(&[
@@ -53,11 +53,11 @@ impl Emit<'_> {
         ]);
         self.asm.goto(done);
         self.asm.bind(v6);
-        self.hop_less(IP + 7);
+        self.decrement_hop_limit(IP + 7);
         self.asm.bind(done);
     }
 
-    fn hop_less(&mut self, at: i16) {
+    fn decrement_hop_limit(&mut self, at: i16) {
         self.load(op::B, Reg::R1, at);
         self.push(&[
             Insn::alu64(op::SUB, Reg::R1, 1),

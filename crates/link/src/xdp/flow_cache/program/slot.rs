@@ -7,8 +7,8 @@
 //!  made ──┬─ of the entry's ────────► │ goes on by itself        │
 //!         │                           └──────────────────────────┘
 //!         └─ else: to the application, and noted which was the last;
-//!            so for PATIENCE: held back, and so lost, until that is settled,
-//!            or HELD_MAX has passed
+//!            so for ACTIVATE_WAIT: held back, and so lost, until that is settled,
+//!            or HOLD_MAX has passed
 //! ```
 //!
 //! Frames of a queue are numbered in the order in which they come to the
@@ -18,18 +18,18 @@
 use super::{CTX, ENTRY, Emit, NOW, NUMBER, place};
 use crate::xdp::abi::{JSGE, JSGT, JSLE, RX_QUEUE, XDP_DROP, atomic_add, atomic_or};
 use crate::xdp::flow_cache::key::value;
-use crate::xdp::flow_cache::slot::{self, HELD_MAX_NS, PATIENCE_NS};
+use crate::xdp::flow_cache::slot::{self, ACTIVATE_WAIT_NS, HOLD_MAX_NS};
 use crate::xdp::gate::shared_page::{QUEUES_MAX, at};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
 const SLOT: Reg = Reg::R0;
 const QUEUE: Reg = Reg::R2;
-const HANDED: Reg = Reg::R3;
-const SETTLED: Reg = Reg::R4;
+const DELIVERED: Reg = Reg::R3;
+const DRAINED: Reg = Reg::R4;
 
 impl Emit<'_> {
     /// Goes on if the frame may; r0 is its entry.
-    pub(super) fn claim(&mut self, state: u16) {
+    pub(super) fn try_forward(&mut self, state: u16) {
         let [begun, stamped] = [(); 2].map(|()| self.asm.label());
         self.push(&[
             Insn::mov64(ENTRY, Reg::R0),
@@ -37,54 +37,55 @@ impl Emit<'_> {
             Insn::store(op::W, Reg::FP, NUMBER, Reg::R1),
         ]);
         self.look_up(place::SLOTS, NUMBER);
-        self.up_if(op::JEQ, SLOT, 0);
+        self.to_userspace_if(op::JEQ, SLOT, 0);
         // r5 is how long none came. Clocks of two CPUs may differ.
-        let up = self.up;
+        let to_userspace = self.to_userspace;
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, NOW),
             Insn::mov64(Reg::R5, Reg::R1),
-            Insn::load(op::DW, Reg::R3, SLOT, slot::USED),
+            Insn::load(op::DW, Reg::R3, SLOT, slot::LAST_USED),
             Insn::alu64(op::SUB, Reg::R5, Reg::R3),
             Insn::load(op::DW, Reg::R4, SLOT, slot::AGEING),
         ]);
-        self.asm.jump(Insn::jump64(JSGE, Reg::R5, Reg::R4), up);
+        self.asm
+            .jump(Insn::jump64(JSGE, Reg::R5, Reg::R4), to_userspace);
         self.push(&[Insn::load(op::W, QUEUE, CTX, RX_QUEUE)]);
-        self.up_if(op::JGE, QUEUE, QUEUES_MAX as i32);
+        self.to_userspace_if(op::JGE, QUEUE, QUEUES_MAX as i32);
         self.push(&[
-            Insn::load(op::DW, Reg::R4, SLOT, slot::BEGUN),
+            Insn::load(op::DW, Reg::R4, SLOT, slot::ACTIVE_QUEUES),
             Insn::alu64(op::RSH, Reg::R4, QUEUE),
         ]);
         self.asm.jump(Insn::jump64(op::JSET, Reg::R4, 1), begun);
-        self.begin(state);
+        self.activate(state);
         self.asm.bind(begun);
         // The coarse clock rarely differs: others' caches are left alone.
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R5, 0), stamped);
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, NOW),
-            Insn::store(op::DW, SLOT, slot::USED, Reg::R1),
+            Insn::store(op::DW, SLOT, slot::LAST_USED, Reg::R1),
         ]);
         self.asm.bind(stamped);
     }
 
     /// Has an entry begin, or the frame go another way; r1 is the time, r5 how
     /// long none came.
-    fn begin(&mut self, state: u16) {
+    fn activate(&mut self, state: u16) {
         let [lively, other, unsettled, begins] = [(); 4].map(|()| self.asm.label());
         // After a pause patience begins anew.
         self.asm
-            .jump(Insn::jump64(JSLE, Reg::R5, PATIENCE_NS), lively);
+            .jump(Insn::jump64(JSLE, Reg::R5, ACTIVATE_WAIT_NS), lively);
         self.push(&[Insn::store(op::DW, SLOT, slot::SINCE, Reg::R1)]);
         self.asm.bind(lively);
-        self.push(&[Insn::store(op::DW, SLOT, slot::USED, Reg::R1)]);
+        self.push(&[Insn::store(op::DW, SLOT, slot::LAST_USED, Reg::R1)]);
         self.push(&Insn::load_map_value(Reg::R1, state, 0));
         let words = at::queue(self.link, 0);
         self.push(&[
             Insn::mov64(Reg::R5, QUEUE),
             Insn::alu64(op::MUL, Reg::R5, at::QUEUE_BYTES as i32),
             Insn::alu64(op::ADD, Reg::R5, Reg::R1),
-            Insn::load(op::DW, HANDED, Reg::R5, (words + at::HANDED) as i16),
-            Insn::load(op::DW, SETTLED, Reg::R5, (words + at::SETTLED) as i16),
-            Insn::load(op::DW, Reg::R5, SLOT, slot::LAST),
+            Insn::load(op::DW, DELIVERED, Reg::R5, (words + at::DELIVERED) as i16),
+            Insn::load(op::DW, DRAINED, Reg::R5, (words + at::DRAINED) as i16),
+            Insn::load(op::DW, Reg::R5, SLOT, slot::LAST_QUEUE),
             Insn::mov64(Reg::R1, Reg::R5),
             Insn::alu64(op::RSH, Reg::R1, slot::QUEUE_SHIFT),
         ]);
@@ -95,28 +96,28 @@ impl Emit<'_> {
             Insn::alu64(op::RSH, Reg::R5, 64 - slot::QUEUE_SHIFT),
         ]);
         self.asm
-            .jump(Insn::jump64(op::JLE, Reg::R5, SETTLED), begins);
+            .jump(Insn::jump64(op::JLE, Reg::R5, DRAINED), begins);
         self.asm.goto(unsettled);
         // It is not known which was the last by this one.
         self.asm.bind(other);
         self.asm
-            .jump(Insn::jump64(op::JEQ, HANDED, SETTLED), begins);
+            .jump(Insn::jump64(op::JEQ, DELIVERED, DRAINED), begins);
         self.asm.bind(unsettled);
         self.hold_back(state, begins);
         // The number that this frame will have.
         self.push(&[
-            Insn::alu64(op::ADD, HANDED, 1),
+            Insn::alu64(op::ADD, DELIVERED, 1),
             Insn::alu64(op::LSH, QUEUE, slot::QUEUE_SHIFT),
-            Insn::alu64(op::OR, HANDED, QUEUE),
-            Insn::store(op::DW, SLOT, slot::LAST, HANDED),
+            Insn::alu64(op::OR, DELIVERED, QUEUE),
+            Insn::store(op::DW, SLOT, slot::LAST_QUEUE, DELIVERED),
         ]);
-        let up = self.up;
-        self.asm.goto(up);
+        let to_userspace = self.to_userspace;
+        self.asm.goto(to_userspace);
         self.asm.bind(begins);
         self.push(&[
             Insn::mov64(Reg::R1, 1),
             Insn::alu64(op::LSH, Reg::R1, QUEUE),
-            atomic_or(SLOT, slot::BEGUN, Reg::R1),
+            atomic_or(SLOT, slot::ACTIVE_QUEUES, Reg::R1),
             // It is stamped already.
             Insn::mov64(Reg::R5, 0),
         ]);
@@ -132,20 +133,20 @@ impl Emit<'_> {
             Insn::alu64(op::SUB, Reg::R1, Reg::R5),
         ]);
         self.asm
-            .jump(Insn::jump64(JSGT, Reg::R1, HELD_MAX_NS), begins);
+            .jump(Insn::jump64(JSGT, Reg::R1, HOLD_MAX_NS), begins);
         self.asm
-            .jump(Insn::jump64(JSLE, Reg::R1, PATIENCE_NS), patient);
+            .jump(Insn::jump64(JSLE, Reg::R1, ACTIVATE_WAIT_NS), patient);
         self.push(&Insn::load_map_value(Reg::R5, state, 0));
         self.push(&[
             Insn::mov64(Reg::R1, 1),
-            atomic_add(Reg::R5, at::HELD as i16, Reg::R1),
-            Insn::load(op::DW, Reg::R3, SLOT, slot::HELD),
+            atomic_add(Reg::R5, at::HELD_BACK as i16, Reg::R1),
+            Insn::load(op::DW, Reg::R3, SLOT, slot::HELD_BACK),
         ]);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R3, 0), counted);
-        self.push(&[atomic_add(Reg::R5, at::HELD_ENTRIES as i16, Reg::R1)]);
+        self.push(&[atomic_add(Reg::R5, at::HELD_BACK_ENTRIES as i16, Reg::R1)]);
         self.asm.bind(counted);
         self.push(&[
-            Insn::store(op::DW, SLOT, slot::HELD, Reg::R1),
+            Insn::store(op::DW, SLOT, slot::HELD_BACK, Reg::R1),
             Insn::mov64(Reg::R0, XDP_DROP),
             Insn::exit(),
         ]);
