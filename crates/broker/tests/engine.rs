@@ -137,6 +137,52 @@ fn nobody_keeps_the_verifier_for_long() {
     change(&ranges(5)).expect("there is room for it");
 }
 
+/// The filter `ether[ether[…0…]] = value`, with so many loads at computed offsets.
+fn nested(loads: usize, value: u8) -> String {
+    let (open, close) = ("ether[".repeat(loads + 1), "]".repeat(loads + 1));
+    format!("{open}0{close} = {value}")
+}
+
+/// The verifier goes through the load routine with each load at a computed offset.
+#[test]
+fn nested_loads_are_counted() {
+    let fabric = MemBackend::new();
+    fabric.add("eth0");
+    let roomy = POLICY.replace("= 4", "= 400").replace("256 KiB", "64 MiB");
+    let policy = Policy::parse(&roomy, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    for uid in [1001, 0] {
+        for loads in [65, 799, 1000] {
+            let asked = with(&nested(loads, 5));
+            let refusal = engine.open(owner(1, uid), asked).unwrap_err();
+            assert_eq!(refusal.kind, ErrorKind::Filter, "{refusal}");
+            let figures = format!("{loads} computed offsets");
+            assert!(refusal.message.contains(&figures), "{refusal}");
+            assert!(refusal.message.contains("at most 64"), "{refusal}");
+        }
+    }
+    let mut opened = 0;
+    let refusal = loop {
+        match engine.open(owner(1, 1001), with(&nested(64, opened))) {
+            Ok(_) => opened += 1,
+            Err(refusal) => break refusal,
+        }
+        let _ = engine.poll_finished();
+    };
+    assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
+    assert!((1..4).contains(&opened), "{opened} filters of 64 loads");
+    let asked = with(&nested(64, 9));
+    engine.open(owner(2, 0), asked).expect("root's reserve");
+    // Ordinary filters have a few.
+    for filter in [
+        "ip6 protochain 6 or ip6 protochain 17",
+        "tcp[tcp[12] >> 2 : 4] = 0x47455420 and not vlan and udp[ip[0] & 15] = 1",
+    ] {
+        let opened = engine.open(owner(3, 0), with(filter));
+        opened.unwrap_or_else(|refusal| panic!("{filter}: {refusal}"));
+    }
+}
+
 /// Filters of few ways that no table can hold: the kernel's verifier keeps so
 /// many conditional jumps pending, and a plan has room for so many filters.
 #[test]

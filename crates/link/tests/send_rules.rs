@@ -10,6 +10,8 @@ use weir_link::live::EgressRules;
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 const OWN4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const OWN: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const OTHER4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 7, 8];
 const OTHER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 
 const FRAGMENT: u8 = 44;
@@ -50,6 +52,21 @@ fn ip6(src: Ipv6Addr, first: u8, headers: &[u8]) -> Vec<u8> {
 fn icmp6(kind: u8, target: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
     message.extend(target.octets());
+    message
+}
+
+/// A message of neighbour discovery with options, each of them a type, a length in
+/// units of 8 bytes, and a link-layer address.
+fn discovery(kind: u8, flags: u8, target: Ipv6Addr, options: &[(u8, u8, [u8; 6])]) -> Vec<u8> {
+    let mut message = icmp6(kind, target);
+    if kind == 133 {
+        message.truncate(8);
+    }
+    message[4] = flags;
+    for (option, units, address) in options {
+        message.extend([*option, *units]);
+        message.extend(address);
+    }
     message
 }
 
@@ -230,6 +247,104 @@ fn what_ipv6_hosts_send_for_themselves_may_go() {
         ("ospf", ip6(OWN, 89, &[0; 24])),
     ] {
         assert!(!may(&program, 0x86dd, &packet), "{name}: {packet:02x?}");
+    }
+}
+
+/// A neighbour that believes an option of another link-layer address sends there what
+/// is for the host (RFC 4861 sections 7.2.3, 7.2.5).
+#[test]
+fn neighbours_are_told_of_no_other_link_layer_address() {
+    let program = program();
+    let unspecified = Ipv6Addr::UNSPECIFIED;
+    let (source, target, nonce, mtu) = (1, 2, 14, 5);
+    let sent = |src, message: &[u8]| may(&program, 0x86dd, &ip6(src, ICMP6, message));
+    for (kind, target_address, option) in
+        [(133, OWN, source), (135, OTHER, source), (136, OWN, target)]
+    {
+        let message = |options: &[(u8, u8, [u8; 6])]| discovery(kind, 0, target_address, options);
+        let passes = |options: &[(u8, u8, [u8; 6])]| sent(OWN, &message(options));
+        assert!(passes(&[]), "{kind} without options");
+        assert!(passes(&[(option, 1, MAC)]), "{kind} with its own address");
+        for (at, byte) in MAC.iter().enumerate() {
+            let mut near = MAC;
+            near[at] = byte ^ 1;
+            assert!(!passes(&[(option, 1, near)]), "{kind}: {near:02x?}");
+        }
+        for options in [
+            &[(option, 1, OTHER_MAC)][..],
+            &[(option, 1, MAC), (option, 1, OTHER_MAC)],
+            &[(option, 1, MAC), (option, 1, MAC)],
+            &[(mtu, 1, [0; 6]), (option, 1, OTHER_MAC)],
+            &[(nonce, 1, [7; 6]), (option, 1, OTHER_MAC)],
+            &[(3 - option, 1, MAC)],
+            &[(option, 0, MAC)],
+            &[(option, 2, MAC), (0, 0, OTHER_MAC)],
+            &[(nonce, 1, MAC)],
+        ] {
+            assert!(!passes(options), "{kind}: {options:02x?}");
+        }
+        // Bytes that the packet has, and its payload length does not count, or
+        // the other way round.
+        let mut packet = ip6(OWN, ICMP6, &message(&[(option, 1, OTHER_MAC)]));
+        packet[5] -= 8;
+        assert!(may(&program, 0x86dd, &packet), "{kind}: padding");
+        for len in [0, 1, 7, 9, 23, 25, 31, 33, 40, 255] {
+            packet[5] = len;
+            assert!(!may(&program, 0x86dd, &packet), "{kind}: {len} bytes");
+        }
+        let mut cut = ip6(OWN, ICMP6, &message(&[(option, 1, MAC)]));
+        cut.pop();
+        assert!(!may(&program, 0x86dd, &cut), "{kind}: cut");
+        // Behind extension headers, as no host sends it.
+        let evil = message(&[(option, 1, OTHER_MAC)]);
+        for (first, header) in [
+            (FRAGMENT, vec![ICMP6, 0, 0, 0, 0, 0, 0, 1]),
+            (FRAGMENT, vec![ICMP6, 0, 0, 1, 0, 0, 0, 1]),
+            (AUTHENTICATION, [&[ICMP6, 2][..], &[0; 14]].concat()),
+            (0, vec![ICMP6, 0, 5, 2, 0, 0, 1, 0]),
+            (60, vec![ICMP6, 0, 1, 4, 0, 0, 0, 0]),
+        ] {
+            let packet = ip6(OWN, first, &[header, evil.clone()].concat());
+            assert!(!may(&program, 0x86dd, &packet), "{kind} behind {first}");
+        }
+    }
+    // Router, solicited, override.
+    for flags in 0..8 {
+        let flags = flags << 5;
+        let options = [(target, 1, MAC)];
+        let passes = sent(OWN, &discovery(136, flags, OWN, &options));
+        assert_eq!(passes, flags & 0x80 == 0, "flags {flags:#x}");
+    }
+    let probe = |options: &[(u8, u8, [u8; 6])]| sent(unspecified, &discovery(135, 0, OWN, options));
+    assert!(probe(&[]), "a probe");
+    assert!(probe(&[(nonce, 1, [7; 6])]), "a probe with a nonce");
+    assert!(!probe(&[(source, 1, MAC)]), "RFC 4861 section 4.3");
+    assert!(!probe(&[(source, 1, OTHER_MAC)]));
+    assert!(!probe(&[(nonce, 1, [7; 6]), (source, 1, OTHER_MAC)]));
+}
+
+/// A probe for an address that another host is about to use would make that host
+/// choose another one (RFC 5227 section 2.1.1).
+#[test]
+fn arp_probes_are_for_own_addresses() {
+    let program = program();
+    let arp = |operation: u8, hardware: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr| {
+        let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
+        packet.extend(hardware);
+        packet.extend(sender.octets());
+        packet.extend([0; 6]);
+        packet.extend(target.octets());
+        may(&program, 0x0806, &packet)
+    };
+    let none = Ipv4Addr::UNSPECIFIED;
+    assert!(arp(1, MAC, none, OWN4), "a probe");
+    assert!(arp(1, MAC, OWN4, OTHER4), "a request");
+    assert!(arp(2, MAC, OWN4, OTHER4), "a reply");
+    assert!(arp(1, MAC, OWN4, OWN4), "an announcement");
+    for operation in [1, 2] {
+        assert!(!arp(operation, MAC, none, OTHER4), "a probe for another");
+        assert!(!arp(operation, OTHER_MAC, none, OWN4));
+        assert!(!arp(operation, MAC, OTHER4, OWN4));
     }
 }
 

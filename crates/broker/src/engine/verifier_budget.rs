@@ -9,13 +9,13 @@
 use super::Backend;
 use super::ports::{Engine, Port};
 use crate::compile::limits::{
-    GRANT_STEPS_MAX, GRANT_SUBTABLES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX, SUBTABLES_MAX,
-    USERS_STEPS_MAX, USERS_SUBTABLES_MAX,
+    COMPUTED_LOADS_MAX, GRANT_STEPS_MAX, GRANT_SUBTABLES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX,
+    SUBTABLES_MAX, USERS_STEPS_MAX, USERS_SUBTABLES_MAX,
 };
 use crate::protocol::{ErrorKind, Refusal};
 use std::collections::BTreeSet;
 use weir_demux::Filter;
-use weir_demux::kernel::{SubtableSignature, subtable_signatures, verifier_cost};
+use weir_demux::kernel::{SubtableSignature, computed_loads, subtable_signatures, verifier_cost};
 
 /// What a filter asks for.
 #[derive(Debug, Default)]
@@ -43,6 +43,7 @@ impl<F: Backend> Engine<F> {
         if !self.is_shared {
             return Ok(VerifierCost::default());
         }
+        check_computed_loads(filter)?;
         let others = || {
             let ports = self.ports.iter();
             let others = ports.filter(|(number, _)| Some(**number) != of);
@@ -106,6 +107,20 @@ impl<F: Backend> Engine<F> {
 
 fn steps<'a>(ports: impl Iterator<Item = &'a Port>) -> u64 {
     ports.map(|port| port.effort.verifier).sum()
+}
+
+/// The superuser's filters too: all filters of an interface are verified together.
+fn check_computed_loads(filter: &Filter) -> Result<(), Refusal> {
+    let loads = computed_loads(filter);
+    if loads <= COMPUTED_LOADS_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "the filter loads from {loads} computed offsets one after the other (as `ip[ip[0]]` \
+         does from one); at most {COMPUTED_LOADS_MAX} are allowed, since the kernel's verifier \
+         takes long for more"
+    );
+    Err(Refusal::new(ErrorKind::Filter, message))
 }
 
 /// Checks against several bounds: what is left of each, the whole, and beside

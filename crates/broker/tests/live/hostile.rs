@@ -444,3 +444,75 @@ fn memory_of_a_closed_port_is_waited_for() {
     });
     broker.kill();
 }
+
+/// The filter of most loads at computed offsets that is accepted, beside
+/// others: the verifier goes through a load routine for each.
+fn nested(loads: usize, value: usize) -> String {
+    let (open, close) = ("ether[".repeat(loads + 1), "]".repeat(loads + 1));
+    format!("{open}0{close} = {value}")
+}
+
+/// All filters of an interface are one program, which is verified with each
+/// that comes.
+#[test]
+fn costly_filters_of_users_do_not_keep_root_waiting() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let policy = policy().replace("ports_max = 4", "ports_max = 16");
+    let (broker, _) = folder.broker(&net, &policy);
+    let ask = |filter: String, attach: Attach| {
+        let RequestKind::Open(asked) = ask(net.eth_b.name()) else {
+            unreachable!("it asks for a port")
+        };
+        RequestKind::Open(OpenPort {
+            filter: Source::expr(&filter),
+            take: false,
+            attach,
+            ..asked
+        })
+    };
+    for attach in [Attach::Tc, Attach::XdpGeneric] {
+        let mut kept = Vec::new();
+        let mut connection = unprivileged::run(|| Connection::to(&folder.socket)).unwrap();
+        let refused = connection
+            .request(ask(nested(1000, 5), attach))
+            .unwrap_err();
+        // With the one of the grant's filter.
+        let figures = "1001 computed offsets";
+        assert!(refused.to_string().contains(figures), "{refused}");
+        for loads in (1..=64).rev() {
+            let mut worst = Duration::ZERO;
+            for value in 0..16 {
+                let began = Instant::now();
+                match connection.request(ask(nested(loads, value), attach)) {
+                    Ok((Response::Opened(_), fds)) => kept.push(fds),
+                    Ok((other, _)) => panic!("{other:?}"),
+                    Err(PortError::Refused(_)) => break,
+                    Err(other) => panic!("{other}"),
+                }
+                worst = worst.max(began.elapsed());
+            }
+            if !worst.is_zero() {
+                eprintln!("{attach:?}: {loads} loads, {} ports: {worst:?}", kept.len());
+            }
+        }
+        assert!(kept.len() > 1, "{} filters were accepted", kept.len());
+        let began = Instant::now();
+        let mut root = Connection::to(&folder.socket).unwrap();
+        for value in 0..3 {
+            let began = Instant::now();
+            let opened = root.request(ask(nested(32, value), attach));
+            opened.unwrap_or_else(|error| panic!("{error}"));
+            eprintln!("{attach:?}: root's {:?}", began.elapsed());
+        }
+        // Some 30 ms each on an idle machine.
+        assert!(began.elapsed() < Duration::from_secs(3), "root waited");
+        drop((root, connection, kept));
+        let mut asker = Connection::to(&folder.socket).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !asker.ports().unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "ports outlive their connections");
+        }
+    }
+    broker.kill();
+}

@@ -7,6 +7,7 @@
 //! another. So a few dozen of such values make a million steps, which take
 //! the kernel many seconds.
 
+use super::code::LOAD_JUMPS;
 use super::lowered_path::lower_paths;
 use crate::filter::Filter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +22,38 @@ pub fn verifier_cost(filter: &Filter, most: u64) -> u64 {
     match lower_paths(filter) {
         Some(_) => 0,
         None => {
-            let jumps = u64::from(path_jumps(filter.program()));
+            let jumps = u64::from(path_jumps(filter.program(), LOAD_JUMPS));
             let least = OPAQUE_COST + jumps * JUMP_STEPS;
             least.max(steps(filter.program(), most))
         }
     }
+}
+
+/// The maximum number of loads at computed offsets on one path of a filter that is opaque; 0
+/// if tables hold the filter. The verifier's time for a path grows faster than their number.
+pub fn computed_loads(filter: &Filter) -> u32 {
+    match lower_paths(filter) {
+        Some(_) => 0,
+        None => path_computed_loads(filter.program()),
+    }
+}
+
+fn path_computed_loads(program: &Program) -> u32 {
+    let mut loads = vec![0_u32; program.blocks.len()];
+    // Edges lead forward.
+    for (at, block) in program.blocks.iter().enumerate().rev() {
+        let behind = block.term.edges().map(|edge| loads[edge.block.index()]);
+        let own = block
+            .insts
+            .iter()
+            .filter(|value| is_computed_load(program, **value));
+        loads[at] = behind.max().unwrap_or(0) + own.count() as u32;
+    }
+    loads.first().copied().unwrap_or(0)
+}
+
+fn is_computed_load(program: &Program, value: Value) -> bool {
+    matches!(program.op(value), Op::Load { base: Some(_), .. })
 }
 
 /// What a conditional jump on the longest path counts at least: of the 8,192
@@ -35,6 +63,10 @@ const JUMP_STEPS: u64 = 1 << 7;
 /// What each opaque filter counts besides: a plan has room for
 /// [`OPAQUE_MAX`](super::limits::OPAQUE_MAX).
 const OPAQUE_COST: u64 = 2_800;
+
+/// What a load at a computed offset counts in addition to its instruction: the verifier
+/// goes through the load routine along all of its paths.
+const COMPUTED_LOAD_STEPS: usize = 64;
 
 /// A comparison, by its block, that tells something of a value.
 type CompareBranch = BTreeSet<(Value, usize)>;
@@ -47,7 +79,12 @@ fn steps(program: &Program, most: u64) -> u64 {
     for (at, block) in program.blocks.iter().enumerate() {
         let told_here = std::mem::take(&mut told[at]);
         let states = forms.states(&told_here, |value| used.is_from(at, value));
-        all = all.saturating_add(states.saturating_mul(block.insts.len() as u64 + 1));
+        let loads = block
+            .insts
+            .iter()
+            .filter(|value| is_computed_load(program, **value));
+        let steps = block.insts.len() + 1 + loads.count() * COMPUTED_LOAD_STEPS;
+        all = all.saturating_add(states.saturating_mul(steps as u64));
         if all > most {
             break;
         }

@@ -1,7 +1,7 @@
 //! What an unprivileged sender may send, as a filter.
 
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::{self, Context};
 use weir_filter::opt::optimise;
@@ -10,15 +10,18 @@ use weir_wire::LinkType;
 /// What may be sent: every frame is one of these, else it is refused.
 ///
 /// - its Ethernet source is `source`;
-/// - ARP: sender addresses are `source`, and one of `addresses` or 0.0.0.0
-///   (RFC 5227 probes);
+/// - ARP: sender addresses are `source`, and one of `addresses`; or 0.0.0.0 in
+///   probes for one of `addresses` (RFC 5227);
 /// - IPv4: the source is one of `addresses`, there are no options, and the
 ///   protocol is harmless (see below), ICMP of a harmless type, or a report of
 ///   IGMP, which may have the router alert option;
 /// - IPv6: the source is one of `addresses`, and the next header is harmless,
 ///   ICMPv6 of a harmless type, or a Fragment or Authentication header with a
-///   harmless next header. Neighbour advertisements (RFC 4861) are of one of
-///   `addresses`, and not in fragments (RFC 6980). A report of MLD comes behind
+///   harmless next header. Messages of neighbour discovery (RFC 4861) are not in
+///   fragments (RFC 6980), and have no option or one, the link-layer address
+///   `source`, so that they redirect no traffic of these addresses. Neighbour
+///   advertisements are of one of `addresses`, and not a router's. A report of
+///   MLD comes behind
 ///   its router alert, also from `::`, from which probes for one of `addresses`
 ///   (RFC 4862) may come too;
 /// - another Ethernet type, of those listed;
@@ -59,9 +62,9 @@ const HARMLESS_NEXT: [u8; 7] = [6, 17, 33, 50, 59, 132, 136];
 /// stamps. Not redirects, nor router advertisements.
 const ICMP_TYPES: [u8; 7] = [0, 3, 8, 11, 12, 13, 14];
 
-/// Types of ICMPv6 from any of our addresses: errors, echo, router and
-/// neighbour solicitations.
-const ICMP6_TYPES: [u8; 8] = [1, 2, 3, 4, 128, 129, 133, 135];
+/// Types of ICMPv6 from any of our addresses, whatever they contain: errors and
+/// echo.
+const ICMP6_TYPES: [u8; 6] = [1, 2, 3, 4, 128, 129];
 
 /// Those of them that may come in fragments: echo.
 const ICMP6_FRAGMENT_TYPES: [u8; 2] = [128, 129];
@@ -131,12 +134,11 @@ impl EgressRules {
         let [a, b, c, d, e, f] = self.source;
         let mut kinds = Vec::new();
         let (high, low) = (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([e, f]));
-        let v4: Vec<IpAddr> = self
-            .addresses
-            .iter()
-            .copied()
-            .filter(IpAddr::is_ipv4)
-            .collect();
+        let v4 = self.addresses.iter().filter_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        });
+        let v4: Vec<Ipv4Addr> = v4.collect();
         let v6 = self.addresses.iter().filter_map(|address| match address {
             IpAddr::V6(address) => Some(*address),
             IpAddr::V4(_) => None,
@@ -146,15 +148,20 @@ impl EgressRules {
             let sources = any(v4.iter().map(|address| format!("src host {address}")));
             kinds.push(format!("(ip and ({sources}) and ({}))", harmless_ip()));
         }
+        let probed = v4.iter().map(|address| address.to_bits());
+        // Without addresses there is nothing to probe: 0.0.0.0 is no host's.
+        let probed = any(probed
+            .chain([0])
+            .map(|word| format!("arp[24:4] = {word:#x}")));
         let senders = v4.iter().map(|address| format!("arp src host {address}"));
-        let senders = any(senders.chain(["arp[14:4] = 0".to_owned()]));
+        let senders = any(senders.chain([format!("(arp[14:4] = 0 and ({probed}))")]));
         kinds.push(format!(
             "(arp and arp[8:4] = {high:#x} and arp[12:2] = {low:#x} and ({senders}))"
         ));
         if !v6.is_empty() {
             let sources = any(v6.iter().map(|address| format!("src host {address}")));
             let targets = any(v6.iter().map(|address| words(address, 48)));
-            let harmless = harmless_ip6(&targets);
+            let harmless = harmless_ip6(&targets, self.source);
             kinds.push(format!("(ip6 and ({sources}) and ({harmless}))"));
             let unspecified = harmless_unspecified(&targets);
             kinds.push(format!("(ip6 and src host :: and ({unspecified}))"));
@@ -244,11 +251,12 @@ fn harmless_ip() -> String {
 }
 
 /// IPv6 packets that change nothing at who receives them; `targets` says that
-/// a neighbour advertisement is of an address of ours.
+/// a neighbour advertisement is of an address of ours, `source` is our
+/// link-layer address.
 ///
 /// Receivers believe the next header of the first fragment alone (RFC 8200
 /// section 4.5), and every first fragment is judged here.
-fn harmless_ip6(targets: &str) -> String {
+fn harmless_ip6(targets: &str, source: [u8; 6]) -> String {
     let (next, behind) = (
         among("ip6[6]", &HARMLESS_NEXT),
         among("ip6[40]", &HARMLESS_NEXT),
@@ -257,17 +265,53 @@ fn harmless_ip6(targets: &str) -> String {
         among("ip6[40]", &ICMP6_TYPES),
         among("ip6[48]", &ICMP6_FRAGMENT_TYPES),
     );
+    let discovery = discovery(targets, source);
     format!(
         "{next} \
-         or (ip6[6] = 58 and ({types} or (ip6[40] = 136 and ({targets})))) \
+         or (ip6[6] = 58 and ({types} or {discovery})) \
          or ((ip6[6] = 44 or ip6[6] = 51) and ({behind})) \
          or (ip6[6] = 44 and ip6[40] = 58 and (ip6[42:2] & 0xfff8 != 0 or {in_fragment}))"
     )
 }
 
-/// What comes from `::` and is harmless: probes for an address of ours.
+/// Router solicitations, neighbour solicitations and neighbour advertisements
+/// (RFC 4861 sections 4.1, 4.3, 4.4) that tell neighbours of our link-layer
+/// address alone: the payload length leaves room for no option, or for one.
+/// An advertisement has no Router flag, which would make receivers keep a route.
+fn discovery(targets: &str, source: [u8; 6]) -> String {
+    const SOURCE_OPTION: u8 = 1;
+    const TARGET_OPTION: u8 = 2;
+    let router = ends_or_has(8, &link_layer_option(48, SOURCE_OPTION, source));
+    let solicits = ends_or_has(24, &link_layer_option(64, SOURCE_OPTION, source));
+    let advertises = ends_or_has(24, &link_layer_option(64, TARGET_OPTION, source));
+    format!(
+        "(ip6[40] = 133 and {router}) \
+         or (ip6[40] = 135 and {solicits}) \
+         or (ip6[40] = 136 and ip6[44] & 0x80 = 0 and ({targets}) and {advertises})"
+    )
+}
+
+/// A payload of `len` bytes, or 8 bytes longer with `option`.
+fn ends_or_has(len: usize, option: &str) -> String {
+    let longer = len + 8;
+    format!("(ip6[4:2] = {len} or (ip6[4:2] = {longer} and {option}))")
+}
+
+/// The option at `offset` of an IPv6 packet is a link-layer address of 6 bytes
+/// (RFC 4861 section 4.6.1), which is `source`.
+fn link_layer_option(offset: usize, kind: u8, source: [u8; 6]) -> String {
+    let [a, b, c, d, e, f] = source;
+    let high = u32::from_be_bytes([kind, 1, a, b]);
+    let low = u32::from_be_bytes([c, d, e, f]);
+    let next = offset + 4;
+    format!("ip6[{offset}:4] = {high:#x} and ip6[{next}:4] = {low:#x}")
+}
+
+/// What comes from `::` and is harmless: probes for an address of ours, without
+/// options or with a nonce (RFC 7527), which Linux sends.
 fn harmless_unspecified(targets: &str) -> String {
-    format!("ip6[6] = 58 and ip6[40] = 135 and ({targets})")
+    let end = ends_or_has(24, "ip6[64:2] = 0x0e01");
+    format!("ip6[6] = 58 and ip6[40] = 135 and ({targets}) and {end}")
 }
 
 /// A report of MLD behind hop-by-hop options that are the router alert and

@@ -37,12 +37,12 @@ fn rules() -> EgressRules {
     }
 }
 
-fn arp(hardware: [u8; 6], source: [u8; 4]) -> Vec<u8> {
+fn arp(hardware: [u8; 6], source: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 2];
     packet.extend(hardware);
     packet.extend(source);
     packet.extend([0; 6]);
-    packet.extend([10, 0, 0, 2]);
+    packet.extend(target);
     packet
 }
 
@@ -66,8 +66,8 @@ fn rules_tell_ones_own_from_everything_else() {
     let may = [
         frame(MAC, OURS, &[]),
         frame(MAC, 0x0800, &datagram(mine, PEER)),
-        frame(MAC, 0x0806, &arp(MAC, mine)),
-        frame(MAC, 0x0806, &arp(MAC, [0; 4])),
+        frame(MAC, 0x0806, &arp(MAC, mine, PEER)),
+        frame(MAC, 0x0806, &arp(MAC, [0; 4], mine)),
         frame(MAC, 0x86dd, &ipv6(own, 17, 0, other)),
         frame(MAC, 0x86dd, &ipv6(own, 58, 128, other)),
         frame(MAC, 0x86dd, &ipv6(own, 58, 136, own)),
@@ -77,8 +77,9 @@ fn rules_tell_ones_own_from_everything_else() {
         frame(MAC, OTHER, &[]),
         frame(MAC, 0x0800, &datagram(theirs, PEER)),
         frame(thief, 0x0800, &datagram(mine, PEER)),
-        frame(MAC, 0x0806, &arp(MAC, theirs)),
-        frame(MAC, 0x0806, &arp(thief, mine)),
+        frame(MAC, 0x0806, &arp(MAC, theirs, PEER)),
+        frame(MAC, 0x0806, &arp(MAC, [0; 4], PEER)),
+        frame(MAC, 0x0806, &arp(thief, mine, PEER)),
         frame(MAC, 0x86dd, &ipv6(other, 17, 0, own)),
         frame(MAC, 0x86dd, &ipv6(own, 58, 136, other)),
         frame(MAC, 0x86dd, &ipv6(own, 58, 134, own)),

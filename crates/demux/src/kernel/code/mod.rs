@@ -17,6 +17,8 @@ mod opaque;
 mod prune;
 mod resolve;
 
+pub(super) use opaque::LOAD_JUMPS;
+
 use super::decision_tree::Node;
 use super::expr::Expr;
 use super::layout::{UNIT_BYTES, scratch};

@@ -8,11 +8,19 @@ use crate::kernel::layout::{UNIT_BYTES, entry, scratch};
 use crate::kernel::maps::MapRole;
 use crate::kernel::plan::OpaqueFilter;
 use weir_filter::backend::ebpf::{
-    Access, EmitError, Fragment, Insn, Reg, WireLen, emit_fragment, helper, op,
+    Access, EmitError, Fragment, Insn, LoadJumps, Reg, WireLen, emit_fragment, helper, op,
 };
 
 /// What opaque filters leave of the stack to the rest.
 const STACK_TOP: i16 = -16;
+
+/// The conditional jumps of [`load_routine`](Coder::load_routine) of which the verifier
+/// follows both sides. At a constant offset, the comparisons with the tag's bounds have
+/// one outcome, except for the few loads over a bound.
+pub(in crate::kernel) const LOAD_JUMPS: LoadJumps = LoadJumps {
+    constant: 2,
+    computed: 9,
+};
 
 impl Coder<'_> {
     pub(super) fn opaque(&mut self, whole: &OpaqueFilter) -> Result<(), EmitError> {
@@ -26,8 +34,11 @@ impl Coder<'_> {
         self.branch(op::JGE, Reg::R1, Reg::R2, next);
         let context = CONTEXT;
         let access = if self.is_tc() {
-            let routine = self.load;
-            Access::Routine { routine, context }
+            Access::Routine {
+                routine: self.load,
+                context,
+                jumps: LOAD_JUMPS,
+            }
         } else {
             let helper = self.load_helper();
             Access::Call { helper, context }

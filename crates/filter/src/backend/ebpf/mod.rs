@@ -133,7 +133,20 @@ pub enum Access {
         routine: Label,
         /// Register with the context, one of r6 to r9; the code preserves it.
         context: Reg,
+        /// The conditional jumps of the routine.
+        jumps: LoadJumps,
     },
+}
+
+/// The maximum number of conditional jumps that a call of a load routine adds to a path.
+/// The verifier follows a routine anew with each call, and keeps the other side of each
+/// jump pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LoadJumps {
+    /// A load at a constant offset.
+    pub constant: u32,
+    /// A load at a computed offset.
+    pub computed: u32,
 }
 
 /// The location of the frame's length on the wire.
@@ -178,10 +191,10 @@ pub struct Fragment<'a> {
 }
 
 /// Approximate number of conditional jumps on the longest path of a program that
-/// loads by calls. The verifier keeps as many pending states, and allows 8,192 in one
-/// program.
-pub fn path_jumps(program: &Program) -> u32 {
-    code::path_jumps(program, lower::Mode::Call)
+/// loads by calls of a routine with `jumps`. The verifier keeps as many pending states,
+/// and allows 8,192 in one program.
+pub fn path_jumps(program: &Program, jumps: LoadJumps) -> u32 {
+    code::path_jumps(program, jumps)
 }
 
 /// Adds the code of a verified program to `asm`. The code ends in jumps to the labels

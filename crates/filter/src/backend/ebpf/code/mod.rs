@@ -9,7 +9,7 @@ use super::insn::{Insn, Reg, Src, op};
 use super::lower::{Lowered, Mode, Step, cut, lower};
 use super::regalloc::{LiveIntervals, Location, RegisterFile};
 use super::required_len::analyse;
-use super::{Access, EmitError, Fragment, STACK_BYTES};
+use super::{Access, EmitError, Fragment, LoadJumps, STACK_BYTES};
 use crate::ir::{BinOp, Block, Operand, Program, Term, Value};
 
 /// Maximum number of conditional jumps on one path with the normal layout. Longer paths
@@ -22,14 +22,15 @@ pub(super) fn generate(
     program: &Program,
     fragment: &Fragment,
 ) -> Result<(), EmitError> {
-    let mode = match fragment.access {
-        Access::Direct { .. } => Mode::Direct,
-        Access::Call { .. } | Access::Routine { .. } => Mode::Call,
+    let (mode, jumps) = match fragment.access {
+        Access::Direct { .. } => (Mode::Direct, LoadJumps::default()),
+        Access::Call { .. } => (Mode::Call, LoadJumps::default()),
+        Access::Routine { jumps, .. } => (Mode::Call, jumps),
     };
     let lowered = lower(program, &analyse(program, mode.reach_max()), mode);
     let (places, scratch) = allocate(program, &lowered, fragment)?;
     let labels = program.blocks.iter().map(|_| asm.label()).collect();
-    let heights = heights(program, &lowered);
+    let heights = heights(program, &lowered, jumps);
     let mut coder = Coder {
         asm,
         program,
@@ -107,23 +108,42 @@ fn shifts_by_value(step: &Step) -> bool {
     )
 }
 
-/// For each block, the number of conditional jumps on the longest path from it.
-fn heights(program: &Program, lowered: &Lowered) -> Vec<u32> {
+/// For each block, the number of conditional jumps on the longest path from it, with
+/// those of the load routine.
+fn heights(program: &Program, lowered: &Lowered, jumps: LoadJumps) -> Vec<u32> {
     let mut heights = vec![0; program.blocks.len()];
     for (index, steps) in lowered.blocks.iter().enumerate().rev() {
         let Some(steps) = steps else { continue };
         let term = &program.blocks[index].term;
         let behind = term.edges().map(|edge| heights[edge.block.index()]);
-        let own = steps.iter().filter(|step| step.may_reject()).count() as u32;
-        heights[index] = behind.max().unwrap_or(0) + own * 2 + 1;
+        let own: u32 = steps.iter().map(|step| step_jumps(*step, jumps)).sum();
+        heights[index] = behind.max().unwrap_or(0) + own + 1;
     }
     heights
 }
 
+/// The maximum number of conditional jumps of a step on one path: two of its own if it
+/// may reject, and those of the load routine.
+fn step_jumps(step: Step, jumps: LoadJumps) -> u32 {
+    let own = if step.may_reject() { 2 } else { 0 };
+    match step {
+        Step::Fetch { base: None, .. } => own + jumps.constant,
+        Step::Fetch { base: Some(_), .. } => own + jumps.computed,
+        _ => own,
+    }
+}
+
 /// Implements [`super::path_jumps`].
-pub(super) fn path_jumps(program: &Program, mode: Mode) -> u32 {
-    let lowered = lower(program, &analyse(program, mode.reach_max()), mode);
-    heights(program, &lowered).first().copied().unwrap_or(0)
+pub(super) fn path_jumps(program: &Program, jumps: LoadJumps) -> u32 {
+    let lowered = lower(
+        program,
+        &analyse(program, Mode::Call.reach_max()),
+        Mode::Call,
+    );
+    heights(program, &lowered, jumps)
+        .first()
+        .copied()
+        .unwrap_or(0)
 }
 
 /// For each value, the last block that uses it in an instruction or terminator.
