@@ -99,9 +99,10 @@ impl Net {
                     .map(|fast| fast.counts())
                     .unwrap_or_default();
                 let _ = ready.send(());
-                match asked.load(Ordering::Relaxed) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
+                if asked.load(Ordering::Relaxed) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
                 }
             });
             ran.unwrap();

@@ -253,9 +253,12 @@ fn noise_behind_every_magic_never_panics() {
         for start in starts {
             let mut file = start.to_vec();
             let small = rng.chance(50);
-            file.extend((0..rng.below(400)).map(|_| match small {
-                true => rng.below(3) as u8,
-                false => rng.bits() as u8,
+            file.extend((0..rng.below(400)).map(|_| {
+                if small {
+                    rng.below(3) as u8
+                } else {
+                    rng.bits() as u8
+                }
             }));
             let caught = std::panic::catch_unwind(|| fuzz(&file));
             assert!(caught.is_ok(), "seed {seed} {start:x?}");

@@ -42,10 +42,13 @@ fn it_decides_as_the_model() {
         let before = model.insert((vlan, src), (from, now));
         moved += u64::from(before.is_some_and(|(port, seen)| port != from && !is_old(seen)));
         let expected = match model.get(&(vlan, dst)) {
-            Some((port, seen)) if !is_old(*seen) => match *port == from {
-                true => Decision::Drop(Reason::Local),
-                false => Decision::Port(*port as u16),
-            },
+            Some((port, seen)) if !is_old(*seen) => {
+                if *port == from {
+                    Decision::Drop(Reason::Local)
+                } else {
+                    Decision::Port(*port as u16)
+                }
+            }
             _ => Decision::Flood { vlan },
         };
         let tag = (vlan != 0).then_some(vlan);

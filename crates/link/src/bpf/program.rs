@@ -79,9 +79,10 @@ impl Load<'_> {
 
     /// For a hook, named `weir`; at XDP, also for frames with fragments.
     pub fn at(hook: Hook) -> Load<'static> {
-        let program_type = match hook.is_xdp() {
-            true => ProgramType::Xdp,
-            false => ProgramType::SchedCls,
+        let program_type = if hook.is_xdp() {
+            ProgramType::Xdp
+        } else {
+            ProgramType::SchedCls
         };
         Load {
             frags: hook.is_xdp(),

@@ -54,9 +54,10 @@ impl Neighbours {
             Some(_) => {}
         }
         let mut message = named(news);
-        message.header.state = match news.solicited {
-            true => NeighbourState::Reachable,
-            false => NeighbourState::Stale,
+        message.header.state = if news.solicited {
+            NeighbourState::Reachable
+        } else {
+            NeighbourState::Stale
         };
         if news.router {
             message.header.flags = NeighbourFlags::Router;

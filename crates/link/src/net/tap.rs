@@ -150,18 +150,22 @@ impl Tap {
     pub fn open_queues(name: &str, count: usize, offloading: bool) -> io::Result<Vec<Tap>> {
         let header = if offloading { libc::IFF_VNET_HDR } else { 0 };
         let flags = libc::IFF_TAP | libc::IFF_MULTI_QUEUE | header;
-        let open = |_| match offloading {
-            true => Tap::open_as(name, flags)?.offloading(),
-            false => Tap::open_as(name, flags),
+        let open = |_| {
+            if offloading {
+                Tap::open_as(name, flags)?.offloading()
+            } else {
+                Tap::open_as(name, flags)
+            }
         };
         // The kernel lets anybody in who may use the interface.
         if tap_queues(name)? > 0 {
             return Err(Errno::BUSY.into());
         }
         let ours: Vec<Tap> = (0..count).map(open).collect::<io::Result<_>>()?;
-        match tap_queues(name)? as usize > ours.len() {
-            true => Err(Errno::BUSY.into()),
-            false => Ok(ours),
+        if tap_queues(name)? as usize > ours.len() {
+            Err(Errno::BUSY.into())
+        } else {
+            Ok(ours)
         }
     }
 

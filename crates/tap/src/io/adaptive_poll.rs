@@ -40,9 +40,10 @@ impl AdaptivePoll {
     /// A frame has come after so many nanoseconds without one.
     #[inline]
     pub(crate) fn on_frame(&mut self, idle: u64) {
-        self.backoff_shift = match idle < self.idle_max {
-            true => 0,
-            false => (self.backoff_shift + 1).min(TRIES),
+        self.backoff_shift = if idle < self.idle_max {
+            0
+        } else {
+            (self.backoff_shift + 1).min(TRIES)
         };
     }
 }

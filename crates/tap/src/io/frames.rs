@@ -265,9 +265,10 @@ impl Tap {
     /// # Errors
     /// The reason.
     pub fn is_open(&self) -> Result<(), BypassReason> {
-        match self.state.gate().0 {
-            true => Ok(()),
-            false => Err(self.state.shut_reason()),
+        if self.state.gate().0 {
+            Ok(())
+        } else {
+            Err(self.state.shut_reason())
         }
     }
 }

@@ -237,9 +237,10 @@ impl Tap {
                 return Ok(false);
             }
             self.kick_rx()?;
-            match spins {
-                true => std::hint::spin_loop(),
-                false => self.sleep(since, end - now)?,
+            if spins {
+                std::hint::spin_loop()
+            } else {
+                self.sleep(since, end - now)?
             }
         }
     }
@@ -426,10 +427,11 @@ impl Tap {
         if is_down {
             self.watch_links()?;
         }
-        match self.is_shared() {
+        if self.is_shared() {
             // It was done on the way.
-            true => Ok(()),
-            false => self.reap_if_worthwhile(),
+            Ok(())
+        } else {
+            self.reap_if_worthwhile()
         }
     }
 

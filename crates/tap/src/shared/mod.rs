@@ -428,17 +428,19 @@ fn joined(
     let missing = || TapError::OtherVersion;
     let link_fds = LinkFds {
         ifindex,
-        hook: match flag(8) {
-            true => Hook::XdpGeneric,
-            false => Hook::XdpNative,
+        hook: if flag(8) {
+            Hook::XdpGeneric
+        } else {
+            Hook::XdpNative
         },
         xdp: fds.next().ok_or_else(missing)?,
         tc: if flag(11) { fds.next() } else { None },
         promiscuous: if flag(12) { fds.next() } else { None },
     };
-    let mode = match flag(9) {
-        true => CopyMode::ZeroCopy,
-        false => CopyMode::Copy,
+    let mode = if flag(9) {
+        CopyMode::ZeroCopy
+    } else {
+        CopyMode::Copy
     };
     let number = number as usize;
     if fds.len() > QUEUES_MAX as usize {

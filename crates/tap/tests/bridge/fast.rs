@@ -188,9 +188,10 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
                     let carried = context.flow_cache().unwrap().forget(&key).unwrap();
                     assert!(carried.frames > 0, "{carried:?}");
                 }
-                match is_forgotten || context.from() == 1 {
-                    true => Verdict::Forward,
-                    false => Verdict::ForwardAndCache(BridgeFlowKind::MacPair),
+                if is_forgotten || context.from() == 1 {
+                    Verdict::Forward
+                } else {
+                    Verdict::ForwardAndCache(BridgeFlowKind::MacPair)
                 }
             }
         },

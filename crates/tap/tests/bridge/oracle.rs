@@ -175,13 +175,14 @@ fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
     let set = move |bridge: Bridge| {
         // Captures have checksums that were left to a device.
         let bridge = bridge.configure(|config| config.complete_checksums = Some(false));
-        match is_fast {
-            true => bridge.cache_verdicts(
+        if is_fast {
+            bridge.cache_verdicts(
                 &[weir_tap::BridgeFlowKind::MacPair],
                 1024,
                 Duration::from_secs(60),
-            ),
-            false => bridge,
+            )
+        } else {
+            bridge
         }
     };
     let bridge = net.bridge(set, || {

@@ -545,14 +545,17 @@ impl LinkConfig {
     ) -> Result<Vec<Prefix>, ConfigError> {
         let mut addresses = Vec::new();
         for text in &self.addresses {
-            let prefix: Prefix = text.parse().map_err(|error| match text.contains('%') {
-                true => value(
-                    place,
-                    "addresses",
-                    text,
-                    "it is of this link: leave out `%…`",
-                ),
-                false => value(place, "addresses", text, &format!("{error}")),
+            let prefix: Prefix = text.parse().map_err(|error| {
+                if text.contains('%') {
+                    value(
+                        place,
+                        "addresses",
+                        text,
+                        "it is of this link: leave out `%…`",
+                    )
+                } else {
+                    value(place, "addresses", text, &format!("{error}"))
+                }
             })?;
             let ip = prefix.address();
             if !is_unicast(ip) || prefix.is_network() || is_to_all(&prefix, ip) {
@@ -704,9 +707,10 @@ fn hop(
     let near = |link: &LinkSettings| link.addresses.iter().any(|own| own.contains(gateway));
     let found = links.iter().position(|link| !of_a_link && near(link));
     let Some(link) = link.or(found.map(|number| number as LinkId)) else {
-        let remedy = match of_a_link {
-            true => "the same may be on every link: say on which, as in link = \"NAME\"",
-            false => "in no network of any link: say which link it is on, as in link = \"NAME\"",
+        let remedy = if of_a_link {
+            "the same may be on every link: say on which, as in link = \"NAME\""
+        } else {
+            "in no network of any link: say which link it is on, as in link = \"NAME\""
         };
         return Err(value(place, "via", text, remedy));
     };
@@ -738,9 +742,10 @@ fn check_peer(
     link: LinkId,
     links: &[LinkSettings],
 ) -> Result<(), ConfigError> {
-    let is_ours = match is_of_a_link(ip) {
-        true => links[usize::from(link)].has(ip),
-        false => links.iter().any(|link| link.has(ip)),
+    let is_ours = if is_of_a_link(ip) {
+        links[usize::from(link)].has(ip)
+    } else {
+        links.iter().any(|link| link.has(ip))
     };
     let remedy = if is_ours {
         "an address of this router itself: write another station's"

@@ -412,9 +412,10 @@ impl Router {
             .neighbour_updates
             .as_ref()
             .is_some_and(|heard| !heard.is_empty());
-        match self.routes.is_up_to_date() && self.output.is_empty() && !has_heard {
-            true => self.neighbours.next_ns(),
-            false => Some(0),
+        if self.routes.is_up_to_date() && self.output.is_empty() && !has_heard {
+            self.neighbours.next_ns()
+        } else {
+            Some(0)
         }
     }
 

@@ -129,9 +129,10 @@ impl Router {
     /// Sends a frame whose header is whole.
     pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>, is_forwarded: bool) {
         let output = &mut self.output;
-        let waiting = match is_forwarded {
-            true => output.forwarded_all,
-            false => output.queue.len() - output.forwarded_all,
+        let waiting = if is_forwarded {
+            output.forwarded_all
+        } else {
+            output.queue.len() - output.forwarded_all
         };
         if waiting >= QUEUE_MAX {
             return self.counters.drop(Reason::QueueFull, 1);

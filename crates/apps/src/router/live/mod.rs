@@ -123,17 +123,17 @@ pub fn run(
     let interfaces = interfaces(config)?;
     let router = make(config, &interfaces)?;
     let indices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
-    let learner = match config.kernel.routes {
-        true => {
-            let learner = RouteImporter::open(&config.kernel.tables, indices.clone());
-            Some(learner.map_err(RunError::Kernel)?)
-        }
-        false => None,
+    let learner = if config.kernel.routes {
+        let learner = RouteImporter::open(&config.kernel.tables, indices.clone());
+        Some(learner.map_err(RunError::Kernel)?)
+    } else {
+        None
     };
     let filter = host_filter(config, &host_has)?;
-    let host = match filter.is_some() {
-        true => Some(Neighbours::open().map_err(RunError::Kernel)?),
-        false => None,
+    let host = if filter.is_some() {
+        Some(Neighbours::open().map_err(RunError::Kernel)?)
+    } else {
+        None
     };
     let names: Vec<String> = interfaces.iter().map(|i| i.name.clone()).collect();
     let links: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -75,9 +75,10 @@ impl Conversation {
             Medium::Ethernet => kind(rng, client, server),
             Medium::ThreeMegabit => pup_kind(rng, client, server),
         };
-        let addresses = match rng.chance(333_333) {
-            true => v6_addresses(client, server),
-            false => v4_addresses(rng, client, server),
+        let addresses = if rng.chance(333_333) {
+            v6_addresses(client, server)
+        } else {
+            v4_addresses(rng, client, server)
         };
         let tagged = rng.chance(200_000);
         Conversation {
@@ -107,9 +108,10 @@ impl Conversation {
         self.said += 1;
         self.ip.identification = self.ip.identification.wrapping_add(1);
         let back = step % 2 == 1;
-        let (wire, ip) = match back {
-            true => (self.wire.reversed(), self.ip.reversed()),
-            false => (self.wire, self.ip),
+        let (wire, ip) = if back {
+            (self.wire.reversed(), self.ip.reversed())
+        } else {
+            (self.wire, self.ip)
         };
         let frame = match &mut self.kind {
             Kind::Tcp(connection) => {
@@ -133,9 +135,10 @@ impl Conversation {
             } => {
                 let mut payload = vec![0; 12 + rng.below(*longest) as usize];
                 rng.fill(&mut payload);
-                match *answered {
-                    true => wire.udp(&ip, &between(*ports, back), &payload),
-                    false => self.wire.udp(&self.ip, &between(*ports, false), &payload),
+                if *answered {
+                    wire.udp(&ip, &between(*ports, back), &payload)
+                } else {
+                    self.wire.udp(&self.ip, &between(*ports, false), &payload)
                 }
             }
             Kind::Echo { identifier } => {
@@ -260,12 +263,13 @@ fn v6_addresses(client: u8, server: u8) -> AddrPair {
 
 fn between(ports: [u16; 2], back: bool) -> udp::Repr {
     let [src_port, dst_port] = ports;
-    match back {
-        true => udp::Repr {
+    if back {
+        udp::Repr {
             src_port: dst_port,
             dst_port: src_port,
-        },
-        false => udp::Repr { src_port, dst_port },
+        }
+    } else {
+        udp::Repr { src_port, dst_port }
     }
 }
 
@@ -364,14 +368,15 @@ impl Connection {
         };
         let side = usize::from(from_server);
         let opens = flags.contains(syn);
-        let options = match opens {
-            true => Options {
+        let options = if opens {
+            Options {
                 mss: Some(MSS),
                 window_scale: Some(7),
                 sack_permitted: true,
                 ..Options::default()
-            },
-            false => Options::default(),
+            }
+        } else {
+            Options::default()
         };
         let acknowledges = flags.contains(Flags::ACK);
         let repr = tcp::Repr {
@@ -387,9 +392,10 @@ impl Connection {
         let takes_number = opens || flags.contains(Flags::FIN);
         let advance = payload.len() as u32 + u32::from(takes_number);
         self.next[side] = self.next[side].wrapping_add(advance);
-        match from_server {
-            true => wire.reversed().tcp(&ip.reversed(), &repr, &payload),
-            false => wire.tcp(&ip, &repr, &payload),
+        if from_server {
+            wire.reversed().tcp(&ip.reversed(), &repr, &payload)
+        } else {
+            wire.tcp(&ip, &repr, &payload)
         }
     }
 

@@ -126,9 +126,10 @@ impl SharedPage {
             _state: Rc::clone(self),
         };
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        match self.liveness_word(slot) & THREADS == thread {
-            true => Ok(Some(held)),
-            false => Err(io::ErrorKind::Unsupported.into()),
+        if self.liveness_word(slot) & THREADS == thread {
+            Ok(Some(held))
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 

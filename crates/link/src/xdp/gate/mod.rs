@@ -72,9 +72,10 @@ impl Gate {
             let what = names.join(", ");
             return Err(GateError::Links { what });
         }
-        let made = match outlive {
-            true => Gate::attach_pinned(interfaces, bypass),
-            false => Gate::new(bypass)?.add_all(interfaces),
+        let made = if outlive {
+            Gate::attach_pinned(interfaces, bypass)
+        } else {
+            Gate::new(bypass)?.add_all(interfaces)
         };
         let Err(GateError::Taken { interface, by }) = made else {
             return made;
@@ -316,9 +317,10 @@ impl Gate {
     /// one it is joined to; otherwise tc does it, which every device can.
     pub fn set_native_redirect(&self, link: usize, is_native: bool) {
         let word = self.state.atomic_u32(at::FLOW_CACHE);
-        match is_native {
-            true => word.fetch_or(1 << link, Ordering::SeqCst),
-            false => word.fetch_and(!(1 << link), Ordering::SeqCst),
+        if is_native {
+            word.fetch_or(1 << link, Ordering::SeqCst)
+        } else {
+            word.fetch_and(!(1 << link), Ordering::SeqCst)
         };
     }
 

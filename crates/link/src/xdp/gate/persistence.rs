@@ -57,9 +57,10 @@ impl Gate {
     /// One that several processes share may have lost the one that had its
     /// place.
     fn refuse_if_owned(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
-        match self.state.is_owned() {
-            true => Err(GateError::in_use(interfaces, None)),
-            false => Ok(()),
+        if self.state.is_owned() {
+            Err(GateError::in_use(interfaces, None))
+        } else {
+            Ok(())
         }
     }
 
@@ -68,9 +69,10 @@ impl Gate {
         let links = links_of(folder)?;
         let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
         // Renumbered, gone or in another order: start anew.
-        match are.eq(numbers.iter().copied().map(Some)) {
-            true => Gate::stale(folder, links),
-            false => Ok(None),
+        if are.eq(numbers.iter().copied().map(Some)) {
+            Gate::stale(folder, links)
+        } else {
+            Ok(None)
         }
     }
 
@@ -111,9 +113,10 @@ impl Gate {
             .filter(|one| has_gate(one))
             .copied()
             .collect();
-        match !found && !held.is_empty() {
-            true => Err(GateError::in_use(&held, None)),
-            false => Ok(found),
+        if !found && !held.is_empty() {
+            Err(GateError::in_use(&held, None))
+        } else {
+            Ok(found)
         }
     }
 

@@ -131,10 +131,7 @@ fn names(parent: &PinFolder) -> Result<Vec<String>, PinError> {
 /// removed meanwhile.
 pub(in crate::xdp) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
     let lock = folder.lock_alone()?;
-    Ok(match folder.is_there()? {
-        true => lock,
-        false => None,
-    })
+    Ok(if folder.is_there()? { lock } else { None })
 }
 
 /// Whether a program is pinned in the place of any interfaces; also if that

@@ -271,9 +271,10 @@ impl Xsk {
     pub fn mode(&self) -> io::Result<CopyMode> {
         let options = sockopt::xdp_options(&self.socket)?;
         let zero = rustix::net::xdp::XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY;
-        Ok(match options.contains(zero) {
-            true => CopyMode::ZeroCopy,
-            false => CopyMode::Copy,
+        Ok(if options.contains(zero) {
+            CopyMode::ZeroCopy
+        } else {
+            CopyMode::Copy
         })
     }
 

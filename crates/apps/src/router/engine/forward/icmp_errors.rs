@@ -103,9 +103,10 @@ impl Router {
         let Some(problem) = problem else { return };
         let packet = &frame[ETHERNET..];
         let is_v4 = read_u16(frame, 12) == EtherType::IPV4.0;
-        let about = match is_v4 {
-            true => may_report_v4(packet),
-            false => may_report_v6(packet),
+        let about = if is_v4 {
+            may_report_v4(packet)
+        } else {
+            may_report_v6(packet)
         };
         // A group may have many members: no error is sent to a storm.
         if !about || frame[0] & 1 == 1 {
@@ -114,15 +115,12 @@ impl Router {
         if !self.limit.allows(now_ns) {
             return self.counters.drop(Reason::IcmpRateLimited, 1);
         }
-        let sent = match is_v4 {
-            true => {
-                let own = own.then(|| Ipv4Addr::from(array::<4>(packet, 16)));
-                self.error_v4(now_ns, packet, problem.v4(), own)
-            }
-            false => {
-                let own = own.then(|| Ipv6Addr::from(array::<16>(packet, 24)));
-                self.error_v6(now_ns, packet, problem.v6(), own)
-            }
+        let sent = if is_v4 {
+            let own = own.then(|| Ipv4Addr::from(array::<4>(packet, 16)));
+            self.error_v4(now_ns, packet, problem.v4(), own)
+        } else {
+            let own = own.then(|| Ipv6Addr::from(array::<16>(packet, 24)));
+            self.error_v6(now_ns, packet, problem.v6(), own)
         };
         self.counters.icmp_errors += u64::from(sent.is_some());
     }
@@ -136,9 +134,10 @@ impl Router {
         frame: &[u8],
     ) {
         // Its destination address was never put in, and is no group.
-        let src = match read_u16(frame, 12) == EtherType::IPV4.0 {
-            true => Ipv4Addr::from(array::<4>(frame, ETHERNET + 12)).into(),
-            false => Ipv6Addr::from(array::<16>(frame, ETHERNET + 8)).into(),
+        let src = if read_u16(frame, 12) == EtherType::IPV4.0 {
+            Ipv4Addr::from(array::<4>(frame, ETHERNET + 12)).into()
+        } else {
+            Ipv6Addr::from(array::<16>(frame, ETHERNET + 8)).into()
         };
         if !self.is_ours(link, src) {
             if matches!(src, IpAddr::V6(src) if src.is_unicast_link_local()) {

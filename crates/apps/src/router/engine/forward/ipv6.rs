@@ -51,9 +51,10 @@ impl Router {
             return Err(Reason::DestinationMartian);
         }
         if dst.is_unicast_link_local() {
-            return match self.is_ours_v6(link, dst) {
-                true => self.local_v6(now_ns, link, frame),
-                false => Err(Reason::BeyondScope),
+            return if self.is_ours_v6(link, dst) {
+                self.local_v6(now_ns, link, frame)
+            } else {
+                Err(Reason::BeyondScope)
             };
         }
         let flow = || {
@@ -80,9 +81,10 @@ impl Router {
     /// Whether an address is the router's: on that link, where it is one of a
     /// link alone (RFC 4007 §6), else on any.
     pub(in crate::router::engine) fn is_ours_v6(&self, link: LinkId, address: Ipv6Addr) -> bool {
-        match address.is_unicast_link_local() {
-            true => self.links[usize::from(link)].has(address.into()),
-            false => self.own_v6.binary_search(&address).is_ok(),
+        if address.is_unicast_link_local() {
+            self.links[usize::from(link)].has(address.into())
+        } else {
+            self.own_v6.binary_search(&address).is_ok()
         }
     }
 

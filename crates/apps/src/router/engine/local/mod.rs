@@ -296,12 +296,11 @@ impl Router {
                 // An answer to all cannot be to our question (RFC 4861 §7.1.2).
                 let refused = (solicited && ends.1.is_multicast()) || ends.0.is_unspecified();
                 let own = self.links[usize::from(link)].has(neighbour.target.into());
-                match refused || own {
-                    true => Err(Reason::NeighbourRefused),
-                    false => {
-                        let flags = (router, solicited, replaces);
-                        self.advertised(now_ns, link, &neighbour, flags)
-                    }
+                if refused || own {
+                    Err(Reason::NeighbourRefused)
+                } else {
+                    let flags = (router, solicited, replaces);
+                    self.advertised(now_ns, link, &neighbour, flags)
                 }
             }
         })
