@@ -1,5 +1,5 @@
-//! What a tap has besides its six calls: news of its links, answers that the
-//! kernel remembers, and calls that only measurements make.
+//! Further calls of a tap: changes of its links, the flow cache, and the system
+//! calls that only measurements make.
 
 use crate::error::TapError;
 use crate::flow_cache::FlowCache;
@@ -10,46 +10,47 @@ use std::os::fd::{AsFd, OwnedFd};
 use weir_link::net::Interface;
 
 impl Tap {
-    /// Has a [`pull`](Self::pull) of a frame end early while this descriptor is
+    /// Ends a [`pull`](Self::pull) of a frame early while this descriptor is
     /// readable, see [`is_woken`](Self::is_woken).
     pub fn wake_on(&mut self, fd: OwnedFd) {
         self.wakes.add(fd);
     }
 
     /// Whether the last [`pull`](Self::pull) of a frame found a descriptor of
-    /// [`wake_on`](Self::wake_on) readable, or heard of a change of a link: at
-    /// once while it slept, and within 1 ms while there were frames.
+    /// [`wake_on`](Self::wake_on) readable, or a change of a link: at once
+    /// while it slept, and within 1 ms while there were frames.
     #[inline]
     pub fn is_woken(&self) -> bool {
         self.wakes.is_woken
     }
 
-    /// When the last [`pull`](Self::pull) or [`push`](Self::push) looked at the
-    /// clock (`CLOCK_MONOTONIC`, ns).
+    /// The time that the last [`pull`](Self::pull) or [`push`](Self::push) read
+    /// (`CLOCK_MONOTONIC`, ns).
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.now_ns
     }
 
-    /// The interface of a link, if its MTU has changed or whether it is running,
-    /// since this was asked last.
+    /// The interface of a link, if its MTU or running state has changed since
+    /// the last call, else `None`.
     pub fn take_changed(&mut self, link: LinkId) -> Option<&Interface> {
         let link = self.links.get_mut(link.0)?.as_mut()?;
         let is_changed = std::mem::replace(&mut link.is_changed, false);
         is_changed.then_some(&link.interface)
     }
 
-    /// Bytes of the longest packet that a link can send, without the link-layer
-    /// header: its interface's MTU at the last pull, or less where the sockets
-    /// cannot send as much. `None` for one that is not tapped.
+    /// The MTU of a link: bytes of the longest packet that it can send, without
+    /// the link-layer header. That is its interface's MTU at the last pull, or
+    /// less if the sockets cannot send as much. `None` if the link is not
+    /// tapped.
     pub fn mtu(&self, link: LinkId) -> Option<usize> {
         let link = self.links.get(link.0)?.as_ref()?;
         Some(link.mtu())
     }
 
-    /// Begins to hear what happens to the links of now.
+    /// Starts to follow events of the present links.
     pub(crate) fn listen(&mut self) -> Result<(), TapError> {
-        // The thread of before has ended then.
+        // The former thread has ended then.
         self.link_events = None;
         let links = self.links.iter().enumerate();
         let links = links.filter_map(|(number, link)| Some((number, &link.as_ref()?.interface)));
@@ -59,7 +60,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Looks what there is besides frames.
+    /// Checks for events other than frames.
     #[cold]
     pub(crate) fn poll_control(&mut self, now: u64) -> Result<(), TapError> {
         let news = self.link_events.as_ref().map(AsFd::as_fd);
@@ -83,8 +84,8 @@ impl Tap {
         taken.unwrap_or(Ok(())).map_err(unheard)
     }
 
-    /// Says which frames are settled: those that were taken, once all has
-    /// been sent.
+    /// Publishes which frames have drained: those that were taken, once all
+    /// frames have been sent.
     #[inline]
     pub(crate) fn note_drained(&mut self, now: u64) {
         let Some(fast) = self.flow_cache.as_mut().filter(|fast| fast.has_entries()) else {
@@ -101,24 +102,25 @@ impl Tap {
         fast.set_pressed(is_pressed);
     }
 
-    /// Answers that the kernel remembers, if [`Config::fast`](crate::Config::fast) says so.
+    /// The flow cache; `None` unless
+    /// [`Config::flow_cache`](crate::Config::flow_cache) is set.
     #[inline]
     pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
         self.flow_cache.as_mut()
     }
 
-    /// The same, to read.
+    /// The flow cache, for reading.
     pub fn flow_cache_stats(&self) -> Option<&FlowCache> {
         self.flow_cache.as_ref()
     }
 
-    /// See [`Config::calls_each`](crate::Config::calls_each).
+    /// The setting
+    /// [`Config::syscall_per_frame`](crate::Config::syscall_per_frame).
     pub(crate) fn syscall_per_frame(&self) -> bool {
         self.config.syscall_per_frame
     }
 
-    /// Has the kernel look for frames of a queue, whether that is of use or
-    /// not.
+    /// Makes a receive system call on a queue, whether it is needed or not.
     pub(crate) fn call_rx(&mut self, link: LinkId, queue: usize) -> Result<(), TapError> {
         let link = self.links.get(link.0).and_then(Option::as_ref);
         if let Some(queue) = link.and_then(|link| link.queues.get(queue)) {
