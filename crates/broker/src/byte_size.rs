@@ -1,10 +1,10 @@
-//! Sizes in bytes, as people write them.
+//! Sizes in bytes with units, as written in configuration files.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes: of a queue, or of a share of memory.
+/// A number of bytes: the size of a queue, or of a share of memory.
 ///
 /// ```
 /// use weir_broker::Bytes;
@@ -19,7 +19,7 @@ use std::str::FromStr;
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a size: write a number of bytes, or one with KiB, MiB or GiB")]
 pub struct NotASize(pub String);

@@ -1,5 +1,5 @@
-//! From a filter's text to a program that may be bound: the broker compiles
-//! every filter itself and trusts nobody's bytecode.
+//! Compiles a filter's text to a program that may be bound: the broker compiles
+//! every filter itself and accepts no bytecode.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use weir_filter::opt;
 use weir_link::names::SystemNames;
 use weir_wire::LinkType;
 
-/// Upper bounds on a filter that comes from somebody else.
+/// Upper bounds on a filter from an untrusted user.
 pub mod limits {
-    /// Bytes of text.
+    /// Length of the text, in bytes.
     pub const TEXT_LEN_MAX: usize = 32 << 10;
-    /// Instructions of the program before it is optimised; so compiling is
-    /// over in some milliseconds.
+    /// Number of instructions of the program before optimisation; it bounds
+    /// compiling to some milliseconds.
     pub const PROGRAM_LEN_MAX: usize = 1 << 14;
-    /// Instructions of a program that is looked at before it is optimised:
-    /// with more, that would be in vain too often.
+    /// Number of instructions up to which a program is analysed before
+    /// optimisation; in longer programs the analysis would fail too often.
     pub const PLAIN_LEN_MAX: usize = 1 << 7;
     /// Loads at computed offsets on one path of a filter that runs whole: the
     /// verifier goes through some hundred instructions for each, in a time that
@@ -33,47 +33,49 @@ pub mod limits {
     ///
     /// [`verifier_steps`]: weir_demux::kernel::verifier_steps
     pub const STEPS_MAX: u64 = 1 << 18;
-    /// The same, of all users' filters on one interface together.
+    /// The same bound for all users' filters on one interface together.
     pub const USERS_STEPS_MAX: u64 = 2 * STEPS_MAX;
-    /// The same, of all users of one grant: three quarters, so that no user has
-    /// all of a grant, and no grant all there is.
+    /// The same bound for all users of one grant: three quarters of all users',
+    /// so that no user can use up a grant, and no grant the interface.
     pub const GRANT_STEPS_MAX: u64 = USERS_STEPS_MAX / 4 * 3;
-    /// The same with the superuser's: who opens a port waits no longer for
-    /// these either.
+    /// The same bound including the superuser's filters, which also delay the
+    /// opening of a port.
     pub const STEPS_INTERFACE_MAX: u64 = 3 * STEPS_MAX;
-    /// Subtables of all users' filters on one interface together: three quarters
-    /// of what it has room for. The rest is the superuser's and the host's.
+    /// Number of subtables of all users' filters on one interface: three
+    /// quarters of its capacity. The rest is for the superuser and the host.
     pub const USERS_SUBTABLES_MAX: usize = 384;
-    /// Subtables of the filters of all users of one grant on one interface.
+    /// Number of subtables of the filters of all users of one grant on one
+    /// interface.
     pub const GRANT_SUBTABLES_MAX: usize = USERS_SUBTABLES_MAX / 4 * 3;
-    /// Subtables of all filters of one user together: an eighth of what an interface
-    /// has room for (`weir_demux::kernel::limits::SUBTABLES_MAX`), and some
-    /// milliseconds to make one more.
+    /// Number of subtables of all filters of one user: an eighth of an
+    /// interface's capacity (`weir_demux::kernel::limits::SUBTABLES_MAX`); one
+    /// more takes some milliseconds to make.
     pub const SUBTABLES_MAX: usize = 64;
-    /// Host names with their addresses.
+    /// Number of host names with their addresses.
     pub const HOSTS_MAX: usize = 64;
-    /// Addresses of one host name.
+    /// Number of addresses of one host name.
     pub const ADDRESSES_MAX: usize = 64;
 }
 
-/// A filter as its writer states it.
+/// A filter as its author states it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// The text.
     pub text: String,
-    /// Its language.
+    /// The language of the text.
     #[serde(default, with = "language_name")]
     pub language: Language,
-    /// The addresses of the host names in the text. Who writes the filter
-    /// looks them up, so that the broker need not wait for a name server; it
-    /// is their filter, so they gain nothing by a wrong answer.
+    /// The addresses of the host names in the text. The author of the filter
+    /// resolves them, so that the broker need not wait for a name server; the
+    /// author gains nothing by a wrong answer, since the filter is the
+    /// author's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hosts: BTreeMap<String, Vec<IpAddr>>,
 }
 
 impl Source {
-    /// An expression without host names.
+    /// A pcap-filter(7) expression without host names.
     pub fn expr(text: &str) -> Source {
         Source {
             text: text.to_owned(),
@@ -96,13 +98,13 @@ mod language_name {
     }
 }
 
-/// Why a filter was not compiled.
+/// The reason why a filter was not compiled.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct CompileError {
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// The bytes of the text that are wrong, where that can be said.
+    /// The byte range of the error in the text; `None` if unknown.
     pub span: Option<Range<usize>>,
 }
 
@@ -115,7 +117,7 @@ impl CompileError {
     }
 }
 
-/// What compiling depends on besides the text.
+/// The parameters of compiling besides the text.
 #[derive(Debug)]
 pub struct Compiler<'a> {
     linktype: LinkType,
@@ -125,34 +127,33 @@ pub struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    /// For frames that begin as `linktype` says.
+    /// Compiles for frames of a link type.
     pub fn for_linktype(linktype: LinkType) -> Compiler<'a> {
         Compiler {
             linktype,
             // As tcpdump without an interface's mask: the limited broadcast
-            // address is one under every mask.
+            // address is a broadcast under every mask.
             netmask: Some(Ipv4Addr::UNSPECIFIED),
             snaplen: ir::SNAPLEN_ALL,
             guard: None,
         }
     }
 
-    /// With the IPv4 mask of the interface, for `ip broadcast`.
+    /// Sets the IPv4 mask of the interface, for `ip broadcast`.
     #[must_use]
     pub fn netmask(mut self, netmask: Ipv4Addr) -> Compiler<'a> {
         self.netmask = Some(netmask);
         self
     }
 
-    /// With a bound on how much of a frame is delivered, in bytes; zero is
-    /// taken as 1.
+    /// Sets the largest number of bytes delivered of a frame; zero counts as 1.
     #[must_use]
     pub fn snaplen(mut self, snaplen: u32) -> Compiler<'a> {
         self.snaplen = snaplen.clamp(1, ir::SNAPLEN_ALL);
         self
     }
 
-    /// With a program that must accept too.
+    /// Adds a guard: a program that must accept the frame, too.
     #[must_use]
     pub fn guarded_by(mut self, guard: Option<&'a Program>) -> Compiler<'a> {
         self.guard = guard;
@@ -162,14 +163,14 @@ impl<'a> Compiler<'a> {
     /// Compiles, adds the guard, verifies, optimises, and verifies again.
     ///
     /// # Errors
-    /// If the text is too long or wrong, or its program too long.
+    /// If the text is too long or invalid, or its program too long.
     pub fn compile(&self, source: &Source) -> Result<Program, CompileError> {
         optimised(self.plain(source)?)
     }
 
-    /// Compiles to what may be bound. What comes to keys without being
-    /// optimised is not: that is most of what compiling takes, and for such
-    /// filters changes nothing.
+    /// Compiles to a bindable filter. A filter whose analysis yields only keys
+    /// without optimisation is not optimised: that is most of the cost of
+    /// compiling, and would not change the keys.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile).
@@ -246,13 +247,14 @@ fn optimised(mut program: Program) -> Result<Program, CompileError> {
     Ok(program)
 }
 
-/// The machine's names, read once and for all from files.
+/// The machine's names of protocols, services and networks, read once from
+/// files.
 fn system_names() -> &'static SystemNames {
     static NAMES: std::sync::OnceLock<SystemNames> = std::sync::OnceLock::new();
     NAMES.get_or_init(SystemNames::new)
 }
 
-/// The system's names, but for hosts, which something else finds.
+/// The system's names, except for host names, which `H` resolves.
 struct WithHosts<H>(H);
 
 impl<H: Fn(&str) -> Vec<IpAddr>> Names for WithHosts<H> {
@@ -281,8 +283,8 @@ impl<H: Fn(&str) -> Vec<IpAddr>> Names for WithHosts<H> {
     }
 }
 
-/// Looks up the host names of an expression with the system's resolver; may
-/// wait for it. The text itself is judged by who compiles it.
+/// Resolves the host names of an expression with the system's resolver, which
+/// may block. Does not report errors in the text; the compiler does.
 pub fn with_hosts(mut source: Source, linktype: LinkType) -> Source {
     if source.language == Language::Expr {
         let asked = Mutex::new(BTreeMap::new());

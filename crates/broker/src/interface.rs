@@ -1,56 +1,56 @@
-//! What ports need to know of an interface.
+//! Properties of an interface that ports need.
 
 use crate::protocol::Event;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_link::net::Interface;
 use weir_wire::LinkType;
 
-/// The name of a device through which somebody sends what the broker checks: at
-/// most 14 bytes, of which no other has the same.
+/// A unique name for the device of an egress path: `w` and 12 hexadecimal
+/// digits.
 pub(crate) fn path_name(random: u64) -> String {
     format!("w{:012x}", random >> 16)
 }
 
-/// Whether an interface's name is that of a device which a broker has made to
-/// check frames that are sent.
+/// Whether an interface's name is that of an egress path's device.
 pub fn is_path(name: &str) -> bool {
     let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let digits = name.strip_prefix('w');
     digits.is_some_and(|digits| digits.len() == 12 && digits.bytes().all(digit))
 }
 
-/// An interface's facts.
+/// The properties of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InterfaceInfo {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its number.
+    /// The interface's number (ifindex).
     pub ifindex: u32,
-    /// How its frames begin.
+    /// The link type of its frames.
     pub linktype: LinkType,
-    /// Bytes of the link-layer header.
+    /// Length of the link-layer header, in bytes.
     pub header_len: u32,
-    /// Whether what is sent there comes in there.
+    /// Whether the interface is a loopback: frames sent on it are received on
+    /// it.
     pub is_loopback: bool,
-    /// Its link-layer address; empty without one.
+    /// The link-layer address; empty if it has none.
     pub address: Vec<u8>,
-    /// The link-layer address of all stations; empty without one.
+    /// The link-layer broadcast address; empty if it has none.
     pub broadcast: Vec<u8>,
-    /// The largest packet, in bytes without the link-layer header.
+    /// The MTU: bytes of the largest packet without the link-layer header.
     pub mtu: u32,
-    /// Its addresses, each with the length of its prefix.
+    /// The IP addresses, each with its prefix length.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Whether it is switched on.
+    /// Whether the interface is administratively up.
     pub is_up: bool,
-    /// Whether the link has a partner, as far as the driver says.
+    /// Whether the link has carrier, as far as the driver reports it.
     pub is_running: bool,
-    /// Frames that came and were dropped, since it exists: for want of room,
-    /// or of protocols that the host does not know.
+    /// Number of received frames dropped since the interface exists: for lack
+    /// of room, or of protocols unknown to the host.
     pub dropped: u64,
 }
 
 impl InterfaceInfo {
-    /// The mask of its first IPv4 network.
+    /// The mask of the first IPv4 network; `None` if there is none.
     pub fn netmask(&self) -> Option<Ipv4Addr> {
         let v4 = |(address, len): &(IpAddr, u8)| address.is_ipv4().then_some(*len);
         let len = u32::from(self.addresses.iter().find_map(v4)?);
@@ -58,8 +58,8 @@ impl InterfaceInfo {
         Some(Ipv4Addr::from_bits(bits))
     }
 
-    /// These, but with what [`events_since`](Self::events_since) tells of as
-    /// it was: so that it is still told.
+    /// These properties, with those that [`events_since`](Self::events_since)
+    /// reports taken from `before`, so that the changes are still reported.
     #[must_use]
     pub fn as_reported(self, before: &InterfaceInfo) -> InterfaceInfo {
         InterfaceInfo {
@@ -71,7 +71,7 @@ impl InterfaceInfo {
         }
     }
 
-    /// What has happened since `before`.
+    /// The changes since `before`.
     pub fn events_since(&self, before: &InterfaceInfo) -> Vec<Event> {
         let mut events = Vec::new();
         if self.name != before.name {
@@ -91,7 +91,7 @@ impl InterfaceInfo {
     }
 }
 
-/// Frames that begin in a way that weir does not know.
+/// The error for an interface with an unsupported link type.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "interface {name} is neither Ethernet nor plain IP: weir does not know how its frames begin"

@@ -1,12 +1,27 @@
-//! Ports on live links, for programs of any user.
+//! Packet-filter ports on live links, for programs of any user ("The Packet
+//! Filter", Mogul, Rashid and Accetta, 1987). A broker opens ports for
+//! unprivileged programs by a policy; the kernel then delivers frames to each
+//! port's ring without the broker.
 //!
-//! - [`Port`]: what a program uses; needs a broker, or privilege.
-//! - [`policy`]: who may do what.
-//! - [`protocol`]: what a program and the broker say to each other.
-//! - [`daemon`]: serves every user of the machine.
-//! - [`engine`]: the ports that are open.
-//! - [`interface`]: what they are open on.
-//! - [`compile`]: filters from texts that nobody vouches for.
+//! # Modules, in reading order
+//!
+//! - [`Port`]: the API of an application; needs a broker, or privilege.
+//! - [`policy`]: the rights of users on interfaces.
+//! - [`protocol`]: the messages between an application and the broker.
+//! - [`daemon`]: the broker process, which serves all users of the machine.
+//! - [`engine`]: the open ports, in the broker or in a privileged process.
+//! - [`interface`]: the properties of the interfaces with ports.
+//! - [`compile`]: compiles filter text from untrusted users.
+//! - [`runtime_dir`]: the state that outlives a broker.
+//!
+//! # Limits and invariants
+//!
+//! - The broker compiles every filter itself and accepts no bytecode.
+//! - A user's ports, ring memory and verifier cost are bounded ([`policy`],
+//!   [`engine::limits`], [`compile::limits`]).
+//! - A port ends with its process. With a [`runtime_dir`] it outlives the broker.
+//!
+//! # Example
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -23,18 +38,7 @@
 //!         if frame.lost_before() > 0 {
 //!             println!("{} were lost before it", frame.lost_before());
 //!         }
-//!         // Back to who has sent it.
-//!         let mut echo = frame.bytes().to_vec();
-//!         if let Some(addresses) = echo.get_mut(..12) {
-//!             addresses.rotate_left(6);
-//!             echoes.push(echo);
-//!         }
-//!     }
-//!     let echoes: Vec<&[u8]> = echoes.iter().map(Vec::as_slice).collect();
-//!     // All in one system call; says how many were sent.
-//!     port.send_batch(&echoes)?;
-//! }
-//! # }
+//! Back to the sender.
 //! ```
 
 mod byte_size;

@@ -1,5 +1,5 @@
-//! What outlives a broker: a folder that says which ports there are, and by
-//! which the next broker sees who still has them.
+//! The persistent state of a broker: a folder that records the ports, and by
+//! which the next broker sees which programs still hold them.
 //!
 //! ```text
 //!  /run/weir/
@@ -10,10 +10,10 @@
 //!      └── 7.held   locked by whoever has port 7
 //! ```
 //!
-//! The lock on `7.held` belongs to a descriptor that the port's program gets
-//! and nobody else has. It ends with the last copy of that descriptor, by
-//! whatever death, and no process can end it for another. The broker needs no
-//! connection to see it.
+//! The lock on `7.held` belongs to an open file description that only the
+//! port's program gets. The lock ends with the last copy of that descriptor,
+//! however the process ends, and no other process can release it. The broker
+//! needs no connection to test it.
 
 use crate::engine::kernel::SweepError;
 use crate::policy::PeerCred;
@@ -31,71 +31,71 @@ use std::time::{Duration, Instant};
 use weir_link::bpf::{PinError, PinFolder};
 use weir_link::live::PathError;
 
-/// Where a broker keeps it, unless told otherwise.
+/// The default path of the folder.
 pub const FOLDER_DEFAULT: &str = "/run/weir";
 
-/// Bytes of a port's file from which on it is written anew, and not appended to:
-/// a request is not longer.
+/// Size in bytes from which on a port's file is rewritten instead of appended
+/// to: no request is longer.
 const PORT_LEN_MAX: usize = crate::protocol::MESSAGE_LEN_MAX;
 
-/// Most bytes of what is noted of a port at once.
+/// Largest length of one record of a port, in bytes.
 const LINE_LEN_MAX: usize = 2 * PORT_LEN_MAX;
 
-/// How long the kernel may take to remove what a dead program sent by.
+/// Time limit for the kernel to remove the egress path of a dead program.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Why nothing can be kept in a folder.
+/// The reason why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
-    /// Another broker does.
+    /// Another broker uses the folder.
     #[error("another broker runs with {}; stop it first", path.display())]
     InUse {
         /// The folder.
         path: PathBuf,
     },
-    /// Others could change it.
+    /// Other users could change the folder.
     #[error(
         "{} belongs to user {uid}, with mode {mode:o}: it must be root's, and nobody else's to write", path.display()
     )]
     NotOurs {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// The folder's owner.
         uid: u32,
-        /// Who may do what.
+        /// The folder's mode.
         mode: u32,
     },
     /// The BPF file system.
     #[error(transparent)]
     Pins(#[from] PinError),
-    /// What was attached, or made.
+    /// An attached or made object could not be removed.
     #[error(transparent)]
     Sweep(#[from] SweepError),
-    /// Anything else.
+    /// Any other system error.
     #[error("cannot {what} {} ({source})", path.display())]
     System {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// With which path.
+        /// The path of the operation.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The folder, of one broker at a time.
+/// The folder, locked by one broker at a time.
 #[derive(Debug)]
 pub struct RuntimeDir {
     path: PathBuf,
     ports: OwnedFd,
     pins: Arc<PinFolder>,
-    /// Open files of ports that have changed of late, the latest last: who
-    /// changes a filter once often does so again.
+    /// Open files of recently changed ports, the latest last: a filter that
+    /// changes often is likely to change again.
     open_records: VecDeque<OpenRecord>,
     _lock: OwnedFd,
 }
 
-/// The open file of a port.
+/// The open file of a port's record.
 #[derive(Debug)]
 struct OpenRecord {
     port: u32,
@@ -103,23 +103,23 @@ struct OpenRecord {
     len: usize,
 }
 
-/// Most files that are kept open.
+/// Largest number of files that stay open.
 const CHANGED_MAX: usize = 16;
 
-/// A port as it is kept.
+/// The record of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct PortRecord {
-    /// Its number.
+    /// The port's number.
     pub(crate) port: u32,
-    /// The protocol that its program speaks, and by which it reads its ring; not
-    /// said by version 1.
+    /// The protocol version of its program, which determines the ring's format;
+    /// absent in version 1.
     #[serde(default)]
     pub(crate) version: u16,
-    /// Its place in the interface's divider.
+    /// The port's slot in the interface's demultiplexer.
     pub(crate) slot: u32,
-    /// The interface's number.
+    /// The ifindex of the interface.
     pub(crate) ifindex: u32,
-    /// Its network namespace.
+    /// The inode of the interface's network namespace.
     pub(crate) namespace: Option<u64>,
     /// The user.
     pub(crate) uid: u32,
@@ -127,26 +127,26 @@ pub(crate) struct PortRecord {
     pub(crate) gids: Vec<u32>,
     /// The process that opened it.
     pub(crate) pid: u32,
-    /// Whether that was the superuser.
+    /// Whether the opener was the superuser.
     #[serde(default)]
     pub(crate) is_superuser: bool,
-    /// What was asked for.
+    /// The request that opened the port.
     pub(crate) asked: OpenPort,
-    /// By which its program proves that it is its own
+    /// The secret by which the program proves that the port is its own
     /// ([`RequestKind::Resume`](crate::protocol::RequestKind::Resume)).
     #[serde(default)]
     pub(crate) secret: String,
-    /// What it sends by.
+    /// The port's egress path.
     #[serde(default)]
     pub(crate) path: Option<EgressRecord>,
 }
 
-/// A path that a port sends by.
+/// The record of a port's egress path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct EgressRecord {
-    /// Its name.
+    /// The path's name.
     pub(crate) name: String,
-    /// Its rules, as a filter: by other rules it does not go on.
+    /// The path's rules, as a filter: with other rules it does not continue.
     pub(crate) rules: String,
 }
 
@@ -167,8 +167,8 @@ const FOLDER: OFlags = OFlags::DIRECTORY
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl RuntimeDir {
-    /// Makes the folder where it is missing, locks it, and mounts the BPF
-    /// file system where there is none. Needs privilege.
+    /// Opens the folder: makes it if it is missing, locks it, and mounts the
+    /// BPF file system if there is none. Needs privilege.
     ///
     /// # Errors
     /// See [`RuntimeDirError`].
@@ -200,17 +200,17 @@ impl RuntimeDir {
         })
     }
 
-    /// Where what divides frames is pinned.
+    /// The folder of pinned programs and maps.
     pub fn pins(&self) -> &Arc<PinFolder> {
         &self.pins
     }
 
-    /// The folder.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Notes a port, in place of what was noted.
+    /// Writes the record of a port, in place of the former one.
     pub(crate) fn save(&mut self, port: &PortRecord) -> io::Result<()> {
         self.open_records.retain(|one| one.port != port.port);
         let (new, name) = (format!("{}.new", port.port), format!("{}.port", port.port));
@@ -218,12 +218,12 @@ impl RuntimeDir {
         let text = line(port)?;
         let file = fs::openat(&self.ports, &new, flags, OWNER)?;
         File::from(file).write_all(&text)?;
-        // All of it, or what was there.
+        // The rename makes the new record appear whole, or the old one stay.
         Ok(fs::renameat(&self.ports, &new, &self.ports, &name)?)
     }
 
-    /// Notes what has changed of a port that is noted: a line more, which
-    /// is quicker than a new file.
+    /// Appends a changed record to a port's file, which is faster than a new
+    /// file.
     pub(crate) fn save_change(&mut self, port: &PortRecord) -> io::Result<()> {
         let known = self
             .open_records
@@ -237,10 +237,9 @@ impl RuntimeDir {
             return self.save(port);
         }
         let line = line(port)?;
-        // By one call: a line that a dying broker has left unfinished is
-        // passed over.
+        // One call: a reader skips a line that a dying broker left incomplete.
         if let Err(error) = changed.file.write_all(&line) {
-            // The next line is not to go on behind a part of this one.
+            // The next line must not follow a part of this one.
             let _ = changed.file.set_len(changed.len as u64);
             return Err(error);
         }
@@ -260,7 +259,7 @@ impl RuntimeDir {
         Ok(OpenRecord { port, file, len })
     }
 
-    /// A descriptor that holds a port, for its program.
+    /// The descriptor with the lock that keeps a port alive, for its program.
     pub(crate) fn lifetime_fd(&self, port: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let held = fs::openat(&self.ports, format!("{port}.held"), flags, OWNER)?;
@@ -268,7 +267,7 @@ impl RuntimeDir {
         Ok(held)
     }
 
-    /// Whether some program has the port.
+    /// Whether a program holds the port.
     pub(crate) fn is_owned(&self, port: u32) -> bool {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let held = fs::openat(&self.ports, format!("{port}.held"), flags, Mode::empty());
@@ -277,7 +276,7 @@ impl RuntimeDir {
         })
     }
 
-    /// Forgets a port.
+    /// Removes the record of a port.
     pub(crate) fn forget(&mut self, port: u32) {
         self.open_records.retain(|one| one.port != port);
         for kind in ["port", "held", "new"] {
@@ -285,8 +284,8 @@ impl RuntimeDir {
         }
     }
 
-    /// The ports that are noted, by number. What cannot be read, since a
-    /// broker was killed in the middle, is forgotten.
+    /// The recorded ports, sorted by number. A record that a killed broker left
+    /// unreadable is removed.
     pub(crate) fn ports(&mut self) -> Vec<PortRecord> {
         let mut all = Vec::new();
         for number in self.numbers() {
@@ -322,9 +321,9 @@ impl RuntimeDir {
         lines.find_map(|line| serde_json::from_slice(line).ok())
     }
 
-    /// Removes everything that a broker has left, the folder's contents and
-    /// the BPF file system included. Ports that are still read get nothing
-    /// any more.
+    /// Removes all state that a broker left, including the folder's contents
+    /// and the BPF file system. Ports that are still open receive nothing any
+    /// more.
     ///
     /// # Errors
     /// See [`RuntimeDirError`]; [`RuntimeDirError::InUse`] while a broker runs.
@@ -352,20 +351,21 @@ impl RuntimeDir {
     }
 }
 
-/// Begins with a line's end, so that nothing unfinished is before it.
+/// A record line. It starts with a newline, which ends an incomplete line
+/// before it.
 fn line(port: &PortRecord) -> io::Result<Vec<u8>> {
     let mut text = vec![b'\n'];
     serde_json::to_writer(&mut text, port)?;
     text.push(b'\n');
     if text.len() > LINE_LEN_MAX {
-        // The next broker would not read it.
+        // The next broker would not read a longer line.
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(text)
 }
 
-/// Sweeps everything. A path of another network namespace can only be removed
-/// when its user is gone, and the kernel takes a moment to see to that.
+/// Removes all pins. An egress path of another network namespace can only be
+/// removed when its user is gone, which takes the kernel a moment.
 fn sweep_all(pins: &Arc<PinFolder>) -> Result<(), SweepError> {
     let deadline = Instant::now() + EXIT_WAIT_MAX;
     loop {
@@ -383,7 +383,7 @@ pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, RuntimeDirError> {
     let is_new = fs::mkdir(path, mode);
     let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;
     match is_new {
-        // Whatever the mask of this process: the socket may be in it.
+        // Regardless of the process's umask: the socket may be in the folder.
         Ok(()) => fs::fchmod(&folder, mode).map_err(failed("make the folder", path))?,
         Err(Errno::EXIST) => {}
         Err(error) => return Err(failed("make the folder", path)(error)),

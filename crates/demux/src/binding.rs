@@ -1,10 +1,9 @@
-//! What is bound: a filter, a priority, whether to copy or to take, and where
-//! the frames go.
+//! A binding: a filter, a priority, the copy flag, and a target.
 
 use crate::Filter;
 use std::fmt;
 
-/// Where the frames go that a binding accepts.
+/// The destination of the frames that a binding accepts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Target {
     /// The packet-filter port of this number.
@@ -15,12 +14,13 @@ pub enum Target {
     Link(u32),
     /// The kernel's own protocols.
     Kernel,
-    /// Nobody: the frame ends here.
+    /// No destination: the frame is dropped.
     Drop,
 }
 
 impl Target {
-    /// One word that stands for the target: kind above, number below.
+    /// Encodes the target in one word: kind in the upper half, number in the
+    /// lower.
     pub(crate) fn to_word(self) -> u64 {
         let (kind, number) = match self {
             Target::Port(number) => (0, number),
@@ -59,27 +59,28 @@ impl fmt::Display for Target {
 /// A filter tied to a target.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// Which frames.
+    /// The filter that selects the frames.
     pub filter: Filter,
-    /// Bindings are tried by decreasing priority.
+    /// The priority; bindings are tried by decreasing priority.
     ///
-    /// Sixteen bits, so that priority, copy flag and the order bound make one
-    /// 64-bit word that is compared at once, here and in a kernel program.
+    /// Sixteen bits, so that priority, copy flag and order bound fit one 64-bit
+    /// word ([`Rank`]), which one comparison orders, here and in a kernel
+    /// program.
     pub priority: u16,
-    /// Whether the frames go on to the bindings after this one (a copy), or
-    /// end here (taken). A binding that takes for [`Target::Kernel`] is a
-    /// *claim*: its frames end with the host, the bindings after it take none
-    /// of them, and those that copy get them all the same.
+    /// Whether accepted frames go on to the bindings after this one (a copy),
+    /// or end here (taken). A binding that takes for [`Target::Kernel`] is a
+    /// *claim*: its frames go to the host, no binding after it takes them, and
+    /// bindings that copy still get their copies.
     pub copy: bool,
-    /// Where the frames go.
+    /// The destination of the frames.
     pub target: Target,
-    /// Handed out with each frame; the meaning is the caller's, such as the
-    /// number of a connection.
+    /// A number returned with each frame; the caller defines its meaning, such
+    /// as the number of a connection.
     pub tag: u32,
 }
 
-/// Names one binding of one plan. Never given again to another binding of
-/// that plan, unless one place in it is bound 2^32 times.
+/// The identity of one binding in one plan: slot and generation. The plan does
+/// not reuse an id, unless one slot is bound 2^32 times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BindingId {
     pub(crate) index: u32,
@@ -87,8 +88,8 @@ pub struct BindingId {
 }
 
 impl BindingId {
-    /// A small number that only this binding has while it lasts; reused
-    /// afterwards. Good for the index of an array.
+    /// The index of the binding's slot: unique among the present bindings,
+    /// small enough for an array, and reused after the binding is removed.
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -111,8 +112,9 @@ impl fmt::Display for BindingId {
     }
 }
 
-/// The place of a binding in the order in which a frame meets them, least
-/// first: decreasing priority, copies before takers, then the order bound.
+/// The position of a binding in the order in which a frame meets bindings,
+/// least first: decreasing priority, copies before takers, then the order
+/// bound.
 ///
 /// ```text
 ///  63      48 47     46             0
@@ -126,9 +128,9 @@ pub struct Rank(pub(crate) u64);
 
 impl Rank {
     const TAKING: u64 = 1 << 47;
-    /// How many bindings can be told apart by their order: 2^47.
+    /// The largest sequence number, which has 47 bits.
     pub(crate) const SEQUENCE_MAX: u64 = Rank::TAKING - 1;
-    /// After every binding.
+    /// A rank behind that of every binding.
     pub(crate) const LAST: Rank = Rank(u64::MAX);
 
     pub(crate) fn new(priority: u16, copy: bool, sequence: u64) -> Rank {
@@ -146,13 +148,13 @@ impl Rank {
         self.0 & Rank::TAKING == 0
     }
 
-    /// Whether a binding of this rank and target claims its frames for the
-    /// host.
+    /// Whether a binding of this rank and target is a claim: it takes frames
+    /// for the kernel.
     pub(crate) fn claims(self, target: Target) -> bool {
         !self.is_copy() && target == Target::Kernel
     }
 
-    /// The word itself: less is earlier.
+    /// The rank as one word; the lesser word comes first.
     pub fn to_bits(self) -> u64 {
         self.0
     }

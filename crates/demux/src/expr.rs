@@ -1,37 +1,37 @@
-//! Pure expressions over a frame, shared: equal ones have one name.
+//! Pure expressions over a frame, hash-consed: equal expressions have one name.
 //!
-//! An expression is an [`ir::Op`] whose operands are constants or names of
-//! other expressions; there are no parameters. As in the IR, a load outside
-//! the frame or a division by zero has no value.
+//! An expression is an [`ir::Op`](weir_filter::ir::Op) whose operands are
+//! constants or names of other expressions; there are no parameters. As in the
+//! IR, a load outside the frame or a division by zero has no value.
 
 use crate::limits;
 use std::fmt;
 use weir_filter::ir::{BinOp, Op, Operand, Value};
 
-/// The expressions of one filter, each after those it uses.
+/// The expressions of one filter; each follows the expressions that it uses.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Exprs {
     ops: Vec<Op>,
     known_bits: Vec<KnownBits>,
 }
 
-/// What is known of an expression's value wherever it has one.
+/// Bounds on an expression's value, valid on every frame where it has a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct KnownBits {
     /// Bits that may be set.
     bits: u32,
     /// An upper bound.
     max: u32,
-    /// Operations from here to the deepest leaf.
+    /// Number of operations from this expression to its deepest leaf.
     depth: u8,
 }
 
-/// An expression has no value on any frame, or a limit is reached.
+/// The reason why an expression was not made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExprError {
-    /// It divides by the constant zero.
+    /// It divides by the constant zero: it has no value on any frame.
     NoValue,
-    /// Too many expressions, or too deep a one.
+    /// The filter has too many expressions, or the expression is too deep.
     Limit,
 }
 
@@ -43,22 +43,22 @@ impl Exprs {
         }
     }
 
-    /// The operation that makes `expr`.
+    /// The operation that computes `expr`.
     pub fn op(&self, expr: Value) -> Op {
         self.ops[expr.index()]
     }
 
-    /// All of them, each after those it uses.
+    /// All operations; each follows the operations that it uses.
     pub(crate) fn ops(&self) -> impl Iterator<Item = Op> {
         self.ops.iter().copied()
     }
 
-    /// How many there are.
+    /// The number of expressions.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no expressions.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -84,14 +84,15 @@ impl Exprs {
         }
     }
 
-    /// The name of `op`, or its value if that is constant.
+    /// The name of `op`, added if it is new, or the value of `op` if that is
+    /// constant.
     pub(crate) fn intern(&mut self, op: Op) -> Result<Operand, ExprError> {
         let op = match self.simplified(op)? {
             Folded::Is(operand) => return Ok(operand),
             Folded::Op(op) => op,
         };
-        // A filter has a few dozen expressions at most: looking through them
-        // costs less than hashing.
+        // A filter has a few dozen expressions at most: a linear search costs
+        // less than hashing.
         if let Some(index) = self.ops.iter().position(|known| *known == op) {
             return Ok(Operand::Val(Value(index as u32)));
         }
@@ -129,9 +130,9 @@ impl Exprs {
         }
     }
 
-    /// A load whose base is a sum with a constant that cannot wrap takes the
-    /// constant into its offset, so that all loads behind one header share
-    /// their base.
+    /// Folds the constant of a base that is a sum into the load's offset, if
+    /// the sum cannot wrap, so that all loads behind one header share their
+    /// base.
     fn load_from(&self, width: weir_filter::ir::Width, base: Value, offset: u32) -> Op {
         if let Op::Bin {
             op: BinOp::Add,
@@ -255,8 +256,8 @@ enum Folded {
     Op(Op),
 }
 
-/// The order in which operands that may change places are written: values by
-/// name, constants last.
+/// Whether the operands of a commutative operation are in canonical order:
+/// values by name, constants last.
 fn in_order(a: Operand, b: Operand) -> bool {
     match (a, b) {
         (Operand::Val(_), Operand::Imm(_)) => true,
@@ -265,7 +266,7 @@ fn in_order(a: Operand, b: Operand) -> bool {
     }
 }
 
-/// All bits up to the highest one set.
+/// A mask of all bits up to the highest bit set in `max`.
 fn filled(max: u32) -> u32 {
     u32::MAX.checked_shr(max.leading_zeros()).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! The plan: which bindings get a frame, at a cost that does not grow with
-//! their number.
+//! A packet classifier: finds the bindings (filters tied to targets) that
+//! accept a frame, at a cost that does not grow with the number of bindings.
 //!
 //! ```text
 //!  Program ──► Filter: accept paths        bind ┌── subtable: ethertype, protocol, addresses, ports
@@ -11,16 +11,52 @@
 //!  frame ──► which subtables are possible? ──► look up in each ──► least rank that takes ──► Verdict
 //! ```
 //!
-//! [`Filter`] analyses a program once; [`Plan::bind`] enters it; [`Plan::run`]
-//! fills a [`Verdict`] for a frame. The verdict is what figure 4-1 of "The
-//! Packet Filter" (Mogul, Rashid and Accetta, 1987) computes, read by the text
-//! of its section 3.2: filters by decreasing priority, a copy goes on, the
-//! first that takes the frame ends it. Section 7 of the paper wished for "a
-//! decision table" of all filters at once: this is one.
+//! [`Filter::new`] analyses a program once, [`Plan::bind`] adds it to a plan,
+//! and [`Plan::run`] fills a [`Verdict`] for a frame. The verdict is the one of
+//! figure 4-1 of "The Packet Filter" (Mogul, Rashid and Accetta, 1987), read by
+//! the text of its section 3.2: filters run by decreasing priority; a filter
+//! with the copy flag passes the frame on; the first other filter that accepts
+//! the frame takes it. Section 7 of the paper wished for "a decision table" of
+//! all filters at once; the plan is such a table.
 //!
-//! The crate is pure: no clock, no threads, no randomness of its own (the
-//! plan's seed is passed in). `docs/explanation/classifier.md` explains the design with an
-//! example.
+//! ```
+//! use weir_demux::{Binding, Filter, Plan, Target, Verdict};
+//! use weir_filter::ir::Program;
+//!
+//! let mut plan = Plan::new(0x5eed);
+//! plan.bind(Binding {
+//!     filter: Filter::new(Program::constant(96)),
+//!     priority: 10,
+//!     copy: false,
+//!     target: Target::Port(1),
+//!     tag: 7,
+//! })?;
+//! let mut verdict = Verdict::new();
+//! plan.run(&[0; 60], 60, &mut verdict);
+//! assert!(verdict.is_taken());
+//! assert_eq!(verdict.deliveries()[0].tag, 7);
+//! # Ok::<(), weir_demux::BindError>(())
+//! ```
+//!
+//! # Modules, in reading order
+//!
+//! - `binding`: [`Binding`], [`Target`], and [`Rank`], the order of bindings.
+//! - `expr`: expressions over a frame, the operands of keys and tests.
+//! - `filter`: the accept paths of one program, as keys and residual tests.
+//! - `plan`: subtables, the decision tree over them, and the linear list.
+//! - `verdict`: the deliveries of one frame.
+//! - [`kernel`]: a plan lowered to eBPF.
+//! - [`limits`]: upper bounds of a plan and of one filter.
+//!
+//! # Invariants
+//!
+//! - The verdict does not depend on the seed, on the tables or on the order in
+//!   which entries are tried; it is the verdict of running every filter by
+//!   rank.
+//! - The crate is pure: it has no clock, no threads and no randomness of its
+//!   own (the caller passes the plan's seed).
+//!
+//! `docs/explanation/classifier.md` explains the design with an example.
 
 mod binding;
 mod expr;

@@ -1,46 +1,52 @@
-//! Upper bounds: whatever is bound, a plan costs bounded memory and time.
+//! Upper bounds that keep the memory and time of a plan bounded for any
+//! bindings.
 
-/// Bindings in one plan.
+/// Number of bindings in one plan.
 pub const BINDINGS_MAX: usize = 1 << 22;
-/// Table entries in one subtable; a binding has one entry for each accept path.
+/// Number of table entries in one subtable; a binding has one for each accept
+/// path.
 pub const ENTRIES_MAX: usize = 1 << 24;
-/// Subtables in one plan.
+/// Number of subtables in one plan.
 pub const SUBTABLES_MAX: usize = 1 << 12;
-/// Distinct expressions over the frame in one plan.
+/// Number of distinct expressions over the frame in one plan.
 pub const EXPRS_MAX: usize = 1 << 16;
-/// Bindings in one plan whose program is opaque.
+/// Number of bindings in one plan whose program is opaque.
 pub const OPAQUE_MAX: usize = 1 << 16;
-/// Bindings in one plan that run one after the other because that costs less
-/// than tables; with more, all move to tables.
+/// Number of bindings in one plan whose programs run one after the other, since
+/// that costs less than tables; with more, all of them move to tables.
 pub const LINEAR_MAX: usize = 64;
-/// Bindings down to which a plan that had more has to shrink before some run
-/// directly again.
+/// Number of bindings to which a plan that exceeded `LINEAR_MAX` has to shrink
+/// before programs run one after the other again.
 pub const LINEAR_RESUME: usize = 16;
-/// A plan that ever had more bindings than this at a time keeps its tables
-/// when it shrinks.
+/// Number of bindings beyond which a plan, once it has had more at one time,
+/// keeps its tables when it shrinks.
 pub const LINEAR_PEAK_MAX: usize = 1 << 12;
 
-/// Accept paths of one filter; with more, its program is opaque.
+/// Number of accept paths of one filter; with more, its program is opaque.
 pub const PATHS_MAX: usize = 512;
-/// What the search for one filter's accept paths does, counted in
-/// instructions that it looks at, conditions that it copies where paths fork,
-/// and conditions and loads that it gathers for each path; with more, the
-/// filter's program is opaque. A step is some tens of nanoseconds.
+/// Number of steps of the search for one filter's accept paths: instructions
+/// visited, conditions copied where paths fork, and conditions and loads
+/// gathered for each path. With more, the filter's program is opaque. A step
+/// takes some tens of nanoseconds.
 pub const STEPS_MAX: usize = 1 << 16;
-/// Instructions of a program that [`Filter::from_plain`](crate::Filter::from_plain)
-/// analyses before it is optimised; a longer one seldom comes to keys.
+/// Number of instructions of a program that
+/// [`Filter::from_plain`](crate::Filter::from_plain) analyses before optimising
+/// it; a longer program seldom consists of keys only.
 pub const PLAIN_LEN_MAX: usize = 1 << 7;
-/// Distinct expressions in one filter; with more, its program is opaque.
+/// Number of distinct expressions in one filter; with more, its program is
+/// opaque.
 pub const FILTER_EXPRS_MAX: usize = 256;
 /// Depth of one expression; with more, the filter's program is opaque.
 pub const EXPR_DEPTH_MAX: usize = 16;
-/// Conditions on one accept path; with more, the filter's program is opaque.
+/// Number of conditions on one accept path; with more, the filter's program is
+/// opaque.
 pub const CONDITIONS_MAX: usize = 128;
-/// Fields in one key; with more, the filter's program is opaque.
+/// Number of fields in one key; with more, the filter's program is opaque.
 pub const FIELDS_MAX: usize = 24;
-/// Distinct values of one field of one subtable that are counted; a field with
-/// more is not known to have one value only when the others have gone.
+/// Number of distinct values that are counted of one field of one subtable. A
+/// field that exceeds it stays uncounted, so a later single value is not
+/// noticed.
 pub const COUNTED_VALUES_MAX: usize = 1024;
-/// Such values of all fields of all subtables together; a field that gets one
-/// more is not counted for as long as its subtable lasts.
+/// Number of counted values of all fields of all subtables of a plan. A field
+/// that would exceed it stays uncounted as long as its subtable exists.
 pub const LISTED_MAX: usize = 1 << 18;

@@ -1,27 +1,27 @@
-//! What a plan says of one frame.
+//! The verdict of a plan on one frame: its deliveries, and whether it is taken.
 
 use crate::binding::{BindingId, Rank, Target};
 
-/// One binding gets the frame.
+/// The delivery of the frame to one binding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delivery {
-    /// Where the binding stands in the order of the plan.
+    /// The binding's position in the order of the plan.
     pub rank: Rank,
     /// The binding that accepted.
     pub binding: BindingId,
-    /// Where the frame goes.
+    /// The destination of the frame.
     pub target: Target,
     /// The binding's tag.
     pub tag: u32,
-    /// How many bytes of the frame the filter asks for; never zero. More than
-    /// the frame has means all of it.
+    /// Number of bytes of the frame that the filter asks for; never zero. A
+    /// value beyond the frame's length means the whole frame.
     pub snap_len: u32,
 }
 
-/// Who gets a frame: filled by [`Plan::run`](crate::Plan::run).
+/// The deliveries of one frame, filled by [`Plan::run`](crate::Plan::run).
 ///
-/// It keeps its memory, and scratch memory of the run: use one again and
-/// again, on one thread, with any plan.
+/// A verdict owns the result's memory and the scratch memory of the run. Reuse
+/// one verdict for many frames, on one thread, with any plan.
 #[derive(Clone, Default, Debug)]
 pub struct Verdict {
     pub(crate) deliveries: Vec<Delivery>,
@@ -36,8 +36,8 @@ impl Verdict {
         Verdict::default()
     }
 
-    /// The bindings that get the frame, in order: copies, and at the end the
-    /// one that took it, if one did. A claim stands among the copies.
+    /// The deliveries in rank order: the copies, then the binding that took the
+    /// frame, if one did. A claim is listed among the copies.
     pub fn deliveries(&self) -> &[Delivery] {
         &self.deliveries
     }
@@ -48,26 +48,25 @@ impl Verdict {
         self.taken
     }
 
-    /// Whether a claim barred the bindings behind it from taking the frame,
-    /// which ends with the kernel's own protocols. Never true of a frame that
-    /// is taken.
+    /// Whether a claim kept the bindings behind it from taking the frame, which
+    /// goes to the kernel's own protocols. Never true of a frame that is taken.
     pub fn is_claimed(&self) -> bool {
         self.claimed
     }
 
-    /// The delivery that took the frame.
+    /// The delivery that took the frame; `None` if no binding took it.
     pub fn taker(&self) -> Option<&Delivery> {
         self.deliveries.last().filter(|_| self.taken)
     }
 }
 
-/// Memory of a run that the next one uses again: of each of the frames that
-/// are searched for together.
+/// Scratch memory of a run, reused by the next: one `Walk` for each frame of a
+/// batch.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scratch(Vec<Walk>);
 
 impl Scratch {
-    /// Memory for so many frames.
+    /// Memory for `count` frames.
     #[inline]
     pub(crate) fn walks(&mut self, count: usize) -> &mut [Walk] {
         if self.0.len() < count {
@@ -77,29 +76,29 @@ impl Scratch {
     }
 }
 
-/// Memory of one frame's way through the tables.
+/// Scratch memory of one frame's search through the tables.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Walk {
     pub(crate) memo: Memo,
-    /// Who accepted so far, in any order.
+    /// Deliveries of the bindings that have accepted so far, in any order.
     pub(crate) found: Vec<Delivery>,
-    /// Parts of a tree that are left to search, each with its best rank.
+    /// Nodes of the tree yet to be searched, each with its best rank.
     pub(crate) pending: Vec<(Rank, u32)>,
 }
 
-/// Values of expressions on the frame at hand.
+/// Memoised values of expressions on the present frame.
 ///
-/// An entry counts only if it bears the frame's stamp, so that nothing need
-/// be cleared between frames.
+/// An entry is valid only if it bears the frame's stamp, so that the memo needs
+/// no clearing between frames.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Memo {
-    /// Stamp and value; a stamp one more than the frame's means that there is
-    /// no value.
+    /// Stamp and value; a stamp one above the frame's means that the expression
+    /// has no value.
     values: Vec<(u32, u32)>,
     stamp: u32,
 }
 
-/// What a memo says of an expression.
+/// The memo's entry for an expression.
 pub(crate) enum Memoised {
     Value(u32),
     NoValue,
@@ -107,12 +106,12 @@ pub(crate) enum Memoised {
 }
 
 impl Memo {
-    /// A new frame, with expressions named below `len`.
+    /// Begins a new frame, with expressions numbered below `len`.
     #[inline]
     pub(crate) fn begin(&mut self, len: usize) {
         self.stamp = self.stamp.wrapping_add(2);
         if self.values.len() < len || self.stamp == 0 {
-            // The stamps have come round: what is there could be mistaken.
+            // The stamp has wrapped: an old entry could bear the new stamp.
             self.values.clear();
             self.values.resize(len, (0, 0));
             self.stamp = 2;

@@ -1,4 +1,4 @@
-//! The clock that the programs in the kernel read, too.
+//! The clock shared with the kernel's programs.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,4 +1,4 @@
-//! What a tap is to be.
+//! The configuration of a tap.
 
 use crate::error::TapError;
 use crate::flow_cache::FlowCacheConfig;
@@ -6,75 +6,77 @@ use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode};
 use weir_ring::umem::CHUNKS_MAX;
 
-/// How frames get to the memory.
+/// The way frames get into the memory (AF_XDP zero-copy or copy mode).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// Without a copy where the drivers of all links can, else by copy.
+    /// Zero-copy if the drivers of all links support it, else copy mode.
     #[default]
     Auto,
-    /// As said; an error where a driver cannot.
+    /// Exactly this mode; an error if a driver does not support it.
     Only(CopyMode),
 }
 
-/// The limit for hangs where none is given: how long a frame may wait for a
-/// process that does not take it before the bypass takes over.
+/// The default limit for hangs: time that a frame may wait for a process before
+/// the bypass takes over.
 pub const HANG_MAX_DEFAULT: Duration = Duration::from_millis(10);
 
-/// What a tap is to be: sizes, and what happens when its program fails.
+/// The configuration of a tap: sizes, and the behaviour when its program fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Chunks of memory, for all links together; at most 2^18.
+    /// Number of chunks of memory, for all links together; at most 2^18.
     pub chunks: u32,
-    /// Bytes of a chunk, 2048 or 4096; 256 of them are the kernel's. Longer
-    /// frames lie in several.
+    /// Size of a chunk, 2048 or 4096 bytes, of which the kernel uses 256.
+    /// Longer frames occupy several chunks.
     pub chunk_bytes: u32,
-    /// Chunks that are kept ready to be allocated, and never lent to the
-    /// kernel to receive.
+    /// Number of chunks reserved for the application, which are never lent to
+    /// the kernel to receive.
     pub reserved: u32,
-    /// Frames that may wait in each ring, a power of two up to 2^16.
+    /// Number of frames in each ring, a power of two up to 2^16.
     pub ring: u32,
     /// How frames get to the memory.
     pub mode: Mode,
-    /// How long to look for frames before going to sleep, at most: the core is
-    /// busy, and the latency low. Where frames come at greater intervals than
-    /// that, they are soon slept for at once.
+    /// Longest time to poll for frames before sleeping: polling occupies the
+    /// core and keeps latency low. If frames come at greater intervals, the tap
+    /// soon sleeps without polling.
     pub spin: Duration,
-    /// Have our calls poll the device for so long at a time, where its driver
-    /// knows how.
+    /// Time for which the tap's calls poll the device (busy polling), if its
+    /// driver supports that; `None` for none.
     pub busy_poll: Option<Duration>,
-    /// In copy mode, send frames of which 32 or more wait at once without a
-    /// socket buffer for each, where that is possible: on a veth of one queue
-    /// without segmentation (`ethtool -K … tso off`), whose other end joins
-    /// what it receives (`gro on`) or has a program at XDP; Linux 6.3. Where
-    /// frames stay in a receiver's queues, the kernel keeps what it made for
-    /// each such call as long, so that there are 256 of these at most, see
+    /// In copy mode, send bursts of 32 or more waiting frames without a socket
+    /// buffer for each, where possible: on a veth with one queue and without
+    /// segmentation (`ethtool -K … tso off`), whose other end has GRO (`gro
+    /// on`) or an XDP program; Linux 6.3. While frames stay in a receiver's
+    /// queues, the kernel keeps the page pool of each such call, so at most 256
+    /// of these exist at a time; see
     /// `docs/explanation/bypass-and-flow-cache.md`.
     pub tx_burst: bool,
-    /// Complete TCP and UDP checksums that were left to the device: it makes
-    /// them what a wire would carry. `None`: where the driver is that of
-    /// veths, whose frames have never seen a wire.
+    /// Complete TCP and UDP checksums that were left to the device, as on a
+    /// wire. `None`: if the driver is veth, whose frames have never been on a
+    /// wire.
     pub complete_checksums: Option<bool>,
-    /// A [`Bridge`](crate::Bridge) calls the kernel before it takes each frame
-    /// and after it gave it, instead of once for many: to see what that costs
-    /// (the paper, §7).
+    /// A [`Bridge`](crate::Bridge) makes a system call before it takes each
+    /// frame and after it gives it, instead of one for many: to measure that
+    /// cost (NetTap §7).
     pub syscall_per_frame: bool,
-    /// What becomes of frames when the program fails.
+    /// The treatment of frames when the application fails.
     pub bypass: Bypass,
-    /// How long a frame may wait for a program that does nothing, before it
-    /// counts as hung; `None` for ever. At least 1 ms.
+    /// Time that a frame may wait for an idle application before that counts as
+    /// hung; `None` for no limit. At least 1 ms.
     pub hang_max: Option<Duration>,
-    /// Answers that the kernel may remember, see [`FlowCache`](crate::FlowCache);
-    /// `None`: every frame comes to the application.
+    /// Settings of the verdicts cached in the kernel, see
+    /// [`FlowCache`](crate::FlowCache); `None`: every frame comes to the
+    /// application.
     pub flow_cache: Option<FlowCacheConfig>,
 }
 
-/// Links that the rings are long enough for by default: a bump in a wire has two.
+/// Number of links that the default rings are sized for: those of a bump in the
+/// wire.
 const LINKS: usize = 2;
 
 impl Default for Config {
-    /// With the rings of `weir bridge`, [long](Config::ring_for) enough to lose
-    /// nothing while another program has the processor for some milliseconds, in
-    /// 96 MiB. For more links, or in less memory, see [`Config::with_rings`].
+    /// The ring sizes of `weir bridge`, [long](Config::ring_for) enough to lose
+    /// no frame while another program has the processor for some milliseconds,
+    /// in 96 MiB. For more links, or less memory, see [`Config::with_rings`].
     fn default() -> Config {
         let least = Config {
             chunks: 0,
@@ -95,19 +97,19 @@ impl Default for Config {
     }
 }
 
-/// Chunks that the rings of a program have by [default](Config::ring_for), at
-/// most: 128 MiB.
+/// Largest number of chunks for the [default](Config::ring_for) rings of a
+/// program: 128 MiB.
 const RINGS_CHUNKS_MAX: u32 = 1 << 16;
 
-/// The longest rings by default: what comes at 4 million a second while another
-/// program has the processor for a tick of the kernel's (4 ms at 250 a second).
+/// The longest default ring: the frames of 4 million a second during one kernel
+/// tick (4 ms at 250 Hz), while another program has the processor.
 const RING_MAX: u32 = 1 << 14;
 
 impl Config {
-    /// With rings for so many frames at each of so many links, and as many
-    /// chunks as it takes: a link whose frames nobody takes holds twice its
-    /// ring (a full rx ring, and as much that is lent to be filled), and leaves
-    /// the others theirs all the same.
+    /// Sets rings of this number of frames for each of `links` links, and the
+    /// number of chunks they need. A link whose frames no process takes holds
+    /// twice its ring (a full rx ring, and as many chunks lent to the fill
+    /// ring), and leaves the other links their chunks.
     #[must_use]
     pub fn with_rings(self, ring: u32, links: usize) -> Config {
         let chunks = ring
@@ -120,22 +122,22 @@ impl Config {
         }
     }
 
-    /// Rings as long as makes sense for a program that forwards between so many
-    /// links: a processor that does something else for some milliseconds shall
-    /// cost no frame, and the memory of all of them stay within 128 MiB.
+    /// The ring length for a program that forwards between `links` links: an
+    /// interruption of the processor by some milliseconds should cost no frame,
+    /// and the memory of all rings stays within 128 MiB.
     pub fn ring_for(links: usize) -> u32 {
         let fit = (RINGS_CHUNKS_MAX / rings(links)).max(1);
         RING_MAX.min(1 << fit.ilog2())
     }
 }
 
-/// How many rings' frames there are chunks for.
+/// Number of rings for whose frames there are chunks.
 fn rings(links: usize) -> u32 {
     let links = links.clamp(1, weir_link::xdp::LINKS_MAX as usize) as u32;
     2 * links - 1
 }
 
-/// Whether it can be.
+/// Checks the configuration.
 pub(crate) fn check(config: &Config) -> Result<(), TapError> {
     let setting = |what, value: u64, range| {
         let error = TapError::Setting { what, value, range };

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of a tap.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,22 +7,22 @@ use weir_link::xdp::{GateError, MEMBERS_MAX, XskError};
 use weir_ring::queue::Corrupt;
 use weir_ring::umem::UmemError;
 
-/// Why a tap does not work.
+/// The reason why an operation on a tap failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
-    /// No memory for frames.
+    /// The memory for frames cannot be made.
     #[error(transparent)]
     Memory(#[from] UmemError),
-    /// The interface is not there.
+    /// The interface does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// It carries no Ethernet frames.
+    /// The interface is not Ethernet.
     #[error("`{interface}` carries no Ethernet frames: it cannot be tapped")]
     NotEthernet {
         /// Its name.
         interface: String,
     },
-    /// It leads nowhere but to the host itself.
+    /// The interface is the host's loopback.
     #[error(
         "`{interface}` is the host's loopback, and the host would lose it: name an interface that leads elsewhere"
     )]
@@ -30,34 +30,34 @@ pub enum TapError {
         /// Its name.
         interface: String,
     },
-    /// The same interface twice.
+    /// The same interface is given twice.
     #[error("a bridge joins two different interfaces, not `{interface}` with itself")]
     Same {
         /// Its name.
         interface: String,
     },
-    /// A setting that cannot be.
+    /// A setting is invalid.
     #[error("{what} of {value} is not possible: {range}")]
     Setting {
-        /// Which one.
+        /// The name of the setting.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// What is possible.
+        /// The valid range.
         range: &'static str,
     },
-    /// The programs in the kernel.
+    /// The programs in the kernel could not be attached or used.
     #[error(transparent)]
     Gate(#[from] GateError),
-    /// The sockets.
+    /// A socket could not be made.
     #[error(transparent)]
     Socket(#[from] XskError),
-    /// A ring is not as it should be.
+    /// A ring is corrupt.
     #[error("`{interface}`: {source}")]
     Ring {
         /// The interface's name.
         interface: String,
-        /// What is wrong.
+        /// The corruption.
         source: Corrupt,
     },
     /// An interface is gone, or its program was detached.
@@ -66,58 +66,58 @@ pub enum TapError {
         /// Its name.
         interface: String,
     },
-    /// A link that is not tapped.
+    /// The link is not tapped.
     #[error("link {link} is not tapped")]
     NotTapped {
-        /// Its number.
+        /// The link's number.
         link: usize,
     },
-    /// Its processes have the links of when it was shared.
+    /// The links of a shared tap cannot change.
     #[error(
         "the tap is shared: its links are those that it had by then; end all its processes to change them"
     )]
     IsShared,
-    /// What it has the kernel remember is one process's.
+    /// A tap with a flow cache cannot be shared.
     #[error(
         "a tap that has the kernel remember verdicts is one process's: share it without `Config::flow_cache`"
     )]
     Remembers,
-    /// It cannot be shared at a path.
+    /// The tap cannot be shared at a path.
     #[error(
         "cannot share a tap at `{path}` ({source}); take another path, or end the tap that is shared there"
     )]
     CannotShare {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no tap to join.
+    /// No tap is shared at the path.
     #[error("no tap is shared at `{path}` ({source}): start the process that shares it first")]
     NotShared {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is shared by another version of weir.
+    /// The tap is shared by another version of weir.
     #[error("the tap is shared by another version of weir: all its processes must be of one")]
     OtherVersion,
-    /// So many processes share it already.
+    /// The largest number of processes share the tap already.
     #[error("{MEMBERS_MAX} processes share the tap, which is as many as can: end one first")]
     Full,
-    /// A shared link is none of the calling thread's network namespace.
+    /// A shared link is not in the calling thread's network namespace.
     #[error("the tap has `{interface}`, which is not here: join from its network namespace")]
     Elsewhere {
         /// Its name.
         interface: String,
     },
-    /// Anything else.
+    /// Any other system error.
     #[error("cannot {what} ({source})")]
     System {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

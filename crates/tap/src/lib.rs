@@ -1,22 +1,30 @@
-//! Taps: a program owns a link's frames, by pointer.
+//! A tap: exclusive ownership of the frames of network links, without copies
+//! (NetTap). A program receives, forwards and sends frames of several links as
+//! descriptors of shared memory (AF_XDP).
 //!
-//! The six calls of the NetTap paper (§5) as they are today:
+//! The six calls of the NetTap paper (§5), and their forms here:
 //!
 //! | paper | here | |
 //! |---|---|---|
-//! | `mbuf_map` | [`Tap::map`] | memory for frames, some of it kept ready to be had |
-//! | `mbuf_unmap` | [`Tap::unmap`] | all of it back; counts that none is missing |
-//! | `mbuf_pull` | [`Tap::pull`] | so many chunks now, or wait for a frame on any link |
-//! | `mbuf_push` | [`Tap::push`] | send and free now, on all links |
-//! | `interface_tap` | [`Tap::tap`] | a link's frames come to us; counted |
-//! | `interface_untap` | [`Tap::untap`] | the last one gives the link back to the host |
+//! | `mbuf_map` | [`Tap::map`] | allocates memory for frames, some of it reserved for the application |
+//! | `mbuf_unmap` | [`Tap::unmap`] | frees all memory; counts that no chunk is missing |
+//! | `mbuf_pull` | [`Tap::pull`] | gets a number of chunks now, or waits for a frame on any link |
+//! | `mbuf_push` | [`Tap::push`] | sends and frees now, on all links |
+//! | `interface_tap` | [`Tap::tap`] | a link's frames go to the tap; counted |
+//! | `interface_untap` | [`Tap::untap`] | the last untap returns the link to the host |
 //!
-//! In between, frames go through rings without any call: [`Tap::take`] (the
-//! paper's `tap_in`), [`Tap::give`] (`tap_out`), [`Tap::alloc`]
-//! (`mbuf_alloc`) and the drop of a [`Frame`] (`mbuf_dealloc`). To forward a
-//! frame moves a descriptor from one ring to another.
+//! Between these calls, frames pass through rings without system calls:
+//! [`Tap::take`] (the paper's `tap_in`), [`Tap::give`] (`tap_out`),
+//! [`Tap::alloc`] (`mbuf_alloc`) and the drop of a [`Frame`] (`mbuf_dealloc`).
+//! Forwarding a frame moves a descriptor from one ring to another.
 //!
-//! [`Bridge`] is all of that for a bump in the wire:
+//! Modules, in reading order: `tap` and `config` (memory and links), `io`
+//! (frames between rings and application), `bridge` (two links, [`fdb`] and
+//! [`switch`] of a learning bridge), `flow_cache` (verdicts cached in the
+//! kernel), `shared` (several processes), `link_monitor` and `news` (changes of
+//! links), `error` and `stats`.
+//!
+//! [`Bridge`] combines these calls for a bump in the wire:
 //!
 //! ```no_run
 //! use weir_tap::{Bridge, Bypass, Verdict};
@@ -34,24 +42,25 @@
 //!
 //! # Several processes
 //!
-//! [`Tap::share`] lets others [join](Tap::join) a tap that is in use; any of
-//! them may end in any way, and the last gives the links back. See
+//! [`Tap::share`] lets other processes [join](Tap::join) a tap in use. Any of
+//! them may end in any way; the last one returns the links to the host. See
 //! `docs/how-to/share-a-tap.md`, and `crates/ctap` for other languages.
 //!
-//! # Answers that the kernel remembers
+//! # Cached verdicts
 //!
-//! A program may say of a frame "and the same for its like": then the program
-//! in the kernel forwards them by itself, and counts them, until it is told
-//! otherwise, none came for a while, or the program dies or hangs. See
-//! [`FlowCache`], and [`Verdict::ForwardAndCache`] for a bump in the wire.
+//! An application may cache its verdict on a frame for similar frames. The
+//! program in the kernel then forwards those frames itself, and counts them,
+//! until the application removes the entry, no such frame came for a while, or
+//! the application dies or hangs. See [`FlowCache`], and
+//! [`Verdict::ForwardAndCache`] for a bump in the wire.
 //!
-//! # When the program fails
+//! # When the application fails
 //!
-//! A program in the kernel watches a word that [`Tap::pull`] and
-//! [`Tap::push`] write, and another that the kernel writes when the thread
-//! dies. Dead or hung, the program's frames take the [`Bypass`]: the two
-//! links are joined, or the host's protocols get them, or none passes. See
-//! `docs/explanation/bypass-and-flow-cache.md`.
+//! A program in the kernel watches a word that [`Tap::pull`] and [`Tap::push`]
+//! write, and another word that the kernel writes when the thread dies. When
+//! the application is dead or hung, its frames take the [`Bypass`]: the two
+//! links are joined, or the host's protocols get the frames, or no frame
+//! passes. See `docs/explanation/bypass-and-flow-cache.md`.
 
 mod bridge;
 mod clock;

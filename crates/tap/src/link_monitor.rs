@@ -1,17 +1,18 @@
-//! Whether links are still there, asked by a thread.
+//! A thread that checks whether links still exist.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long an answer is good for: whoever looks more often, as each push to a link that is
-/// down does, is not to keep a core busy with asking.
+/// Lifetime of an answer: frequent callers, such as each push to a link that is
+/// down, must not occupy a core with checks.
 const ANSWER_TTL: Duration = Duration::from_millis(10);
 
-/// A thread that asks, so that frames need not wait for the answer: the kernel gives it when
-/// nobody on the host makes or removes an interface, which on a busy one may take tenths of a
-/// second. It ends when they are not there.
+/// A thread that makes the check, so that frames need not wait for the answer.
+/// The kernel answers when no process on the host is creating or removing an
+/// interface, which on a busy host may take tenths of a second. The thread ends
+/// when the links do not exist.
 #[derive(Debug)]
 pub(crate) struct LinkMonitor {
     /// `None` once the thread is to end.
@@ -21,11 +22,11 @@ pub(crate) struct LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// Begins the thread; `are_there` is what it asks.
+    /// Starts the thread; `are_there` is the check.
     pub(crate) fn new(
         mut are_there: impl FnMut() -> bool + Send + 'static,
     ) -> io::Result<LinkMonitor> {
-        // Without room: who is asking is not asked again meanwhile.
+        // Without capacity: a request during a check is dropped.
         let (ask, asked) = sync_channel(0);
         let thread = Builder::new().name("weir-links".to_owned());
         let thread = thread.spawn(move || while asked.recv().is_ok() && are_there() {})?;
@@ -36,8 +37,8 @@ impl LinkMonitor {
         })
     }
 
-    /// What was answered last, `true` before there was any; has it asked anew, if that is
-    /// due. Never waits.
+    /// The last answer, `true` before the first one; requests a new check if
+    /// that is due. Never waits.
     pub(crate) fn are_there(&mut self) -> bool {
         if self
             .requested_at
@@ -57,12 +58,12 @@ impl LinkMonitor {
 }
 
 impl Drop for LinkMonitor {
-    /// Waits for the thread: what it asks with is held by it, and would keep programs at the
-    /// links.
+    /// Waits for the thread, which owns the objects of the check; they would
+    /// keep programs on the links.
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked, it has let go of everything all the same.
+            // If the thread panicked, it has released everything all the same.
             let _ = thread.join();
         }
     }
@@ -76,7 +77,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// One that answers what it is sent, and says when it is asked.
+    /// A monitor whose check returns the values sent to it, and reports each
+    /// check.
     fn watch() -> (LinkMonitor, Receiver<()>, Sender<bool>) {
         let (say, asked) = channel();
         let (answer, answers) = channel();
@@ -87,7 +89,7 @@ mod tests {
         (watch.unwrap(), asked, answer)
     }
 
-    /// Looks until this is so.
+    /// Repeats `done` until it returns `true`.
     fn until(mut done: impl FnMut() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done() {
@@ -103,7 +105,7 @@ mod tests {
             assert!(watch.are_there());
             asked.try_recv().is_ok()
         });
-        // It has not been answered: one that waited would hang.
+        // The check has not been answered: a call that waited would hang.
         for _ in 0..1_000 {
             assert!(watch.are_there());
         }
@@ -127,7 +129,8 @@ mod tests {
             answer.send(true).unwrap();
         }
         drop(answer);
-        // The second time after the first look here, the third so much later.
+        // The second check comes after the first call here, the third one
+        // lifetime later.
         assert!(asked_at[2] - asked_at[0] >= ANSWER_TTL, "{asked_at:?}");
     }
 

@@ -1,8 +1,8 @@
-//! What happens to tapped links: their MTU, and whether frames pass.
+//! Changes of tapped links: their MTU, and whether they carry frames.
 //!
-//! A thread of the tap's own hears of it by rtnetlink. To ask again, after the
-//! kernel has dropped news, may take the kernel tenths of a second while
-//! interfaces are made and removed, for which no frame is to wait.
+//! A thread of the tap follows them by rtnetlink. A resync after the kernel has
+//! dropped notifications may take tenths of a second while interfaces are
+//! created and removed, for which no frame should wait.
 
 use crate::error::TapError;
 use crate::tap::{LinkId, Tap};
@@ -15,14 +15,14 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use weir_link::net::{Event, Interface, InterfaceMonitor};
 
-/// A link as the kernel told of it last.
+/// The state of a link in the kernel's last notification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinkState {
-    /// Bytes of the longest packet, without the link-layer header.
+    /// The MTU: bytes of the longest packet, without the link-layer header.
     pub(crate) mtu: u32,
-    /// Up, and something at the other end.
+    /// Administratively up, with carrier.
     pub(crate) running: bool,
-    /// How often that has changed, modulo 2^31: a link that was down for a
+    /// Number of changes of `running`, modulo 2^31: a link that was down for a
     /// moment has lost the kernel's routes.
     changes: u32,
 }
@@ -71,43 +71,43 @@ impl LinkState {
 /// Bits of [`LinkState::changes`].
 const CHANGES: u32 = u32::MAX >> 1;
 
-/// What is told of a failure without an error number.
+/// The error number reported for a failure without one.
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
-/// A link of which the thread tells.
+/// A link that the thread follows.
 #[derive(Debug)]
 struct MonitoredLink {
     ifindex: u32,
-    /// Its number in the tap.
+    /// The link's number in the tap.
     number: usize,
-    /// [`LinkState`], packed.
+    /// The packed [`LinkState`].
     state: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Shared {
     links: Vec<MonitoredLink>,
-    /// Readable when facts have changed.
+    /// An eventfd that is readable when a state has changed.
     woken: OwnedFd,
-    /// The error number after which the thread has ended; 0 while it lives.
+    /// The error number with which the thread has ended; 0 while it runs.
     failed: AtomicI32,
 }
 
-/// The news of some links, until it is dropped.
+/// The events of some links; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct LinkEvents {
     shared: Arc<Shared>,
-    /// The facts that were taken last, for each of the links.
+    /// The states taken last, for each link.
     last_seen: Vec<LinkState>,
-    /// A byte written there ends the thread. To close it would not while a forked
-    /// process has a copy.
+    /// A byte written to this pipe ends the thread. Closing the pipe would not
+    /// while a forked process has a copy.
     end: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LinkEvents {
-    /// Begins with these links of the calling thread's network namespace, given
-    /// by their numbers and as they were when they were tapped.
+    /// Starts to follow links of the calling thread's network namespace, given
+    /// by their numbers and their interfaces as of tapping.
     pub(crate) fn begin<'a>(
         links: impl Iterator<Item = (usize, &'a Interface)>,
     ) -> io::Result<LinkEvents> {
@@ -127,7 +127,7 @@ impl LinkEvents {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(Shared {
             links: told.collect(),
-            // Some may have changed before this began.
+            // Initially readable: some links may have changed before.
             woken: eventfd(1, flags)?,
             failed: AtomicI32::new(0),
         });
@@ -145,13 +145,14 @@ impl LinkEvents {
         })
     }
 
-    /// Gives each link that has changed since the last call to `change`, by its number.
+    /// Calls `change` with the number and state of each link that has changed
+    /// since the last call.
     ///
     /// # Errors
-    /// When the kernel no longer tells.
+    /// If the kernel no longer reports changes.
     pub(crate) fn take(&mut self, mut change: impl FnMut(usize, LinkState)) -> io::Result<()> {
         let mut count = [0; 8];
-        // Nothing to read is an answer, too.
+        // An empty counter is not an error.
         let _ = rustix::io::read(&self.shared.woken, &mut count);
         for (link, seen) in self.shared.links.iter().zip(&mut self.last_seen) {
             let facts = LinkState::unpack(link.state.load(Ordering::Acquire));
@@ -168,7 +169,8 @@ impl LinkEvents {
 }
 
 impl AsFd for LinkEvents {
-    /// Readable when there is something to [take](LinkEvents::take).
+    /// The descriptor that is readable when there are changes to
+    /// [take](LinkEvents::take).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.woken.as_fd()
     }
@@ -176,10 +178,10 @@ impl AsFd for LinkEvents {
 
 impl Drop for LinkEvents {
     fn drop(&mut self) {
-        // Into an empty pipe.
+        // The pipe is empty, so the write does not block.
         let _ = self.end.write(&[0]);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has nothing left to tell.
+            // If the thread panicked, there is nothing left to do.
             let _ = thread.join();
         }
     }
@@ -213,7 +215,8 @@ impl Thread {
         }
     }
 
-    /// Notes what the kernel has told; whether any link has changed.
+    /// Records the kernel's notifications; returns whether any link has
+    /// changed.
     fn read_events(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
         while let Some(event) = self.monitor.next_event(Some(Duration::ZERO))? {
@@ -229,7 +232,7 @@ impl Thread {
     }
 
     fn wake(&self) {
-        // A count that is full is readable as it is.
+        // If the counter is full, the descriptor is readable anyway.
         let _ = rustix::io::write(&self.shared.woken, &1_u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! A tap: its memory and its links, and how they come and go.
+//! A tap: its memory and its links, and how links are added and removed.
 
 use crate::config::{Config, Mode, check};
 use crate::error::TapError;
@@ -22,44 +22,45 @@ use weir_ring::umem::ChunkCounts;
 use weir_ring::{Pool, Umem};
 use weir_wire::LinkType;
 
-/// The number of this process among those that share the memory.
+/// The number of the first process of the memory.
 const ME: u16 = 1;
 
-/// How long the kernel may take to close the sockets of a process that has
-/// ended: 0.2 s and less, more where the machine is busy.
+/// Time limit for the kernel to close the sockets of a process that has ended:
+/// usually 0.2 s or less, more on a busy machine.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// A tapped link, as the tap numbers it.
+/// The number of a tapped link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub(crate) usize);
 
 impl LinkId {
-    /// Its number, from 0.
+    /// The number, from 0.
     pub fn number(self) -> usize {
         self.0
     }
 }
 
-/// What to pull.
+/// The target of a pull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pull {
-    /// So many chunks that can be allocated, now.
+    /// This number of chunks that can be allocated, without waiting.
     Chunks(u32),
-    /// A frame on any link; wait for it so long at most.
+    /// A frame on any link; waits for at most this time.
     Frame(Duration),
 }
 
-/// A program's frames: memory for them, and the links that they come from and
-/// go to. It belongs to the thread that made it.
+/// The frames of an application: the memory for them, and the links that they
+/// come from and go to. A tap belongs to the thread that made it.
 ///
-/// Call [`pull`](Self::pull) or [`push`](Self::push) more often than
-/// [`Config::hang_max`] while there are frames: else they take the bypass. With
-/// [`Bypass::Wire`] those that waited are behind others then, and the next call
-/// drops and counts them; with the others nothing has passed them, and they come.
+/// While there are frames, call [`pull`](Self::pull) or [`push`](Self::push)
+/// more often than [`Config::hang_max`]; otherwise frames take the bypass. With
+/// [`Bypass::Wire`] the frames that waited are then behind others, and the next
+/// call drops and counts them. With another bypass no frame has passed them,
+/// and they are delivered.
 #[derive(Debug)]
 pub struct Tap {
     pub(crate) links: Vec<Option<TapLink>>,
-    /// Let go before the gate is somebody else's to have.
+    /// Dropped before the gate, so that another process can take the gate over.
     pub(crate) liveness: Option<LivenessLock>,
     pub(crate) gate: Gate,
     pub(crate) state: Rc<SharedPage>,
@@ -70,39 +71,39 @@ pub struct Tap {
     pub(crate) burst: Result<BurstSender, NoBurst>,
     /// The gate was opened.
     pub(crate) is_ready: bool,
-    /// What the gate said when it was opened.
+    /// The gate's epoch when it was opened.
     pub(crate) epoch: u32,
-    /// Until then frames show by their epoch whether they are old.
+    /// The time until which a frame's epoch shows whether it is stale.
     pub(crate) check_until: u64,
-    /// When the clock was looked at last.
+    /// The time at the last reading of the clock, in ns.
     pub(crate) now_ns: u64,
-    /// When there was a frame last.
+    /// The time of the last frame, in ns.
     pub(crate) busy_at: u64,
-    /// Since when there is none, and we wait for one.
+    /// The time since which this process has waited for a frame.
     pub(crate) idle_since: Option<u64>,
     pub(crate) spin: AdaptivePoll,
-    /// When we said last that we are alive; 0 where we have to.
+    /// The time of the last heartbeat; 0 if one is due.
     pub(crate) beaten_at: u64,
-    /// What is left behind when the process ends.
+    /// The programs on the links stay when the process ends.
     pub(crate) outlives: bool,
-    /// Where other processes have it, too.
+    /// The other processes, if the tap is shared.
     pub(crate) members: Option<Members>,
-    /// Links that others have still.
+    /// Untapped links that other processes still hold.
     pub(crate) untapped: Vec<TapLink>,
-    /// Who asks whether the links of now are there.
+    /// Checks whether the present links exist.
     pub(crate) watch: Option<LinkMonitor>,
-    /// What happens to the links of now.
+    /// Follows changes of the present links.
     pub(crate) link_events: Option<LinkEvents>,
-    /// What else ends a wait for frames.
+    /// Descriptors that end a wait for frames.
     pub(crate) wakes: Wakes,
 }
 
 impl Tap {
-    /// Makes memory for frames and gets it ready (`mbuf_map`). No link is
-    /// tapped yet.
+    /// Makes and prepares the memory for frames (`mbuf_map`). No link is tapped
+    /// yet.
     ///
     /// # Errors
-    /// For sizes that cannot be, and without privilege.
+    /// For invalid sizes, and without privilege.
     pub fn map(config: Config) -> Result<Tap, TapError> {
         check(&config)?;
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
@@ -110,10 +111,10 @@ impl Tap {
         Tap::from_parts(config, umem, gate, false)
     }
 
-    /// As [`map`](Self::map) and [`tap`](Self::tap) of two links, which are
-    /// joined for the bypass by wire. What is at the links stays when the
-    /// process ends in any way, unless the bypass is the host's; a process
-    /// after it takes it over.
+    /// As [`map`](Self::map) and [`tap`](Self::tap) of two links, which the
+    /// bypass by wire joins. The programs on the links stay when the process
+    /// ends in any way, unless the bypass is the host's; a later process takes
+    /// them over.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -127,10 +128,10 @@ impl Tap {
         Tap::open_persistent(config, interfaces.into(), |gate| gate.join(0, 1))
     }
 
-    /// As [`map`](Self::map) and [`tap`](Self::tap) of these links, in order,
-    /// of which the host's own protocols are left what `host` accepts. As with
-    /// [`between`](Self::between), what is at the links stays when the process
-    /// ends, unless the bypass is the host's.
+    /// As [`map`](Self::map) and [`tap`](Self::tap) of these links, in order;
+    /// the host's own protocols keep the frames that `host` accepts. As with
+    /// [`between`](Self::between), the programs on the links stay when the
+    /// process ends, unless the bypass is the host's.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -159,7 +160,7 @@ impl Tap {
         check(&config)?;
         let outlives = config.bypass != Bypass::Kernel;
         let all: Vec<&Interface> = interfaces.iter().collect();
-        // What may be refused comes before what stays when its process ends.
+        // Calls that may fail come before the state that outlives the process.
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let mut gate = Gate::attach(&all, config.bypass, outlives)?;
         if let Err(error) = prepare(&mut gate) {
@@ -183,13 +184,14 @@ impl Tap {
         }
     }
 
-    /// Takes off links what [`between`](Self::between) or
-    /// [`across`](Self::across) has left there; `false` if there is nothing.
-    /// What was left at one that is gone, and at another, goes with the other.
+    /// Removes from links the state that [`between`](Self::between) or
+    /// [`across`](Self::across) left there; returns `false` if there is none.
+    /// State shared by a link that is gone and another one is removed with the
+    /// other.
     ///
     /// # Errors
-    /// See [`TapError`]; also while a process has them, and for one that is not
-    /// there if nothing is left at the others.
+    /// See [`TapError`]; also while a process uses the links, and for a link
+    /// that does not exist if the others have no such state.
     pub fn clean(interfaces: &[&str]) -> Result<bool, TapError> {
         let (mut there, mut missing) = (Vec::new(), None);
         for name in interfaces {
@@ -225,7 +227,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Without links.
+    /// A tap without links.
     pub(crate) fn of(config: Config, gate: Gate, pool: Rc<Pool>, outlives: bool) -> Tap {
         Tap {
             pool,
@@ -254,13 +256,13 @@ impl Tap {
         }
     }
 
-    /// Gives everything back (`mbuf_unmap`): links that are tapped still are
-    /// untapped. Counts what becomes of all chunks: with no frame held
-    /// elsewhere, all are free. From a [shared](Self::share) tap the process
-    /// parts, and with the last all is given back.
+    /// Frees everything (`mbuf_unmap`) and untaps tapped links. Returns the
+    /// final chunk counts: if no frame is held elsewhere, all are free. A
+    /// process leaves a [shared](Self::share) tap, and the last one frees
+    /// everything.
     ///
     /// # Errors
-    /// When a link cannot be left as it was.
+    /// If a link cannot be restored.
     pub fn unmap(mut self) -> Result<ChunkCounts, TapError> {
         if self.is_shared() {
             let (census, is_last) = self.leave()?;
@@ -273,7 +275,8 @@ impl Tap {
         let links = self.links.iter_mut().filter_map(Option::take);
         links.chain(self.untapped.drain(..)).for_each(TapLink::end);
         let census = self.pool.chunk_counts();
-        // What never began leaves nothing but what was there before it.
+        // A tap that never became ready leaves only the state that was there
+        // before.
         let stays = self.outlives && (self.is_ready || self.gate.is_adopted());
         if !stays {
             self.gate.end()?;
@@ -281,17 +284,17 @@ impl Tap {
         Ok(census)
     }
 
-    /// Has [`unmap`](Self::unmap) leave the links as they were before, also
-    /// where the bypass would stay.
+    /// Makes [`unmap`](Self::unmap) restore the links, even if the bypass would
+    /// stay.
     pub fn restore(&mut self) {
         self.outlives = false;
     }
 
-    /// What changes what the host's own protocols are left of the links that
-    /// are tapped now, from any thread.
+    /// Handles that change, from any thread, the filters of the host's own
+    /// protocols on the links tapped now.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no more descriptors.
     pub fn host_filter_updaters(&self) -> Result<Vec<HostFilterUpdater>, TapError> {
         let links = self.links.iter().enumerate();
         let links = links.filter_map(|(number, link)| Some((number, link.as_ref()?)));
@@ -304,7 +307,7 @@ impl Tap {
     }
 
     /// Taps a link (`interface_tap`): the host gets none of its frames any
-    /// more. Once tapped, it is only counted.
+    /// more. A link that is tapped already is only counted.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -333,14 +336,15 @@ impl Tap {
             self.links[number].take().into_iter().for_each(TapLink::end);
             return Err(error);
         }
-        // Of links that are tapped before the first pull, that is when news begin.
+        // For links that are tapped before the first pull, events start with
+        // that pull.
         if self.link_events.is_some() {
             self.listen()?;
         }
         Ok(LinkId(number))
     }
 
-    /// Binds to an interface, in the mode that all links can have.
+    /// Binds to an interface, in the mode that all links support.
     fn bind(&mut self, interface: Interface, number: usize) -> Result<(), TapError> {
         let all = self.links.iter().flatten();
         let first = all.clone().next();
@@ -386,8 +390,8 @@ impl Tap {
         Ok(())
     }
 
-    /// Divides the chunks among the queues there are now, and lends them: those that
-    /// are bound first would have them all, where queues are many.
+    /// Divides the chunks among the present queues, and lends them; otherwise,
+    /// with many queues, the first ones would get all chunks.
     fn share_out(&mut self) -> Result<(), TapError> {
         let queues = || self.links.iter().flatten().flat_map(|link| &link.queues);
         let each = (self.config.chunks - self.config.reserved) / queues().count().max(1) as u32;
@@ -399,8 +403,8 @@ impl Tap {
         self.refill()
     }
 
-    /// The memory of all links is in one mode: where one cannot do without
-    /// copies, none does.
+    /// Rebinds all links in copy mode: the memory is used in one mode, and one
+    /// link does not support zero-copy.
     fn rebind_by_copy(&mut self) -> Result<(), TapError> {
         self.config.mode = Mode::Only(CopyMode::Copy);
         for number in 0..self.links.len() {
@@ -417,10 +421,9 @@ impl Tap {
         Ok(())
     }
 
-    /// Untaps a link (`interface_untap`): with its last holder, of all
-    /// processes, it returns to the host. Tells whether that was the last.
-    /// What was given is sent first; frames that the program has not taken are
-    /// dropped.
+    /// Untaps a link (`interface_untap`). The last untap among all processes
+    /// returns the link to the host; returns whether this was the last. Sends
+    /// the given frames first; drops frames that the application has not taken.
     ///
     /// # Errors
     /// See [`TapError`].

@@ -1,12 +1,12 @@
-//! What a process believes of those that it shares a tap with.
+//! The trust among processes that share a tap.
 //!
 //! Members of a tap are processes of one user, or root's: both ends of the
-//! socket by which a process joins look at who the other is
-//! ([`fd_passing`](crate::shared::fd_passing)). Each maps the memory of all frames and every ring,
-//! to read and write. Members trust each other with the bytes of frames: a
-//! member that writes to a chunk that it does not own changes a frame while
-//! another works on it. Whatever a member writes, no process has one chunk
-//! twice: its pool goes by bits of its own.
+//! socket by which a process joins check the peer's user
+//! ([`fd_passing`](crate::shared::fd_passing)). Each maps the memory of all
+//! frames and every ring, to read and write. Members trust each other with the
+//! bytes of frames: a member that writes to a chunk that it does not own
+//! changes a frame while another works on it. Whatever a member writes, no
+//! process has one chunk twice, since its pool goes by bits of its own.
 #![allow(unsafe_code)] // The promise of whom the process trusts.
 
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use weir_link::xdp::{Xsk, XskError};
 use weir_ring::umem::UmemError;
 use weir_ring::{RingSizes, Umem, XskRings};
 
-/// The memory of a tap, as a member gives it to a process that joins.
+/// Opens the memory of a tap, as a member passes it to a process that joins.
 pub(crate) fn memory(given: OwnedFd) -> Result<Umem, UmemError> {
     // SAFETY: it comes from a process of this user, or root's, which shares a
     // tap; all members are such, and use the memory by this crate.
     unsafe { Umem::open(given) }
 }
 
-/// A socket of a tap with this memory, given in the same way.
+/// Opens a socket of a tap with this memory, passed in the same way.
 pub(crate) fn socket(
     given: OwnedFd,
     sizes: RingSizes,

@@ -1,50 +1,50 @@
-//! What ends a wait for frames early: descriptors that become readable.
+//! Descriptors that end a wait for frames early when they become readable.
 //!
-//! A tap that sleeps polls them beside its sockets. One that has frames looks
-//! at them once in [`POLL_INTERVAL_NS`], by one system call without waiting.
+//! A sleeping tap polls them beside its sockets. A busy tap polls them once in
+//! [`POLL_INTERVAL_NS`], by one system call without waiting.
 
 use crate::tap::Tap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How often, in nanoseconds, a busy tap looks at them: a call of about 0.5 µs
-/// each time.
+/// Interval in ns at which a busy tap polls the descriptors: a call of about
+/// 0.5 µs each time.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
 
-/// The descriptors, and what the last look has found.
+/// The descriptors, and the result of the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     fds: Vec<OwnedFd>,
     due_ns: u64,
-    /// One of them was readable during the last pull.
+    /// A descriptor was readable during the last pull.
     pub(crate) is_woken: bool,
 }
 
 impl Wakes {
-    /// Adds one.
+    /// Adds a descriptor.
     pub(crate) fn add(&mut self, fd: OwnedFd) {
         self.fds.push(fd);
         self.poll_soon();
     }
 
-    /// Has the next look not wait until it is due.
+    /// Makes the next poll due at once.
     pub(crate) fn poll_soon(&mut self) {
         self.due_ns = 0;
     }
 
-    /// Whether a look is due.
+    /// Whether a poll is due.
     #[inline]
     pub(crate) fn is_due(&self, now: u64) -> bool {
         now >= self.due_ns
     }
 
-    /// All of them, to sleep on.
+    /// All descriptors, to sleep on.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.fds.iter().map(AsFd::as_fd)
     }
 
-    /// Looks which are readable, without waiting; tells whether `own` is, which is
-    /// not among them.
+    /// Polls without waiting; returns whether `own` is readable, which is not
+    /// among the descriptors.
     #[cold]
     pub(crate) fn poll(&mut self, own: Option<BorrowedFd<'_>>, now: u64) -> bool {
         self.due_ns = now + POLL_INTERVAL_NS;
@@ -52,7 +52,8 @@ impl Wakes {
         let mut fds: Vec<PollFd<'_>> = fds
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // An error is a descriptor that is not readable; another look follows.
+        // After an error no descriptor counts as readable; another poll
+        // follows.
         let found = poll(&mut fds, Some(&Timespec::default())).unwrap_or(0);
         let is_readable = |fd: &PollFd<'_>| found > 0 && !fd.revents().is_empty();
         let (ours, others) = fds.split_at(usize::from(own.is_some()));

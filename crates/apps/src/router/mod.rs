@@ -1,4 +1,7 @@
-//! The router: live links in `live`, and an engine without I/O in `engine`.
+//! The router: the engine without I/O, and the code that runs it on live links.
+//!
+//! [`engine`] decides on frames; `live` taps the links, feeds the engine with
+//! frames, kernel routes and address changes, and sends its output.
 
 pub mod engine;
 mod live;

@@ -1,4 +1,4 @@
-//! A port as it is stated, piece by piece.
+//! The builder of a port.
 
 use super::PortError;
 use super::connection::{Connection, unexpected_reply};
@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 use weir_filter::lang::Language;
 use weir_wire::LinkType;
 
-/// Where a broker listens, unless told otherwise.
+/// The default path of the broker's socket.
 pub const SOCKET_DEFAULT: &str = "/run/weir/broker.sock";
 
-/// Where to open the port.
+/// The way to open the port.
 #[derive(Clone, Debug)]
 enum OpenVia {
-    /// By the broker at the usual socket, if one listens; else in this
+    /// Through the broker at the default socket, if one listens; else in this
     /// process.
     Either,
     Broker(PathBuf),
     InProcess,
 }
 
-/// A port that is yet to be opened.
+/// The settings of a port that is yet to be opened.
 #[derive(Clone, Debug)]
 pub struct Builder {
     asked: OpenPort,
@@ -53,19 +53,19 @@ impl Builder {
         }
     }
 
-    /// Which frames: a pcap-filter(7) expression. Host names in it are looked
-    /// up now, which may take its time. Without a filter, all.
+    /// Sets the filter: a pcap-filter(7) expression. Resolves host names in it
+    /// now, which may block. Without a filter, the port accepts all frames.
     ///
     /// # Errors
-    /// If it is wrong.
+    /// If the expression is invalid.
     pub fn filter(self, text: &str) -> Result<Builder, PortError> {
         self.filter_in(Language::Expr, text)
     }
 
-    /// Which frames, in any of the languages.
+    /// Sets the filter, in any of the filter languages.
     ///
     /// # Errors
-    /// If it is wrong.
+    /// If the text is invalid.
     pub fn filter_in(mut self, language: Language, text: &str) -> Result<Builder, PortError> {
         let compiler = Compiler::for_linktype(LinkType::EN10MB);
         let plain = Source {
@@ -73,7 +73,7 @@ impl Builder {
             language,
             ..Source::default()
         };
-        // Few filters name hosts.
+        // Few filters contain host names: compile without look-ups first.
         self.asked.filter = match compiler.compile(&plain) {
             Ok(_) => plain,
             Err(_) => {
@@ -85,86 +85,87 @@ impl Builder {
         Ok(self)
     }
 
-    /// Ports of higher priority see a frame earlier; 0 at first.
+    /// Sets the priority: ports of higher priority see a frame earlier. Default
+    /// 0.
     #[must_use]
     pub fn priority(mut self, priority: u16) -> Builder {
         self.asked.priority = priority;
         self
     }
 
-    /// Takes frames: no port of lower priority, nor the host, gets them. At
-    /// first a port copies.
+    /// Sets whether the port takes frames: then neither ports of lower priority
+    /// nor the host get them. By default a port copies.
     #[must_use]
     pub fn take(mut self, take: bool) -> Builder {
         self.asked.take = take;
         self
     }
 
-    /// How many bytes of frames may wait to be read; 1 MiB at first. Rounded
-    /// up to a power of two, 4 KiB at least; 0 is refused.
+    /// Sets the queue's size in bytes; default 1 MiB. Rounded up to a power of
+    /// two, at least 4 KiB; 0 is refused.
     #[must_use]
     pub fn queue(mut self, ring: Bytes) -> Builder {
         self.asked.ring = ring;
         self
     }
 
-    /// How many bytes of a frame are wanted at most; at first all.
+    /// Sets the largest number of bytes delivered of a frame; by default all.
     #[must_use]
     pub fn snap_len(mut self, snap_len: u32) -> Builder {
         self.asked.snap_len = Some(snap_len);
         self
     }
 
-    /// Whether frames carry the time they came, which costs some 20 ns each;
-    /// at first they do not.
+    /// Sets whether frames carry a receive timestamp, which costs some 20 ns
+    /// each; by default they do not.
     #[must_use]
     pub fn timestamps(mut self, timestamps: bool) -> Builder {
         self.asked.timestamps = timestamps;
         self
     }
 
-    /// What [`Frame::tag`](super::Frame::tag) is to say; 0 at first.
+    /// Sets the value of [`Frame::tag`](super::Frame::tag); default 0.
     #[must_use]
     pub fn tag(mut self, tag: u32) -> Builder {
         self.asked.tag = tag;
         self
     }
 
-    /// Whether frames are to be sent, too: then it is refused here where the
-    /// policy does not grant it, and the first
-    /// [`send_batch`](super::Port::send_batch) is as quick as any other.
+    /// Sets whether the port also sends. Then [`open`](Self::open) fails if the
+    /// policy does not grant sending, and the first
+    /// [`send_batch`](super::Port::send_batch) is as fast as any other.
     #[must_use]
     pub fn send(mut self, send: bool) -> Builder {
         self.asked.send = send;
         self
     }
 
-    /// Where in the kernel frames are divided.
+    /// Sets the kernel hook at which frames are demultiplexed.
     #[must_use]
     pub fn attach(mut self, attach: Attach) -> Builder {
         self.asked.attach = attach;
         self
     }
 
-    /// By the broker that listens at this socket, and no other way: the
-    /// interface is the one of that name in the broker's network namespace.
+    /// Opens the port only through the broker at this socket. The interface is
+    /// the one with that name in the broker's network namespace.
     #[must_use]
     pub fn broker(mut self, socket: &Path) -> Builder {
         self.via = OpenVia::Broker(socket.to_owned());
         self
     }
 
-    /// By this process itself, which needs privilege, and no other way.
+    /// Opens the port only in this process, which needs privilege.
     #[must_use]
     pub fn in_process(mut self) -> Builder {
         self.via = OpenVia::InProcess;
         self
     }
 
-    /// Opens it.
+    /// Opens the port.
     ///
     /// # Errors
-    /// If it is refused, or there is no way to open it.
+    /// If the port is refused, or neither a broker nor privilege is available.
     pub fn open(self) -> Result<Port, PortError> {
         let sends = self.asked.send;
         let mut port = self.open_to_receive()?;
@@ -178,7 +179,8 @@ impl Builder {
         match self.via {
             OpenVia::Broker(path) => by_broker(&path, self.asked),
             OpenVia::InProcess => by_itself(self.asked),
-            // The interface of that name here, not where a broker may be.
+            // The interface of this process's namespace; a broker may serve
+            // another one.
             OpenVia::Either => {
                 self.asked.namespace = namespace().ok();
                 match by_broker(Path::new(SOCKET_DEFAULT), self.asked.clone()) {

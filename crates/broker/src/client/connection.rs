@@ -1,4 +1,4 @@
-//! A connection to the broker, as a client keeps it.
+//! The client's connection to the broker.
 
 use super::PortError;
 use crate::protocol::{
@@ -12,11 +12,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Most answers are here before a thread that has gone to sleep would be awake
-/// again: so long it only lets others run.
+/// Time to spin before sleeping: most answers arrive sooner than a sleeping
+/// thread would wake up. While it spins, the thread yields to others.
 const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(100);
 
-/// A connection: asks one thing after the other.
+/// A connection to the broker; one request at a time.
 #[derive(Debug)]
 pub struct Connection {
     path: PathBuf,
@@ -29,7 +29,7 @@ impl Connection {
     /// Connects to the broker that listens at `path`.
     ///
     /// # Errors
-    /// If none does.
+    /// If no broker listens there.
     pub fn to(path: &Path) -> Result<Connection, PortError> {
         let channel = Channel::connect(path).map_err(|source| PortError::NoBroker {
             path: path.to_owned(),
@@ -43,7 +43,7 @@ impl Connection {
         })
     }
 
-    /// Connects anew, to the broker that listens there now.
+    /// Reconnects to the broker that listens there now.
     pub(super) fn reconnected(&mut self) -> Result<(), PortError> {
         let events = std::mem::take(&mut self.events);
         *self = Connection {
@@ -53,7 +53,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What there is to say of a broker that goes without an answer.
+    /// The error for a broker that ended without an answer.
     pub(super) fn no_broker(&self, reason: String) -> PortError {
         PortError::NoBroker {
             path: self.path.clone(),
@@ -61,10 +61,10 @@ impl Connection {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// If it is refused, or the broker is gone.
+    /// If the request is refused, or the broker is gone.
     pub fn request(&mut self, ask: RequestKind) -> Result<(Response, Vec<OwnedFd>), PortError> {
         self.last_id = self.last_id.wrapping_add(1);
         let id = self.last_id;
@@ -96,8 +96,8 @@ impl Connection {
         }
     }
 
-    /// What the broker has said before it closed the connection; `error` if
-    /// that was nothing.
+    /// The reason that the broker sent before it closed the connection; `error`
+    /// if it sent none.
     fn why_ended(&mut self, error: PortError) -> PortError {
         while let Ok(Some((said, _))) = self.receive(false) {
             if let ServerMessage::Shutdown { reason, kind } = said {
@@ -107,7 +107,7 @@ impl Connection {
         error
     }
 
-    /// What has happened to a port since, without waiting.
+    /// The events of a port since the last call; does not wait.
     ///
     /// # Errors
     /// If the broker is gone.
@@ -125,7 +125,7 @@ impl Connection {
         Ok(own.into_iter().map(|(_, event)| event).collect())
     }
 
-    /// The ports that are open: one's own user's, or for the superuser all.
+    /// The open ports: those of the caller's user, or all for the superuser.
     ///
     /// # Errors
     /// If the broker is gone.
@@ -146,18 +146,18 @@ impl Connection {
         }
     }
 
-    /// The network namespace that the broker serves, by its number in `/proc`;
-    /// `None` if this process may not know.
+    /// The inode of the network namespace that the broker serves; `None` if
+    /// this process may not read it.
     pub fn namespace(&self) -> Option<u64> {
         let peer = self.channel.peer().ok()?;
         let path = format!("/proc/{}/ns/net", peer.pid);
         Some(std::fs::metadata(path).ok()?.ino())
     }
 
-    /// An interface's facts.
+    /// The properties of an interface.
     ///
     /// # Errors
-    /// If there is none, or the policy grants nothing there.
+    /// If the interface does not exist, or the policy grants nothing on it.
     pub fn interface(&mut self, name: &str) -> Result<InterfaceStatus, PortError> {
         let name = name.to_owned();
         match self.request(RequestKind::Interface { name })? {
@@ -184,7 +184,7 @@ impl Connection {
     }
 }
 
-/// The connection was ended, or refused to begin with.
+/// The error for a connection that was ended, or refused at the start.
 fn ended(reason: String, kind: Option<ErrorKind>) -> PortError {
     match kind {
         Some(kind) => Refusal::new(kind, reason).into(),
@@ -192,7 +192,7 @@ fn ended(reason: String, kind: Option<ErrorKind>) -> PortError {
     }
 }
 
-/// An answer to another question.
+/// The error for an answer of the wrong kind.
 pub(super) fn unexpected_reply() -> PortError {
     PortError::Protocol("an answer to another question".to_owned())
 }

@@ -1,4 +1,4 @@
-//! The engine in this process: for the superuser without a broker.
+//! An engine in this process, for the superuser without a broker.
 
 use super::PortError;
 use super::connection::unexpected_reply;
@@ -13,35 +13,37 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Events of one port that are kept until it asks; the last ones.
+/// Number of events of one port that are stored until it asks; the newest
+/// remain.
 const EVENTS_MAX: usize = 256;
 
-/// An engine, and a thread that attends to it.
+/// An engine, and the thread that drives it.
 struct Shared {
     state: Mutex<State>,
-    /// Some request has come to its end.
+    /// Signals that a request has finished.
     finished: Condvar,
-    /// Wakes the thread, to see that all is over.
+    /// An eventfd that wakes the thread so that it can end.
     wake: OwnedFd,
 }
 
 struct State {
     engine: Engine<KernelBackend>,
-    /// What nobody has fetched yet, by port.
+    /// Finished requests that were not fetched yet, by port.
     finished: BTreeMap<u32, Finished>,
-    /// By connection.
+    /// Events by connection.
     events: BTreeMap<u64, Vec<Event>>,
-    /// How many [`Local`]s there are.
+    /// Number of [`Local`]s.
     users: usize,
-    /// Where others ask for the ports of this process. Its file goes with the
-    /// last port, and not with the thread, which the process may not outlive.
+    /// The socket at which other processes list the ports of this process. Its
+    /// file is removed with the last port, not with the thread, which the
+    /// process may not outlive.
     registry: Option<Listener>,
 }
 
-/// The engines of this process, one for each network namespace in use.
+/// The engines of this process: one for each network namespace in use.
 static ENGINES: Mutex<Vec<(u64, Weak<Shared>)>> = Mutex::new(Vec::new());
 
-/// This process's own engine, as one owner of ports.
+/// This process's engine, as one owner of ports.
 pub(super) struct Local {
     shared: Arc<Shared>,
     owner: Owner,
@@ -65,14 +67,14 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> PortError {
 }
 
 impl State {
-    /// Takes in what the engine has finished since.
+    /// Fetches the requests that the engine has finished.
     fn attend(&mut self) {
         for finished in self.engine.poll_finished() {
             self.finished.insert(finished.port, finished);
         }
     }
 
-    /// Every port, and the interfaces that they are on.
+    /// The status of every port, and of the interfaces in use.
     fn all(&mut self) -> Vec<Response> {
         let owner = Owner {
             connection: 0,
@@ -101,7 +103,7 @@ impl State {
         all
     }
 
-    /// Looks at the interfaces again.
+    /// Checks the interfaces for changes.
     fn check_interfaces(&mut self) {
         self.engine.fabric().saw_changes();
         for (connection, _, event) in self.engine.poll_interfaces() {
@@ -153,8 +155,8 @@ impl Drop for Shared {
     }
 }
 
-/// Takes in what the kernel has done, as long as there are ports: so filters
-/// that were changed come to their end, also when nobody asks anything.
+/// Drives the engine while there are ports, so that changes of filters finish
+/// even without further requests.
 fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2], asked: Option<&OwnedFd>) {
     loop {
         let watched = fds.iter().chain(asked).map(AsFd::as_fd);
@@ -197,7 +199,7 @@ impl Local {
         engines.retain(|(_, engine)| engine.strong_count() > 0);
         let known = engines.iter().find(|(of, _)| *of == namespace);
         let known = known.and_then(|(_, engine)| engine.upgrade());
-        // One without users is about to end, when its thread is through.
+        // An engine without users is about to end with its thread.
         let shared = match known.filter(|shared| lock(&shared.state).users > 0) {
             Some(shared) => shared,
             None => {
@@ -226,13 +228,13 @@ impl Local {
         }
     }
 
-    /// Waits until the engine is through with a port's request.
+    /// Waits until the engine has finished a port's request.
     fn finished(
         &self,
         mut state: MutexGuard<'_, State>,
         number: u32,
     ) -> Result<(Response, Vec<OwnedFd>), PortError> {
-        // With a ring at hand it is open at once.
+        // With a spare ring the port is open at once.
         state.attend();
         self.shared.finished.notify_all();
         loop {
@@ -244,7 +246,7 @@ impl Local {
         }
     }
 
-    /// Asks for anything but another port.
+    /// Sends a request other than opening a port.
     pub(super) fn request(&self, ask: RequestKind) -> Result<(Response, Vec<OwnedFd>), PortError> {
         let mut state = lock(&self.shared.state);
         let engine = &mut state.engine;
@@ -278,7 +280,7 @@ impl Local {
         Ok((answer, Vec::new()))
     }
 
-    /// What has happened to the port since.
+    /// The events of the port since the last call.
     pub(super) fn events(&self) -> Vec<Event> {
         let mut state = lock(&self.shared.state);
         state.check_interfaces();
@@ -291,7 +293,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // Nothing is added meanwhile.
+        // Holding the lock keeps other threads from adding users meanwhile.
         let _engines = lock(&ENGINES);
         let mut state = lock(&self.shared.state);
         state.engine.close_all(self.owner.connection);

@@ -1,13 +1,14 @@
-//! Ports that processes of the superuser have opened by themselves: each such
-//! process tells whoever asks, at a socket in a folder of root's alone.
+//! The registry of ports that processes of the superuser opened without a
+//! broker: each such process answers at a socket in a folder that only root can
+//! access.
 //!
 //! ```text
 //!  /run/weir/local/
 //!  └── 4711-4026531840.sock    of process 4711, for one network namespace
 //! ```
 //!
-//! Who connects is told everything at once, and the connection ends. What a
-//! dead process has left is removed by whoever comes next.
+//! A process sends its whole list to each connection and closes it. The next
+//! process to run removes the sockets of dead ones.
 
 use crate::protocol::{
     Channel, InterfaceStatus, Listener, PortStatus, Response, ServerMessage, decode, encode,
@@ -18,17 +19,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a process may take to tell; it may be stopped.
+/// Time that a process may take to answer; it may be stopped.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the ports of one process and network namespace are.
+/// The ports of one process and network namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LocalPorts {
-    /// The network namespace, by its number in `/proc`.
+    /// The inode of the network namespace.
     pub namespace: Option<u64>,
     /// The ports.
     pub ports: Vec<PortStatus>,
-    /// The interfaces that they are on.
+    /// The interfaces of these ports.
     pub interfaces: Vec<InterfaceStatus>,
 }
 
@@ -36,8 +37,8 @@ fn folder() -> PathBuf {
     Path::new(FOLDER_DEFAULT).join("local")
 }
 
-/// Where this process tells of its ports; `None` where it cannot, and then
-/// nobody sees them.
+/// Opens the socket at which this process lists its ports; `None` if that
+/// fails, and then its ports are not listed.
 pub(super) fn announce(namespace: u64) -> Option<Listener> {
     open_folder(Path::new(FOLDER_DEFAULT)).ok()?;
     let folder = folder();
@@ -50,8 +51,8 @@ pub(super) fn announce(namespace: u64) -> Option<Listener> {
     Listener::bind(&folder.join(name)).ok()
 }
 
-/// Answers to whoever has connected; on a thread of its own, since they may
-/// not read.
+/// Sends the list to a connection, on a separate thread, since the peer may not
+/// read.
 pub(super) fn serve_listing(channel: Channel, all: Vec<Response>) {
     let tell = move || {
         for answer in all {
@@ -63,13 +64,13 @@ pub(super) fn serve_listing(channel: Channel, all: Vec<Response>) {
             }
         }
     };
-    // Without a thread they are told nothing.
+    // If no thread can be started, the peer gets no list.
     let thread = std::thread::Builder::new().name("weir-status".into());
     let _ = thread.spawn(tell);
 }
 
-/// The ports of all processes that have opened some without a broker; only
-/// the superuser sees any.
+/// The ports of all processes that opened some without a broker; empty for
+/// users other than the superuser.
 pub fn in_process() -> Vec<LocalPorts> {
     sockets()
         .iter()
@@ -77,7 +78,7 @@ pub fn in_process() -> Vec<LocalPorts> {
         .collect()
 }
 
-/// Removes what dead processes have left.
+/// Removes the sockets of dead processes.
 pub(crate) fn sweep() {
     for path in sockets() {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -96,7 +97,7 @@ fn sockets() -> Vec<PathBuf> {
     paths
 }
 
-/// The namespace that a socket's name tells of.
+/// The namespace in a socket's file name; `None` if the name has another form.
 fn namespace_of(path: &Path) -> Option<u64> {
     let (_, namespace) = path.file_stem()?.to_str()?.split_once('-')?;
     namespace.parse().ok()
@@ -106,7 +107,7 @@ fn request_listing(path: &Path) -> Option<LocalPorts> {
     let channel = match Channel::connect(path) {
         Ok(channel) => channel,
         Err(error) => {
-            // Another process has the number of the dead one.
+            // Another process now has the pid of the dead one.
             if error.kind() == io::ErrorKind::ConnectionRefused {
                 let _ = std::fs::remove_file(path);
             }
@@ -118,7 +119,7 @@ fn request_listing(path: &Path) -> Option<LocalPorts> {
         namespace: namespace_of(path),
         ..LocalPorts::default()
     };
-    // To the end of the connection.
+    // Read to the end of the connection.
     while let Ok(Some(message)) = channel.receive(true) {
         match decode(&message.bytes) {
             Ok(ServerMessage::Answer {

@@ -1,4 +1,7 @@
-//! Ports, for programs that use them.
+//! The client API: opening ports, receiving and sending frames.
+//!
+//! `builder` states a port, `port` is an open one; `connection` talks to the
+//! broker, `local` runs an engine in this process.
 
 mod builder;
 mod connection;
@@ -20,62 +23,62 @@ use crate::protocol::{ErrorKind, Refusal, TooLong};
 use std::io;
 use std::path::PathBuf;
 
-/// Why something could not be done with a port.
+/// The reason why an operation on a port failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The filter is wrong.
+    /// The filter is invalid.
     #[error(transparent)]
     Filter(#[from] CompileError),
     /// The broker, or the engine in this process, refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// No broker listens, and without privilege there is no other way.
+    /// No broker listens, and this process has no privilege to open ports
+    /// itself.
     #[error("no broker listens on {}: start `weir broker` as root ({source})", path.display())]
     NoBroker {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The broker ended the connection.
     #[error("the broker ended the connection: {reason}")]
     Ended {
-        /// As it said.
+        /// The broker's reason.
         reason: String,
     },
-    /// What the broker said makes no sense.
+    /// The broker sent an invalid message.
     #[error("the broker said something that makes no sense: {0}")]
     Protocol(String),
-    /// The request is too long.
+    /// The request exceeds the message length limit.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// The ring cannot be read.
+    /// The ring is damaged.
     #[error(transparent)]
     Ring(#[from] weir_ring::Error),
-    /// Frames were not sent.
+    /// Frames were not sent by the packet socket.
     #[error(transparent)]
     Send(#[from] weir_link::live::SendError),
-    /// Frames were not sent by a path that checks.
+    /// Frames were not sent by the egress path that checks them.
     #[error(transparent)]
     Path(#[from] weir_ring::SendError),
-    /// Anything else.
+    /// Any other system error.
     #[error("cannot {what} ({source})")]
     System {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl PortError {
-    /// Whether a path to send by is gone.
+    /// Whether the egress path is gone.
     fn is_egress_path_gone(&self) -> bool {
         matches!(self, PortError::Path(weir_ring::SendError::Down { .. }))
     }
 
-    /// Whether there is no broker for the interfaces of this network
-    /// namespace.
+    /// Whether the error means that no broker serves this network namespace.
     fn is_of_no_broker(&self) -> bool {
         match self {
             PortError::NoBroker { .. } => true,

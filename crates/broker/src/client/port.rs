@@ -21,72 +21,72 @@ use weir_link::gso::{Segments, segments};
 use weir_ring::{Mode, Reader, Records, Woke};
 use weir_wire::LinkType;
 
-/// Frames of one [`Port::send_batch`].
+/// Largest number of frames of one [`Port::send_batch`].
 const BATCH_FRAMES_MAX: usize = 1024;
 
-/// How long to wait for frames.
+/// Limit on the time to wait for frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeout(Option<Duration>);
 
 impl Timeout {
-    /// Until there is a frame, or a signal comes.
+    /// Waits until there is a frame, or a signal interrupts.
     pub const NEVER: Timeout = Timeout(None);
-    /// Not at all.
+    /// Does not wait.
     pub const NOW: Timeout = Timeout(Some(Duration::ZERO));
 
-    /// As long as this at most.
+    /// Waits for at most this time.
     #[must_use]
     pub fn after(time: Duration) -> Timeout {
         Timeout(Some(time))
     }
 }
 
-/// Who opened the port for us.
+/// The engine that opened the port.
 #[derive(Debug)]
 pub(super) enum PortBackend {
     Broker(Connection),
     Local(Local),
 }
 
-/// What was counted for a port since it was opened.
+/// The counters of a port since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
-    /// Frames put into its queue.
+    /// Number of frames put into the queue.
     pub delivered: u64,
-    /// Frames that its queue had no room for.
+    /// Number of frames lost because the queue was full.
     pub lost: u64,
-    /// Frames for anybody that the interface has dropped, as the kernel
-    /// counts: for want of room, and those of protocols that the host does
-    /// not know, though ports may have seen these.
+    /// Number of frames that the interface dropped, by the kernel's count, for
+    /// any receiver: for lack of room, and frames of protocols unknown to the
+    /// host, which ports may have received nevertheless.
     pub interface_lost: u64,
-    /// Frames sent by a path that checks; 0 for the superuser, who needs
-    /// none.
+    /// Number of frames sent by the egress path that checks; 0 for the
+    /// superuser, who sends without it.
     pub sent: u64,
-    /// Frames that were dropped there: the policy does not allow them.
+    /// Number of frames that the egress path dropped by the policy.
     pub refused: u64,
 }
 
 /// An open port; closed when it is dropped.
 ///
-/// Frames come from the kernel, not through the broker: when that ends they
-/// go on coming. Only what is asked of it fails ([`PortError::NoBroker`]),
-/// until there is another one.
+/// The kernel delivers frames directly, not through the broker, and continues
+/// when the broker ends. Only requests to the broker then fail
+/// ([`PortError::NoBroker`]), until another broker runs.
 #[derive(Debug)]
 pub struct Port {
     backing: PortBackend,
     asked: OpenPort,
     opened: Opened,
     reader: Reader,
-    /// What frames are sent by, once it was asked for.
+    /// The egress path or socket, once it was requested.
     tx: Option<TxPath>,
-    /// Raises a signal when frames come, if asked for.
+    /// Raises a signal when frames arrive, if requested.
     alarm: Option<SigioThread>,
-    /// As long as it is open the port outlives the broker.
+    /// A descriptor that keeps the port alive without the broker.
     _lifetime: Option<OwnedFd>,
 }
 
 impl Port {
-    /// A port on an interface, to be stated further and opened.
+    /// Starts to build a port on an interface.
     pub fn on(interface: &str) -> Builder {
         Builder::on(interface)
     }
@@ -100,10 +100,11 @@ impl Port {
         let mut named: BTreeMap<&str, OwnedFd> =
             opened.fds.iter().map(String::as_str).zip(fds).collect();
         let ring = named.remove("ring").ok_or_else(unexpected_reply)?;
-        // SAFETY: whoever opens ports, the broker or this process, makes a ring
-        // for each, and gives it once; the broker is the superuser's, and
-        // trusted so far. Whoever takes a port's descriptor from it to read
-        // the ring a second time makes the same promise, and breaks it.
+        // SAFETY: the opener of ports, the broker or this process, makes a ring
+        // for each port and hands it out once; the broker belongs to the
+        // superuser, and is trusted so far. A process that takes a port's
+        // descriptor from it to read the ring a second time makes the same
+        // promise, and breaks it.
         let reader = unsafe { Reader::open(ring)? };
         let held = named.remove("held");
         Ok(Port {
@@ -117,9 +118,9 @@ impl Port {
         })
     }
 
-    /// The frames that are there; waits for the first as long as `timeout`
-    /// says. None when the time is over, or a signal came. Their space is
-    /// given back when the port is used again.
+    /// The frames in the queue; waits for the first for at most `timeout`.
+    /// Empty if the time is over, or a signal interrupted. The frames' space is
+    /// freed when the port is used again.
     ///
     /// # Errors
     /// If the ring is damaged.
@@ -135,22 +136,22 @@ impl Port {
         if let Some(alarm) = &self.alarm
             && self.reader.arm()
         {
-            // Nothing is left; if something comes now, the signal does too.
+            // The queue is empty; the next frame raises the signal.
             alarm.set();
         }
         let records = is_ready.then(|| self.reader.records()).transpose()?;
         Ok(Frames { records, booted })
     }
 
-    /// Has a signal sent to this process when frames come, or none any more;
-    /// at first there is none. It comes once, for the first frame; and again
-    /// when [`recv_batch`](Self::recv_batch) has found nothing left to read.
+    /// Sets or clears the signal that this process gets when frames arrive; by
+    /// default none. The signal is sent once, for the first frame, and again
+    /// after [`recv_batch`](Self::recv_batch) has emptied the queue.
     ///
-    /// It takes a thread, which sleeps until then. The signal says nothing of
-    /// the port: look at all that asked for it.
+    /// The call starts a thread, which sleeps until then. The signal does not
+    /// identify the port: check all ports with a signal.
     ///
     /// # Errors
-    /// If the system gives no thread or descriptor.
+    /// If no thread or descriptor is available.
     pub fn set_signal(&mut self, signal: Option<Signal>) -> Result<(), PortError> {
         let start = |signal| SigioThread::start(self.reader.as_fd(), signal);
         let alarm = signal.map(start).transpose();
@@ -165,14 +166,14 @@ impl Port {
         Ok(())
     }
 
-    /// Before waiting elsewhere (`epoll`, `tokio`) for [`as_fd`](Self::as_fd)
-    /// to be readable: `false` if there is something to read already.
+    /// Prepares to wait for [`as_fd`](Self::as_fd) with `epoll` or `tokio`;
+    /// returns `false` if frames are already there.
     pub fn arm(&mut self) -> bool {
         self.reader.arm()
     }
 
-    /// Whether to wait for the least delay, rather than for the most frames
-    /// a second.
+    /// Sets whether waiting minimises the delay instead of maximising the frame
+    /// rate.
     pub fn set_latency_mode(&mut self, latency: bool) {
         let mode = if latency {
             Mode::Latency
@@ -182,23 +183,23 @@ impl Port {
         self.reader.set_mode(mode);
     }
 
-    /// Gives the port another filter, a pcap-filter(7) expression.
+    /// Replaces the port's filter by a pcap-filter(7) expression.
     ///
-    /// From now on every frame that it accepts is delivered, once also if the
-    /// old one accepts it too. The old one ends within moments, when no frame
-    /// can be on its way past both; what it has delivered until then is in
-    /// the queue.
+    /// From now on every frame that the new filter accepts is delivered, once
+    /// even if the old filter accepts it too. The old filter ends within
+    /// moments, when no frame can be in transit past both; frames that it has
+    /// delivered until then are in the queue.
     ///
     /// # Errors
-    /// If it is wrong or refused; then the old one stays.
+    /// If the filter is invalid or refused; then the old filter stays.
     pub fn set_filter(&mut self, text: &str) -> Result<(), PortError> {
         self.set_filter_in(Language::Expr, text)
     }
 
-    /// Gives the port another filter, in any of the languages.
+    /// Replaces the port's filter, in any of the filter languages.
     ///
     /// # Errors
-    /// If it is wrong or refused; then the old one stays.
+    /// If the filter is invalid or refused; then the old filter stays.
     pub fn set_filter_in(&mut self, language: Language, text: &str) -> Result<(), PortError> {
         let mut filter = Source {
             text: text.to_owned(),
@@ -213,8 +214,8 @@ impl Port {
             };
             match self.request(ask) {
                 Err(PortError::Refused(refusal)) if refusal.kind == ErrorKind::Filter => {
-                    // Few filters name hosts: they are looked up when one
-                    // does not do without.
+                    // Few filters contain host names: they are resolved only if
+                    // the filter does not compile without.
                     let found = with_hosts(filter.clone(), self.linktype());
                     if found.hosts == filter.hosts {
                         return Err(CompileError::from(refusal).into());
@@ -226,16 +227,16 @@ impl Port {
         }
     }
 
-    /// Sends whole frames, and says how many were sent, which are the first
-    /// ones: 1,024 at most, in one system call.
+    /// Sends whole frames, in one system call; at most 1,024. Returns how many
+    /// frames were sent, which are the first ones.
     ///
-    /// The first time, what is sent by is asked for. As the superuser it is a
-    /// packet socket; through a broker, for another user, it is a path that
-    /// checks each frame: what the policy does not allow is dropped there and
-    /// [counted](PortCounters::refused).
+    /// The first call requests the means to send. For the superuser that is a
+    /// packet socket. For another user, through a broker, it is an egress path
+    /// that checks each frame: it drops and [counts](PortCounters::refused)
+    /// frames that the policy does not allow.
     ///
     /// # Errors
-    /// If sending is not granted, or not even the first could be sent.
+    /// If sending is not granted, or the first frame could not be sent.
     pub fn send_batch(&mut self, frames: &[&[u8]]) -> Result<usize, PortError> {
         let frames = &frames[..frames.len().min(BATCH_FRAMES_MAX)];
         let mut way = match self.tx.take() {
@@ -243,8 +244,8 @@ impl Port {
             None => self.request_tx()?,
         };
         let mut sent = way.send(frames);
-        // A broker that has come since may grant other rules: then the path
-        // is gone, and there is another one for the asking.
+        // A broker that was started since may have other rules: then the path
+        // is gone, and the port can request another one.
         if sent.as_ref().is_err_and(PortError::is_egress_path_gone) {
             way = self.request_tx()?;
             sent = way.send(frames);
@@ -253,7 +254,7 @@ impl Port {
         sent
     }
 
-    /// Asks for what frames are sent by.
+    /// Requests the socket or egress path for sending.
     pub(super) fn request_tx(&mut self) -> Result<TxPath, PortError> {
         let port = self.opened.port;
         let (Response::TxReady(sends), fds) = self.request(RequestKind::Send { port })? else {
@@ -262,16 +263,16 @@ impl Port {
         TxPath::new(&sends, fds)
     }
 
-    /// Asks for it before it is needed.
+    /// Requests the means to send in advance.
     pub(super) fn begin_to_send(&mut self) -> Result<(), PortError> {
         self.tx = Some(self.request_tx()?);
         Ok(())
     }
 
-    /// What the port's interface is now.
+    /// The present properties of the port's interface.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the interface is gone.
     pub fn status(&mut self) -> Result<InterfaceStatus, PortError> {
         let port = self.opened.port;
         match self.request(RequestKind::PortInterface { port })?.0 {
@@ -280,7 +281,7 @@ impl Port {
         }
     }
 
-    /// What was counted for the port.
+    /// The port's counters.
     ///
     /// # Errors
     /// If the broker is gone.
@@ -304,7 +305,7 @@ impl Port {
         })
     }
 
-    /// What has happened to the port's interface since it was asked last.
+    /// The events of the port's interface since the last call.
     ///
     /// # Errors
     /// If the broker is gone.
@@ -323,7 +324,7 @@ impl Port {
         }
     }
 
-    /// Asks; when the broker has gone, the one that has come since.
+    /// Sends a request; if the broker has ended, to its successor.
     fn request(&mut self, ask: RequestKind) -> Result<(Response, Vec<OwnedFd>), PortError> {
         let connection = match &mut self.backing {
             PortBackend::Local(local) => return local.request(ask),
@@ -341,8 +342,8 @@ impl Port {
         }
     }
 
-    /// Takes the port up again with the broker that there is now, since the
-    /// one before has ended.
+    /// Resumes the port with the present broker, after the former one has
+    /// ended.
     fn resume(&mut self, ended: PortError) -> Result<(), PortError> {
         let port = self.opened.port;
         let secret = self.opened.secret.clone();
@@ -351,18 +352,18 @@ impl Port {
         };
         connection.reconnected()?;
         match connection.request(RequestKind::Resume { port, secret }) {
-            // The one before, on its way out, whose socket was still there.
+            // The former broker is ending, and its socket was still there.
             Err(PortError::Ended { reason }) => Err(connection.no_broker(reason)),
             other => other.map(drop),
         }
     }
 
-    /// How the frames begin.
+    /// The link type of the frames.
     pub fn linktype(&self) -> LinkType {
         LinkType(self.opened.linktype)
     }
 
-    /// Where frames were divided when the port was opened.
+    /// The hook at which frames were demultiplexed when the port was opened.
     pub fn attached(&self) -> &str {
         &self.opened.attach
     }
@@ -374,22 +375,23 @@ impl Port {
 }
 
 impl AsFd for Port {
-    /// Readable when there are frames: see [`arm`](Port::arm).
+    /// The descriptor that is readable when there are frames: see
+    /// [`arm`](Port::arm).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 }
 
-/// Frames, in the order they came.
+/// Received frames, in order of arrival.
 #[derive(Debug)]
 pub struct Frames<'a> {
     records: Option<Records<'a>>,
-    /// When the clock of timestamps began, since 1970.
+    /// The origin of the timestamps' clock, as time since 1970.
     booted: Duration,
 }
 
 impl Frames<'_> {
-    /// Whether there are none (left).
+    /// Whether no frames remain.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -400,7 +402,7 @@ impl<'a> Iterator for Frames<'a> {
 
     fn next(&mut self) -> Option<Frame<'a>> {
         let record = self.records.as_mut()?.next()?;
-        // The kernel half writes whole records.
+        // The kernel program writes whole records only.
         let record = Record::parse(record).ok()?;
         Some(Frame {
             record,
@@ -416,7 +418,7 @@ impl<'a> Iterator for Frames<'a> {
 
 impl ExactSizeIterator for Frames<'_> {}
 
-/// A frame that came.
+/// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     record: Record<'a>,
@@ -424,24 +426,25 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Its bytes, as many as were asked for.
+    /// The captured bytes, up to the port's snap length.
     pub fn bytes(&self) -> &'a [u8] {
         self.record.bytes
     }
 
-    /// Its length, whatever was asked for.
+    /// The frame's length on the wire, in bytes.
     pub fn original_len(&self) -> u32 {
         self.record.wire_len
     }
 
-    /// When it came, if the port has timestamps.
+    /// The receive time; `None` if the port has no timestamps.
     pub fn timestamp(&self) -> Option<SystemTime> {
         let ns = self.record.timestamp_ns;
         let since = self.booted + Duration::from_nanos(ns);
         (ns > 0).then(|| SystemTime::UNIX_EPOCH + since)
     }
 
-    /// Frames that the port lost between the one before and this.
+    /// Number of frames that the port lost between the previous frame and this
+    /// one.
     pub fn lost_before(&self) -> u32 {
         self.record.lost_before
     }
@@ -451,37 +454,38 @@ impl<'a> Frame<'a> {
         self.record.tag
     }
 
-    /// Whether it leaves the host.
+    /// Whether the host sent the frame.
     pub fn is_outgoing(&self) -> bool {
         self.record.flags & FLAG_EGRESS != 0
     }
 
-    /// The frames that go over the wire for it: itself, or its segments if it
-    /// stands for several, each whole and with right checksums; see
+    /// The frames on the wire: the frame itself, or its segments if it is a GSO
+    /// frame, each complete and with valid checksums; see
     /// [`segments`](weir_link::gso::segments).
     pub fn segments(&self) -> Segments<'a> {
         segments(&self.record)
     }
 
-    /// Whether it stands for several segments on the wire, of so many bytes
-    /// each; its checksums may be partial.
+    /// The segment size in bytes of a GSO frame, which stands for several
+    /// segments on the wire and may have partial checksums; `None` for another
+    /// frame.
     pub fn segment_size(&self) -> Option<u16> {
         (self.record.flags & FLAG_GSO != 0).then_some(self.record.gso_size)
     }
 
-    /// Whether a VLAN tag that the device had taken out was put back.
+    /// Whether the frame contains a VLAN tag that the device had stripped.
     pub fn had_vlan_tag(&self) -> bool {
         self.record.flags & FLAG_VLAN != 0
     }
 
-    /// Whether it has more bytes than were asked for.
+    /// Whether the frame was longer than its captured bytes.
     pub fn is_cut(&self) -> bool {
         self.record.flags & FLAG_CUT != 0
     }
 }
 
-/// When the clock of timestamps (time since boot) began, since 1970: asked
-/// anew for each batch, since the time of day may be set.
+/// The origin of the timestamps' clock (time since boot), as time since 1970.
+/// Read for each batch, since the time of day may be set.
 fn booted() -> Duration {
     let nanoseconds = |time: Timespec| time.tv_sec * 1_000_000_000 + time.tv_nsec;
     let day = nanoseconds(clock_gettime(ClockId::Realtime));

@@ -1,8 +1,8 @@
-//! A signal when frames come.
+//! A signal when frames arrive.
 //!
-//! BPF rings know no `O_ASYNC` (their files have no `fasync`, to Linux 6.18 at
-//! least), nor do `epoll` and `eventfd`: so a thread waits for the ring, and
-//! only where a signal was asked for.
+//! BPF rings do not support `O_ASYNC` (their files have no `fasync`, up to
+//! Linux 6.18 at least), nor do `epoll` and `eventfd`. So a thread waits for
+//! the ring, if a signal was requested.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Signal, getpid, kill_process};
@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Signals this process when a ring is readable, once each time it is set.
+/// A thread that signals this process when a ring is readable, once for each
+/// time it is armed.
 #[derive(Debug)]
 pub(super) struct SigioThread {
     shared: Arc<Shared>,
@@ -19,13 +20,13 @@ pub(super) struct SigioThread {
 
 #[derive(Debug)]
 struct Shared {
-    /// Written to, to set the alarm or to end it.
+    /// An eventfd that arms or ends the thread.
     wake: OwnedFd,
     is_over: AtomicBool,
 }
 
 impl SigioThread {
-    /// One that is not set yet.
+    /// Starts the thread, unarmed.
     pub(super) fn start(ring: BorrowedFd<'_>, signal: Signal) -> io::Result<SigioThread> {
         let ring = ring.try_clone_to_owned()?;
         let shared = Arc::new(Shared {
@@ -40,7 +41,8 @@ impl SigioThread {
         Ok(alarm)
     }
 
-    /// The next frame raises the signal; also one that is there already.
+    /// Arms the thread: the next frame raises the signal, or one that is
+    /// already there.
     pub(super) fn set(&self) {
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
@@ -55,7 +57,7 @@ impl Drop for SigioThread {
 
 fn attend(shared: &Shared, ring: &OwnedFd, signal: Signal) {
     loop {
-        // Until it is set.
+        // Wait until armed.
         if rustix::io::retry_on_intr(|| rustix::io::read(&shared.wake, &mut [0; 8])).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a port sends by.
+//! The means by which a port sends.
 
 use super::PortError;
 use super::connection::unexpected_reply;
@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use weir_link::live::Sender;
 use weir_ring::XskTx;
 
-/// A way for frames out.
+/// A socket or path for sending.
 #[derive(Debug)]
 pub(super) enum TxPath {
-    /// The superuser's.
+    /// A packet socket, for the superuser.
     Packet(Sender),
-    /// Everybody else's, which checks.
+    /// An AF_XDP socket on an egress path that checks frames, for other users.
     Checked(XskTx),
 }
 

@@ -1,11 +1,11 @@
-//! Requests that have come to their end: at once, or when a ring is ready and
+//! Finished requests. A request finishes at once, or when its ring is ready and
 //! the kernel has bound its port.
 
 use super::ports::{Engine, Finished};
 use super::{Backend, InterfaceDemux, Owner, Reserved};
 use crate::protocol::Refusal;
 
-/// What is ready for a port that is about to be open.
+/// A ring that is ready, or the error, for a port that is yet to be bound.
 pub(super) struct Ready {
     pub(super) ifindex: u32,
     port: u32,
@@ -13,7 +13,7 @@ pub(super) struct Ready {
 }
 
 impl<F: Backend> Engine<F> {
-    /// The requests that have come to their end since.
+    /// The requests that have finished since the last call.
     pub fn poll_finished(&mut self) -> Vec<Finished> {
         let mut all = self.take_done();
         while let Some(finished) = self.finish_next(|_| true) {
@@ -22,7 +22,7 @@ impl<F: Backend> Engine<F> {
         all
     }
 
-    /// Those of them that take no more work: ports whose rings are ready are
+    /// The finished requests that need no more work; ports with ready rings are
     /// left to [`finish_next`](Self::finish_next).
     pub fn take_done(&mut self) -> Vec<Finished> {
         let mut all = std::mem::take(&mut self.done);
@@ -46,9 +46,9 @@ impl<F: Backend> Engine<F> {
         all
     }
 
-    /// Binds one port whose ring is ready: the first of the superuser's, or
-    /// else the first whose owner `may` have work done now. The kernel may
-    /// have to verify the programs of all ports for it.
+    /// Binds one port with a ready ring: the superuser's first, else the first
+    /// whose owner passes `may`. The kernel may have to verify the programs of
+    /// all ports for it. `None` if no such port waits.
     pub fn finish_next(&mut self, may: impl Fn(&Owner) -> bool) -> Option<Finished> {
         let owner = |one: &Ready| self.ports.get(&one.port).map(|port| &port.owner);
         let is_first = |one: &Ready| owner(one).is_some_and(|owner| owner.who.is_superuser);
@@ -69,12 +69,12 @@ impl<F: Backend> Engine<F> {
         })
     }
 
-    /// Whether there are ports whose rings are ready, and that are not bound.
+    /// Whether ports with ready rings wait to be bound.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Gives back what is ready for a port that was closed before.
+    /// Releases the ring of a port that was closed meanwhile.
     fn forget_ready(&mut self, one: Ready) {
         match one.result {
             Ok(reserved) => {

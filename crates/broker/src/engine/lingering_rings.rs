@@ -1,7 +1,7 @@
-//! Rings of ports that are closed, as long as they have memory: because a
-//! process still has a descriptor, a mapping or a pin of one, or because one is
-//! still being made. That memory counts for the grant and the user, so that
-//! closing and opening again gives no more than the policy does.
+//! Rings of closed ports that still occupy memory: a process holds a
+//! descriptor, mapping or pin of the ring, or the ring is still being made.
+//! Their memory is charged to the grant and the user, so that closing and
+//! reopening does not evade the policy.
 
 use crate::policy::PeerCred;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,44 +10,45 @@ use std::sync::Weak;
 /// A ring of a closed port.
 #[derive(Clone, Debug)]
 pub(super) struct LingeringRing {
-    /// The grant's place in the policy; `None` if the policy of now has none.
+    /// The grant's index in the policy; `None` if the present policy has no
+    /// such grant.
     pub(super) grant: Option<usize>,
     pub(super) who: PeerCred,
     /// The name of the interface.
     pub(super) interface: String,
     /// Its size in bytes.
     pub(super) memory: u64,
-    /// The ring's number, once it has one.
+    /// The ring's id; `None` while it is being made.
     pub(super) ring: Option<u32>,
 }
 
-/// Bytes beside open ports.
+/// The charges beside those of open ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct LingeringBytes {
-    /// Of one user under a grant.
+    /// Bytes of one user under a grant.
     pub(super) user: u64,
-    /// In so many rings.
+    /// Number of the rings with these bytes.
     pub(super) user_rings: usize,
-    /// Of all users under the grant.
+    /// Bytes of all users under the grant.
     pub(super) grant: u64,
 }
 
-/// Rings of users but one that are looked for at a time.
+/// Number of other users' rings that are checked at a time.
 const CHECKED_MAX: usize = 256;
 
-/// All of them, and some that are gone.
+/// The lingering rings, some of which may be gone.
 #[derive(Default)]
 pub(super) struct LingeringRings {
     made: VecDeque<LingeringRing>,
-    /// Those that are being made, by port, with the interface.
+    /// Rings being made, by port, each with its interface.
     unmade: BTreeMap<u32, (u32, LingeringRing)>,
-    /// Those that were being made when their interface was given up: they are
+    /// Rings that were being made when their interface was given up: they are
     /// gone when the threads that make them have ended.
     ending: Vec<(Weak<()>, LingeringRing)>,
 }
 
 impl LingeringRings {
-    /// The ring of a port that is closed, on that interface.
+    /// Adds the ring of a closed port on an interface.
     pub(super) fn add(&mut self, port: u32, ifindex: u32, ghost: LingeringRing) {
         match ghost.ring {
             Some(_) => self.made.push_back(ghost),
@@ -55,7 +56,7 @@ impl LingeringRings {
         }
     }
 
-    /// The ring of a port that was closed before is made, or cannot be.
+    /// Notes that the ring of a closed port is made, or failed.
     pub(super) fn made(&mut self, port: u32, ring: Option<u32>) {
         if let Some((_, ghost)) = self.unmade.remove(&port)
             && ring.is_some()
@@ -64,27 +65,27 @@ impl LingeringRings {
         }
     }
 
-    /// An interface is given up, and what is being made for it, by threads
-    /// that hold `life`.
+    /// Notes that an interface is given up, with the rings being made for it by
+    /// threads that hold `life`.
     pub(super) fn close_interface(&mut self, ifindex: u32, life: &Weak<()>) {
         let left = self.unmade.extract_if(.., |_, (of, _)| *of == ifindex);
         let left = left.map(|(_, (_, ghost))| (life.clone(), ghost));
         self.ending.extend(left);
     }
 
-    /// Forgets those that are gone, of a user's under a grant, and of up to
-    /// [`CHECKED_MAX`] others of the grant. Each takes the kernel a microsecond or
-    /// two to tell.
+    /// Forgets rings that are gone: all of a user under a grant, and up to
+    /// [`CHECKED_MAX`] others of the grant. Each check takes the kernel one or
+    /// two microseconds.
     pub(super) fn reap(&mut self, grant: usize, uid: u32, is_there: impl Fn(u32) -> bool) {
         self.ending.retain(|(life, _)| life.strong_count() > 0);
-        // Those of other grants are looked for when theirs is asked about.
+        // Rings of other grants are checked with requests under those grants.
         let is_others = |of: Option<usize>| of.is_some_and(|of| of != grant);
         let is_there = |ghost: &LingeringRing| ghost.ring.is_some_and(&is_there);
         let is_own = |ghost: &LingeringRing| !is_others(ghost.grant) && ghost.who.uid == uid;
         self.made.retain(|ghost| !is_own(ghost) || is_there(ghost));
         let mut left = CHECKED_MAX;
         for _ in 0..self.made.len() {
-            // Where this ends, the next look goes on.
+            // The next check continues after this one.
             let next = self.made.pop_front_if(|_| left > 0);
             let Some(ghost) = next else { break };
             if is_others(ghost.grant) || is_own(&ghost) {
@@ -98,7 +99,8 @@ impl LingeringRings {
         }
     }
 
-    /// What is held beside open ports under a grant, by a user and by all.
+    /// The charges beside those of open ports under a grant, of a user and of
+    /// all.
     pub(super) fn lingering(&self, grant: usize, uid: u32) -> LingeringBytes {
         let mut held = LingeringBytes::default();
         let unmade = self.unmade.values().map(|(_, ghost)| ghost);
@@ -115,8 +117,8 @@ impl LingeringRings {
         held
     }
 
-    /// Finds the grants of another policy. What none covers any more is
-    /// forgotten once it is gone.
+    /// Assigns the rings to the grants of a new policy. A ring without a grant
+    /// is forgotten once it is gone.
     pub(super) fn regrant(
         &mut self,
         is_there: impl Fn(u32) -> bool,

@@ -1,8 +1,8 @@
-//! Interfaces in memory: the engine without a kernel, for tests of what is
-//! built on it, and for programs that try out their protocols.
+//! Interfaces in memory: the engine without a kernel, for tests of code above
+//! it and of application protocols.
 //!
-//! Frames are [sent](MemBackend::send) by whoever holds the fabric; a port's
-//! ring is a queue that [`MemBackend::receive`] reads.
+//! The holder of the backend [sends](MemBackend::send) frames; a port's ring is
+//! a queue that [`MemBackend::receive`] reads.
 
 use super::{Backend, InterfaceDemux, MadePath, PortStats, Queue, Reserved};
 use crate::interface::InterfaceInfo;
@@ -16,22 +16,22 @@ use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_link::live::{EgressRules, PathCounts};
 use weir_wire::LinkType;
 
-/// Slots of one interface.
+/// Number of slots of one interface.
 const SLOTS_MAX: u32 = 1 << 12;
 
-/// Bytes of a ring that a frame takes beside its own.
+/// Bytes of a ring that a frame takes besides its own.
 const RECORD_LEN: u64 = 48;
 
-/// A frame that a port got.
+/// A frame delivered to a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortFrame {
-    /// Its bytes, as far as they were asked for.
+    /// The captured bytes, up to the port's snap length.
     pub bytes: Vec<u8>,
     /// Its length on the wire.
     pub wire_len: u32,
     /// The binding's tag.
     pub tag: u32,
-    /// Frames lost since the one before.
+    /// Number of frames lost since the previous one.
     pub lost_before: u64,
 }
 
@@ -50,7 +50,7 @@ struct Shared {
     attached: Option<Attach>,
 }
 
-/// A machine whose interfaces are in memory. Clones are the same machine.
+/// A machine with interfaces in memory. Clones share one machine.
 #[derive(Clone)]
 pub struct MemBackend {
     inner: Arc<Mutex<Machine>>,
@@ -62,10 +62,10 @@ struct Machine {
     interfaces: BTreeMap<u32, InterfaceInfo>,
     demuxed: BTreeMap<u32, Arc<Mutex<Shared>>>,
     requested_paths: Vec<u32>,
-    /// Whether rings of closed ports stay.
+    /// Whether rings of closed ports linger.
     rings_stay: bool,
     loads: usize,
-    /// How long it takes to bind a port.
+    /// The simulated time to bind a port.
     bind_time: Duration,
     /// Whether a commit fails.
     refuses: bool,
@@ -90,18 +90,17 @@ impl MemBackend {
         }
     }
 
-    /// Tells who watches that something has changed.
+    /// Signals watchers that something has changed.
     pub fn notify(&self) {
         let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 
-    /// Has each binding of a port take as long, as where the kernel verifies
-    /// many filters.
+    /// Makes each binding take `time`, as if the kernel verified many filters.
     pub fn take_to_bind(&self, time: Duration) {
         lock(&self.inner).bind_time = time;
     }
 
-    /// Adds an Ethernet interface; gives its number.
+    /// Adds an Ethernet interface; returns its ifindex.
     pub fn add(&self, name: &str) -> u32 {
         let mut machine = lock(&self.inner);
         let ifindex = machine.interfaces.keys().last().map_or(2, |last| last + 1);
@@ -123,19 +122,19 @@ impl MemBackend {
         ifindex
     }
 
-    /// Changes an interface's facts.
+    /// Changes an interface's properties.
     pub fn change(&self, ifindex: u32, change: impl FnOnce(&mut InterfaceInfo)) {
         if let Some(facts) = lock(&self.inner).interfaces.get_mut(&ifindex) {
             change(facts);
         }
     }
 
-    /// Takes an interface away.
+    /// Removes an interface.
     pub fn remove(&self, ifindex: u32) {
         lock(&self.inner).interfaces.remove(&ifindex);
     }
 
-    /// A frame comes on an interface; gives whether the host gets it.
+    /// Receives a frame on an interface; returns whether the host gets it.
     pub fn send(&self, ifindex: u32, frame: &[u8]) -> bool {
         let divided = lock(&self.inner).demuxed.get(&ifindex).cloned();
         let Some(shared) = divided else { return true };
@@ -156,7 +155,7 @@ impl MemBackend {
         !shared.verdict.is_taken() || targets.any(|delivery| delivery.target == Target::Kernel)
     }
 
-    /// The next frame of a slot.
+    /// The next frame of a slot; `None` if there is none.
     pub fn receive(&self, ifindex: u32, slot: u32) -> Option<PortFrame> {
         let divided = lock(&self.inner).demuxed.get(&ifindex).cloned()?;
         let mut shared = lock(&divided);
@@ -166,24 +165,24 @@ impl MemBackend {
         Some(got)
     }
 
-    /// Whether readers hold the rings of their closed ports from now on.
+    /// Sets whether readers hold the rings of their closed ports.
     pub fn hold_rings(&self, held: bool) {
         lock(&self.inner).rings_stay = held;
     }
 
-    /// How often a kernel would have loaded programs: with each change of
-    /// bindings, or once for all that were held back.
+    /// Number of program loads that a kernel would have made: one for each
+    /// change of bindings, or one for all of a batch.
     pub fn loads(&self) -> usize {
         lock(&self.inner).loads
     }
 
-    /// Whether changes that are held back can take effect from now on.
+    /// Sets whether commits of batches fail.
     pub fn refuse_commits(&self, refused: bool) {
         lock(&self.inner).refuses = refused;
     }
 
-    /// Slots in use and bindings bound on an interface: nothing is left when
-    /// both are zero.
+    /// Numbers of slots in use and of bindings on an interface; both are zero
+    /// when everything is released.
     pub fn in_use(&self, ifindex: u32) -> (usize, usize) {
         let divided = lock(&self.inner).demuxed.get(&ifindex).cloned();
         divided.map_or((0, 0), |shared| {
@@ -219,7 +218,7 @@ impl Slot {
     }
 }
 
-/// Divides one interface in memory.
+/// Demultiplexes one interface in memory.
 pub struct MemDemux {
     machine: Arc<Mutex<Machine>>,
     ifindex: u32,

@@ -1,14 +1,15 @@
-//! The engine: ports on interfaces. The daemon drives one for everybody, and
-//! a program of the superuser without a broker one of its own.
+//! The engine: the open ports on interfaces. The daemon runs one for all users;
+//! a program of the superuser without a broker runs its own.
 //!
 //! ```text
 //!  open ─► policy ─► filter compiled ─► ring set aside ─ ─ ─► bound ─► opened
 //!                                       (maybe later)
 //! ```
 //!
-//! Setting a ring aside may wait for the kernel, so it is asked for and
-//! reported later; everything else is done at once. What divides the frames
-//! of an interface is a [`Divider`]: the kernel's, or one in memory.
+//! Reserving a ring may wait for the kernel, so the engine requests it and
+//! reports it later; all else happens at once. An [`InterfaceDemux`]
+//! demultiplexes the frames of an interface: in the kernel ([`kernel`]), or in
+//! memory.
 
 mod finished;
 pub mod kernel;
@@ -37,68 +38,69 @@ use std::sync::Weak;
 use weir_demux::{Binding, BindingId, Filter};
 use weir_link::live::{EgressRules, EgressSocket, PathCounts};
 
-/// What the ring of a port is to be.
+/// The parameters of a port's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Queue {
-    /// Its size: a power of two, of at least a page.
+    /// The ring's size: a power of two, of at least a page.
     pub ring: Bytes,
-    /// Bytes of a frame at most; 0 for all.
+    /// Largest number of bytes delivered of a frame; 0 for all.
     pub snap_len: u32,
-    /// Whether frames carry the time they came.
+    /// Whether frames carry a receive timestamp.
     pub timestamps: bool,
 }
 
-/// A ring that was set aside.
+/// A reserved ring.
 #[derive(Debug)]
 pub struct Reserved {
-    /// The port's place in the divider: [`Target::Port`](weir_demux::Target)'s
-    /// number.
+    /// The port's slot in the demultiplexer, which is the number of
+    /// [`Target::Port`](weir_demux::Target).
     pub slot: u32,
-    /// What the reader gets, each with its name.
+    /// The reader's descriptors, each with its name.
     pub fds: Vec<(String, OwnedFd)>,
-    /// The ring's number, for [`Backend::has_ring`].
+    /// The ring's id, for [`Backend::has_ring`].
     pub ring: u32,
 }
 
-/// What a divider has counted for one slot, since it was set aside.
+/// The counters of one slot since its reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
-    /// Frames put into the ring.
+    /// Number of frames put into the ring.
     pub delivered: u64,
-    /// Their bytes on the wire.
+    /// Bytes of these frames on the wire.
     pub bytes: u64,
-    /// Frames that there was no room for.
+    /// Number of frames lost because the ring was full.
     pub lost: u64,
 }
 
-/// A path by which a user sends, that was made.
+/// An egress path by which a user sends.
 #[derive(Debug)]
 pub struct MadePath {
-    /// Its name; no other has it.
+    /// The path's name, which is unique.
     pub name: String,
-    /// What the sender gets.
+    /// The sender's end of the path.
     pub end: EgressSocket,
 }
 
-/// Divides the frames of one interface among slots.
+/// Demultiplexes the frames of one interface to slots.
 pub trait InterfaceDemux {
-    /// Where frames are divided at the moment; `None` if nowhere yet.
+    /// The present attach point; `None` if not attached yet.
     fn attached(&self) -> Option<Attach>;
 
-    /// What that costs the host, in words: a line for each program there.
+    /// The cost of the attached programs to the host, as text: one line for
+    /// each.
     fn cost(&self) -> String;
 
-    /// Moves to another place; never [`Attach::Auto`].
+    /// Moves to another attach point; never [`Attach::Auto`].
     ///
     /// # Errors
-    /// If the kernel refuses; then it stays where it was.
+    /// If the kernel refuses; then the attach point stays.
     fn attach(&mut self, attach: Attach) -> Result<(), Refusal>;
 
-    /// Begins to set a ring aside; [`reserved`](Self::reserved) tells when it
-    /// is done, with the same token.
+    /// Starts to reserve a ring; [`reserved`](Self::reserved) returns it later,
+    /// with the same token.
     fn reserve(&mut self, token: u32, queue: &Queue);
 
-    /// The rings that are ready since, or why there is none.
+    /// The rings that became ready since the last call, or the errors.
     fn reserved(&mut self) -> Vec<(u32, Result<Reserved, Refusal>)>;
 
     /// Adds a binding.
@@ -107,7 +109,7 @@ pub trait InterfaceDemux {
     /// If a limit is reached or the kernel refuses.
     fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal>;
 
-    /// Gives a binding another filter.
+    /// Replaces the filter of a binding.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind); then bind the old filter again.
@@ -116,136 +118,136 @@ pub trait InterfaceDemux {
     /// Removes a binding.
     fn unbind(&mut self, id: BindingId);
 
-    /// Gives a slot back, whose binding is removed. Where the kernel has
-    /// refused to remove it, the slot is no other's until it has.
+    /// Releases a slot whose binding is removed. If the kernel refused to
+    /// remove the binding, the slot is not reused until it is removed.
     fn release(&mut self, slot: u32);
 
-    /// What was counted.
+    /// The counters of a slot.
     fn counted(&self, slot: u32) -> PortStats;
 
-    /// Takes over a slot and its ring from the broker before; gives the
-    /// ring's number, if there is one. Only before [`resume`](Self::resume).
+    /// Adopts a slot and its ring from the former broker; returns the ring's
+    /// id, or `None` if there is none. Only before [`resume`](Self::resume).
     fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32>;
 
-    /// Puts what was bound since it was [adopted](Backend::adopt) in the place
-    /// of what the broker before had, for every frame at once, and removes
-    /// what that had beside.
+    /// Replaces the former broker's bindings by those bound since
+    /// [adoption](Backend::adopt), for every frame at once, and removes its
+    /// other state.
     ///
     /// # Errors
     /// If the kernel refuses.
     fn resume(&mut self) -> Result<(), Refusal>;
 
-    /// Collects changes of bindings from now on. Frames go where they went,
-    /// until [`commit`](Self::commit).
+    /// Starts a batch of changes. Frames follow the old bindings until
+    /// [`commit`](Self::commit).
     fn begin_batch(&mut self);
 
-    /// Has what was changed since [`begin_batch`](Self::begin_batch) hold for every frame.
+    /// Makes the changes since [`begin_batch`](Self::begin_batch) effective for
+    /// every frame.
     ///
     /// # Errors
-    /// If the kernel refuses; it is tried again with the next change.
+    /// If the kernel refuses; the next change tries again.
     fn commit(&mut self) -> Result<(), Refusal>;
 
-    /// Leaves everything to the next broker when this is dropped.
+    /// Makes dropping this leave all state to the next broker.
     fn hand_over(&mut self);
 
-    /// Is gone when the rings that were still being made when this was dropped
-    /// have no memory any more.
+    /// A reference that expires when rings that were being made at the drop
+    /// have released their memory.
     fn life(&self) -> Weak<()>;
 }
 
-/// A machine's interfaces, and how to divide them.
+/// The interfaces of a machine, and their demultiplexers.
 pub trait Backend {
-    /// What divides.
+    /// The demultiplexer of one interface.
     type Demux: InterfaceDemux;
 
     /// The interface of that name.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such interface.
     fn by_name(&mut self, name: &str) -> Result<InterfaceInfo, Refusal>;
 
-    /// The interface of that number; `None` if it is gone.
+    /// The interface with that ifindex; `None` if it is gone.
     fn by_index(&mut self, ifindex: u32) -> Option<InterfaceInfo>;
 
-    /// A divider for an interface, without ports.
+    /// Makes a demultiplexer for an interface, without ports.
     ///
     /// # Errors
     /// If the kernel refuses.
     fn demux(&mut self, facts: &InterfaceInfo) -> Result<Self::Demux, Refusal>;
 
-    /// A divider for an interface as the broker before has left it, without
-    /// bindings: its frames go where they went until it
-    /// [resumes](Divider::resume). `None` if there is nothing left.
+    /// Adopts the demultiplexer of an interface from the former broker, without
+    /// bindings: frames follow the former ones until
+    /// [`resume`](InterfaceDemux::resume). `None` if there is none.
     ///
     /// # Errors
     /// If the kernel refuses.
     fn adopt(&mut self, facts: &InterfaceInfo) -> Result<Option<Self::Demux>, Refusal>;
 
-    /// Removes what earlier brokers have left on interfaces, but for these,
-    /// and paths that were not adopted.
+    /// Removes the state of former brokers on interfaces other than `kept`, and
+    /// egress paths that were not adopted.
     ///
     /// # Errors
-    /// If the kernel refuses; the rest is removed.
+    /// If the kernel refuses; everything else is removed.
     fn sweep(&mut self, kept: &[u32]) -> Result<(), Refusal>;
 
-    /// Has a path ready for who is going to send on an interface by these
-    /// rules, as far as that is possible, until
+    /// Prepares an egress path for a user who may send on an interface by these
+    /// rules, as far as possible, until
     /// [`end_spare_paths`](Self::end_spare_paths).
     fn prepare_path(&mut self, facts: &InterfaceInfo, rules: EgressRules);
 
-    /// Ends what was made ahead for an interface.
+    /// Ends the prepared paths of an interface.
     fn end_spare_paths(&mut self, ifindex: u32);
 
-    /// Begins to make a path to an interface, through which come only frames
-    /// that the rules allow; [`made_paths`](Self::made_paths) tells when it is
-    /// done, with the same token.
+    /// Starts to make an egress path to an interface, which passes only frames
+    /// that the rules allow; [`made_paths`](Self::made_paths) returns it later,
+    /// with the same token.
     fn make_path(&mut self, token: u32, facts: &InterfaceInfo, rules: EgressRules);
 
-    /// Nobody waits for that path any more.
+    /// Cancels the request for a path.
     fn cancel_path(&mut self, token: u32);
 
-    /// The paths that are made since, or why they are not.
+    /// The paths made since the last call, or the errors.
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)>;
 
-    /// Takes over a path that an earlier broker has made; `false` if it is
-    /// gone. Only before [`sweep`](Self::sweep).
+    /// Adopts an egress path of a former broker; returns `false` if it is gone.
+    /// Only before [`sweep`](Self::sweep).
     fn adopt_path(&mut self, name: &str) -> bool;
 
-    /// Lets nothing through a path any more.
+    /// Closes an egress path: it passes no more frames.
     fn retire_path(&mut self, name: &str);
 
-    /// Whether a path is there: somebody has its socket.
+    /// Whether an egress path exists: some process has its socket.
     fn has_path(&self, name: &str) -> bool;
 
-    /// What a path has carried.
+    /// The counters of an egress path.
     fn path_counts(&self, name: &str) -> PathCounts;
 
-    /// A socket that sends on an interface whatever the superuser says.
+    /// A socket that sends any frame on an interface, for the superuser.
     ///
     /// # Errors
     /// If the kernel refuses.
     fn sender(&mut self, facts: &InterfaceInfo) -> Result<OwnedFd, Refusal>;
 
-    /// Leaves paths to the next broker when this is dropped.
+    /// Makes dropping this leave the egress paths to the next broker.
     fn hand_over(&mut self);
 
-    /// Whether a ring of that number is still there: someone has it.
+    /// Whether a ring with that id still exists: some process holds it.
     fn has_ring(&self, ring: u32) -> bool;
 
-    /// Becomes readable when some divider's [`reserved`](Divider::reserved)
-    /// has news.
+    /// The descriptor that is readable when
+    /// [`reserved`](InterfaceDemux::reserved) has results.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Becomes readable when some interface changes.
+    /// The descriptor that is readable when an interface has changed.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes [`wake_fd`](Self::wake_fd) unreadable again, before looking.
+    /// Clears [`wake_fd`](Self::wake_fd); call it before reading the results.
     fn clear_wake(&mut self);
 
-    /// Makes [`changes`](Self::changes) unreadable again, before looking.
+    /// Clears [`changes`](Self::changes); call it before checking interfaces.
     fn saw_changes(&mut self);
 
-    /// The network namespace of the interfaces, by its inode; `None` if they
-    /// are in none.
+    /// The inode of the interfaces' network namespace; `None` without one.
     fn namespace(&self) -> Option<u64>;
 }

@@ -1,11 +1,11 @@
-//! Whose a port is.
+//! The owner of a port.
 
 use crate::policy::PeerCred;
 
-/// Whose a port is: it goes with the connection.
+/// The owner of a port; the port ends with the connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// The connection; no other has the number.
+    /// The connection's number, which is unique.
     pub connection: u64,
     /// The process and its user.
     pub who: PeerCred,

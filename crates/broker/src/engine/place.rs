@@ -1,31 +1,32 @@
-//! Where in the kernel an interface's frames are divided, and for how long.
+//! The attach point of an interface's demultiplexer, and how long it stays.
 
 use super::ports::Engine;
 use super::{Backend, InterfaceDemux};
 use crate::protocol::{Attach, OpenPort, Refusal};
 use std::time::{Duration, Instant};
 
-/// How long the daemon leaves native XDP at an interface that needs it no
-/// more. To attach and to detach it, many drivers reset the device, and the
-/// link is down for up to some seconds: a user who opens and closes ports that
-/// take makes that happen twice in this time at most. A port of the superuser's
-/// that states a place is there at once.
+/// How long the daemon keeps native XDP on an interface that no longer needs
+/// it. Many drivers reset the device on attach and detach, and the link is down
+/// for up to some seconds: a user who opens and closes ports that take can
+/// cause that at most twice in this time. A superuser's port with an explicit
+/// attach point is not delayed.
 pub const NATIVE_HOLD: Duration = Duration::from_secs(30);
 
 impl<F: Backend> Engine<F> {
-    /// Sets how long native XDP stays at an interface that needs it no more;
-    /// at first not at all.
+    /// Sets how long native XDP stays on an interface that no longer needs it;
+    /// by default not at all.
     pub fn hold_native(&mut self, time: Duration) {
         self.native_hold = time;
     }
 
-    /// When [`keep_time`](Self::keep_time) has something to do.
+    /// The time at which [`keep_time`](Self::keep_time) has work; `None` if
+    /// never.
     pub fn next_time(&self) -> Option<Instant> {
         let interfaces = self.interfaces.values();
         interfaces.filter_map(|one| one.native_until).min()
     }
 
-    /// Ends what is over by `now`.
+    /// Ends the holds that expire by `now`.
     pub fn keep_time(&mut self, now: Instant) {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let over = self.interfaces.iter();
@@ -33,14 +34,14 @@ impl<F: Backend> Engine<F> {
         for ifindex in over.collect::<Vec<u32>>() {
             match self.interfaces.get(&ifindex) {
                 Some(one) if one.ports == 0 => self.close_interface(ifindex),
-                // If it cannot be moved, the ports stay as they are.
+                // If the move fails, the ports stay as they are.
                 _ => drop(self.attach_for(ifindex, None)),
             }
         }
     }
 
-    /// Moves the divider to where the ports, and one more under a grant, need
-    /// it.
+    /// Moves the demultiplexer to the attach point that its ports, and one more
+    /// under a grant, need.
     pub(super) fn attach_for(
         &mut self,
         ifindex: u32,
@@ -103,15 +104,15 @@ impl<F: Backend> Engine<F> {
         if let Some(interface) = self.interfaces.remove(&ifindex) {
             let life = interface.divider.life();
             self.ghosts.close_interface(ifindex, &life);
-            // Another divider of the interface has slots of its own.
+            // A new demultiplexer of the interface has its own slots.
             self.ready.retain(|one| one.ifindex != ifindex);
         }
         self.fabric.end_spare_paths(ifindex);
     }
 }
 
-/// The places that serve the ports, the best first; those after it are for
-/// drivers that cannot.
+/// The attach points that serve the ports, the best first; later ones are for
+/// drivers without support.
 fn wanted<'a, I>(asked: impl Fn() -> I, now: Option<Attach>) -> Vec<Attach>
 where
     I: Iterator<Item = &'a OpenPort>,

@@ -1,4 +1,4 @@
-//! Open ports, and what may be done with them.
+//! Open ports, and the operations on them.
 
 use super::finished::Ready;
 use super::lingering_rings::{LingeringRing, LingeringRings};
@@ -23,76 +23,78 @@ use std::time::{Duration, Instant};
 use weir_demux::{Binding, BindingId, Filter, Target};
 use weir_filter::ir::Program;
 
-/// Upper bounds, whoever asks.
+/// Upper bounds for all users.
 pub mod limits {
     use crate::Bytes;
 
-    /// Open ports.
+    /// Number of open ports.
     pub const PORTS_MAX: usize = 1 << 14;
-    /// Open ports that need a grant: the rest is the superuser's.
+    /// Number of open ports that need a grant; the rest is for the superuser.
     pub const USERS_PORTS_MAX: usize = PORTS_MAX / 4 * 3;
-    /// Ports of one interface that need a grant. It has room for 4,095.
+    /// Number of ports on one interface that need a grant; the interface has
+    /// 4,095 slots.
     pub const USERS_INTERFACE_PORTS_MAX: usize = 3 << 10;
-    /// The smallest ring.
+    /// The smallest ring, in bytes.
     pub const RING_MIN: Bytes = Bytes(4 << 10);
-    /// The largest ring.
+    /// The largest ring, in bytes.
     pub const RING_MAX: Bytes = Bytes(1 << 30);
-    /// Characters of a filter in a list of ports.
+    /// Number of characters of a filter in a list of ports.
     pub const SHOWN_CHARS_MAX: usize = 1 << 10;
-    /// Bytes of an interface's name.
+    /// Length of an interface's name, in bytes.
     pub const NAME_LEN_MAX: usize = 15;
 }
 
-/// A request that has come to its end: to open a port, or to send by it.
+/// A finished request: to open a port, or to send from it.
 #[derive(Debug)]
 pub struct Finished {
     /// The port's number.
     pub port: u32,
-    /// Whose it is.
+    /// The port's owner.
     pub owner: Owner,
-    /// The port ([`Answer::Opened`]) or what it sends by ([`Answer::TxReady`])
-    /// and the descriptors, or why there is none.
+    /// The port ([`Response::Opened`]) or the means to send
+    /// ([`Response::TxReady`]), with descriptors, or the reason for a refusal.
     pub result: Result<(Response, Vec<OwnedFd>), Refusal>,
 }
 
-/// A divided interface.
+/// A demultiplexed interface.
 pub(super) struct Interface<D> {
     pub(super) info: InterfaceInfo,
     pub(super) divider: D,
     pub(super) ports: usize,
-    /// The host's claims, bound.
+    /// The host's claims, with their bindings.
     pub(super) claims: Vec<BoundClaim>,
-    /// Until when it stays in native XDP, which no port needs any more.
+    /// The end of the hold on native XDP that no port needs any more.
     pub(super) native_until: Option<Instant>,
 }
 
-/// A claim of the host's, and its binding.
+/// A claim of the host, and its binding.
 #[derive(Clone, Debug)]
 pub(super) struct BoundClaim {
     claim: Reservation,
     pub(super) binding: BindingId,
 }
 
-/// A port, open or about to be.
+/// A port, open or being opened.
 pub(super) struct Port {
     pub(super) owner: Owner,
-    /// The place of its grant in the policy; `None` for the superuser's.
+    /// The index of the port's grant in the policy; `None` for a superuser's
+    /// port.
     pub(super) grant: Option<usize>,
     pub(super) ifindex: u32,
     pub(super) asked: OpenPort,
     pub(super) filter: Filter,
-    /// What its filter asks for.
+    /// The verifier cost of the port's filter.
     pub(super) effort: VerifierCost,
     pub(super) place: Option<(u32, BindingId)>,
-    /// The ring's number, once it has one.
+    /// The ring's id, once it is made.
     pub(super) ring: Option<u32>,
-    /// By which its program takes it up again with the next broker; empty
-    /// where nothing is kept.
+    /// The secret by which the port's program resumes it with the next broker;
+    /// empty if no state is kept.
     pub(super) secret: String,
     pub(super) sending: TxState,
 }
 
-/// All ports, by the interfaces of a [`Backend`].
+/// All ports, on the interfaces of a [`Backend`].
 pub struct Engine<F: Backend> {
     pub(super) fabric: F,
     pub(super) policy: Policy,
@@ -101,19 +103,19 @@ pub struct Engine<F: Backend> {
     pub(super) last_port: u32,
     pub(super) runtime_dir: Option<RuntimeDir>,
     pub(super) retired: Vec<RetiredPath>,
-    /// Finished without the fabric.
+    /// Requests that finished without the backend.
     pub(super) done: Vec<Finished>,
-    /// Not bound yet.
+    /// Ports with rings that are yet to be bound.
     pub(super) ready: VecDeque<Ready>,
     pub(super) ghosts: LingeringRings,
     pub(super) guards: Guards,
     pub(super) native_hold: Duration,
-    /// Whether other users' ports may be here: then the superuser's filters
-    /// are bounded too.
+    /// Whether ports of other users may exist: then the superuser's filters are
+    /// bounded, too.
     pub(super) is_shared: bool,
 }
 
-/// The grants' filters, by place, link type and IPv4 mask.
+/// The grants' compiled filters, by grant, link type and IPv4 mask.
 pub(super) type Guards = BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>;
 
 impl<F: Backend> Engine<F> {
@@ -136,8 +138,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// An engine of one program of the superuser, which may do whatever the
-    /// kernel lets it.
+    /// An engine of one program of the superuser, without a policy.
     pub fn alone(fabric: F) -> Engine<F> {
         Engine {
             is_shared: false,
@@ -145,21 +146,21 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// By what ports are granted.
+    /// The policy that grants ports.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// What it stands on.
+    /// The backend.
     pub fn fabric(&mut self) -> &mut F {
         &mut self.fabric
     }
 
-    /// Begins to open a port; [`finished`](Self::finished) tells how it ends,
-    /// which may be at once. Gives the port's number.
+    /// Starts to open a port; [`poll_finished`](Self::poll_finished) returns
+    /// the result, possibly at once. Returns the port's number.
     ///
     /// # Errors
-    /// If it is not allowed, or makes no sense.
+    /// If the policy does not allow it, or the request is invalid.
     pub fn open(&mut self, owner: Owner, asked: OpenPort) -> Result<u32, Refusal> {
         let ring = check(&asked)?;
         if self.ports.len() >= limits::PORTS_MAX {
@@ -175,7 +176,8 @@ impl<F: Backend> Engine<F> {
             return Err(Refusal::new(ErrorKind::Namespace, message));
         }
         let facts = self.fabric.by_name(&asked.interface)?;
-        // An interface has other names too; the policy is about this one.
+        // An interface may have alternative names; the policy applies to this
+        // one.
         let interface = facts.name.clone();
         let asked = OpenPort { interface, ..asked };
         let grant = self.allowed(&owner, &asked, ring)?;
@@ -219,15 +221,15 @@ impl<F: Backend> Engine<F> {
         Ok(number)
     }
 
-    /// Gives a port another filter.
+    /// Replaces a port's filter.
     ///
     /// # Errors
-    /// If it is not this connection's, or the filter is wrong; then the old
-    /// one stays.
+    /// If the port is another connection's, or the filter is invalid; then the
+    /// old filter stays.
     pub fn set_filter(&mut self, owner: &Owner, port: u32, source: Source) -> Result<(), Refusal> {
         let known = self.port(owner, port)?;
         let (grant, ifindex, snap_len) = (known.grant, known.ifindex, known.asked.snap_len);
-        // Whom it counts for, who may have handed it on.
+        // The opener's user is charged, who may have passed the port on.
         let uid = known.owner.who.uid;
         let interface = self.interfaces.get(&ifindex);
         let interface = interface.ok_or_else(|| no_port(port))?;
@@ -240,7 +242,7 @@ impl<F: Backend> Engine<F> {
             {
                 let changed = interface.divider.rebind(binding, filter.clone());
                 if let Err(refusal) = changed {
-                    // It was bound before, so there is room for it.
+                    // The old filter was bound before, so it fits.
                     let _ = interface.divider.rebind(binding, known.filter.clone());
                     return Err(refusal);
                 }
@@ -258,14 +260,14 @@ impl<F: Backend> Engine<F> {
     /// Closes a port.
     ///
     /// # Errors
-    /// If it is not this connection's.
+    /// If the port is another connection's.
     pub fn close(&mut self, owner: &Owner, port: u32) -> Result<(), Refusal> {
         self.port(owner, port)?;
         self.remove(port);
         Ok(())
     }
 
-    /// Closes all ports of a connection that is gone.
+    /// Closes all ports of a connection that has ended.
     pub fn close_all(&mut self, connection: u64) {
         let of = |(number, port): (&u32, &Port)| {
             (port.owner.connection == connection).then_some(*number)
@@ -276,7 +278,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// Closes all ports there are.
+    /// Closes all ports.
     pub fn close_every(&mut self) {
         let numbers: Vec<u32> = self.ports.keys().copied().collect();
         for number in numbers {
@@ -284,18 +286,18 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// How many ports are open.
+    /// The number of open ports.
     pub fn len(&self) -> usize {
         self.ports.len()
     }
 
-    /// Whether none is.
+    /// Whether no port is open.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty()
     }
 
-    /// The ports that the asker may know of, with numbers above `after`: all
-    /// for the superuser, else those of the same user.
+    /// The ports that `owner` may see, with numbers above `after`: all for the
+    /// superuser, else those of the same user.
     pub fn status(&self, owner: &Owner, after: u32) -> impl Iterator<Item = PortStatus> {
         let who = owner.who.clone();
         let ports = self.ports.range(after.saturating_add(1)..);
@@ -305,7 +307,7 @@ impl<F: Backend> Engine<F> {
         })
     }
 
-    /// What is counted for a port.
+    /// The counters of a port; `None` if there is no such port.
     pub fn counted(&self, port: u32) -> Option<PortStats> {
         let port = self.ports.get(&port)?;
         let (slot, _) = port.place?;
@@ -313,10 +315,10 @@ impl<F: Backend> Engine<F> {
         Some(interface.divider.counted(slot))
     }
 
-    /// An interface's facts.
+    /// The properties of an interface.
     ///
     /// # Errors
-    /// If there is none, or the asker has no grant there.
+    /// If there is no such interface, or the requester has no grant on it.
     pub fn interface_status(
         &mut self,
         owner: &Owner,
@@ -331,10 +333,10 @@ impl<F: Backend> Engine<F> {
         Ok(self.status_from_info(facts))
     }
 
-    /// The facts of the interface of a port, whatever its name is now.
+    /// The properties of a port's interface, under its present name.
     ///
     /// # Errors
-    /// If the port is not this connection's, or the interface is gone.
+    /// If the port is another connection's, or the interface is gone.
     pub fn port_interface(&mut self, owner: &Owner, port: u32) -> Result<InterfaceStatus, Refusal> {
         let ifindex = self.port(owner, port)?.ifindex;
         let facts = self.fabric.by_index(ifindex);
@@ -342,7 +344,7 @@ impl<F: Backend> Engine<F> {
         Ok(self.status_from_info(facts))
     }
 
-    /// The facts of every interface in use.
+    /// The properties of every interface in use.
     pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
         let indices: Vec<u32> = self.interfaces.keys().copied().collect();
         let facts = indices.into_iter();
@@ -353,10 +355,11 @@ impl<F: Backend> Engine<F> {
             .collect()
     }
 
-    /// The ports that the asker may know of, with numbers above `after`: as
-    /// many as fit into a message.
+    /// The ports that `owner` may see, with numbers above `after`: as many as
+    /// fit into a message.
     pub fn page(&self, owner: &Owner, after: u32) -> Response {
-        // A port's own part of the message is well below the last sixteenth.
+        // The fixed part of a port's status is well below the last sixteenth of
+        // a message.
         let room = MESSAGE_LEN_MAX - MESSAGE_LEN_MAX / 16;
         let mut used = 0;
         let mut ports = Vec::new();
@@ -390,9 +393,9 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// Looks at the interfaces in use again: what has happened to their
-    /// ports, with whose they are. Ports of an interface that is gone are
-    /// closed.
+    /// Checks the interfaces in use for changes; returns the events of their
+    /// ports, each with its connection and port. Closes the ports of an
+    /// interface that is gone.
     pub fn poll_interfaces(&mut self) -> Vec<(u64, u32, Event)> {
         let mut all = Vec::new();
         let indices: Vec<u32> = self.interfaces.keys().copied().collect();
@@ -430,7 +433,7 @@ impl<F: Backend> Engine<F> {
         own.ok_or_else(|| no_port(port))
     }
 
-    /// Compiles a filter, behind the grant's own.
+    /// Compiles a filter, ANDed with the grant's filter.
     pub(super) fn filter(
         &mut self,
         grant: Option<usize>,
@@ -442,7 +445,7 @@ impl<F: Backend> Engine<F> {
         compiled(guards, grant, facts, source, snap_len)
     }
 
-    /// The interface, divided; with the host's claims bound when it is new.
+    /// Demultiplexes an interface, with the host's claims bound, if it is new.
     pub(super) fn interface(&mut self, facts: InterfaceInfo) -> Result<(), Refusal> {
         if let Some(known) = self.interfaces.get_mut(&facts.ifindex) {
             known.info = facts.as_reported(&known.info);
@@ -533,8 +536,8 @@ impl<F: Backend> Engine<F> {
             .get(&port.ifindex)
             .is_some_and(|one| one.ports > 0)
         {
-            // The host gets its offloads back when the last taker is gone. If
-            // it cannot be, the ports stay as they are.
+            // The host regains its offloads when the last taker is gone. If the
+            // move fails, the ports stay as they are.
             let _ = self.attach_for(port.ifindex, None);
         }
         self.close_interface_if_unused(port.ifindex);
@@ -574,7 +577,7 @@ impl<F: Backend> Engine<F> {
     }
 }
 
-/// Checks what anybody may have written; gives the ring's size as it will be.
+/// Checks an untrusted request; returns the rounded size of the ring.
 fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
     let name = &asked.interface;
     let refuse = |message: String| Err(Refusal::new(ErrorKind::Request, message));
@@ -602,8 +605,9 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
     ))
 }
 
-/// Binds what the host keeps for itself; all of it, or nothing. Claims that are
-/// bound already stay, and with them their place before ports of equal priority.
+/// Binds the host's claims on an interface: all, or none on an error. Claims
+/// that are already bound stay, and keep their order before ports of equal
+/// priority.
 pub(super) fn bind_claims(
     policy: &Policy,
     facts: &InterfaceInfo,
@@ -657,7 +661,7 @@ fn compiler(facts: &InterfaceInfo) -> Compiler<'static> {
     }
 }
 
-/// Compiles a filter, behind the grant's own.
+/// Compiles a filter, ANDed with the grant's filter.
 pub(super) fn compiled(
     (policy, guards): (&Policy, &mut Guards),
     grant: Option<usize>,
@@ -676,7 +680,8 @@ pub(super) fn compiled(
     Ok(compiler.filter(source)?)
 }
 
-/// The filter of a grant, compiled once for all interfaces alike.
+/// The compiled filter of a grant, cached for all interfaces with equal
+/// parameters.
 fn guard<'a>(
     policy: &Policy,
     guards: &'a mut Guards,
@@ -697,7 +702,7 @@ fn guard<'a>(
     ))
 }
 
-/// Compiles a filter of the policy's own.
+/// Compiles a filter of the policy itself.
 fn compile_own(facts: &InterfaceInfo, text: &str) -> Result<Program, Refusal> {
     let compiled = compiler(facts).compile(&Source::expr(text));
     compiled.map_err(|error| {
@@ -706,7 +711,7 @@ fn compile_own(facts: &InterfaceInfo, text: &str) -> Result<Program, Refusal> {
     })
 }
 
-/// A filter as a list of ports shows it, cut when long.
+/// A filter's text for a list of ports, truncated if it is long.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(limits::SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! Another policy, while ports are open.
+//! Replacing the policy while ports are open.
 
 use super::ports::{BoundClaim, Engine, Finished, Port, bind_claims, no_port};
 use super::tx_state::TxState;
@@ -8,31 +8,30 @@ use crate::protocol::{Event, Refusal};
 use crate::runtime_dir::EgressRecord;
 use weir_demux::BindingId;
 
-/// What became of the ports under another policy.
+/// The result of a reload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reloaded {
-    /// Ports that go on, the superuser's included.
+    /// Number of ports that continue, the superuser's included.
     pub kept: usize,
-    /// Ports that it does not grant.
+    /// Number of ports that the new policy does not grant.
     pub ended: usize,
 }
 
-/// What has happened to ports, by connection and number.
+/// Events of ports, each with connection and port number.
 type Events = Vec<(u64, u32, Event)>;
 
-/// In place of a grant while ports are looked at one after the other: those
-/// that were not yet count for none.
+/// The grant of ports that were not examined yet: they count for no grant.
 const NOT_YET: Option<usize> = Some(usize::MAX);
 
 impl<F: Backend> Engine<F> {
-    /// Goes by another policy from now on. Ports that it grants go on, by
-    /// their numbers as far as its limits allow, behind the filters of its
-    /// grants; the others are closed. The host's claims are those of the new
-    /// policy before any port changes; the ports change together. Meanwhile
-    /// `is_alive` is called with each port.
+    /// Replaces the policy. Ports that the new policy grants continue, in the
+    /// order of their numbers as far as its limits allow, with the filters of
+    /// its grants; other ports are closed. The host's claims of the new policy
+    /// are bound before any port changes; the ports change together. Calls
+    /// `is_alive` with each port meanwhile.
     ///
     /// # Errors
-    /// If a claim cannot be bound; then everything stays as it was.
+    /// If a claim cannot be bound; then everything stays.
     pub fn reload(
         &mut self,
         policy: Policy,
@@ -69,7 +68,7 @@ impl<F: Backend> Engine<F> {
             let Some(Err(refusal)) = interface.map(|one| one.divider.commit()) else {
                 continue;
             };
-            // Behind filters that the policy of now may not grant.
+            // Their filters include guards that the new policy may not grant.
             let of = |(number, port): (&u32, &Port)| {
                 (port.ifindex == ifindex && port.grant.is_some()).then_some(*number)
             };
@@ -81,16 +80,16 @@ impl<F: Backend> Engine<F> {
         Ok((Reloaded { kept, ended }, events))
     }
 
-    /// Ends a port that the policy of now does not grant.
+    /// Closes a port that the new policy does not grant.
     fn revoke(&mut self, number: u32, refusal: Refusal, events: &mut Events) {
         let grant = self.grant_of(number);
         if let Some(port) = self.ports.get_mut(&number) {
-            // What it leaves behind counts for the grant of now.
+            // Lingering memory of the port is charged to the new grant.
             port.grant = grant;
             let owner = port.owner.clone();
             let reason = refusal.message.clone();
             events.push((owner.connection, number, Event::Revoked { reason }));
-            // For a request that waits.
+            // For a request in progress.
             self.done.push(Finished {
                 port: number,
                 owner,
@@ -100,8 +99,8 @@ impl<F: Backend> Engine<F> {
         self.remove(number);
     }
 
-    /// Binds the claims of another policy on every interface, and then removes
-    /// those of before that it does not have.
+    /// Binds the claims of a new policy on every interface, then removes the
+    /// old claims that it does not have.
     fn rebind_claims(&mut self, policy: &Policy) -> Result<(), Refusal> {
         let mut bound: Vec<(u32, Vec<BoundClaim>)> = Vec::new();
         let mut result = Ok(());
@@ -131,7 +130,7 @@ impl<F: Backend> Engine<F> {
         result
     }
 
-    /// Brings a port under the policy of now.
+    /// Applies the new policy to a port.
     fn grant_again(&mut self, number: u32, accounts: &Accounts) -> Result<(), Refusal> {
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
         if port.grant.is_none() {
@@ -157,13 +156,13 @@ impl<F: Backend> Engine<F> {
         port.filter = filter;
         port.effort = effort;
         self.send_again(number);
-        // What is not noted down the next broker finds out by itself.
+        // If recording fails, the next broker recomputes it.
         let _ = self.note(number);
         Ok(())
     }
 
-    /// The grant of the policy of now for a port's user and interface, whatever
-    /// it allows.
+    /// The new policy's grant for a port's user and interface, regardless of
+    /// its rights.
     fn grant_of(&self, number: u32) -> Option<usize> {
         let port = self.ports.get(&number)?;
         let interface = &self.interfaces.get(&port.ifindex)?.info.name;
@@ -171,8 +170,8 @@ impl<F: Backend> Engine<F> {
         grant.map(|(place, _)| place)
     }
 
-    /// Ends what a port sends by, if the policy of now has other rules: then
-    /// its program asks for it again.
+    /// Ends a port's egress path if the new policy has other rules; its program
+    /// then requests another one.
     fn send_again(&mut self, number: u32) {
         let Some(port) = self.ports.get(&number) else {
             return;
@@ -194,7 +193,7 @@ impl<F: Backend> Engine<F> {
         );
         self.stop_sending(number);
         if begun {
-            // It asks again, by the policy of now.
+            // Repeat the request, by the new policy.
             let sent = self.send(&owner, number);
             if let Err(refusal) = sent {
                 self.done.push(Finished {

@@ -1,4 +1,4 @@
-//! Ports that a broker before this one has opened.
+//! Taking over ports from a former broker.
 
 use super::ports::{Interface, Port, bind_claims, no_port};
 use super::tx_state::TxState;
@@ -10,24 +10,24 @@ use std::collections::BTreeMap;
 use std::io;
 use weir_demux::{Binding, Target};
 
-/// The connection of a port whose program has not come back.
+/// The connection of a port whose program has not reconnected.
 const NO_CONNECTION: u64 = 0;
 
-/// What became of the ports of an earlier broker.
+/// The result of a takeover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Takeover {
-    /// Ports that go on.
+    /// Number of ports that continue.
     pub ports: usize,
-    /// Ports that nobody has any more, that the policy does not grant now, or
-    /// whose programs speak another version of the protocol.
+    /// Number of ports that no program holds, that the present policy does not
+    /// grant, or whose programs speak another version of the protocol.
     pub swept: usize,
 }
 
 impl<F: Backend> Engine<F> {
-    /// Keeps what outlives this process in a folder, and takes over what an
-    /// earlier broker has left there. Ports that are held go on without a
-    /// gap, as far as the policy of now grants them to users with the groups
-    /// of now; the rest is removed.
+    /// Keeps persistent state in a folder, and takes over the state that a
+    /// former broker left there. Ports in use continue without a gap, as far as
+    /// the present policy grants them to their users with the present groups;
+    /// all other state is removed.
     ///
     /// # Errors
     /// If the kernel refuses to remove something.
@@ -55,8 +55,7 @@ impl<F: Backend> Engine<F> {
         for (ifindex, ports) in by_interface {
             let count = ports.len();
             let numbers: Vec<u32> = ports.iter().map(|kept| kept.port).collect();
-            // What cannot be taken over on one interface is no reason to give
-            // up the others.
+            // A failure on one interface does not affect the others.
             let _ = self.adopt(ifindex, ports);
             for number in numbers {
                 if !self.ports.contains_key(&number)
@@ -70,7 +69,8 @@ impl<F: Backend> Engine<F> {
             adopted.ports += there;
             adopted.swept += count - there;
         }
-        // Paths that were not adopted go; and what is on other interfaces.
+        // Paths that were not adopted, and state on other interfaces, are
+        // removed.
         let swept = self.fabric.sweep(&interfaces);
         swept.map(|()| adopted)
     }
@@ -84,7 +84,7 @@ impl<F: Backend> Engine<F> {
         let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
         let mut ports = 0;
         for kept in kept {
-            // By its name of now.
+            // Under its present name.
             let mut asked = kept.asked.clone();
             asked.interface.clone_from(&facts.name);
             let who = kept.peer_cred();
@@ -147,16 +147,17 @@ impl<F: Backend> Engine<F> {
             native_until: None,
         };
         self.interfaces.insert(ifindex, interface);
-        // Of less than before, perhaps; where it is, it works in any case.
+        // There may be fewer takers than before; the present attach point works
+        // in any case.
         let _ = self.attach_for(ifindex, None);
         Ok(())
     }
 
-    /// Gives a port that was taken over to its program, which proves by the
-    /// port's secret that it is.
+    /// Assigns an adopted port to its program, which proves by the port's
+    /// secret that the port is its own.
     ///
     /// # Errors
-    /// If the secret is another's, or another connection has the port.
+    /// If the secret is wrong, or another connection has the port.
     pub fn resume(&mut self, owner: &Owner, port: u32, secret: &str) -> Result<(), Refusal> {
         let known = self.ports.get_mut(&port);
         let known = known.filter(|known| {
@@ -167,19 +168,19 @@ impl<F: Backend> Engine<F> {
             let message = format!("port {port} is not there to be taken up again");
             return Err(Refusal::new(ErrorKind::Port, message));
         };
-        // Of the user who opened it, also where the program is another's now.
+        // The opener stays charged, even if the program has another user now.
         known.owner.connection = owner.connection;
         known.owner.who.pid = owner.who.pid;
         Ok(())
     }
 
-    /// Whether there are ports whose programs have not come back.
+    /// Whether there are ports whose programs have not reconnected.
     pub fn has_orphans(&self) -> bool {
         let mut ports = self.ports.values();
         ports.any(|port| port.owner.connection == NO_CONNECTION)
     }
 
-    /// Closes those that nobody has any more; how many.
+    /// Closes the ports that no program holds any more; returns their number.
     pub fn sweep_orphans(&mut self) -> usize {
         let Some(keep) = &self.runtime_dir else {
             return 0;
@@ -194,10 +195,10 @@ impl<F: Backend> Engine<F> {
         gone.len()
     }
 
-    /// Leaves everything to the next broker, and ends.
+    /// Leaves all state to the next broker, and ends.
     pub fn hand_over(&mut self) {
         if self.runtime_dir.is_some() {
-            // What is only held for a while is not handed over.
+            // A hold on native XDP is not handed over.
             self.interfaces.retain(|_, interface| interface.ports > 0);
             for interface in self.interfaces.values_mut() {
                 interface.divider.hand_over();
@@ -206,7 +207,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// Notes a port down, where there is something to keep it in.
+    /// Records a port, if state is kept.
     pub(super) fn note(&mut self, number: u32) -> io::Result<()> {
         let kept = self.port_record(number);
         match (&mut self.runtime_dir, kept) {
@@ -215,7 +216,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// Notes that a port has changed.
+    /// Records a change of a port.
     pub(super) fn note_change(&mut self, number: u32) -> io::Result<()> {
         let kept = self.port_record(number);
         match (&mut self.runtime_dir, kept) {
@@ -248,13 +249,13 @@ impl<F: Backend> Engine<F> {
     }
 }
 
-/// Bytes of a port's secret, before they are written in hexadecimal.
+/// Length of a port's secret in bytes, before hexadecimal encoding.
 const SECRET_LEN: usize = 16;
 
 /// A secret that no process can guess.
 ///
 /// # Errors
-/// If the kernel has no random numbers yet.
+/// If the kernel's random number generator is not ready.
 pub(super) fn new_secret() -> io::Result<String> {
     let mut bytes = [0; SECRET_LEN];
     let flags = rustix::rand::GetRandomFlags::NONBLOCK;
@@ -265,8 +266,8 @@ pub(super) fn new_secret() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether a secret is the port's, in a time that does not depend on how much
-/// of it is right. Of a port without a secret none is.
+/// Whether a secret is the port's, in constant time. Always `false` for a port
+/// without a secret.
 fn is_same(given: &[u8], own: &[u8]) -> bool {
     let differ = given.iter().zip(own).fold(0, |all, (a, b)| all | (a ^ b));
     !own.is_empty() && given.len() == own.len() && differ == 0

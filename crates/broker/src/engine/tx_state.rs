@@ -1,9 +1,9 @@
-//! Sending by ports: what they send by, and what becomes of it.
+//! Sending from ports: the sockets and egress paths.
 //!
-//! The superuser gets a packet socket. Everybody else gets a path that checks
-//! each frame against the policy's rules; to make one takes some ten
-//! milliseconds, so one is prepared when a port is opened that may send, and
-//! it is reported later.
+//! The superuser gets a packet socket. Other users get an egress path that
+//! checks each frame against the policy's rules. Making a path takes some ten
+//! milliseconds; so one is prepared when a port that may send is opened, and a
+//! request for it is finished later.
 
 use super::ports::{Engine, Finished, Port};
 use super::{Backend, MadePath, Owner};
@@ -16,21 +16,21 @@ use std::os::fd::OwnedFd;
 use weir_link::live::{EgressRules, PathCounts};
 use weir_wire::LinkType;
 
-/// What a port sends by.
+/// The state of sending from a port.
 #[derive(Clone, Debug)]
 pub(super) enum TxState {
-    /// Nothing that is known of.
+    /// No egress path; the superuser's packet socket is not tracked.
     None,
-    /// It is being made, with these rules.
+    /// A path with these rules is being made.
     Pending(String),
-    /// A path.
+    /// An egress path.
     Egress(EgressRecord),
 }
 
-/// A path of a port that is closed, or that has another one.
+/// An egress path of a closed port, or one that another path replaced.
 #[derive(Debug)]
 pub(super) struct RetiredPath {
-    /// `None` if the policy of now has none.
+    /// The grant's index; `None` if the present policy has no such grant.
     pub(super) grant: Option<usize>,
     pub(super) who: PeerCred,
     /// The interface's name.
@@ -39,10 +39,12 @@ pub(super) struct RetiredPath {
 }
 
 impl<F: Backend> Engine<F> {
-    /// Begins to send from a port; [`finished`](Self::finished) tells by what.
+    /// Starts to enable sending from a port;
+    /// [`poll_finished`](Self::poll_finished) returns the means to send.
     ///
     /// # Errors
-    /// If it is not this connection's, or the policy does not grant it.
+    /// If the port is another connection's, or the policy does not grant
+    /// sending.
     pub fn send(&mut self, owner: &Owner, number: u32) -> Result<(), Refusal> {
         let port = self.port(owner, number)?;
         let (grant, ifindex) = (port.grant, port.ifindex);
@@ -77,8 +79,8 @@ impl<F: Backend> Engine<F> {
         Ok(())
     }
 
-    /// Has a path ready where the port's grant allows sending: most who may
-    /// send do, and to make one takes long.
+    /// Prepares an egress path if the port's grant allows sending: most
+    /// applications with that right send, and making a path takes long.
     pub(super) fn prepare_path(&mut self, number: u32) {
         let Some(port) = self.ports.get(&number) else {
             return;
@@ -90,7 +92,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// The rules of a grant for an interface.
+    /// The rules of a grant on an interface.
     fn rules(&self, place: usize, facts: &InterfaceInfo) -> Result<EgressRules, Refusal> {
         let send = self.policy.grants.get(place);
         let Some(send) = send.and_then(|grant| grant.send.as_ref()) else {
@@ -105,8 +107,8 @@ impl<F: Backend> Engine<F> {
         Ok(send.rules(own, &addresses))
     }
 
-    /// Paths hold memory: no more of them than twice the ports, those
-    /// included that are closed and still held.
+    /// Checks the number of egress paths, which hold memory: at most twice the
+    /// number of ports, including paths that are closed but still held.
     fn check_paths(&mut self, place: usize, uid: u32) -> Result<(), Refusal> {
         let fabric = &self.fabric;
         self.retired.retain(|path| fabric.has_path(&path.name));
@@ -132,11 +134,12 @@ impl<F: Backend> Engine<F> {
         Ok(())
     }
 
-    /// Gives those who wait the paths that are made.
+    /// Assigns finished paths to the requests that wait for them.
     pub(super) fn attach_ready_paths(&mut self, all: &mut Vec<Finished>) {
         for (number, made) in self.fabric.made_paths() {
             let Some(port) = self.ports.get_mut(&number) else {
-                // Closed meanwhile; its descriptors go with this.
+                // The port was closed meanwhile; the path's descriptors are
+                // closed here.
                 if let Ok(made) = made {
                     self.fabric.retire_path(&made.name);
                 }
@@ -158,8 +161,8 @@ impl<F: Backend> Engine<F> {
                 let fds: Vec<OwnedFd> = vec![end.socket, end.memory];
                 (Response::TxReady(sends), fds)
             });
-            // Not noted down, the next broker ends the path; then it is asked
-            // for again.
+            // If recording fails, the next broker ends the path, and the
+            // program requests another.
             let _ = self.note(number);
             all.push(Finished {
                 port: number,
@@ -169,7 +172,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// Ends what a port sends by.
+    /// Disables sending from a port.
     pub(super) fn stop_sending(&mut self, number: u32) {
         if let Some(mut port) = self.ports.remove(&number) {
             self.retire(number, &mut port);
@@ -177,7 +180,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// The same, of a port that is not among the open ones.
+    /// Disables sending from a port that is not in the list of open ports.
     pub(super) fn retire(&mut self, number: u32, port: &mut Port) {
         match std::mem::replace(&mut port.sending, TxState::None) {
             TxState::None => {}
@@ -194,7 +197,7 @@ impl<F: Backend> Engine<F> {
         }
     }
 
-    /// The rules of a grant for an interface, as a filter.
+    /// The rules of a grant on an interface, as a filter text.
     pub(super) fn rules_text(
         &self,
         place: usize,
@@ -203,7 +206,8 @@ impl<F: Backend> Engine<F> {
         self.rules(place, facts).and_then(|rules| text(&rules))
     }
 
-    /// A path of an earlier broker's, if it does what the policy of now says.
+    /// Adopts an egress path of a former broker, if its rules match the present
+    /// policy.
     pub(super) fn adopt_path(
         &mut self,
         grant: Option<usize>,
@@ -220,12 +224,12 @@ impl<F: Backend> Engine<F> {
         TxState::None
     }
 
-    /// Whether an interface is some port's path.
+    /// Whether an interface is the device of an egress path.
     pub(super) fn is_path(&self, name: &str) -> bool {
         self.fabric.has_path(name)
     }
 
-    /// What a port has sent by a path.
+    /// The counters of a port's egress path.
     pub(super) fn sent(&self, port: &Port) -> PathCounts {
         match &port.sending {
             TxState::Egress(path) => self.fabric.path_counts(&path.name),

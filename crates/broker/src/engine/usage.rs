@@ -1,4 +1,4 @@
-//! What is in use of what the policy grants, and of what all share.
+//! Accounting of the resources that the policy grants, and of shared resources.
 
 use super::ports::{Engine, limits};
 use super::{Backend, Owner};
@@ -6,12 +6,13 @@ use crate::Bytes;
 use crate::policy::{AccessRequest, Denied, Usage};
 use crate::protocol::{Attach, ErrorKind, OpenPort, Refusal};
 
-/// Rings of a user's closed ports, for each port that may be open.
+/// Number of lingering rings of a user, for each port that the user may have
+/// open.
 const LINGERING_RINGS_MAX: usize = 4;
 
 impl<F: Backend> Engine<F> {
-    /// The grant that allows one more port; `None` for the superuser, who
-    /// needs none.
+    /// The grant that allows one more port; `None` for the superuser, who needs
+    /// no grant.
     pub(super) fn allowed(
         &mut self,
         owner: &Owner,
@@ -21,12 +22,11 @@ impl<F: Backend> Engine<F> {
         let Some(place) = self.granted(owner, asked, ring)? else {
             return Ok(None);
         };
-        // What was closed and is still held, mapped or pinned by a process, or
-        // still being made, has its memory too.
+        // Closed rings that a process still holds, maps or pins, or that are
+        // still being made, occupy memory, too.
         let uid = owner.who.uid;
         let asked = wish(asked, ring);
-        // The kernel is asked which of it is there still only where that
-        // matters.
+        // Ask the kernel which of them still exist only if that matters.
         if self.allowed_beside_lingering(place, uid, &asked).is_err() {
             let fabric = &self.fabric;
             self.ghosts.reap(place, uid, |ring| fabric.has_ring(ring));
@@ -35,8 +35,7 @@ impl<F: Backend> Engine<F> {
         Ok(Some(place))
     }
 
-    /// Whether one more port is allowed beside what is open and what is held of
-    /// closed ports.
+    /// Whether one more port is allowed beside open ports and lingering rings.
     fn allowed_beside_lingering(
         &self,
         place: usize,
@@ -62,7 +61,7 @@ impl<F: Backend> Engine<F> {
         })
     }
 
-    /// The grant that allows a port beside those that are open.
+    /// The grant that allows one more port beside the open ones.
     pub(super) fn granted(
         &self,
         owner: &Owner,
@@ -81,7 +80,7 @@ impl<F: Backend> Engine<F> {
         Ok(Some(place))
     }
 
-    /// What is open under a grant.
+    /// The resources in use under a grant.
     fn usage(&self, place: usize, uid: u32) -> Usage {
         let mut usage = Usage::default();
         let of_grant = self.ports.values();
@@ -96,8 +95,8 @@ impl<F: Backend> Engine<F> {
         usage
     }
 
-    /// Whether there is room for one more port that needs a grant, beside the
-    /// superuser's reserve.
+    /// Checks that there is room for one more port that needs a grant, outside
+    /// the superuser's reserve.
     pub(super) fn check_room(&self, grant: Option<usize>, ifindex: u32) -> Result<(), Refusal> {
         if grant.is_none() {
             return Ok(());

@@ -1,10 +1,11 @@
-//! What filters ask of the programs that all share.
+//! The budget of verifier cost and subtables, which all ports of an interface
+//! share.
 //!
-//! All filters of an interface are one program, which is verified anew with
-//! each that runs whole and with each new subtable: who opens a port waits for
-//! what the filters of all take there. And there is room for so many subtables.
-//! So both are bounded: for each user, for all users of a grant and of an
-//! interface together, and with the superuser's, who has a reserve.
+//! All filters of an interface form one program. The kernel verifies it again
+//! with each opaque filter and each new subtable, so the opening of a port
+//! waits for the cost of all filters. The number of subtables is limited, too.
+//! Both are bounded for each user, for all users of a grant and of an interface
+//! together, and including the superuser, who has a reserve.
 
 use super::Backend;
 use super::ports::{Engine, Port};
@@ -17,21 +18,21 @@ use std::collections::BTreeSet;
 use weir_demux::Filter;
 use weir_demux::kernel::{SubtableSignature, computed_loads, subtable_signatures, verifier_cost};
 
-/// What a filter asks for.
+/// The cost of a filter.
 #[derive(Debug, Default)]
 pub(super) struct VerifierCost {
-    /// Of the kernel's verifier, if it runs whole.
+    /// Estimated verifier steps, if the filter is opaque.
     verifier: u64,
-    /// In the tables, otherwise; not known of the superuser's.
+    /// The subtables of a filter that is not opaque; empty for the superuser's.
     subtables: BTreeSet<SubtableSignature>,
 }
 
 impl<F: Backend> Engine<F> {
-    /// What a filter asks for, which is to be one more of a user's ports on an
-    /// interface, or another one of the port `of`.
+    /// The cost of a filter that is to be one more port of a user on an
+    /// interface, or to replace the filter of the port `of`.
     ///
     /// # Errors
-    /// If it is too much together.
+    /// If a bound would be exceeded.
     pub(super) fn check_effort(
         &self,
         grant: Option<usize>,

@@ -1,8 +1,8 @@
 //! Users and groups by name, from `passwd(5)` and `group(5)`.
 //!
-//! The files are read, and no other source that nsswitch.conf(5) may name:
-//! the broker must not wait for a directory server while it answers somebody.
-//! Users who are only there can be given by number.
+//! Only the files are read, and no other source of nsswitch.conf(5): the broker
+//! must not wait for a directory server while it handles requests. A policy can
+//! name users of other sources by number.
 
 use super::PeerCred;
 use std::collections::{BTreeSet, HashMap};
@@ -10,43 +10,43 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The longest file that is read, in bytes.
+/// Largest file that is read, in bytes.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// A file of users or groups that cannot be read.
+/// The error for a file of users or groups that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path}: {source}")]
 pub struct AccountError {
     /// The file.
     pub path: String,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
 /// The users and groups of a machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Accounts {
-    /// Name to user number and number of the own group.
+    /// User name to user number and primary group number.
     users: HashMap<String, (u32, u32)>,
     names: HashMap<u32, String>,
     groups: HashMap<String, u32>,
-    /// Users' names to the groups that list them.
+    /// User name to the groups that list the user.
     member_of: HashMap<String, Vec<u32>>,
 }
 
 impl Accounts {
-    /// Those of the files in `/etc`.
+    /// Reads the files in `/etc`.
     ///
     /// # Errors
-    /// If one cannot be read.
+    /// If a file cannot be read.
     pub fn of_system() -> Result<Accounts, AccountError> {
         Accounts::in_folder(Path::new("/etc"))
     }
 
-    /// Those of the files `passwd` and `group` in `folder`.
+    /// Reads the files `passwd` and `group` in `folder`.
     ///
     /// # Errors
-    /// If one cannot be read.
+    /// If a file cannot be read.
     pub fn in_folder(folder: &Path) -> Result<Accounts, AccountError> {
         let read = |name: &str| {
             let path = folder.join(name);
@@ -62,8 +62,8 @@ impl Accounts {
         Ok(Accounts::parse(&read("passwd")?, &read("group")?))
     }
 
-    /// Those of two files' texts. The first line of a name counts; lines that
-    /// make no sense are skipped.
+    /// Parses the texts of the two files. The first line of a name counts;
+    /// invalid lines are skipped.
     pub fn parse(passwd: &str, group: &str) -> Accounts {
         let mut accounts = Accounts::default();
         for line in passwd.lines() {
@@ -90,12 +90,12 @@ impl Accounts {
         accounts
     }
 
-    /// A user's number.
+    /// A user's number; `None` if the user is unknown.
     pub fn uid(&self, name: &str) -> Option<u32> {
         self.users.get(name).map(|(uid, _)| *uid)
     }
 
-    /// A group's number.
+    /// A group's number; `None` if the group is unknown.
     pub fn gid(&self, name: &str) -> Option<u32> {
         self.groups.get(name).copied()
     }
@@ -105,12 +105,14 @@ impl Accounts {
         self.groups.values().any(|known| *known == gid)
     }
 
-    /// A user's name, the first of the file.
+    /// A user's name, from the first line with the number; `None` if there is
+    /// none.
     pub fn name(&self, uid: u32) -> Option<&str> {
         self.names.get(&uid).map(String::as_str)
     }
 
-    /// The groups of a user: the own one, and those that list a name of it.
+    /// The groups of a user: the primary group, and the groups that list the
+    /// user.
     pub fn gids(&self, uid: u32) -> Vec<u32> {
         let mut gids = BTreeSet::new();
         for (name, (_, own)) in self.users.iter().filter(|(_, user)| user.0 == uid) {
@@ -120,9 +122,9 @@ impl Accounts {
         gids.into_iter().collect()
     }
 
-    /// Those of a process's groups that its user has not lost: a group of the
-    /// file that does not list a user of the file any more is left out. Of
-    /// users and groups from elsewhere nothing is known, and they stay.
+    /// The groups of a process that its user has not lost: a group in the file
+    /// that no longer lists the user is removed. Groups of users unknown to the
+    /// files stay, and so do unknown groups.
     pub fn still(&self, uid: u32, gids: &[u32]) -> Vec<u32> {
         if !self.names.contains_key(&uid) {
             return gids.to_vec();
@@ -133,10 +135,11 @@ impl Accounts {
         gids.iter().copied().filter(has).collect()
     }
 
-    /// Leaves a process only the groups that its user has [still](Self::still).
+    /// Reduces a process's groups to those that its user has
+    /// [still](Self::still).
     pub(crate) fn update(&self, who: &mut PeerCred) {
         let still = self.still(who.uid, &who.gids);
-        // All that shares them goes on doing so.
+        // Otherwise the shared list stays shared.
         if *still != *who.gids {
             who.gids = still.into();
         }
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(accounts.still(1001, &[100, 110, 4711]), [100, 110, 4711]);
         let left = Accounts::parse(PASSWD, &GROUP.replace("alice,bob", "alice"));
         assert_eq!(left.still(1001, &[100, 110, 4711]), [100, 4711]);
-        // Of a user from elsewhere the file says nothing.
+        // The file says nothing about users of other sources.
         assert_eq!(left.still(4242, &[110]), [110]);
     }
 }

@@ -1,18 +1,18 @@
-//! What is allowed in a policy but looks like a mistake.
+//! Warnings: valid rules of a policy that look like mistakes.
 
 use super::{Glob, Grant, Grantees, Policy};
 use crate::Bytes;
 use crate::engine::limits;
 use std::fmt;
 
-/// Something that an administrator should know of the policy, and where it is.
+/// A warning, with its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Doubt {
     /// The line, from 1.
     pub line: usize,
     /// The column, in characters from 1.
     pub column: usize,
-    /// What is odd, and what to do if it is not meant.
+    /// The oddity, and what to do if it is not intended.
     pub message: String,
 }
 
@@ -27,34 +27,35 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// What a policy is for.
+/// The machine to which a policy applies.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Machine {
-    /// The names of the interfaces that there are; none if that is not known.
+    /// The names of its interfaces; empty if unknown.
     pub interfaces: Vec<String>,
-    /// The memory, if that is known.
+    /// Its memory; `None` if unknown.
     pub memory: Option<Bytes>,
 }
 
-/// Where rules of a policy stand that can only be judged later.
+/// Positions of rules that can only be checked against the machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct RulePositions {
-    /// Doubts that the text alone gives.
+    /// Warnings from the text alone.
     pub(super) doubts: Vec<Doubt>,
-    /// Interfaces that are named, without patterns.
+    /// Interface names without wildcards, with positions.
     pub(super) names: Vec<(String, (usize, usize))>,
-    /// Of each grant.
+    /// The position of each grant.
     pub(super) grants: Vec<(usize, usize)>,
 }
 
-/// Doubts, and names, that are kept of one policy.
+/// Number of warnings, and of names, stored for one policy.
 pub(super) const DOUBTS_MAX: usize = 64;
 
-/// Users, groups and patterns of a grant up to which it is compared to others.
+/// Number of users, groups and patterns of a grant up to which it is compared
+/// to others.
 const COMPARED_MAX: usize = 64;
 
 impl Policy {
-    /// What an administrator should know of it, in the order of the file.
+    /// The warnings, in the order of the file.
     pub fn doubts(&self, machine: &Machine) -> Vec<Doubt> {
         let mut all = self.positions.doubts.clone();
         let mut add = |(line, column), message| {
@@ -99,7 +100,7 @@ impl Policy {
     }
 }
 
-/// Whether a grant applies wherever the other, which comes later, would.
+/// Whether `first` applies wherever `later` would, so that `later` never does.
 fn hides(first: &Grant, later: &Grant) -> bool {
     let sizes = |to: &Grantees| to.uids.len() + to.gids.len();
     let are_long = [first, later]
@@ -125,7 +126,7 @@ fn cover(first: &[Glob], later: &[Glob]) -> bool {
     })
 }
 
-/// What is odd about a grant's numbers; `memory_is_given` if the file says
+/// Warnings about a grant's numbers; `memory_is_given` if the file states
 /// `memory_max`.
 pub(super) fn of_numbers(grant: &Grant, memory_is_given: bool) -> Vec<String> {
     let Grant {
@@ -137,7 +138,7 @@ pub(super) fn of_numbers(grant: &Grant, memory_is_given: bool) -> Vec<String> {
     let all = limits::USERS_PORTS_MAX as u32;
     let mut odd = Vec::new();
     for (key, ports) in [("ports_max", ports_max), ("ports_total", ports_total)] {
-        // One that is not given follows the other.
+        // A number that is not stated follows from the other.
         let is_said = key == "ports_max" || ports > ports_max;
         if is_said && ports > all {
             odd.push(format!(

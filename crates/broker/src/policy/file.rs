@@ -1,4 +1,4 @@
-//! The policy's file: TOML, every word checked, errors with their place.
+//! The policy file: TOML with strict keys, and errors with positions.
 
 use super::doubts::{self, DOUBTS_MAX, Doubt, RulePositions};
 use super::{Accounts, Glob, Grant, Grantees, Policy, Reservation, Send, limits};
@@ -16,7 +16,7 @@ use toml::Spanned;
 use weir_wire::LinkType;
 use weir_wire::ethernet::Address;
 
-/// What is wrong with a policy, and where.
+/// An error in a policy, with its position.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct PolicyError {
@@ -24,7 +24,7 @@ pub struct PolicyError {
     pub line: usize,
     /// The column, in characters from 1.
     pub column: usize,
-    /// What is wrong, and what would be right.
+    /// The error, and a correct form.
     pub message: String,
 }
 
@@ -89,14 +89,14 @@ enum Size {
     Text(String),
 }
 
-/// `send = true`, or `send = "FILTER"`, or a table.
+/// `send = true`, `send = "FILTER"`, or a table.
 enum SendTable {
     Flag(bool),
     Filter(String),
     Table(SendRule),
 }
 
-/// As an untagged enum, but an error inside of the table is shown.
+/// As an untagged enum, but with the errors inside the table.
 impl<'de> Deserialize<'de> for SendTable {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<SendTable, D::Error> {
         struct Any;
@@ -146,27 +146,28 @@ fn single() -> u32 {
     1
 }
 
-/// Above what a grant gives unless it says more than 32,767.
+/// Above the priorities of grants that do not state more than 32,767.
 fn host_priority() -> u16 {
     1 << 15
 }
 
-/// The memory of a grant that states none: one ring of the default size.
+/// The memory of a grant that states none, in bytes: one ring of the default
+/// size.
 const MEMORY_DEFAULT: Bytes = Bytes(1 << 20);
-/// The ports of all users of a grant that does not state them; one user's, if
-/// those are more.
+/// Number of ports of all users of a grant that does not state it; at least one
+/// user's number.
 const PORTS_TOTAL_DEFAULT: u32 = 256;
-/// The memory of all users of a grant that does not state it; one user's, if
-/// that is more.
+/// Memory of all users of a grant that does not state it, in bytes; at least
+/// one user's memory.
 const MEMORY_TOTAL_DEFAULT: Bytes = Bytes(256 << 20);
 
 impl Policy {
-    /// Reads a policy's text; see `examples/policy.toml`. Every name is
-    /// looked up, and every filter compiled, so that a mistake shows when the
-    /// broker starts and not when somebody asks.
+    /// Parses a policy; see `examples/policy.toml`. Resolves every name and
+    /// compiles every filter, so that the broker reports mistakes when it
+    /// starts, not at a request.
     ///
     /// # Errors
-    /// The first mistake, with its place.
+    /// The first mistake, with its position.
     pub fn parse(text: &str, accounts: &Accounts) -> Result<Policy, PolicyError> {
         let reader = Reader {
             text,
@@ -225,7 +226,7 @@ impl Reader<'_> {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// Keeps what looks like a mistake; of very many the first.
+    /// Stores a warning; only the first [`DOUBTS_MAX`].
     fn doubt(&self, span: &Range<usize>, message: String) {
         let doubts = &mut self.positions.borrow_mut().doubts;
         if doubts.len() < DOUBTS_MAX {
@@ -449,7 +450,7 @@ impl Reader<'_> {
             ethertypes: rule.ethertypes,
             any_source: rule.any_source,
         };
-        // As it will be for an interface with addresses of both families.
+        // As for an interface with addresses of both families.
         let own = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let rules = send.rules([0; 6], &own);
         match rules.program() {
@@ -458,8 +459,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks a filter by compiling it for Ethernet; for other link types it
-    /// is compiled again when an interface of theirs is first used.
+    /// Checks a filter by compiling it for Ethernet; other link types compile
+    /// it again when such an interface is first used.
     fn filter(&self, span: Range<usize>, text: String) -> Result<String, PolicyError> {
         if text.len() > limits::FILTER_LEN_MAX {
             let max = limits::FILTER_LEN_MAX;

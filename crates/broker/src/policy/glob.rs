@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// The longest pattern, in bytes; an interface's name has at most 15.
+/// Largest length of a pattern in bytes; an interface's name has at most 15.
 const LEN_MAX: usize = 64;
 
-/// A pattern of interface names: `*` stands for any characters, `?` for one.
+/// A pattern of interface names: `*` matches any characters, `?` one character.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Glob(String);
 
 impl Glob {
-    /// Reads a pattern; `None` if it is empty, too long, or can match no
+    /// Parses a pattern; `None` if it is empty, too long, or cannot match an
     /// interface's name.
     pub fn new(pattern: &str) -> Option<Glob> {
         let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '[' | ']');
@@ -18,11 +18,11 @@ impl Glob {
         fits.then(|| Glob(pattern.to_owned()))
     }
 
-    /// Whether a name fits the pattern.
+    /// Whether a name matches the pattern.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut at, mut seen) = (0, 0);
-        // Where to go on if what follows the last star does not fit.
+        // The position after the last star, to retry from on a mismatch.
         let mut retry: Option<(usize, usize)> = None;
         while seen < name.len() {
             match pattern.get(at) {
@@ -46,22 +46,22 @@ impl Glob {
         pattern[at..].iter().all(|byte| *byte == b'*')
     }
 
-    /// Whether it is a name, and no pattern.
+    /// Whether the pattern has no wildcards.
     pub(super) fn is_literal(&self) -> bool {
         !self.0.contains(['*', '?'])
     }
 
-    /// Whether every name fits.
+    /// Whether every name matches.
     pub(super) fn is_any(&self) -> bool {
         self.0.bytes().all(|byte| byte == b'*')
     }
 
-    /// Bytes of the shortest name that fits.
+    /// Length of the shortest name that matches, in bytes.
     pub(super) fn len_min(&self) -> usize {
         self.0.bytes().filter(|byte| *byte != b'*').count()
     }
 
-    /// Whether a name fits one of several patterns.
+    /// Whether a name matches one of several patterns.
     pub fn any(globs: &[Glob], name: &str) -> bool {
         globs.iter().any(|glob| glob.matches(name))
     }

@@ -1,14 +1,14 @@
-//! The policy: who may do what on which interface.
+//! The policy: the rights of users on interfaces.
 //!
-//! Nobody may do anything but what a [`Grant`] says. The first grant, in the
-//! order of the file, that names the user (or a group of theirs, or everyone)
-//! and the interface is the one that applies; grants never add up. What a
-//! user holds under one grant counts against that grant. The superuser needs
-//! no grant: the same could be done without a broker.
+//! A user has only the rights of a [`Grant`]. The first grant in the order of
+//! the file that names the user (or one of the user's groups, or everyone) and
+//! the interface applies; grants never add up. A user's resources under a grant
+//! count against that grant. The superuser needs no grant, since the superuser
+//! could do the same without a broker.
 //!
-//! Taking frames is a right of its own, and so is sending. And a [`Reservation`] is
-//! what the host keeps for itself: no port of a lower priority can take those
-//! frames, whatever its filter says.
+//! Taking frames is a separate right, and so is sending. A [`Reservation`]
+//! keeps frames for the host: no port of a lower priority can take those
+//! frames, whatever its filter accepts.
 
 mod accounts;
 mod doubts;
@@ -27,38 +27,39 @@ use weir_link::live::EgressRules;
 
 /// Upper bounds on a policy.
 pub mod limits {
-    /// Bytes of the file.
+    /// Length of the file, in bytes.
     pub const FILE_LEN_MAX: u64 = 1 << 20;
-    /// Grants and claims, each.
+    /// Number of grants, and of claims.
     pub const RULES_MAX: usize = 1 << 10;
-    /// Bytes of one filter text in the policy.
+    /// Length of one filter in the policy, in bytes.
     pub const FILTER_LEN_MAX: usize = 16 << 10;
 }
 
-/// A process that asks, by what the kernel says of the socket's other end.
+/// The credentials of a requesting process, as the kernel reports them for the
+/// socket's peer (`SO_PEERCRED`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PeerCred {
     /// The user's number.
     pub uid: u32,
-    /// The numbers of the process's groups, the effective one included; shared
-    /// by all that is of the process.
+    /// The group numbers of the process, the effective one included; shared by
+    /// all objects of the process.
     pub gids: Arc<[u32]>,
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// Whether this is the superuser, whom no policy binds: user 0 with the
-    /// capabilities to do the same without a broker. User 0 without them needs
-    /// a grant.
+    /// Whether the process is the superuser, to whom no policy applies: user 0
+    /// with the capabilities to do the same without a broker. User 0 without
+    /// them needs a grant.
     pub is_superuser: bool,
 }
 
-/// To whom a grant is given.
+/// The users to whom a grant applies.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Grantees {
     /// Users, by number.
     pub uids: Vec<u32>,
     /// Groups, by number.
     pub gids: Vec<u32>,
-    /// Every user there is.
+    /// Every user.
     pub everyone: bool,
 }
 
@@ -70,103 +71,105 @@ impl Grantees {
     }
 }
 
-/// What some users may do on some interfaces.
+/// The rights of some users on some interfaces.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Grant {
-    /// To whom.
+    /// The users.
     pub to: Grantees,
-    /// On which interfaces, by name.
+    /// The interfaces, by name.
     pub interfaces: Vec<Glob>,
     /// The highest priority a port may have.
     pub priority_max: u16,
-    /// How many ports one user may have open.
+    /// Largest number of open ports of one user.
     pub ports_max: u32,
-    /// How much memory the rings of one user's ports may have together, those
-    /// of closed ports included as long as they have any.
+    /// Largest memory of the rings of one user's ports, in bytes, including
+    /// closed ports as long as their rings have memory.
     pub memory_max: Bytes,
-    /// How many ports all users of this grant may have open together.
+    /// Largest number of open ports of all users of this grant together.
     pub ports_total: u32,
-    /// How much memory the rings of all users of this grant may have together.
+    /// Largest memory of the rings of all users of this grant together, in
+    /// bytes.
     pub memory_total: Bytes,
-    /// Whether frames may be taken, from ports of lower priority and from the
+    /// Whether ports may take frames, from ports of lower priority and from the
     /// host.
     pub take: bool,
-    /// Which frames may be sent; none if `None`.
+    /// The frames that may be sent; `None` for no sending.
     pub send: Option<Send>,
-    /// ANDed to every filter: no other frame is ever seen. The empty text is
-    /// all frames.
+    /// A filter ANDed to every port's filter, which hides all other frames. The
+    /// empty text accepts all frames.
     pub filter: String,
 }
 
-/// Which frames may be sent, beside those that the rules of
-/// [`EgressRules`] refuse to everybody.
+/// The frames that may be sent, beside those that [`SendRules`] refuse to every
+/// user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Send {
-    /// A filter that every frame sent must pass; the empty text passes all.
+    /// A filter that every sent frame must pass; the empty text accepts all
+    /// frames.
     pub filter: String,
-    /// The link-layer source; the interface's own if `None`.
+    /// The permitted link-layer source; the interface's own if `None`.
     pub source: Option<[u8; 6]>,
-    /// The network sources; those that the interface has, when sending
-    /// begins, if `None`.
+    /// The permitted network sources; if `None`, the interface's addresses at
+    /// the time when sending starts.
     pub addresses: Option<Vec<IpAddr>>,
-    /// Ethernet types beside IPv4, ARP and IPv6.
+    /// Permitted EtherTypes beside IPv4, ARP and IPv6.
     pub ethertypes: Vec<u16>,
-    /// Whether sources and types may be any: only the filter holds.
+    /// Whether any source and EtherType is permitted: only the filter applies.
     pub any_source: bool,
 }
 
-/// What the host keeps for itself.
+/// A claim: frames that the host keeps for itself.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reservation {
-    /// On which interfaces, by name.
+    /// The interfaces, by name.
     pub interfaces: Vec<Glob>,
     /// Ports of a lower priority cannot take these frames.
     pub priority: u16,
-    /// Which frames.
+    /// The filter that selects the frames.
     pub filter: String,
 }
 
-/// The whole policy; see [`Policy::parse`] for its file.
+/// A policy; see [`Policy::parse`] for its file.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Policy {
-    /// In the order of the file.
+    /// The grants, in the order of the file.
     pub grants: Vec<Grant>,
-    /// In the order of the file.
+    /// The claims, in the order of the file.
     pub claims: Vec<Reservation>,
     positions: doubts::RulePositions,
 }
 
-/// What somebody asks for.
+/// The properties of a requested port that the policy decides on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessRequest<'a> {
     /// The interface's name.
     pub interface: &'a str,
     /// The port's priority.
     pub priority: u16,
-    /// Whether frames are to be taken.
+    /// Whether the port takes frames.
     pub take: bool,
-    /// Whether frames are to be sent.
+    /// Whether the port sends frames.
     pub send: bool,
-    /// Whether frames are to be divided at XDP, taken or not.
+    /// Whether the port requires XDP, for taking or copying.
     pub xdp: bool,
-    /// The ring's size.
+    /// The ring's size, in bytes.
     pub memory: Bytes,
 }
 
-/// What is held under one grant.
+/// The resources in use under one grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Open ports of the user.
+    /// Number of open ports of the user.
     pub ports: u32,
-    /// Memory of the user's rings.
+    /// Memory of the user's rings, in bytes.
     pub memory: Bytes,
-    /// Open ports of all users.
+    /// Number of open ports of all users.
     pub ports_total: u32,
-    /// Memory of all users' rings.
+    /// Memory of all users' rings, in bytes.
     pub memory_total: Bytes,
 }
 
-/// Why the policy refuses.
+/// The reason why the policy refuses a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Denied {
     /// No grant names this user and interface.
@@ -179,52 +182,52 @@ pub enum Denied {
         /// The interface.
         interface: String,
     },
-    /// The priority is too high.
+    /// The priority exceeds the grant's.
     #[error("priority {asked} is above {max}, the highest that the policy grants here")]
     Priority {
-        /// As asked for.
+        /// The requested priority.
         asked: u16,
-        /// As granted.
+        /// The granted maximum.
         max: u16,
     },
-    /// Frames may be copied only.
+    /// The grant permits copying only.
     #[error("the policy does not grant taking frames here; ask for copies")]
     Take,
-    /// Copies are made where they cost the host least.
+    /// XDP is not granted; copies are made where they cost the host least.
     #[error(
         "the policy does not grant taking frames here, and so not XDP either, \
          which may slow the host down; copies are made at tc"
     )]
     Xdp,
-    /// Frames may not be sent.
+    /// Sending is not granted.
     #[error("the policy does not grant sending frames here")]
     Send,
-    /// Too many paths to send by are in use.
+    /// The user has too many egress paths in use.
     #[error(
         "{max} sending paths are in use, as many as the policy grants one user here; those of closed ports count as long as their sockets are held"
     )]
     Paths {
-        /// As granted.
+        /// The granted maximum.
         max: usize,
     },
-    /// All users of the grant have too many paths to send by.
+    /// All users of the grant have too many egress paths in use.
     #[error(
         "{max} sending paths are in use, as many as the policy grants all users here together; those of closed ports count as long as their sockets are held"
     )]
     PathsTotal {
-        /// As granted.
+        /// The granted maximum.
         max: usize,
     },
-    /// Too many ports are open.
+    /// The user has too many ports open.
     #[error("{max} ports are open, as many as the policy grants one user here; close one first")]
     Ports {
-        /// As granted.
+        /// The granted maximum.
         max: u32,
     },
     /// All users of the grant have too many ports open.
     #[error("{max} ports are open, as many as the policy grants all users here together")]
     PortsTotal {
-        /// As granted.
+        /// The granted maximum.
         max: u32,
     },
     /// All users of the grant have too much memory in use.
@@ -234,28 +237,28 @@ pub enum Denied {
     MemoryTotal {
         /// The ring's size.
         asked: Bytes,
-        /// In use already.
+        /// Memory in use.
         used: Bytes,
-        /// As granted.
+        /// The granted maximum.
         max: Bytes,
     },
-    /// Too much memory is in use.
+    /// The user has too much memory in use.
     #[error(
         "a ring of {asked} beside {used} in use is more than {max}, what the policy grants one user here; ask for a smaller queue"
     )]
     Memory {
         /// The ring's size.
         asked: Bytes,
-        /// In use already.
+        /// Memory in use.
         used: Bytes,
-        /// As granted.
+        /// The granted maximum.
         max: Bytes,
     },
 }
 
 impl Send {
-    /// The rules for an interface of that link-layer address and those
-    /// network addresses.
+    /// The send rules for an interface with these link-layer and network
+    /// addresses.
     pub fn rules(&self, own: [u8; 6], own_addresses: &[IpAddr]) -> EgressRules {
         EgressRules {
             source: self.source.unwrap_or(own),
@@ -271,15 +274,14 @@ impl Send {
 }
 
 impl Policy {
-    /// The grant that applies to this user on this interface, and its place
-    /// in the file.
+    /// The grant that applies to this user on this interface, and its index in
+    /// the file; `None` if no grant names them.
     pub fn grant(&self, who: &PeerCred, interface: &str) -> Option<(usize, &Grant)> {
         let mut grants = self.grants.iter().enumerate();
         grants.find(|(_, grant)| grant.to.include(who) && Glob::any(&grant.interfaces, interface))
     }
 
-    /// The place of the first grant that names this user, on whatever
-    /// interface.
+    /// The index of the first grant that names this user, on any interface.
     pub fn grant_position(&self, who: &PeerCred) -> Option<usize> {
         self.grants.iter().position(|grant| grant.to.include(who))
     }
@@ -292,10 +294,10 @@ impl Policy {
 }
 
 impl Grant {
-    /// Whether the wish is granted beside what is in use.
+    /// Checks a request against the grant and the resources in use.
     ///
     /// # Errors
-    /// What is not granted, the first that was found.
+    /// The first requested property that is not granted.
     pub fn allows(&self, wish: &AccessRequest<'_>, usage: Usage) -> Result<(), Denied> {
         if wish.priority > self.priority_max {
             return Err(Denied::Priority {

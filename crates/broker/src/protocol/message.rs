@@ -1,4 +1,4 @@
-//! The messages.
+//! The messages of the protocol.
 
 use crate::Bytes;
 use crate::compile::Source;
@@ -7,125 +7,126 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A program asks for something.
+/// A request of an application.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Comes back with the answer.
+    /// The request's number, repeated in the answer.
     pub id: u32,
-    /// What is asked for.
+    /// The kind of the request.
     #[serde(rename = "ask")]
     pub kind: RequestKind,
 }
 
-/// What can be asked for.
+/// The kinds of requests.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum RequestKind {
     /// Open a port.
     Open(OpenPort),
-    /// Give a port of one's own another filter.
+    /// Replace the filter of a port of the requester.
     SetFilter {
         /// The port, as [`Opened`] names it.
         port: u32,
         /// The new filter.
         filter: Source,
     },
-    /// Close a port of one's own.
+    /// Close a port of the requester.
     Close {
         /// The port.
         port: u32,
     },
-    /// Send from a port of one's own: [`Response::TxReady`] tells by what. Asked
-    /// for again, what was given before sends no more.
+    /// Enable sending from a port of the requester: [`Response::TxReady`]
+    /// returns the means. A repeated request invalidates the means returned
+    /// before.
     Send {
         /// The port.
         port: u32,
     },
-    /// The facts of the interface of a port of one's own, whatever its name
-    /// is now.
+    /// The properties of the interface of a port of the requester, under its
+    /// present name.
     PortInterface {
         /// The port.
         port: u32,
     },
-    /// The facts of an interface on which one may open ports.
+    /// The properties of an interface on which the requester may open ports.
     Interface {
-        /// Its name.
+        /// The interface's name.
         name: String,
     },
-    /// The ports that are open: one's own user's, or for the superuser all.
+    /// The open ports: those of the requester's user, or all for the superuser.
     Ports {
-        /// Only those with greater numbers than this; for the next page.
+        /// Only ports with greater numbers than this; for the next page.
         after: Option<u32>,
     },
-    /// Take up a port again that an earlier broker has opened.
+    /// Resume a port that a former broker opened.
     Resume {
         /// The port.
         port: u32,
-        /// [`Opened::secret`], which proves that the port is the asker's.
+        /// [`Opened::secret`], which proves that the port is the requester's.
         secret: String,
     },
-    /// End the broker, and close every port. The superuser only.
+    /// End the broker, and close every port. Only for the superuser.
     Stop,
 }
 
-/// A port as it is asked for.
+/// The properties of a requested port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenPort {
     /// The interface's name.
     pub interface: String,
-    /// Which frames.
+    /// The filter that selects the frames.
     pub filter: Source,
     /// Ports of higher priority see a frame earlier.
     #[serde(default)]
     pub priority: u16,
-    /// Whether frames are taken: no port of lower priority, nor the host,
-    /// gets them.
+    /// Whether the port takes frames: then neither ports of lower priority nor
+    /// the host get them.
     #[serde(default)]
     pub take: bool,
-    /// Whether frames are to be sent too, which [`RequestKind::Send`] begins: refused
-    /// at once where it is not granted.
+    /// Whether the port is to send, which [`RequestKind::Send`] starts; refused
+    /// at once if it is not granted.
     #[serde(default)]
     pub send: bool,
     /// The ring's size; rounded up to a power of two of pages.
     pub ring: Bytes,
-    /// How many bytes of a frame are delivered at most; all if `None`.
+    /// Largest number of bytes delivered of a frame; all if `None`.
     #[serde(default)]
     pub snap_len: Option<u32>,
-    /// Whether frames carry the time they came.
+    /// Whether frames carry a receive timestamp.
     #[serde(default)]
     pub timestamps: bool,
-    /// Comes with each frame.
+    /// A number delivered with each frame.
     #[serde(default)]
     pub tag: u32,
-    /// Where to attach, if there is a choice.
+    /// The attach point, if there is a choice.
     #[serde(default)]
     pub attach: Attach,
-    /// The network namespace in which the interface is meant, by its inode:
-    /// a broker of another one refuses. `None`: the broker's.
+    /// The inode of the network namespace of the interface: a broker of another
+    /// namespace refuses. `None` for the broker's.
     #[serde(default)]
     pub namespace: Option<u64>,
 }
 
-/// Where in the kernel frames are divided.
+/// The kernel hook at which frames are demultiplexed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attach {
-    /// In the traffic-control hooks while there are only copies; in XDP once
-    /// a port takes frames.
+    /// In the traffic control hooks while all ports copy; in XDP once a port
+    /// takes frames.
     #[default]
     Auto,
-    /// In the traffic-control hooks.
+    /// In the traffic control hooks.
     Tc,
-    /// In XDP, generic: after the frame has become a socket buffer.
+    /// In generic XDP: after the frame has become a socket buffer.
     XdpGeneric,
-    /// In XDP in the driver.
+    /// In native XDP, in the driver.
     XdpNative,
 }
 
 impl Attach {
-    /// Every way, in the order they are documented.
+    /// All attach points, in the order of the documentation.
     pub const ALL: [Attach; 4] = [
         Attach::Auto,
         Attach::Tc,
@@ -133,7 +134,7 @@ impl Attach {
         Attach::XdpNative,
     ];
 
-    /// The name, as the command line takes it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Attach::Auto => "auto",
@@ -164,7 +165,7 @@ impl FromStr for Attach {
     }
 }
 
-/// The broker says something.
+/// A message of the broker.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerMessage {
@@ -175,19 +176,19 @@ pub enum ServerMessage {
         /// The answer.
         answer: Response,
     },
-    /// Something happened to a port's interface.
+    /// An event of a port's interface.
     Event {
         /// The port.
         port: u32,
-        /// What happened.
+        /// The event.
         event: Event,
     },
     /// The broker closes the connection, and the ports opened on it.
     #[serde(rename = "goodbye")]
     Shutdown {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// What kind of refusal it is, where the connection itself is refused.
+        /// The kind of refusal, if the connection itself is refused.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<ErrorKind>,
     },
@@ -199,21 +200,21 @@ pub enum ServerMessage {
 pub enum Response {
     /// The port is open; its descriptors come with this message.
     Opened(Opened),
-    /// One may send; what one sends by comes with this message.
+    /// Sending is enabled; the descriptors come with this message.
     #[serde(rename = "sends")]
     TxReady(TxReady),
-    /// It is done.
+    /// The request succeeded.
     Done,
-    /// An interface's facts.
+    /// The properties of an interface.
     Interface(InterfaceStatus),
     /// Open ports.
     Ports {
-        /// Some of them, by their numbers.
+        /// Some of the ports, sorted by number.
         ports: Vec<PortStatus>,
-        /// Whether there are more: ask again, after the last of these.
+        /// Whether there are more: request the ports after the last of these.
         more: bool,
     },
-    /// It was not done.
+    /// The request was refused.
     Refused(Refusal),
 }
 
@@ -222,160 +223,164 @@ pub enum Response {
 pub struct Opened {
     /// The port's number; no other open port has it.
     pub port: u32,
-    /// The ring's size as it is.
+    /// The ring's size after rounding, in bytes.
     pub ring: Bytes,
-    /// How the frames begin: a `LINKTYPE_` number.
+    /// The link type of the frames: a `LINKTYPE_` number.
     pub linktype: u32,
-    /// What the descriptors are that come with this, in order: `ring`, and
-    /// `held`, by which the port outlives the broker.
+    /// The names of the descriptors that come with this message, in order:
+    /// `ring`, and `held`, which keeps the port alive without the broker.
     pub fds: Vec<String>,
-    /// By which the program takes the port up again with the next broker
-    /// ([`RequestKind::Resume`]); `None` where ports end with the broker.
+    /// The secret by which the program resumes the port with the next broker
+    /// ([`RequestKind::Resume`]); `None` if ports end with the broker.
     #[serde(default)]
     pub secret: Option<String>,
-    /// The port's place in the map of counters.
+    /// The port's slot in the map of counters.
     pub slot: u32,
-    /// Where the frames are divided.
+    /// The hook at which frames are demultiplexed.
     pub attach: String,
-    /// Frames that the interface had dropped by then.
+    /// Number of frames that the interface had dropped when the port was
+    /// opened.
     #[serde(default)]
     pub dropped: u64,
 }
 
-/// What a port sends by.
+/// The means to send from a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TxReady {
-    /// What the descriptors are that come with this, in order. For the
-    /// superuser `packet`, a packet socket; for others `xdp`, an `AF_XDP`
-    /// socket behind which a program checks each frame, and `memory`, where
-    /// frames are put.
+    /// The names of the descriptors that come with this message, in order. For
+    /// the superuser `packet`, a packet socket; for other users `xdp`, an
+    /// `AF_XDP` socket behind which a program checks each frame, and `memory`,
+    /// its UMEM.
     pub fds: Vec<String>,
-    /// Bytes of the memory.
+    /// The size of the UMEM, in bytes.
     pub memory: u64,
-    /// Bytes of each piece of it, which takes a frame.
+    /// The size of each UMEM chunk, which holds a frame, in bytes.
     pub chunk: u32,
 }
 
-/// An interface's facts.
+/// The properties of an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InterfaceStatus {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its number.
+    /// The interface's number (ifindex).
     pub ifindex: u32,
-    /// How the frames begin: a `LINKTYPE_` number.
+    /// The link type of the frames: a `LINKTYPE_` number.
     pub linktype: u32,
-    /// Bytes of the link-layer header.
+    /// Length of the link-layer header, in bytes.
     pub header_len: u32,
-    /// Its link-layer address, in hexadecimal with colons; empty without one.
+    /// The link-layer address, in hexadecimal with colons; empty if it has
+    /// none.
     pub address: String,
-    /// The link-layer address of all stations; empty without one.
+    /// The link-layer broadcast address; empty if it has none.
     pub broadcast: String,
-    /// The largest packet, in bytes without the link-layer header.
+    /// The MTU: bytes of the largest packet without the link-layer header.
     pub mtu: u32,
-    /// Its addresses, each with the length of its prefix.
+    /// The IP addresses, each with its prefix length.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Whether it is switched on.
+    /// Whether the interface is administratively up.
     pub up: bool,
-    /// Whether the link has a partner.
+    /// Whether the link has carrier.
     pub running: bool,
-    /// Frames that came and were dropped, since it exists: for want of room,
-    /// or of protocols that the host does not know.
+    /// Number of received frames dropped since the interface exists: for lack
+    /// of room, or of protocols unknown to the host.
     #[serde(default)]
     pub dropped: u64,
-    /// Where its frames are divided; `None` while it has no ports.
+    /// The hook at which frames are demultiplexed; `None` while it has no
+    /// ports.
     pub attach: Option<String>,
-    /// What that costs the host, in words: a line for each program there.
+    /// The cost of the attached programs to the host, as text: one line for
+    /// each.
     pub cost: Option<String>,
 }
 
-/// An open port, for whoever may know.
+/// The status of an open port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// Its number.
+    /// The port's number.
     pub port: u32,
     /// The interface's name.
     pub interface: String,
-    /// The filter's text, as it was asked for.
+    /// The filter's text, as requested.
     pub filter: String,
-    /// Its priority.
+    /// The port's priority.
     pub priority: u16,
-    /// Whether it copies.
+    /// Whether the port copies.
     pub copy: bool,
     /// The process that opened it.
     pub pid: u32,
-    /// The user it is of.
+    /// The port's user.
     pub uid: u32,
-    /// Frames put into its ring.
+    /// Number of frames put into the ring.
     pub delivered: u64,
-    /// Frames that its ring had no room for.
+    /// Number of frames lost because the ring was full.
     pub lost: u64,
-    /// Frames it has sent by a path that checks.
+    /// Number of frames sent by an egress path that checks.
     #[serde(default)]
     pub sent: u64,
-    /// Frames that it was not allowed to send.
+    /// Number of frames that the egress path dropped by the policy.
     #[serde(default)]
     pub refused: u64,
     /// The ring's size in bytes.
     pub queue: u64,
-    /// Where the frames are divided.
+    /// The hook at which frames are demultiplexed.
     pub attach: String,
 }
 
-/// What happens to a port's interface.
+/// An event of a port's interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// It was switched on, or has a partner again.
+    /// The interface went up, or has carrier again.
     Up,
-    /// It was switched off, or has no partner.
+    /// The interface went down, or lost carrier.
     Down,
-    /// It has another name.
+    /// The interface was renamed.
     Renamed {
-        /// The new one.
+        /// The new name.
         name: String,
     },
-    /// It has another MTU.
+    /// The interface's MTU changed.
     Mtu {
-        /// The new one, in bytes.
+        /// The new MTU, in bytes.
         mtu: u32,
     },
-    /// It is gone: the port gets nothing any more.
+    /// The interface is gone: the port receives nothing any more.
     Gone,
-    /// The policy was changed and does not grant the port any more: it is
-    /// closed, and gets nothing.
+    /// The new policy does not grant the port: it is closed, and receives
+    /// nothing.
     Revoked {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Event {
-    /// Whether the port has ended by it.
+    /// Whether the event has ended the port.
     pub fn is_end(&self) -> bool {
         matches!(self, Event::Gone | Event::Revoked { .. })
     }
 }
 
-/// Why something was not done.
+/// A refusal of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What kind of reason.
+    /// The kind of reason.
     pub kind: ErrorKind,
-    /// The reason, for a person.
+    /// The reason, as text.
     pub message: String,
-    /// Start and end of what is wrong in the filter's text, in bytes.
+    /// Start and end of the error in the filter's text, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span: Option<(u32, u32)>,
-    /// Whether the reason passes by itself within moments: the kernel has not
-    /// freed yet what the asker has closed. Never sent.
+    /// Whether the reason is temporary: the kernel has not yet freed resources
+    /// that the requester closed. Never sent.
     #[serde(skip)]
     pub passes: bool,
 }
 
 impl Refusal {
-    /// A refusal without a place in a text.
+    /// A refusal without a position in a text.
     pub fn new(kind: ErrorKind, message: impl ToString) -> Refusal {
         Refusal {
             kind,
@@ -414,21 +419,21 @@ impl From<crate::policy::Denied> for Refusal {
     }
 }
 
-/// Kinds of reasons.
+/// The kinds of reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The policy does not allow it.
+    /// The policy does not permit the request.
     Denied,
-    /// The filter is wrong.
+    /// The filter is invalid.
     Filter,
-    /// There is no such interface, or it cannot be used.
+    /// The interface does not exist, or cannot be used.
     Interface,
     /// The broker serves another network namespace.
     Namespace,
     /// There is no such port.
     Port,
-    /// Something else in the request is wrong.
+    /// Another part of the request is invalid.
     Request,
     /// A limit is reached.
     Limit,

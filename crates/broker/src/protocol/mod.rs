@@ -1,8 +1,9 @@
-//! What a program and the broker say to each other.
+//! The protocol between an application and the broker.
 //!
-//! A Unix socket of sequenced packets: the kernel keeps messages whole and
-//! apart, so there are no half messages. Descriptors go from the broker to the
-//! program, with the message that they belong to, and never the other way. A message is a header and JSON:
+//! The transport is a Unix socket of type `SOCK_SEQPACKET`: the kernel
+//! preserves message boundaries. Descriptors go only from the broker to the
+//! application, with the message to which they belong. A message is a header
+//! and JSON:
 //!
 //! ```text
 //!  0      4         6        8
@@ -12,10 +13,10 @@
 //!          u16, least significant byte first
 //! ```
 //!
-//! The program asks ([`Request`]); the broker answers each request in turn,
-//! and in between says what happens to the program's ports ([`Event`]). A
-//! port lasts as long as the connection it was opened on: when the program
-//! ends, by whatever means, its ports go.
+//! The application sends a [`Request`]; the broker answers the requests in
+//! order, and sends the [`Event`]s of the application's ports in between. A
+//! port lasts as long as the connection on which it was opened: when the
+//! application ends, in any way, its ports end.
 
 mod message;
 mod peer;
@@ -31,46 +32,46 @@ pub use socket::{Channel, FDS_MAX, Listener, Received, Sent};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The version spoken here. Another one is refused with a message that names
-/// both.
+/// The protocol version. A message of another version is refused with an error
+/// that names both.
 ///
-/// It says as well what records in a port's ring look like: a program of
-/// version 1 would take a short header for a long one. So its ports do not
-/// outlive the broker that opened them if the next one speaks another.
+/// The version also covers the format of the records in a port's ring: a
+/// program of version 1 would take a short header for a long one. So ports do
+/// not outlive their broker if the next broker has another version.
 pub const VERSION: u16 = 3;
 
-/// Bytes of one message, header included.
+/// Largest length of a message in bytes, header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"weir";
 const HEADER_LEN: usize = 8;
 
-/// Why bytes are no message.
+/// The reason why bytes are not a valid message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// It does not begin as a message does.
+    /// The bytes do not start with a message header.
     #[error("{0} bytes that are no message of weir's broker protocol")]
     NotAMessage(usize),
-    /// Another version's.
+    /// The message has another version.
     #[error("a message of protocol version {found}; this end speaks version {VERSION}")]
     Version {
-        /// The other end's version.
+        /// The peer's version.
         found: u16,
     },
-    /// What follows the header is not what it should be.
+    /// The content after the header is invalid.
     #[error("a message that makes no sense: {0}")]
     Content(String),
 }
 
-/// A message too long to be sent: its length.
+/// The error for a message that is too long to send: its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message of {0} bytes; at most {MESSAGE_LEN_MAX} can be sent")]
 pub struct TooLong(pub usize);
 
-/// A message's bytes.
+/// Encodes a message.
 ///
 /// # Errors
-/// If it is too long.
+/// If the message is too long.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, TooLong> {
     let mut bytes = Vec::with_capacity(512);
     bytes.extend(MAGIC);
@@ -83,10 +84,10 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, TooLong> {
     Ok(bytes)
 }
 
-/// Reads a message's bytes, from anybody.
+/// Decodes a message from an untrusted peer.
 ///
 /// # Errors
-/// If they are no message of this version.
+/// If the bytes are not a message of this version.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     let Some((header, json)) = bytes.split_at_checked(HEADER_LEN) else {
         return Err(DecodeError::NotAMessage(bytes.len()));

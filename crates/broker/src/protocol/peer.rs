@@ -7,32 +7,32 @@ use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use weir_link::net::{peer_credentials, peer_groups, peer_pidfd};
 
-/// The process at the other end, by its credentials when it connected.
+/// The peer process, with its credentials at the time of the connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// The process; 0 if it has no number in the broker's PID namespace.
+    /// The process id; 0 if the process has none in the broker's PID namespace.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user.
     pub uid: u32,
-    /// Its effective group, and its supplementary groups.
+    /// The effective group, and the supplementary groups.
     pub gids: Vec<u32>,
-    /// Whether it is user 0 with the capabilities that opening ports without
-    /// a broker takes: see [`CAPABILITIES`].
+    /// Whether the process is user 0 with the capabilities to open ports
+    /// without a broker: see [`CAPABILITIES`].
     pub is_superuser: bool,
 }
 
-/// The effective capabilities of the superuser, by their numbers in
+/// The capabilities of the superuser in the effective set, by their numbers in
 /// `linux/capability.h`: `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_SYS_ADMIN`.
 pub const CAPABILITIES: [u32; 3] = [12, 13, 21];
 
-/// Bytes of a file in `/proc` that are read at most.
+/// Largest length read of a file in `/proc`, in bytes.
 const PROC_LEN_MAX: u64 = 64 << 10;
 
 impl Peer {
     /// The peer of a connected socket.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the kernel does not report the credentials.
     pub(super) fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
         let credentials = peer_credentials(socket)?;
         let mut gids = peer_groups(socket)?;
@@ -50,10 +50,10 @@ impl Peer {
 }
 
 /// Whether a process of user 0 has the superuser's capabilities, in the
-/// broker's user namespace. `false` where that cannot be found out.
+/// broker's user namespace; `false` if that cannot be determined.
 ///
-/// The process may end and its number be taken by another meanwhile. A PID
-/// descriptor says so: it is looked at after `/proc` was read.
+/// The process may end meanwhile and its pid be reused. A PID descriptor shows
+/// that: it is checked after `/proc` was read.
 fn is_capable(socket: BorrowedFd<'_>, pid: u32) -> bool {
     let Some(process) = process(socket, pid) else {
         return false;
@@ -61,15 +61,15 @@ fn is_capable(socket: BorrowedFd<'_>, pid: u32) -> bool {
     let folder = format!("/proc/{pid}");
     let capable = read(&format!("{folder}/status"))
         .is_ok_and(|status| has_capabilities(&status, &CAPABILITIES));
-    // Of another user namespace, whose user 0 is the same and whose
-    // capabilities are nothing here, the map differs.
+    // In another user namespace, whose user 0 has the same number but no
+    // capabilities here, the map differs.
     let own = read("/proc/self/uid_map");
     let same = own.is_ok_and(|own| read(&format!("{folder}/uid_map")).is_ok_and(|map| map == own));
     capable && same && is_there(&process)
 }
 
-/// A descriptor of the peer's process. Before Linux 6.5 it is opened by
-/// number, which may be another process's already.
+/// A PID descriptor of the peer. Before Linux 6.5 it is opened by pid, which
+/// may be another process's already.
 fn process(socket: BorrowedFd<'_>, pid: u32) -> Option<OwnedFd> {
     if let Ok(process) = peer_pidfd(socket) {
         return Some(process);
@@ -106,7 +106,7 @@ mod tests {
     fn all_of_the_capabilities_are_needed() {
         let all = "Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n";
         assert!(has_capabilities(all, &CAPABILITIES));
-        // Without CAP_SYS_ADMIN, and in the permitted set alone.
+        // Without CAP_SYS_ADMIN, and in the permitted set only.
         let some = "CapEff:\t0000000000003000\n";
         let permitted = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n";
         for status in [some, permitted, "CapEff:\tx\n", ""] {

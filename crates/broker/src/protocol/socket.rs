@@ -1,4 +1,4 @@
-//! The socket: whole messages, with descriptors.
+//! The protocol's socket: whole messages, with descriptors.
 
 use super::{MESSAGE_LEN_MAX, Peer};
 use rustix::fs::{XattrFlags, setxattr};
@@ -17,18 +17,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_link::net::set_pass_rights;
 
-/// Descriptors in one message of the broker's.
+/// Largest number of descriptors in one message of the broker.
 pub const FDS_MAX: usize = 4;
 
-/// Messages that are taken out of a queue before its connection is closed: the
-/// kernel's bounds on a socket's memory let fewer wait.
+/// Largest number of messages drained from a queue before its connection is
+/// closed: the kernel's bounds on socket memory let fewer wait.
 const QUEUE_LEN_MAX: usize = 1 << 12;
 
-/// Connections that wait to be accepted.
+/// Largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 256;
 
 thread_local! {
-    /// Where messages are received: few are as long as they may be.
+    /// The receive buffer, one for each thread: few messages have the full
+    /// length.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -38,24 +39,24 @@ pub struct Channel {
     fd: OwnedFd,
 }
 
-/// What became of a message to be sent.
+/// The result of sending a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// The kernel has it.
+    /// The kernel has accepted the message.
     Whole,
-    /// There is no room now: again later.
+    /// The socket buffer is full: try again later.
     Later,
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub struct Received {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Its descriptors.
     pub fds: Vec<OwnedFd>,
-    /// Whether it was longer than a message may be, or had more descriptors,
-    /// and was cut.
+    /// Whether the message exceeded the length limit, or the number of
+    /// descriptors, and was truncated.
     pub is_cut: bool,
 }
 
@@ -73,14 +74,14 @@ impl Channel {
     /// Connects to a broker's socket.
     ///
     /// # Errors
-    /// If nobody listens there, or the path may not be used.
+    /// If no broker listens there, or the path may not be used.
     pub fn connect(path: &Path) -> io::Result<Channel> {
         let fd = seqpacket()?;
         connect(&fd, &SocketAddrUnix::new(path)?)?;
         Ok(Channel { fd })
     }
 
-    /// Two ends of one connection, for tests.
+    /// The two ends of a connection, for tests.
     ///
     /// # Errors
     /// When the process has no more descriptors.
@@ -94,28 +95,28 @@ impl Channel {
         Ok((Channel { fd: a }, Channel { fd: b }))
     }
 
-    /// How long [`receive`](Self::receive) waits at most, when it does; then
-    /// it gives `None`.
+    /// Sets the longest wait of a blocking [`receive`](Self::receive), which
+    /// then returns `None`.
     ///
     /// # Errors
-    /// For no time at all.
+    /// If `time` is zero.
     pub fn wait_at_most(&self, time: Duration) -> io::Result<()> {
         let timeout = sockopt::Timeout::Recv;
         Ok(sockopt::set_socket_timeout(&self.fd, timeout, Some(time))?)
     }
 
-    /// The process at the other end.
+    /// The peer process.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the kernel does not report the credentials.
     pub fn peer(&self) -> io::Result<Peer> {
         Peer::of(self.fd.as_fd())
     }
 
-    /// Sends a message; with `blocking`, once there is room.
+    /// Sends a message; with `blocking`, waits for room.
     ///
     /// # Errors
-    /// If the other end is gone.
+    /// If the peer has closed the connection.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], blocking: bool) -> io::Result<Sent> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -136,27 +137,28 @@ impl Channel {
         }
     }
 
-    /// The next message; `None` if there is none and `blocking` is not set.
+    /// Receives the next message; `None` if there is none without waiting, or
+    /// the time limit has passed.
     ///
     /// # Errors
-    /// If the other end is gone: then `UnexpectedEof`.
+    /// `UnexpectedEof` if the peer has closed the connection.
     pub fn receive(&self, wait: bool) -> io::Result<Option<Received>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, &mut space, wait))
     }
 
-    /// Whether the next message has descriptors. To receive it would put them
-    /// into this process, and close those that there is no room for, which may
-    /// block for as long as their sender likes.
+    /// Whether the next message has descriptors. Receiving it would install
+    /// them in this process, and close those without room, which may block for
+    /// as long as their sender likes.
     pub(crate) fn has_descriptors(&self) -> bool {
         self.peek(&mut RecvAncillaryBuffer::default()) == Ok(true)
     }
 
-    /// Closes the connection, unless that closes descriptors which the peer has
-    /// sent: then the connection is given back.
+    /// Closes the connection, unless that would close descriptors sent by the
+    /// peer: then returns the connection.
     pub(crate) fn close(self) -> Result<(), Channel> {
-        // Nothing comes into the queue any more. Every message there has its
-        // sender's credentials, and the end of the queue has none.
+        // No message is added to the queue any more. Every queued message has
+        // its sender's credentials, and the end of the queue has none.
         let _ = shutdown(&self.fd, Shutdown::Both);
         if sockopt::set_socket_passcred(&self.fd, true).is_err() {
             return Err(self);
@@ -167,7 +169,7 @@ impl Channel {
             match self.peek(&mut control) {
                 Ok(false) if control.drain().next().is_none() => return Ok(()),
                 Ok(false) => drop(self.receive(false)),
-                // The peer has closed its end with messages unread.
+                // The peer has closed its end with unread messages.
                 Err(Errno::CONNRESET | Errno::INTR) => {}
                 Ok(true) | Err(_) => break,
             }
@@ -175,8 +177,8 @@ impl Channel {
         Err(self)
     }
 
-    /// Looks at the next message; whether it has more control messages than
-    /// there is room for.
+    /// Peeks at the next message; returns whether it has more control messages
+    /// than fit.
     fn peek(&self, control: &mut RecvAncillaryBuffer<'_>) -> rustix::io::Result<bool> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let message = recvmsg(&self.fd, &mut [IoSliceMut::new(&mut [0])], control, flags)?;
@@ -211,7 +213,8 @@ impl Channel {
             }
         }
         if message.bytes == 0 && fds.is_empty() {
-            // An empty packet looks the same; nobody has a reason to send one.
+            // An empty packet looks the same; no client has a reason to send
+            // one.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let bytes = buffer[..message.bytes.min(MESSAGE_LEN_MAX)].to_vec();
@@ -236,21 +239,21 @@ impl AsFd for Channel {
     }
 }
 
-/// The broker's socket. Its file goes with it.
+/// The broker's listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Whether the kernel keeps peers from passing descriptors.
+    /// Whether the kernel refuses descriptors from peers.
     refuses_descriptors: bool,
 }
 
 impl Listener {
-    /// Listens at `path`, which everybody may connect to: what they may do is
-    /// the policy's to say. A socket file that nobody listens on is replaced.
+    /// Listens at `path`, to which every user may connect: the policy decides
+    /// on their rights. Replaces a socket file on which no process listens.
     ///
     /// # Errors
-    /// If another broker listens there (`AddrInUse`), something else is there
+    /// If another broker listens there (`AddrInUse`), another file is there
     /// (`AlreadyExists`), or the file cannot be made.
     pub fn bind(path: &Path) -> io::Result<Listener> {
         let fd = socket_with(
@@ -267,7 +270,7 @@ impl Listener {
             }
             other => other?,
         }
-        // Before anything can connect.
+        // Before any process can connect.
         let refuses_descriptors = set_pass_rights(&fd, false).is_ok();
         let listener = Listener {
             fd,
@@ -279,10 +282,10 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Removes a socket file that a broker has left, if there is one.
+    /// Removes a socket file that a former broker left, if there is one.
     ///
     /// # Errors
-    /// If a broker listens there (`AddrInUse`), or what is there is no socket
+    /// If a broker listens there (`AddrInUse`), or the file is not a socket
     /// (`AlreadyExists`): it stays.
     pub fn remove_stale(path: &Path) -> io::Result<()> {
         use std::os::unix::fs::FileTypeExt;
@@ -300,21 +303,21 @@ impl Listener {
         std::fs::remove_file(path)
     }
 
-    /// Lets peers pass descriptors, as before Linux 6.16: for tests of what
-    /// the daemon does there.
+    /// Lets peers pass descriptors, as before Linux 6.16: for tests of the
+    /// daemon.
     #[doc(hidden)]
     pub fn accept_descriptors(&mut self) {
         let _ = set_pass_rights(&self.fd, true);
         self.refuses_descriptors = false;
     }
 
-    /// Whether the kernel keeps peers from passing descriptors.
+    /// Whether the kernel refuses descriptors from peers.
     pub(crate) fn refuses_descriptors(&self) -> bool {
         self.refuses_descriptors
     }
 
-    /// Lets only the superuser connect, or all users but those that are
-    /// [excluded](Self::exclude).
+    /// Permits connections only to the superuser, or to all users except those
+    /// that are [excluded](Self::exclude).
     ///
     /// # Errors
     /// If the file system refuses.
@@ -322,11 +325,11 @@ impl Listener {
         self.set_mode(if only { 0o600 } else { 0o666 })
     }
 
-    /// Lets these users connect no more, by the access control list of the
-    /// socket's file, and all others.
+    /// Excludes these users from connecting, by the access control list of the
+    /// socket's file; all others may.
     ///
     /// # Errors
-    /// If the file system refuses; some have no such lists.
+    /// If the file system refuses; some have no access control lists.
     pub(crate) fn exclude(&self, uids: impl IntoIterator<Item = u32>) -> io::Result<()> {
         let list = access_list(uids);
         let name = "system.posix_acl_access";
@@ -338,10 +341,10 @@ impl Listener {
         std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode))
     }
 
-    /// The next connection, if one waits.
+    /// Accepts the next connection; `None` if none waits.
     ///
     /// # Errors
-    /// When the process has no more descriptors, above all.
+    /// In particular if the process has no more descriptors.
     pub fn accept(&self) -> io::Result<Option<Channel>> {
         match accept_with(&self.fd, SocketFlags::CLOEXEC) {
             Ok(fd) => Ok(Some(Channel { fd })),
@@ -363,9 +366,9 @@ impl Drop for Listener {
     }
 }
 
-/// An access control list of a file that everybody may read and write but
-/// these users, as the kernel reads it (`linux/posix_acl_xattr.h`): version 2,
-/// then tag, permissions and number of each entry.
+/// The access control list of a file that all users except these may read and
+/// write, in the kernel's format (`linux/posix_acl_xattr.h`): version 2, then
+/// tag, permissions and id of each entry.
 fn access_list(uids: impl IntoIterator<Item = u32>) -> Vec<u8> {
     const NO_NUMBER: u32 = u32::MAX;
     const OWNER: u16 = 1;

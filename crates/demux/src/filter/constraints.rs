@@ -1,10 +1,10 @@
-//! What holds on one path: conditions brought to a few normal forms, gathered
-//! for each expression, contradictions found.
+//! The conditions that hold on one path, in a few normal forms and gathered for
+//! each expression; contradictions are detected.
 
 use crate::expr::Exprs;
 use weir_filter::ir::{BinOp, Cmp, Op, Operand, Value};
 
-/// A comparison that a path takes to hold.
+/// A comparison that holds on a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cond {
     pub(super) cmp: Cmp,
@@ -35,20 +35,20 @@ pub(super) enum Atom {
     Compare { cmp: Cmp, a: Value, b: Value },
 }
 
-/// What a condition comes down to.
+/// The result of reducing a condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Simplified {
-    /// Always so.
+    /// The condition is constant.
     Known(bool),
-    /// One normal form.
+    /// The condition in normal form.
     Atom(Atom),
     /// Both conditions hold.
     Both(Cond, Cond),
-    /// At least one holds.
+    /// At least one of the conditions holds.
     Either(Cond, Cond),
 }
 
-/// Brings a condition to its normal form.
+/// Reduces a condition to its normal form.
 pub(super) fn reduce(exprs: &Exprs, mut cond: Cond) -> Simplified {
     loop {
         let Cond { cmp, a, b } = cond;
@@ -135,11 +135,12 @@ fn range(exprs: &Exprs, expr: Value, lo: u32, hi: u32) -> Step {
     }
 }
 
-/// `x & mask == value` if `equal`, else its opposite; moved through the
-/// operations that make `x` as far as it goes.
+/// `x & mask == value` if `equal`, else its negation; moved through the
+/// operations that compute `x` as far as possible.
 fn bits(exprs: &Exprs, mut x: Value, mut mask: u32, mut value: u32, equal: bool) -> Step {
     loop {
-        // Bits that are always zero say nothing, unless they should be one.
+        // Bits that are always zero imply nothing, unless the value has them
+        // set.
         if value & !(mask & exprs.bits(x)) != 0 {
             return Step::Done(Simplified::Known(!equal));
         }
@@ -191,7 +192,7 @@ fn leaf(expr: Value, mask: u32, value: u32, equal: bool) -> Step {
     }))
 }
 
-/// Truth values and what is made of two of them.
+/// Reduces a comparison of truth values, or of two of them combined.
 fn combined(
     exprs: &Exprs,
     op: Op,
@@ -239,7 +240,7 @@ fn combined(
     }
 }
 
-/// What is known of one expression.
+/// The constraint on one expression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Constraint {
     pub(super) expr: Value,
@@ -251,7 +252,7 @@ pub(super) struct Constraint {
     pub(super) hi: u32,
 }
 
-/// All that holds on a path.
+/// The conjunction of all conditions on a path.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct PathCondition {
     pub(super) constraints: Vec<Constraint>,
@@ -261,12 +262,12 @@ pub(super) struct PathCondition {
 }
 
 impl PathCondition {
-    /// How many conditions they are.
+    /// Number of conditions.
     pub(super) fn len(&self) -> usize {
         self.constraints.len() + self.differs.len() + self.compares.len()
     }
 
-    /// Adds a condition; `false` if it contradicts the rest.
+    /// Adds a condition; returns `false` if it contradicts the others.
     pub(super) fn add(&mut self, exprs: &Exprs, atom: Atom) -> bool {
         match atom {
             Atom::Bits { expr, mask, value } => self.add_bits(exprs, expr, mask, value),
@@ -322,8 +323,9 @@ impl PathCondition {
         self.tighten(exprs, at)
     }
 
-    /// After a change to one entry: its range against its bits, and the
-    /// inequalities that it decides.
+    /// After a change to one constraint: checks its range against its bits, and
+    /// removes the inequalities that it decides. Returns `false` on a
+    /// contradiction.
     fn tighten(&mut self, exprs: &Exprs, at: usize) -> bool {
         let known = self.constraints[at];
         if known.mask == exprs.bits(known.expr) && !(known.lo..=known.hi).contains(&known.value) {
@@ -375,7 +377,8 @@ impl PathCondition {
     }
 }
 
-/// Whether `expr & mask != value` follows, or its opposite does.
+/// Whether the constraint implies `expr & mask != value` (`Some(true)`) or its
+/// negation (`Some(false)`); `None` if neither.
 fn decide_differs(known: Constraint, mask: u32, value: u32) -> Option<bool> {
     if known.mask & mask & (known.value ^ value) != 0 {
         return Some(true);
@@ -383,7 +386,7 @@ fn decide_differs(known: Constraint, mask: u32, value: u32) -> Option<bool> {
     if mask & !known.mask == 0 {
         return Some(false);
     }
-    // Only when the mask covers the whole expression is `value` its value.
+    // Only a mask that covers the whole expression makes `value` its value.
     let covers = u64::from(mask) >= u64::from(known.hi) && mask.wrapping_add(1).is_power_of_two();
     let covers = covers || mask == u32::MAX;
     (covers && !(known.lo..=known.hi).contains(&value)).then_some(true)

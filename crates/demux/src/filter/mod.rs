@@ -1,5 +1,7 @@
-//! A filter made ready for a plan: its accept paths as keys and residual
-//! tests.
+//! A filter prepared for a plan: its accept paths as keys and residual tests.
+//!
+//! `paths` searches the paths, `constraints` gathers the conditions of one
+//! path, `signature` names the subtables that a filter's paths need.
 
 mod constraints;
 mod paths;
@@ -15,11 +17,11 @@ use weir_filter::interp;
 use weir_filter::ir::{BinOp, Cmp, Op, Operand, Program, Value};
 use weir_filter::opt;
 
-/// A filter made ready to be bound: its program and, if they are few enough,
-/// its accept paths.
+/// A filter prepared for binding: its program and, if they are few enough, its
+/// accept paths.
 ///
-/// Cloning it is cheap, and one filter may be bound many times, in several
-/// plans.
+/// A clone is cheap (one reference count). One filter may be bound many times,
+/// and in several plans.
 ///
 /// ```
 /// use weir_demux::{Analysis, Filter};
@@ -50,48 +52,49 @@ struct Inner {
     exprs: Exprs,
     analysis: Analysis,
     kind: FilterSignature,
-    /// The program has not been optimised, as tables hold all of it.
+    /// The program has not been optimised: tables can hold all of it, and then
+    /// it does not run.
     plain: bool,
-    /// Machine code, once it is wanted; none where this machine has none.
+    /// Machine code, compiled on demand; `None` if this machine cannot run any.
     code: OnceLock<Option<Code>>,
 }
 
-/// What became of a filter.
+/// The result of a filter's analysis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Analysis {
-    /// It accepts a frame exactly if all conditions of at least one of these
-    /// hold; where several do, they agree on the snap length. None at all: it
-    /// rejects every frame.
+    /// The filter accepts a frame exactly if all conditions of at least one of
+    /// these paths hold; where several paths match, they agree on the snap
+    /// length. An empty list rejects every frame.
     Paths(Vec<Path>),
-    /// It has too many paths, or too complex ones (see
-    /// [`limits`](crate::limits)): its program is opaque.
+    /// The filter has too many paths, or too complex ones (see
+    /// [`limits`](crate::limits)); it is opaque, and its program runs.
     Opaque,
 }
 
-/// One way to be accepted: the fields of the key have their values and every
-/// residual test holds.
+/// One accept path: it matches if the fields of the key have their values and
+/// every residual test holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// Fields and the values they must have, each expression once, in the
+    /// Fields and the values that they must have, each expression once, in the
     /// order of their names.
     pub key: Vec<(Field, u32)>,
-    /// What else must hold.
+    /// The residual tests, which must hold besides the key.
     pub tests: Vec<Test>,
-    /// How much of the frame is delivered.
+    /// Number of bytes of the frame that are delivered.
     pub snap: Snap,
 }
 
-/// Bits of an expression: a part of a key.
+/// Some bits of an expression: one part of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Field {
     /// The expression.
     pub expr: Value,
-    /// Which of its bits.
+    /// The bits of the expression that count.
     pub mask: u32,
 }
 
-/// A residual test. As everywhere, one that needs a load outside the frame or
-/// a division by zero does not hold.
+/// A residual test. A test that needs a load outside the frame or a division by
+/// zero does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
     /// `lo <= expr <= hi`
@@ -107,9 +110,9 @@ pub enum Test {
     Differs {
         /// The expression.
         expr: Value,
-        /// Which of its bits.
+        /// The bits of the expression that count.
         mask: u32,
-        /// What they must not be.
+        /// The value that these bits must not have.
         value: u32,
     },
     /// A comparison of two expressions.
@@ -121,8 +124,8 @@ pub enum Test {
         /// Its right operand.
         b: Value,
     },
-    /// The captured bytes reach to `base + end` at least: the filter loads
-    /// from there, though no other test needs the value.
+    /// The captured bytes reach at least to `base + end`: the filter loads from
+    /// there, though no other test needs the value.
     Extent {
         /// The variable part of the position.
         base: Option<Value>,
@@ -132,7 +135,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// The expressions it uses, at most two.
+    /// The expressions that the test uses, at most two.
     pub fn exprs(self) -> impl Iterator<Item = Value> {
         let (first, second) = match self {
             Test::Range { expr, .. } | Test::Differs { expr, .. } => (Some(expr), None),
@@ -170,10 +173,10 @@ impl Test {
 /// The snap length that an accept path gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Snap {
-    /// The same on every frame; not zero.
+    /// The same length on every frame; not zero.
     Const(u32),
-    /// An expression's value; a path whose snap length is zero does not
-    /// accept, which is then among its tests.
+    /// The value of an expression. A path whose snap length is zero does not
+    /// accept; that condition is among the path's tests.
     Expr(Value),
 }
 
@@ -192,10 +195,10 @@ impl Filter {
         filter
     }
 
-    /// As [`new`](Filter::new), of a program that has not been optimised. One
-    /// that [comes to keys](Filter::is_keys) as it is stays so until it runs:
-    /// optimising takes most of the time from text to filter. Any other is
-    /// optimised here.
+    /// As [`new`](Filter::new), for a program that has not been optimised. A
+    /// program whose analysis [is only keys](Filter::is_keys) is not optimised
+    /// until it runs, since optimising takes most of the time from text to
+    /// filter. Any other program is optimised here.
     ///
     /// # Panics
     /// May panic if the program is not verified.
@@ -224,8 +227,8 @@ impl Filter {
         }))
     }
 
-    /// Makes native code to [`run`](Filter::run), if there is none yet;
-    /// `false` if this machine has none, or has no room for it.
+    /// Compiles native code for [`run`](Filter::run), if that is not done yet.
+    /// Returns `false` if this machine has no native code, or no room for it.
     pub(crate) fn make_native(&self) -> bool {
         let code = || {
             if !self.0.plain {
@@ -238,11 +241,13 @@ impl Filter {
         self.0.code.get_or_init(code).is_some()
     }
 
-    /// Runs the program by itself on one frame; zero means rejected.
+    /// Runs the filter's program on one frame; returns the snap length, or zero
+    /// if the program rejects the frame.
     ///
-    /// Native code where a plan needs it ([`Analysis::Opaque`], and filters
-    /// bound where they are few) and the machine allows it, else the
-    /// interpreter: who runs single filters compiles them.
+    /// The program runs as native code where a plan needs that
+    /// ([`Analysis::Opaque`], and filters of the linear list) and the machine
+    /// allows it, else in the interpreter. A caller that runs single filters
+    /// should compile them itself.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
         match self.0.code.get() {
@@ -256,7 +261,7 @@ impl Filter {
         interp::run(&self.0.program, bytes, wire_len)
     }
 
-    /// What filters that differ in their constants only have in common.
+    /// The signature that filters share if they differ only in their constants.
     pub(crate) fn kind(&self) -> FilterSignature {
         self.0.kind
     }
@@ -271,15 +276,15 @@ impl Filter {
         &self.0.exprs
     }
 
-    /// Its accept paths.
+    /// The filter's accept paths, or `Opaque`.
     pub fn analysis(&self) -> &Analysis {
         &self.0.analysis
     }
 
-    /// Whether its accept paths are keys and nothing else, each field of which
-    /// is loaded from a fixed place or from behind one header. Then tables
-    /// hold all of it, and the program runs nowhere: to optimise it first
-    /// would gain nothing.
+    /// Whether the accept paths consist of keys only, and each field is loaded
+    /// from a fixed place or from behind one header. Then tables hold all of
+    /// the filter and its program does not run, so optimising it would gain
+    /// nothing.
     pub fn is_keys(&self) -> bool {
         let Analysis::Paths(paths) = self.analysis() else {
             return false;

@@ -1,22 +1,21 @@
 //! The search for a program's accept paths.
 //!
-//! Depth first from the entry, values as expressions, conditions gathered in
-//! [`PathCondition`]; a branch that the facts decide is followed on one side only.
-//! So the paths found are disjoint and together exact: a frame is accepted
-//! along the one path whose conditions all hold and whose loads all lie in
-//! the frame.
+//! The search is depth first from the entry block. It computes values as
+//! expressions and gathers conditions in a [`PathCondition`]; where the
+//! conditions decide a branch, it follows one side only. So the paths found are
+//! disjoint and together exact: a frame is accepted along the one path whose
+//! conditions all hold and whose loads all lie in the frame.
 //!
 //! **Tests that may be left out.** If a path takes one side of a branch and
-//! later comes through the block on the other side as well, the test does not
-//! matter: a frame that passes all the path's other conditions but fails this
-//! one enters that block at once, and from there runs the same suffix with
-//! the same values to the same verdict. (Of several such tests take the first
-//! that fails; what lies between branch and block is skipped, and the rest
-//! follows by induction.) `a or b` is then two paths, `a` and `b`, instead of
-//! `a` and `not a and b`; they may overlap, which they never do with
-//! different verdicts. The loads in between are still required, which is
-//! harmless: the path stays within what the filter accepts, and the exact
-//! path within it.
+//! later passes the block on the other side as well, the test does not matter.
+//! A frame that passes all the path's other conditions but fails this test
+//! enters that block at once, and from there runs the same suffix with the same
+//! values to the same verdict. (Of several such tests take the first that
+//! fails; the code between branch and block is skipped, and the rest follows by
+//! induction.) `a or b` is then two paths, `a` and `b`, instead of `a` and `not
+//! a and b`; they may overlap, but never with different verdicts. The loads in
+//! between are still required, which is harmless: the path stays within the set
+//! that the filter accepts, and the exact path within the path.
 
 use super::constraints::{Atom, Cond, PathCondition, Simplified, reduce};
 use super::{Analysis, Field, Path, Snap, Test};
@@ -50,13 +49,13 @@ pub(super) fn analyse(program: &Program) -> (Exprs, Analysis) {
     }
 }
 
-/// Room made ahead of need: what most filters take.
+/// Number of conditions to reserve room for: most filters need no more.
 const CONDS_RESERVED: usize = 16;
 
-/// A limit is reached.
+/// The search exceeds a limit.
 struct LimitExceeded;
 
-/// For each block whether a path from it may accept.
+/// For each block, whether a path from it may accept.
 fn accepting_blocks(program: &Program) -> Vec<bool> {
     let mut accepting = vec![false; program.blocks.len()];
     for (index, block) in program.blocks.iter().enumerate().rev() {
@@ -72,8 +71,8 @@ struct PathSearch<'p> {
     program: &'p Program,
     accepting: Vec<bool>,
     exprs: Exprs,
-    /// What each value is on the path at hand. Entries are never restored:
-    /// values that a path may use were all set by blocks on it.
+    /// The value of each IR value on the present path. Entries are never
+    /// restored: blocks on the path set all values that it may use.
     env: Vec<Operand>,
     trail: PathState,
     stack: Vec<PendingBranch>,
@@ -81,26 +80,26 @@ struct PathSearch<'p> {
     steps: usize,
 }
 
-/// The path at hand. Alternatives that wait share its beginning, so each
-/// holds only how much of it is theirs.
+/// The present path. Pending alternatives share its beginning, so each stores
+/// only the length of the shared part.
 struct PathState {
     blocks: Vec<Block>,
     branches: Vec<Branch>,
-    /// Conditions, each with the branch it comes from.
+    /// Conditions, each with the index of the branch that it comes from.
     atoms: Vec<(Atom, usize)>,
     /// Loads: base, and one past the last byte.
     extents: Vec<(Option<Value>, u64)>,
 }
 
-/// A branch that both of its sides can accept from.
+/// A branch both sides of which can accept.
 struct Branch {
-    /// Where the side not taken leads.
+    /// The block on the side not taken.
     otherwise: Block,
-    /// What it would pass.
+    /// The arguments that side would pass.
     args: Vec<Operand>,
 }
 
-/// No branch: the condition cannot be left out.
+/// The condition belongs to no branch and cannot be left out.
 const ALWAYS: usize = usize::MAX;
 
 #[derive(Clone, Copy)]
@@ -111,16 +110,16 @@ struct Mark {
     extents: usize,
 }
 
-/// A place to go on from.
+/// An alternative from which the search continues later.
 struct PendingBranch {
     facts: PathCondition,
-    /// A condition still to be taken to hold.
+    /// A condition that is yet to be assumed.
     cond: Option<Cond>,
-    /// More of them, the last first.
+    /// More such conditions, the last one first.
     conds: Vec<Cond>,
-    /// The branch they come from.
+    /// The index of the branch that the conditions come from.
     branch: usize,
-    /// A branch to note when the path goes on here.
+    /// A branch to record when the path continues here.
     enters_by: Option<Branch>,
     next: Next,
     mark: Mark,
@@ -150,7 +149,7 @@ impl PathState {
     }
 
     fn add_extent(&mut self, base: Option<Value>, end: u64) {
-        // Shared with alternatives that wait, so never changed in place.
+        // Pending alternatives share the list, so it is never changed in place.
         let known = |&(known_base, known_end)| known_base == base && known_end >= end;
         if !self.extents.iter().any(known) {
             self.extents.push((base, end));
@@ -180,7 +179,7 @@ impl PathSearch<'_> {
         Ok(())
     }
 
-    /// Follows one path to its end; alternatives go on the stack.
+    /// Follows one path to its end; pushes alternatives on the stack.
     fn follow(&mut self, mut here: PendingBranch) -> Result<(), LimitExceeded> {
         loop {
             if !self.assume_pending(&mut here)? {
@@ -207,8 +206,8 @@ impl PathSearch<'_> {
         }
     }
 
-    /// Takes the waiting conditions to hold; `false` if they cannot. Where
-    /// one of two suffices, the path forks.
+    /// Assumes the pending conditions; returns `false` if they contradict the
+    /// path. Where one of two conditions suffices, the path forks.
     fn assume_pending(&mut self, here: &mut PendingBranch) -> Result<bool, LimitExceeded> {
         while let Some(cond) = here.cond.take().or_else(|| here.conds.pop()) {
             match reduce(&self.exprs, cond) {
@@ -245,7 +244,7 @@ impl PathSearch<'_> {
         Ok(())
     }
 
-    /// Counts work that is about to be done.
+    /// Counts steps before the work is done; an error if the limit is exceeded.
     fn spend(&mut self, steps: usize) -> Result<(), LimitExceeded> {
         self.steps += steps;
         if self.steps > limits::STEPS_MAX {
@@ -267,7 +266,8 @@ impl PathSearch<'_> {
         Ok(facts.add(&self.exprs, atom))
     }
 
-    /// Evaluates a block's instructions; `false` if one rejects every frame.
+    /// Evaluates a block's instructions; returns `false` if one rejects every
+    /// frame.
     fn run_block(
         &mut self,
         block: Block,
@@ -333,7 +333,8 @@ impl PathSearch<'_> {
         edge.args.iter().map(|arg| self.resolve(*arg)).collect()
     }
 
-    /// Where a path goes at a block's end; `None` if it cannot accept.
+    /// The next block of a path at a block's end; `None` if the path cannot
+    /// accept.
     fn leave(
         &mut self,
         block: Block,
@@ -434,7 +435,7 @@ impl PathSearch<'_> {
         }
     }
 
-    /// A path has come to an accepting return.
+    /// Records the path at an accepting return.
     fn accept(&mut self, facts: &PathCondition, snap: Snap) -> Result<(), LimitExceeded> {
         if self.paths.len() == limits::PATHS_MAX {
             return Err(LimitExceeded);
@@ -450,8 +451,8 @@ impl PathSearch<'_> {
             .map(|branch| self.rejoins(branch))
             .collect();
         let path = if needless.contains(&true) {
-            // What other tests showed to follow may have followed from the
-            // ones left out: gather the rest afresh.
+            // A remaining test may have been dropped because it followed from a
+            // test that is left out: gather the remaining conditions again.
             let mut rest = PathCondition::default();
             for &(atom, branch) in &self.trail.atoms {
                 if branch == ALWAYS || !needless[branch] {
@@ -471,8 +472,8 @@ impl PathSearch<'_> {
         Ok(())
     }
 
-    /// Whether the path comes through the block on the branch's other side,
-    /// with the same arguments.
+    /// Whether the path passes the block on the branch's other side, with the
+    /// same arguments.
     fn rejoins(&self, branch: &Branch) -> bool {
         let params = &self.program.block(branch.otherwise).params;
         let same = |(param, arg): (&Value, &Operand)| self.env[param.index()] == *arg;
@@ -508,7 +509,7 @@ impl PathSearch<'_> {
         Path { key, tests, snap }
     }
 
-    /// Adds a test for each load of the path that no expression in use makes
+    /// Adds a test for each load of the path that no used expression performs
     /// anyway.
     fn require_extents(&self, key: &[(Field, u32)], tests: &mut Vec<Test>, snap: Option<Value>) {
         let mut used = vec![false; self.exprs.len()];
@@ -519,7 +520,7 @@ impl PathSearch<'_> {
         }
         self.close(&mut used);
         let mut extents = self.trail.extents.clone();
-        // Widest first, deepest base first: one test then shows the others.
+        // Widest first, deepest base first: one test then implies the others.
         extents.sort_unstable_by(|a, b| b.cmp(a));
         for (base, end) in extents {
             let reaches = |index: usize| match self.exprs.op(Value(index as u32)) {
@@ -530,7 +531,8 @@ impl PathSearch<'_> {
                 } => load_base == base && u64::from(offset) + u64::from(width.bytes()) >= end,
                 _ => false,
             };
-            // What is loaded from far along is often used: look there first.
+            // Loads far into the frame are often among the used ones: search
+            // from the end.
             let mut covered = (0..used.len())
                 .rev()
                 .any(|index| used[index] && reaches(index));
@@ -548,7 +550,7 @@ impl PathSearch<'_> {
         }
     }
 
-    /// Marks what the marked expressions use.
+    /// Marks the operands of marked expressions.
     fn close(&self, used: &mut [bool]) {
         for index in (0..used.len()).rev() {
             if used[index] {
@@ -561,10 +563,10 @@ impl PathSearch<'_> {
     }
 }
 
-/// Drops each path that another one covers: with the same snap length, and
-/// conditions that are all among its own.
+/// Drops each path that another path covers: one with the same snap length
+/// whose conditions are all among its own.
 fn drop_covered(paths: &mut Vec<Path>) {
-    // Quadratic, and only worth it where there is little to do.
+    // The comparison is quadratic, and pays only for few paths.
     if !(2..=COVER_MAX).contains(&paths.len()) {
         return;
     }
@@ -585,7 +587,7 @@ fn drop_covered(paths: &mut Vec<Path>) {
     }
 }
 
-/// Most paths that are compared with each other.
+/// Number of paths, at most, that are compared with each other.
 const COVER_MAX: usize = 64;
 
 fn covers(wide: &Path, narrow: &Path) -> bool {

@@ -1,20 +1,20 @@
-//! What filters that differ in their constants only have in common.
+//! The signature of a filter: equal for filters that differ only in constants.
 
 use super::{Analysis, Field, Path};
 use crate::expr::Exprs;
 use std::hash::{BuildHasher, Hash};
 use weir_filter::ir::{Operand, Value};
 
-/// The subtables that a filter's paths have, as a name that does not depend on
-/// any plan.
+/// The set of subtables that a filter's paths need, as a hash that does not
+/// depend on any plan.
 ///
-/// Names of different kinds may be equal, if seldom: nothing but costs may
+/// Signatures of different kinds may collide, though seldom: only costs may
 /// depend on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FilterSignature {
-    /// The same for all filters of the kind.
+    /// Equal for all filters of the kind.
     pub(crate) hash: u64,
-    /// How many subtables.
+    /// Number of subtables.
     pub(crate) subtables: u32,
 }
 
@@ -27,7 +27,7 @@ impl FilterSignature {
             };
         };
         let names = expr_names(exprs);
-        // A subtable has its fields in no order.
+        // The fields of a subtable have no order.
         let field = |&(Field { expr, mask }, _): &_| hash((names[expr.index()], mask));
         let subtable = |path: &Path| path.key.iter().map(field).fold(0, u64::wrapping_add);
         let mut subtables: Vec<u64> = paths.iter().map(subtable).collect();
@@ -42,7 +42,7 @@ impl FilterSignature {
     }
 }
 
-/// Names that two expressions of two filters share if they are equal.
+/// Hashes of the expressions, equal for equal expressions of two filters.
 fn expr_names(exprs: &Exprs) -> Vec<u64> {
     let mut names: Vec<u64> = Vec::with_capacity(exprs.len());
     for op in exprs.ops() {

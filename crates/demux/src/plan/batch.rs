@@ -1,13 +1,14 @@
-//! Several frames at once, so that they wait for memory together.
+//! Running a plan on a batch of frames, so that their cache misses overlap.
 //!
-//! A table of 100,000 connections takes megabytes, so a frame of any of them
-//! waits twice for memory: for a slot, and then for the entry that it names;
-//! and so it does at each node of a large tree. Nothing that the next frame
-//! needs depends on it. So frames go through a tree together, a node of each in
-//! turn, and what a frame needs next is read while others have their turn. And
-//! before frames are looked up in large subtables, their keys are hashed, all their
-//! slots are read, and then all their entries. What is read ahead is thrown
-//! away: each frame finds it in the cache.
+//! A table of 100,000 connections takes megabytes, so each look-up waits for
+//! memory twice: for the slot, and then for the entry that the slot names. A
+//! large tree adds a wait at each node. The reads of one frame do not depend on
+//! those of another frame. So the frames of a batch descend a tree together,
+//! one node of each in turn, and the next node of one frame loads while other
+//! frames take their turn. Before frames are looked up in large subtables,
+//! their keys are hashed, all their slots are read, and then all their entries.
+//! The values read ahead are discarded: the look-up then finds them in the
+//! cache.
 
 use super::Plan;
 use super::run::Search;
@@ -17,22 +18,24 @@ use crate::binding::Rank;
 use crate::verdict::Verdict;
 use std::hint::black_box;
 
-/// Frames that wait together. A core has 10 to 50 reads under way at most.
+/// Number of frames searched together. A core has at most 10 to 50 reads in
+/// flight.
 const PREFETCH_BATCH: usize = 16;
-/// Large subtables that are looked at ahead; the others cost what they cost.
+/// Number of large subtables that are read ahead; look-ups in the others wait.
 const SUBTABLES_AHEAD_MAX: usize = 8;
 
-/// Entries from which on a table is large: it takes more than a megabyte then,
-/// and so does not fit in the cache that a core has to itself.
+/// Number of entries from which on a table is large: it then takes more than a
+/// megabyte, which exceeds a core's private cache.
 const LARGE_TABLE_ENTRIES: usize = 16_384;
 
-/// The frames that are searched for together.
+/// The searches of one batch.
 type Searches<'s> = [Option<Search<'s>>; PREFETCH_BATCH];
 
 impl Plan {
     /// As [`run`](Plan::run) on each of `frames` (the captured bytes, and the
-    /// length on the wire), in their order; `each` is given the number of the
-    /// frame and the verdict. Costs much less where tables are large.
+    /// length on the wire), in their order; calls `each` with the number of the
+    /// frame and the verdict. Costs much less than single runs where tables are
+    /// large.
     pub fn run_batch(
         &self,
         frames: &[(&[u8], u32)],
@@ -60,7 +63,7 @@ impl Plan {
         }
     }
 
-    /// Runs the tables on some frames; gives the rank of each one's taker.
+    /// Runs the tables on a batch; returns the rank of each frame's taker.
     fn run_together(
         &self,
         frames: &[(&[u8], u32)],
@@ -94,13 +97,14 @@ impl Plan {
         searches.map(|search| search.map_or(Rank::LAST, Search::run_opaque))
     }
 
-    /// Brings the list of large subtables up to date with one that has changed.
+    /// Updates the list of large subtables after a subtable has changed.
     pub(super) fn note_size(&mut self, number: u32) {
         let Some(subtable) = self.subtables.get_mut(number) else {
             return;
         };
         let entries = subtable.table.len();
-        // Half of it, so that one binding that comes and goes changes nothing.
+        // Hysteresis of one half, so that one binding that comes and goes
+        // changes nothing.
         let is_large = entries >= LARGE_TABLE_ENTRIES
             || subtable.is_large && entries > LARGE_TABLE_ENTRIES / 2;
         if is_large != subtable.is_large {
@@ -113,10 +117,10 @@ impl Plan {
     }
 }
 
-/// Reads what frames will find in a large subtable.
+/// Reads the slots and entries that frames will find in a large subtable.
 fn read_ahead(subtable: &Subtable, searches: &mut Searches<'_>) {
-    // The reads of one step must not wait for each other, so a step has no
-    // branch that depends on what it reads.
+    // The reads of one step must not wait for each other, so no branch of a
+    // step depends on a value that the step reads.
     let mut sum = 0;
     for search in searches.iter().flatten() {
         sum ^= search.touch_frame();
@@ -132,7 +136,7 @@ fn read_ahead(subtable: &Subtable, searches: &mut Searches<'_>) {
     black_box(sum);
 }
 
-/// Leads all frames through a tree, a node of each in turn.
+/// Leads all frames through a tree, one node of each in turn.
 fn search_together(tree: &Tree, searches: &mut Searches<'_>) {
     let mut under_way: [usize; PREFETCH_BATCH] = std::array::from_fn(|at| at);
     let mut count = searches.iter().flatten().count();

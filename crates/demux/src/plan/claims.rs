@@ -1,8 +1,8 @@
-//! Claims: the frames that the host keeps for itself.
+//! Claims: bindings that keep frames for the host.
 //!
-//! A claim bars the bindings below it from taking, never from copying. A taker
-//! ends the search for copies only where no claim can come before it, so a
-//! claim costs the frames of a plan the look-ups of the copies behind takers.
+//! A claim keeps bindings of lower rank from taking, never from copying. A
+//! taker ends the search for copies only if no claim can precede it. So a claim
+//! costs the plan's frames the look-ups of the copies behind takers.
 
 use crate::binding::{Rank, Target};
 use crate::verdict::Delivery;
@@ -29,7 +29,7 @@ impl Claims {
         self.first
     }
 
-    /// Notes a binding, if it is a claim.
+    /// Adds a binding's rank, if the binding is a claim.
     pub(crate) fn insert(&mut self, rank: Rank, target: Target) {
         if rank.claims(target) {
             self.ranks.insert(rank);
@@ -50,10 +50,9 @@ impl Claims {
         !rank.is_copy() && rank < self.first
     }
 
-    /// Leaves what is delivered of the bindings that accepted, which stand in
-    /// the order of their ranks: the copies, and the first that takes or
-    /// claims; nothing behind one that takes. Returns whether it takes, and
-    /// whether it claims.
+    /// Reduces the accepting bindings, sorted by rank, to the deliveries: the
+    /// copies and the first binding that takes or claims; nothing behind a
+    /// taker. Returns whether that binding takes, and whether it claims.
     pub(super) fn resolve(found: &mut Vec<Delivery>) -> (bool, bool) {
         let Some(first) = found.iter().position(|delivery| !delivery.rank.is_copy()) else {
             return (false, false);

@@ -1,14 +1,15 @@
-//! Many entries under one key.
+//! A group: many entries under one key, indexed by the ranges that they test.
 //!
 //! Thousands of `udp portrange` filters have one key: protocol and fragment
-//! offset. Their ranges tell them apart, so a group indexes its entries by a
-//! field that many of them bound: each range is cut into aligned blocks of
-//! 2^level values (at most two of each level), and an entry is listed at
-//! each of its blocks. A value lies in one block of each level, so a look-up
-//! probes as many lists as there are levels in use.
+//! offset. Only their ranges distinguish them, so a group indexes its entries
+//! by a field that many of them bound. The index cuts each range into aligned
+//! blocks of 2^level values (at most two of each level) and lists the entry at
+//! each block. A value lies in one block of each level, so a look-up probes one
+//! list for each level in use.
 //!
-//! An index is made of entries to come. Those there are move to it some with
-//! each later change, so that none waits for all of them.
+//! A new index takes entries that are inserted after it. Present entries move
+//! to the index a few at a time with later changes, so that no change waits for
+//! all of them.
 
 use super::hash::WordHash;
 use super::residual::Residuals;
@@ -18,45 +19,48 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{self, Excluded, Unbounded};
 use weir_filter::ir::Value;
 
-/// Entries without an index before one is made.
+/// Number of entries without an index before an index is made.
 const INDEX_MIN: usize = 16;
-/// Indexes of one group: fields that ranges bound.
+/// Number of indexes of one group: fields that ranges bound.
 const INDEXES_MAX: usize = 4;
-/// Plain entries looked at with each change while they move to a new index.
+/// Number of plain entries checked with each change while entries move to a new
+/// index.
 const MIGRATE_PER_BIND: usize = 8;
 
-/// Entries in the order of their ranks.
+/// Entries sorted by rank.
 pub(super) type Ranked<N> = BTreeSet<(Rank, N)>;
 
-/// Many entries under one key, or that a tree cannot tell apart; `N` names an
-/// entry.
+/// Many entries under one key, or many that a tree cannot distinguish; `N` is
+/// the name of an entry.
 #[derive(Clone)]
 pub(super) struct Group<N> {
     key: Box<[u64]>,
-    /// For the blocks of its indexes.
+    /// The hash of the indexes' blocks.
     hash: WordHash,
     plain: Ranked<N>,
-    /// How many plain entries bound each expression.
+    /// Number of plain entries that bound each expression.
     bounded: BTreeMap<Value, usize>,
     indexes: Vec<RangeIndex<N>>,
-    /// Plain entries from here on may belong in the newest index.
+    /// Plain entries from this one on may belong in the newest index; `None` if
+    /// all have been checked.
     moving: Option<Bound<(Rank, N)>>,
     len: usize,
 }
 
-/// Entries by a range that they test.
+/// Entries indexed by a range that they test.
 #[derive(Clone)]
 pub(super) struct RangeIndex<N> {
     expr: Value,
-    /// A standard map, though it moves all that it holds when it grows: most
+    /// A standard map, although it moves all its content when it grows: most
     /// look-ups find nothing, and that costs half of what it does in
     /// [`Slots`](super::slots::Slots).
     blocks: HashMap<Block, Ranked<N>, WordHash>,
-    /// Blocks in use of each level.
+    /// Number of blocks in use at each level.
     counts: [u32; 33],
 }
 
-/// An aligned block of values: its level, and its number among those.
+/// An aligned block of values: its level, and its number among the blocks of
+/// that level.
 type Block = (u32, u32);
 
 impl<N: Copy + Ord> Group<N> {
@@ -81,7 +85,7 @@ impl<N: Copy + Ord> Group<N> {
         self.len == 0
     }
 
-    /// Entries that no index holds.
+    /// Entries that are in no index.
     pub(super) fn plain(&self) -> &Ranked<N> {
         &self.plain
     }
@@ -119,7 +123,7 @@ impl<N: Copy + Ord> Group<N> {
         entry_of: impl Fn(N) -> Option<Entry>,
     ) {
         self.len -= 1;
-        // One whose index is new may not have moved there yet.
+        // An entry whose index is new may not have moved to it yet.
         if self.plain.remove(&(entry.rank, index)) {
             self.discount(entry, residuals);
         } else if let Some((ranges, lo, hi)) = self.index_for(entry, residuals) {
@@ -128,7 +132,7 @@ impl<N: Copy + Ord> Group<N> {
         self.migrate_some(residuals, entry_of);
     }
 
-    /// An entry that was plain is so no more.
+    /// Updates `bounded` for an entry that is no longer plain.
     fn discount(&mut self, entry: Entry, residuals: &Residuals) {
         for (expr, ..) in residuals.ranges(entry.residual) {
             if let Some(count) = self.bounded.get_mut(&expr) {
@@ -141,7 +145,8 @@ impl<N: Copy + Ord> Group<N> {
     }
 
     /// The index that an entry belongs in, with the entry's range: the oldest
-    /// of those whose expression it bounds.
+    /// index whose expression the entry bounds. `None` if there is no such
+    /// index.
     fn index_for(
         &mut self,
         entry: Entry,
@@ -154,9 +159,10 @@ impl<N: Copy + Ord> Group<N> {
         })
     }
 
-    /// Makes an index on the expression of a new plain entry that most others
-    /// bound, if that is a quarter of them at least. One at a time, so that an
-    /// entry whose index is not the newest is in it.
+    /// Makes an index on the expression of the new plain entry that most plain
+    /// entries bound, if at least a quarter of them do. Only one index fills at
+    /// a time, so that an entry is always in its index unless that is the
+    /// newest.
     fn make_index(&mut self, entry: Entry, residuals: &Residuals) {
         if self.plain.len() < INDEX_MIN
             || self.indexes.len() == INDEXES_MAX
@@ -203,13 +209,12 @@ impl<N: Copy + Ord> RangeIndex<N> {
         }
     }
 
-    /// The expression whose ranges it holds.
+    /// The expression whose ranges the index holds.
     pub(super) fn expr(&self) -> Value {
         self.expr
     }
 
-    /// The lists that hold every entry whose range contains `value`, and
-    /// others' never.
+    /// The lists of exactly those entries whose range contains `value`.
     pub(super) fn lists(&self, value: u32) -> impl Iterator<Item = &Ranked<N>> {
         let levels = (0..=32_u32).filter(|level| self.counts[*level as usize] > 0);
         levels.filter_map(move |level| {
@@ -259,7 +264,8 @@ mod tests {
     use crate::{Binding, BindingId, Filter, Plan, Target, Verdict};
     use weir_filter::ir::Program;
 
-    /// Byte 0 is 7, and the two bytes from 2 on lie in `lo..=hi`, if given.
+    /// Accepts if byte 0 is 7 and the two bytes from 2 on lie in `lo..=hi`, if
+    /// given.
     fn filter(range: Option<(u32, u32)>) -> Filter {
         let start = "filter {\nb0:\n  v0 = load.1 [0]\n  br eq v0, 7, b1, ";
         let text = match range {
@@ -301,7 +307,7 @@ b4:
         assert!(READS.get() <= 64, "unbind read {}", READS.get());
     }
 
-    /// How many bindings get a frame with that value.
+    /// Number of bindings that get a frame with that value.
     fn count(plan: &Plan, value: u16, verdict: &mut Verdict) -> usize {
         let [high, low] = value.to_be_bytes();
         plan.run(&[7, 0, high, low], 4, verdict);
@@ -321,15 +327,18 @@ b4:
         let mut ranged = Vec::new();
         for n in 0..RANGES {
             let range = (n * 10, n * 10 + 14);
-            // Some before all others, some after.
+            // Priorities vary, so that some entries precede all others and some
+            // follow.
             let id = bind(&mut plan, &filter(Some(range)), n as u16 % 9, n);
             ranged.push(id);
-            // 0..=14, 10..=24: the upper half of ten lies in the one before too.
+            // The ranges are 0..=14, 10..=24 and so on: the lower half of each
+            // ten lies in two.
             let both = count(&plan, n as u16 * 10 + 3, &mut verdict);
             assert_eq!(both, PLAIN + 1 + usize::from(n > 0));
             assert_eq!(count(&plan, n as u16 * 10 + 20, &mut verdict), PLAIN);
         }
-        // Some go while others still move; in the end all have moved.
+        // Some entries leave while others still move; in the end all have
+        // moved.
         for id in plain_ids {
             unbind(&mut plan, id);
         }

@@ -1,4 +1,5 @@
-//! Keyed hashing: who chooses the keys must not be able to choose collisions.
+//! Keyed hashing: a peer that chooses the keys must not be able to choose
+//! collisions.
 //!
 //! Peers choose addresses and transport ports, so they choose what ends up in
 //! the tables. The hash is multilinear (Lemire and Kaser, "Strongly universal
@@ -8,18 +9,17 @@
 //! Σ (m[2i] + k[2i]) · (m[2i+1] + k[2i+1])   mod 2^64, upper 32 bits
 //! ```
 //!
-//! Two different keys that do not depend on the secret collide with
-//! probability 2^-32 or nearly so, whatever they are: that is proven, unlike
-//! for the usual fast hashes. It takes one multiplication for each 8 bytes,
-//! against some 20 instructions with SipHash. A last keyed mixing step, which
-//! maps 32 bits one to one, breaks up arithmetic progressions, to which
-//! linear probing is sensitive. Verdicts and times are not reported to peers
-//! at a resolution from which they could learn the secret; each table has its
-//! own.
+//! Two different keys that do not depend on the secret collide with probability
+//! close to 2^-32; that is proven, unlike for the usual fast hashes. The hash
+//! takes one multiplication for each 8 bytes, against some 20 instructions with
+//! SipHash. A last keyed mixing step, a bijection of 32 bits, breaks up
+//! arithmetic progressions, to which linear probing is sensitive. Verdicts and
+//! times are not reported to peers at a resolution from which they could learn
+//! the secret; each table has its own secret.
 
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
 
-/// The secret that a plan's tables derive theirs from.
+/// The secret from which the secrets of a plan's tables are derived.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret(u128);
 
@@ -37,7 +37,7 @@ impl Secret {
         sip.finish()
     }
 
-    /// The hash for keys of `lanes` words; each stream gives another.
+    /// The hash for keys of `lanes` words; each stream gives a different hash.
     pub(crate) fn key_hash(self, stream: u64, lanes: usize) -> KeyHash {
         let factors = (0..lanes as u64)
             .map(|lane| (self.word(stream, 2 * lane), self.word(stream, 2 * lane + 1)))
@@ -65,7 +65,7 @@ impl Secret {
     }
 }
 
-/// The hash of one table.
+/// The hash of one table's keys.
 #[derive(Clone)]
 pub(crate) struct KeyHash {
     pub(crate) factors: Box<[(u64, u64)]>,
@@ -88,8 +88,8 @@ impl KeyHash {
     }
 }
 
-/// A keyed mixing of 32 bits that maps them one to one, so that equal hashes
-/// mean equal words. For small tables.
+/// A keyed bijective mixing of 32 bits: equal hashes mean equal words. For
+/// small tables.
 #[derive(Clone, Copy)]
 pub(crate) struct WordMix {
     add: u32,
@@ -107,8 +107,8 @@ impl WordMix {
 
 const LAST_FACTOR: u32 = 0x9e37_79b1;
 
-/// The number whose product with `odd` is one: each step of Newton's doubles
-/// the bits that are right, of which five are at first.
+/// The multiplicative inverse of `odd` modulo 2^32, by Newton's iteration: each
+/// step doubles the number of correct bits, at first five.
 pub(super) fn inverse(odd: u32) -> u32 {
     let mut inverse = odd.wrapping_mul(3) ^ 2;
     for _ in 0..3 {
@@ -136,7 +136,7 @@ impl BuildHasher for WordHash {
     }
 }
 
-/// See [`WordHash`].
+/// The hasher of [`WordHash`].
 pub(crate) struct WordHasher {
     key: WordHash,
     state: u64,
@@ -185,8 +185,8 @@ impl Hasher for WordHasher {
 }
 
 impl WordHash {
-    /// For names that must agree from plan to plan. Not for maps: who chooses
-    /// filters could choose what collides.
+    /// A fixed key, for names that must agree between plans. Not for maps: an
+    /// application that chooses filters could choose collisions.
     pub(crate) const FIXED: WordHash = WordHash {
         a: 0x9e37_79b9_7f4a_7c15,
         b: 0x2545_f491_4f6c_dd1d,

@@ -1,25 +1,25 @@
-//! The tree over all entries of a plan, and the next one while it is built.
+//! The tree over all entries of a plan, and its successor while that is built.
 //!
-//! A plan with few subtables tries these in turn and has no tree. One with more
-//! builds a tree, some entries with each change, and uses it when it is
-//! complete. A tree that has grown by half since is built anew beside the old
-//! one, from entries in an order that has nothing to do with the order bound,
-//! so that the first ones are a fair sample of all. The old one is freed some
-//! nodes at a time. So no change waits for more than a few hundred entries: those
-//! of a leaf that is divided.
+//! A plan with few subtables tries each in turn and has no tree. A plan with
+//! more subtables builds a tree, some entries with each change, and uses the
+//! tree when it is complete. A tree that has grown by half since is rebuilt
+//! beside the old one. The rebuild visits entries in an order unrelated to the
+//! order bound, so that the first entries are a fair sample of all. The old
+//! tree is freed some nodes at a time. So no change waits for more than a few
+//! hundred entries: those of a leaf that is divided.
 
 use super::Plan;
 use super::hash::{WordHash, WordMix, inverse};
 use super::tree::{EntryRef, Rules, Tree};
 
-/// Subtables from which on there is a tree.
+/// Number of subtables from which on a plan has a tree.
 const TREE_FROM: usize = 4;
-/// Entries that one change brings to the next tree, at least.
+/// Number of entries, at least, that one change adds to the next tree.
 const MIGRATE_PER_BIND: usize = 48;
-/// Nodes of an old tree that one change frees.
+/// Number of nodes of an old tree that one change frees.
 const FREED: usize = 64;
 
-/// How many values the subtables count in all.
+/// Number of values that all subtables of a plan count.
 #[derive(Default)]
 pub(super) struct CountedValues {
     pub(super) count: usize,
@@ -37,24 +37,25 @@ pub(super) struct Index {
 /// The tree in use.
 struct Live {
     tree: Tree,
-    /// Large subtables, whose entries are not in it.
+    /// Large subtables, whose entries are not in the tree.
     large: Vec<u32>,
-    /// Entries when it was complete.
+    /// Number of entries when the tree was complete.
     tuned: usize,
 }
 
-/// A tree to be.
+/// A tree under construction.
 struct Build {
     tree: Tree,
     large: Vec<u32>,
-    /// Places of bindings are brought in the order of their places times an
-    /// odd number, modulo a power of two.
+    /// Number of bits of a slot number. The build visits binding slots in the
+    /// order of their numbers times an odd number, modulo 2^bits.
     bits: u32,
-    /// Steps of that order already done.
+    /// Number of steps of that order already done.
     done: u32,
 }
 
-/// The golden ratio's, whose multiples are spread evenly.
+/// 2^32 divided by the golden ratio, whose multiples are spread evenly (Knuth,
+/// multiplicative hashing).
 const STRIDE: u32 = 0x9e37_79b1;
 
 impl Build {
@@ -66,8 +67,8 @@ impl Build {
         step.wrapping_mul(STRIDE) & self.mask()
     }
 
-    /// Whether the binding at a place has been brought. One that came to a new
-    /// place after the beginning brings itself.
+    /// Whether the build has visited a binding slot. A binding in a slot added
+    /// after the start inserts its own entries.
     fn has(&self, place: u32) -> bool {
         place > self.mask() || place.wrapping_mul(inverse(STRIDE)) & self.mask() < self.done
     }
@@ -88,14 +89,15 @@ impl Index {
         }
     }
 
-    /// The tree, and the subtables to be tried besides.
+    /// The tree in use, and the large subtables to be tried besides; `None` if
+    /// there is no tree.
     #[inline]
     pub(super) fn live(&self) -> Option<(&Tree, &[u32])> {
         let live = self.live.as_ref()?;
         Some((&live.tree, &live.large))
     }
 
-    /// Adds an entry of the binding at a place.
+    /// Adds an entry of the binding in slot `place`.
     pub(super) fn insert(&mut self, place: u32, name: EntryRef, rules: &mut Rules<'_>) {
         if let Some(live) = &mut self.live
             && !live.large.contains(&name.0)
@@ -110,7 +112,8 @@ impl Index {
         }
     }
 
-    /// Removes an entry before it goes.
+    /// Removes an entry from the trees; call it before the entry leaves its
+    /// subtable.
     pub(super) fn remove(&mut self, place: u32, name: EntryRef, rules: &mut Rules<'_>) {
         if let Some(live) = &mut self.live
             && !live.large.contains(&name.0)
@@ -125,7 +128,7 @@ impl Index {
         }
     }
 
-    /// A subtable has gone.
+    /// Forgets a removed subtable.
     pub(super) fn forget(&mut self, subtable: u32) {
         let lists = [
             self.live.as_mut().map(|live| &mut live.large),
@@ -136,7 +139,7 @@ impl Index {
         }
     }
 
-    /// Whether a new tree would be better.
+    /// Whether a new tree would be better than the present one.
     fn is_due(&self, large: &[u32]) -> bool {
         let Some(live) = &self.live else { return true };
         let len = live.tree.len();
@@ -146,14 +149,14 @@ impl Index {
     }
 }
 
-/// Whether two lists have the same numbers, in whatever order.
+/// Whether two lists have the same numbers, in any order.
 fn same(one: &[u32], other: &[u32]) -> bool {
     one.len() == other.len() && one.iter().all(|number| other.contains(number))
 }
 
 impl Plan {
-    /// After a change: brings some entries to the next tree, or begins one, or
-    /// frees what is left of an old one.
+    /// Maintains the trees after a change: adds some entries to the next tree,
+    /// starts a next tree, or frees some of an old one.
     pub(super) fn tend_index(&mut self) {
         if let Some(old) = &mut self.index.old
             && old.free(FREED)
@@ -176,7 +179,7 @@ impl Plan {
         }
     }
 
-    /// Brings some entries to the next tree.
+    /// Adds some entries to the next tree.
     fn build(&mut self) {
         let Some(mut next) = self.index.next.take() else {
             return;
@@ -217,7 +220,7 @@ impl Plan {
         }
     }
 
-    /// There are few subtables again.
+    /// Drops all trees, since the plan has few subtables again.
     fn drop_trees(&mut self) {
         if let Some(live) = self.index.live.take() {
             self.retire(live.tree);

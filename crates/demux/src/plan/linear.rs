@@ -1,10 +1,10 @@
-//! Bindings whose programs run one after the other, because they are few.
+//! The linear list: bindings whose programs run one after the other.
 //!
-//! A look-up costs a frame as much as some filters' native code: 15 to 20 ns
-//! for each subtable that is tried, against 3 to 6 ns for a filter. So
-//! filters of a *kind* (the same subtables) run directly until there are enough
-//! of them to share tables, and filters of many kinds until all together cost
-//! as much as the tables would. `cargo bench -p weir --bench small_plans`
+//! A look-up costs a frame as much as the native code of several filters: 15 to
+//! 20 ns for each subtable that is tried, against 3 to 6 ns for a filter. So
+//! filters of one *kind* (the same subtables) run directly until there are
+//! enough of them to share tables, and filters of many kinds until all together
+//! cost as much as the tables would. `cargo bench -p weir --bench small_plans`
 //! shows where the costs cross.
 
 use super::hash::WordHash;
@@ -15,31 +15,31 @@ use crate::limits::{LINEAR_MAX, LINEAR_PEAK_MAX, LINEAR_RESUME};
 use crate::verdict::Delivery;
 use std::collections::HashMap;
 
-/// Filters of one kind that cost as much as a look-up in one table, and as
-/// the look-ups' beginning.
+/// Number of filters of one kind that cost as much as a look-up in one table,
+/// or as the fixed cost of look-ups.
 const PER_SUBTABLE: u32 = 3;
-/// Filters of one kind that run directly, whatever the number of its subtables.
+/// Number of filters of one kind that run directly, at most, for any number of
+/// subtables.
 const PER_SIGNATURE_MAX: u32 = 32;
-/// Bindings that one bind moves to tables once there are too many.
+/// Number of bindings that one bind moves to tables once there are too many.
 const MIGRATE_PER_BIND: usize = 4;
 
-/// The bindings that run directly.
+/// The bindings whose programs run directly, and counts of all kinds.
 pub(super) struct LinearList {
-    /// No binding may.
+    /// No binding may run directly.
     off: bool,
-    /// There were too many: new bindings go to tables, and the old ones are
-    /// on their way there.
+    /// The list was full: new bindings go to tables, and old ones move there.
     crowded: bool,
-    /// There are tables for a kind of which some still run directly.
+    /// Tables hold part of a kind of which other bindings still run directly.
     is_split: bool,
-    /// By rank.
+    /// Sorted by rank.
     entries: Vec<LinearEntry>,
     kinds: HashMap<u64, Members, WordHash>,
 }
 
-/// One of them.
+/// A binding of the linear list.
 pub(super) struct LinearEntry {
-    /// What it delivers, but for the snap length.
+    /// The delivery, without the snap length.
     pub(super) delivery: Delivery,
     pub(super) filter: Filter,
 }
@@ -53,12 +53,12 @@ impl LinearEntry {
     }
 }
 
-/// How many bindings have filters of one kind.
+/// Number of bindings whose filters are of one kind.
 #[derive(Clone, Copy, Default)]
 struct Members {
     linear: u32,
     indexed: u32,
-    /// Of so many, all belong in tables.
+    /// The number of members at which the kind belongs in tables.
     max: u32,
 }
 
@@ -67,7 +67,7 @@ fn max_of(kind: FilterSignature) -> u32 {
 }
 
 impl LinearList {
-    /// None yet; `hash` is for the names of kinds.
+    /// An empty list; `hash` is for the map of kinds.
     pub(super) fn new(hash: WordHash) -> LinearList {
         LinearList {
             off: false,
@@ -78,7 +78,7 @@ impl LinearList {
         }
     }
 
-    /// None ever.
+    /// Makes the list stay empty: every binding goes to tables.
     pub(super) fn turn_off(&mut self) {
         self.off = true;
     }
@@ -88,7 +88,7 @@ impl LinearList {
         self.kinds.hasher()
     }
 
-    /// The bindings, by rank.
+    /// The bindings, sorted by rank.
     #[inline]
     pub(super) fn entries(&self) -> &[LinearEntry] {
         &self.entries
@@ -132,8 +132,9 @@ impl LinearList {
         }
     }
 
-    /// A binding of which next to move to tables: one whose kind is there, or
-    /// any if there are too many.
+    /// The binding to move to tables next: one whose kind has bindings in
+    /// tables, or any if the list is crowded. `None` if all are in the right
+    /// place.
     fn misplaced(&self) -> Option<&LinearEntry> {
         if self.crowded {
             return self.entries.last();
@@ -144,9 +145,10 @@ impl LinearList {
         })
     }
 
-    /// Whether some kind in tables has so few bindings that they had better
-    /// run directly. Half of what brought it there, so that one binding that
-    /// comes and goes does not move them to and fro.
+    /// Whether some kind in tables has so few bindings that running them
+    /// directly costs less. The threshold is half of the one that moved the
+    /// kind to tables, so that one binding that comes and goes does not move
+    /// the kind back and forth.
     fn misses(&self) -> bool {
         self.kinds.values().any(|members| members.is_missed())
     }
@@ -159,7 +161,8 @@ impl Members {
 }
 
 impl Plan {
-    /// Enters a binding that has accept paths: to run directly, or in tables.
+    /// Enters a binding that has accept paths: in the linear list, or in
+    /// tables.
     pub(super) fn enter_paths(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
         let kind = bound.filter.kind();
         bound.is_linear = self.linear.takes(&bound.filter);
@@ -175,8 +178,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes a binding's accept paths out again, if it has such. Its run, if
-    /// it runs directly, has been removed.
+    /// Removes a binding's accept paths from tables and from the counts of its
+    /// kind, if it has any. The caller has removed it from the linear list.
     pub(super) fn leave_paths(&mut self, bound: &Bound) {
         if *bound.filter.analysis() == Analysis::Opaque {
             return;
@@ -191,9 +194,9 @@ impl Plan {
         self.linear.forget_if_none(kind);
     }
 
-    /// Moves bindings that no longer should run directly to tables: after a
-    /// bind. Those of one kind at once, as they are few; others some at a
-    /// time.
+    /// After a bind: moves bindings that should no longer run directly to
+    /// tables. Those of one kind move at once, as they are few; a crowded list
+    /// moves some at a time.
     pub(super) fn fill_tables(&mut self) {
         let most = match (self.linear.crowded, self.linear.is_split) {
             (true, _) => MIGRATE_PER_BIND,
@@ -219,16 +222,16 @@ impl Plan {
                 self.shed_filter(&mut bound);
             }
             self.bindings[index as usize].bound = Some(bound);
-            // A full table: it runs directly as before.
+            // A table is full: the binding runs directly as before.
             if !moved {
                 return;
             }
         }
     }
 
-    /// Lets the bindings of a plan that has become small run directly again:
-    /// after an unbind. A plan that has ever been large keeps its tables, as
-    /// finding what is left would be a pause.
+    /// After an unbind: lets the bindings of a plan that has become small run
+    /// directly again. A plan that was ever large keeps its tables, since
+    /// finding the remaining bindings would be a pause.
     pub(super) fn leave_tables(&mut self) {
         if self.count > LINEAR_RESUME || self.bindings.len() > LINEAR_PEAK_MAX {
             return;

@@ -1,4 +1,13 @@
-//! The plan: bindings in, verdicts out.
+//! The plan: a set of bindings, from which [`Plan::run`] computes verdicts.
+//!
+//! - `run`, `batch`: a frame, or a batch of frames, through the plan.
+//! - `subtable`, `table`, `group`, `slots`: entries by the fields of their
+//!   keys.
+//! - `tree`, `index`: the decision tree over the entries of all subtables.
+//! - `linear`: filters that run one after the other, since they are few.
+//! - `claims`: bindings that keep frames for the host.
+//! - `pool`, `residual`, `hash`, `slab`: shared storage.
+//! - `view`: the plan for inspection and for lowering.
 
 mod batch;
 pub(crate) mod claims;
@@ -35,33 +44,33 @@ use tree::Rules;
 pub use view::{EntryView, Explain, SubtableView};
 use weir_filter::ir::Program;
 
-/// Streams of the plan's secret: one for each thing that is hashed, as who
-/// chooses filters chooses the keys, and must not be able to choose collisions.
-/// Subtables have those from 0 on.
+/// Streams of the plan's secret, one for each hashed collection. An application
+/// that chooses filters chooses the keys, and must not be able to choose
+/// collisions. Subtables use the streams from 0 on.
 mod stream {
     pub(super) const TREE: u64 = u64::MAX;
     pub(super) const TREE_GROUPS: u64 = u64::MAX - 4;
     pub(super) const NAMES: u64 = u64::MAX - 1;
     pub(super) const POOL: u64 = u64::MAX - 2;
     pub(super) const KINDS: u64 = u64::MAX - 3;
-    /// Added to a subtable's: the blocks of its groups.
+    /// Added to a subtable's stream: the hash for the blocks of its groups.
     pub(super) const GROUPS: u64 = 1 << 63;
 }
 
-/// Why a binding was not made or changed; the plan is as it was.
+/// The reason why a binding was not made or changed; the plan is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindError {
     /// A limit of the plan is reached.
     #[error("the plan has {found} {what}, and {max} is the most; unbind some first")]
     Full {
-        /// What there is too much of.
+        /// The kind of thing that would exceed its limit.
         what: &'static str,
-        /// How much there would be.
+        /// The number of such things that the call would have led to.
         found: usize,
         /// The limit.
         max: usize,
     },
-    /// There is no such binding, or not any more.
+    /// The plan has no such binding, or the binding was unbound.
     #[error("binding {0} is not bound; it may have been unbound before")]
     Unknown(BindingId),
     /// The binding was made by [`Plan::bind_permanent`].
@@ -69,8 +78,8 @@ pub enum BindError {
     Permanent(BindingId),
 }
 
-/// A set of bindings, arranged so that finding out who gets a frame costs
-/// little however many there are.
+/// A set of bindings, arranged so that the cost of a verdict does not grow with
+/// the number of bindings.
 ///
 /// Reading is shared: any number of threads may [`run`](Plan::run) one plan,
 /// each with its own [`Verdict`](crate::Verdict).
@@ -98,9 +107,10 @@ pub enum BindError {
 /// ```
 pub struct Plan {
     secret: Secret,
-    /// Subtables made so far; each has its own hash.
+    /// Number of subtables ever made; each has a stream of the secret of its
+    /// own.
     streams: u64,
-    /// Bindings made so far: the order bound.
+    /// Number of bindings ever made: the sequence number of the next one.
     sequence: u64,
     bindings: Chunks<FreeSlot>,
     free: Vec<u32>,
@@ -110,27 +120,28 @@ pub struct Plan {
     names: HashMap<Box<[crate::Field]>, u32, WordHash>,
     /// Subtables by their best rank.
     order: Vec<(Rank, u32)>,
-    /// Those that have many entries.
+    /// The subtables in `order` with at least `LARGE_TABLE_ENTRIES` entries.
     large: Vec<u32>,
-    /// Finds the entries that can match a frame, if there are many subtables.
+    /// Finds the entries that can match a frame, if the plan has many
+    /// subtables.
     index: Index,
     listed: CountedValues,
     residuals: Residuals,
-    /// Bindings whose programs are opaque, as they are too complex for tables.
+    /// Bindings whose programs are opaque: too complex for tables.
     opaque: BTreeMap<Rank, u32>,
-    /// Bindings whose programs are opaque, as they are few.
+    /// Bindings whose programs run one after the other, since they are few.
     linear: LinearList,
     claims: Claims,
-    /// Stands for the filters of permanent bindings that are in tables.
+    /// Replaces the filters of permanent bindings whose paths are in tables.
     shed: Filter,
-    /// Memory of one bind that the next one uses again.
+    /// Scratch memory of a bind, reused by the next.
     fields: Vec<(crate::Field, u32)>,
 }
 
-/// A place for a binding.
+/// A slot for a binding.
 #[derive(Debug)]
 struct FreeSlot {
-    /// Counts the bindings that have been here.
+    /// Number of bindings that the slot has held before.
     generation: u32,
     bound: Option<Bound>,
 }
@@ -143,12 +154,12 @@ struct Bound {
     target: Target,
     tag: u32,
     generation: u32,
-    /// Its entries: subtable, and number in the subtable's table.
+    /// Its entries: number of the subtable, and index in the subtable's table.
     entries: Vec<(u32, u32)>,
-    /// It has none, as it runs directly.
+    /// The binding has no entries: its program runs in the linear list.
     is_linear: bool,
-    /// It stays as long as the plan. Its filter is kept as long as its program
-    /// runs; what is in tables needs none.
+    /// The binding stays as long as the plan. Its filter is stored only if its
+    /// program runs; entries in tables do not need the filter.
     permanent: bool,
 }
 
@@ -168,9 +179,9 @@ impl Bound {
 }
 
 impl Plan {
-    /// A plan without bindings. `seed` keys its hashes: draw it at random
-    /// where peers choose what is in the frames, so that they cannot choose
-    /// collisions. No verdict depends on it.
+    /// Makes a plan without bindings. `seed` keys the plan's hashes: draw it at
+    /// random where peers choose the contents of frames, so that they cannot
+    /// choose collisions. No verdict depends on the seed.
     pub fn new(seed: u128) -> Plan {
         let secret = Secret::new(seed);
         Plan {
@@ -200,25 +211,25 @@ impl Plan {
     }
 
     /// As [`new`](Plan::new), but every filter that has accept paths is in
-    /// tables, even if its own program would cost a frame less: for a plan
-    /// that is lowered to something else, or looked at.
+    /// tables, even if running its program would cost a frame less. For plans
+    /// that are lowered or inspected.
     pub fn indexed_only(seed: u128) -> Plan {
         let mut plan = Plan::new(seed);
         plan.linear.turn_off();
         plan
     }
 
-    /// How many bindings there are.
+    /// The number of bindings.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the plan has no bindings.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Adds a binding, behind all of equal priority and copy flag.
+    /// Adds a binding, behind all bindings of equal priority and copy flag.
     ///
     /// Costs a few table inserts for each accept path of the filter,
     /// whatever the number of bindings; nothing else is rebuilt.
@@ -230,8 +241,8 @@ impl Plan {
     }
 
     /// As [`bind`](Plan::bind), for a binding that stays as long as the plan
-    /// and never changes. A filter whose paths are in tables is not kept: that
-    /// is most of the memory of a binding.
+    /// and never changes. The plan drops a filter whose paths are in tables,
+    /// which is most of the memory of a binding.
     ///
     /// # Errors
     /// If a [limit](crate::limits) is reached.
@@ -284,10 +295,10 @@ impl Plan {
         })
     }
 
-    /// Removes a binding; gives it back.
+    /// Removes a binding and returns it.
     ///
     /// # Errors
-    /// If there is no such binding (any more), or it is permanent.
+    /// If there is no such binding (any more), or the binding is permanent.
     pub fn unbind(&mut self, id: BindingId) -> Result<Binding, BindError> {
         let place = self.place(id)?;
         let Some(bound) = place.bound.take() else {
@@ -304,12 +315,12 @@ impl Plan {
         Ok(bound.into())
     }
 
-    /// Gives a binding another filter; its name, priority, target, tag and
-    /// place in the order stay.
+    /// Replaces the filter of a binding; the binding's id, priority, target,
+    /// tag and place in the order stay.
     ///
     /// # Errors
-    /// If there is no such binding (any more), it is permanent, or a limit is
-    /// reached; then the old filter stays.
+    /// If there is no such binding (any more), the binding is permanent, or a
+    /// limit is reached; then the old filter stays.
     pub fn change_filter(&mut self, id: BindingId, filter: Filter) -> Result<(), BindError> {
         let old = self.bound_at(id)?.clone();
         let mut bound = Bound {
@@ -318,8 +329,9 @@ impl Plan {
             is_linear: false,
             ..old.clone()
         };
-        // The new before the old: on failure nothing has changed. Only one of
-        // them can be among the programs that run, which a rank names.
+        // Enter the new filter before the old one leaves: on failure nothing
+        // has changed. Opaque and linear programs are keyed by rank, so only
+        // one of the two can be among them.
         self.stop_run(&old);
         if let Err(error) = self.enter(id.index, &mut bound) {
             match old.filter.analysis() {
@@ -338,10 +350,10 @@ impl Plan {
         Ok(())
     }
 
-    /// The binding of that name.
+    /// The binding with this id.
     ///
     /// # Errors
-    /// If there is no such binding (any more), or it is permanent.
+    /// If there is no such binding (any more), or the binding is permanent.
     pub fn binding(&self, id: BindingId) -> Result<Binding, BindError> {
         Ok(self.bound_at(id)?.clone().into())
     }
@@ -366,8 +378,8 @@ impl Plan {
         self.bindings.get(index as usize)?.bound.as_ref()
     }
 
-    /// Enters a binding's paths into the tables, or its program among those
-    /// that are opaque.
+    /// Enters a binding's paths into the tables or the linear list, or its
+    /// program among the opaque ones.
     fn enter(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
         if *bound.filter.analysis() == Analysis::Opaque {
             full("whole programs", self.opaque.len() + 1, limits::OPAQUE_MAX)?;
@@ -377,7 +389,7 @@ impl Plan {
         self.enter_paths(index, bound)
     }
 
-    /// Lets a permanent binding's filter go, if its program does not run.
+    /// Drops a permanent binding's filter, unless its program runs.
     fn shed_filter(&self, bound: &mut Bound) {
         let runs = bound.is_linear || *bound.filter.analysis() == Analysis::Opaque;
         if bound.permanent && !runs {
@@ -385,15 +397,16 @@ impl Plan {
         }
     }
 
-    /// Enters a binding's paths into the tables.
+    /// Enters a binding's paths into the tables; on an error, none of them
+    /// stays.
     fn enter_tables(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
         let filter = bound.filter.clone();
         let Analysis::Paths(paths) = filter.analysis() else {
             return Ok(());
         };
         let exprs = filter.exprs();
-        // Those that the plan knows already need no room; looking is seldom
-        // needed.
+        // Expressions that the pool already has need no room; counting the
+        // others is seldom necessary.
         if self.pool.len() + exprs.len() > limits::EXPRS_MAX {
             let found = self.pool.len() + self.pool.unknown(exprs);
             full("expressions", found, limits::EXPRS_MAX)?;
@@ -464,8 +477,8 @@ impl Plan {
         Ok((number, slot))
     }
 
-    /// The subtable for a key, made if need be. Leaves the key in `fields`, in
-    /// the plan's names and the subtable's order.
+    /// The number of the subtable for a key, made if there is none. Leaves the
+    /// key in `fields`, in the plan's names and in the subtable's order.
     fn subtable_for(
         &mut self,
         key: &[(crate::Field, u32)],
@@ -490,7 +503,8 @@ impl Plan {
             }),
             None => full("shapes", self.subtables.len() + 1, limits::SUBTABLES_MAX),
         };
-        // A known subtable holds uses of its own; a new one keeps these.
+        // A known subtable holds its own uses of the expressions; a new
+        // subtable takes over these.
         if result.is_err() || known.is_some() {
             for field in &fields {
                 self.pool.release(field.expr);
@@ -509,7 +523,7 @@ impl Plan {
         number
     }
 
-    /// A subtable's best rank has changed.
+    /// Moves a subtable in `order` after its best rank has changed.
     fn reorder(&mut self, number: u32, old: Rank, new: Rank) {
         if old == new {
             return;
@@ -522,7 +536,8 @@ impl Plan {
         self.order.insert(at, (new, number));
     }
 
-    /// A binding's program does not run any more, if it did.
+    /// Removes a binding's program from the opaque or linear programs, if it is
+    /// there.
     fn stop_run(&mut self, bound: &Bound) {
         if *bound.filter.analysis() == Analysis::Opaque {
             self.opaque.remove(&bound.rank);

@@ -1,11 +1,12 @@
-//! The expressions of a plan: shared by all bindings, freed with the last use.
+//! The expressions of a plan, shared by all bindings and freed with the last
+//! use.
 
 use super::hash::WordHash;
 use crate::expr::Exprs;
 use std::collections::HashMap;
 use weir_filter::ir::{BinOp, Op, Operand, Value, Width};
 
-/// Every expression in use, by name, with the count of its uses.
+/// The expressions in use, by name, each with a reference count.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     nodes: Vec<Node>,
@@ -17,42 +18,43 @@ pub(super) struct Pool {
 struct Node {
     op: Op,
     read: Read,
-    /// How many expressions, subtables and residuals name it.
+    /// Number of expressions, subtables and residuals that refer to this one.
     uses: u32,
     /// The bits that may be set.
     bits: u32,
 }
 
-/// How an expression is evaluated: the usual ones at a stroke.
+/// How an expression is evaluated; common forms have a variant of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Read {
-    /// Bytes at a fixed place, or behind a header.
+    /// Bytes at a fixed offset, or behind a header.
     Load(Load),
     /// The length of a header.
     Length(Length),
-    /// Bytes at another place.
+    /// Bytes at any other computed offset.
     From {
         width: Width,
         offset: u32,
         base: Value,
     },
-    /// The length on the wire.
+    /// The frame's length on the wire.
     WireLen,
-    /// Anything else: computed once for each frame and remembered.
+    /// Any other expression: computed once for each frame and memoised.
     Computed,
 }
 
-/// Bytes behind a header: `load [((load.1 [byte] & mask) << shift) + offset]`.
-/// With a mask of zero they are at a fixed place.
+/// A load of bytes behind a header: `load [((load.1 [byte] & mask) << shift) +
+/// offset]`. A mask of zero makes the offset fixed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Load {
     offset: u32,
     header: Length,
-    /// Bits of four bytes that are behind those wanted: 0, 16 or 24.
+    /// Number of bits that a four-byte load reads behind those wanted: 0, 16 or
+    /// 24.
     excess: u8,
 }
 
-/// The length of a header, from one byte of it.
+/// The length of a header, encoded in one byte of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Length {
     byte: u32,
@@ -61,14 +63,14 @@ pub(super) struct Length {
 }
 
 impl Length {
-    /// No header at all.
+    /// No header: the length is zero.
     const NONE: Length = Length {
         byte: 0,
         mask: 0,
         shift: 0,
     };
 
-    /// What it is in a frame; `None` if the frame ends before.
+    /// The header length in a frame; `None` if the frame ends before the byte.
     #[inline]
     pub(super) fn of(self, bytes: &[u8]) -> Option<u32> {
         let byte = bytes.get(self.byte as usize)?;
@@ -85,8 +87,8 @@ impl Load {
         }
     }
 
-    /// The bytes in a frame; `None` if the frame ends before. All widths take
-    /// one way, which the processor foresees.
+    /// The loaded value; `None` if the frame ends before its last byte. All
+    /// widths share one code path, so that branches predict well.
     #[inline]
     pub(super) fn of(self, bytes: &[u8]) -> Option<u32> {
         let start = self.header.of(bytes)? as usize + self.offset as usize;
@@ -97,7 +99,7 @@ impl Load {
         }
     }
 
-    /// The same of the last three bytes.
+    /// The same load within the last three bytes of the frame.
     #[cold]
     fn at_end(self, rest: &[u8]) -> Option<u32> {
         let wanted = rest.get(..4 - usize::from(self.excess) / 8)?;
@@ -107,7 +109,7 @@ impl Load {
 }
 
 impl Pool {
-    /// A pool without expressions; `hash` is for their names.
+    /// Makes an empty pool; `hash` is for the map from operations to names.
     pub(super) fn new(hash: WordHash) -> Pool {
         Pool {
             nodes: Vec::new(),
@@ -126,7 +128,7 @@ impl Pool {
         self.nodes[expr.index()].op
     }
 
-    /// How `expr` is evaluated.
+    /// The way to evaluate `expr`.
     #[inline]
     pub(super) fn read(&self, expr: Value) -> &Read {
         &self.nodes[expr.index()].read
@@ -184,18 +186,18 @@ impl Pool {
         self.nodes[expr.index()].bits
     }
 
-    /// One past the largest name in use.
+    /// One past the largest name ever in use.
     #[inline]
     pub(super) fn capacity(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Expressions in use.
+    /// Number of expressions in use.
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Names in use.
+    /// The names in use.
     pub(super) fn names(&self) -> impl Iterator<Item = Value> {
         let used = |(_, node): &(usize, &Node)| node.uses > 0;
         let nodes = self.nodes.iter().enumerate().filter(used);
@@ -226,7 +228,7 @@ impl Pool {
         name
     }
 
-    /// How many of a filter's expressions are not in use yet.
+    /// Number of a filter's expressions that the pool does not have.
     pub(super) fn unknown(&self, exprs: &Exprs) -> usize {
         let mut names: Vec<Option<Value>> = Vec::with_capacity(exprs.len());
         for op in exprs.ops() {
@@ -245,12 +247,12 @@ impl Pool {
         names.iter().filter(|name| name.is_none()).count()
     }
 
-    /// Begins one more use of an expression in use.
+    /// Adds one use to an expression in use.
     pub(super) fn retain(&mut self, expr: Value) {
         self.nodes[expr.index()].uses += 1;
     }
 
-    /// Ends one use.
+    /// Ends one use; the last use frees the expression and its uses of others.
     pub(super) fn release(&mut self, expr: Value) {
         let node = &mut self.nodes[expr.index()];
         node.uses -= 1;
@@ -260,14 +262,15 @@ impl Pool {
         let op = node.op;
         self.names.remove(&op);
         self.free.push(expr.0);
-        // As deep as an expression at most: `limits::EXPR_DEPTH_MAX`.
+        // The recursion is at most as deep as an expression:
+        // `limits::EXPR_DEPTH_MAX`.
         for operand in op.operands().filter_map(Operand::value) {
             self.release(operand);
         }
     }
 }
 
-/// Gives the plan's names for the names in one filter.
+/// Translates names of one filter's expressions into names of the plan's pool.
 pub(super) struct Translation<'e> {
     exprs: &'e Exprs,
     names: Vec<Option<Value>>,
@@ -281,7 +284,7 @@ impl<'e> Translation<'e> {
         }
     }
 
-    /// The plan's name for `expr`; counts as one use.
+    /// The pool's name for `expr`, added if it is new; counts as one use.
     pub(super) fn intern(&mut self, pool: &mut Pool, expr: Value) -> Value {
         let name = self.find(pool, expr);
         pool.nodes[name.index()].uses += 1;
@@ -306,7 +309,7 @@ impl<'e> Translation<'e> {
     }
 }
 
-/// Operands that may change places, in the order of the plan's names.
+/// The operation with commutative operands in the order of the pool's names.
 fn ordered(op: Op) -> Op {
     match op {
         Op::Bin {

@@ -1,17 +1,17 @@
-//! What entries test besides their keys.
+//! Residuals: what entries require besides their keys.
 
 use super::slab::Slab;
 use crate::filter::{Snap, Test};
 use weir_filter::ir::Value;
 
-/// What an entry requires beyond its key.
+/// The tests and the snap length of an entry, beyond its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Residual {
     pub(super) tests: Box<[Test]>,
     pub(super) snap: Snap,
 }
 
-/// The residuals of a plan, by number; zero is "nothing".
+/// The residuals of a plan, by number; zero stands for no residual.
 #[derive(Default)]
 pub(super) struct Residuals(Slab<Residual>);
 
@@ -35,7 +35,8 @@ impl Residuals {
         self.0.remove(number.checked_sub(1)?)
     }
 
-    /// The ranges that an entry tests.
+    /// The ranges among an entry's residual tests: expression, least and
+    /// greatest value.
     pub(super) fn ranges(&self, number: u32) -> impl Iterator<Item = (Value, u32, u32)> {
         let tests = self.get(number).map_or(&[][..], |residual| &residual.tests);
         tests.iter().filter_map(|test| match *test {

@@ -1,4 +1,5 @@
-//! The plan on one frame.
+//! Running a plan on one frame: look-ups in subtables or the tree, then the
+//! opaque and the linear programs, then the claims.
 
 use super::Plan;
 use super::claims::Claims;
@@ -15,13 +16,14 @@ use weir_filter::interp;
 use weir_filter::ir::{Op, Operand, Value};
 
 impl Plan {
-    /// Finds out who gets a frame: its captured bytes, and its length on the
-    /// wire. `verdict` is overwritten; nothing is allocated once it has grown.
+    /// Computes the verdict for a frame from its captured bytes and its length
+    /// on the wire. Overwrites `verdict`; does not allocate once the verdict's
+    /// memory has grown to need.
     ///
-    /// The verdict is the one that running each binding's filter would give,
-    /// by decreasing priority, copies first within one, then in the order
-    /// bound, up to the first that takes the frame; once a claim has accepted
-    /// the frame, none takes it and all copies are delivered.
+    /// The verdict equals that of running each binding's filter by decreasing
+    /// priority, within one priority copies first, then in the order bound, up
+    /// to the first binding that takes the frame. Once a claim has accepted the
+    /// frame, no binding takes it, and all copies are delivered.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
         if self.has_tables() {
@@ -32,7 +34,7 @@ impl Plan {
         }
     }
 
-    /// Whether not all bindings run directly.
+    /// Whether any binding is outside the linear list: in tables, or opaque.
     #[inline]
     pub(super) fn has_tables(&self) -> bool {
         !self.order.is_empty() || !self.opaque.is_empty()
@@ -55,7 +57,7 @@ impl Plan {
         self.conclude(bytes, wire_len, best, verdict);
     }
 
-    /// Makes a verdict of those that the tables have found, `best` being the
+    /// Completes the verdict from the deliveries found in tables; `best` is the
     /// rank of the taker among them.
     #[inline]
     pub(super) fn conclude(&self, bytes: &[u8], wire_len: u32, best: Rank, verdict: &mut Verdict) {
@@ -70,8 +72,9 @@ impl Plan {
         (verdict.taken, verdict.claimed) = self.resolve_claims(best, found);
     }
 
-    /// Whether the frame is taken, and whether it is claimed. What a claim
-    /// decides is still among `found`, whose order is that of the ranks.
+    /// Returns whether the frame is taken and whether it is claimed. `found` is
+    /// sorted by rank and still holds all accepting bindings if the plan has
+    /// claims.
     #[inline]
     fn resolve_claims(&self, best: Rank, found: &mut Vec<Delivery>) -> (bool, bool) {
         if self.claims.first() == Rank::LAST {
@@ -80,9 +83,8 @@ impl Plan {
         Claims::resolve(found)
     }
 
-    /// Runs the programs that cost less than tables, as far as they come
-    /// before `best`, the rank of the taker found so far; gives the rank of
-    /// the one found then.
+    /// Runs the programs of the linear list with ranks before `best`, the rank
+    /// of the taker found so far. Returns the rank of the taker found then.
     #[inline]
     fn run_linear(
         &self,
@@ -110,16 +112,16 @@ impl Plan {
     }
 }
 
-/// A frame on its way through the plan.
+/// The search for one frame's deliveries in a plan.
 pub(super) struct Search<'s> {
     plan: &'s Plan,
     bytes: &'s [u8],
     wire_len: u32,
     walk: &'s mut Walk,
-    /// The rank of the taker found so far that no claim can come before:
-    /// nothing after it matters.
+    /// The rank of the taker found so far that no claim can precede: bindings
+    /// behind it cannot matter.
     best: Rank,
-    /// The node of the tree that is next.
+    /// The tree node to visit next.
     at: u32,
 }
 
@@ -142,12 +144,12 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// The value of an expression, unless a load of it lies outside the frame
-    /// or it divides by zero.
+    /// The value of an expression; `None` if a load of it lies outside the
+    /// frame or it divides by zero.
     #[inline]
     fn value(&mut self, expr: Value) -> Option<u32> {
         match self.plan.pool.read(expr) {
-            // Most fields; the rest is worth a call.
+            // Most fields are such loads; the others are worth a call.
             Read::Load(load) => load.of(self.bytes),
             other => self.read(*other, expr),
         }
@@ -188,7 +190,8 @@ impl<'s> Search<'s> {
         match op {
             Op::Bin { op, a, b } => op.eval(self.operand(a)?, self.operand(b)?),
             Op::Test { cmp, a, b } => Some(u32::from(cmp.eval(self.operand(a)?, self.operand(b)?))),
-            // Loads and the length are not remembered, parameters not kept.
+            // Loads and the length are not memoised; parameters do not occur in
+            // a plan.
             Op::Load { .. } | Op::Len | Op::Param => None,
         }
     }
@@ -200,7 +203,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Looks the frame up in one subtable.
+    /// Looks up the frame in one subtable.
     #[inline]
     pub(super) fn probe(&mut self, number: u32) {
         let Some(subtable) = self.plan.subtables.get(number) else {
@@ -220,7 +223,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// The hash of the frame's key for a subtable, unless no entry can have it.
+    /// The hash of the frame's key for a subtable; `None` if no entry can have
+    /// that key.
     pub(super) fn hash_for(&mut self, subtable: &Subtable) -> Option<u32> {
         let mut lanes = [0; LANES_MAX];
         let key = lanes.get_mut(..subtable.lanes)?;
@@ -228,8 +232,8 @@ impl<'s> Search<'s> {
             .then(|| subtable.table.hash(key))
     }
 
-    /// Puts the frame's key for a subtable into `key`, which is zero; `false` if
-    /// no entry can have it.
+    /// Writes the frame's key for a subtable into `key`, which is zero; returns
+    /// `false` if no entry can have that key.
     #[inline]
     fn fill_key(&mut self, subtable: &Subtable, key: &mut [u64]) -> bool {
         for part in &subtable.key_parts {
@@ -284,7 +288,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// An entry whose key is the frame's and whose rank is before the best.
+    /// Tries an entry whose key equals the frame's and whose rank precedes the
+    /// best: delivers the frame if the residual tests hold.
     #[inline]
     fn try_entry(&mut self, entry: &Entry) {
         let mut snap_len = entry.snap;
@@ -303,7 +308,7 @@ impl<'s> Search<'s> {
         });
     }
 
-    /// The snap length if all of an entry's residual tests hold.
+    /// The snap length if all of an entry's residual tests hold, else `None`.
     fn snap_of_residual(&mut self, entry: &Entry) -> Option<u32> {
         let residual = self.plan.residuals.get(entry.residual)?;
         if !residual.tests.iter().all(|test| self.holds(*test)) {
@@ -345,7 +350,7 @@ impl<'s> Search<'s> {
         self.walk.found.push(delivery);
     }
 
-    /// Looks the frame up in subtables by their best rank.
+    /// Looks up the frame in the subtables by their best rank.
     pub(super) fn probe_in_order(&mut self, order: &[(Rank, u32)]) {
         for &(best, subtable) in order {
             if best > self.best {
@@ -355,7 +360,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Looks the frame up in a tree.
+    /// Looks up the frame in a tree.
     fn search(&mut self, tree: &Tree) {
         self.enter(tree);
         while self.has_pending() {
@@ -363,34 +368,35 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Begins at the root of a tree.
+    /// Starts at the root of a tree.
     pub(super) fn enter(&mut self, tree: &Tree) {
         self.walk.pending.clear();
         self.at = tree.root();
     }
 
-    /// Whether there are nodes left to look at.
+    /// Whether nodes remain to be visited.
     #[inline]
     pub(super) fn has_pending(&self) -> bool {
         self.at != NO_NODE
     }
 
-    /// Reads from the next node, so that several frames can wait together.
+    /// Reads from the next node, so that the cache misses of several frames
+    /// overlap.
     #[inline]
     pub(super) fn touch(&self, tree: &Tree) -> u64 {
         tree.touch(self.at)
     }
 
-    /// Reads from the frame.
+    /// Reads from the frame, to bring it into the cache.
     #[inline]
     pub(super) fn touch_frame(&self) -> u64 {
         u64::from(self.bytes.first().copied().unwrap_or(0))
     }
 
-    /// Looks at the next node and finds the one after it.
+    /// Visits the next node and selects the one after it.
     ///
-    /// What requires the most is tried first: its rank then bounds the search
-    /// of the rest. In whatever order entries are tried, the least rank wins.
+    /// The subtree that requires the most is tried first: its rank then bounds
+    /// the search of the rest. The least rank wins in any order of trying.
     #[inline]
     pub(super) fn step(&mut self, tree: &Tree) {
         self.at = match tree.node(self.at) {
@@ -463,7 +469,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// An entry that may have the frame's key.
+    /// Tries an entry that may have the frame's key.
     fn try_entry_ref(&mut self, (subtable, index): EntryRef) {
         let Some(subtable) = self.plan.subtables.get(subtable) else {
             return;
@@ -477,8 +483,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Runs the programs that are too complex for tables, as far as they come
-    /// before the taker found; gives the rank of the taker then.
+    /// Runs the opaque programs with ranks before that of the taker found so
+    /// far. Returns the rank of the taker then.
     pub(super) fn run_opaque(mut self) -> Rank {
         for (&rank, &index) in &self.plan.opaque {
             if rank >= self.best {

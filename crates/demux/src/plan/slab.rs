@@ -1,12 +1,12 @@
-//! Arrays that grow without moving what they hold, so that no insert waits
-//! for a large copy.
+//! Arrays that grow without moving their items, so that no insert waits for a
+//! large copy.
 
 use std::ops::{Index, IndexMut};
 
 const CHUNK_BITS: u32 = 10;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
-/// An array in chunks of 1,024; only the last chunk ever moves.
+/// An array in chunks of 1,024 items; growth moves only the last chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks<T> {
     chunks: Vec<Vec<T>>,
@@ -38,7 +38,7 @@ impl<T> Chunks<T> {
         self.len - 1
     }
 
-    /// Takes the last item away.
+    /// Removes and returns the last item; `None` if the array is empty.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let item = self.chunks.last_mut()?.pop()?;
         self.len -= 1;
@@ -71,7 +71,7 @@ impl<T> IndexMut<usize> for Chunks<T> {
     }
 }
 
-/// Items under small numbers that are used again once freed.
+/// Items under small numbers; a freed number is reused.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
     items: Chunks<Option<T>>,
@@ -118,7 +118,7 @@ impl<T> Slab<T> {
         self.items[index as usize].as_mut()
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }

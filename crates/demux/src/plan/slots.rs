@@ -1,4 +1,4 @@
-//! The open-addressed array that finds an entry by its key's hash.
+//! An open-addressed hash array that finds an entry by the hash of its key.
 //!
 //! ```text
 //!  63        32 31        0
@@ -7,27 +7,27 @@
 //! └────────────┴───────────┘
 //! ```
 //!
-//! Linear probing from the hash's upper bits, at most half full, as most
-//! look-ups in a tree find nothing and go on to an empty slot. The whole hash
-//! is in the slot, so a probe that goes past other keys touches no other
-//! memory, and growing needs no key. Growing is spread over later changes:
-//! while the old array is emptied, look-ups try both.
+//! Linear probing starts at the hash's upper bits. The array is at most half
+//! full, since most look-ups in a tree find nothing and probe up to an empty
+//! slot. The slot stores the whole hash, so a probe that passes other keys
+//! touches no other memory, and growing needs no keys. Growing is spread over
+//! later changes: while the old array is emptied, look-ups try both.
 
-/// Slots moved at each change while the array grows.
+/// Number of slots moved with each change while the array grows.
 const MIGRATE_PER_BIND: usize = 32;
 const BITS_MIN: u32 = 3;
 const EMPTY: u64 = 0;
 const REMOVED: u64 = 1;
 
-/// The least payload.
+/// The least payload; smaller values mark empty and removed slots.
 pub(super) const PAYLOAD_MIN: u32 = 2;
 
 #[derive(Clone)]
 pub(super) struct Slots {
     now: Array,
-    /// Slots in use or removed, in `now`.
+    /// Number of slots in use or removed, in `now`.
     used: usize,
-    /// Slots in use, in both arrays.
+    /// Number of slots in use, in both arrays.
     len: usize,
     old: Option<Old>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Slots {
 #[derive(Clone)]
 struct Old {
     array: Array,
-    /// Slots before this one are moved.
+    /// Slots before this one have moved.
     moved: usize,
 }
 
@@ -45,7 +45,7 @@ struct Array {
     bits: u32,
 }
 
-/// Where a slot is, until the next change.
+/// The position of a slot; valid until the next change.
 #[derive(Clone, Copy)]
 pub(super) struct SlotRef {
     in_old: bool,
@@ -69,7 +69,7 @@ impl Array {
     fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(usize, u32)> {
         let mask = self.slots.len() - 1;
         let mut at = self.start(hash);
-        // Half of the slots are empty, so this ends.
+        // Half of the slots are empty, so the loop ends.
         loop {
             let slot = self.slots[at & mask];
             if slot == EMPTY {
@@ -83,7 +83,7 @@ impl Array {
         }
     }
 
-    /// Whether an empty slot was taken.
+    /// Stores a slot; returns whether it took an empty slot.
     fn put(&mut self, slot: u64) -> bool {
         let mask = self.slots.len() - 1;
         let mut at = self.start((slot >> 32) as u32);
@@ -106,12 +106,13 @@ impl Slots {
         }
     }
 
-    /// How many there are.
+    /// Number of payloads.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// The payload under `hash` that `is` the one looked for.
+    /// The position and payload of the first slot with `hash` for which `is`
+    /// holds; `None` if there is none.
     #[inline]
     pub(super) fn find(
         &self,
@@ -126,13 +127,13 @@ impl Slots {
         Some((SlotRef { in_old: true, at }, payload))
     }
 
-    /// The slot that a look-up reads first.
+    /// The first slot that a look-up reads.
     #[inline]
     pub(super) fn first(&self, hash: u32) -> u64 {
         self.now.slots[self.now.start(hash)]
     }
 
-    /// Adds a payload whose key is not there yet.
+    /// Adds a payload whose key is not present.
     pub(super) fn insert(&mut self, hash: u32, payload: u32) {
         self.migrate_some(MIGRATE_PER_BIND);
         if (self.used + 1) * 2 > self.now.slots.len() {
@@ -165,8 +166,7 @@ impl Slots {
         }
     }
 
-    /// A removed slot before an empty one may be empty as well, and so may
-    /// the removed ones before it.
+    /// Empties removed slots before an empty slot: no probe needs to pass them.
     fn sweep(&mut self, mut at: usize) {
         let slots = &mut self.now.slots;
         let mask = slots.len() - 1;
@@ -182,7 +182,7 @@ impl Slots {
 
     fn grow(&mut self) {
         self.migrate_some(usize::MAX);
-        // Room for as many again, and enough that the old array is emptied
+        // Room for twice the entries, and enough that the old array is emptied
         // (at `MIGRATE_PER_BIND` slots a change) long before this one is full.
         let wanted = (self.len * 3).max(self.now.slots.len() / 8);
         let bits = wanted.next_power_of_two().trailing_zeros().max(BITS_MIN);

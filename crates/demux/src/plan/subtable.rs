@@ -1,4 +1,5 @@
-//! A subtable: all entries whose keys are values of the same fields.
+//! A subtable: the entries whose keys are values of the same fields ("tuple" of
+//! tuple space search, Srinivasan 1999).
 
 use super::hash::{Secret, WordHash};
 use super::index::CountedValues;
@@ -12,54 +13,55 @@ use crate::limits::{COUNTED_VALUES_MAX, LISTED_MAX};
 use std::collections::HashMap;
 use weir_filter::ir::Value;
 
-/// Words of the longest key.
+/// Number of words of the longest key.
 pub(super) const LANES_MAX: usize = crate::limits::FIELDS_MAX / 2;
 
-/// All entries whose keys are values of the same fields.
+/// The entries whose keys are values of the same fields.
 pub(super) struct Subtable {
-    /// Its fields, in the order of their names: what makes it this subtable.
+    /// The subtable's fields, in the order of their names: its identity.
     pub(super) fields: Box<[Field]>,
-    /// The same fields as a frame meets them: those with one value first.
+    /// The same fields in the order in which a frame is tested: guards first.
     pub(super) key_parts: Vec<KeyPart>,
     pub(super) lanes: usize,
     pub(super) table: Table,
-    /// No entry has a lesser rank.
+    /// A lower bound on the ranks of the entries.
     pub(super) best: Rank,
-    /// It is in the plan's list of large subtables.
+    /// The subtable is in the plan's list of large subtables.
     pub(super) is_large: bool,
     min_rank: MinRankScan,
     census: Vec<ValueCounts>,
 }
 
-/// A field's place in the key.
+/// The position of a field in the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyPart {
     pub(super) read: Read,
     pub(super) expr: Value,
     pub(super) mask: u32,
-    /// Which word of the key.
+    /// The index of the key word.
     pub(super) lane: u32,
-    /// Where in that word.
+    /// The bit position in that word.
     pub(super) shift: u32,
-    /// The value that all entries have there; a guard. More than 32 bits if
-    /// they differ.
+    /// A guard: the value that all entries have in the field. A value of more
+    /// than 32 bits ([`ANY`]) if they differ.
     pub(super) guard: u64,
-    /// Which of [`Subtable::fields`].
+    /// The index in [`Subtable::fields`].
     pub(super) field: u32,
 }
 
-/// No guard.
+/// The field has no guard.
 pub(super) const ANY: u64 = u64::MAX;
 
-/// Records looked at with each removal.
+/// Number of records scanned with each removal.
 const SCANS_PER_REMOVAL: usize = 4;
 
-/// A look for the best rank, spread over removals: one at all records would
-/// be a pause, and records stay when entries go.
+/// The scan for the least rank, spread over removals: one scan of all records
+/// would be a pause, and records stay allocated when entries leave.
 struct MinRankScan {
-    /// Records before this one have been looked at.
+    /// Records before this one have been scanned.
     next: usize,
-    /// None of these, and no entry inserted since, has a lesser rank.
+    /// A lower bound on the ranks of the scanned entries and of entries
+    /// inserted since.
     best: Rank,
 }
 
@@ -70,16 +72,18 @@ impl MinRankScan {
     };
 }
 
-/// The values of one field, each with the number of entries that have it.
+/// The distinct values of one field, each with the number of entries that have
+/// it.
 enum ValueCounts {
     Counted(HashMap<u32, u32, WordHash>),
-    /// More than [`COUNTED_VALUES_MAX`], or than the plan lists in all; for as long as
-    /// the subtable lasts.
+    /// The field exceeds [`COUNTED_VALUES_MAX`], or all counts of the plan
+    /// exceed their limit; this stays so as long as the subtable exists.
     Many,
 }
 
 impl Subtable {
-    /// A subtable without entries; `number` names its own part of the secret.
+    /// Makes a subtable without entries; `number` selects its stream of the
+    /// secret.
     pub(super) fn new(fields: &[Field], pool: &Pool, secret: Secret, number: u64) -> Subtable {
         let (parts, lanes) = packed(fields, pool);
         let hash = secret.key_hash(number, lanes);
@@ -97,7 +101,7 @@ impl Subtable {
         }
     }
 
-    /// The key that holds `values`, one for each of the fields.
+    /// The key made of `values`, one for each of the fields.
     pub(super) fn key(&self, values: &[u32]) -> [u64; LANES_MAX] {
         let mut key = [0; LANES_MAX];
         for part in &self.key_parts {
@@ -107,7 +111,7 @@ impl Subtable {
         key
     }
 
-    /// The values that a key holds, one for each of the fields.
+    /// The values in a key, one for each of the fields.
     pub(super) fn values(&self, key: &[u64]) -> Vec<u32> {
         let mut values = vec![0; self.fields.len()];
         for part in &self.key_parts {
@@ -117,7 +121,7 @@ impl Subtable {
         values
     }
 
-    /// The value that an entry has in the field of a part.
+    /// The value that an entry has in the field of a key part.
     pub(super) fn value(&self, part: &KeyPart, index: u32) -> u32 {
         let word = self.table.key_word(index, part.lane as usize);
         (word >> part.shift) as u32 & part.mask
@@ -149,9 +153,9 @@ impl Subtable {
         self.scan_on();
     }
 
-    /// Looks at some more records, and once all have been looked at raises
-    /// `best` to the least rank seen: what is there now was there when its
-    /// record was looked at, or has come since.
+    /// Scans a few more records. Once all have been scanned, raises `best` to
+    /// the least rank seen: every present entry was present when its record was
+    /// scanned, or was inserted since.
     fn scan_on(&mut self) {
         for _ in 0..SCANS_PER_REMOVAL {
             if self.min_rank.next == self.table.records() {
@@ -216,13 +220,14 @@ impl Subtable {
         }
     }
 
-    /// How many values it counts.
+    /// Number of values that the subtable counts.
     pub(super) fn listed(&self) -> usize {
         let counted = |field| self.distinct(field).unwrap_or(0);
         (0..self.fields.len()).map(counted).sum()
     }
 
-    /// How many different values a field has; `None` if too many to count.
+    /// Number of distinct values of a field; `None` if they are too many to
+    /// count.
     pub(super) fn distinct(&self, field: usize) -> Option<usize> {
         match &self.census[field] {
             ValueCounts::Counted(counts) => Some(counts.len()),
@@ -231,8 +236,8 @@ impl Subtable {
     }
 }
 
-/// Where each field goes in the key: whole bytes, wide fields first, so that
-/// none straddles a word.
+/// Assigns each field its position in the key: whole bytes, wide fields first,
+/// so that no field straddles a word.
 fn packed(fields: &[Field], pool: &Pool) -> (Vec<KeyPart>, usize) {
     let width = |field: &Field| match 32 - field.mask.leading_zeros() {
         0..=8 => 8,
@@ -266,7 +271,7 @@ mod tests {
     use crate::{Binding, BindingId, Filter, Plan, Target};
     use weir_filter::ir::Program;
 
-    /// The first two bytes are `n`.
+    /// Accepts a frame whose first two bytes are `n`.
     fn binding(n: u32, priority: u16) -> Binding {
         let text = format!(
             "filter {{
@@ -288,7 +293,7 @@ b2:
         }
     }
 
-    /// Unbinds; gives the number of records read.
+    /// Unbinds; returns the number of records read.
     fn unbind(plan: &mut Plan, id: BindingId) -> usize {
         READS.set(0);
         plan.unbind(id).expect("bound");
@@ -325,7 +330,8 @@ b2:
             let id = plan.bind(binding(n, priority(n))).expect("room");
             ids.push((n, id));
         }
-        // The greatest first; others come and go meanwhile.
+        // The greatest priorities leave first, while other bindings come and
+        // go.
         ids.sort_by_key(|(n, _)| priority(*n));
         for n in COUNT..COUNT + 190 {
             let (_, id) = ids.pop().expect("some are bound");

@@ -1,7 +1,8 @@
-//! One subtable's entries, found by key.
+//! The entries of one subtable, found by key.
 //!
-//! A look-up that hits touches a slot (8 bytes) and the entry's record, which
-//! for keys up to 24 bytes is one cache line with all that a delivery needs:
+//! A look-up that hits touches a slot (8 bytes) and the entry's record. For
+//! keys of up to 24 bytes the record is one cache line with all that a delivery
+//! needs:
 //!
 //! ```text
 //! word 0      1           2                  3            4        5 …
@@ -10,8 +11,8 @@
 //! └──────┴───────────┴────────────────┴──────────────┴────────┴─────────┘
 //! ```
 //!
-//! Entries under one key form a chain in the order of their ranks; a chain
-//! that grows long becomes a [`Group`].
+//! Entries under one key form a chain sorted by rank; a chain that grows long
+//! becomes a [`Group`].
 
 use super::group::Group;
 use super::hash::{KeyHash, WordHash};
@@ -20,15 +21,15 @@ use super::slab::{Chunks, Slab};
 use super::slots::{PAYLOAD_MIN, SlotRef, Slots};
 use crate::binding::{BindingId, Rank, Target};
 
-/// Words of an entry before its key.
+/// Number of words of a record before the key.
 const KEY_WORD: usize = 5;
-/// Words of one cache line.
+/// Number of words of one cache line.
 const LINE_WORDS: usize = 8;
-/// Entries under one key before they form a group.
+/// Number of entries under one key before they form a group.
 const CHAIN_MAX: usize = 8;
-/// Marks a payload that is a group's number.
+/// Bit of a payload that marks a group's number.
 const GROUP: u32 = 1 << 31;
-/// No entry.
+/// The index of no entry.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// One cache line of a record.
@@ -36,14 +37,14 @@ pub(super) const NONE: u32 = u32::MAX;
 #[repr(align(64))]
 struct Line([u64; LINE_WORDS]);
 
-/// What an entry says, without its key.
+/// The content of an entry, without its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) rank: Rank,
     pub(super) binding: BindingId,
-    /// The snap length; zero if the residual tells it.
+    /// The snap length; zero if the residual computes it.
     pub(super) snap: u32,
-    /// What else must hold: a number of [`Residuals`].
+    /// The residual tests, as a number in [`Residuals`].
     pub(super) residual: u32,
     pub(super) next: u32,
     pub(super) tag: u32,
@@ -75,10 +76,10 @@ impl Entry {
     }
 }
 
-/// The entries under one key.
+/// The result of a look-up: the entries under one key.
 pub(super) enum Found<'t> {
     Nothing,
-    /// The first of a chain.
+    /// The first entry of a chain.
     Chain(Entry),
     Group(&'t Group<u32>),
 }
@@ -86,19 +87,20 @@ pub(super) enum Found<'t> {
 pub(super) struct Table {
     hash: KeyHash,
     lanes: usize,
-    /// Lines of one record.
+    /// Number of cache lines of one record.
     stride: usize,
     slots: Slots,
     lines: Chunks<Line>,
-    /// Records that may be used again.
+    /// Records that may be reused.
     free: Vec<u32>,
     groups: Slab<Group<u32>>,
-    /// The hash of all groups' indexes.
+    /// The hash of the indexes of all groups.
     group_hash: WordHash,
 }
 
 impl Table {
-    /// `hash` is for keys of `lanes` words, `group_hash` for groups' indexes.
+    /// Makes an empty table; `hash` is for keys of `lanes` words, `group_hash`
+    /// for the groups' indexes.
     pub(super) fn new(hash: KeyHash, lanes: usize, group_hash: WordHash) -> Table {
         Table {
             hash,
@@ -117,18 +119,18 @@ impl Table {
         &self.group_hash
     }
 
-    /// Entries there are.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.records() - self.free.len()
     }
 
-    /// Records there are, of entries and free ones. They are kept as long as
-    /// the table.
+    /// Number of records, used or free. Records stay allocated as long as the
+    /// table.
     pub(super) fn records(&self) -> usize {
         self.lines.len() / self.stride
     }
 
-    /// The rank of what a record holds; [`Rank::LAST`] if it is free.
+    /// The rank of the entry in a record; [`Rank::LAST`] if the record is free.
     pub(super) fn rank(&self, record: usize) -> Rank {
         count_read();
         Rank(self.lines[record * self.stride].0[0])
@@ -154,7 +156,8 @@ impl Table {
         self.lines[line].0[word % LINE_WORDS]
     }
 
-    /// All entries by number. A freed record has no binding's rank.
+    /// All records by number, free ones included; a free record has no
+    /// binding's rank.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u32, Entry)> {
         let count = self.records() as u32;
         let all = (0..count).map(|index| (index, self.entry(index)));
@@ -210,13 +213,14 @@ impl Table {
         }
     }
 
-    /// Reads the slot that a look-up of `hash` reads first.
+    /// Reads the first slot that a look-up of `hash` reads.
     #[inline]
     pub(super) fn read_slot(&self, hash: u32) -> u64 {
         self.slots.first(hash)
     }
 
-    /// Reads from each line of the entry that `hash` most likely leads to.
+    /// Reads from each cache line of the entry that `hash` most likely leads
+    /// to.
     #[inline]
     pub(super) fn read_entry(&self, hash: u32) -> u64 {
         match self.slots.find(hash, |_| true) {
@@ -228,7 +232,7 @@ impl Table {
         }
     }
 
-    /// Adds an entry; gives its number.
+    /// Adds an entry; returns its number.
     pub(super) fn insert(&mut self, key: &[u64], entry: Entry, residuals: &Residuals) -> u32 {
         let index = self.store(key, entry);
         match self.find(key) {
@@ -272,7 +276,7 @@ impl Table {
         *word = u64::from(next) << 32 | *word & u64::from(u32::MAX);
     }
 
-    /// Puts an entry into a chain by its rank; gives the chain's first entry
+    /// Links an entry into a chain by its rank; returns the chain's first entry
     /// and its length.
     fn link(&mut self, head: u32, index: u32, rank: Rank) -> (u32, usize) {
         let (mut before, mut at, mut length) = (NONE, head, 1);
@@ -293,7 +297,7 @@ impl Table {
         (head, length)
     }
 
-    /// Turns a chain into a group.
+    /// Converts a chain into a group.
     fn gather(&mut self, place: SlotRef, key: &[u64], head: u32, residuals: &Residuals) {
         let mut group = Group::new(key, self.group_hash);
         let mut at = head;
@@ -352,7 +356,7 @@ fn entry_of(lines: &Chunks<Line>, stride: usize, index: u32) -> Option<Entry> {
 
 #[cfg(test)]
 thread_local! {
-    /// Records read, for tests of what a change reads.
+    /// Number of records read, for tests that bound the reads of a change.
     pub(super) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -1,4 +1,4 @@
-//! The plan to look at: for lowering it elsewhere, and for people.
+//! Read access to a plan, for lowering it elsewhere and for display.
 
 use super::Plan;
 use super::subtable::{ANY, Subtable};
@@ -27,7 +27,7 @@ impl Plan {
         self.pool.names()
     }
 
-    /// The operation that makes an expression; its operands are expressions
+    /// The operation that computes an expression; its operands are expressions
     /// of the plan.
     ///
     /// # Panics
@@ -36,9 +36,9 @@ impl Plan {
         self.pool.op(expr)
     }
 
-    /// The bindings whose programs are opaque, in the order of their ranks: as
-    /// they are too complex for tables or, unless the plan is
-    /// [`tabled`](Plan::tabled), as they are few.
+    /// The bindings whose programs run, in rank order: the opaque ones, and
+    /// those of the linear list, which is empty in a plan made by
+    /// [`indexed_only`](Plan::indexed_only).
     pub fn opaque(&self) -> impl Iterator<Item = (Rank, BindingId, &Filter)> {
         let complex = self.opaque.iter().filter_map(|(&rank, &index)| {
             let bound = self.bound(index)?;
@@ -52,8 +52,8 @@ impl Plan {
         all.into_iter()
     }
 
-    /// The plan in words: subtables, fields, entries, order. At most `entries`
-    /// entries of each subtable are written out.
+    /// The plan as text: subtables, fields, entries, order. At most `entries`
+    /// entries of each subtable are written.
     pub fn explain(&self, entries: usize) -> Explain<'_> {
         Explain {
             plan: self,
@@ -71,18 +71,19 @@ pub struct SubtableView<'p> {
 }
 
 impl<'p> SubtableView<'p> {
-    /// A small number that only this subtable has while it lasts.
+    /// The subtable's number: unique among the present subtables, reused later.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The fields of its keys. None: one key, which every frame has.
+    /// The fields of the subtable's keys. An empty list means one key, which
+    /// every frame has.
     pub fn fields(&self) -> &'p [Field] {
         &self.subtable.fields
     }
 
-    /// The value that all entries have in a field, if they have the same: a
-    /// frame with another has no entry here.
+    /// The value that all entries have in a field: a frame with another value
+    /// matches no entry. `None` if the entries differ.
     pub fn guard(&self, field: usize) -> Option<u32> {
         let parts = self.subtable.key_parts.iter();
         let guard = parts.filter(|part| part.field as usize == field);
@@ -90,24 +91,25 @@ impl<'p> SubtableView<'p> {
         u32::try_from(guard).ok()
     }
 
-    /// How many values its entries have in a field; `None` if more than
-    /// [`limits::COUNTED_VALUES_MAX`](crate::limits::COUNTED_VALUES_MAX), or if the plan lists
-    /// too many in all.
+    /// Number of distinct values that the entries have in a field; `None` if it
+    /// exceeds
+    /// [`limits::COUNTED_VALUES_MAX`](crate::limits::COUNTED_VALUES_MAX), or if
+    /// the plan counts too many in all.
     pub fn distinct(&self, field: usize) -> Option<usize> {
         self.subtable.distinct(field)
     }
 
-    /// No entry has a lesser rank.
+    /// A lower bound on the ranks of the entries.
     pub fn best(&self) -> Rank {
         self.subtable.best
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.subtable.table.len()
     }
 
-    /// Whether there are none; never true of a subtable in a plan.
+    /// Whether the subtable is empty; never true of a subtable in a plan.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -125,15 +127,15 @@ impl<'p> SubtableView<'p> {
 pub struct EntryView<'p> {
     /// The values that the subtable's fields must have.
     pub key: Vec<u32>,
-    /// What else must hold.
+    /// The residual tests, which must hold besides the key.
     pub tests: &'p [Test],
-    /// How much of the frame is delivered.
+    /// Number of bytes of the frame that are delivered.
     pub snap: Snap,
-    /// Where the binding stands in the order of the plan.
+    /// The binding's position in the order of the plan.
     pub rank: Rank,
     /// The binding.
     pub binding: BindingId,
-    /// Where the frame goes.
+    /// The destination of the frame.
     pub target: Target,
     /// The binding's tag.
     pub tag: u32,
@@ -154,7 +156,7 @@ impl<'p> EntryView<'p> {
     }
 }
 
-/// A plan in words; see [`Plan::explain`].
+/// A plan as text; see [`Plan::explain`].
 #[derive(Clone, Copy)]
 pub struct Explain<'p> {
     plan: &'p Plan,

@@ -1,24 +1,24 @@
-//! The forwarding database of a learning bridge (IEEE 802.1D §7.9): which
-//! station is behind which port. No I/O, no clock.
+//! The forwarding database of a learning bridge (IEEE 802.1D §7.9): maps
+//! stations to ports. No I/O, no clock.
 //!
 //! ```text
 //!  hash of (VLAN, address) ─► bucket of four entries, a cache line
 //!  entry: u64 address and VLAN │ u32 last seen, in seconds │ u16 port
 //! ```
 //!
-//! It never grows: where a bucket is full, the station that was silent the
-//! longest goes, which is counted. The hash has a seed, so that nobody can
-//! choose addresses that meet in one bucket.
+//! The table never grows: in a full bucket, the station that was silent the
+//! longest is evicted, and counted. The hash has a seed, so that stations
+//! cannot choose addresses that collide.
 
 use weir_wire::ethernet::Address;
 
-/// Entries of a bucket.
+/// Number of entries of a bucket.
 const BUCKET_ENTRIES: usize = 4;
 
-/// Most stations.
+/// Largest number of stations.
 pub const STATIONS_MAX: usize = 1 << 20;
 
-/// A station without a port.
+/// The key of an empty entry.
 const VACANT: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,16 +28,16 @@ struct Entry {
     port: u16,
 }
 
-/// What became of learning.
+/// The result of learning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Learned {
-    /// The station was there already.
+    /// The station was known behind this port.
     Known,
-    /// It is new.
+    /// The station is new.
     New,
-    /// It was behind another port.
+    /// The station has moved from another port.
     Moved,
-    /// It is new, and another one had to go for it.
+    /// The station is new, and another station was evicted for it.
     Evicted,
 }
 
@@ -51,8 +51,8 @@ pub struct Fdb {
 }
 
 impl Fdb {
-    /// Room for about so many stations (1 to [`STATIONS_MAX`]), which are
-    /// forgotten when they were silent for more than `age_max` seconds.
+    /// A table for about this number of stations (1 to [`STATIONS_MAX`]), which
+    /// are forgotten after more than `age_max` seconds of silence.
     pub fn new(stations: usize, age_max: u32, seed: u64) -> Fdb {
         let stations = stations.clamp(1, STATIONS_MAX);
         let buckets = stations.div_ceil(BUCKET_ENTRIES).next_power_of_two();
@@ -84,7 +84,7 @@ impl Fdb {
         now.saturating_sub(entry.seen) > self.age_max
     }
 
-    /// Notes that a station was heard behind a port, at that second.
+    /// Learns that a station sent a frame through a port at second `now`.
     pub fn learn(&mut self, vlan: u16, address: Address, port: u16, now: u32) -> Learned {
         let key = Fdb::key(vlan, address);
         let first = self.bucket(key);
@@ -118,7 +118,7 @@ impl Fdb {
         learned
     }
 
-    /// Behind which port a station is, as far as is known at that second.
+    /// The port of a station at second `now`; `None` if it is unknown or aged.
     pub fn port(&self, vlan: u16, address: Address, now: u32) -> Option<u16> {
         let key = Fdb::key(vlan, address);
         let first = self.bucket(key);
@@ -127,7 +127,7 @@ impl Fdb {
         (!self.is_old(entry, now)).then_some(entry.port)
     }
 
-    /// Forgets all stations behind a port: its link is down.
+    /// Forgets all stations behind a port, whose link is down.
     pub fn forget(&mut self, port: u16) {
         for entry in &mut self.entries {
             if entry.key != VACANT && entry.port == port {
@@ -136,7 +136,7 @@ impl Fdb {
         }
     }
 
-    /// How many stations are known at that second.
+    /// Number of stations known at second `now`.
     pub fn stations(&self, now: u32) -> usize {
         let known = |entry: &&Entry| entry.key != VACANT && !self.is_old(entry, now);
         self.entries.iter().filter(known).count()

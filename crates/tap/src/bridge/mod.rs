@@ -1,5 +1,5 @@
-//! A bump in the wire: each frame goes through the program's code, and then
-//! out at the other link.
+//! A bump in the wire: each frame passes through the application's callback,
+//! and goes out on the other link.
 
 pub mod fdb;
 pub mod switch;
@@ -17,40 +17,40 @@ use weir_link::xdp::{BURST_FRAMES_MAX, Bypass, FlowAction, FlowKey, FlowKind};
 use weir_ring::Frame;
 use weir_ring::umem::ChunkCounts;
 
-/// Frames that are taken from one queue before they are sent.
+/// Number of frames taken from one queue before they are sent.
 const BATCH: usize = 64;
 
-/// How often the program's `lookup` is called where nothing else calls it.
+/// Longest interval between calls of the application's `lookup`.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The same in nanoseconds.
+/// `STOP_POLL_INTERVAL` in nanoseconds.
 const STOP_POLL_INTERVAL_NS: u64 = STOP_POLL_INTERVAL.as_nanos() as u64;
 
-/// What becomes of a frame.
+/// The decision on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// It goes out at the other link.
+    /// The frame goes out on the other link.
     Forward,
-    /// It goes back out where it came in.
+    /// The frame goes back out on the link on which it arrived.
     Return,
-    /// It does not go on.
+    /// The frame is dropped.
     Drop,
-    /// It goes out at the other link as it came, and the kernel sends its like
-    /// there without asking, as long as they come, see
-    /// [`Bridge::remember`]. Without that, and where there is no room, as
-    /// [`Forward`](Verdict::Forward).
+    /// As [`Forward`](Verdict::Forward), and the kernel forwards similar frames
+    /// itself while they keep coming, see [`Bridge::cache_verdicts`]. Without a
+    /// flow cache, or without room in it, the verdict equals `Forward`.
     ForwardAndCache(BridgeFlowKind),
-    /// It does not go on, nor does its like.
+    /// The frame is dropped, and the kernel drops similar frames.
     DropAndCache(BridgeFlowKind),
 }
 
-/// Which frames are alike: those that came in at the same link, and …
+/// The frames that share a cached verdict; all of them arrived on the same
+/// link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BridgeFlowKind {
-    /// … are between the same stations in the same VLAN.
+    /// Frames between the same stations in the same VLAN.
     MacPair,
-    /// … are of the same flow of TCP or UDP. One that is of none is like no
-    /// other.
+    /// Frames of the same TCP or UDP flow. A frame of another protocol shares
+    /// its verdict with no other.
     FiveTuple,
 }
 
@@ -63,15 +63,16 @@ impl BridgeFlowKind {
     }
 }
 
-/// Asks a running bridge to end; any thread and any signal handler may.
+/// Asks a running bridge to end; usable from any thread and signal handler.
 #[derive(Clone, Debug)]
 pub struct StopToken(Arc<StopFlag>);
 
 #[derive(Debug)]
 struct StopFlag {
     is_requested: AtomicBool,
-    /// Readable once it is asked. Without descriptors left there is none, and
-    /// the bridge ends at its next [`STOP_POLL_INTERVAL`].
+    /// An eventfd that is readable once the end is requested. `None` without
+    /// free descriptors; the bridge then ends at its next
+    /// [`STOP_POLL_INTERVAL`].
     wake: Option<OwnedFd>,
 }
 
@@ -86,27 +87,27 @@ impl Default for StopToken {
 }
 
 impl StopToken {
-    /// Asks.
+    /// Requests the end.
     pub fn stop(&self) {
         self.0.is_requested.store(true, Ordering::Relaxed);
         if let Some(wake) = &self.0.wake {
-            // A count that is full is readable as it is.
+            // If the counter is full, the descriptor is readable anyway.
             let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Whether it was asked.
+    /// Whether the end was requested.
     pub fn is_requested(&self) -> bool {
         self.0.is_requested.load(Ordering::Relaxed)
     }
 
-    /// What becomes readable once it is asked.
+    /// The descriptor that is readable once the end is requested.
     fn fd(&self) -> Option<OwnedFd> {
         self.0.wake.as_ref()?.try_clone().ok()
     }
 }
 
-/// Two links, and what a program does between them.
+/// Two links, and the settings of the bridge between them.
 #[derive(Debug)]
 pub struct Bridge {
     links: [String; 2],
@@ -117,7 +118,7 @@ pub struct Bridge {
     ageing: Duration,
 }
 
-/// Where a frame came from, and what else can be done than to give a verdict.
+/// The context of a frame: its origin, and operations besides the verdict.
 #[derive(Debug)]
 pub struct Context<'a> {
     tap: &'a mut Tap,
@@ -126,7 +127,7 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Which link the frame came in at: 0 for the first, 1 for the second.
+    /// The link on which the frame arrived: 0 for the first, 1 for the second.
     #[inline]
     pub fn from(&self) -> usize {
         self.from
@@ -138,8 +139,9 @@ impl Context<'_> {
         frame.set(bytes).then_some(frame)
     }
 
-    /// Sends a frame of one's own at a link (0 or 1), before the one that the
-    /// verdict is for; `false` if it was dropped for want of room.
+    /// Sends a frame of the application on a link (0 or 1), before the frame
+    /// that the verdict is for. Returns `false` if it was dropped for lack of
+    /// room.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -147,12 +149,12 @@ impl Context<'_> {
         self.tap.give_to(LinkId(link), self.queue, frame)
     }
 
-    /// The tap below, to count.
+    /// The underlying tap, for its counters.
     pub fn tap(&self) -> &Tap {
         self.tap
     }
 
-    /// What the kernel remembers, if [`Bridge::remember`] lets it.
+    /// The flow cache; `None` without [`Bridge::cache_verdicts`].
     #[inline]
     pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
         self.tap.flow_cache()
@@ -160,10 +162,11 @@ impl Context<'_> {
 }
 
 impl Bridge {
-    /// Between two interfaces of the calling thread's network namespace.
+    /// A bridge between two interfaces of the calling thread's network
+    /// namespace.
     ///
     /// # Errors
-    /// If they are not there, carry no Ethernet frames or are the same.
+    /// If they do not exist, carry no Ethernet frames or are the same.
     pub fn between(a: &str, b: &str) -> Result<Bridge, TapError> {
         let index = |name| Ok::<u32, TapError>(weir_link::net::Interface::named(name)?.index);
         if index(a)? == index(b)? {
@@ -180,24 +183,24 @@ impl Bridge {
         })
     }
 
-    /// What holds while the program does not run, for whatever reason, until
-    /// the next one is ready or `weir bridge … --clean`; by default the links
-    /// are the host's, as they were before.
+    /// Sets the bypass, which applies while the application does not run, for
+    /// any reason, until the next one is ready or `weir bridge … --clean` runs.
+    /// By default the links return to the host.
     pub fn bypass(mut self, bypass: Bypass) -> Bridge {
         self.config.bypass = bypass;
         self
     }
 
-    /// How long a frame may wait for a program that does nothing, before it
+    /// Sets how long a frame may wait for an idle application before that
     /// counts as hung; by default 10 ms.
     pub fn hang_max(mut self, limit: Duration) -> Bridge {
         self.config.hang_max = Some(limit);
         self
     }
 
-    /// Lets the kernel remember verdicts on frames that are alike in this: up
-    /// to so many, each until none of its frames came for `ageing`. Each kind
-    /// costs every frame a look-up in the kernel; of both, flows come first.
+    /// Enables cached verdicts of these kinds: up to `entries_max` entries,
+    /// each until no frame used it for `ageing`. Each kind costs every frame a
+    /// look-up in the kernel; of both kinds, flows are looked up first.
     pub fn cache_verdicts(
         mut self,
         alike: &[BridgeFlowKind],
@@ -216,35 +219,36 @@ impl Bridge {
         self
     }
 
-    /// Sizes and modes.
+    /// Changes sizes and modes.
     pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Bridge {
         change(&mut self.config);
         self
     }
 
-    /// Ends [`run`](Self::run) when asked by this.
+    /// Ends [`run`](Self::run) when this token is triggered.
     pub fn until(mut self, stop: &StopToken) -> Bridge {
         self.stop = stop.clone();
         self
     }
 
-    /// Calls `lookup` of [`run_with`](Self::run_with) also while this descriptor is
-    /// readable: at once while no frame comes, and within 1 ms while some do.
+    /// Calls `lookup` of [`run_with`](Self::run_with) also while this
+    /// descriptor is readable: at once without traffic, and within 1 ms with
+    /// traffic.
     pub fn wake_on(mut self, fd: OwnedFd) -> Bridge {
         self.wakes.push(fd);
         self
     }
 
-    /// Leaves the links as they were when it is [asked to end](Self::until),
-    /// and nothing joined.
+    /// Restores the links when the bridge is [asked to end](Self::until),
+    /// instead of leaving the bypass.
     pub fn restore(mut self) -> Bridge {
         self.restore = true;
         self
     }
 
-    /// Taps both links and runs `each` on every frame, until it is asked to
-    /// end or a link is gone. Gives who has the chunks then: all are free,
-    /// unless `each` has kept some.
+    /// Taps both links and runs `each` on every frame, until a stop is
+    /// requested or a link is gone. Returns the final state of the chunks: all
+    /// are free, unless `each` has kept frames.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -255,9 +259,9 @@ impl Bridge {
         self.run_with(each, |_| {})
     }
 
-    /// As [`run`](Self::run); `lookup` sees the tap when frames flow, then
-    /// every 50 ms or so, when the MTU of a link changes or whether it is running,
-    /// for [`wake_on`](Self::wake_on), and at the end.
+    /// As [`run`](Self::run); also calls `lookup` with the tap when frames
+    /// flow, then about every 50 ms, when a link's MTU or running state
+    /// changes, for [`wake_on`](Self::wake_on), and at the end.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -311,7 +315,7 @@ fn run(
     Ok(())
 }
 
-/// One batch of one queue: each frame goes from ring to ring.
+/// Processes one batch of one queue; each frame moves from ring to ring.
 #[inline]
 fn batch(
     tap: &mut Tap,
@@ -366,8 +370,7 @@ fn batch(
     Ok(())
 }
 
-/// Has the kernel remember what becomes of a frame's like; counted if it
-/// cannot.
+/// Caches the verdict for similar frames; counts a failure.
 fn insert_cached(
     tap: &mut Tap,
     from: usize,

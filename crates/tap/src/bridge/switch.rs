@@ -1,45 +1,44 @@
-//! What a learning bridge does with a frame (IEEE 802.1D, 802.1Q), for any
+//! The forwarding decision of a learning bridge (IEEE 802.1D, 802.1Q) with any
 //! number of ports. No I/O, no clock.
 
 use crate::bridge::fdb::{Fdb, Learned};
 use weir_wire::ethernet::Address;
 
-/// Most ports.
+/// Largest number of ports.
 pub const PORTS_MAX: usize = 256;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 const HEADER: usize = 14;
 
-/// Which frames pass a port, by their VLAN (IEEE 802.1Q).
+/// The VLANs that a port carries (IEEE 802.1Q).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vlans {
-    /// A bit for each number, 0 for frames without a tag.
+    /// A bit for each VLAN number; 0 stands for untagged frames.
     allowed: Box<[u64; 64]>,
 }
 
 impl Vlans {
-    /// All frames.
+    /// All VLANs.
     pub fn all() -> Vlans {
         Vlans {
             allowed: Box::new([u64::MAX; 64]),
         }
     }
 
-    /// No frame.
+    /// No VLAN.
     pub fn none() -> Vlans {
         Vlans {
             allowed: Box::new([0; 64]),
         }
     }
 
-    /// Lets the frames of one VLAN pass; 0 is for those without a tag, or
-    /// with a priority alone.
+    /// Permits a VLAN; 0 stands for untagged and priority-tagged frames.
     pub fn allow(&mut self, vlan: u16) {
         let vlan = usize::from(vlan & 0xfff);
         self.allowed[vlan / 64] |= 1 << (vlan % 64);
     }
 
-    /// Whether the frames of a VLAN pass.
+    /// Whether the VLAN is permitted.
     #[inline]
     pub fn allows(&self, vlan: u16) -> bool {
         let vlan = usize::from(vlan & 0xfff);
@@ -47,7 +46,7 @@ impl Vlans {
     }
 }
 
-/// A list of VLANs that is none.
+/// The error for a text that is not a list of VLANs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{0}` is no list of VLANs: numbers from 1 to 4094, ranges such as 10-20, and `untagged`, with commas between"
@@ -57,7 +56,7 @@ pub struct NotVlans(pub String);
 impl std::str::FromStr for Vlans {
     type Err = NotVlans;
 
-    /// Reads `10,20-30,untagged`.
+    /// Parses a list such as `10,20-30,untagged`.
     fn from_str(text: &str) -> Result<Vlans, NotVlans> {
         let refuse = || NotVlans(text.chars().take(80).collect());
         let number = |text: &str| {
@@ -85,24 +84,25 @@ impl std::str::FromStr for Vlans {
     }
 }
 
-/// How a bridge is set.
+/// The settings of a bridge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Which VLANs pass each port.
+    /// The VLANs that each port carries.
     pub vlans: Vec<Vlans>,
-    /// Frames of the spanning tree protocol pass.
+    /// Whether frames of the spanning tree protocol pass.
     pub stp: bool,
-    /// Frames to the other addresses that bridges keep for themselves
-    /// (01:80:c2:00:00:02 to 0f: LACP, 802.1X, LLDP …) pass.
+    /// Whether frames to the other reserved bridge addresses (01:80:c2:00:00:02
+    /// to 0f: LACP, 802.1X, LLDP …) pass.
     pub reserved: bool,
-    /// Stations that can be known.
+    /// Largest number of stations.
     pub stations: usize,
-    /// Seconds until a silent one is forgotten.
+    /// Ageing time of a silent station, in seconds.
     pub age_max: u32,
 }
 
 impl Settings {
-    /// As a wire: everything passes, 300 seconds, 16,384 stations.
+    /// Settings that forward everything, as a wire does: 300 seconds, 16,384
+    /// stations.
     pub fn wire(ports: usize) -> Settings {
         Settings {
             vlans: vec![Vlans::all(); ports.min(PORTS_MAX)],
@@ -114,55 +114,55 @@ impl Settings {
     }
 }
 
-/// Where a frame goes.
+/// The decision on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Decision {
-    /// Out at one port.
+    /// Forward to one port.
     Port(u16),
-    /// Out at all ports but the one it came in at, as far as
-    /// [`Switch::passes`].
+    /// Flood to all ports except the ingress port, as far as [`Switch::passes`]
+    /// permits.
     Flood {
-        /// Its VLAN.
+        /// The frame's VLAN.
         vlan: u16,
     },
-    /// Nowhere.
+    /// Drop.
     Drop(Reason),
 }
 
-/// Why a frame goes nowhere.
+/// The reason why a frame is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
-    /// Its station is behind the port it came from.
+    /// The destination is behind the ingress port.
     Local,
-    /// Its VLAN does not pass the port.
+    /// A port does not carry the frame's VLAN.
     Vlan,
-    /// The spanning tree protocol's, or another of those that bridges keep
-    /// for themselves.
+    /// The destination is a reserved bridge address, such as that of the
+    /// spanning tree protocol.
     Reserved,
-    /// No Ethernet header, or a group or nobody as its sender.
+    /// There is no Ethernet header, or the source is a group or zero address.
     Malformed,
 }
 
-/// What has become of a port's frames, by where they came in.
+/// The counters of the frames that arrived on a port.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SwitchCounts {
-    /// Sent out at one port.
+    /// Number of frames forwarded to one port.
     pub forwarded: u64,
-    /// Sent out at all others.
+    /// Number of frames flooded.
     pub flooded: u64,
-    /// Dropped as [`Reason::Local`].
+    /// Number of frames dropped for [`Reason::Local`].
     pub local: u64,
-    /// Dropped as [`Reason::Vlan`].
+    /// Number of frames dropped for [`Reason::Vlan`].
     pub vlan: u64,
-    /// Dropped as [`Reason::Reserved`].
+    /// Number of frames dropped for [`Reason::Reserved`].
     pub reserved: u64,
-    /// Dropped as [`Reason::Malformed`].
+    /// Number of frames dropped for [`Reason::Malformed`].
     pub malformed: u64,
-    /// Stations learned.
+    /// Number of stations learned.
     pub learned: u64,
-    /// Stations that came from another port.
+    /// Number of stations that moved from another port.
     pub moved: u64,
-    /// Stations forgotten early for want of room.
+    /// Number of stations evicted for lack of room.
     pub evicted: u64,
 }
 
@@ -176,7 +176,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A bridge with as many ports as the settings have.
+    /// A bridge with as many ports as the settings state.
     pub fn new(settings: Settings, seed: u64) -> Switch {
         Switch {
             fdb: Fdb::new(settings.stations, settings.age_max, seed),
@@ -186,7 +186,7 @@ impl Switch {
         }
     }
 
-    /// Where a frame goes that came in at a port, at that second.
+    /// The decision on a frame that arrived on a port at second `now`.
     #[inline]
     pub fn decide(&mut self, from: usize, frame: &[u8], now: u32) -> Decision {
         let decision = self.lookup(from, frame, now);
@@ -251,7 +251,8 @@ impl Switch {
         }
     }
 
-    /// Pause frames (802.3x) never pass a bridge.
+    /// Whether a frame to a reserved address passes. Pause frames (802.3x)
+    /// never do.
     fn reserved_passes(&self, last: u8) -> bool {
         match last {
             0 => self.settings.stp,
@@ -260,22 +261,22 @@ impl Switch {
         }
     }
 
-    /// Whether frames of a VLAN go out at a port.
+    /// Whether a port carries the frames of a VLAN.
     #[inline]
     pub fn passes(&self, port: usize, vlan: u16) -> bool {
         let vlans = self.settings.vlans.get(port);
         vlans.is_some_and(|vlans| vlans.allows(vlan))
     }
 
-    /// The station, and its VLAN, that the last frame showed behind another
-    /// port than before; once.
+    /// The VLAN and address of a station that the last frame showed to have
+    /// moved to another port; returned once, else `None`.
     #[inline]
     pub fn take_moved(&mut self) -> Option<(u16, Address)> {
         self.moved.take()
     }
 
-    /// Notes that frames which somebody else forwarded came from a station
-    /// behind that port; `false` if it is not known there.
+    /// Refreshes a station behind a port whose frames the kernel forwarded;
+    /// returns `false` if it is not known there.
     pub fn note_forwarded_by_kernel(
         &mut self,
         port: u16,
@@ -290,29 +291,28 @@ impl Switch {
         known
     }
 
-    /// Behind which port a station of a VLAN is, as far as is known at that
-    /// second.
+    /// The port of a station of a VLAN at second `now`; `None` if unknown.
     pub fn port(&self, vlan: u16, station: Address, now: u32) -> Option<u16> {
         self.fdb.port(vlan, station, now)
     }
 
-    /// Forgets the stations behind a port: its link is down.
+    /// Forgets the stations behind a port, whose link is down.
     pub fn forget(&mut self, port: u16) {
         self.fdb.forget(port);
     }
 
-    /// What has become of the frames of a port.
+    /// The counters of a port.
     pub fn counts(&self, port: usize) -> SwitchCounts {
         self.counts.get(port).copied().unwrap_or_default()
     }
 
-    /// How many stations are known at that second.
+    /// Number of stations known at second `now`.
     pub fn stations(&self, now: u32) -> usize {
         self.fdb.stations(now)
     }
 }
 
-/// The VLAN of a frame; 0 without a tag.
+/// The VLAN of a frame; 0 if it is untagged.
 #[inline]
 fn vlan(frame: &[u8]) -> u16 {
     match frame.get(HEADER - 2..HEADER + 2) {

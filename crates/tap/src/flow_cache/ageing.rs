@@ -1,33 +1,33 @@
-//! What is to be done for every entry, done for some each millisecond: to see
-//! which have aged, to add up what they have carried, and to give back the
-//! slots of those that have ended.
+//! Periodic maintenance of the entries, some each millisecond: detects aged
+//! entries, adds up their counters, and frees the slots of ended entries.
 
 use super::{FlowCache, LEASE};
 use weir_link::xdp::{FlowAction, FlowKey};
 
-/// How often it is done.
+/// Interval of a maintenance turn, in ns.
 const TURN_NS: u64 = 1_000_000;
-/// In how many turns it is done for all, unless that is too many at once.
+/// Number of turns in which all entries are visited, unless a turn would exceed
+/// its limit.
 const TURNS: usize = 1000;
-/// Cells of the kernel's counts that are read in a turn: for each CPU one, for
-/// each entry.
+/// Number of the kernel's counter cells read in a turn; each entry has one for
+/// each CPU.
 const CELLS_MAX: usize = 1024;
-/// How long the kernel may still count for an entry that was ended.
+/// Time that the kernel may still count for an ended entry, in ns.
 pub(super) const QUARANTINE_NS: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub(super) struct Tending {
     next_ns: u64,
-    /// When it was done last.
+    /// The time of the last turn, in ns.
     then_ns: u64,
-    /// The next slot.
+    /// The next slot to visit.
     at: usize,
-    /// Entries of a turn, at most.
+    /// Largest number of entries visited in a turn.
     batch_max: usize,
 }
 
 impl Tending {
-    /// To count for an entry reads so many cells.
+    /// Counting for one entry reads `cells_each` cells.
     pub(super) fn new(cells_each: usize) -> Tending {
         Tending {
             next_ns: 0,
@@ -37,7 +37,7 @@ impl Tending {
         }
     }
 
-    /// How many of so many entries are due.
+    /// Number of entries to visit now.
     fn due(&mut self, now: u64, entries: usize) -> usize {
         let turns = now.saturating_sub(self.then_ns) / TURN_NS;
         (self.next_ns, self.then_ns) = (now + TURN_NS, now);
@@ -47,8 +47,8 @@ impl Tending {
 }
 
 impl FlowCache {
-    /// Does what is due. Gives the time until which entries hold if the
-    /// program sleeps.
+    /// Performs the due maintenance. Extends the lease: the time until which
+    /// entries are valid if the application sleeps.
     #[inline]
     pub(crate) fn work(&mut self, now: u64) {
         self.now = now;
@@ -87,7 +87,7 @@ impl FlowCache {
         }
     }
 
-    /// Gives back slots that have rested, up to so many.
+    /// Frees up to `most` slots whose quarantine has ended.
     fn wake(&mut self, now: u64, most: usize) {
         for _ in 0..most {
             let Some(&(until, slot)) = self.resting.front() else {
@@ -101,8 +101,8 @@ impl FlowCache {
             let Some(entry) = self.entries[slot as usize].take() else {
                 continue;
             };
-            // Unless the key is in another slot by now. One that stays in the
-            // table does nothing and takes room.
+            // Unless the key has another slot by now. An entry that stays in
+            // the table has no effect, but takes room.
             if !self.numbers.contains_key(&entry.key) {
                 let _ = self.kernel.remove(&entry.key);
             }
@@ -110,10 +110,10 @@ impl FlowCache {
         }
     }
 
-    /// Has `holds` look at entries, from place `at` on and `batch_max` places at
-    /// most, and ends those for which it does not: it is given when a frame of
-    /// each came last. Leaves in `at` where to go on; `true` when it has come
-    /// round to the first.
+    /// Calls `holds` for entries from slot `at` on, at most `batch_max` slots,
+    /// with the time of the entry's last frame, and ends the entries for which
+    /// it returns `false`. Updates `at`; returns `true` when it has wrapped to
+    /// the first slot.
     pub fn revalidate(
         &mut self,
         at: &mut usize,

@@ -1,27 +1,26 @@
-//! Cached verdicts: an application says of a frame "and the same for its
-//! like, until I say otherwise", and the program in the kernel forwards them
-//! by itself.
+//! Cached verdicts: an application caches its verdict on a frame for similar
+//! frames, and the program in the kernel applies it without the application.
 //!
-//! An entry ends when it is [forgotten](FlowCache::forget), when none of its
-//! frames came for as long as its ageing, when a link is untapped, and when
-//! the gate shuts: the program died, hung or ended. Nothing is served that
-//! was remembered before. While the program sleeps, entries hold for
-//! [`LEASE`] without a sign of it.
+//! An entry ends when the application [removes](FlowCache::forget) it, when
+//! none of its frames came for its ageing time, when a link is untapped, and
+//! when the gate shuts since the application died, hung or ended. No entry
+//! survives a shut gate. While the application sleeps, entries stay valid for
+//! [`LEASE`] without a sign of life.
 //!
-//! Frames stay in order: an entry takes effect, for a queue, with the first
-//! frame that finds all of its like settled which the application was given
-//! from that queue: sent with a push, or gone. Frames carry numbers, and after
-//! each turn the application says for each queue up to which they are settled:
-//! that is all that entries cost while they wait. Where frames come so thickly
-//! that there is no such moment within [`ACTIVATE_WAIT`], more than the program can
-//! take, those of the entry are held back, and so lost, until the program has
-//! sent what it has, or for 0.1 s; both are counted. Not kept in order are
-//! frames that the application keeps back itself, and those few of an entry
-//! that the kernel cannot send by itself, see [`FlowAction::Route`].
+//! Frames stay in order. For each queue, an entry takes effect when all earlier
+//! similar frames that went to the application from that queue have drained:
+//! they were sent with a push, or dropped. Frames carry numbers, and after each
+//! turn the application publishes for each queue the number up to which frames
+//! have drained; that is the only cost of waiting entries. If frames come so
+//! densely that no such moment occurs within [`PATIENCE`], the kernel holds
+//! back (drops) the entry's frames until the application has sent its frames,
+//! or for 0.1 s; both are counted. Order is not kept for frames that the
+//! application delays itself, and for the few frames of an entry that the
+//! kernel cannot send itself, see [`FastAction::Route`].
 //!
-//! No call takes longer for there being many entries, but for those that say
-//! so: what is to be done for all of them is done for some each millisecond
-//! (`ageing.rs`).
+//! The cost of a call does not depend on the number of entries, except where
+//! its documentation says so: work for all entries is done for some each
+//! millisecond (`ageing.rs`).
 
 mod ageing;
 pub(crate) mod in_flight;
@@ -40,22 +39,23 @@ use weir_link::xdp::{FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, FlowMaps, 
 use weir_wire::ethernet::Address;
 use xdp_features::Drivers;
 
-/// How long entries hold while the program sleeps and gives no sign.
+/// Time for which entries stay valid while the application sleeps without a
+/// sign of life.
 pub const LEASE: Duration = Duration::from_millis(200);
 
-/// What cached verdicts are for, and how many there may be.
+/// The kinds of cached verdicts, and their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowCacheConfig {
-    /// What frames of an entry are alike in; of several kinds, flows come
-    /// before addresses, and those before stations. Each costs every frame a
+    /// The kinds of keys; of several kinds, flows are looked up before
+    /// addresses, and those before stations. Each kind costs every frame a
     /// look-up.
     pub kinds: &'static [FlowKind],
-    /// Most entries, up to [`FLOW_ENTRIES_MAX`].
+    /// Largest number of entries, up to [`FAST_ENTRIES_MAX`].
     pub entries_max: u32,
 }
 
 impl FlowCacheConfig {
-    /// For these kinds, 8,192 entries.
+    /// A cache of these kinds with 8,192 entries.
     pub fn of(kinds: &'static [FlowKind]) -> FlowCacheConfig {
         FlowCacheConfig {
             kinds,
@@ -64,18 +64,18 @@ impl FlowCacheConfig {
     }
 }
 
-/// What became of an answer that was to be remembered.
+/// The result of inserting an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InsertOutcome {
-    /// It is from now on, or was already.
+    /// The entry exists from now on, or existed already.
     Yes,
-    /// There is no room; counted.
+    /// The cache is full; counted.
     Full,
-    /// The driver of the link that frames are to go out at takes none that
-    /// are redirected (a veth whose other end has neither a program at XDP nor
-    /// GRO), or the link is not tapped; counted.
+    /// The driver of the outgoing link does not accept redirected frames (a
+    /// veth whose other end has neither an XDP program nor GRO), or the link is
+    /// not tapped; counted.
     NoNdoXmit,
-    /// The tap has no cached verdicts of that kind.
+    /// The tap has no flow cache of that kind.
     NotOfThisKind,
 }
 
@@ -84,12 +84,12 @@ struct Entry {
     key: FlowKey,
     action: FlowAction,
     ageing_ns: u64,
-    /// What the slot had counted before, and when it was looked at last.
+    /// The slot's counters at the start of the entry, and at the last visit.
     base: Traffic,
     seen: Traffic,
-    /// When it was looked at, its last frame had come at that time.
+    /// The time of the entry's last frame, as of the last visit.
     seen_used: u64,
-    /// It has ended; the kernel may still count for it.
+    /// The entry has ended; the kernel may still count for it.
     is_over: bool,
 }
 
@@ -99,7 +99,7 @@ impl Entry {
     }
 }
 
-/// A link, as far as it matters here.
+/// The state of a link that the cache needs.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     ifindex: u32,
@@ -114,22 +114,23 @@ pub struct FlowCache {
     kernel: FlowMaps,
     state: Rc<SharedPage>,
     config: FlowCacheConfig,
-    /// The slots of those that hold.
+    /// The slots of valid entries.
     numbers: HashMap<FlowKey, u32>,
-    /// By their slots.
+    /// Entries by slot.
     entries: Vec<Option<Entry>>,
-    /// Stations of entries, to find those of one that has moved.
+    /// Stations of entries, to find the entries of a moved station.
     stations: BTreeSet<(Address, FlowKey)>,
     free: Vec<u32>,
-    /// Slots that have ended: until when the kernel may still count in them.
+    /// Slots of ended entries, each with the time until which the kernel may
+    /// still count in it.
     resting: VecDeque<(u64, u32)>,
     tending: Tending,
     links: Vec<Option<Out>>,
     drivers: Drivers,
     counts: FlowCacheStats,
-    /// Frames and entries held back before us.
+    /// Frames and entries held back before this process.
     held_back_before: (u64, u64),
-    /// Frames are under way to the application, or it is not known.
+    /// Frames are in flight to the application, or that is unknown.
     has_in_flight: bool,
     now: u64,
 }
@@ -172,12 +173,12 @@ impl FlowCache {
         &self.kernel
     }
 
-    /// A link is tapped.
+    /// Adds a tapped link.
     pub(crate) fn add_link(&mut self, link: usize, ifindex: u32) {
         while self.links.len() <= link {
             self.links.push(None);
         }
-        // Heard of from before it is asked: no change is missed.
+        // Subscribed before the state is read, so that no change is missed.
         self.drivers.open();
         self.links[link] = Some(Out {
             ifindex,
@@ -187,7 +188,7 @@ impl FlowCache {
         });
     }
 
-    /// A link is no longer tapped.
+    /// Removes a link that is no longer tapped.
     pub(crate) fn remove_link(&mut self, link: usize) {
         let number = link as u32;
         let gone = |key: &FlowKey, action: &FlowAction| {
@@ -199,8 +200,8 @@ impl FlowCache {
         }
     }
 
-    /// Has frames of a key go on by themselves, until none came for so long.
-    /// What was remembered of the key before, is replaced where it differs.
+    /// Applies `action` to frames of a key in the kernel, until none came for
+    /// `ageing`. Replaces another entry of the key.
     pub fn insert(&mut self, key: FlowKey, action: FlowAction, ageing: Duration) -> InsertOutcome {
         if let Some(&slot) = self.numbers.get(&key)
             && let Some(known) = &self.entries[slot as usize]
@@ -228,7 +229,7 @@ impl FlowCache {
             self.counts.full += 1;
             return InsertOutcome::Full;
         };
-        // Before the slot is open its frames still come to the application.
+        // Until the slot is open, its frames still come to the application.
         match self.kernel.insert(&key, slot, &action) {
             Ok(true) => {}
             Ok(false) | Err(_) => {
@@ -264,25 +265,25 @@ impl FlowCache {
         self.counts.inserted += 1;
     }
 
-    /// Ends an entry: frames that come from now on are the application's.
-    /// Tells what went by it; what is in the kernel's hands at this instant
-    /// still counts in [`counts`](Self::counts).
+    /// Ends an entry: later frames come to the application. Returns the entry's
+    /// traffic, or `None` if there is no entry; frames in the kernel's hands at
+    /// this moment still count in [`counts`](Self::counts).
     pub fn forget(&mut self, key: &FlowKey) -> Option<Traffic> {
         let slot = self.end(key)?;
         self.counts.forgotten += 1;
         self.carried(slot)
     }
 
-    /// Ends all entries for which `which` holds; how many. It looks at all of
-    /// them.
+    /// Ends all entries for which `which` returns `true`; returns their number.
+    /// Visits all entries.
     pub fn forget_if(&mut self, which: impl Fn(&FlowKey, &FlowAction) -> bool) -> u64 {
         let count = self.end_if(which);
         self.counts.forgotten += count;
         count
     }
 
-    /// Ends all entries to or from a station of a VLAN: it has moved. It looks
-    /// at all that the station has.
+    /// Ends all entries to or from a moved station of a VLAN. Visits all
+    /// entries of the station.
     pub fn forget_station(&mut self, vlan: u16, station: Address) -> u64 {
         let from = FlowKey::MacPair {
             link: 0,
@@ -314,7 +315,7 @@ impl FlowCache {
         keys.iter().filter(|key| self.end(key).is_some()).count() as u64
     }
 
-    /// Ends an entry; its slot rests, and is taken out of the tables then.
+    /// Ends an entry; its slot is quarantined before it leaves the tables.
     fn end(&mut self, key: &FlowKey) -> Option<u32> {
         let slot = self.numbers.remove(key)?;
         self.kernel.close_slot(slot);
@@ -328,24 +329,24 @@ impl FlowCache {
         Some(slot)
     }
 
-    /// The gate has shut: nothing remembered holds any more.
+    /// Ends all entries, since the gate has shut.
     pub(crate) fn flush(&mut self) {
         self.counts.flushed += self.end_if(|_, _| true);
     }
 
-    /// Whether there are entries that may wait for frames to be settled.
+    /// Whether there are entries, which may wait for frames to drain.
     #[inline]
     pub(crate) fn has_entries(&self) -> bool {
         !self.numbers.is_empty()
     }
 
-    /// Notes whether frames are under way to the application.
+    /// Records whether frames are in flight to the application.
     #[inline]
     pub(crate) fn set_pressed(&mut self, is_pressed: bool) {
         self.has_in_flight = is_pressed;
     }
 
-    /// Whether it is soon to be looked again which frames are settled.
+    /// Whether drained frames should be checked again soon.
     pub(crate) fn is_pressed(&self) -> bool {
         self.has_in_flight
     }

@@ -1,15 +1,15 @@
-//! What cached verdicts have done: counted by the kernel for each entry, and
-//! added up here.
+//! Counters of cached verdicts: the kernel counts for each entry, and this
+//! module adds up the counts.
 
 use super::FlowCache;
 use weir_link::xdp::{FlowAction, FlowKey};
 
-/// Frames and bytes.
+/// A number of frames and of their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -31,42 +31,43 @@ impl std::ops::Sub for Traffic {
     }
 }
 
-/// What has become of cached verdicts.
+/// The counters of a flow cache.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FlowCacheStats {
-    /// Entries there are now.
+    /// Number of present entries.
     pub entries: u64,
-    /// Entries made.
+    /// Number of entries inserted.
     pub inserted: u64,
-    /// Entries ended because the application said so.
+    /// Number of entries that the application ended.
     pub forgotten: u64,
-    /// Entries ended for want of frames.
+    /// Number of entries that aged out.
     pub aged: u64,
-    /// Entries ended because the gate had shut, or a link was gone.
+    /// Number of entries ended since the gate had shut, or a link was gone.
     pub flushed: u64,
-    /// Entries not made for want of room.
+    /// Number of entries refused for lack of room.
     pub full: u64,
-    /// Entries not made because of the driver.
+    /// Number of entries refused because of the driver.
     pub no_ndo_xmit: u64,
-    /// Entries whose frames were held back before they took effect.
+    /// Number of entries whose frames were held back before the entry took
+    /// effect.
     pub held_back: u64,
-    /// Frames that were held back, and so lost.
+    /// Number of frames that were held back, and so lost.
     pub held_back_frames: u64,
-    /// What went by all of them.
+    /// The traffic of all entries.
     pub traffic: Traffic,
 }
 
-/// An entry, as an application sees it.
+/// An entry, as the application sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowEntry {
-    /// What its frames are alike in.
+    /// The key that its frames share.
     pub key: FlowKey,
-    /// What becomes of them.
+    /// The action on its frames.
     pub action: FlowAction,
-    /// What went by it.
+    /// The traffic of the entry.
     pub traffic: Traffic,
-    /// When a frame of it came last, or it was made (`CLOCK_MONOTONIC`, ns, as
-    /// exactly as the kernel's ticks).
+    /// The time of the entry's last frame, or of its insertion
+    /// (`CLOCK_MONOTONIC`, ns, with the precision of the kernel's ticks).
     pub used_at: u64,
 }
 
@@ -76,13 +77,13 @@ impl FlowCache {
         Traffic { frames, bytes }
     }
 
-    /// What an entry has carried since it was made.
+    /// The traffic of an entry since it was inserted.
     pub(super) fn carried(&self, slot: u32) -> Option<Traffic> {
         let entry = self.entries.get(slot as usize)?.as_ref()?;
         Some(self.counted(slot) - entry.base)
     }
 
-    /// Adds what an entry has carried since it was looked at last.
+    /// Adds the traffic of an entry since its last visit to the totals.
     pub(super) fn count_entry(&mut self, slot: u32) {
         let counted = self.counted(slot);
         let Some(Some(entry)) = self.entries.get_mut(slot as usize) else {
@@ -100,13 +101,13 @@ impl FlowCache {
         }
     }
 
-    /// Adds up what went by until now, exactly; by itself that is done within
-    /// a second or two. It looks at all entries.
+    /// Brings the totals exactly up to date; without this call they lag a
+    /// second or two. Visits all entries.
     pub fn tally(&mut self) {
         (0..self.entries.len() as u32).for_each(|slot| self.count_entry(slot));
     }
 
-    /// One entry.
+    /// One entry; `None` if there is none with this key.
     pub fn entry(&self, key: &FlowKey) -> Option<FlowEntry> {
         let slot = *self.numbers.get(key)?;
         let entry = self.entries[slot as usize].as_ref()?;
@@ -118,7 +119,7 @@ impl FlowCache {
         })
     }
 
-    /// What has become of all; see [`tally`](Self::tally).
+    /// The counters of the cache; see [`tally`](Self::tally).
     pub fn counts(&self) -> FlowCacheStats {
         let (frames, entries) = self.held_back_before;
         FlowCacheStats {
@@ -129,8 +130,8 @@ impl FlowCache {
         }
     }
 
-    /// What came in at a link and what went out there, past the application;
-    /// see [`tally`](Self::tally).
+    /// The cached traffic that arrived on a link, and that went out on it, past
+    /// the application; see [`tally`](Self::tally).
     pub fn link_carried(&self, link: usize) -> (Traffic, Traffic) {
         let found = self.links.get(link).copied().flatten();
         found.map_or_else(Default::default, |found| {
@@ -138,7 +139,7 @@ impl FlowCache {
         })
     }
 
-    /// Whether a link takes frames that go on by themselves.
+    /// Whether a link accepts redirected frames.
     pub fn takes(&self, link: usize) -> bool {
         let out = self.links.get(link).copied().flatten();
         out.is_some_and(|out| out.takes)

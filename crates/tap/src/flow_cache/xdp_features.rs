@@ -1,11 +1,11 @@
-//! Which links take frames that the kernel redirects to them.
+//! Tracks which links accept frames that an XDP program redirects to them.
 
 use super::FlowCache;
 use weir_link::xdp::{XdpFeatureEvent, XdpFeatureMonitor, supports_ndo_xmit};
 
-/// How often it is heard what has changed.
+/// Interval at which changes are read, in ns.
 const FEATURE_POLL_NS: u64 = 10_000_000;
-/// Changes that are heard of at once; the others after them.
+/// Largest number of changes read at once.
 const FEATURE_EVENTS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Drivers {
 }
 
 impl Drivers {
-    /// Hears of the calling thread's network namespace from now on.
+    /// Subscribes to changes in the calling thread's network namespace.
     pub(super) fn open(&mut self) {
         if self.watch.is_none() {
             self.watch = XdpFeatureMonitor::open().ok();
@@ -24,7 +24,7 @@ impl Drivers {
 }
 
 impl FlowCache {
-    /// Ends entries to links that take no redirected frames any more.
+    /// Ends entries to links that no longer accept redirected frames.
     pub(super) fn poll_features(&mut self, now: u64) {
         if now < self.drivers.next_ns {
             return;
@@ -62,6 +62,7 @@ impl FlowCache {
 }
 
 pub(super) fn takes(ifindex: u32) -> bool {
-    // A kernel that does not tell checks nothing either: leave it alone.
+    // A kernel that does not report features does not check them either: do not
+    // redirect.
     supports_ndo_xmit(ifindex).unwrap_or(false)
 }

@@ -1,28 +1,27 @@
-//! How long a process that waits looks for frames before it sleeps. No clock.
+//! Adaptive polling: how long a waiting process polls for frames before it
+//! sleeps. No clock.
 //!
-//! To look costs the processor, to sleep the time until the process runs again
-//! (some tens of microseconds) and a call of the kernel on either side. Whether
-//! a frame comes while one looks is not known; but frames come as they have come
-//! before: where the last one was found by looking, or would have been, the next
-//! one is looked for as long as the configuration allows, and where not, for half
-//! as long as before, and soon not at all. So a link with a frame each
-//! millisecond costs what its frames cost, and a busy one never sleeps.
+//! Polling costs processor time; sleeping costs the time until the process runs
+//! again (some tens of microseconds) and two system calls. Past arrivals
+//! predict the next one: if polling found the last frame, or would have found
+//! it, the process polls up to the configured limit for the next one; if not,
+//! it polls half as long as before, and soon not at all. So a link with a frame
+//! each millisecond costs only its frames, and a busy one never sleeps.
 
 use std::time::Duration;
 
-/// After so many frames in turn that were not found by looking, none is looked
-/// for.
+/// Number of consecutive frames not found by polling after which polling stops.
 const TRIES: u32 = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptivePoll {
     idle_max: u64,
-    /// How often that is halved now.
+    /// Number of times that the polling time is halved at present.
     backoff_shift: u32,
 }
 
 impl AdaptivePoll {
-    /// For so long at most.
+    /// Polls for at most `most`.
     pub(crate) fn new(most: Duration) -> AdaptivePoll {
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
         AdaptivePoll {
@@ -31,13 +30,13 @@ impl AdaptivePoll {
         }
     }
 
-    /// Whether to look once more, after so many nanoseconds without a frame.
+    /// Whether to continue polling after `idle` ns without a frame.
     #[inline]
     pub(crate) fn should_poll(&self, idle: u64) -> bool {
         self.backoff_shift < TRIES && idle < self.idle_max >> self.backoff_shift
     }
 
-    /// A frame has come after so many nanoseconds without one.
+    /// Records that a frame came after `idle` ns without one.
     #[inline]
     pub(crate) fn on_frame(&mut self, idle: u64) {
         self.backoff_shift = if idle < self.idle_max {

@@ -1,25 +1,26 @@
-//! Checksums that were left to the device.
+//! Completes TCP and UDP checksums that were left to the device (checksum
+//! offload).
 //!
-//! Where a device of the machine's own (a veth) hands frames on that no wire
-//! carries, TCP and UDP checksums may be left to a card that is not there: the
-//! field then has the sum of the pseudo-header alone (`CHECKSUM_PARTIAL`).
-//! The kernel would remember so in the frame's companion data, which does not
-//! come along here; a receiver would drop the frame.
+//! A virtual device (a veth) passes on frames that no wire has carried, whose
+//! TCP and UDP checksums were left to a card that does not exist: the field
+//! then contains only the sum of the pseudo-header (`CHECKSUM_PARTIAL`). The
+//! kernel records that in the socket buffer, which AF_XDP does not pass on; a
+//! receiver would drop the frame.
 //!
-//! A field that has that sum is completed. One frame in 65,536 has it as its
-//! true checksum; completing it gives the same value again.
+//! A field with that sum is completed. One frame in 65,536 has the sum as its
+//! correct checksum; completing it yields the same value.
 
 use weir_ring::Frame;
 use weir_wire::checksum::{AddrPair, Sum};
 use weir_wire::{EtherType, Protocol};
 
-/// Tags of a frame that are looked behind.
+/// Largest number of VLAN tags that are skipped.
 const TAGS_MAX: usize = 2;
 
 /// Bytes of the Ethernet header.
 const ETHERNET: usize = weir_wire::ethernet::Repr::LEN;
 
-/// Where in the frame the checksum is, what it covers, and the sum of the
+/// The position of the checksum, the range that it covers, and the sum of the
 /// pseudo-header.
 struct PartialChecksum {
     field: usize,
@@ -28,8 +29,8 @@ struct PartialChecksum {
     is_udp: bool,
 }
 
-/// Completes the TCP or UDP checksum of a frame, if it was left to the
-/// device; tells whether it was.
+/// Completes the TCP or UDP checksum of a frame, if it was left to the device;
+/// returns whether it was.
 #[inline]
 pub(crate) fn complete(frame: &mut Frame) -> bool {
     let Some(left) = find(frame.bytes(), frame.len()) else {
@@ -44,7 +45,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Headers lie in the first piece.
+/// Finds a partial checksum; the headers lie in the first fragment.
 #[inline]
 fn find(bytes: &[u8], len: usize) -> Option<PartialChecksum> {
     let mut at = ETHERNET - 2;

@@ -1,4 +1,4 @@
-//! Frames between the calls: taken from links, given to links, allocated.
+//! The calls on frames: take, give and allocate; and queries on links.
 
 use crate::error::TapError;
 use crate::io::checksum::complete;
@@ -11,13 +11,14 @@ use weir_ring::Frame;
 use weir_ring::umem::ChunkCounts;
 
 impl Tap {
-    /// An empty frame of one chunk; `None` if no chunk is free: then
-    /// [`push`](Self::push), or [`pull`](Self::pull) some.
+    /// An empty frame of one chunk; `None` if no chunk is free: then call
+    /// [`push`](Self::push), or [`pull`](Self::pull) chunks.
     pub fn alloc(&self) -> Option<Frame> {
         self.pool.alloc()
     }
 
-    /// The next frame that came in at a link, on any of its queues.
+    /// The next received frame of a link, from any of its queues; `None` if
+    /// there is none.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -31,8 +32,8 @@ impl Tap {
         Ok(None)
     }
 
-    /// As [`take`](Self::take), up to `idle_max` at once, which are put behind
-    /// those in `frames`; tells how many.
+    /// As [`take`](Self::take), up to `idle_max` frames at once, which are
+    /// appended to `frames`; returns their number.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -54,7 +55,8 @@ impl Tap {
         Ok(frames.len() - before)
     }
 
-    /// The next frame of a queue; [`release`](Self::release) some time after.
+    /// The next frame of a queue; the caller calls [`release`](Self::release)
+    /// later.
     #[inline]
     pub(crate) fn take_from(
         &mut self,
@@ -84,8 +86,8 @@ impl Tap {
             if self.flow_cache.is_some() {
                 queue.note(&frame, self.epoch);
             }
-            // One that was let in before the gate shut is behind those that
-            // took the bypass, where that leads to the other link.
+            // A frame admitted before the gate shut is behind frames that took
+            // the bypass, if that leads to the other link.
             if self.busy_at < self.check_until
                 && (self.config.bypass == Bypass::Wire || self.members.is_some())
                 && frame.meta().is_some_and(|meta| meta as u32 != self.epoch)
@@ -103,7 +105,7 @@ impl Tap {
         }
     }
 
-    /// Gives the places of what was taken from a queue back.
+    /// Frees the ring slots of frames taken from a queue.
     #[inline]
     pub(crate) fn release(&mut self, link: LinkId, queue: usize) {
         if self.is_shared() {
@@ -115,9 +117,10 @@ impl Tap {
         }
     }
 
-    /// Sends a frame on a link, with the next [`push`](Self::push). Where the
-    /// tx ring is full, it is pushed first; where that does not help, the
-    /// frame is dropped and counted: `false`. So is one that is longer than the
+    /// Sends a frame on a link with the next [`push`](Self::push). If the tx
+    /// ring is full, pushes first; if there is still no room, or the frame
+    /// exceeds the link's [MTU](Self::mtu), drops and counts it and returns
+    /// `false`.
     /// link's [MTU](Self::mtu) allows.
     ///
     /// # Errors
@@ -126,7 +129,7 @@ impl Tap {
         self.give_to(link, 0, frame)
     }
 
-    /// As [`give`](Self::give), on a queue (modulo how many there are).
+    /// As [`give`](Self::give), on a queue (modulo the number of queues).
     #[inline]
     pub(crate) fn give_to(
         &mut self,
@@ -171,7 +174,7 @@ impl Tap {
         put.map_err(|error| ring_error(&link.interface, error))
     }
 
-    /// Whether a frame of so many bytes is one that the link cannot send.
+    /// Whether a frame of `bytes` bytes exceeds the limit of the link.
     #[inline]
     fn is_too_long(&self, link: LinkId, bytes: usize) -> bool {
         let link = self.links.get(link.0).and_then(Option::as_ref);
@@ -185,21 +188,21 @@ impl Tap {
         }
     }
 
-    /// How many queues a link has; 0 for one that is not tapped.
+    /// Number of queues of a link; 0 if it is not tapped.
     pub fn queues(&self, link: LinkId) -> usize {
         let link = self.links.get(link.0).and_then(Option::as_ref);
         link.map_or(0, |link| link.queues.len())
     }
 
-    /// The interface of a link: as it was when it was tapped, but for its MTU and
-    /// whether it is running, which are as the last pull has heard.
+    /// The interface of a link, as of tapping, except for its MTU and running
+    /// state, which are as of the last pull. `None` if it is not tapped.
     pub fn interface(&self, link: LinkId) -> Option<&Interface> {
         let link = self.links.get(link.0)?.as_ref()?;
         Some(&link.interface)
     }
 
-    /// How a link's frames get to the memory, and where in the kernel they
-    /// are taken.
+    /// The copy mode of a link, and the kernel hook at which its frames are
+    /// taken.
     pub fn mode(&self, link: LinkId) -> Option<(CopyMode, weir_link::bpf::Hook)> {
         let mode = self.links.get(link.0)?.as_ref()?.mode;
         Some((mode, self.gate.hook(link.0)))
@@ -213,10 +216,10 @@ impl Tap {
         self.burst.is_ok()
     }
 
-    /// Whether those of this link do, at this moment; else why not.
+    /// Whether frames of this link are sent in bursts at present.
     ///
     /// # Errors
-    /// The reason.
+    /// The reason why they are not.
     pub fn link_tx_burst(&self, link: LinkId) -> Result<(), NoBurst> {
         match (&self.burst, self.links.get(link.0)) {
             _ if !self.config.tx_burst => Err(NoBurst::NotAsked),
@@ -233,7 +236,7 @@ impl Tap {
         links.filter_map(|(link, number)| link.as_ref().map(|_| LinkId(number)))
     }
 
-    /// What a link has carried.
+    /// The counters of a link.
     pub fn link_counts(&self, link: LinkId) -> LinkCounts {
         let Some(Some(found)) = self.links.get(link.0) else {
             return LinkCounts::default();
@@ -245,7 +248,7 @@ impl Tap {
         }
     }
 
-    /// What the tap has cost.
+    /// The counters of the tap.
     pub fn counts(&self) -> Counts {
         let trips = self.state.bypass_counts();
         Counts {
@@ -255,12 +258,12 @@ impl Tap {
         }
     }
 
-    /// Who has the chunks.
+    /// The numbers of chunks by owner.
     pub fn census(&self) -> ChunkCounts {
         self.pool.chunk_counts()
     }
 
-    /// Whether frames come to this tap now; else why not.
+    /// Whether the gate admits frames to this tap at present.
     ///
     /// # Errors
     /// The reason.

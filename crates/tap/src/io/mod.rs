@@ -1,4 +1,5 @@
-//! Frames between the rings and the application.
+//! Frames between the rings and the application: `pull_push` and `frames` are
+//! the tap's calls, `queue` is one link's sockets.
 
 pub(super) mod adaptive_poll;
 pub(super) mod checksum;

@@ -1,4 +1,4 @@
-//! Pull and push, and what keeps the gate open.
+//! Pull and push, and the heartbeat that keeps the gate open.
 
 use crate::clock;
 use crate::error::TapError;
@@ -12,24 +12,24 @@ use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};
 use weir_ring::queue::Corrupt;
 
-/// How long after the gate was opened a frame may still come that was let in
-/// before it shut.
+/// Time after the gate was opened during which a frame admitted before it shut
+/// may still arrive, in ns.
 const IN_FLIGHT_MAX_NS: u64 = 100_000_000;
 
-/// How long frames on the bypass may take through the host's queues, before
-/// ours may follow.
+/// Time that bypassed frames may take through the host's queues, before the
+/// tap's frames may follow.
 const BYPASS_DRAIN: Duration = Duration::from_millis(1);
 
-/// How often a process says that it is alive, while it is: a fiftieth of the
-/// shortest limit for hangs.
+/// Interval of a live process's heartbeat, in ns: a fiftieth of the shortest
+/// limit for hangs.
 const HEARTBEAT_INTERVAL_NS: u64 = 20_000;
 
-/// While it waits awake for frames, a process looks after chunks so seldom.
+/// Number of polling rounds between two checks for returned chunks.
 const REAP_ROUNDS: u32 = 32;
 
 impl Tap {
-    /// Says that this thread takes frames from now on: before, they take the
-    /// bypass. The first [`pull`](Self::pull) says so by itself.
+    /// Declares that this thread takes frames from now on; before, they take
+    /// the bypass. The first [`pull`](Self::pull) does so itself.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -45,7 +45,7 @@ impl Tap {
         self.open()
     }
 
-    /// Has the kernel watch for the end of this thread.
+    /// Has the kernel detect the end of this thread.
     pub(crate) fn lock_liveness(&mut self) -> Result<(), TapError> {
         if self.liveness.is_none() {
             self.state.shut();
@@ -64,7 +64,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Drops what waits, and opens the gate.
+    /// Drops waiting frames, and opens the gate.
     fn open(&mut self) -> Result<(), TapError> {
         let before = self.epoch;
         // Another process may have opened it just now.
@@ -102,7 +102,7 @@ impl Tap {
         self.is_of(epoch);
     }
 
-    /// From now on frames are of this epoch.
+    /// Sets the epoch of frames from now on.
     fn is_of(&mut self, epoch: u32) {
         let now = clock::now();
         self.epoch = epoch;
@@ -110,14 +110,14 @@ impl Tap {
         self.busy_at = now;
     }
 
-    /// Whether frames that took the bypass go on to the other link, past those
-    /// that wait here.
+    /// Whether bypassed frames go to the other link, past frames that wait
+    /// here.
     pub(crate) fn is_passed(&self) -> bool {
         self.config.bypass == Bypass::Wire || self.is_shared()
     }
 
-    /// The gate has shut: we were taken for dead or hung. What waits is old where
-    /// the bypass has passed it.
+    /// Recovers after the gate has shut, since this process counted as dead or
+    /// hung. Waiting frames are stale if the bypass has passed them.
     #[cold]
     fn recover_from_hang(&mut self) -> Result<(), TapError> {
         if !self.is_passed() {
@@ -128,7 +128,7 @@ impl Tap {
         if let (true, epoch) = self.state.gate()
             && self.is_shared()
         {
-            // Another process has opened it.
+            // Another process has opened the gate.
             self.is_of(epoch);
             return Ok(());
         }
@@ -140,7 +140,8 @@ impl Tap {
         Ok(())
     }
 
-    /// Drops frames between the rings of a shared tap: others are past them.
+    /// Drops frames between the rings of a shared tap: other frames are past
+    /// them.
     #[cold]
     pub(crate) fn drop_unsubmitted(&mut self) {
         for link in self.links.iter_mut().flatten() {
@@ -154,10 +155,10 @@ impl Tap {
         }
     }
 
-    /// Gets chunks, or waits for a frame (`mbuf_pull`); tells whether there
-    /// are as many, or is one.
+    /// Gets chunks, or waits for a frame (`mbuf_pull`); returns whether there
+    /// are enough chunks, or a frame.
     ///
-    /// Where the program was found hung, it is ready again with this call.
+    /// If the application counted as hung, this call makes it ready again.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -172,7 +173,7 @@ impl Tap {
         }
     }
 
-    /// Beats, and comes back where we were taken for hung.
+    /// Writes the heartbeat, and recovers if this process counted as hung.
     #[inline]
     fn alive(&mut self) -> Result<u64, TapError> {
         let now = clock::now();
@@ -183,7 +184,7 @@ impl Tap {
             is_late = has_elapsed(self.config.hang_max, members.called_at, now);
             members.called_at = now;
         }
-        // Each beat takes the line from the CPU where frames come.
+        // Each write takes the cache line from the CPU that receives frames.
         if is_well && now.saturating_sub(self.beaten_at) >= HEARTBEAT_INTERVAL_NS {
             self.beaten_at = now;
             self.state.beat(now);
@@ -193,7 +194,8 @@ impl Tap {
         } else if self.state.gate() != (true, self.epoch) {
             self.recover_from_hang()?;
         } else if is_late {
-            // Others kept the gate open, and are past what we have.
+            // Other processes kept the gate open, and have passed the frames
+            // here.
             self.drop_unsubmitted();
         }
         if let Some(cache) = &mut self.flow_cache {
@@ -217,7 +219,7 @@ impl Tap {
             self.note_drained(now);
             if self.is_any_ready()? {
                 self.busy_at = now;
-                // Where one was slept for, it was noted when it came.
+                // After a sleep, the arrival was recorded already.
                 if let Some(since) = self.idle_since.take() {
                     self.spin.on_frame(now.saturating_sub(since));
                 }
@@ -228,7 +230,7 @@ impl Tap {
             rounds = rounds.wrapping_add(1);
             let spins = self.spin.should_poll(now.saturating_sub(since));
             match &mut self.members {
-                // To look at the rings keeps the kernel from them.
+                // Reading the rings takes their cache lines from the kernel.
                 None if rounds.is_multiple_of(REAP_ROUNDS) || is_over || !spins => self.reap()?,
                 None => {}
                 Some(members) => members.is_idle(),
@@ -245,10 +247,10 @@ impl Tap {
         }
     }
 
-    /// Sleeps until a frame comes, for so many nanoseconds at most; there has
-    /// been none `since` then.
+    /// Sleeps until a frame comes, for at most `left` ns; there has been no
+    /// frame since `since`.
     fn sleep(&mut self, since: u64, mut left: u64) -> Result<(), TapError> {
-        // The limit counts from the next frame on.
+        // The limit for hangs counts from the next frame on.
         self.state.sleep();
         self.beaten_at = 0;
         if self.is_any_ready()? {
@@ -259,7 +261,7 @@ impl Tap {
         fds.extend(self.wakes.fds());
         fds.extend(self.link_events.as_ref().map(AsFd::as_fd));
         if let Some(members) = &self.members {
-            // There is more to see than frames.
+            // The process has other work besides frames.
             fds.push(members.listener.as_fd());
             left = left.min(SLEEP_MAX_NS);
         }
@@ -272,7 +274,7 @@ impl Tap {
             left = left.min(often.as_nanos() as u64);
         }
         let left = Duration::from_nanos(left);
-        // A link that is down has an error, and no frame.
+        // A link that is down reports an error, and no frame.
         let woken = wait_readable(&fds, left).map_err(|source| TapError::System {
             what: "wait for frames",
             source,
@@ -280,14 +282,14 @@ impl Tap {
         if !woken {
             return Ok(());
         }
-        // It need not have been a frame.
+        // The wake-up may have another cause than a frame.
         self.wakes.poll_soon();
-        // The kernel has noted when it came: to wake takes its time, too.
+        // The kernel has recorded the arrival, which precedes the wake-up.
         match self.state.heartbeat() {
             0 => {}
             came => self.spin.on_frame(came.saturating_sub(since)),
         }
-        // To be woken once says that frames come: look for more.
+        // A wake-up suggests that frames are coming: poll for more.
         self.idle_since = None;
         if !self.is_any_ready()? {
             self.watch_links()?;
@@ -295,7 +297,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Where frames come that are ours to take.
+    /// The sockets from which this process takes frames.
     fn sockets(&self) -> Vec<BorrowedFd<'_>> {
         let mut sockets = Vec::new();
         for link in self.links.iter().flatten() {
@@ -327,18 +329,18 @@ impl Tap {
         Ok(false)
     }
 
-    /// Whether all links are still there. To be called now and then: a thread asks, for the
-    /// kernel's answer may take tenths of a second, and what it was told is heard by a later
-    /// call.
+    /// Checks that all links still exist; call it now and then. A thread asks
+    /// the kernel, whose answer may take tenths of a second; a later call
+    /// reports the answer.
     ///
     /// # Errors
-    /// [`TapError::Gone`] names the first link that is not there.
+    /// [`TapError::Gone`] names the first link that does not exist.
     pub fn watch_links(&mut self) -> Result<(), TapError> {
         if self.watch.is_none() {
             let links = self.links.iter().enumerate();
             let links = links.filter_map(|(number, link)| link.as_ref().map(|_| number));
             let attached = self.gate.attachment_check(links);
-            // An error is told by who asks next.
+            // The next request reports an error.
             let begun = attached.and_then(|attached| {
                 LinkMonitor::new(move || matches!(attached.are_attached(), Ok(true)))
             });
@@ -347,7 +349,7 @@ impl Tap {
         if self.watch.as_mut().is_some_and(LinkMonitor::are_there) {
             return Ok(());
         }
-        // There may be none, for want of threads or descriptors.
+        // The thread may not start, for lack of threads or descriptors.
         self.watch = None;
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link
@@ -360,7 +362,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Wakes the device where it must be called to receive.
+    /// Wakes the device if it needs a call to receive.
     fn kick_rx(&mut self) -> Result<(), TapError> {
         let busily = self.config.busy_poll.is_some();
         for link in self.links.iter_mut().flatten() {
@@ -376,8 +378,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Sends what was given, on all links, and gets chunks back
-    /// (`mbuf_push`).
+    /// Sends the given frames on all links, and gets chunks back (`mbuf_push`).
     ///
     /// # Errors
     /// See [`TapError`].
@@ -390,7 +391,8 @@ impl Tap {
         }
         let links = self.links.iter_mut().enumerate();
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
-            // The last moment to see it: what is put stays, and is old.
+            // The last check before sending: frames given before a change of
+            // the gate are stale.
             if is_passed && self.state.gate() != (true, self.epoch) {
                 break;
             }
@@ -435,7 +437,7 @@ impl Tap {
         }
     }
 
-    /// As [`reap`](Self::reap), where there is much to lend.
+    /// As [`reap`](Self::reap), if many chunks can be lent.
     #[inline]
     fn reap_if_worthwhile(&mut self) -> Result<(), TapError> {
         for link in self.links.iter_mut().flatten() {
@@ -447,7 +449,8 @@ impl Tap {
         Ok(())
     }
 
-    /// Takes back what was sent, and lends it to be filled.
+    /// Takes back the chunks of sent frames, and lends chunks to the fill
+    /// rings.
     #[inline]
     fn reap(&mut self) -> Result<(), TapError> {
         if self.is_shared() {
@@ -496,7 +499,8 @@ impl Tap {
     }
 }
 
-/// Elsewhere than in copy mode the device may be reading them.
+/// Takes back frames that were not sent yet; returns their number: 0 outside
+/// copy mode, where the device may still be reading them.
 fn take_back(queue: &mut Queue, mode: CopyMode) -> Result<u64, Corrupt> {
     match mode {
         CopyMode::Copy => queue.ring.reclaim_unsent().map(u64::from),
@@ -504,7 +508,7 @@ fn take_back(queue: &mut Queue, mode: CopyMode) -> Result<u64, Corrupt> {
     }
 }
 
-/// Whether more than a limit has passed since `then`; never was is no time.
+/// Whether more than `limit` has passed since `then`; `then` = 0 means never.
 #[inline]
 fn has_elapsed(limit: Option<Duration>, then: u64, now: u64) -> bool {
     let passed = u128::from(now.saturating_sub(then));

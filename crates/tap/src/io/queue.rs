@@ -1,4 +1,4 @@
-//! One tapped link: a socket and a queue for each of its device's queues.
+//! A tapped link: an AF_XDP socket and its rings for each queue of the device.
 
 use crate::config::{Config, Mode};
 use crate::error::TapError;
@@ -17,45 +17,48 @@ use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, Xsk, XskError, XskSpec};
 use weir_ring::queue::Corrupt;
 use weir_ring::{Frame, Pool, RingSizes, XskQueue};
 
-/// Times that the kernel is asked to send what it has not yet taken, for each
-/// push.
+/// Number of times, for each push, that the kernel is asked to send the frames
+/// it has not yet taken.
 const KICKS_MAX: usize = 64;
 
-/// Bytes of a VLAN tag, which come on top of the MTU: a frame without a tag may
-/// be as long, as with the kernel's own bridge (`is_skb_forwardable`).
+/// Length of a VLAN tag in bytes, which is allowed beyond the MTU: a frame
+/// without a tag may be as long, as with the kernel's own bridge
+/// (`is_skb_forwardable`).
 pub(crate) const TAG_BYTES: usize = 4;
 
-/// Pieces of a frame that the kernel sends in copy mode: the first, and
-/// `MAX_SKB_FRAGS` (`xsk_build_skb`).
+/// Largest number of fragments of a frame that the kernel sends in copy mode:
+/// the first, and `MAX_SKB_FRAGS` (`xsk_build_skb`).
 const TX_FRAGS_MAX: usize = 18;
 
-/// A link.
+/// A tapped link.
 #[derive(Debug)]
 pub(crate) struct TapLink {
     pub(crate) interface: Interface,
-    /// How many times this process holds it.
+    /// Number of times that this process has tapped the link.
     pub(crate) holders: u32,
-    /// The processes that hold it, as we looked last: bit 0 is process 1.
+    /// The processes that hold the link, as of the last check: bit 0 is process
+    /// 1.
     pub(crate) owners: u32,
     pub(crate) mode: CopyMode,
     pub(crate) queues: Vec<Queue>,
     pub(crate) counts: LinkCounts,
-    /// Of the frames that were put, those before the last push.
+    /// Number of frames put before the last push.
     pub(crate) pushed: u64,
-    /// Bytes of the longest frame that can be sent: by the MTU as it is now, and
-    /// what the sockets carry.
+    /// Length of the longest frame that can be sent, in bytes: by the present
+    /// MTU and the capability of the sockets.
     pub(crate) longest: usize,
-    /// Its sockets are bound so that a frame may lie in several chunks
+    /// The sockets are bound so that a frame may occupy several chunks
     /// (`XDP_USE_SG`).
     pub(crate) frags: bool,
-    /// Bytes of a frame in a chunk.
+    /// Number of bytes of a frame in a chunk.
     room: usize,
-    /// The MTU or [`Interface::running`] has changed, and the application does
-    /// not know yet.
+    /// The MTU or [`Interface::running`] has changed, and the application has
+    /// not seen it yet.
     pub(crate) is_changed: bool,
-    /// Checksums may have been left to the device.
+    /// Received checksums may have been left to the device and are completed.
     pub(crate) completes: bool,
-    /// Whether many frames may go out at once without socket buffers.
+    /// Whether frames may be sent in bursts without socket buffers; the error
+    /// is the reason against it.
     pub(crate) burst: Result<(), NoBurst>,
 }
 
@@ -67,14 +70,15 @@ pub(crate) struct Queue {
     /// Frames were put since the last push.
     pub(crate) dirty: bool,
     pub(crate) in_flight: InFlight,
-    /// Where the rings are shared: frames taken, and frames to be put.
+    /// If the rings are shared: frames taken, and frames to be put.
     pub(crate) inbox: VecDeque<Frame>,
     pub(crate) outbox: VecDeque<Frame>,
-    /// The place of a frame that waits for another process, and since when.
+    /// The ring position of a frame that waits for another process, and since
+    /// when.
     pub(crate) stalled: Option<(u32, u64)>,
 }
 
-/// All rings of a queue are as long.
+/// The sizes of a queue's rings, which are all equal.
 pub(crate) fn sizes(ring: u32) -> RingSizes {
     RingSizes {
         fill: ring,
@@ -84,7 +88,7 @@ pub(crate) fn sizes(ring: u32) -> RingSizes {
     }
 }
 
-/// What has been bound before: sockets that share the memory.
+/// The objects that the sockets of all links share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub(crate) pool: &'a Rc<Pool>,
@@ -92,13 +96,13 @@ pub(crate) struct Shared<'a> {
     pub(crate) mode: Option<CopyMode>,
 }
 
-/// The number of a queue among those of all links.
+/// The number of a queue among the queues of all links.
 fn queue_id(link: usize, queue: u32) -> u16 {
     (link as u32 * QUEUES_MAX + queue) as u16
 }
 
 impl TapLink {
-    /// A link that is bound to.
+    /// A link whose sockets are bound.
     pub(crate) fn of(
         interface: Interface,
         mode: CopyMode,
@@ -126,20 +130,20 @@ impl TapLink {
         link
     }
 
-    /// Takes in the interface's MTU.
+    /// Applies the interface's MTU.
     pub(crate) fn measure(&mut self) {
         let by_mtu = self.interface.frame_bytes_max() + TAG_BYTES;
         let pieces = if self.frags { TX_FRAGS_MAX } else { 1 };
         self.longest = by_mtu.min(self.room * pieces);
     }
 
-    /// Bytes of the longest packet that can be sent.
+    /// The MTU of the link: bytes of the longest packet that can be sent.
     pub(crate) fn mtu(&self) -> usize {
         let header = self.interface.header_bytes() + TAG_BYTES;
         self.longest.saturating_sub(header)
     }
 
-    /// Binds to all queues of an interface.
+    /// Binds sockets to all queues of an interface.
     pub(crate) fn bind(
         interface: Interface,
         config: &Config,
@@ -169,10 +173,10 @@ impl TapLink {
         Ok(link)
     }
 
-    /// Binds so that frames may lie in several chunks where the MTU takes it; in
-    /// copy mode also where it does not yet, if the kernel can (Linux 6.6): it may
-    /// be raised. In zero-copy mode not every driver can, and frames in one chunk
-    /// are what all can do.
+    /// Binds with multi-chunk frames if the MTU requires them. In copy mode
+    /// does so also below that MTU if the kernel can (Linux 6.6), since the MTU
+    /// may be raised later. In zero-copy mode not every driver supports
+    /// multi-chunk frames, and all support single-chunk ones.
     fn bind_in_mode(
         &mut self,
         config: &Config,
@@ -218,7 +222,7 @@ impl TapLink {
                     let ring = XskQueue::new(rings, shared.pool, id);
                     self.queues.push(Queue::new(ring, socket));
                 }
-                // That was the last.
+                // The previous queue was the last.
                 Err(XskError::NoQueue { .. }) if queue > 0 => break,
                 Err(error) => return Err(error.into()),
             }
@@ -226,7 +230,7 @@ impl TapLink {
         Ok(())
     }
 
-    /// Lets frames come.
+    /// Inserts the sockets into the gate's map, so that frames arrive.
     pub(crate) fn put_sockets(&self, gate: &Gate, number: usize) -> Result<(), TapError> {
         for (queue, at) in self.queues.iter().zip(0..) {
             gate.put_socket(number, at, &queue.socket)?;
@@ -234,7 +238,7 @@ impl TapLink {
         Ok(())
     }
 
-    /// Closes its sockets, and frees what they had.
+    /// Closes the sockets, and frees their chunks.
     pub(crate) fn end(self) {
         for queue in self.queues {
             drop(queue.socket);
@@ -242,13 +246,13 @@ impl TapLink {
         }
     }
 
-    /// Whether all that was put has left.
+    /// Whether all frames that were put have been sent.
     pub(crate) fn is_sent(&mut self) -> bool {
         let mut queues = self.queues.iter_mut();
         queues.all(|queue| !queue.dirty && queue.ring.unsent().is_ok_and(|unsent| unsent == 0))
     }
 
-    /// What the kernel and the rings have counted is added.
+    /// The link's counters with those of the kernel and of the rings added.
     pub(crate) fn counted(&self) -> LinkCounts {
         let mut counts = self.counts;
         for queue in &self.queues {
@@ -257,7 +261,7 @@ impl TapLink {
             counts.rx_dropped += oddities.too_long;
             if let Ok(kernel) = queue.socket.counts() {
                 counts.rx_full += kernel.rx_ring_full + kernel.fill_ring_empty;
-                // Those that found no chunk are among them.
+                // Frames that found no chunk are among them.
                 let dropped = kernel.rx_dropped;
                 counts.rx_dropped += dropped.saturating_sub(kernel.fill_ring_empty);
                 counts.invalid += kernel.rx_invalid + kernel.tx_invalid;
@@ -293,8 +297,8 @@ impl Queue {
         Ok(Queue::new(XskQueue::new(rings, pool, id), socket))
     }
 
-    /// Puts a frame among those to be sent with the next push, where the
-    /// rings are shared; gives it back where there is no room.
+    /// Queues a frame for the next push, if the rings are shared; returns the
+    /// frame if there is no room.
     #[inline]
     pub(crate) fn enqueue_shared(&mut self, frame: Frame, room: u32) -> Option<Frame> {
         if self.outbox.len() >= room as usize {
@@ -304,7 +308,7 @@ impl Queue {
         None
     }
 
-    /// Sends what is kept; nothing where another process has the rings.
+    /// Sends queued frames; sends none if another process holds the rings.
     pub(crate) fn push_enqueued(
         &mut self,
         members: &Members,
@@ -327,8 +331,8 @@ impl Queue {
         pushed.map_err(Push::Ring)?.unwrap_or(Ok(()))
     }
 
-    /// Drops what waits, let in `before`, but for what was let in in this
-    /// epoch, where there may be such; tells how many frames.
+    /// Drops waiting frames that were admitted `before`, except those of epoch
+    /// `epoch`, if that is given; returns the number of dropped frames.
     pub(crate) fn drop_old(&mut self, before: u32, epoch: Option<u32>) -> Result<u64, Corrupt> {
         let mut dropped = 0;
         while let Some(frame) = self.ring.take()? {
@@ -342,7 +346,7 @@ impl Queue {
         Ok(dropped)
     }
 
-    /// Puts a frame into the tx ring; gives it back where there is no room.
+    /// Puts a frame into the tx ring; returns the frame if there is no room.
     #[inline]
     pub(crate) fn put(&mut self, frame: Frame) -> Result<Option<Frame>, Corrupt> {
         let left = self.ring.put(frame)?;
@@ -350,7 +354,7 @@ impl Queue {
         Ok(left)
     }
 
-    /// Has the device receive.
+    /// Asks the device to receive.
     pub(crate) fn kick_rx(&self, counts: &mut Counts) -> Result<(), TapError> {
         counts.syscalls_rx += 1;
         self.socket.kick_rx().map_err(|source| TapError::System {
@@ -359,8 +363,8 @@ impl Queue {
         })
     }
 
-    /// Has the kernel send what was put: one call, where it takes all at
-    /// once.
+    /// Has the kernel send the frames that were put: one system call, if it
+    /// takes all at once.
     pub(crate) fn push(&mut self, mode: CopyMode, counts: &mut Counts) -> Result<(), Push> {
         if !self.dirty {
             return Ok(());
@@ -379,14 +383,15 @@ impl Queue {
             if all || mode == CopyMode::ZeroCopy || self.ring.unsent().map_err(Push::Ring)? == 0 {
                 break;
             }
-            // The kernel wants its chunks taken back first.
+            // The kernel requires that completed chunks are taken back first.
             self.ring.reap().map_err(Push::Ring)?;
         }
         self.dirty = mode == CopyMode::Copy && self.ring.unsent().map_err(Push::Ring)? > 0;
         Ok(())
     }
 
-    /// A link that is down keeps nothing to send.
+    /// Handles an error of the kernel; on a link that is down, frames are
+    /// dropped.
     fn refused(&mut self, error: io::Error) -> Result<(), Push> {
         self.dirty = false;
         let code = error.raw_os_error().unwrap_or_default();
@@ -400,12 +405,12 @@ impl Queue {
     }
 }
 
-/// Why a push did not send.
+/// The reason why a push did not send.
 pub(crate) enum Push {
-    /// The link is down or gone; so many frames were dropped.
+    /// The link is down or gone; the number of dropped frames.
     Down(u32),
-    /// The ring is not as it should be.
+    /// The ring is corrupt.
     Ring(Corrupt),
-    /// Anything else.
+    /// Any other system error.
     System(io::Error),
 }

@@ -1,5 +1,5 @@
-//! Many frames that go out at once in copy mode, without a socket buffer for
-//! each: see [`weir_link::xdp::TxBurst`].
+//! Bursts of frames sent in copy mode without a socket buffer for each: see
+//! [`weir_link::xdp::Bulk`].
 
 use crate::clock;
 use crate::io::queue::{Push, Queue, TapLink};
@@ -12,65 +12,65 @@ use weir_link::xdp::{
     supports_ndo_xmit,
 };
 
-/// Why the frames of a link do not go out many at once.
+/// The reason why frames of a link are not sent in bursts.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoBurst {
-    /// The [configuration](crate::Config::burst) does not ask for it.
+    /// The [configuration](crate::Config::tx_burst) does not request it.
     #[error("it is not asked for")]
     NotAsked,
-    /// Several processes have the tap.
+    /// Several processes share the tap.
     #[error("the tap is shared by processes")]
     Shared,
-    /// The kernel or our privileges do not allow it.
+    /// The kernel or the process's privileges do not allow it.
     #[error("the kernel does not let us ({why}); it takes Linux 6.3 and CAP_SYS_ADMIN")]
     Kernel {
-        /// What failed.
+        /// The failure.
         why: String,
     },
-    /// There is nothing to be gained.
+    /// The link is in zero-copy mode, which has no socket buffers to save.
     #[error("it is in zero-copy mode, and needs it not")]
     ZeroCopy,
-    /// Only of veths it is known that frames stay in order.
+    /// Only for veths is it known that frames stay in order.
     #[error("its driver is `{driver}`; only `veth` is known to keep frames in order")]
     Driver {
-        /// Its driver; nothing where it does not tell.
+        /// The driver's name; empty if unknown.
         driver: String,
     },
     /// Frames of one flow could take several queues.
     #[error("it has {queues} queues; `ethtool -L {interface} rx 1 tx 1` leaves one")]
     Queues {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// How many.
+        /// Number of queues.
         queues: usize,
     },
-    /// Frames that may be cut up take another way.
+    /// Frames that may be segmented take another path.
     #[error("it cuts segments up; `ethtool -K {interface} tso off` ends that")]
     Segments {
-        /// Its name.
+        /// The interface's name.
         interface: String,
     },
-    /// Its driver takes no frames that a program redirects.
+    /// The driver accepts no frames that an XDP program redirects.
     #[error(
         "it takes no redirected frames; `ethtool -K PEER gro on` for its other end lets it, or a program at XDP there"
     )]
     PeerTakesNone,
 }
 
-/// From so many on it is quicker: a call takes 11 µs, and 0.2 to 0.4 µs a
-/// frame, where a socket takes 0.9 µs and more.
+/// Number of frames from which on a burst is faster: a call takes 11 µs, and
+/// 0.2 to 0.4 µs per frame; a socket takes 0.9 µs or more per frame.
 const FRAMES_MIN: u32 = 32;
 
-/// How often it is heard whether a driver still takes such frames.
+/// Interval at which changes of driver features are read, in ns.
 const FEATURE_POLL_NS: u64 = 10_000_000;
-/// Changes that are heard of at once; the others after them.
+/// Largest number of changes read at once.
 const FEATURE_EVENTS_MAX: usize = 64;
 
-/// A call that waits in the kernel, and so long, has been held up: by somebody
-/// who changes XDP programs, wherever on the machine.
+/// Duration in ns from which on a call that slept in the kernel counts as
+/// stalled: by a process that changes XDP programs anywhere on the machine.
 const STALL_NS: u64 = 1_000_000;
-/// How long sockets send after that. Each time again within [`BACKOFF_RESET_NS`] it is
-/// twice as long as before.
+/// Time in ns for which sockets send after a stall. It doubles with each stall
+/// within [`BACKOFF_RESET_NS`] of the last.
 const BACKOFF_NS: u64 = 1_000_000_000;
 const BACKOFF_MAX_NS: u64 = 64 * BACKOFF_NS;
 const BACKOFF_RESET_NS: u64 = 60 * BACKOFF_NS;
@@ -87,7 +87,7 @@ impl Backoff {
         now >= self.until
     }
 
-    /// A call has been held up.
+    /// Records a stall.
     fn begin(&mut self, now: u64) {
         let is_calm = now.saturating_sub(self.until) >= BACKOFF_RESET_NS;
         self.long = match self.long {
@@ -98,7 +98,7 @@ impl Backoff {
     }
 }
 
-/// What sends so, for the links of a tap.
+/// Sends bursts, for the links of a tap.
 #[derive(Debug)]
 pub(crate) struct BurstSender {
     burst: TxBurst,
@@ -108,7 +108,8 @@ pub(crate) struct BurstSender {
 }
 
 impl BurstSender {
-    /// What the kernel and our privileges allow.
+    /// Sets up bursts; an error if the kernel or the process's privileges do
+    /// not allow them.
     pub(crate) fn new() -> Result<BurstSender, NoBurst> {
         let refused = |why: &dyn fmt::Display| NoBurst::Kernel {
             why: why.to_string(),
@@ -121,7 +122,7 @@ impl BurstSender {
         })
     }
 
-    /// Whether frames of a link may go out so, from now on.
+    /// Enables bursts for a link; an error states why not.
     pub(crate) fn add(&self, link: &TapLink, number: usize) -> Result<(), NoBurst> {
         may(link)?;
         if !supports_ndo_xmit(link.interface.index).unwrap_or(false) {
@@ -133,7 +134,7 @@ impl BurstSender {
         })
     }
 
-    /// Hears which links take such frames no longer, or again.
+    /// Reads which links no longer accept redirected frames, or do again.
     pub(crate) fn poll_features(&mut self, links: &mut [Option<TapLink>], now: u64) {
         if now < self.next_ns {
             return;
@@ -161,8 +162,8 @@ impl BurstSender {
         }
     }
 
-    /// Sends what was put into a queue of such a link, where it is enough;
-    /// what cannot go so stays, in order.
+    /// Sends the frames put into a queue of such a link as a burst, if they are
+    /// enough; other frames stay, in order.
     pub(crate) fn push(
         &mut self,
         queue: &mut Queue,
@@ -211,9 +212,9 @@ impl BurstSender {
     }
 }
 
-/// Where frames that are sent in either way stay in order: a veth of one queue,
-/// whose other end queues socket buffers where it queues redirected frames,
-/// which it does if none of them is to be cut up.
+/// Checks that bursts and sockets keep frames in order: on a veth with one
+/// queue, whose other end queues socket buffers where it queues redirected
+/// frames, which it does if no frame is to be segmented.
 fn may(link: &TapLink) -> Result<(), NoBurst> {
     let interface = link.interface.name.clone();
     if link.mode == CopyMode::ZeroCopy {

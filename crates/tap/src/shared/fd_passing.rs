@@ -1,5 +1,5 @@
-//! What a process is given that joins a tap: descriptors, over a socket that
-//! every process of the tap listens on.
+//! Descriptor passing to a process that joins a tap, over a socket on which
+//! every process of the tap listens.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,19 +14,20 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Descriptors in one message: those of a link with all its queues.
+/// Largest number of descriptors in one message: those of a link with all its
+/// queues.
 pub(crate) const FDS_MAX: usize = weir_link::xdp::QUEUES_MAX as usize + 8;
 
-/// Bytes of a message.
+/// Largest length of a message, in bytes.
 const BYTES_MAX: usize = 256;
 
-/// How long who joins waits for an answer.
+/// Time that a joining process waits for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Processes that wait to be answered.
+/// Largest number of processes that wait for an answer.
 const BACKLOG: i32 = 64;
 
-/// A message.
+/// A message: bytes and descriptors.
 pub(crate) type Message<F> = (Vec<u8>, Vec<F>);
 
 fn socket() -> io::Result<OwnedFd> {
@@ -34,14 +35,14 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Listens at a path, which only this user may connect to. What is left of
-/// processes that have ended is replaced.
+/// Listens at a path, to which only this user may connect. Replaces the socket
+/// file of processes that have ended.
 pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let listener = socket()?;
     let bound = match bind(&listener, &address) {
         Err(Errno::ADDRINUSE) if connect(&socket()?, &address) == Err(Errno::CONNREFUSED) => {
-            // Nobody answers at a file of any other kind, either.
+            // No process answers at a file of another kind, either.
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 let why = "a file is there that is no socket";
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
@@ -52,27 +53,27 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
         bound => bound,
     };
     bound?;
-    // Nobody can connect before it listens.
+    // No process can connect before the socket listens.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     listen(&listener, BACKLOG)?;
     rustix::fs::fcntl_setfl(&listener, rustix::fs::OFlags::NONBLOCK)?;
     Ok(listener)
 }
 
-/// Somebody who wants to join, if there is one; only of this user, or root.
+/// A process that wants to join, if one waits; only of this user, or root.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let peer = accept_with(listener, flags).ok()?;
     is_trusted(&peer).ok()?.then_some(peer)
 }
 
-/// Whether the other end is root's, or of our own user.
+/// Whether the peer's user is root, or this process's own.
 fn is_trusted(peer: &OwnedFd) -> io::Result<bool> {
     let user = sockopt::socket_peercred(peer)?.uid;
     Ok(user.is_root() || user == rustix::process::geteuid())
 }
 
-/// Sends a message, now or not at all.
+/// Sends a message without waiting; an error if there is no room.
 pub(crate) fn send(to: &OwnedFd, (bytes, fds): &Message<BorrowedFd<'_>>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -84,11 +85,11 @@ pub(crate) fn send(to: &OwnedFd, (bytes, fds): &Message<BorrowedFd<'_>>) -> io::
     Ok(())
 }
 
-/// Connects to whoever listens at a path.
+/// Connects to the process that listens at a path.
 pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
-    // Who listens gives us memory that we work on.
+    // The listener provides the memory that this process works on.
     if !is_trusted(&socket)? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -96,7 +97,7 @@ pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next message.
+/// Receives the next message.
 pub(crate) fn receive(from: &OwnedFd) -> io::Result<Message<OwnedFd>> {
     let mut bytes = [0; BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];

@@ -1,8 +1,10 @@
-//! One of several processes on a tap: whose turn a queue is, and who lives.
+//! One of several processes on a tap: the assignment of queues, and the
+//! liveness of the other processes.
 //!
-//! A device with as many queues as there are processes gives each its own;
-//! otherwise all take from each queue, one at a time. A queue whose process
-//! does not come to take its frames is anybody's.
+//! A device with at least as many queues as processes gives each process its
+//! own queues; otherwise all processes take from each queue, one at a time. If
+//! a process does not take the frames of its queue in time, any other process
+//! may.
 
 use crate::io::queue::Queue;
 use std::cell::Cell;
@@ -16,54 +18,55 @@ use weir_ring::Frame;
 use weir_ring::queue::Corrupt;
 use weir_ring::robust_lock::LockOwner;
 
-/// How often it is looked who lives and who wants to join, in ns; a process
-/// that sleeps wakes up for it.
+/// Interval of checks for dead and joining processes, in ns; a sleeping process
+/// wakes up for them.
 pub(crate) const MEMBER_POLL_NS: u64 = 5_000_000;
 
-/// How long a process sleeps at most.
+/// Longest sleep of a process, in ns.
 pub(crate) const SLEEP_MAX_NS: u64 = 20_000_000;
 
-/// How long frames may wait in a queue before others than its own process
-/// take them, in ns.
+/// Time in ns that frames may wait in a queue before other processes take them.
 const STEAL_AFTER_NS: u64 = 5_000_000;
 
-/// How long another may have a lock that we want, before we stop to say that
-/// all is well, in ns.
+/// Time in ns that another process may hold a wanted lock, before this process
+/// stops its heartbeat.
 const LOCK_STALL_NS: u64 = 1_000_000;
 
-/// Frames that are taken from a queue in one turn.
+/// Largest number of frames taken from a queue in one turn.
 const BATCH: usize = 64;
 
-/// How often a lock is tried to send, before the frames wait for the next
-/// push.
+/// Number of attempts to lock a queue for sending, before the frames wait for
+/// the next push.
 const TX_LOCK_TRIES: u32 = 10_000;
 
-/// This process among those of the tap.
+/// This process among the processes of the tap.
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Rc<SharedPage>,
     pub(crate) me: LockOwner,
-    /// Processes that lived when we looked last: bit 0 is process 1.
+    /// The processes that were alive at the last check: bit 0 is process 1.
     alive: u32,
     pub(crate) polled_at: u64,
-    /// When we were called last.
+    /// The time of the last call, in ns.
     pub(crate) called_at: u64,
-    /// Since when another has a lock that we want, to take frames.
+    /// The time since which another process holds a lock that this one wants
+    /// for receiving.
     blocked_at: Option<u64>,
-    /// The same, to send.
+    /// The time since which another process holds a lock that this one wants
+    /// for sending.
     tx_blocked_at: Cell<Option<u64>>,
     pub(crate) listener: OwnedFd,
     pub(crate) path: PathBuf,
-    /// Says that we live, while we do.
+    /// The death word, held while this process lives.
     pub(crate) liveness: Option<LivenessLock>,
 }
 
-/// The number of the process that has a liveness lock.
+/// The number of the process with a death word.
 pub(crate) fn number(slot: u16) -> u16 {
     slot + 1
 }
 
-/// Whether the process of a number lives.
+/// Whether the process with a number is alive.
 pub(crate) fn is_alive(state: &SharedPage, number: u16) -> bool {
     let slot = number.checked_sub(1);
     slot.is_some_and(|slot| state.owner_state(slot) == OwnerState::Alive)
@@ -93,12 +96,12 @@ impl Members {
         members
     }
 
-    /// Our bit among the processes'.
+    /// The bit of this process.
     pub(crate) fn bit(&self) -> u32 {
         1 << (self.me.number() - 1)
     }
 
-    /// Sees who lives; tells who died, by their liveness locks.
+    /// Updates `alive`; returns the slots of the death words of dead processes.
     pub(crate) fn count(&mut self) -> Vec<u16> {
         self.alive = 0;
         let mut died = Vec::new();
@@ -112,14 +115,14 @@ impl Members {
         died
     }
 
-    /// Whether others live.
+    /// Whether other processes are alive.
     pub(crate) fn has_others(&mut self) -> bool {
         self.count();
         self.alive & !self.bit() != 0
     }
 
-    /// Whether all is well, as far as we know: not while another keeps what
-    /// we need.
+    /// Whether this process may claim to be healthy: not while another process
+    /// holds a wanted lock for too long.
     #[inline]
     pub(crate) fn is_healthy(&self, now: u64) -> bool {
         let blocked = [self.blocked_at, self.tx_blocked_at.get()];
@@ -127,31 +130,32 @@ impl Members {
         blocked.all(|at| now.saturating_sub(at) < LOCK_STALL_NS)
     }
 
-    /// There is nothing that another could keep from us.
+    /// Records that this process wants no lock for receiving.
     #[inline]
     pub(crate) fn is_idle(&mut self) {
         self.blocked_at = None;
     }
 
-    /// Another keeps what we need to send, since then or longer.
+    /// Records that another process has held a lock wanted for sending, since
+    /// `now` or longer.
     pub(crate) fn cannot_send_since(&self, now: u64) {
         let since = self.tx_blocked_at.get().unwrap_or(now);
         self.tx_blocked_at.set(Some(since));
     }
 
-    /// Nothing is to be sent any more that another could keep from being so.
+    /// Records that no frame waits for a lock for sending.
     pub(crate) fn has_nothing_to_send(&self) {
         self.tx_blocked_at.set(None);
     }
 
-    /// Whether queue `at` of `count` of a link that these processes hold is
-    /// ours to take from.
+    /// Whether this process serves queue `at` of `count` of a link that
+    /// `holders` hold.
     #[inline]
     pub(crate) fn serves(&self, holders: u32, at: usize, count: usize) -> bool {
         serves(self.alive & holders, self.bit(), at, count)
     }
 
-    /// Whether there are frames in a queue for us to take.
+    /// Whether a queue has frames that this process may take.
     #[inline]
     pub(crate) fn is_ready(
         &self,
@@ -204,8 +208,8 @@ impl Members {
         taken.and(lent.map(|_| ()))
     }
 
-    /// Takes back what was sent and lends chunks, where nobody else is about
-    /// to.
+    /// Takes back sent chunks and lends chunks, unless another process holds
+    /// the lock.
     pub(crate) fn tend(&self, queue: &mut Queue) -> Result<(), Corrupt> {
         let alive = |number| is_alive(&self.state, number);
         if queue.ring.lock_tx(alive)? {
@@ -221,8 +225,8 @@ impl Members {
         Ok(())
     }
 
-    /// Runs what needs the tx side of a queue; `None` if another that lives
-    /// keeps it.
+    /// Runs `run` with the tx side of a queue locked; `None` if another live
+    /// process holds the lock.
     pub(crate) fn with_tx<T>(
         &self,
         queue: &mut Queue,
@@ -235,7 +239,7 @@ impl Members {
                 self.tx_blocked_at.set(None);
                 return Ok(Some(result));
             }
-            // Whoever has it may need our processor.
+            // The holder of the lock may need this processor.
             match attempt % 16 {
                 15 => std::thread::yield_now(),
                 _ => std::hint::spin_loop(),
@@ -245,7 +249,7 @@ impl Members {
         Ok(None)
     }
 
-    /// As [`with_tx`](Self::with_tx), for the rx side and at once.
+    /// As [`with_tx`](Self::with_tx), for the rx side, with one attempt.
     pub(crate) fn with_rx<T>(
         &self,
         queue: &mut Queue,
@@ -260,8 +264,8 @@ impl Members {
     }
 }
 
-/// Whether of the processes `alive` that hold the link that of `me` takes from queue `at` of
-/// `count`.
+/// Whether the process with bit `me` serves queue `at` of `count`, among the
+/// processes `alive` that hold the link.
 #[inline]
 fn serves(alive: u32, me: u32, at: usize, count: usize) -> bool {
     let processes = alive.count_ones() as usize;
@@ -272,7 +276,7 @@ fn serves(alive: u32, me: u32, at: usize, count: usize) -> bool {
     at % processes == before
 }
 
-/// Up to a batch.
+/// Fills the inbox with up to one batch.
 #[inline]
 fn fill(
     inbox: &mut VecDeque<Frame>,
@@ -288,7 +292,7 @@ fn fill(
 }
 
 impl Drop for Members {
-    /// Who goes without leaving is found when its thread ends.
+    /// The end of the thread reveals a process that ends without leaving.
     fn drop(&mut self) {
         if let Some(word) = self.liveness.take() {
             mem::forget(word);
@@ -300,7 +304,7 @@ impl Drop for Members {
 mod tests {
     use super::serves;
 
-    /// Who takes from each of so many queues.
+    /// The processes that serve each of `count` queues.
     fn takers(alive: u32, count: usize) -> Vec<u32> {
         let bits = (0..16).map(|bit| 1 << bit).filter(|bit| alive & bit != 0);
         let bits: Vec<u32> = bits.collect();
@@ -321,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_link_is_divided_among_those_that_hold_it() {
-        // All three live, and the second has untapped the link.
+        // All three are alive, and the second has untapped the link.
         assert_eq!(takers(0b111 & 0b101, 2), [1, 4]);
         assert_eq!(takers(0b111 & 0b001, 2), [1, 1]);
     }

@@ -1,9 +1,9 @@
-//! Several processes on one tap: sharing, joining, leaving, and what others
-//! do for one that died.
+//! Several processes on one tap: sharing, joining, leaving, and cleaning up
+//! after a dead process.
 //!
-//! Every process has every descriptor, the socket that it listens on for
-//! others among them: whoever is left can go on with all of it, and the kernel
-//! gives the interfaces back when the last one has gone.
+//! Every process has every descriptor, including the socket on which it listens
+//! for joining processes: any survivor can continue with all of it, and the
+//! kernel returns the interfaces when the last process has ended.
 
 pub(super) mod fd_passing;
 pub(super) mod members;
@@ -31,13 +31,13 @@ use weir_ring::robust_lock::LockOwner;
 use weir_ring::shared_queue::reclaim;
 use weir_ring::umem::ChunkCounts;
 
-/// `weirtap2`: how the messages are laid out.
+/// `weirtap2`: identifies the layout of the messages.
 const GREETING: &[u8; 8] = b"weirtap2";
 
-/// Links of a tap.
+/// Largest number of links of a tap.
 const LINKS_MAX: u16 = weir_link::xdp::LINKS_MAX as u16;
 
-/// Bytes of a link's message before its name.
+/// Length of a link's message before its name, in bytes.
 const LINK_BYTES: usize = 14;
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TapError {
@@ -45,16 +45,16 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TapError {
 }
 
 impl Tap {
-    /// Lets other processes [join](Self::join) the tap by this path: a socket
-    /// there that only this user may connect to. The links are those of now.
+    /// Lets other processes [join](Self::join) the tap at this path: a socket
+    /// to which only this user may connect. The links are the present ones.
     ///
     /// # Errors
-    /// If another tap is shared there, and as the system says.
+    /// If another tap is shared there, or the system refuses.
     pub fn share(&mut self, at: &Path) -> Result<(), TapError> {
         if self.members.is_some() {
             return Err(TapError::IsShared);
         }
-        // The first one's death would not end what it had said.
+        // The death of the process with the cache would not end its entries.
         if self.flow_cache.is_some() {
             return Err(TapError::Remembers);
         }
@@ -85,12 +85,12 @@ impl Tap {
     }
 
     /// Joins a tap that another process shares at this path, with the same
-    /// links under the same numbers; frames come to whichever takes them. Of
-    /// the configuration only `kept`, `spin` and `complete_checksums` count,
-    /// the rest is the tap's.
+    /// links under the same numbers; each frame goes to one of the processes.
+    /// Of the configuration only `reserved`, `spin` and `complete_checksums`
+    /// apply; the other settings are the tap's.
     ///
     /// # Errors
-    /// If nobody shares one there, or 16 processes have it already.
+    /// If no tap is shared there, or 16 processes share it already.
     pub fn join(at: &Path, config: Config) -> Result<Tap, TapError> {
         check(&config)?;
         let unreachable = |source| TapError::NotShared {
@@ -124,7 +124,7 @@ impl Tap {
             joined(message, &config, &pool, me, &mut gate, &mut own)
         });
         if let Err(error) = joined {
-            // While the word is ours: nobody else cleans up after it.
+            // While this process holds the word: no other cleans up after it.
             for link in 0..LINKS_MAX {
                 let holders = pool.umem().link_holders(link);
                 holders.fetch_and(!(1 << word_slot), Ordering::AcqRel);
@@ -135,10 +135,10 @@ impl Tap {
         let mut tap = Tap::of(config, gate, pool, given.outlives);
         tap.links = own;
         tap.members = Some(members);
-        // What one of our number has left, whom nobody has cleaned up after.
+        // The state of a dead process with this number that was not cleaned up.
         tap.reclaim(me.number());
         for link in 0..LINKS_MAX {
-            // Of a link that is untapped by now, too.
+            // Including links that are untapped by now.
             if !tap
                 .links
                 .get(usize::from(link))
@@ -158,13 +158,13 @@ impl Tap {
         self.members.is_some()
     }
 
-    /// How many processes have the tap, this one included.
+    /// Number of processes that share the tap, this one included.
     pub fn members(&self) -> usize {
         let alive = (0..MEMBERS_MAX).filter(|slot| is_alive(&self.state, number(*slot)));
         alive.count().max(1)
     }
 
-    /// From time to time: sees who died, and who wants to join.
+    /// Periodic work: detects dead processes, and answers joining ones.
     #[inline]
     pub(crate) fn housekeep(&mut self, now: u64) -> Result<(), TapError> {
         match &mut self.members {
@@ -183,17 +183,19 @@ impl Tap {
         };
         let mut first = Ok(());
         for slot in members.count() {
-            // Who gets the word does it; the others see a process that lives.
+            // The process that gets the word cleans up; the others see it
+            // alive.
             if let Ok(Some(word)) = self.state.lock_liveness(slot) {
                 self.reclaim(number(slot));
-                // All of them, whatever one says: nobody comes after us.
+                // Try all of them, despite an error: no process comes after
+                // this one.
                 for link in 0..LINKS_MAX {
                     first = first.and(self.release_link(link, 1 << slot).map(drop));
                 }
                 drop(word);
             }
         }
-        // The last that held it may have been one that could not give it back.
+        // The last holder may have been unable to return the link.
         for link in 0..LINKS_MAX {
             let holders = self.pool.umem().link_holders(link);
             let is_ours = self.gate.link_fds(link.into()).is_some();
@@ -207,13 +209,13 @@ impl Tap {
             return Ok(());
         };
         while let Some(peer) = fd_passing::accept(members.listener.as_fd()) {
-            // Whoever does not take what it is given has left.
+            // A peer that does not take the descriptors has left.
             let _ = self.send_fds(&peer);
         }
         Ok(())
     }
 
-    /// Sees who holds each link: its queues are divided among those.
+    /// Updates the holders of each link, among which its queues are divided.
     fn refresh_owners(&mut self) {
         for (link, number) in self.links.iter_mut().zip(0..) {
             if let Some(link) = link {
@@ -223,7 +225,7 @@ impl Tap {
         }
     }
 
-    /// Takes back what was sent, and lends chunks, on all links.
+    /// Takes back sent chunks, and lends chunks, on all links.
     pub(crate) fn tend(&mut self) -> Result<(), TapError> {
         let Some(members) = &self.members else {
             return Ok(());
@@ -237,7 +239,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Frees what a process that died had, as the holder of its liveness lock.
+    /// Frees the resources of a dead process, as the holder of its death word.
     fn reclaim(&mut self, dead: u16) {
         let state = &self.state;
         let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
@@ -248,7 +250,8 @@ impl Tap {
         self.counts.reclaimed += u64::from(freed.unwrap_or_default());
     }
 
-    /// A process lets go of a link; with the last it is the host's again.
+    /// Releases a process's hold on a link; with the last hold the link returns
+    /// to the host. Returns whether this was the last.
     pub(crate) fn release_link(&mut self, link: u16, who: u32) -> Result<bool, TapError> {
         let holders = self.pool.umem().link_holders(link);
         let before = holders.fetch_and(!who, Ordering::AcqRel);
@@ -259,7 +262,7 @@ impl Tap {
         Ok(is_last)
     }
 
-    /// Gives somebody all that we have.
+    /// Sends all descriptors to a joining process.
     fn send_fds(&self, to: &OwnedFd) -> io::Result<()> {
         let Some(members) = &self.members else {
             return Ok(());
@@ -286,8 +289,8 @@ impl Tap {
         Ok(())
     }
 
-    /// Leaves the others, and lets go of everything; tells who has the chunks,
-    /// and whether we were the last.
+    /// Leaves the shared tap and releases everything; returns the chunk counts,
+    /// and whether this was the last process.
     pub(crate) fn leave(&mut self) -> Result<(ChunkCounts, bool), TapError> {
         let pushed = self.push();
         let Some(mut members) = self.members.take() else {
@@ -300,8 +303,8 @@ impl Tap {
             queue.outbox.clear();
             queues += 1;
         }
-        // A frame that is held elsewhere: its chunk is ours as long as the
-        // thread lives, and so is our number.
+        // A frame is held elsewhere: its chunk belongs to this process as long
+        // as the thread lives, and so does the process number.
         let has_frames = Rc::strong_count(&self.pool) > 1 + queues;
         let is_last = !members.has_others();
         if is_last {
@@ -315,8 +318,8 @@ impl Tap {
                 let holders = self.pool.umem().link_holders(link);
                 holders.fetch_and(!members.bit(), Ordering::AcqRel);
             } else {
-                // Others have the tap, but perhaps not this link. Where the
-                // gate is gone, so is what was to be taken out of it.
+                // Other processes share the tap, but perhaps not this link. If
+                // the gate is gone, there is nothing to remove from it.
                 let _ = self.release_link(link, members.bit());
             }
         }
@@ -331,7 +334,7 @@ impl Tap {
     }
 }
 
-/// A liveness lock that nobody has.
+/// Acquires a free death word.
 fn free_liveness_lock(state: &Rc<SharedPage>) -> Result<LivenessLock, TapError> {
     for slot in 0..MEMBERS_MAX {
         let held = state.lock_liveness(slot);
@@ -354,7 +357,7 @@ fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// How many links there are, how long their rings, and what all share.
+/// Parses the greeting: number of links, ring length, and the shared objects.
 fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
     let [umem, state, sockets, peers, listener] = <[OwnedFd; 5]>::try_from(fds).ok()?;
     let is_known = bytes.starts_with(GREETING);
@@ -374,8 +377,8 @@ fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
     (is_known && is_possible).then_some((links, ring, given))
 }
 
-/// What is said of a link: its numbers, how its frames are taken, which of its
-/// descriptors follow, and its name.
+/// Encodes a link: its numbers, its mode, the list of descriptors that follow,
+/// and its name.
 fn link_message<'a>(
     link: &'a TapLink,
     number: u32,
@@ -397,8 +400,8 @@ fn link_message<'a>(
     (bytes, fds)
 }
 
-/// Has a link that another process has; not one that the last has let go of
-/// since it told of it.
+/// Adopts a link of another process, unless its last holder has released it
+/// since the message was sent.
 fn joined(
     (bytes, fds): Message<OwnedFd>,
     config: &Config,
@@ -420,7 +423,7 @@ fn joined(
     }
     let flag = |at: usize| bytes.get(at).is_some_and(|flag| *flag != 0);
     let name = String::from_utf8_lossy(bytes.get(LINK_BYTES..).unwrap_or_default()).into_owned();
-    // Of another network namespace it would be another interface.
+    // In another network namespace this ifindex would be another interface.
     let interface = Interface::numbered(ifindex).ok();
     let interface = interface.filter(|interface| interface.name == name);
     let interface = interface.ok_or(TapError::Elsewhere { interface: name })?;

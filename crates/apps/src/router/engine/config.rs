@@ -1,4 +1,4 @@
-//! `router.toml`: what a router is told by its user.
+//! `router.toml`, the configuration of a router.
 //!
 //! ```toml
 //! redirects = true              # tell hosts of a better first hop
@@ -44,39 +44,39 @@ use toml::de::DeTable;
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 
-/// Bytes of the longest file.
+/// Largest size of a configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
-/// The shortest longest packet of a link, in bytes: what every link of IPv4
-/// carries (RFC 791).
+/// Smallest MTU of an IPv4 link, in bytes (RFC 791).
 const MTU_MIN: usize = super::MTU_MIN;
-/// The same for IPv6 (RFC 8200 §5).
+/// Smallest MTU of an IPv6 link, in bytes (RFC 8200 §5).
 const MTU_V6_MIN: usize = 1280;
-/// The longest packet of any link.
+/// Largest MTU of a link, in bytes.
 const MTU_MAX: usize = 65_535;
-/// Most neighbours.
+/// Largest value of `neighbours_max`.
 const NEIGHBOURS_MAX: usize = 1 << 20;
 
-/// Why a configuration is not taken: what is wrong where, and what would do.
+/// The reason why a configuration is rejected, with the place and a remedy.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// No TOML, or a key or a type that is none of ours.
+    /// The text is not TOML, or has an unknown key or a value of the wrong
+    /// type.
     #[error("{message}")]
     Form {
-        /// The byte of the text where it is.
+        /// The byte offset of the error in the text; `None` if unknown.
         at: Option<usize>,
-        /// What is wrong.
+        /// The parser's message.
         message: String,
     },
-    /// A value that makes no sense.
+    /// A value that is invalid.
     #[error("{place}{key} = {value}: {remedy}")]
     Value {
-        /// Which table.
+        /// The table with the value.
         place: TableRef,
-        /// Which key of it.
+        /// The key of the value in its table.
         key: &'static str,
-        /// Its value.
+        /// The value.
         value: String,
-        /// What would do.
+        /// The remedy: a value that would be valid.
         remedy: String,
     },
 }
@@ -84,11 +84,11 @@ pub enum ConfigError {
 /// A table of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableRef {
-    /// None: what stands before the first.
+    /// The top level, before the first table.
     Top,
-    /// The only one of its kind, such as `[kernel]`.
+    /// A table that occurs once, such as `[kernel]`.
     Section(&'static str),
-    /// One of several, such as `[[route]]`, by its number from 0.
+    /// An array table such as `[[route]]`, with the index from 0.
     Table(&'static str, usize),
 }
 
@@ -103,8 +103,9 @@ impl fmt::Display for TableRef {
 }
 
 impl ConfigError {
-    /// The byte of the configuration's text where it is; `None` where the text
-    /// does not have it, as an interface of the command line.
+    /// The byte offset of the table in the configuration's text; `None` if the
+    /// text does not contain it, as with an interface given on the command
+    /// line.
     pub fn at(&self, text: &str) -> Option<usize> {
         match self {
             ConfigError::Form { at, .. } => *at,
@@ -128,7 +129,8 @@ impl ConfigError {
     }
 }
 
-/// The byte of a configuration's text where `host` of `[kernel]` is.
+/// The byte offset of the key `host` of `[kernel]` in a configuration's text;
+/// `None` if it is absent.
 pub fn host_at(text: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let kernel = document.get_ref().get("kernel")?;
@@ -136,8 +138,8 @@ pub fn host_at(text: &str) -> Option<usize> {
     Some(host.span().start)
 }
 
-/// The byte of a configuration's text where the link of an interface has its
-/// name.
+/// The byte offset of the link name `interface` in a configuration's text;
+/// `None` if it is absent.
 pub fn link_at(text: &str, interface: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let links = document.get_ref().get("link")?.get_ref().as_array()?;
@@ -148,27 +150,28 @@ pub fn link_at(text: &str, interface: &str) -> Option<usize> {
     names.next().map(|name| name.span().start)
 }
 
-/// A configuration, as it is written.
+/// A configuration, as read from its file.
 #[derive(Deserialize, Clone, PartialEq, Debug)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Whether hosts are told of a better first hop.
+    /// Whether the router sends ICMP redirects to hosts with a better first
+    /// hop.
     pub redirects: bool,
-    /// Neighbours that are known at once.
+    /// Largest number of neighbours.
     pub neighbours_max: usize,
-    /// Routes of each version of IP, configured or learned.
+    /// Largest number of routes of each version of IP, configured or learned.
     pub routes_max: usize,
     /// The rate of ICMP errors.
     pub icmp: Icmp,
-    /// What is shared with the kernel.
+    /// The state shared with the kernel.
     pub kernel: Kernel,
     /// The links, in order.
     #[serde(rename = "link")]
     pub links: Vec<LinkConfig>,
-    /// Routes that stay.
+    /// Static routes.
     #[serde(rename = "route")]
     pub routes: Vec<RouteConfig>,
-    /// Neighbours that are told.
+    /// Static neighbours.
     #[serde(rename = "neighbour")]
     pub neighbours: Vec<NeighbourConfig>,
 }
@@ -193,9 +196,9 @@ impl Default for Config {
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields, default)]
 pub struct Icmp {
-    /// Errors and redirects in a second; 0 for none.
+    /// Number of ICMP errors and redirects per second; 0 for none.
     pub per_second: u32,
-    /// How many at once.
+    /// Largest burst of them.
     pub burst: u32,
 }
 
@@ -215,9 +218,9 @@ impl Default for Icmp {
 pub struct Kernel {
     /// Whether routes are learned from the kernel.
     pub routes: bool,
-    /// From which of its tables.
+    /// The kernel tables to learn from.
     pub tables: Vec<u32>,
-    /// Which frames for the router itself are the host's.
+    /// The frames for the router itself that go to the host.
     pub host: HostFrames,
 }
 
@@ -231,16 +234,16 @@ impl Default for Kernel {
     }
 }
 
-/// Which frames for the router itself are the host's.
+/// The frames for the router itself that go to the host.
 #[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(
     untagged,
     expecting = "expected true, false, a filter, or a list of filters"
 )]
 pub enum HostFrames {
-    /// All that the router does not answer itself, or none.
+    /// All frames that the router does not answer itself, or none.
     All(bool),
-    /// Those of them that one of these filters accepts.
+    /// Those of these frames that one of the filters accepts.
     Some(OneOrMore),
 }
 
@@ -251,7 +254,7 @@ impl Default for HostFrames {
 }
 
 impl HostFrames {
-    /// As one filter, empty for all; `None` for none.
+    /// The filters joined into one, empty for all frames; `None` for no frames.
     pub fn filter(&self) -> Option<String> {
         match self {
             HostFrames::All(all) => all.then(String::new),
@@ -270,11 +273,11 @@ impl HostFrames {
 pub struct LinkConfig {
     /// The interface.
     pub name: String,
-    /// The router's addresses on it, each with its network; those of the
-    /// interface if none are given.
+    /// The router's addresses on the link, each with its network; by default
+    /// the interface's addresses.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// The longest packet; the interface's if none is given.
+    /// The MTU in bytes; by default the interface's.
     pub mtu: Option<usize>,
 }
 
@@ -284,16 +287,16 @@ pub struct LinkConfig {
 pub struct RouteConfig {
     /// The prefix.
     pub to: String,
-    /// The next routers.
+    /// The gateways; empty for a route to a network on the link.
     #[serde(default)]
     pub via: OneOrMore,
-    /// The link, where `via` does not tell.
+    /// The link; necessary if `via` does not determine it.
     pub link: Option<String>,
-    /// What becomes of packets that are not forwarded.
+    /// The kind of a route that does not forward.
     pub kind: Option<RejectKind>,
 }
 
-/// A text or a list of texts.
+/// A string or a list of strings.
 #[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(untagged, expecting = "expected a text, or a list of texts")]
 pub enum OneOrMore {
@@ -318,20 +321,20 @@ impl OneOrMore {
     }
 }
 
-/// What becomes of packets that are not forwarded.
+/// The treatment of packets that a route does not forward.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum RejectKind {
-    /// Dropped, and the sender is told that nobody is reached.
+    /// The packet is dropped; the sender gets "destination unreachable".
     Unreachable,
-    /// Dropped, and the sender is told that it is not allowed.
+    /// The packet is dropped; the sender gets "administratively prohibited".
     Prohibit,
-    /// Dropped without a word.
+    /// The packet is dropped silently.
     Blackhole,
 }
 
 impl RejectKind {
-    /// As it is written.
+    /// The word of the configuration file.
     fn word(self) -> &'static str {
         match self {
             RejectKind::Unreachable => "unreachable",
@@ -345,33 +348,34 @@ impl RejectKind {
 #[derive(Deserialize, Clone, PartialEq, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourConfig {
-    /// The link it is on.
+    /// The neighbour's link.
     pub link: String,
-    /// Its address.
+    /// The neighbour's IP address.
     pub address: String,
-    /// Its hardware address.
+    /// The neighbour's hardware address.
     pub hardware: String,
 }
 
-/// What an interface is by itself.
+/// The properties of an interface that serve as defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InterfaceInfo {
     /// Its hardware address.
     pub hardware: Address,
-    /// Its longest packet, in bytes.
+    /// The interface's MTU, in bytes.
     pub mtu: usize,
     /// Its addresses.
     pub addresses: Vec<Prefix>,
 }
 
-/// What a configuration makes of its interfaces.
+/// The router's configuration and the static routes, with the interfaces
+/// applied.
 pub type Instantiated = (RouterConfig, Vec<(Prefix, Target)>);
 
 impl Config {
-    /// Reads a configuration, with these interfaces as links besides.
+    /// Reads a configuration; `interfaces` become further links.
     ///
     /// # Errors
-    /// With the line, for what is no TOML and for keys that are none of ours.
+    /// For text that is not TOML and for unknown keys, with the line.
     pub fn parse(text: &str, interfaces: &[String]) -> Result<Config, ConfigError> {
         let mut config: Config = toml::from_str(text).map_err(|error| form(&error))?;
         config
@@ -419,7 +423,8 @@ impl Config {
         Ok(())
     }
 
-    /// A link's interface is one before it, which is called so.
+    /// The error for a link whose interface is already an earlier link of the
+    /// configuration.
     pub(crate) fn same_link(&self, link: usize, interface: &str) -> ConfigError {
         let remedy = format!("`{interface}` is one link: put its addresses together");
         value(
@@ -430,8 +435,8 @@ impl Config {
         )
     }
 
-    /// The router's addresses on a link whose interface has these now; `self`
-    /// made [`settings`](Self::settings) before.
+    /// The router's addresses on a link whose interface has `own` now. The
+    /// caller has called [`settings`](Self::settings) on `self` before.
     ///
     /// # Panics
     /// If there is no such link.
@@ -441,7 +446,7 @@ impl Config {
         addresses.unwrap_or_default()
     }
 
-    /// Bytes of the longest packet of a link whose interface sends so many now.
+    /// The MTU of a link whose interface has the MTU `own` now, in bytes.
     ///
     /// # Panics
     /// If there is no such link.
@@ -450,8 +455,8 @@ impl Config {
         self.links[link].mtu.map_or(own, |mtu| mtu.min(own))
     }
 
-    /// No address is given twice: where its network is would be left to chance.
-    /// Several links may have one that has none, or that is of each link alone.
+    /// Checks that no address occurs twice: its network would be ambiguous.
+    /// Several links may have the same unspecified or link-local address.
     fn check_addresses(&self) -> Result<(), ConfigError> {
         let mut seen = HashMap::new();
         for (number, link) in self.links.iter().enumerate() {
@@ -479,10 +484,11 @@ impl Config {
         Ok(())
     }
 
-    /// What it makes of interfaces: one for each link, in order.
+    /// Combines the configuration with the interfaces, one for each link, in
+    /// order.
     ///
     /// # Errors
-    /// For a value that makes no sense, or contradicts the interface.
+    /// For a value that is invalid, or contradicts the interface.
     ///
     /// # Panics
     /// If there are not as many interfaces as links.
@@ -536,7 +542,7 @@ impl Config {
 }
 
 impl LinkConfig {
-    /// The router's addresses on it, where its interface has these.
+    /// The router's addresses on the link, whose interface has `own`.
     fn addresses(
         &self,
         place: TableRef,
@@ -564,7 +570,7 @@ impl LinkConfig {
             }
             addresses.push(prefix);
         }
-        // The host's are answered for by the router.
+        // The router answers for the host's addresses.
         if addresses.is_empty() || host {
             for own in own {
                 if !addresses.contains(own) {
@@ -681,7 +687,7 @@ impl NeighbourConfig {
     }
 }
 
-/// What is wrong with the form.
+/// The error for a text that the TOML parser rejects.
 fn form(error: &toml::de::Error) -> ConfigError {
     ConfigError::Form {
         at: error.span().map(|span| span.start),
@@ -689,7 +695,8 @@ fn form(error: &toml::de::Error) -> ConfigError {
     }
 }
 
-/// A next router: on the link that is said, or on the one it is a neighbour of.
+/// A gateway as a hop: on the link that is stated, or on the link whose network
+/// contains the gateway.
 fn hop(
     place: TableRef,
     text: &str,
@@ -719,7 +726,7 @@ fn hop(
     Ok(Hop { link, gateway })
 }
 
-/// Whether an address may be that of one station on a link.
+/// Whether an address may be the unicast address of a station on a link.
 fn is_unicast(ip: IpAddr) -> bool {
     !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() || ip == Ipv4Addr::BROADCAST)
 }
@@ -728,13 +735,14 @@ fn is_to_all(network: &Prefix, ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(ip) if network.is_broadcast(ip))
 }
 
-/// Whether an address is one of a link alone (RFC 4007): another station may
-/// have the same on another link.
+/// Whether an address is link-local (RFC 4007): a station on another link may
+/// have the same address.
 fn is_of_a_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// It must be the address of a station other than the router, on its link.
+/// Checks that an address belongs to a network of its link and is not the
+/// router's.
 fn check_peer(
     place: TableRef,
     key: &'static str,
@@ -757,7 +765,7 @@ fn check_peer(
     Err(value(place, key, &ip.to_string(), remedy))
 }
 
-/// The first that was there before, and its number.
+/// The first value that occurred before, and its index; `None` if all differ.
 fn twice<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(usize, T)> {
     let mut seen = HashSet::new();
     all.enumerate().find(|(_, one)| !seen.insert(*one))

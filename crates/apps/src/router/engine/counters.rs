@@ -1,17 +1,18 @@
-//! What a router has counted.
+//! The counters of a router.
 
-/// Makes an enum, the list of its variants and their names in one place.
+/// Defines an enum, the list of its variants and their names in one place.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
-        /// Why a frame went no further. Each has a counter.
+        /// The reason why a frame was dropped. Each reason has a counter.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Reason { $($(#[$doc])* $variant,)* }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Reason] = &[$(Reason::$variant,)*];
 
-            /// Its name in statistics: lower case, words joined by `_`.
+            /// The reason's name in statistics: lower case, words joined by
+            /// `_`.
             pub fn name(self) -> &'static str {
                 match self { $(Reason::$variant => $name,)* }
             }
@@ -20,101 +21,107 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Shorter than its headers, or headers that contradict each other.
+    /// The packet is shorter than its headers, or the headers contradict each
+    /// other.
     Malformed "malformed",
-    /// To another station's hardware address.
+    /// The destination hardware address is another station's.
     OtherStation "other_station",
-    /// Neither ARP nor IP, and no host to take it.
+    /// The frame is neither ARP nor IP, and no host takes it.
     EtherTypeUnknown "ether_type_unknown",
-    /// With an 802.1Q tag: no link has one.
+    /// The frame has an 802.1Q tag; links of the router are untagged.
     Tagged "tagged",
-    /// The IPv4 header's or an ICMP message's checksum is wrong.
+    /// The checksum of the IPv4 header or of an ICMP message is wrong.
     ChecksumWrong "checksum_wrong",
-    /// From where nobody can send: a group, loopback, an address of ours
-    /// (RFC 1812 §5.3.7, RFC 4291 §2.5).
+    /// The source address is invalid: multicast, loopback, or an address of the
+    /// router (RFC 1812 §5.3.7, RFC 4291 §2.5).
     SourceMartian "source_martian",
-    /// To where no router sends: loopback, this network (RFC 1812 §5.3.7).
+    /// The destination address is not routable: loopback, this network (RFC
+    /// 1812 §5.3.7).
     DestinationMartian "destination_martian",
-    /// From or to an address that is good on one link only (RFC 4291 §2.5.6).
+    /// The source or destination address is valid on one link only (RFC 4291
+    /// §2.5.6).
     BeyondScope "beyond_scope",
-    /// In a frame to a group, to a single address (RFC 1812 §5.3.4).
+    /// A unicast packet in a link-layer group frame (RFC 1812 §5.3.4).
     GroupFrame "group_frame",
-    /// To a group; there is no multicast routing here.
+    /// The destination is a multicast group; the router has no multicast
+    /// routing.
     Multicast "multicast",
-    /// To all hosts of a network of ours from elsewhere (RFC 2644).
+    /// A directed broadcast to a network of the router from elsewhere (RFC
+    /// 2644).
     DirectedBroadcast "directed_broadcast",
-    /// A source route (RFC 7126 §4.3, RFC 5095).
+    /// The packet has a source route (RFC 7126 §4.3, RFC 5095).
     SourceRoute "source_route",
-    /// An IPv4 option that cannot be (RFC 791 §3.1).
+    /// An IPv4 option is malformed (RFC 791 §3.1).
     OptionMalformed "option_malformed",
-    /// Its last hop was here (RFC 1812 §5.3.1).
+    /// The TTL or hop limit has expired (RFC 1812 §5.3.1).
     TtlExceeded "ttl_exceeded",
-    /// Longer than the next link takes, and not to be fragmented.
+    /// The packet exceeds the MTU of the next link and may not be fragmented.
     TooBig "too_big",
-    /// No route leads there.
+    /// There is no route to the destination.
     NoRoute "no_route",
-    /// A route says that nobody is reached there.
+    /// An unreachable route covers the destination.
     Unreachable "unreachable",
-    /// A route says that nobody may go there.
+    /// A prohibit route covers the destination.
     Prohibited "prohibited",
-    /// A route says to drop it without a word.
+    /// A blackhole route covers the destination.
     Blackhole "blackhole",
-    /// Every link that the route leads over is down.
+    /// Every link of the route is down.
     LinkDown "link_down",
-    /// The neighbour did not answer, or frames waited for it for too long.
+    /// The neighbour did not answer, or frames waited for the answer for too
+    /// long.
     NeighbourUnresolved "neighbour_unresolved",
-    /// As many neighbours are asked for as may be.
+    /// The number of unresolved neighbours is at its limit.
     NeighbourTableFull "neighbour_table_full",
-    /// An ARP or neighbour message that says nothing we may believe.
+    /// An ARP or neighbour discovery message that may not be trusted.
     NeighbourRefused "neighbour_refused",
-    /// ARP or neighbour discovery that asks for somebody else.
+    /// ARP or neighbour discovery for another station's address.
     NotForUs "not_for_us",
-    /// For the router itself, and nothing here takes it.
+    /// A packet to the router itself that no service takes.
     NoService "no_service",
-    /// An ICMP error was not sent, to bound their rate.
+    /// An ICMP error was suppressed by the rate limit.
     IcmpRateLimited "icmp_rate_limited",
     /// The queue of the router's own frames is full, or has no room for all
-    /// pieces of a packet.
+    /// fragments of a packet.
     QueueFull "queue_full",
-    /// The link did not take the frame.
+    /// The link did not accept the frame.
     LinkFull "link_full",
 }
 
-/// What one link has carried.
+/// The traffic counters of one link.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LinkCounts {
-    /// Frames that came.
+    /// Number of frames received.
     pub rx_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub rx_bytes: u64,
-    /// Frames that were given to the link.
+    /// Number of frames passed to the link for sending.
     pub tx_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub tx_bytes: u64,
 }
 
-/// What a router has counted since it was made.
+/// The counters of a router since it was made.
 #[derive(Clone, Debug)]
 pub struct Counters {
-    /// A row for each link, in the order they were given.
+    /// The counters of each link, in the order of the links.
     pub links: Vec<LinkCounts>,
-    /// IPv4 packets forwarded, once each even where fragmented.
+    /// Number of IPv4 packets forwarded; a fragmented packet counts once.
     pub forwarded_v4: u64,
-    /// IPv6 packets forwarded.
+    /// Number of IPv6 packets forwarded.
     pub forwarded_v6: u64,
-    /// IPv4 packets that were cut into fragments.
+    /// Number of IPv4 packets that were fragmented.
     pub fragmented: u64,
-    /// Fragments they were cut into.
+    /// Number of fragments made of them.
     pub fragments: u64,
-    /// Echo requests to the router answered.
+    /// Number of echo requests to the router answered.
     pub echoes: u64,
-    /// ARP requests and neighbour solicitations answered.
+    /// Number of ARP requests and neighbour solicitations answered.
     pub neighbours_answered: u64,
-    /// Neighbours asked for.
+    /// Number of ARP requests and neighbour solicitations sent.
     pub neighbours_asked: u64,
-    /// ICMP errors sent, redirects apart.
+    /// Number of ICMP errors sent, without redirects.
     pub icmp_errors: u64,
-    /// Redirects sent.
+    /// Number of redirects sent.
     pub redirects: u64,
     drops: Vec<u64>,
 }
@@ -136,17 +143,17 @@ impl Counters {
         }
     }
 
-    /// How many frames went no further for this reason.
+    /// Number of frames dropped for this reason.
     pub fn dropped(&self, reason: Reason) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// Every reason, and how often there was one.
+    /// Every reason, with the number of frames dropped for it.
     pub fn drops(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.iter().copied().zip(self.drops.iter().copied())
     }
 
-    /// Counts frames that went no further.
+    /// Counts dropped frames.
     pub(super) fn drop(&mut self, reason: Reason, frames: u64) {
         self.drops[reason as usize] += frames;
     }

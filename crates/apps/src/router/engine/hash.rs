@@ -1,6 +1,6 @@
-//! A hash for choices between equal paths.
+//! A hash for the choice among equal-cost hops.
 
-/// Bits mixed well (the finaliser of MurmurHash3).
+/// The finaliser of MurmurHash3: a bijective mixing of 64 bits.
 pub(super) fn mixed(mut bits: u64) -> u64 {
     bits ^= bits >> 33;
     bits = bits.wrapping_mul(0xff51_afd7_ed55_8ccd);

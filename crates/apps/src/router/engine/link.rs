@@ -1,4 +1,4 @@
-//! A router's links.
+//! The links of a router.
 
 use super::host_prefix;
 use super::table::routes::{LinkId, Target};
@@ -6,15 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 
-/// A link as it is given.
+/// The settings of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSettings {
-    /// Its name, for people.
+    /// The link's name, for display.
     pub name: String,
     /// The router's hardware address on it.
     pub hardware: Address,
-    /// Bytes of the longest packet, without the Ethernet header; at least
-    /// 1,280 where it has IPv6 addresses (RFC 8200 §5), 68 otherwise.
+    /// The MTU in bytes, without the Ethernet header; at least 1,280 on a link
+    /// with IPv6 addresses (RFC 8200 §5), otherwise at least 68.
     pub mtu: usize,
     /// The router's addresses on it, each with its network.
     pub addresses: Vec<Prefix>,
@@ -33,8 +33,8 @@ pub(super) struct Link {
     pub(super) hardware: Address,
     pub(super) mtu: usize,
     pub(super) addresses: Vec<Prefix>,
-    /// The address of this link alone (RFC 4291 §2.5.6), made of the
-    /// hardware address unless one was given.
+    /// The link-local address (RFC 4291 §2.5.6), formed from the hardware
+    /// address unless one is configured.
     pub(super) link_local: Ipv6Addr,
     pub(super) up: bool,
 }
@@ -74,8 +74,8 @@ impl Link {
                 .any(|prefix| prefix.address() == address)
     }
 
-    /// An address of the router on this link to speak from, to a neighbour if
-    /// that is `near`.
+    /// A source address of the router on this link: in the network of `near` if
+    /// there is one; `None` without an address of that family.
     pub(super) fn source(&self, near: IpAddr) -> Option<IpAddr> {
         let same = |prefix: &&Prefix| prefix.address().is_ipv4() == near.is_ipv4();
         let mut own = self.addresses.iter().filter(same);
@@ -87,8 +87,8 @@ impl Link {
         }
     }
 
-    /// The routes to its networks, and to the router itself; of two of one
-    /// prefix the later holds.
+    /// The routes to the link's networks and to the router's addresses; of two
+    /// routes with one prefix the later is valid.
     pub(super) fn own_routes(&self, number: LinkId) -> Vec<(Prefix, Target)> {
         let mut routes = Vec::new();
         for prefix in &self.addresses {
@@ -108,8 +108,8 @@ impl Link {
     }
 }
 
-/// The first and the last address of an IPv4 network, which are all its hosts
-/// (RFC 919); one of 31 or 32 bits has none (RFC 3021).
+/// The network and broadcast address of an IPv4 network (RFC 919); a prefix of
+/// 31 or 32 bits has none (RFC 3021).
 fn broadcasts(prefix: &Prefix) -> [Option<IpAddr>; 2] {
     match prefix.address() {
         IpAddr::V4(ip) if (1..31).contains(&prefix.len()) => {
@@ -121,7 +121,7 @@ fn broadcasts(prefix: &Prefix) -> [Option<IpAddr>; 2] {
     }
 }
 
-/// The address of any router of an IPv6 network (RFC 4291 §2.6.1).
+/// The subnet-router anycast address of an IPv6 network (RFC 4291 §2.6.1).
 fn anycast(prefix: &Prefix) -> Option<IpAddr> {
     match prefix.address() {
         IpAddr::V6(ip) if (1..127).contains(&prefix.len()) => {
@@ -132,8 +132,8 @@ fn anycast(prefix: &Prefix) -> Option<IpAddr> {
     }
 }
 
-/// The router's address of a link alone: the first that was given, else by the
-/// hardware address (RFC 4291, appendix A).
+/// The router's link-local address: the first configured one, else the one
+/// formed from the hardware address (RFC 4291, appendix A).
 fn link_local(hardware: Address, given: &[Prefix]) -> Ipv6Addr {
     let given = given.iter().find_map(|prefix| match prefix.address() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),

@@ -1,25 +1,25 @@
-//! A router without I/O: IPv4 by RFC 1812, IPv6 by RFC 8200 and RFC 4443, on
-//! Ethernet links. Frames go in and are changed in place; for each comes a
-//! [`Verdict`]. Time is passed in.
+//! A router without I/O on Ethernet links: IPv4 by RFC 1812, IPv6 by RFC 8200
+//! and RFC 4443. [`Router::process`] changes frames in place and returns a
+//! [`Verdict`] for each. The caller passes the time.
 //!
 //! ```text
 //!  frame ─► check ─► look up ─┬─► forward: TTL, options, redirect ─► neighbour ─► Forward
-//!           (batch)  (batch)  ├─► fragments, ICMP errors ──────────► queue ─► next_own
+//!           (batch)  (batch)  ├─► fragments, ICMP errors ──────────► queue ─► next_output
 //!                             ├─► ours: ARP, ND, echo ─────────────► Forward, back
 //!                             └─► Done, counted by its Reason
 //! ```
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
 //! | [`fib`] | longest-prefix match |
-//! | [`Routes`] | where each prefix leads, by whom we know |
+//! | [`Routes`] | the target of each prefix, by origin |
 //! | [`config`] | `router.toml` |
 //!
-//! Everything that comes is hostile: each table has a limit, stated where it
-//! is set, and what is dropped has a [`Reason`]. Not here: multicast routing
-//! and IGMP; router advertisements; reassembly (an echo request in fragments
-//! is not answered); jumbograms; hop-by-hop options, which a router passes on
-//! unread (RFC 8200 §4.3).
+//! All input is untrusted: each table has a limit, stated at its constant, and
+//! each dropped frame has a [`Reason`]. The router does not implement multicast
+//! routing and IGMP; router advertisements; reassembly (an echo request in
+//! fragments is not answered); jumbograms; hop-by-hop options, which a router
+//! forwards unread (RFC 8200 §4.3).
 
 pub mod config;
 mod counters;
@@ -54,52 +54,52 @@ use weir_wire::EtherType;
 use weir_wire::ethernet::Address;
 use weir_wire::field::read_u16;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 const ETHERNET: usize = weir_wire::ethernet::Repr::LEN;
 
-/// Frames that are looked up together.
+/// Number of frames that are looked up together.
 pub const BATCH_MAX: usize = 64;
 
-/// Links of one router: as many as one tap has.
+/// Largest number of links of one router: that of a tap.
 pub const LINKS_MAX: usize = 8;
 
-/// Bytes of the longest packet that every link takes (RFC 791).
+/// Smallest MTU, which every IPv4 link supports (RFC 791), in bytes.
 pub(crate) const MTU_MIN: usize = 68;
 
-/// What to do with a frame.
+/// The decision on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Send its first `len` bytes on this link.
     Forward {
         /// The link.
         link: LinkId,
-        /// Bytes to send: padding is left behind.
+        /// Number of bytes to send; padding is cut off.
         len: usize,
     },
-    /// Nothing: it was dropped, or its bytes are kept for later.
+    /// Nothing: the frame was dropped, or the router stored a copy for later.
     Done,
 }
 
-/// What a router is made of.
+/// The configuration of a router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Its links; their numbers are their places here.
+    /// The links; a link's number is its index here.
     pub links: Vec<LinkSettings>,
-    /// Neighbours that are told, not asked for.
+    /// Static neighbours, which are not solicited.
     pub neighbours: Vec<(LinkId, IpAddr, Address)>,
-    /// Neighbours that are known at once, on all links.
+    /// Largest number of neighbours, on all links together.
     pub neighbours_max: usize,
-    /// Routes of each version of IP, as far as they fit: see
+    /// Largest number of routes of each version of IP, bounded by
     /// [`ROUTES_V4_MAX`] and [`ROUTES_V6_MAX`].
     pub routes_max: usize,
-    /// ICMP errors and redirects that may go out in a second; 0 for none.
+    /// Number of ICMP errors and redirects per second; 0 for none.
     pub icmp_per_second: u32,
-    /// How many of them at once.
+    /// Largest burst of them.
     pub icmp_burst: u32,
-    /// Whether hosts are told of a better first hop.
+    /// Whether the router sends redirects to hosts with a better first hop.
     pub redirects: bool,
-    /// Whether the host's own protocols use the links, too, and are told what
-    /// neighbours say: see [`Router::next_neighbour_update`].
+    /// Whether the host's own protocols use the links, too, and get neighbour
+    /// updates: see [`Router::next_neighbour_update`].
     pub host: bool,
 }
 
@@ -118,7 +118,7 @@ impl Default for RouterConfig {
     }
 }
 
-/// See the module.
+/// An IP router without I/O; see the [module](self).
 pub struct Router {
     links: Vec<Link>,
     routes: Routes,
@@ -126,40 +126,41 @@ pub struct Router {
     output: Output,
     limit: RateLimit,
     counters: Counters,
-    /// Its addresses, in order.
+    /// The router's addresses, sorted.
     own_v4: Vec<Ipv4Addr>,
     own_v6: Vec<Ipv6Addr>,
-    /// Where the choice among hops begins.
+    /// Seed of the hash that chooses among hops.
     seed: u64,
-    /// The day's time in milliseconds, and when it was that.
+    /// The time of day in milliseconds, and the clock at that moment.
     clock: Option<(u32, u64)>,
     redirects: bool,
     neighbour_updates: Option<UpdateQueue>,
-    /// The link of the frames that are being processed.
+    /// The link on which the frames being processed arrived.
     arrived: LinkId,
-    /// Which of them were forwarded as their like is; and the one in hand.
+    /// The mask of cacheable frames, see [`Router::cacheable`]; and the flag of
+    /// the present frame.
     cacheable: u64,
     is_cacheable: bool,
-    /// Routes or links have changed.
+    /// Routes or links have changed since `take_changed`.
     changed: bool,
 }
 
-/// What a frame turned out to be.
+/// The classification of a frame.
 #[derive(Clone, Copy)]
 enum PacketClass {
-    /// An IPv4 packet whose header is good; the slot of its key.
+    /// An IPv4 packet with a valid header; the index of its key.
     V4(usize),
-    /// An IPv6 packet, likewise.
+    /// An IPv6 packet with a valid header; the index of its key.
     V6(usize),
     Arp,
     Other(Reason),
 }
 
 impl Router {
-    /// A router with routes to its links' own networks.
+    /// Makes a router with routes to the networks of its links.
     ///
     /// # Errors
-    /// If more routes or links are given than fit.
+    /// If there are more routes or links than fit.
     pub fn new(settings: &RouterConfig, seed: u64) -> Result<Router, RouteError> {
         if settings.links.len() > LINKS_MAX {
             return Err(RouteError::Full { max: LINKS_MAX });
@@ -193,30 +194,31 @@ impl Router {
         })
     }
 
-    /// Its routes.
+    /// The router's routes.
     pub fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// Its routes, to be changed: each change takes effect at once, those of
-    /// short prefixes within the next calls of [`Router::poll`].
+    /// The routes, for changes. Each change takes effect at once, except for
+    /// short prefixes: those take effect within the next calls of
+    /// [`Router::poll`].
     pub fn routes_mut(&mut self) -> &mut Routes {
         self.changed = true;
         &mut self.routes
     }
 
-    /// What it has counted.
+    /// The router's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How many neighbours are known or asked for.
+    /// Number of neighbours, resolved or being solicited.
     pub fn neighbours(&self) -> usize {
         self.neighbours.len()
     }
 
-    /// Tells whether a link carries frames. Nothing is sent over one that
-    /// does not.
+    /// Sets whether a link carries frames. The router sends nothing on a link
+    /// that does not.
     pub fn set_link_up(&mut self, link: LinkId, up: bool) {
         self.changed = true;
         if let Some(link) = self.links.get_mut(usize::from(link)) {
@@ -224,8 +226,8 @@ impl Router {
         }
     }
 
-    /// Tells how many bytes the longest packet of a link has, from now on. Less
-    /// than IPv4 allows (RFC 791, 68) counts as that.
+    /// Sets a link's MTU in bytes. A value below the IPv4 minimum of 68 (RFC
+    /// 791) counts as that.
     pub fn set_mtu(&mut self, link: LinkId, mtu: usize) {
         let mtu = mtu.max(MTU_MIN);
         if let Some(link) = self.links.get_mut(usize::from(link))
@@ -236,11 +238,11 @@ impl Router {
         }
     }
 
-    /// Gives the router these addresses on a link, and those alone.
+    /// Replaces the router's addresses on a link.
     ///
     /// # Errors
-    /// If there is no room for some of the routes to them: these follow as soon
-    /// as there is.
+    /// If there is no room for some of the routes to them; these are added as
+    /// soon as there is room.
     pub fn set_addresses(
         &mut self,
         link: LinkId,
@@ -258,7 +260,7 @@ impl Router {
         self.routes.set_own(own_routes(&self.links))
     }
 
-    /// The router's station on a link, and the bytes of its longest packet.
+    /// The router's hardware address on a link, and the link's MTU in bytes.
     ///
     /// # Panics
     /// If there is no such link.
@@ -267,14 +269,14 @@ impl Router {
         (link.hardware, link.mtu)
     }
 
-    /// Tells the time of day in UTC, in milliseconds since midnight, for
-    /// packets that ask for it (RFC 791, timestamps).
+    /// Sets the time of day in UTC, in milliseconds since midnight, for
+    /// timestamp options (RFC 791).
     pub fn set_clock(&mut self, now_ns: u64, day_ms: u32) {
         self.clock = Some((day_ms, now_ns));
     }
 
-    /// Takes frames that came on a link and says what to do with each, in
-    /// order.
+    /// Processes frames that arrived on a link and writes a verdict for each,
+    /// in order.
     ///
     /// # Panics
     /// If there is no such link.
@@ -366,7 +368,7 @@ impl Router {
         }
     }
 
-    /// What a frame is, and that its headers are good.
+    /// Classifies a frame and checks its headers.
     fn classify(&self, link: LinkId, frame: &[u8]) -> Result<Key, Reason> {
         if frame.len() < ETHERNET {
             return Err(Reason::Malformed);
@@ -384,13 +386,14 @@ impl Router {
         }
     }
 
-    /// Does what is due: brings routes up to date, asks neighbours again,
-    /// gives up those that never answer.
+    /// Performs due work: updates the forwarding tables, repeats solicitations,
+    /// and gives up neighbours that do not answer.
     pub fn poll(&mut self, now_ns: u64) {
         let lacked = self.routes.own_lacking();
         self.changed |= !self.routes.is_up_to_date();
         self.routes.rebuild_some();
-        // While they wait, nothing changes, and what is remembered holds.
+        // While these routes wait, nothing changes, and cached decisions stay
+        // valid.
         self.changed |= self.routes.own_lacking() != lacked;
         if self.neighbours.next_ns().is_some_and(|due| due <= now_ns) {
             let silent = self.neighbours.poll(now_ns);
@@ -404,9 +407,9 @@ impl Router {
         }
     }
 
-    /// When [`Router::poll`], [`Router::next_output`] or [`Router::next_neighbour_update`] is
-    /// due at the latest: at once while routes are being brought up to date,
-    /// or frames or words wait.
+    /// The latest time for [`Router::poll`], [`Router::next_output`] or
+    /// [`Router::next_neighbour_update`], in ns: 0 (at once) while tables are
+    /// being updated, or frames or updates wait. `None` if nothing is due.
     pub fn next_ns(&self) -> Option<u64> {
         let has_heard = self
             .neighbour_updates
@@ -419,9 +422,9 @@ impl Router {
         }
     }
 
-    /// The next frame that the router itself sends, and on which link:
-    /// fragments, ICMP, ARP, neighbour discovery, and what waited for a
-    /// neighbour.
+    /// The next frame that the router itself sends, with its link: fragments,
+    /// ICMP, ARP, neighbour discovery, and frames that waited for a neighbour.
+    /// `None` if there is none.
     pub fn next_output(&mut self) -> Option<(LinkId, Vec<u8>)> {
         let (link, frame) = self.output.pop()?;
         let counts = &mut self.counters.links[usize::from(link)];
@@ -430,14 +433,15 @@ impl Router {
         Some((link, frame))
     }
 
-    /// The next word of a neighbour that the host's own protocols are to hear,
-    /// since their questions go out past the router and the answers come to it.
+    /// The next neighbour update for the host's own protocols; `None` if there
+    /// is none. The host sends its solicitations past the router, but the
+    /// answers come to the router.
     pub fn next_neighbour_update(&mut self) -> Option<NeighbourUpdate> {
         self.neighbour_updates.as_mut()?.pop()
     }
 
-    /// Tells that a link did not take frames that a verdict or
-    /// [`Router::next_output`] gave it.
+    /// Counts frames that a link did not accept, from a verdict or from
+    /// [`Router::next_output`].
     pub fn tx_dropped(&mut self, link: LinkId, frames: u64, bytes: u64) {
         let counts = &mut self.counters.links[usize::from(link)];
         counts.tx_frames = counts.tx_frames.saturating_sub(frames);
@@ -453,7 +457,7 @@ impl Router {
         }
     }
 
-    /// Where an answer to the frame in hand goes.
+    /// The hop for an answer to the present frame; `None` if there is no route.
     fn reverse_hop(&self, to: IpAddr) -> Option<Hop> {
         let number = match to {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
@@ -471,7 +475,7 @@ impl Router {
         }
     }
 
-    /// Where a route leads for this flow.
+    /// Resolves a route for a flow.
     fn select_hop(&self, number: u32, flow: impl FnOnce() -> u64) -> FibResult {
         match self.routes.target(number) {
             None => FibResult::Refused(Reason::NoRoute),
@@ -487,7 +491,7 @@ impl Router {
         }
     }
 
-    /// The hop that a flow keeps to, of those whose link is up.
+    /// The hop of a flow among those whose link is up; `None` if there is none.
     fn choose(&self, hops: &[Hop], flow: impl FnOnce() -> u64) -> Option<Hop> {
         let is_up = |hop: &&Hop| {
             let link = self.links.get(usize::from(hop.link));
@@ -502,7 +506,7 @@ impl Router {
     }
 }
 
-/// Where a packet goes.
+/// The result of resolving a route.
 enum FibResult {
     Hop(Hop),
     Local,
@@ -510,14 +514,14 @@ enum FibResult {
     Refused(Reason),
 }
 
-/// What a frame is looked up by.
+/// The key of a frame's look-up.
 enum Key {
     V4(u32),
     V6(u128),
     Arp,
 }
 
-/// The addresses of all links, in order, but for those of a link alone.
+/// The addresses of all links, sorted, without link-local addresses.
 fn own_addresses(links: &[Link]) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     let mut own_v4 = Vec::new();
     let mut own_v6 = Vec::new();
@@ -541,7 +545,7 @@ fn own_routes(links: &[Link]) -> Vec<(Prefix, Target)> {
         .collect()
 }
 
-/// The prefix of one address alone.
+/// The prefix that contains only one address.
 fn host_prefix(address: IpAddr) -> Prefix {
     let len = if address.is_ipv4() { 32 } else { 128 };
     Prefix::new(address, len).expect("as many bits as the address has")

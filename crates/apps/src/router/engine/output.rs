@@ -1,4 +1,5 @@
-//! What the router itself sends: to a neighbour once its address is known.
+//! The router's own output: frames wait until the neighbour's hardware address
+//! is resolved.
 
 use super::ETHERNET;
 use super::table::neighbours::{Resolution, Solicit};
@@ -10,28 +11,28 @@ use weir_wire::EtherType;
 use weir_wire::ethernet::{self, Address};
 use weir_wire::field::write;
 
-/// Frames of the router's own that wait to be taken, and as many of others';
-/// one more is dropped.
+/// Number of the router's own frames that may wait for sending, and as many
+/// forwarded frames; a further frame is dropped.
 pub const QUEUE_MAX: usize = 4096;
 
-/// No packet is cut whose pieces would leave less than half of the room to
-/// frames that need no cutting.
+/// Number of fragments that may wait. A packet is not fragmented if the
+/// fragments would leave less than half of the queue to whole frames.
 const FRAGMENTS_MAX: usize = QUEUE_MAX / 2;
 
-/// A frame that waits to be taken.
+/// A frame that waits for sending.
 #[derive(Debug)]
 struct QueuedFrame {
     link: LinkId,
     frame: Vec<u8>,
-    /// Of somebody else's.
+    /// The frame is forwarded, not the router's own.
     is_forwarded: bool,
 }
 
-/// The frames that wait, and what numbers their packets.
+/// The frames that wait for sending, and the IPv4 identification counter.
 #[derive(Debug)]
 pub(super) struct Output {
     queue: VecDeque<QueuedFrame>,
-    /// For each link, those that are forwarded: what comes after them must not
+    /// Number of waiting forwarded frames for each link: later frames must not
     /// overtake them.
     forwarded: Vec<usize>,
     forwarded_all: usize,
@@ -60,12 +61,13 @@ impl Output {
         self.queue.is_empty()
     }
 
-    /// Whether so many pieces leave room for frames that need no cutting.
+    /// Whether `count` fragments leave enough room for whole frames.
     pub(super) fn has_room_for_fragments(&self, count: usize) -> bool {
         self.forwarded_all + count <= FRAGMENTS_MAX
     }
 
-    /// A number for a packet (RFC 6864: of no meaning where it is whole).
+    /// The next IPv4 identification; without meaning for unfragmented packets
+    /// (RFC 6864).
     pub(super) fn identification(&mut self) -> u16 {
         self.identification = self.identification.wrapping_add(1);
         self.identification
@@ -73,7 +75,8 @@ impl Output {
 }
 
 impl Router {
-    /// Sends the first `len` bytes of a frame in place, on from here.
+    /// Forwards the first `len` bytes of a frame in place, or queues them until
+    /// the neighbour is resolved.
     pub(super) fn dispatch(
         &mut self,
         now_ns: u64,
@@ -90,7 +93,8 @@ impl Router {
                 write(frame, 6, &own.0);
                 let link = hop.link;
                 if self.output.forwarded[usize::from(link)] > 0 {
-                    // Those before it first: they waited, or were cut.
+                    // Earlier frames of the link, which waited or were
+                    // fragmented, go first.
                     self.enqueue(link, frame[..len].to_vec(), true);
                     return Ok(Verdict::Done);
                 }
@@ -108,8 +112,8 @@ impl Router {
         }
     }
 
-    /// Sends a frame of the router's own, or a piece of one that is forwarded,
-    /// whose type is in place.
+    /// Sends a frame of the router's own, or a fragment of a forwarded packet;
+    /// the EtherType is already set.
     pub(super) fn transmit(
         &mut self,
         now_ns: u64,
@@ -126,7 +130,7 @@ impl Router {
         }
     }
 
-    /// Sends a frame whose header is whole.
+    /// Queues a frame with a complete header.
     pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>, is_forwarded: bool) {
         let output = &mut self.output;
         let waiting = if is_forwarded {
@@ -147,7 +151,7 @@ impl Router {
         });
     }
 
-    /// Sends what waited for a neighbour.
+    /// Queues the frames that waited for a neighbour.
     pub(super) fn release(
         &mut self,
         link: LinkId,
@@ -160,7 +164,7 @@ impl Router {
         }
     }
 
-    /// Asks for neighbours.
+    /// Sends the pending solicitations.
     pub(super) fn send_solicits(&mut self) {
         for ((link, ip), known) in self.neighbours.take_solicits() {
             self.counters.neighbours_asked += 1;
@@ -172,7 +176,7 @@ impl Router {
         }
     }
 
-    /// Room for a frame with its header, up to the payload's `len` bytes.
+    /// A zeroed frame with its Ethernet header and `len` bytes for the payload.
     pub(super) fn frame(&self, link: LinkId, dst: Address, kind: EtherType, len: usize) -> Vec<u8> {
         let mut frame = vec![0; ETHERNET + len];
         let header = ethernet::Repr {

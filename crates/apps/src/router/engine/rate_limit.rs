@@ -1,7 +1,7 @@
-//! A bound on the rate of what strangers can make us send (RFC 1812
-//! §4.3.2.8, RFC 4443 §2.4 (f)).
+//! A rate limit for packets that untrusted input triggers (RFC 1812 §4.3.2.8,
+//! RFC 4443 §2.4 (f)).
 
-/// A bucket of tokens, filled by time.
+/// A token bucket.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     ns_per_message: u64,
@@ -11,7 +11,8 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    /// So many messages a second, and so many at once; 0 a second for none.
+    /// A bucket for `per_second` messages per second and bursts of `burst`; 0
+    /// per second for none.
     pub(super) fn new(per_second: u32, burst: u32) -> RateLimit {
         let ns_per_message = 1_000_000_000_u64
             .checked_div(per_second.into())
@@ -29,7 +30,7 @@ impl RateLimit {
         }
     }
 
-    /// Whether one more message may go out.
+    /// Takes a token; returns whether one more message may be sent.
     pub(super) fn allows(&mut self, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);

@@ -1,7 +1,7 @@
-//! The host's addresses, as they change while a router runs.
+//! The host's addresses, followed while a router runs.
 //!
-//! A thread of its own follows them: to give a link another program takes the
-//! kernel milliseconds, for which no frame is to wait.
+//! A separate thread follows them: replacing a link's program takes the kernel
+//! milliseconds, for which no frame should wait.
 
 use crate::router::engine::config::Config;
 use crate::router::live::{prefixes, to_host};
@@ -15,33 +15,33 @@ use weir_link::net::{Address, AddressMonitor, Interface, Interfaces};
 use weir_stack::Prefix;
 use weir_tap::{HostFilter, HostFilterUpdater};
 
-/// What the thread tells.
+/// A message of the thread.
 #[derive(Debug)]
 pub(crate) enum AddressUpdate {
-    /// The router's addresses, for each link.
+    /// The router's addresses on each link.
     Addresses(Vec<Vec<Prefix>>),
-    /// The host is left what is for its addresses now; or why only what was
-    /// for those before.
+    /// The host filters now cover its present addresses; or the reason why they
+    /// still cover the former ones.
     Host(Option<String>),
-    /// The kernel tells no more.
+    /// The kernel reports no more changes.
     Failed(io::Error),
 }
 
-/// Follows addresses until it is dropped.
+/// The thread that follows addresses; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     updates: Receiver<AddressUpdate>,
-    /// Readable when there are news.
+    /// An eventfd that is readable when there are messages.
     woken: Arc<OwnedFd>,
-    /// Closed, it ends the thread.
+    /// The pipe whose closing ends the thread.
     open: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Addresses {
-    /// Follows them from what they were: `interfaces` those of the links, in
-    /// order, and `host` all of the host's. The monitor was opened before
-    /// they were read.
+    /// Starts following addresses from the given state: `interfaces` are those
+    /// of the links, in order, and `host` all addresses of the host. The caller
+    /// opened the watcher before it read them.
     pub(crate) fn follow(
         monitor: AddressMonitor,
         config: &Config,
@@ -73,14 +73,14 @@ impl Addresses {
         })
     }
 
-    /// What has changed since the last call, without waiting.
+    /// The messages since the last call; does not wait.
     pub(crate) fn all(&self) -> impl Iterator<Item = AddressUpdate> {
-        // News that come behind this make it readable again.
+        // A message sent after this read makes the descriptor readable again.
         let _ = rustix::io::read(&self.woken, &mut [0; 8]);
         self.updates.try_iter()
     }
 
-    /// What is readable when there are news.
+    /// The descriptor that is readable when there are messages.
     pub(crate) fn fd(&self) -> io::Result<OwnedFd> {
         self.woken.try_clone()
     }
@@ -107,7 +107,7 @@ struct Thread {
     monitor: AddressMonitor,
     interfaces: Interfaces,
     config: Config,
-    /// The interfaces of the links, by number.
+    /// The ifindex of each link's interface.
     indices: Vec<u32>,
     addresses: Vec<Vec<Prefix>>,
     host: Vec<Address>,
@@ -119,7 +119,7 @@ struct Thread {
 impl Thread {
     fn send_update(&self, news: AddressUpdate) {
         let _ = self.updates.send(news);
-        // A count that is full is readable as it is.
+        // If the counter is full, the descriptor is readable anyway.
         let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
     }
 
@@ -140,7 +140,7 @@ impl Thread {
         }
     }
 
-    /// Takes in what has changed.
+    /// Reads changes and sends messages for them.
     fn poll(&mut self) -> io::Result<()> {
         if !self.monitor.is_changed()? {
             return Ok(());
@@ -159,7 +159,7 @@ impl Thread {
             let interface = all.iter().find(|one| one.index == *index);
             match interface {
                 Some(interface) => self.config.addresses(number, &prefixes(interface)),
-                // The router will hear that it has gone.
+                // The tap reports the removal of the interface to the router.
                 None => before.clone(),
             }
         });
@@ -172,7 +172,7 @@ impl Thread {
     }
 }
 
-/// Has the programs of all links leave the host what is for these addresses.
+/// Replaces the host filters of all links by filters for these addresses.
 fn leave(links: &[HostFilterUpdater], host: &[Address], text: &str) -> Result<(), String> {
     let filter = HostFilter::new(host, text).map_err(|error| error.to_string())?;
     links

@@ -1,44 +1,44 @@
-//! What a router has the kernel remember: by the addresses of packets, where
-//! they go on.
+//! The router's use of the flow cache: the kernel stores next hops by pairs of
+//! IP addresses.
 
 use crate::router::engine::{LinkId, Router};
 use std::time::Duration;
 use weir_tap::{FlowAction, FlowCache, FlowKey, Tap};
 use weir_wire::ethernet::Address;
 
-/// How long an entry stays without a packet.
+/// Time after which an entry without packets is removed.
 const AGEING: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether what was remembered holds still, where
-/// nothing is known to have changed: neighbours in use are asked for.
+/// Interval of revalidation when no change is known, in ns; it also keeps used
+/// neighbours probed.
 const REVALIDATE_NS: u64 = 250_000_000;
 
-/// Entries that are looked at in a turn.
+/// Number of entries revalidated in one turn.
 const REVALIDATE_BATCH: usize = 512;
 
-/// Keeps what the kernel remembers as true as what the router knows.
+/// Keeps the entries in the kernel consistent with the router's tables.
 #[derive(Debug, Default)]
 pub(crate) struct Revalidator {
     next_ns: u64,
-    /// The next entry to be looked at.
+    /// The next slot to check.
     at: usize,
-    /// How often to come to the first again before all have been looked at.
+    /// Number of passes through the table that remain to be started or
+    /// finished.
     rounds: u32,
-    /// Not only at those that were in use.
+    /// The present pass checks all entries, not only those used since the last.
     is_of_all: bool,
-    /// When the last of the packets came that were noted up to the round
-    /// before, and in this one.
+    /// The time of the newest packet seen before the present pass, and in it.
     last_used_at: u64,
     newest: u64,
 }
 
 impl Revalidator {
-    /// Ends what no longer holds, and has neighbours in use asked for: some in
-    /// each turn.
+    /// Removes entries that are no longer valid, and has used neighbours
+    /// probed: some entries in each turn.
     #[inline]
     pub(crate) fn follow(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
         if router.take_changed() {
-            // Those behind us are to be looked at again.
+            // The entries before the present position have to be checked again.
             self.rounds = 1 + u32::from(self.at > 0);
             self.is_of_all = true;
         } else if !self.is_busy() && now_ns >= self.next_ns {
@@ -50,7 +50,7 @@ impl Revalidator {
         }
     }
 
-    /// Whether there is more to look at, at once.
+    /// Whether a pass is under way.
     pub(crate) fn is_busy(&self) -> bool {
         self.rounds > 0
     }
@@ -86,8 +86,9 @@ impl Revalidator {
     }
 }
 
-/// Has the kernel remember where a frame went that is like others: it came in
-/// at `link` to `station`, and its header is as it leaves.
+/// Adds a flow cache entry for a frame that is like others of its addresses.
+/// The frame arrived on `link` at the hardware address `station`; its header is
+/// in outgoing form.
 pub(crate) fn cache(
     tap: &mut Tap,
     (link, station): (LinkId, Address),

@@ -1,5 +1,4 @@
-//! Routes learned from the kernel: whatever puts them there, FRR and BIRD
-//! among others, feeds the router.
+//! Routes imported from the kernel's tables, which FRR, BIRD and others fill.
 
 use crate::router::engine::{HOPS_MAX, Hop, LinkId, Origin, Router, Target};
 use std::collections::{HashSet, hash_set};
@@ -8,28 +7,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use weir_link::net::{Route, RouteEvent, RouteKind, RouteMonitor};
 use weir_stack::Prefix;
 
-/// Changes that are taken in at once, between frames.
+/// Number of changes applied at once, between frames.
 const CHANGES_PER_TURN: usize = 64;
 
-/// Takes in the kernel's routes.
+/// Imports the kernel's routes.
 #[derive(Debug)]
 pub(crate) struct RouteImporter {
     monitor: RouteMonitor,
     tables: Vec<u32>,
-    /// Which link has which interface, by its number.
+    /// The ifindex of each link.
     links: Vec<u32>,
-    /// What was told since the beginning, while all is told again.
+    /// Routes seen since the start of a resync; `None` outside a resync.
     seen: Option<HashSet<(Prefix, u32)>>,
     known: HashSet<(Prefix, u32)>,
-    /// What was known before all was told again, and may be gone.
+    /// Routes known before the last resync, which may be gone.
     stale: hash_set::IntoIter<(Prefix, u32)>,
-    /// Routes that lead to interfaces that are no links of the router.
+    /// Number of routes that lead to interfaces outside the router.
     elsewhere: u64,
     refused: u64,
 }
 
 impl RouteImporter {
-    /// Begins with the calling thread's network namespace.
+    /// Starts in the calling thread's network namespace.
     pub(crate) fn open(tables: &[u32], links: Vec<u32>) -> io::Result<RouteImporter> {
         Ok(RouteImporter {
             monitor: RouteMonitor::open()?,
@@ -43,23 +42,23 @@ impl RouteImporter {
         })
     }
 
-    /// What is readable when there are news.
+    /// The descriptor that is readable when there are changes.
     pub(crate) fn fd(&self) -> io::Result<OwnedFd> {
         self.monitor.as_fd().try_clone_to_owned()
     }
 
-    /// Has all be told again.
+    /// Requests a full dump of the kernel's routes.
     pub(crate) fn resync(&mut self) -> io::Result<()> {
         self.monitor.begin()
     }
 
-    /// Routes that the kernel has and the router does not: their number since
-    /// it began, by being elsewhere and for want of room.
+    /// Number of kernel routes that the router does not have, since the start:
+    /// those to other interfaces, and those without room.
     pub(crate) fn skipped(&self) -> (u64, u64) {
         (self.elsewhere, self.refused)
     }
 
-    /// Takes in some changes; whether there may be more.
+    /// Applies some changes; returns whether there may be more.
     pub(crate) fn work(&mut self, router: &mut Router) -> io::Result<bool> {
         for _ in 0..CHANGES_PER_TURN {
             match self.monitor.next_event()? {
@@ -85,7 +84,7 @@ impl RouteImporter {
         };
         let Some(target) = self.target(route) else {
             self.elsewhere += 1;
-            // What it replaces led to a link of ours.
+            // The route it replaces led to a link of the router.
             return self.remove(router, route);
         };
         let origin = Origin::Learned(metric);
@@ -109,14 +108,15 @@ impl RouteImporter {
         }
     }
 
-    /// All was told: what was known before is looked through by and by.
+    /// Ends a resync: routes known before are checked in small steps.
     fn complete(&mut self) {
         if let Some(told) = self.seen.take() {
             self.stale = std::mem::replace(&mut self.known, told).into_iter();
         }
     }
 
-    /// Removes some of what was not told again; whether there may be more.
+    /// Removes some routes that the resync did not report; returns whether
+    /// there may be more.
     fn sweep(&mut self, router: &mut Router) -> bool {
         for _ in 0..CHANGES_PER_TURN {
             let Some((prefix, metric)) = self.stale.next() else {
@@ -129,7 +129,8 @@ impl RouteImporter {
         true
     }
 
-    /// Where a route leads over the router's links; `None` if over none.
+    /// The target of a route over the router's links; `None` if it leads over
+    /// no link.
     fn target(&self, route: &Route) -> Option<Target> {
         match route.kind {
             RouteKind::Blackhole => return Some(Target::Blackhole),

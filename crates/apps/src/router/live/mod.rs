@@ -1,4 +1,8 @@
-//! The router on live links: [`engine`](crate::router::engine)'s core between taps.
+//! The router on live links: the core of [`engine`](crate::router::engine)
+//! between taps.
+//!
+//! `kernel_routes` imports routes, `address_monitor` follows the host's
+//! addresses, and `flow_cache` keeps the kernel's cached decisions valid.
 
 pub(crate) mod address_monitor;
 pub(crate) mod flow_cache;
@@ -19,76 +23,75 @@ use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
 const _: () = assert!(crate::router::engine::LINKS_MAX == weir_link::xdp::LINKS_MAX as usize);
 
-/// Frames of one link that are looked at together.
+/// Number of frames of one link that are processed together.
 const BATCH: usize = 64;
-/// Of these, how many are taken from one link before all is sent, where many
-/// frames go out at once.
+/// Number of batches taken from one link before output is sent, on links that
+/// send bursts.
 const BATCHES: usize = 2;
-/// The longest sleep: how often `look` is called where nothing has changed.
+/// Longest sleep, and so the interval at which `look` is called when idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The same in nanoseconds.
+/// `POLL_INTERVAL` in nanoseconds.
 const POLL_INTERVAL_NS: u64 = POLL_INTERVAL.as_nanos() as u64;
 
-/// Words of neighbours that the host is told between two batches: each takes
-/// calls of the kernel, and frames wait meanwhile.
+/// Number of neighbour updates passed to the host between two batches: each
+/// takes system calls, for which frames wait.
 const UPDATES_PER_BATCH: usize = 4;
 
-/// Why a router does not run, or ended.
+/// The reason why a router does not run, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its configuration is not taken.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An interface is not there.
+    /// An interface does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// An interface is no Ethernet.
+    /// An interface is not Ethernet.
     #[error("interface `{name}` carries no Ethernet frames: a router needs such links")]
     NotEthernet {
-        /// Which.
+        /// The interface's name.
         name: String,
     },
-    /// The routes do not fit.
+    /// A route does not fit.
     #[error("{prefix}: {source}")]
     Route {
-        /// Which did not.
+        /// The prefix of the route.
         prefix: String,
-        /// Why.
+        /// The reason.
         source: RouteError,
     },
-    /// The links could not be tapped, or are gone.
+    /// The links cannot be tapped, or are gone.
     #[error(transparent)]
     Tap(#[from] TapError),
-    /// Which frames are the host's is not said well.
+    /// The host filter is invalid.
     #[error("[kernel]: host: {0}")]
     Host(#[from] HostFilterError),
-    /// The kernel does not tell of its routes or interfaces.
+    /// The kernel does not report its routes or interfaces.
     #[error("the kernel does not tell of its routes ({0})")]
     Kernel(#[source] io::Error),
 }
 
-/// What there is to see of a running router.
+/// A view of a running router.
 #[derive(Clone, Copy)]
 pub struct Snapshot<'a> {
-    /// The names of its links, in order.
+    /// The names of the links, in order.
     pub names: &'a [String],
-    /// Its core.
+    /// The engine.
     pub router: &'a Router,
-    /// What its frames go through.
+    /// The tap that carries the frames.
     pub tap: &'a Tap,
-    /// Routes of the kernel that lead over other interfaces, and for which
-    /// there was no room.
+    /// Numbers of kernel routes over other interfaces, and of those without
+    /// room.
     pub skipped: (u64, u64),
-    /// Why the host is still left only what was for the addresses that it had
-    /// before.
+    /// The reason why the host filters still cover the host's former addresses.
     pub host_refused: Option<&'a str>,
-    /// It has ended: nothing of it will change.
+    /// The router has ended; the view is final.
     pub is_last: bool,
 }
 
-/// Reads the interfaces of a configuration and checks it against them,
-/// without touching them.
+/// Reads the interfaces of a configuration and checks the configuration against
+/// them, without changing them.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -98,15 +101,15 @@ pub fn check(config: &Config) -> Result<(), RunError> {
     make(config, &interfaces).map(drop)
 }
 
-/// Taps the links of a configuration in the calling thread's network
-/// namespace, and routes between them. `look` sees the router when frames
-/// flow, then every 50 ms or so, and says whether to go on; and once more at
-/// the end. While one of `wakes` is readable it is called more often: at once
-/// while no frame comes, and within 1 ms while some do.
+/// Taps the links of a configuration in the calling thread's network namespace,
+/// and routes between them. Calls `look` when frames flow, then about every 50
+/// ms, and once more at the end; `look` returns whether to continue. While one
+/// of `wakes` is readable, `look` is called more often: at once without
+/// traffic, and within 1 ms with traffic.
 ///
-/// With the bypass [`Drop`](weir_tap::Bypass::Drop) nothing passes any more, however it
-/// ends, until the next one is ready or [`clean`]; with `restore` an end that
-/// `look` asked for leaves the links as they were.
+/// With the bypass [`Drop`](weir_tap::Bypass::Drop), after any end of the
+/// router no frame passes until the next router is ready or [`clean`] runs.
+/// With `restore`, an end that `look` requested restores the links.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -117,7 +120,7 @@ pub fn run(
     wakes: Vec<OwnedFd>,
     mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
-    // Heard of from before they are read: no change is missed.
+    // Opened before the addresses are read, so that no change is missed.
     let addresses = AddressMonitor::open().map_err(RunError::Kernel)?;
     let host_has = host_addresses()?;
     let interfaces = interfaces(config)?;
@@ -187,11 +190,11 @@ pub fn run(
     Ok(())
 }
 
-/// Takes off the links of a configuration what a router has left there;
-/// `false` if there is nothing.
+/// Removes from the links of a configuration the state that a router left
+/// there; returns `false` if there is none.
 ///
 /// # Errors
-/// See [`RunError`]; also while a router has them.
+/// See [`RunError`]; also while a router uses them.
 pub fn clean(config: &Config) -> Result<bool, RunError> {
     let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
     Ok(Tap::clean(&names)?)
@@ -203,7 +206,7 @@ fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {
     let interfaces: Vec<Interface> = interfaces.collect::<Result<_, InterfaceError>>()?;
     for (number, interface) in interfaces.iter().enumerate() {
         let mut before = interfaces[..number].iter();
-        // By another of its names.
+        // An earlier link has another name of the same interface.
         if before.any(|other| other.index == interface.index) {
             return Err(config.same_link(number, &interface.name).into());
         }
@@ -215,15 +218,15 @@ fn host_addresses() -> Result<Vec<Address>, RunError> {
     Ok(to_host(&weir_link::net::interfaces()?))
 }
 
-/// The addresses of these interfaces of the host that packets come to from
-/// elsewhere.
+/// The host's addresses on these interfaces to which packets from other
+/// machines come.
 pub(crate) fn to_host(all: &[Interface]) -> Vec<Address> {
     let addresses = all.iter().flat_map(|interface| &interface.addresses);
     let addresses = addresses.filter(|address| !address.ip.is_loopback());
     addresses.cloned().collect()
 }
 
-/// What the host's own protocols have of the links, with these addresses.
+/// The filter for the host's own frames on the links, with these addresses.
 fn host_filter(config: &Config, addresses: &[Address]) -> Result<Option<HostFilter>, RunError> {
     let text = config.kernel.host.filter();
     let filter = text.map(|text| HostFilter::new(addresses, &text));
@@ -275,7 +278,7 @@ pub(crate) fn prefixes(interface: &Interface) -> Vec<Prefix> {
         .collect()
 }
 
-/// Bits that others cannot know: where a hash map's keys begin.
+/// A random seed that peers cannot predict.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
@@ -286,12 +289,13 @@ struct LiveRouter {
     router: Router,
     config: Config,
     importer: Option<RouteImporter>,
-    /// The kernel may have more to tell of its routes.
+    /// The kernel may have further route changes.
     is_importing: bool,
-    /// Where the host's own protocols use the links, too.
+    /// The host's neighbour tables, if its own protocols use the links, too.
     host: Option<Neighbours>,
     addresses: Addresses,
-    /// Routes to our own addresses for which there was no room.
+    /// Number of routes to the router's own addresses for which there was no
+    /// room.
     routes_refused: u64,
     host_refused: Option<String>,
     indices: Vec<u32>,
@@ -303,7 +307,7 @@ struct LiveRouter {
 }
 
 impl LiveRouter {
-    /// What ends a wait for frames.
+    /// Registers the descriptors that end a wait for frames.
     fn wake_on(&self, tap: &mut Tap, wakes: Vec<OwnedFd>) -> Result<(), RunError> {
         let learner = self.importer.iter().map(RouteImporter::fd);
         let own = learner.chain([self.addresses.fd()]);
@@ -318,7 +322,7 @@ impl LiveRouter {
         tap: &mut Tap,
         look: &mut impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
     ) -> Result<(), RunError> {
-        // Begin with all routes.
+        // Import all routes before the first frame.
         while self.learn()? || !self.router.routes().is_up_to_date() {
             self.router.poll(self.now_ns());
         }
@@ -385,7 +389,7 @@ impl LiveRouter {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How long nothing is to be done.
+    /// The time until work is due.
     fn idle_time(&self) -> Duration {
         if self.revalidator.is_busy() || self.is_importing {
             return Duration::ZERO;
@@ -412,7 +416,7 @@ impl LiveRouter {
         }
     }
 
-    /// Takes in which links carry frames, and how long ones.
+    /// Updates the state and MTU of changed links.
     fn update_links(&mut self, tap: &mut Tap) -> Result<(), RunError> {
         let mut is_changed = false;
         for link in 0..self.links.len() {
@@ -427,7 +431,7 @@ impl LiveRouter {
         }
     }
 
-    /// Takes in a link as it is now.
+    /// Updates the state and MTU of one link.
     fn take_link(&mut self, tap: &Tap, link: usize) {
         let id = self.links[link];
         let (Some(interface), Some(mtu)) = (tap.interface(id), tap.mtu(id)) else {
@@ -438,7 +442,7 @@ impl LiveRouter {
         self.router.set_mtu(number, self.config.mtu(link, mtu));
     }
 
-    /// Takes in which addresses are the router's.
+    /// Updates the router's addresses.
     fn update_addresses(&mut self) -> Result<(), RunError> {
         for news in self.addresses.all() {
             match news {
@@ -455,8 +459,8 @@ impl LiveRouter {
         Ok(())
     }
 
-    /// One batch of one link: each frame goes from ring to ring.
-    /// Tells whether it was a whole one.
+    /// Processes one batch of one link; each frame moves from ring to ring.
+    /// Returns whether the batch was full.
     fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<bool, RunError> {
         let mut held = std::mem::take(&mut self.batch);
         let count = tap.take_many(self.links[link], BATCH, &mut held)?;
@@ -469,7 +473,7 @@ impl LiveRouter {
         Ok(count == BATCH)
     }
 
-    /// Frames of one piece each.
+    /// Processes frames of one fragment (chunk) each.
     #[inline]
     fn forward(
         &mut self,
@@ -506,7 +510,7 @@ impl LiveRouter {
         Ok(())
     }
 
-    /// Frames of which some lie in several pieces, in order.
+    /// Processes frames of which some have several fragments, in order.
     #[cold]
     fn batch_multi_frag(
         &mut self,
@@ -527,7 +531,8 @@ impl LiveRouter {
         Ok(())
     }
 
-    /// A frame that lies in several pieces is put together for its verdict.
+    /// Processes a frame of several fragments, which is copied together for its
+    /// verdict.
     #[cold]
     fn long(
         &mut self,
@@ -551,9 +556,9 @@ impl LiveRouter {
         Ok(())
     }
 
-    /// Tells the host's own protocols what neighbours have said, if they want
-    /// to know. What the kernel does not take, a link that goes down for one,
-    /// it will ask for again.
+    /// Passes neighbour updates to the host's own protocols, if they use the
+    /// links. The kernel resolves an address again if it rejects an update, for
+    /// example because a link is down.
     fn confirm_neighbours(&mut self) {
         let Some(host) = &mut self.host else { return };
         for _ in 0..UPDATES_PER_BATCH {
@@ -571,9 +576,9 @@ impl LiveRouter {
         }
     }
 
-    /// Sends what the router itself has to send, all of it: frames that come
-    /// meanwhile are copied to wait behind what it forwards. What a link does
-    /// not take is dropped, so that nobody waits for that link.
+    /// Sends all output of the router. Frames that arrive meanwhile are queued
+    /// behind forwarded ones. A frame that a link does not accept is dropped,
+    /// so that other links do not wait.
     fn send_own(&mut self, tap: &mut Tap) -> Result<(), RunError> {
         while let Some((link, bytes)) = self.router.next_output() {
             let mut room = tap.alloc();
@@ -596,7 +601,7 @@ impl LiveRouter {
 }
 
 impl Snapshot<'_> {
-    /// Every count by its name and labels, as [`Reason`]s and links have them.
+    /// Every drop counter, by the name of its [`Reason`].
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let drops = self.router.counters().drops();
         drops.map(|(reason, count): (Reason, u64)| (reason.name(), count))

@@ -1,4 +1,4 @@
-//! One interface's plan in the kernel.
+//! The kernel demultiplexer of one interface.
 
 use super::pins::Pins;
 use super::worker::{Done, Job, Worker};
@@ -18,56 +18,56 @@ use weir_link::live::{Dispatcher, IN_FLIGHT_MAX, cost};
 use weir_link::net::{Interface, XdpMode};
 use weir_link::plan::{PlanMaps, PortMaps};
 
-/// Slots for ports of one interface, and one that is the worker's.
+/// Number of slots for ports of one interface; the worker uses one of them.
 const SLOTS: u32 = 1 << 12;
 
-/// Rings set aside for each size in use: 2 MiB of an interface's first port,
-/// where it asks for 1 MiB. To make another takes a tenth of a millisecond for
-/// each MiB, and some more to put it in its place.
+/// Number of spare rings for each size in use: 2 MiB for the first port of an
+/// interface with the default ring of 1 MiB. Making a ring takes a tenth of a
+/// millisecond per MiB, and more to insert it into the map.
 const SPARE_RINGS: usize = 2;
-/// Said where the verifier takes a program only with `CAP_PERFMON`.
+/// Message for a verifier that accepts a program only with `CAP_PERFMON`.
 const NO_BARRIERS: &str = "the ports' filters run without the kernel's barriers against \
                            speculative execution: its verifier takes them only so";
-/// Larger rings are not set aside ahead of need.
+/// Size in bytes above which no spare rings are made.
 const AHEAD_RING_MAX: u64 = 4 << 20;
-/// What the first port is likely to ask for.
+/// The ring size that the first port most likely requests, in bytes.
 const RING_DEFAULT: u64 = 1 << 20;
 
-/// Divides the frames of one interface in the kernel. Everything goes with
-/// it: programs, maps, rings, but for what readers hold.
+/// Demultiplexes the frames of one interface in the kernel. When it is dropped,
+/// its programs, maps and rings are released, except those that readers hold.
 #[derive(Debug)]
 pub struct KernelDemux {
     ifindex: u32,
     is_loopback: bool,
-    /// Interfaces are numbered anew in each network namespace.
+    /// The network namespace's inode: interface numbers are valid per
+    /// namespace.
     namespace: u64,
     plan: Plan,
     maps: PlanMaps,
     attached: Option<Attach>,
     dispatchers: Vec<Dispatcher>,
-    /// The move from tc to XDP that is under way: both are there, and a frame
-    /// that XDP has marked is none of tc's any more.
+    /// The move from tc to XDP in progress: both programs are attached, and tc
+    /// skips frames that XDP has marked.
     leaving: Option<u64>,
     moves: u64,
-    /// The programs in the slots are not the plan's: loading failed.
+    /// The programs in the slots do not match the plan: loading failed.
     is_stale: bool,
     /// The kernel has refused to remove a binding.
     is_behind: bool,
-    /// Writes only, no programs: they come at the end.
+    /// Changes write maps only; programs are loaded at the commit.
     is_batching: bool,
     pins: Option<Pins>,
     worker: Worker,
     free: Vec<u32>,
-    /// Rings at their slots that are nobody's, by size.
+    /// Spare rings and their slots, by size.
     spare: BTreeMap<u64, Vec<(u32, Map)>>,
-    /// Rings of that size that the worker has been asked for.
+    /// Number of rings of each size that the worker was asked for.
     ordered: BTreeMap<u64, usize>,
     reservations: BTreeMap<u64, VecDeque<(u32, Queue)>>,
     ready: Vec<(u32, Result<Reserved, Refusal>)>,
     used: BTreeMap<u32, u64>,
     grace_requested: bool,
-    /// Slots of ports that are closed, whose bindings the kernel may still
-    /// have.
+    /// Slots of closed ports whose bindings the kernel may still have.
     bound_still: Vec<u32>,
 }
 
@@ -98,7 +98,7 @@ impl KernelDemux {
         Ok(divider)
     }
 
-    /// As the broker before has left it; `None` if that is nothing of use.
+    /// Adopts the state that a former broker left; `None` if it is unusable.
     pub(super) fn adopt(
         facts: &InterfaceInfo,
         namespace: u64,
@@ -168,8 +168,8 @@ impl KernelDemux {
         })
     }
 
-    /// Has the worker make rings of a size, as many as wait for one and some
-    /// more.
+    /// Has the worker make rings of a size: for all waiting requests and some
+    /// spare ones.
     fn order(&mut self, bytes: u64) {
         let waiting = self.reservations.get(&bytes).map_or(0, VecDeque::len);
         let spare = if bytes <= AHEAD_RING_MAX {
@@ -187,7 +187,7 @@ impl KernelDemux {
         }
     }
 
-    /// Gives those who wait what the worker has done.
+    /// Passes finished work to the requests that wait for it.
     fn take_in(&mut self) {
         let done: Vec<Done> = self.worker.done().collect();
         for one in done {
@@ -195,7 +195,7 @@ impl KernelDemux {
                 Done::Added { slot, bytes, ring } => self.added(slot, u64::from(bytes), ring),
                 Done::Removed { slot } => self.free.push(slot),
                 Done::Moved(number) => {
-                    // Not where it has moved back, or on, since.
+                    // Unless the interface has moved back or on since.
                     if self.leaving == Some(number) {
                         self.leaving = None;
                         let _ = self.leave(|hook| hook == Hook::TcIngress);
@@ -235,7 +235,7 @@ impl KernelDemux {
         }
     }
 
-    /// Hands out rings of a size while there are both rings and takers.
+    /// Hands out spare rings of a size while requests wait.
     fn serve(&mut self, bytes: u64) {
         let ahead = self.spare.entry(bytes).or_default();
         let waiting = self.reservations.entry(bytes).or_default();
@@ -273,9 +273,10 @@ impl KernelDemux {
         }
     }
 
-    /// Puts a change into the kernel.
+    /// Applies a change to the kernel's maps.
     fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
-        // Should new tables fail to be made, the programs are of old ones.
+        // If making new tables fails, the programs are still those of the old
+        // tables.
         self.is_stale |= change.programs == Recompile::Required;
         self.maps.apply(&self.plan.0, change).map_err(system)?;
         if self.is_batching {
@@ -285,13 +286,13 @@ impl KernelDemux {
         }
     }
 
-    /// Has the programs run what the plan says.
+    /// Has the attached programs run the present plan.
     fn take_effect(&mut self) -> Result<(), Refusal> {
         if self.is_stale {
             self.load_all()?;
         }
-        // The programs and tables are the plan's: nothing that was unbound is
-        // in them.
+        // The programs and tables match the plan: they contain no unbound
+        // binding.
         self.is_behind = false;
         for slot in std::mem::take(&mut self.bound_still) {
             self.worker.submit(Job::Remove { slot });
@@ -316,7 +317,7 @@ impl KernelDemux {
         self.maps.load(&self.plan.0, hook).map_err(system)
     }
 
-    /// Has the plan run at a hook too.
+    /// Attaches the plan at a hook, unless it is attached there.
     fn ensure(&mut self, hook: Hook) -> Result<(), Refusal> {
         if self.dispatchers.iter().any(|one| one.hook() == hook) {
             return Ok(());
@@ -328,7 +329,7 @@ impl KernelDemux {
         Ok(())
     }
 
-    /// Takes the plan off XDP, but for one hook.
+    /// Detaches the plan from XDP hooks, except one.
     fn leave_xdp(&mut self, but: Option<Hook>) -> Result<(), Refusal> {
         self.leave(|hook| hook.is_xdp() && Some(hook) != but)
     }
@@ -339,7 +340,7 @@ impl KernelDemux {
         left.try_for_each(|one| one.detach(pins).map_err(system))
     }
 
-    /// Removes the rings of slots that are nobody's.
+    /// Removes the rings of slots that belong to no port.
     fn sweep_rings(&mut self) -> Result<(), Refusal> {
         let rings = self.maps.map(MapRole::Rings);
         let mut found = BTreeSet::new();
@@ -356,7 +357,8 @@ impl KernelDemux {
         Ok(())
     }
 
-    /// Asks for word when what is written now has reached every frame.
+    /// Requests a notification when all frames see the present writes (grace
+    /// period).
     fn request_grace_period(&mut self) {
         if !self.grace_requested && !self.plan.0.is_quiescent() {
             self.grace_requested = true;
@@ -368,7 +370,7 @@ impl KernelDemux {
 
 fn plan() -> KernelPlan {
     KernelPlan::new(Options {
-        // So that peers cannot choose collisions.
+        // Random, so that peers cannot choose collisions.
         seed: random(),
         ports_max: SLOTS,
         ..Options::default()
@@ -384,7 +386,7 @@ fn plan_hook(hook: Hook) -> PlanHook {
     }
 }
 
-/// The place of a hook for frames that come in.
+/// The attach point of an ingress hook; `None` for an egress hook.
 fn hook_index(hook: Hook) -> Option<Attach> {
     match hook {
         Hook::XdpNative => Some(Attach::XdpNative),
@@ -394,7 +396,7 @@ fn hook_index(hook: Hook) -> Option<Attach> {
     }
 }
 
-/// Where frames that come in are seen.
+/// The ingress hook of an attach point.
 fn ingress(attach: Attach) -> Hook {
     match attach {
         Attach::Auto | Attach::Tc => Hook::TcIngress,
@@ -423,7 +425,8 @@ impl InterfaceDemux for KernelDemux {
                 "the thread has left the interface's network namespace",
             ));
         }
-        // What leaves by the loopback comes in there: once is enough.
+        // Frames sent on the loopback are received there: egress would see them
+        // twice.
         if !self.is_loopback {
             self.ensure(Hook::TcEgress)?;
         }
@@ -439,7 +442,8 @@ impl InterfaceDemux for KernelDemux {
             .iter()
             .any(|one| one.hook().is_xdp() && one.hook() != to)
         {
-            // Two kinds of XDP cannot be there at once: tc divides meanwhile.
+            // An interface cannot have two kinds of XDP program at once: tc
+            // demultiplexes meanwhile.
             self.leaving = None;
             self.ensure(Hook::TcIngress)?;
             self.attached = Some(Attach::Tc);
@@ -502,8 +506,8 @@ impl InterfaceDemux for KernelDemux {
 
     fn unbind(&mut self, id: BindingId) {
         if let Ok(change) = self.plan.0.unbind(id) {
-            // A program that could not be loaded is tried again with the next
-            // change; what is unbound says nothing by then.
+            // A program that failed to load is tried again with the next
+            // change; by then it has no effect for the unbound binding.
             self.is_behind |= self.apply(&change).is_err();
         }
     }
@@ -535,15 +539,15 @@ impl InterfaceDemux for KernelDemux {
         self.is_batching = false;
         self.load_all()?;
         if let Some(pins) = &self.pins {
-            // The broker's before: no program goes on in it any more.
+            // The pins of the former broker: no program of it runs any more.
             self.maps.pin_only(&pins.folder).map_err(system)?;
         }
-        // Both, or neither, where the broker died on the way.
+        // Both hooks, or neither, if the former broker died during a move.
         if let Some(attached) = self.attached {
             self.attach(attached)?;
         }
         self.request_grace_period();
-        // All that is no port's goes.
+        // Remove everything that belongs to no port.
         self.bound_still.clear();
         self.sweep_rings()
     }

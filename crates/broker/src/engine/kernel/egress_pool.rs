@@ -1,10 +1,9 @@
-//! Paths that check what users send.
+//! Egress paths, which check the frames that users send.
 //!
-//! To make one, a namespace and a pair of devices whose check is attached,
-//! waits for the kernel: some ten milliseconds, and up to 140 under load. That
-//! is done on a thread of its own, and ahead of need: of each kind that is
-//! asked for there is one that is nobody's yet, so that who begins to send
-//! waits for nothing.
+//! Making a path (a namespace and a device pair with an attached check) waits
+//! for the kernel: some ten milliseconds, and up to 140 under load. A separate
+//! thread makes paths in advance: for each kind in use there is one spare path,
+//! so that a port that begins to send does not wait.
 //!
 //! ```text
 //!  prepare ─► being made ─► spare ──► make: there at once, and another begun
@@ -24,8 +23,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use weir_link::bpf::PinFolder;
 use weir_link::live::{EgressPath, EgressRules, PathCounts, PathError, close_path};
 
-/// The paths of a network namespace. Ended when this is dropped, unless they
-/// are kept.
+/// The egress paths of a network namespace. Dropping the pool ends them, unless
+/// they are handed over.
 #[derive(Debug)]
 pub(super) struct EgressPool {
     root: Arc<PinFolder>,
@@ -33,26 +32,26 @@ pub(super) struct EgressPool {
     pub(super) folder_name: String,
     events: Arc<OwnedFd>,
     all: BTreeMap<String, Arc<EgressPath>>,
-    /// The one that was asked for last at the end.
+    /// Classes of paths, the most recently requested last.
     classes: Vec<EgressClass>,
-    /// The names of those that the thread has been asked for, of kinds of
-    /// before too: their devices may be there already.
+    /// The names of the paths that the thread was asked for, including those of
+    /// classes that were given up: their devices may exist already.
     in_flight: BTreeSet<String>,
     ready: Vec<(u32, Result<MadePath, Refusal>)>,
-    /// Started when there is something to do.
+    /// Started with the first request.
     thread: Option<Thread>,
     pub(super) is_kept: bool,
 }
 
-/// Kinds of which one is made ahead of need, and paths that are being made
-/// while one more is. Each path holds 2 MiB, or 4.
+/// Number of classes with a spare path, and of paths under construction beyond
+/// which no spare path is made. Each path takes 2 or 4 MiB.
 const KINDS_MAX: usize = 8;
 
-/// What paths have in common.
+/// The properties that make paths interchangeable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct EgressKey {
     ifindex: u32,
-    /// Its devices' is the same.
+    /// The MTU of the interface and of the path's devices.
     mtu: u32,
     rules: EgressRules,
 }
@@ -67,15 +66,15 @@ impl EgressKey {
     }
 }
 
-/// Paths that are alike.
+/// A class of interchangeable paths.
 #[derive(Debug)]
 struct EgressClass {
     key: EgressKey,
-    /// Who waits for one.
+    /// Tokens of the requests that wait for a path.
     waiters: VecDeque<u32>,
-    /// Those that the thread has been asked for.
+    /// Number of paths that the thread was asked for.
     ordered: usize,
-    /// One that is nobody's yet.
+    /// A spare path, which belongs to no port.
     spare: Option<MadePath>,
 }
 
@@ -99,7 +98,7 @@ enum Job {
     End(MadePath),
 }
 
-/// What the folders of paths are called, before the namespace's number.
+/// The prefix of the pin folders' names; the namespace's number follows.
 const FOLDER: &str = "paths-";
 
 impl EgressPool {
@@ -127,14 +126,14 @@ impl EgressPool {
         if self.thread.is_none() {
             self.thread = Some(start(Arc::clone(&self.folder), Arc::clone(&self.events))?);
         }
-        // The thread ends only after this end.
+        // The thread ends only after this sender.
         let sent = self.thread.as_ref().map(|thread| thread.jobs.send(job));
         sent.and_then(Result::ok)
             .ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Has one ready for who is to send there by these rules; where too many
-    /// are being made, it is made when it is asked for.
+    /// Has a spare path made for a port that may send; if too many are under
+    /// construction, the path is made on demand.
     pub(super) fn prepare(
         &mut self,
         facts: &InterfaceInfo,
@@ -147,7 +146,7 @@ impl EgressPool {
         self.order(at)
     }
 
-    /// Gives one to whoever has that token, or makes it for them.
+    /// Assigns a path to the request with this token, or has one made.
     pub(super) fn make(
         &mut self,
         token: u32,
@@ -158,7 +157,8 @@ impl EgressPool {
         match self.classes[at].spare.take() {
             Some(made) => {
                 self.ready.push((token, Ok(made)));
-                // For the next one, who will be told if it cannot be.
+                // The spare path for the next request, which reports the error
+                // if it fails.
                 let _ = self.order(at);
                 Ok(())
             }
@@ -170,18 +170,18 @@ impl EgressPool {
         }
     }
 
-    /// Whoever has that token wants none any more. What is being made for them
-    /// is for the next who asks: so nobody can have more made, by asking and
-    /// closing again and again, than are waited for at a time.
+    /// Cancels the request with this token. A path under construction for it
+    /// goes to the next request: so an application that requests and closes
+    /// repeatedly cannot have more paths made than it waits for at a time.
     pub(super) fn cancel(&mut self, token: u32) {
         for kind in &mut self.classes {
             kind.waiters.retain(|one| *one != token);
         }
     }
 
-    /// The place of a kind, which is the last. Of more than there may be, the
-    /// one that was not asked for longest goes, of those that nothing is being
-    /// made for.
+    /// The index of a class, which moves to the end. Beyond the limit, the
+    /// least recently requested class with no path under construction is given
+    /// up.
     fn kind(&mut self, like: EgressKey) -> usize {
         let known = self.classes.iter().position(|kind| kind.key == like);
         let kind = match known {
@@ -205,7 +205,7 @@ impl EgressPool {
         self.classes.len() - 1
     }
 
-    /// Has as many of a kind made as are waited for, and a spare one.
+    /// Has as many paths of a class made as requests wait for, and a spare one.
     fn order(&mut self, at: usize) -> Result<(), Refusal> {
         let kind = &self.classes[at];
         let like = kind.key.clone();
@@ -240,19 +240,19 @@ impl EgressPool {
             });
             let kind = self.classes.iter_mut().find(|kind| kind.key == like);
             if let Some(kind) = kind {
-                // Some may be of a kind of before, which was given up.
+                // Some may belong to a class that was given up.
                 kind.ordered = kind.ordered.saturating_sub(1);
                 if let Some(token) = kind.waiters.pop_front() {
                     self.ready.push((token, made));
                     continue;
                 }
-                // Whoever asks for one is told why there is none.
+                // The next request for a path gets the error.
                 if kind.spare.is_none() {
                     kind.spare = made.ok();
                     continue;
                 }
             }
-            // Nobody wants it any more.
+            // No request needs the path any more.
             if let Ok(made) = made {
                 self.close(made);
             }
@@ -260,7 +260,7 @@ impl EgressPool {
         std::mem::take(&mut self.ready)
     }
 
-    /// Ends those that were made ahead for an interface.
+    /// Ends the spare paths of an interface.
     pub(super) fn end_spares(&mut self, ifindex: u32) {
         let of = |kind: &mut EgressClass| kind.key.ifindex == ifindex;
         let gone: Vec<EgressClass> = self.classes.extract_if(.., of).collect();
@@ -268,11 +268,11 @@ impl EgressPool {
         spares.for_each(|spare| self.close(spare));
     }
 
-    /// Ends one that is nobody's.
+    /// Ends a path that belongs to no port.
     fn close(&mut self, spare: MadePath) {
         self.all.remove(&spare.name);
-        // Without a thread it goes with its socket, and its pins with the next
-        // sweep.
+        // Without a thread the path goes with its socket, and its pins with the
+        // next sweep.
         let _ = self.request(Job::End(spare));
     }
 
@@ -295,7 +295,7 @@ impl EgressPool {
         }
     }
 
-    /// A device is gone: its path, if it was one's, with it.
+    /// Forgets the path whose device is gone, if it was one.
     pub(super) fn device_gone(&mut self, name: &str) {
         if self.all.contains_key(name) {
             self.end(name);
@@ -310,7 +310,7 @@ impl EgressPool {
         }
     }
 
-    /// Whether there is one of that name, or is going to be.
+    /// Whether a path of that name exists or is under construction.
     pub(super) fn has(&self, name: &str) -> bool {
         self.all.contains_key(name) || self.in_flight.contains(name)
     }
@@ -320,7 +320,7 @@ impl EgressPool {
         path.map_or_else(PathCounts::default, |path| path.counts())
     }
 
-    /// Ends those of this namespace that are not known.
+    /// Ends the paths of this namespace that the pool does not know.
     pub(super) fn sweep(&self) -> Result<(), PathError> {
         sweep_folder(&self.folder, |name| self.all.contains_key(name))
     }
@@ -332,7 +332,7 @@ impl Drop for EgressPool {
             kind.spare.into_iter().for_each(|spare| self.close(spare));
         }
         if !self.is_kept {
-            // What the thread still makes is ended here too.
+            // Paths that the thread is still making end here, too.
             if let Some(Thread { jobs, done }) = self.thread.take() {
                 drop(jobs);
                 done.iter().for_each(drop);
@@ -343,13 +343,13 @@ impl Drop for EgressPool {
     }
 }
 
-/// Whether a folder of pins is one of paths.
+/// Whether a pin folder's name is that of egress paths.
 pub(super) fn is_folder(name: &str) -> bool {
     name.starts_with(FOLDER)
 }
 
-/// Ends the paths of a folder, but for those; goes on to the end all the
-/// same, and gives the first error.
+/// Ends the paths of a folder, except those that `is_kept` selects. Continues
+/// after an error, and returns the first one.
 pub(super) fn sweep_folder(
     folder: &PinFolder,
     is_kept: impl Fn(&str) -> bool,
@@ -365,7 +365,7 @@ pub(super) fn sweep_folder(
     result
 }
 
-/// The thread is in the network namespace of the one that starts it.
+/// Starts the thread in the network namespace of the calling thread.
 fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
     let (jobs, todo) = channel();
     let (tell, done) = channel();
@@ -388,7 +388,7 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
                     let _ = write(&*news, &1u64.to_ne_bytes());
                 }
                 Job::End(spare) => drop(close_path(&spare.name, &folder)),
-                // Gone already, perhaps, with its user.
+                // The path may be gone already, with its user.
                 Job::Retire(path) => drop(path.retire()),
             }
         }

@@ -1,5 +1,5 @@
-//! Interfaces in the kernel: a plan for each, run by a program behind a
-//! dispatcher.
+//! The engine's kernel backend: a plan for each interface, run by a program
+//! behind a dispatcher.
 //!
 //! ```text
 //!  Engine ─► KernelDivider ── plan ─► writes into maps, programs into slots
@@ -9,8 +9,8 @@
 //!                      which waits for the kernel
 //! ```
 //!
-//! What waits for the kernel's grace period is done on a thread of its own;
-//! rings of the sizes in use are set aside ahead of need.
+//! Operations that wait for the kernel's grace period run on a separate thread;
+//! spare rings of the sizes in use are made in advance.
 
 mod demux;
 mod egress_pool;
@@ -42,8 +42,8 @@ fn system(error: impl Display) -> Refusal {
     Refusal::new(ErrorKind::System, error)
 }
 
-/// The interfaces of a network namespace: the one of the thread that made
-/// this, which is to use it too.
+/// The interfaces of the network namespace of the thread that made this
+/// backend. Only that thread may use it.
 #[derive(Debug)]
 pub struct KernelBackend {
     interfaces: Interfaces,
@@ -56,7 +56,7 @@ pub struct KernelBackend {
 }
 
 impl KernelBackend {
-    /// Those of the calling thread's network namespace.
+    /// Opens the interfaces of the calling thread's network namespace.
     ///
     /// # Errors
     /// When the process has no more descriptors.
@@ -73,15 +73,15 @@ impl KernelBackend {
         })
     }
 
-    /// Pins what divides, so that it outlives this process.
+    /// Pins the programs and maps, so that they outlive this process.
     #[must_use]
     pub fn pinned(self, keep: &RuntimeDir) -> KernelBackend {
         let pins = Some(Arc::clone(keep.pins()));
         KernelBackend { pins, ..self }
     }
 
-    /// The paths of this namespace. They are pinned, lest frames get past the
-    /// check when this process ends.
+    /// The egress paths of this namespace. They are pinned, so that no frames
+    /// bypass the check when this process ends.
     fn paths(&mut self) -> Result<&mut EgressPool, Refusal> {
         let Some(root) = &self.pins else {
             let message = "this broker keeps nothing, and so nobody but the superuser can send: start it with --keep";
@@ -109,7 +109,7 @@ impl KernelBackend {
     }
 }
 
-/// From the kernel, so that nobody can foresee it.
+/// A random number from the kernel, which no user can predict.
 fn random() -> u128 {
     let mut bytes = [0; 16];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -130,7 +130,7 @@ impl Backend for KernelBackend {
     fn by_name(&mut self, name: &str) -> Result<InterfaceInfo, Refusal> {
         let refuse = |message: String| Refusal::new(ErrorKind::Interface, message);
         let found = self.interfaces.named(name).map_err(|error| match error {
-            // Which others there are is not everybody's to know.
+            // The list of interfaces is not for every user.
             InterfaceError::Missing { .. } => {
                 refuse(format!("there is no interface `{name}`; see `ip link`"))
             }
@@ -171,7 +171,7 @@ impl Backend for KernelBackend {
     }
 
     fn prepare_path(&mut self, facts: &InterfaceInfo, rules: EgressRules) {
-        // Whoever sends is told why that cannot be.
+        // An error is reported when the user sends.
         if let Ok(paths) = self.paths() {
             let _ = paths.prepare(facts, rules);
         }
@@ -253,7 +253,7 @@ impl Backend for KernelBackend {
     }
 
     fn saw_changes(&mut self) {
-        // The interfaces in use are looked at again, whatever it was.
+        // All interfaces in use are checked again after any event.
         while let Ok(Some(event)) = self.monitor.next_event(Some(Duration::ZERO)) {
             if let (Event::Removed { name, .. }, Some(paths)) = (event, &mut self.paths) {
                 paths.device_gone(&name);

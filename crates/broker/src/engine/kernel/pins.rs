@@ -1,4 +1,5 @@
-//! What an interface's divider leaves behind for the next broker.
+//! The pinned state of an interface's demultiplexer, which the next broker
+//! adopts.
 
 use super::egress_pool;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use weir_link::bpf::{PinError, PinFolder};
 use weir_link::live::{self, PathError};
 use weir_link::plan::{PlanError, PortMaps};
 
-/// A folder of pins for one interface; swept when this is dropped, unless it
-/// is kept.
+/// A pin folder of one interface; dropping it sweeps the folder, unless it is
+/// kept.
 #[derive(Debug)]
 pub(super) struct Pins {
     root: Arc<PinFolder>,
@@ -34,9 +35,9 @@ impl Pins {
         })
     }
 
-    /// Detaches and unpins all that is there.
+    /// Detaches and unpins everything in the folder.
     pub(super) fn sweep(&self) -> Result<(), PlanError> {
-        // A link that cannot be detached is so when its interface is gone.
+        // A link that cannot be detached already is: its interface is gone.
         let _ = live::sweep(&self.folder);
         PortMaps::unpin(&self.folder)
     }
@@ -55,25 +56,25 @@ fn name_of(namespace: u64, ifindex: u32) -> String {
     format!("{namespace}-{ifindex}")
 }
 
-/// Why something of an earlier broker's was not removed.
+/// The reason why state of a former broker was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// Something pinned.
+    /// A pinned object.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// What was attached to an interface.
+    /// An attachment to an interface.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A path that somebody sends by.
+    /// An egress path in use.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// Removes what is left of all interfaces, but for those of `kept`, and paths
-/// but for those of the folders `kept_paths`.
+/// Removes the state of all interfaces except those in `kept`, and egress paths
+/// except those of the folders `kept_paths`.
 ///
 /// # Errors
-/// If there is something that cannot be removed; the rest is.
+/// If something cannot be removed; everything else is.
 pub(crate) fn sweep(
     root: &Arc<PinFolder>,
     kept: &[(u64, u32)],
@@ -93,7 +94,7 @@ pub(crate) fn sweep(
             } else {
                 Pins::named(root, name.clone())?.sweep()?;
             }
-            // Fails where anything is left.
+            // Fails if the folder is not empty.
             Ok(root.remove_folder(&name).map(drop)?)
         };
         result = result.and(sweep());

@@ -1,13 +1,12 @@
 //! The threads that wait for the kernel.
 //!
-//! Putting a ring into the map of rings, or taking it out, waits until no
-//! program can be using the map as it was: 8 to 16 ms, and up to 215 under
-//! load. Whatever is to be taken out meanwhile is done in one batch, which
-//! waits once: one empty ring takes the place of all that go, since a map of
-//! this kind empties only one place in a call. A ring that is put in is found
-//! by programs from the start of that time, since what was there before it is
-//! nobody's: so it is said to be there as soon as a look-up finds it, and the
-//! call that waits ends on its own.
+//! Inserting a ring into the map of rings, or removing one, waits until no
+//! program can be using the old map: 8 to 16 ms, and up to 215 under load.
+//! Removals meanwhile are collected into one batch, which waits once: one empty
+//! placeholder ring replaces all removed rings, since such a map deletes only
+//! one element per call. Programs find an inserted ring from the start of that
+//! wait, since its slot belonged to no port before. So the worker reports a
+//! ring as soon as a look-up finds it, and the waiting call ends on its own.
 
 use rustix::io::write;
 use std::collections::VecDeque;
@@ -19,35 +18,34 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use weir_link::bpf::{BatchError, Map, MapSpec};
 
-/// Jobs of one batch.
+/// Largest number of jobs in one batch.
 const BATCH_MAX: usize = 1024;
 
-/// Calls that wait at one time, each on a thread of its own, for rings that
-/// are in their places.
+/// Largest number of waiting insert calls, each on a thread of its own, for
+/// rings that are already in place.
 const MAP_UPDATES_MAX: usize = 32;
 
-/// How often it is looked whether a ring is in its place.
+/// Interval at which the worker checks whether a ring is in place.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Bytes of the ring that stands where nobody's does any more: a page, of
-/// whatever size pages are.
+/// Size of the placeholder ring in bytes: at least a page for every page size.
 const PLACEHOLDER_BYTES: u32 = 1 << 16;
 
-/// What is to be done.
+/// A job of the worker.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Make a ring of so many bytes and put it at a slot.
+    /// Make a ring of this size in bytes and insert it at a slot.
     Add { slot: u32, bytes: u32 },
-    /// Take the ring of a slot out.
+    /// Remove the ring of a slot.
     Remove { slot: u32 },
-    /// Tell when all frames that are under way are through.
+    /// Report when all frames in transit have passed (grace period).
     Grace { epoch: u64 },
 }
 
-/// What was done.
+/// A finished job.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// The ring is at its slot.
+    /// The ring is at its slot, or the error.
     Added {
         slot: u32,
         bytes: u32,
@@ -55,13 +53,13 @@ pub(super) enum Done {
     },
     /// The slot is free.
     Removed { slot: u32 },
-    /// Every frame of before is through.
+    /// Every frame from before the request has passed.
     Grace { epoch: u64 },
-    /// The time of a move is over.
+    /// The time of a move has passed.
     Moved(u64),
 }
 
-/// The threads' near end. They end with it.
+/// The handle of the threads, which end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
     adds: Sender<Job>,
@@ -69,13 +67,13 @@ pub(super) struct Worker {
     done: Receiver<Done>,
     done_tx: Sender<Done>,
     events: Arc<OwnedFd>,
-    /// Held by every thread that makes rings, too.
+    /// Also held by every thread that makes rings.
     life: Arc<()>,
 }
 
 impl Worker {
-    /// Starts the threads, for a map of rings; `events` is written to when
-    /// something is done. `spare` is a slot that is no port's.
+    /// Starts the threads for a map of rings; they write to `news` when a job
+    /// is finished. The slot `spare` belongs to no port.
     pub(super) fn start(rings: Map, spare: u32, news: Arc<OwnedFd>) -> io::Result<Worker> {
         let (tell, done) = channel();
         let rings = Arc::new(rings);
@@ -99,13 +97,13 @@ impl Worker {
         })
     }
 
-    /// Is gone when the threads that make rings have ended, and their rings
-    /// with them.
+    /// A reference that expires when the threads that make rings have ended,
+    /// and their rings with them.
     pub(super) fn life(&self) -> Weak<()> {
         Arc::downgrade(&self.life)
     }
 
-    /// Says so after a time.
+    /// Reports `what` after a time.
     pub(super) fn schedule(&self, time: Duration, what: Done) {
         let (tell, news) = (self.done_tx.clone(), Arc::clone(&self.events));
         std::thread::spawn(move || {
@@ -120,7 +118,7 @@ impl Worker {
             Job::Add { .. } => &self.adds,
             Job::Remove { .. } | Job::Grace { .. } => &self.delayed,
         };
-        // The threads end only after this end.
+        // The threads end only after this sender.
         let _ = jobs.send(job);
     }
 
@@ -129,7 +127,7 @@ impl Worker {
     }
 }
 
-/// A thread that does what it is asked for, in batches, and tells.
+/// Starts a thread that performs jobs in batches and reports them.
 fn thread(
     name: &str,
     (tell, news): (Sender<Done>, Arc<OwnedFd>),
@@ -148,7 +146,7 @@ fn thread(
     Ok(jobs)
 }
 
-/// What there is to do, up to a bound; `None` at the end.
+/// The pending jobs, up to a bound; `None` at the end.
 fn next_batch(todo: &Receiver<Job>) -> Option<Vec<Job>> {
     let mut batch = vec![todo.recv().ok()?];
     while batch.len() < BATCH_MAX {
@@ -165,7 +163,7 @@ fn next_batch(todo: &Receiver<Job>) -> Option<Vec<Job>> {
 struct Ring {
     slot: u32,
     bytes: u32,
-    /// The kernel's number of it.
+    /// The kernel's id of the ring's map.
     id: u32,
     map: Map,
 }
@@ -189,7 +187,7 @@ impl Ring {
     }
 }
 
-/// Makes rings and puts them at their slots.
+/// Makes rings and inserts them at their slots.
 fn add(
     rings: &Arc<Map>,
     jobs: Vec<Job>,
@@ -227,7 +225,7 @@ fn add(
         drop(tell.send(put(&map, &placed)));
         drop((placed, life));
     };
-    // Without a thread the answer never comes, and says so.
+    // Without a thread the report never comes, and the receiver sees that.
     puts.extend(Builder::new().name("weir-put".into()).spawn(put));
     let end = placed_or_ended(rings, &made, &told);
     all.extend(made.iter().enumerate().map(|(place, ring)| Done::Added {
@@ -247,14 +245,14 @@ fn put(rings: &Map, made: &[Ring]) -> Result<(), BatchError> {
     rings.put_batch(&slots.collect::<Vec<u8>>(), &fds)
 }
 
-/// Waits until all rings are in their places, or the call that puts them
-/// there has ended; gives how many are, and why the others are not.
+/// Waits until all rings are in place, or the inserting call has ended. Returns
+/// the number of rings in place, and the error of the others.
 fn placed_or_ended(
     rings: &Map,
     made: &[Ring],
     told: &Receiver<Result<(), BatchError>>,
 ) -> Result<(), (usize, String)> {
-    // They come in order: the last is there when all are.
+    // They are inserted in order: once the last is in place, all are.
     while !made.last().is_none_or(|last| last.is_in(rings)) {
         match told.recv_timeout(POLL_INTERVAL) {
             Ok(result) => return result.map_err(|error| (error.done, error.to_string())),
@@ -267,7 +265,7 @@ fn placed_or_ended(
     Ok(())
 }
 
-/// Takes rings out, and waits for frames that are under way.
+/// Removes rings, and waits for frames in transit.
 fn wait(rings: &Map, nobodys: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
     let (mut all, mut removed) = (Vec::new(), Vec::new());
     for job in jobs {
@@ -278,13 +276,14 @@ fn wait(rings: &Map, nobodys: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
         }
     }
     if removed.is_empty() {
-        // Any change waits.
+        // Any change of the map waits for a grace period.
         let _ = rings.put(&spare.to_ne_bytes(), nobodys);
         return all;
     }
     let keys: Vec<u8> = removed.iter().flat_map(|slot| slot.to_ne_bytes()).collect();
     if let Err(error) = rings.put_batch(&keys, &vec![nobodys.as_fd(); removed.len()]) {
-        // Where a batch stops, each by itself: some memory may be free again.
+        // If the batch stops, remove each ring by itself: some memory may be
+        // free again.
         for slot in removed.iter().skip(error.done) {
             let _ = rings.put(&slot.to_ne_bytes(), nobodys);
         }

@@ -1,18 +1,18 @@
-//! Which field tells the entries of a leaf apart best.
+//! The choice of the field that divides a leaf.
 
 use super::{Bits, EntryRef, Rules};
 use weir_filter::ir::Value;
 
-/// What the visit of a node costs, where the search of one entry among `n` in
-/// a tree yet to be made is taken to cost the root of `n`: trees of rules with
-/// many wildcards do not get as shallow as a logarithm. Being a power, it
-/// judges a sample as it would judge all.
+/// The cost of visiting a node. A search of one entry among `n` in a tree yet
+/// to be built is assumed to cost √n: trees of rules with many wildcards are
+/// deeper than a logarithm. A power rates a sample as it would rate all
+/// entries.
 const VISIT: f64 = 1.0;
-/// What an entry of a leaf costs.
+/// The cost of an entry in a leaf, relative to `VISIT`.
 const ENTRY: f64 = 0.5;
 
-/// The field by which to divide entries; `None` if a list of them costs a
-/// frame less.
+/// The field by which to divide entries; `None` if a list of them costs a frame
+/// less.
 pub(super) fn field(names: &[EntryRef], rules: &Rules<'_>) -> Option<Bits> {
     let mut required: Vec<(Value, u32, u32)> = Vec::new();
     for name in names {
@@ -37,14 +37,15 @@ pub(super) fn field(names: &[EntryRef], rules: &Rules<'_>) -> Option<Bits> {
     best.1
 }
 
-/// What a frame that one of `count` entries accepts costs after a division by
-/// a field in which some have these values, in order, and the others none.
+/// The expected cost of a frame that one of `count` entries accepts, after a
+/// division by a field in which some entries have these sorted values and the
+/// others have none.
 fn cost(count: usize, values: &[u32]) -> f64 {
     let runs = values.chunk_by(|a, b| a == b).map(|run| run.len() as f64);
     let below: f64 = runs.map(|len| len * len.sqrt()).sum();
     let rest = count.saturating_sub(values.len()) as f64;
     let largest = values.chunk_by(|a, b| a == b).map(<[u32]>::len).max();
-    // One child with everything is no division.
+    // One child with all entries is no division.
     if largest.is_none_or(|largest| largest >= count) {
         return f64::INFINITY;
     }

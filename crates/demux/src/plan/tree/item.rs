@@ -1,5 +1,4 @@
-//! An entry in a leaf: what it requires and what it delivers, in two lines of
-//! the cache.
+//! An entry in a leaf: its checks and its delivery, in two cache lines.
 
 use super::EntryRef;
 use crate::plan::hash::WordHash;
@@ -7,18 +6,19 @@ use crate::verdict::Delivery;
 use std::collections::HashMap;
 use weir_filter::ir::Value;
 
-/// Things that an item checks itself.
+/// Number of checks that an item performs itself.
 const CHECKS: usize = 8;
-/// No field.
+/// The number of no field.
 const NO_FIELD: u16 = u16::MAX;
 
-/// An entry in a leaf, with all that most frames need of it.
+/// An entry in a leaf, with all that most frames need of the entry.
 #[derive(Clone, Copy)]
 pub(in crate::plan) struct Item {
-    /// No snap length: the entry has to be asked, when all checks hold.
+    /// The delivery. A snap length of zero means that the entry in the subtable
+    /// has to be consulted when all checks hold.
     pub(in crate::plan) delivery: Delivery,
     pub(in crate::plan) name: EntryRef,
-    /// The numbers of fields, up to the first that is none.
+    /// The numbers of the checked fields, up to the first `NO_FIELD`.
     fields: [u16; CHECKS],
     lo: [u32; CHECKS],
     span: [u32; CHECKS],
@@ -31,7 +31,7 @@ pub(in crate::plan) struct Bits {
     pub(in crate::plan) mask: u32,
 }
 
-/// One thing that an entry requires: `(expr & mask) - lo <= span`, wrapping.
+/// One requirement of an entry: `(expr & mask) - lo <= span`, wrapping.
 #[derive(Clone, Copy)]
 pub(super) struct Check {
     pub(super) bits: Bits,
@@ -40,7 +40,7 @@ pub(super) struct Check {
 }
 
 /// The fields that a tree's items check, by number. They stay as long as the
-/// tree; with too many, items leave checks to the entries.
+/// tree; when there are too many, items leave checks to the entries.
 pub(super) struct Fields {
     all: Vec<Bits>,
     numbers: HashMap<Bits, u16, WordHash>,
@@ -72,8 +72,8 @@ impl Fields {
 }
 
 impl Item {
-    /// An item that makes the first of some checks itself; if these are not
-    /// all, it asks the entry.
+    /// Makes an item that performs the first of some checks itself; if there
+    /// are more, the entry has to be consulted.
     pub(super) fn new(
         delivery: Delivery,
         name: EntryRef,
@@ -100,12 +100,12 @@ impl Item {
         item
     }
 
-    /// The checks are not all that the entry requires.
+    /// Notes that the entry requires more than the checks.
     pub(super) fn must_check_entry(&mut self) {
         self.delivery.snap_len = 0;
     }
 
-    /// Whether a frame, of which `value` knows the fields, passes all checks.
+    /// Whether a frame passes all checks; `value` returns the value of a field.
     #[inline]
     pub(in crate::plan) fn passes(&self, mut value: impl FnMut(u16) -> Option<u32>) -> bool {
         for ((field, lo), span) in self.fields.iter().zip(&self.lo).zip(&self.span) {

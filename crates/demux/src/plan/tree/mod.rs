@@ -1,8 +1,8 @@
-//! The tree: which entries can match a frame, whatever the number of subtables.
+//! A decision tree over the fields of all subtables: finds the entries that can
+//! match a frame, at a cost independent of the number of subtables.
 //!
-//! A decision tree over the fields of all subtables together. Each inner node
-//! hashes one field (an expression and a mask, such as the upper 16 bits of a
-//! destination address):
+//! Each inner node hashes one field (an expression and a mask, such as the
+//! upper 16 bits of a destination address):
 //!
 //! ```text
 //!                 dst & 0xffff0000
@@ -14,17 +14,17 @@
 //!          leaf    leaf
 //! ```
 //!
-//! A frame goes to the child of its value, and to the rest. No entry is in
-//! two places, so that an insert or a removal follows one path. This is tuple
-//! space search (Srinivasan, Suri, Varghese, 1999) where tuples share what
-//! they have in common, as decision trees do (HiCuts, 1999; CutTSS, 2020), and
-//! where a node may ask for fewer bits than its entries have, as TupleMerge
-//! does (2019). All entries of one subtable take the same side of each node, so a
-//! frame visits no more leaves than there are subtables.
+//! A frame goes to the child for its value, and to the rest. Each entry is in
+//! one place, so that an insert or a removal follows one path. The tree is
+//! tuple space search (Srinivasan, Suri, Varghese, 1999) where tuples share
+//! common fields, as decision trees do (HiCuts, 1999; CutTSS, 2020), and where
+//! a node may hash fewer bits than its entries require, as TupleMerge does
+//! (2019). All entries of one subtable take the same side of each node, so a
+//! frame visits at most as many leaves as there are subtables.
 //!
-//! A node is chosen when a leaf grows too long, from the entries there. The
-//! first nodes of a growing tree were chosen when the entries were few; so the
-//! tree is built anew beside the old one when it has grown by half, some
+//! The field of a node is chosen when a leaf grows too long, from the entries
+//! in that leaf. The first nodes of a growing tree are chosen from few entries;
+//! so the tree is rebuilt beside the old one when it has grown by half, some
 //! entries with each change (see [`index`](super::index)).
 
 mod choose;
@@ -43,17 +43,17 @@ pub(super) use rules::Rules;
 use std::hint::black_box;
 use weir_filter::ir::Value;
 
-/// Entries of a leaf before it is divided.
+/// Number of entries of a leaf before it is divided.
 const LEAF_MAX: usize = 8;
-/// Entries of a leaf while a tree is built: the more, the better the choice of
-/// its field.
+/// Number of entries of a leaf while a tree is built: more entries give a
+/// better choice of the field.
 const SAMPLE: usize = 128;
-/// Entries that no field tells apart, before they form a group.
+/// Number of entries that no field distinguishes, before they form a group.
 const LIST_MAX: usize = 64;
-/// No node.
+/// The number of no node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Names an entry: its subtable, and its number there.
+/// The name of an entry: its subtable, and its number in the subtable.
 pub(super) type EntryRef = (u32, u32);
 
 /// A decision tree over entries.
@@ -64,34 +64,34 @@ pub(super) struct Tree {
     len: usize,
     mix: WordMix,
     fields: Fields,
-    /// For groups' indexes, and fields.
+    /// The hash of the groups' indexes and of fields.
     group_hash: WordHash,
-    /// Entries of a leaf before it is divided.
+    /// Number of entries of a leaf before it is divided, at present.
     leaf_max: usize,
-    /// Leaves to look at when the tree is complete: they may be too long.
+    /// Leaves to check when the tree is complete, since they may be too long.
     wide: Vec<u32>,
-    /// Expressions that nodes hash; the pool counts one use of each.
+    /// Expressions that nodes hash; the tree holds one use of each in the pool.
     exprs: Vec<Value>,
 }
 
-/// The fields whose values an entry shares with all others at a node.
+/// The fields whose values all entries below a node share.
 type Path = Vec<Bits>;
 
-/// A node has a number for as long as there is one: what it is changes in place.
+/// A node of the tree. Its number stays valid while its kind changes in place.
 #[repr(align(128))]
 pub(super) enum Node {
     Free,
     Split(Split),
-    /// The first entry of a leaf, or one behind it: a list by rank.
+    /// An entry of a leaf; a leaf is a list of them, sorted by rank.
     Leaf {
         item: Item,
         next: u32,
     },
-    /// Many entries that no field tells apart.
+    /// Many entries that no field distinguishes.
     Group(Box<Group<EntryRef>>),
 }
 
-// Two lines of the cache, which a processor fetches together.
+// Two cache lines, which a processor fetches together.
 const _: () = assert!(size_of::<Node>() == 128);
 
 /// An inner node: a hash table over one field.
@@ -99,9 +99,9 @@ pub(super) struct Split {
     pub(super) field: Bits,
     /// Entries that do not require the whole field.
     pub(super) rest: u32,
-    /// No entry of the rest has a lesser rank.
+    /// A lower bound on the ranks of the entries in the rest.
     pub(super) rest_best: Rank,
-    /// No entry of the children has.
+    /// A lower bound on the ranks of the entries in the children.
     pub(super) best: Rank,
     slots: Slots,
 }
@@ -124,13 +124,13 @@ impl Split {
     }
 }
 
-/// Where an entry belongs in a tree.
+/// The position of an entry in a tree.
 struct EntryPath {
-    /// The inner nodes from the root on, each with the entry's value there, if
-    /// it requires one.
+    /// The inner nodes from the root, each with the entry's value there, or
+    /// `None` if the entry does not require one.
     steps: Vec<(u32, Option<u32>)>,
     path: Path,
-    /// What the last of them leads to.
+    /// The node below the last step.
     end: u32,
 }
 
@@ -151,7 +151,7 @@ impl Tree {
         }
     }
 
-    /// Entries.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -166,13 +166,13 @@ impl Tree {
         &self.nodes[number as usize]
     }
 
-    /// What an item checks.
+    /// A field that items check, by number; `None` if there is no such field.
     #[inline]
     pub(super) fn field(&self, number: u16) -> Option<Bits> {
         self.fields.get(number)
     }
 
-    /// Reads from a node.
+    /// Reads from a node, to bring it into the cache.
     #[inline]
     pub(super) fn touch(&self, number: u32) -> u64 {
         let kind = std::mem::discriminant(self.node(number));
@@ -198,7 +198,7 @@ impl Tree {
         self.free.push(number);
     }
 
-    /// The way of an entry from a node on, which `path` leads to.
+    /// The path of an entry down from a node, which `path` leads to.
     fn entry_path(
         &self,
         from: u32,
@@ -229,7 +229,7 @@ impl Tree {
             return;
         };
         self.len += 1;
-        // A long leaf that no field divides is not tried each time.
+        // A long leaf that no field divides is retried only at powers of two.
         if len > self.leaf_max && (len - 1).is_power_of_two() {
             self.split_leaf(leaf, path, rules);
         } else if len == LEAF_MAX + 1 {
@@ -237,8 +237,8 @@ impl Tree {
         }
     }
 
-    /// Puts an entry where it belongs below a node; gives its leaf with the
-    /// leaf's path and length, a group's being none.
+    /// Puts an entry where it belongs below a node; returns its leaf, and the
+    /// leaf's path and length. `None` for a group.
     fn place(
         &mut self,
         from: u32,
@@ -288,7 +288,8 @@ impl Tree {
         }
     }
 
-    /// Puts an entry's node into a leaf by its rank; gives the leaf's length.
+    /// Inserts an entry's node into a leaf by its rank; returns the leaf's
+    /// length.
     fn list(&mut self, leaf: u32, node: u32, rank: Rank) -> usize {
         let (mut at, mut before, mut len) = (leaf, NONE, 1);
         while let Some((item, next)) = self.item(at) {
@@ -298,7 +299,8 @@ impl Tree {
             (at, len) = (next, len + 1);
         }
         if before == NONE {
-            // The leaf keeps its number: what was first moves behind.
+            // The leaf keeps its number: its former first entry moves to the
+            // other node.
             let first = std::mem::replace(&mut self.nodes[leaf as usize], Node::Free);
             self.nodes[leaf as usize] = std::mem::replace(&mut self.nodes[node as usize], first);
             self.set_next(leaf, node);
@@ -309,7 +311,8 @@ impl Tree {
         len
     }
 
-    /// An entry of a leaf, and what is behind it.
+    /// The item of a leaf's node, and the number of the next; `None` for
+    /// another kind of node.
     fn item(&self, at: u32) -> Option<(&Item, u32)> {
         match self.nodes.get(at as usize)? {
             Node::Leaf { item, next } => Some((item, *next)),
@@ -334,8 +337,8 @@ impl Tree {
         all.map(|(item, _)| item.name).collect()
     }
 
-    /// Divides a leaf that is too long, and what comes of it as long as that is
-    /// too long as well.
+    /// Divides a leaf that is too long, and the resulting leaves while they are
+    /// too long.
     fn split_leaf(&mut self, leaf: u32, path: Path, rules: &mut Rules<'_>) {
         let mut todo = vec![(leaf, path)];
         while let Some((leaf, path)) = todo.pop() {
@@ -350,7 +353,8 @@ impl Tree {
             self.clear(leaf);
             self.retain_expr(field.expr, rules.pool);
             self.nodes[leaf as usize] = Node::Split(Split::new(field));
-            // The last first, as each is then the first of its leaf.
+            // In reverse order of rank, as each entry then becomes the first of
+            // its leaf.
             for name in names.iter().rev() {
                 let placed = self.place(leaf, path.clone(), *name, rules);
                 let Some((leaf, path, len)) = placed else {
@@ -365,7 +369,7 @@ impl Tree {
         }
     }
 
-    /// Frees what a leaf has behind its first entry.
+    /// Frees the nodes of a leaf behind its first entry.
     fn clear(&mut self, leaf: u32) {
         let mut at = self.next(leaf);
         while at != NONE {
@@ -375,7 +379,7 @@ impl Tree {
         }
     }
 
-    /// Entries that no field tells apart.
+    /// Makes a group of entries that no field distinguishes.
     fn gather(&self, names: &[EntryRef], rules: &Rules<'_>) -> Node {
         let mut group = Group::new(&[], self.group_hash);
         for name in names {
@@ -386,7 +390,8 @@ impl Tree {
         Node::Group(Box::new(group))
     }
 
-    /// A node uses an expression: it stays in the pool as long as the tree.
+    /// Notes that a node uses an expression, which stays in the pool as long as
+    /// the tree.
     fn retain_expr(&mut self, expr: Value, pool: &mut Pool) {
         if !self.exprs.contains(&expr) {
             pool.retain(expr);
@@ -394,8 +399,8 @@ impl Tree {
         }
     }
 
-    /// Divides some leaves that were left long while the tree was built; `true`
-    /// if there were none: the tree is complete.
+    /// Divides some of the leaves that were left long while the tree was built.
+    /// Returns `true` if none remain: the tree is complete.
     pub(super) fn refine(&mut self, mut entries: usize, rules: &mut Rules<'_>) -> bool {
         self.leaf_max = LEAF_MAX;
         while entries > 0 {
@@ -407,7 +412,8 @@ impl Tree {
                 continue;
             }
             let way = self.entry_path(self.root, Path::new(), names[0], rules);
-            // Else the leaf went, and its number is another entry's.
+            // Otherwise the leaf was freed and its number belongs to another
+            // entry.
             if way.end == leaf {
                 entries = entries.saturating_sub(names.len());
                 self.split_leaf(leaf, way.path, rules);
@@ -438,7 +444,7 @@ impl Tree {
         }
     }
 
-    /// Takes an entry out of a leaf; `true` if it was the only one.
+    /// Removes an entry from a leaf; returns `true` if it was the only one.
     fn unlist(&mut self, leaf: u32, name: EntryRef) -> bool {
         let (mut before, mut at) = (NONE, leaf);
         while let Some((item, next)) = self.item(at)
@@ -454,7 +460,7 @@ impl Tree {
             self.set_next(before, next);
             self.free_node(at);
         } else if next != NONE {
-            // The leaf keeps its number: what was second moves there.
+            // The leaf keeps its number: the second entry moves to it.
             let second = std::mem::replace(&mut self.nodes[next as usize], Node::Free);
             self.nodes[leaf as usize] = second;
             self.free.push(next);
@@ -462,7 +468,7 @@ impl Tree {
         before == NONE && next == NONE
     }
 
-    /// Frees an empty leaf, and the nodes above it that are empty then.
+    /// Frees an empty leaf, and the nodes above it that become empty.
     fn prune(&mut self, mut way: EntryPath) {
         let mut at = way.end;
         loop {
@@ -490,21 +496,21 @@ impl Tree {
         }
     }
 
-    /// Ends the tree's uses of expressions; nothing else may be done with it
-    /// but [`free`](Tree::free).
+    /// Ends the tree's uses of expressions; afterwards only
+    /// [`free`](Tree::free) may be called.
     pub(super) fn release(&mut self, pool: &mut Pool) {
         for expr in self.exprs.drain(..) {
             pool.release(expr);
         }
     }
 
-    /// Frees some nodes; `true` if there are none left.
+    /// Frees up to `nodes` nodes; returns `true` if none remain.
     pub(super) fn free(&mut self, nodes: usize) -> bool {
         (0..nodes).all(|_| self.nodes.pop().is_some());
         self.nodes.len() == 0
     }
 
-    /// Inner nodes, entries in leaves, and groups.
+    /// The numbers of inner nodes, of entries in leaves, and of groups.
     pub(super) fn counts(&self) -> [usize; 3] {
         let mut counts = [0; 3];
         for at in 0..self.nodes.len() {

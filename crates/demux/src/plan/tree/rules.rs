@@ -1,4 +1,4 @@
-//! What entries require, as a tree asks for it.
+//! The requirements of entries, as the tree reads them.
 
 use super::item::{Bits, Check, Fields, Item};
 use super::{EntryRef, Path};
@@ -11,7 +11,7 @@ use crate::plan::table::Entry;
 use crate::verdict::Delivery;
 use weir_filter::ir::Value;
 
-/// The part of a plan that a tree reads when it changes.
+/// The parts of a plan that a tree reads when it changes.
 pub(in crate::plan) struct Rules<'p> {
     pub(in crate::plan) subtables: &'p Slab<Subtable>,
     pub(in crate::plan) residuals: &'p Residuals,
@@ -23,8 +23,8 @@ impl Rules<'_> {
         Some(self.subtables.get(subtable)?.table.entry(index))
     }
 
-    /// Bits that an entry requires: the fields of its key, and the leading bits
-    /// that all values of a range share.
+    /// The bits that an entry requires: the fields of its key, and the leading
+    /// bits that all values of a range share.
     pub(super) fn required(
         &self,
         (subtable, index): EntryRef,
@@ -49,7 +49,7 @@ impl Rules<'_> {
         fields.chain(ranges)
     }
 
-    /// The value that an entry requires in a field, if it requires one.
+    /// The value that an entry requires in a field; `None` if it requires none.
     pub(super) fn value(&self, name: EntryRef, Bits { expr, mask }: Bits) -> Option<u32> {
         let mut required = self.required(name);
         let (.., value) =
@@ -57,7 +57,7 @@ impl Rules<'_> {
         Some(value & mask)
     }
 
-    /// The item of an entry behind `path`.
+    /// The item of an entry below `path`.
     pub(super) fn item(
         &self,
         name: EntryRef,
@@ -79,8 +79,8 @@ impl Rules<'_> {
         item
     }
 
-    /// The fields and ranges that an entry requires and `path` does not know,
-    /// those first that tell the most.
+    /// The fields and ranges that an entry requires and `path` does not imply,
+    /// the most selective first.
     fn checks(&self, name: EntryRef, entry: Entry, path: &Path) -> Vec<Check> {
         let mut checks: Vec<(u32, Check)> = Vec::with_capacity(8);
         let mut add = |weight, bits, lo, span| checks.push((weight, Check { bits, lo, span }));
@@ -88,7 +88,8 @@ impl Rules<'_> {
             for part in &subtable.key_parts {
                 let (expr, mask) = (part.expr, part.mask);
                 let unknown = unknown(path, Bits { expr, mask });
-                // What all entries of a subtable share tells less.
+                // A value that all entries of a subtable share is less
+                // selective.
                 let is_shared = subtable.distinct(part.field as usize) == Some(1);
                 let weight = if is_shared { unknown } else { 8 * unknown };
                 if unknown > 0 {
@@ -100,7 +101,7 @@ impl Rules<'_> {
             let mask = u32::MAX;
             let width = self.pool.bits(expr).count_ones();
             let free = (hi - lo).checked_ilog2().map_or(0, |log| log + 1);
-            // Rounded up: a half of all values is left out by it, too.
+            // Rounded up, so that a range of half of all values counts, too.
             let told = (width + 1).saturating_sub(free);
             let weight = 8 * told.min(unknown(path, Bits { expr, mask }));
             add(weight, Bits { expr, mask }, lo, hi - lo);
@@ -109,7 +110,7 @@ impl Rules<'_> {
         checks.into_iter().map(|(_, check)| check).collect()
     }
 
-    /// Whether ranges are all that an entry tests besides its key.
+    /// Whether an entry's residual tests are all ranges.
     fn ranges_only(&self, entry: Entry) -> bool {
         let Some(residual) = self.residuals.get(entry.residual) else {
             return true;
@@ -119,7 +120,7 @@ impl Rules<'_> {
     }
 }
 
-/// How many bits of a field a path does not know.
+/// Number of bits of a field that a path does not fix.
 fn unknown(path: &Path, field: Bits) -> u32 {
     let same = path.iter().filter(|known| known.expr == field.expr);
     let known = same.fold(0, |mask, known| mask | known.mask);

@@ -1,9 +1,9 @@
-//! What would become of a packet's like: for those who remember it.
+//! Routing decisions that a flow cache may store.
 //!
-//! Remembered is by the two addresses, in frames to the router: they settle
-//! the route, and with several hops of IPv4 the choice among them. What else a
-//! packet may be, whoever forwards by memory must look at: the header, the
-//! TTL, options, the length.
+//! A cached decision is keyed by the two IP addresses of frames to the router.
+//! These determine the route, and for IPv4 the choice among several hops. A
+//! cache that forwards by them has to check the rest of the packet itself: the
+//! header, the TTL, options, the length.
 
 use crate::router::engine::hash::mixed;
 use crate::router::engine::table::neighbours::Resolution as Known;
@@ -12,42 +12,43 @@ use crate::router::engine::{FibResult, Router};
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
-/// Where the packets between two addresses go on.
+/// The next hop of the packets between two addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextHop {
-    /// The link.
+    /// The outgoing link.
     pub link: LinkId,
-    /// The router's station there.
+    /// The router's hardware address on the link, the source of the frames.
     pub src: Address,
-    /// The next station.
+    /// The hardware address of the next station, the destination of the frames.
     pub dst: Address,
-    /// Bytes of the longest packet.
+    /// The MTU of the outgoing link, in bytes.
     pub mtu: usize,
 }
 
 impl Router {
-    /// Which frames of the last [`Router::process`] were forwarded as all
-    /// packets between the same addresses are, by their places among its last
-    /// 64 at most: bit 0 is the first.
+    /// A bit mask of the last up to 64 frames of the last [`Router::process`]:
+    /// a set bit means that all packets between the same addresses go the same
+    /// way. Bit 0 is the first frame.
     pub fn cacheable(&self) -> u64 {
         self.cacheable
     }
 
-    /// Notes of the frame in hand that it is like others, unless it leaves by
-    /// the link it came on and its sender is to be told.
+    /// Marks the present frame as cacheable, unless it leaves by the link on
+    /// which it arrived and its sender is to get a redirect.
     pub(in crate::router::engine) fn note_cacheable(&mut self, hop: Hop, arrived: LinkId) {
         self.is_cacheable = hop.link != arrived || !self.redirects;
     }
 
-    /// Whether a packet of IPv6 goes where its addresses say, and not its flow
-    /// label.
+    /// Whether the destination address alone decides the hop of an IPv6 packet,
+    /// without the flow label.
     pub(in crate::router::engine) fn is_single_path(&self, route: u32) -> bool {
         matches!(self.routes.target(route), Some(Target::Forward(hops)) if hops.len() == 1)
     }
 
-    /// Where packets between two addresses go on that come in at a link, and
-    /// have been forwarded. The neighbour counts as used: it is asked whether
-    /// it is still there. `None` if they are to come to the router.
+    /// The next hop of packets between two addresses that arrive on a link and
+    /// have been forwarded before. Marks the neighbour as used, which has the
+    /// router probe its reachability. `None` if such packets have to come to
+    /// the router.
     pub fn next_hop(
         &mut self,
         now_ns: u64,
@@ -91,8 +92,8 @@ impl Router {
         })
     }
 
-    /// Whether routes, links or neighbours have changed since the last call,
-    /// so that packets may go elsewhere than before.
+    /// Whether routes, links or neighbours have changed since the last call, so
+    /// that packets may take another way than before.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed) | self.neighbours.take_changed()
     }

@@ -1,5 +1,5 @@
-//! Cutting an IPv4 packet that the next link does not take whole (RFC 791
-//! §3.2, RFC 1812 §5.2.6).
+//! IPv4 fragmentation of a packet that exceeds the MTU of the next link (RFC
+//! 791 §3.2, RFC 1812 §5.2.6).
 
 use crate::router::engine::ETHERNET;
 use crate::router::engine::table::routes::Hop;
@@ -9,11 +9,11 @@ use weir_wire::field::{array, read_u16, write};
 use weir_wire::{checksum, ipv4};
 
 const MORE_FRAGMENTS: u16 = 0x2000;
-/// Set in the kind of an option that goes into every fragment.
+/// The copied flag in an option's type: the option goes into every fragment.
 const COPIED: u8 = 0x80;
 
 impl Router {
-    /// Sends a frame's packet in pieces; all or none.
+    /// Sends a frame's packet as fragments: all of them or none.
     pub(in crate::router::engine) fn fragment(
         &mut self,
         now_ns: u64,
@@ -25,7 +25,8 @@ impl Router {
         let header_len = ipv4::header_len(packet);
         let (header, payload) = packet.split_at(header_len);
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
-        // At least 8 bytes: a link takes 68 or more, and a header has 60 at most.
+        // At least 8 bytes: an MTU is at least 68, and a header has at most 60
+        // bytes.
         let piece_len = (mtu - header_len) & !7;
         let place = read_u16(packet, 6);
         let count = payload.len().div_ceil(piece_len);
@@ -47,7 +48,7 @@ impl Router {
                 place & MORE_FRAGMENTS
             };
             let offset = (place & 0x1fff) + (index * piece_len / 8) as u16;
-            // The reserved bit is not handed on.
+            // The reserved bit is not copied.
             let flags = more | offset & 0x1fff;
             write(
                 header,
@@ -65,8 +66,8 @@ impl Router {
     }
 }
 
-/// Leaves only those options that every fragment has; the others become
-/// nothing, so that the header keeps its length.
+/// Replaces the options that only the first fragment carries by no-operation
+/// options, so that the header keeps its length.
 fn blank_options(header: &mut [u8]) {
     let mut at = ipv4::Repr::LEN;
     while at < header.len() {

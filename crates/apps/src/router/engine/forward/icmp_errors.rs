@@ -1,5 +1,5 @@
-//! ICMP errors: when one is sent, and what it says (RFC 792, RFC 1812 §4.3,
-//! RFC 4443 §2.4, §3).
+//! ICMP errors: the conditions for sending one, and its contents (RFC 792, RFC
+//! 1812 §4.3, RFC 4443 §2.4, §3).
 
 use crate::router::engine::ETHERNET;
 use crate::router::engine::table::routes::LinkId;
@@ -9,18 +9,19 @@ use weir_wire::ethernet::Address;
 use weir_wire::field::{array, read_u16};
 use weir_wire::{AddrPair, EtherType, Protocol, icmp, ipv4, ipv6};
 
-/// Bytes of the longest error of IPv4 (RFC 1812 §4.3.2.3) and of IPv6 (RFC
-/// 4443 §2.4 (c)).
+/// Largest size in bytes of an ICMP error packet of IPv4 (RFC 1812 §4.3.2.3)
+/// and of IPv6 (RFC 4443 §2.4 (c)).
 const ERROR_V4_MAX: usize = 576;
 const ERROR_V6_MAX: usize = 1280;
 
-/// Hops that what we send may go.
+/// TTL or hop limit of packets that the router sends.
 pub(in crate::router::engine) const TTL: u8 = 64;
 
-/// Extension headers that are passed over to see what a packet carries.
+/// Number of extension headers, at most, that are skipped to find a packet's
+/// payload.
 const EXTENSIONS_MAX: usize = 8;
 
-/// What a sender is told.
+/// The problem that an ICMP error reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::router::engine) enum Problem {
     NoRoute,
@@ -30,14 +31,15 @@ pub(in crate::router::engine) enum Problem {
     ProtocolUnreachable,
     PortUnreachable,
     TimeExceeded,
-    /// Longer than this many bytes, the next link's longest packet.
+    /// The packet exceeds this MTU of the next link, in bytes.
     TooBig(usize),
-    /// The byte of the header that cannot be.
+    /// The byte offset of the invalid field in the header.
     Parameter(u8),
 }
 
 impl Problem {
-    /// What is told where a packet goes no further for this reason.
+    /// The problem to report for a dropped packet; `None` if the drop is
+    /// silent.
     pub(in crate::router::engine) fn of(reason: Reason) -> Option<Problem> {
         match reason {
             Reason::NoRoute => Some(Problem::NoRoute),
@@ -47,7 +49,7 @@ impl Problem {
         }
     }
 
-    /// Type, code and the four bytes after the checksum.
+    /// The ICMPv4 type and code, and the four bytes after the checksum.
     fn v4(self) -> icmp::Repr {
         let (kind, code, rest) = match self {
             Problem::NoRoute => (3, 0, 0),
@@ -71,7 +73,8 @@ impl Problem {
             Problem::PortUnreachable => (1, 4, 0),
             Problem::TooBig(mtu) => (2, 0, mtu as u32),
             Problem::TimeExceeded => (3, 0, 0),
-            // The only one we send: of the fixed header's next header.
+            // The router sends only one: about the next-header field of the
+            // fixed header.
             Problem::ProtocolUnreachable => (4, 1, 6),
             Problem::Parameter(pointer) => (4, 0, pointer.into()),
         };
@@ -80,8 +83,9 @@ impl Problem {
 }
 
 impl Router {
-    /// Tells the sender of a frame's packet, as it came, of a problem; if
-    /// errors are sent about such packets, and the rate allows.
+    /// Sends an ICMP error to the sender of a frame's packet, which is
+    /// unchanged since arrival, if errors are permitted for such packets and
+    /// the rate limit allows.
     pub(in crate::router::engine) fn report(
         &mut self,
         now_ns: u64,
@@ -91,8 +95,8 @@ impl Router {
         self.report_from(now_ns, frame, problem, false);
     }
 
-    /// As [`Router::report`]; with `own`, from the address that the packet was
-    /// sent to.
+    /// As [`Router::report`]; with `own`, the error's source is the packet's
+    /// destination address.
     pub(in crate::router::engine) fn report_from(
         &mut self,
         now_ns: u64,
@@ -108,7 +112,7 @@ impl Router {
         } else {
             may_report_v6(packet)
         };
-        // A group may have many members: no error is sent to a storm.
+        // A group may have many members: an error for each would be a storm.
         if !about || frame[0] & 1 == 1 {
             return;
         }
@@ -125,8 +129,8 @@ impl Router {
         self.counters.icmp_errors += u64::from(sent.is_some());
     }
 
-    /// Tells the sender of a frame that waited that its neighbour on that link
-    /// is silent.
+    /// Sends an ICMP error to the sender of a frame that waited for a
+    /// neighbour's answer in vain.
     pub(in crate::router::engine) fn report_silent(
         &mut self,
         now_ns: u64,
@@ -141,14 +145,15 @@ impl Router {
         };
         if !self.is_ours(link, src) {
             if matches!(src, IpAddr::V6(src) if src.is_unicast_link_local()) {
-                // It is of that link, or the frame would not wait there.
+                // The source belongs to that link, or the frame would not wait
+                // there.
                 self.arrived = link;
             }
             self.report(now_ns, frame, Some(Problem::HostUnreachable));
         }
     }
 
-    /// Sends an error of IPv4 about a packet; from `own` if that is said.
+    /// Sends an ICMPv4 error about a packet; with source `own` if given.
     pub(in crate::router::engine) fn error_v4(
         &mut self,
         now_ns: u64,
@@ -179,8 +184,8 @@ impl Router {
             dst: to,
             protocol: Protocol::ICMPV4,
             ttl: TTL,
-            // The packet's own service, of the precedence of network control
-            // (RFC 1812 §4.3.2.5).
+            // The packet's own type of service, with the precedence of network
+            // control (RFC 1812 §4.3.2.5).
             traffic_class: packet[1] & 0x1e | 0xc0,
             identification: self.output.identification(),
             dont_fragment: false,
@@ -191,8 +196,8 @@ impl Router {
         Some(())
     }
 
-    /// The address of the link that an error leaves by (RFC 1812 §4.3.2.4),
-    /// or of any other.
+    /// The router's address on the link by which an error leaves (RFC 1812
+    /// §4.3.2.4), or on any other link.
     fn source_v4(&self, link: LinkId, to: Ipv4Addr) -> Option<Ipv4Addr> {
         let near = self.links[usize::from(link)].source(to.into());
         let all = self.links.iter().find_map(|link| link.source(to.into()));
@@ -202,7 +207,7 @@ impl Router {
         }
     }
 
-    /// Sends an error of IPv6 about a packet.
+    /// Sends an ICMPv6 error about a packet.
     fn error_v6(
         &mut self,
         now_ns: u64,
@@ -228,8 +233,9 @@ impl Router {
         Some(())
     }
 
-    /// The address of the link that the packet came on, which tells its sender
-    /// the most (RFC 4443 §2.2), or of the one that the error leaves by.
+    /// The router's address on the link on which the packet arrived, which is
+    /// the most informative to its sender (RFC 4443 §2.2), or on the link by
+    /// which the error leaves.
     fn source_v6(&self, link: LinkId, to: Ipv6Addr) -> Option<Ipv6Addr> {
         let came = self.links[usize::from(self.arrived)].source(to.into());
         let near = came.or_else(|| self.links[usize::from(link)].source(to.into()));
@@ -240,8 +246,8 @@ impl Router {
         }
     }
 
-    /// A frame of an ICMPv6 message, whose hardware destination is not yet
-    /// known.
+    /// A frame with an ICMPv6 message, whose destination hardware address is
+    /// still unset.
     pub(in crate::router::engine) fn frame_v6(
         &self,
         link: LinkId,
@@ -266,8 +272,9 @@ impl Router {
     }
 }
 
-/// Whether errors are sent about an IPv4 packet (RFC 1812 §4.3.2.7): not
-/// about errors, nor pieces but the first, nor what no single host sent.
+/// Whether an ICMP error may be sent about an IPv4 packet (RFC 1812 §4.3.2.7):
+/// not about errors, fragments other than the first, or packets whose source is
+/// not a single host.
 fn may_report_v4(packet: &[u8]) -> bool {
     let Ok(view) = ipv4::Packet::new(packet) else {
         return false;
@@ -287,7 +294,7 @@ fn may_report_v4(packet: &[u8]) -> bool {
     alone && view.fragment_offset() == 0 && !is_error
 }
 
-/// Whether errors are sent about an IPv6 packet (RFC 4443 §2.4 (e)).
+/// Whether an ICMP error may be sent about an IPv6 packet (RFC 4443 §2.4 (e)).
 fn may_report_v6(packet: &[u8]) -> bool {
     let Ok(view) = ipv6::Packet::new(packet) else {
         return false;
@@ -297,8 +304,8 @@ fn may_report_v6(packet: &[u8]) -> bool {
     alone && !carries_error(view.next_header(), view.payload())
 }
 
-/// Whether an IPv6 packet carries an ICMP error or a redirect, or may: a piece
-/// behind the first hides it.
+/// Whether an IPv6 packet carries an ICMP error or a redirect, or may carry
+/// one: a fragment other than the first hides it.
 fn carries_error(mut next: Protocol, mut rest: &[u8]) -> bool {
     for _ in 0..EXTENSIONS_MAX {
         let len = match next {

@@ -12,7 +12,7 @@ use weir_wire::{checksum, ipv4};
 
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Checks a packet's header (RFC 1812 §5.2.2) and gives its destination.
+/// Checks a packet's header (RFC 1812 §5.2.2) and returns its destination.
 pub(in crate::router::engine) fn check(packet: &[u8]) -> Result<u32, Reason> {
     let view = ipv4::Packet::new(packet).map_err(|_| Reason::Malformed)?;
     if view.total_len() > packet.len() {
@@ -24,14 +24,14 @@ pub(in crate::router::engine) fn check(packet: &[u8]) -> Result<u32, Reason> {
     Ok(view.dst().to_bits())
 }
 
-/// From where no packet comes over a link (RFC 1812 §5.3.7). Class E is not
-/// among it: Linux forwards it, too.
+/// Whether a source address is invalid on every link (RFC 1812 §5.3.7). Class E
+/// is valid: Linux forwards it, too.
 fn is_martian_source(src: Ipv4Addr) -> bool {
     src.octets()[0] == 0 || src.is_loopback() || src.is_multicast() || src.is_broadcast()
 }
 
 impl Router {
-    /// Forwards a packet whose header is good, by the route of that number.
+    /// Forwards a packet with a valid header by the route with this number.
     pub(in crate::router::engine) fn forward_v4(
         &mut self,
         now_ns: u64,
@@ -137,7 +137,8 @@ impl Router {
         self.dispatch(now_ns, hop, dst.into(), frame, len)
     }
 
-    /// The time of day, with the highest bit set if it is not known (RFC 791).
+    /// The time of day in milliseconds, with the highest bit set if it is
+    /// unknown (RFC 791, timestamp).
     fn day_ms(&self, now_ns: u64) -> u32 {
         const DAY_MS: u64 = 86_400_000;
         match self.clock {
@@ -150,7 +151,7 @@ impl Router {
     }
 }
 
-/// One hop less, and the checksum with it (RFC 1624).
+/// Decrements the TTL and updates the checksum (RFC 1624).
 fn decrement_ttl(packet: &mut [u8]) {
     let old = read_u16(packet, 8);
     let new = old - 0x0100;

@@ -9,27 +9,27 @@ use std::net::Ipv6Addr;
 use weir_wire::field::{array, read_u16};
 use weir_wire::{Protocol, ipv6};
 
-/// Checks a packet's header and gives its destination.
+/// Checks a packet's header and returns its destination.
 pub(in crate::router::engine) fn check(packet: &[u8]) -> Result<u128, Reason> {
     let view = ipv6::Packet::new(packet).map_err(|_| Reason::Malformed)?;
     if ipv6::Repr::LEN + view.payload_len() > packet.len() {
         return Err(Reason::Malformed);
     }
-    // A jumbogram (RFC 2675): longer than any link here takes.
+    // A jumbogram (RFC 2675) exceeds the MTU of any link here.
     if view.payload_len() == 0 && view.next_header() == Protocol::IPV6_HOP_BY_HOP {
         return Err(Reason::Malformed);
     }
     Ok(view.dst().to_bits())
 }
 
-/// From where no packet comes over a link: RFC 4291 §2.5.3, §2.7; addresses
-/// that stand for those of IPv4 are not for the wire.
+/// Whether a source address is invalid on every link (RFC 4291 §2.5.3, §2.7).
+/// IPv4-mapped addresses may not appear on the wire.
 fn is_martian_source(src: Ipv6Addr) -> bool {
     src.is_multicast() || src.is_loopback() || src.to_ipv4_mapped().is_some()
 }
 
 impl Router {
-    /// Forwards a packet whose header is good, by the route of that number.
+    /// Forwards a packet with a valid header by the route with this number.
     pub(in crate::router::engine) fn forward_v6(
         &mut self,
         now_ns: u64,
@@ -78,8 +78,8 @@ impl Router {
         self.send_on_v6(now_ns, link, frame, hop, (src, dst))
     }
 
-    /// Whether an address is the router's: on that link, where it is one of a
-    /// link alone (RFC 4007 §6), else on any.
+    /// Whether an address is the router's: on that link for a link-local
+    /// address (RFC 4007 §6), else on any link.
     pub(in crate::router::engine) fn is_ours_v6(&self, link: LinkId, address: Ipv6Addr) -> bool {
         if address.is_unicast_link_local() {
             self.links[usize::from(link)].has(address.into())

@@ -1,4 +1,5 @@
-//! What happens to each packet on its way through the router.
+//! The forwarding path: header checks, options, fragmentation, ICMP errors and
+//! redirects.
 
 pub(super) mod cacheable;
 pub(super) mod fragment;

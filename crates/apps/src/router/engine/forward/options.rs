@@ -1,5 +1,5 @@
-//! IPv4 options on the way (RFC 791 §3.1, RFC 1812 §5.2.4, §5.3.13): a route
-//! is recorded and time stamps are put where the sender left room.
+//! IPv4 options in transit (RFC 791 §3.1, RFC 1812 §5.2.4, §5.3.13): the router
+//! fills the record route and timestamp options where the sender left room.
 
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::field::write;
@@ -12,14 +12,14 @@ const TIMESTAMP: u8 = 68;
 const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
 
-/// What a header's options ask of a router.
+/// The options in a header that concern a router.
 #[derive(Clone, Copy, Default, Debug)]
 pub(in crate::router::engine) struct Options {
-    /// Where the option to record the route is, and room in it.
+    /// The offset of a record route option with room for an address.
     record: Option<usize>,
-    /// Where the option for time stamps is.
+    /// The offset of the timestamp option.
     stamp: Option<usize>,
-    /// The sender wants to choose the way.
+    /// The packet has a source route option.
     pub(in crate::router::engine) source_route: bool,
 }
 
@@ -32,7 +32,7 @@ impl Options {
 /// Reads a header's options.
 ///
 /// # Errors
-/// Where in the header the first byte is that cannot be (RFC 792, parameter
+/// The offset in the header of the first invalid byte (RFC 792, parameter
 /// problem).
 pub(in crate::router::engine) fn parse(header: &[u8]) -> Result<Options, u8> {
     let mut options = Options::default();
@@ -74,8 +74,9 @@ pub(in crate::router::engine) fn parse(header: &[u8]) -> Result<Options, u8> {
     Ok(options)
 }
 
-/// Where the next field of an option goes that begins with a pointer of
-/// `least` at least; `None` if it is full. Or which byte cannot be.
+/// The offset of the next field in an option with a pointer, which has to be at
+/// least `least`; `None` if the option is full. The error is the offset of the
+/// invalid byte.
 fn pointed(option: &[u8], least: u8) -> Result<Option<usize>, usize> {
     match option {
         [_, _] => Err(1),
@@ -85,7 +86,8 @@ fn pointed(option: &[u8], least: u8) -> Result<Option<usize>, usize> {
     }
 }
 
-/// Which byte of an option for time stamps cannot be.
+/// The offset of the invalid byte in a timestamp option; `None` if the option
+/// is valid.
 fn stamp_problem(option: &[u8]) -> Option<usize> {
     let [_, _, _, flags, ..] = option else {
         return Some(1);
@@ -98,13 +100,14 @@ fn stamp_problem(option: &[u8]) -> Option<usize> {
     match pointed(option, 5) {
         Err(place) => Some(place),
         Ok(Some(start)) => (start + field > option.len()).then_some(2),
-        // No room: the number of those who found none is full, too.
+        // The option is full, and so is its count of routers that found no
+        // room.
         Ok(None) => (flags >> 4 == 15).then_some(3),
     }
 }
 
-/// Puts what the options ask for into a packet: the router's address on the
-/// link that it leaves by, and the time.
+/// Writes the requested values into a packet's options: the router's address on
+/// the outgoing link, and the time.
 pub(in crate::router::engine) fn fill(
     packet: &mut [u8],
     options: &Options,
@@ -144,7 +147,7 @@ fn stamp(header: &mut [u8], at: usize, own: Ipv4Addr, day_ms: u32) {
             header[at + 2] += 4;
         }
         kind => {
-            // The sender names who is to answer.
+            // With flag 3 the sender lists the routers that are to answer.
             if kind == 3 && header[start..start + 4] != own.octets() {
                 return;
             }

@@ -1,5 +1,5 @@
-//! Telling hosts of a better first hop (RFC 792, RFC 1812 §5.2.7.2, RFC 4861
-//! §8.2): the packet leaves by the link it came on, and its sender is there.
+//! ICMP redirects (RFC 792, RFC 1812 §5.2.7.2, RFC 4861 §8.2): sent if a packet
+//! leaves by the link on which it arrived and its sender is on that link.
 
 use crate::router::engine::ETHERNET;
 use crate::router::engine::table::routes::Hop;
@@ -10,18 +10,19 @@ use weir_wire::field::{array, read_u16};
 use weir_wire::{AddrPair, Protocol, icmp, ipv4, ipv6, nd};
 
 const REDIRECT_V4: u8 = 5;
-/// For this host alone.
+/// Code: redirect for the host.
 const HOST: u8 = 1;
 const REDIRECT_V6: u8 = 137;
-/// The option with the better hop's hardware address is not put in: hosts ask.
+/// Without the target link-layer address option: the host resolves the address
+/// itself.
 const BODY_V6: usize = icmp::Repr::LEN + 32;
-/// The option that quotes the packet, in units of eight bytes.
+/// The redirected header option, whose length is in units of eight bytes.
 const QUOTE: u8 = 4;
 const QUOTED_MAX: usize = 1280 - ipv6::Repr::LEN - BODY_V6 - 8;
 
 impl Router {
-    /// Tells the sender of a packet, as it came, to send to the next hop
-    /// itself.
+    /// Redirects the sender of a packet, which is unchanged since arrival, to
+    /// the next hop.
     pub(in crate::router::engine) fn redirect_v4(&mut self, now_ns: u64, frame: &[u8], hop: Hop) {
         let packet = &frame[ETHERNET..];
         let src = Ipv4Addr::from(array::<4>(packet, 12));
@@ -32,8 +33,8 @@ impl Router {
             Some(IpAddr::V6(_)) => return,
             None => dst,
         };
-        // All three on one network of the link, and the packet not itself
-        // a redirect.
+        // Sender, router and next hop are in one network of the link, and the
+        // packet is not itself a redirect.
         let network = link.addresses.iter().find(|prefix| {
             prefix.address().is_ipv4()
                 && prefix.contains(src.into())
@@ -65,8 +66,8 @@ impl Router {
         }
     }
 
-    /// The same for IPv6: the better hop is a neighbour itself, or a router
-    /// whose address on the link is known.
+    /// The IPv6 redirect: the better hop is the destination itself, or a router
+    /// whose link-local address is known.
     pub(in crate::router::engine) fn redirect_v6(
         &mut self,
         now_ns: u64,

@@ -1,5 +1,5 @@
-//! What the router does for itself: ARP (RFC 826), neighbour discovery (RFC
-//! 4861 §7), echo (RFC 792, RFC 4443 §4); the rest is refused.
+//! Packets to the router itself: ARP (RFC 826), neighbour discovery (RFC 4861
+//! §7) and echo (RFC 792, RFC 4443 §4). Other packets are refused.
 
 pub(super) mod neighbour_updates;
 
@@ -18,23 +18,24 @@ use weir_wire::icmp::{Echo, Message};
 use weir_wire::nd::{self, Kind};
 use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6};
 
-/// All nodes of a link.
+/// The all-nodes multicast address.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group that an address' owner is asked in (RFC 4291 §2.7.1).
+/// The solicited-node multicast address of an address (RFC 4291 §2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let low = address.to_bits() & 0xff_ffff;
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | low)
 }
 
-/// The hardware address of an IPv6 group (RFC 2464 §7).
+/// The hardware address of an IPv6 multicast group (RFC 2464 §7).
 fn group_hardware(group: Ipv6Addr) -> Address {
     let [.., a, b, c, d] = group.octets();
     Address([0x33, 0x33, a, b, c, d])
 }
 
 impl Router {
-    /// Takes an ARP packet; a request for us is answered in place.
+    /// Handles an ARP packet; answers a request for an address of the router in
+    /// place.
     pub(super) fn arp(
         &mut self,
         now_ns: u64,
@@ -66,7 +67,7 @@ impl Router {
                 self.release(link, arp.sender, waited);
                 return Ok(Verdict::Done);
             }
-            // A probe for a free address tells nothing about its sender.
+            // A probe for a free address says nothing about its sender.
             Operation::REQUEST if arp.sender_ip.is_unspecified() => {}
             Operation::REQUEST if !near => return Err(Reason::NeighbourRefused),
             Operation::REQUEST if to_us || self.neighbours.knows(place) => {
@@ -98,7 +99,8 @@ impl Router {
         Ok(Verdict::Forward { link, len })
     }
 
-    /// Asks for the address of a neighbour: that one alone, or all.
+    /// Sends an ARP request for a neighbour: unicast if the hardware address is
+    /// known, else broadcast.
     pub(super) fn solicit_arp(&mut self, ((link, target), known): Solicit) {
         let own = &self.links[usize::from(link)];
         let (Some(IpAddr::V4(sender_ip)), IpAddr::V4(target_ip)) = (own.source(target), target)
@@ -118,8 +120,8 @@ impl Router {
         self.enqueue(link, frame, false);
     }
 
-    /// Asks for the address of a neighbour: that one alone, or all who may
-    /// have it.
+    /// Sends a neighbour solicitation: unicast if the hardware address is
+    /// known, else to the solicited-node group.
     pub(super) fn solicit_nd(&mut self, ((link, target), known): Solicit) {
         let IpAddr::V6(target) = target else { return };
         let own = &self.links[usize::from(link)];
@@ -154,13 +156,14 @@ impl Router {
         self.enqueue(link, frame, false);
     }
 
-    /// Tells the host's own protocols, where they use the links, too.
+    /// Queues an update for the host's own protocols, if they use the links,
+    /// too; returns whether they do.
     fn forward_to_host(&mut self, now_ns: u64, word: impl FnOnce() -> NeighbourUpdate) -> bool {
         let queue = self.neighbour_updates.as_mut();
         queue.map(|queue| queue.push(now_ns, word())).is_some()
     }
 
-    /// Takes an IPv4 packet to the router itself.
+    /// Handles an IPv4 packet to the router itself.
     pub(super) fn local_v4(&mut self, now_ns: u64, frame: &mut [u8]) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
         let total_len = usize::from(read_u16(packet, 2));
@@ -179,7 +182,7 @@ impl Router {
         self.reject(now_ns, frame, protocol)
     }
 
-    /// Nothing here takes it.
+    /// Refuses a packet that no service takes.
     fn reject(&mut self, now_ns: u64, frame: &[u8], protocol: Protocol) -> Result<Verdict, Reason> {
         let problem = match protocol {
             Protocol::ICMPV4 | Protocol::ICMPV6 => None,
@@ -213,7 +216,7 @@ impl Router {
         self.dispatch(now_ns, hop, to.into(), frame, ETHERNET + total_len)
     }
 
-    /// Takes an IPv6 packet to a group.
+    /// Handles an IPv6 packet to a multicast group.
     pub(super) fn group_v6(
         &mut self,
         now_ns: u64,
@@ -221,7 +224,7 @@ impl Router {
         frame: &mut [u8],
         dst: Ipv6Addr,
     ) -> Result<Verdict, Reason> {
-        // Of this node, or of no scope at all (RFC 4291 §2.7).
+        // Interface-local or reserved scope (RFC 4291 §2.7).
         if dst.octets()[1] & 0xf <= 1 {
             return Err(Reason::DestinationMartian);
         }
@@ -232,7 +235,7 @@ impl Router {
         Err(Reason::Multicast)
     }
 
-    /// Takes an IPv6 packet to the router itself.
+    /// Handles an IPv6 packet to the router itself.
     pub(super) fn local_v6(
         &mut self,
         now_ns: u64,
@@ -264,7 +267,7 @@ impl Router {
         self.dispatch(now_ns, hop, to.into(), frame, ETHERNET + total_len)
     }
 
-    /// Takes a neighbour message; `None` if it is another.
+    /// Handles a neighbour discovery message; `None` for another message.
     fn neighbour_message(
         &mut self,
         now_ns: u64,
@@ -293,7 +296,8 @@ impl Router {
                 solicited,
                 replaces,
             } => {
-                // An answer to all cannot be to our question (RFC 4861 §7.1.2).
+                // A solicited advertisement may not be multicast (RFC 4861
+                // §7.1.2).
                 let refused = (solicited && ends.1.is_multicast()) || ends.0.is_unspecified();
                 let own = self.links[usize::from(link)].has(neighbour.target.into());
                 if refused || own {
@@ -315,7 +319,8 @@ impl Router {
     ) -> Result<Verdict, Reason> {
         let target = neighbour.target;
         let own = &self.links[usize::from(link)];
-        // Who has no address yet asks whether ours is free (RFC 4862 §5.4).
+        // A station without an address checks whether the router's is a
+        // duplicate (RFC 4862 §5.4).
         let probe = src.is_unspecified();
         if probe && (neighbour.hardware.is_some() || dst != solicited_node(target)) {
             return Err(Reason::NeighbourRefused);
@@ -389,8 +394,8 @@ impl Router {
     }
 }
 
-/// What waited for an answer; one that the router did not ask for may be the
-/// host's.
+/// The frames that waited for an answer. An unsolicited answer may be for the
+/// host.
 fn solicited_reply(
     waited: Option<VecDeque<Vec<u8>>>,
     told: bool,
@@ -401,7 +406,7 @@ fn solicited_reply(
     }
 }
 
-/// Whether a message is an echo request, and whole.
+/// Whether a message is an echo request; an error if it is malformed.
 fn is_echo_request(message: &[u8], addresses: AddrPair) -> Result<bool, Reason> {
     let message = Message::new(message).map_err(|_| Reason::Malformed)?;
     if !message.checksum_is_right(addresses) {
@@ -410,8 +415,8 @@ fn is_echo_request(message: &[u8], addresses: AddrPair) -> Result<bool, Reason> 
     Ok(Echo::parse(&message, addresses).is_some_and(|echo| !echo.reply))
 }
 
-/// Makes an echo request the reply: the type, and the checksum with it. The
-/// addresses only change places, which leaves the sum as it is.
+/// Converts an echo request into the reply: the type, and the checksum with it.
+/// The addresses are swapped, which does not change the checksum.
 fn answer_echo(message: &mut [u8], request: u8, reply: u8) {
     let [old, new] = [request, reply].map(|kind| u16::from_be_bytes([kind, 0]));
     let sum = checksum::update(read_u16(message, 2), old, new);

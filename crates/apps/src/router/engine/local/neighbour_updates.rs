@@ -1,5 +1,5 @@
-//! What neighbours have said, for the host's own protocols: they ask by
-//! themselves, but the answers come to the router.
+//! Neighbour updates for the host's own protocols: the host sends its
+//! solicitations itself, but the answers come to the router.
 
 use crate::router::engine::rate_limit::RateLimit;
 use crate::router::engine::table::routes::LinkId;
@@ -7,31 +7,32 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
-/// Words in a second that the host is told, and how many at once: anybody may
-/// answer what nobody asked.
+/// Number of updates per second passed to the host. Any station may send
+/// unsolicited answers, hence the limit; [`UPDATE_BURST`] is the largest burst.
 pub const UPDATES_PER_SECOND: u32 = 1000;
-/// See [`UPDATES_PER_SECOND`].
+/// Largest burst of updates, and so the length of the queue.
 pub const UPDATE_BURST: u32 = 64;
 
-/// What a neighbour has said of itself: an ARP reply (RFC 826), or a neighbour
-/// advertisement (RFC 4861 §4.4).
+/// The contents of an ARP reply (RFC 826) or of a neighbour advertisement (RFC
+/// 4861 §4.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighbourUpdate {
-    /// The link that it is on.
+    /// The neighbour's link.
     pub link: LinkId,
-    /// Its address.
+    /// The neighbour's IP address.
     pub address: IpAddr,
-    /// Its hardware address.
+    /// The neighbour's hardware address.
     pub hardware: Address,
-    /// It answers a question, and so hears us.
+    /// The message answers a solicitation, so the neighbour is reachable both
+    /// ways.
     pub solicited: bool,
-    /// It stands in place of another hardware address.
+    /// The override flag: the message replaces another hardware address.
     pub replaces: bool,
-    /// It is a router.
+    /// The router flag.
     pub router: bool,
 }
 
-/// Words that were not told yet.
+/// The updates that wait to be passed to the host.
 pub(in crate::router::engine) struct UpdateQueue {
     updates: VecDeque<NeighbourUpdate>,
     limit: RateLimit,
@@ -47,7 +48,7 @@ impl Default for UpdateQueue {
 }
 
 impl UpdateQueue {
-    /// Takes a word; drops it where there are too many.
+    /// Adds an update; drops it beyond the rate limit or if the queue is full.
     pub(in crate::router::engine) fn push(&mut self, now_ns: u64, word: NeighbourUpdate) {
         if self.updates.len() < UPDATE_BURST as usize && self.limit.allows(now_ns) {
             self.updates.push_back(word);

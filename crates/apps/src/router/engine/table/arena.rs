@@ -1,10 +1,10 @@
-//! Runs of equal things in one vector, given back and used again.
+//! Runs of equal-typed values in one vector, freed and reused by size class.
 
-/// How many sizes there are: 1, 2, 4 … 64.
+/// Number of size classes: 1, 2, 4 … 64 values.
 const SIZES: usize = 7;
 
-/// An arena of runs of 1 to 64 values. A run lies on as many places as the
-/// next power of two, so what is freed fits what comes later.
+/// An arena of runs of 1 to 64 values. A run occupies the next power of two of
+/// values, so that a freed run fits later requests of its class.
 #[derive(Debug)]
 pub(in crate::router::engine) struct SizeClassArena<T> {
     values: Vec<T>,
@@ -19,7 +19,8 @@ impl<T: Copy + Default> SizeClassArena<T> {
         }
     }
 
-    /// A run of `len` values, of no particular content; where it begins.
+    /// Allocates a run of `len` values with unspecified content; returns its
+    /// start index.
     pub(in crate::router::engine) fn take(&mut self, len: usize) -> u32 {
         if len == 0 {
             return 0;
@@ -33,7 +34,7 @@ impl<T: Copy + Default> SizeClassArena<T> {
         u32::try_from(start).expect("fewer than 2^31 places: routes are limited")
     }
 
-    /// Gives a run back.
+    /// Frees a run.
     pub(in crate::router::engine) fn give(&mut self, start: u32, len: usize) {
         if len > 0 {
             self.free[class(len)].push(start);
@@ -48,7 +49,7 @@ impl<T: Copy + Default> SizeClassArena<T> {
         self.values[at as usize] = value;
     }
 
-    /// Bytes that the values take, free runs included.
+    /// Bytes of all values, free runs included.
     pub(in crate::router::engine) fn bytes(&self) -> usize {
         self.values.len() * size_of::<T>()
     }

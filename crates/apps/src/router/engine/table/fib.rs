@@ -1,6 +1,6 @@
-//! Longest-prefix match: a poptrie (Asai and Ohara, "Poptrie: A Compressed
-//! Trie with Population Count for Fast and Scalable Software IP Routing Table
-//! Lookup", SIGCOMM 2015), changed in place.
+//! Longest-prefix match: a poptrie (Asai and Ohara, "Poptrie: A Compressed Trie
+//! with Population Count for Fast and Scalable Software IP Routing Table
+//! Lookup", SIGCOMM 2015), updated in place.
 //!
 //! ```text
 //!  key  │ 18 bits │ 6 bits │ 6 bits │ …
@@ -11,54 +11,54 @@
 //!         first_child, first_leaf: where its runs of nodes and values begin
 //! ```
 //!
-//! Beside it stands what it is made from, a plain trie of prefixes. A change
-//! rebuilds the smallest node that the prefix ends in; one of a short prefix,
-//! which many direct slots inherit, is put down as due and done slot by slot
-//! by [`Fib::rebuild_some`], between frames: nobody waits. Until then a slot gives what
-//! it gave before.
+//! The table keeps its source beside it, a plain trie of prefixes. A change
+//! rebuilds the smallest node in which the prefix ends. A change of a short
+//! prefix, which many direct slots inherit, is queued and applied slot by slot
+//! by [`Fib::rebuild_some`] between frames, so that no frame waits. Until then
+//! a slot returns its former value.
 //!
-//! The value 0 is no route. The default route is apart, so that changing it
-//! costs nothing.
+//! The value 0 means no route. The default route is stored apart, so that a
+//! change of it is cheap.
 
 use super::arena::SizeClassArena;
 use prefix_trie::{Prefix, PrefixMap};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Bits of a key that the first table takes.
+/// Number of key bits that index the first table.
 const DIRECT_BITS: u8 = 18;
-/// Bits that each node takes.
+/// Number of key bits that each node consumes.
 const STRIDE: u8 = 6;
-/// Set in a direct slot that holds a value, not a node.
+/// Bit of a direct slot that holds a value instead of a node.
 const LEAF: u32 = 1 << 31;
-/// Direct slots that a change rebuilds at once; more are left to
-/// [`Fib::rebuild_some`].
+/// Number of direct slots that a change rebuilds at once, at most; a larger
+/// change is left to [`Fib::rebuild_some`].
 const REBUILD_SLOTS_MAX: u32 = 16;
-/// How many keys [`Fib::lookup_batch`] has under way at once: as many
-/// independent loads as a core keeps in flight.
+/// Number of keys that [`Fib::lookup_batch`] has in flight: as many independent
+/// loads as a core sustains.
 const LANES: usize = 16;
 
 /// The largest value.
 pub const VALUE_MAX: u32 = LEAF - 1;
 
-/// A key: an address as a number.
+/// A key: an IP address as an integer.
 pub trait Key: Copy + Ord + std::fmt::Debug {
-    /// How many bits it has.
+    /// Number of bits of a key.
     const BITS: u8;
 
-    /// The first [`DIRECT_BITS`].
+    /// The first [`DIRECT_BITS`] bits.
     #[doc(hidden)]
     fn direct(self) -> usize;
 
-    /// The six bits behind the first `depth`; zeros behind the last.
+    /// The six bits behind the first `depth` bits; zeros behind the last bit.
     #[doc(hidden)]
     fn chunk(self, depth: u8) -> u32;
 
-    /// Its first `len` bits, and zeros.
+    /// The key's first `len` bits, followed by zeros.
     #[doc(hidden)]
     fn masked(self, len: u8) -> Self;
 
-    /// The key whose first bits are a direct slot's number.
+    /// The key whose first bits are the number of a direct slot.
     #[doc(hidden)]
     fn of_direct(slot: u32) -> Self;
 }
@@ -75,8 +75,8 @@ macro_rules! key {
 
             #[inline]
             fn chunk(self, depth: u8) -> u32 {
-                // Shifted to the top of twice as many bits for IPv4, whose
-                // last node reaches beyond the end.
+                // Shifted to the top of a wider integer for IPv4, whose last
+                // node extends beyond the key.
                 let spare = (size_of::<$wide>() * 8) as u8 - $bits;
                 let top = (<$wide>::from(self) << spare) << depth;
                 (top >> (size_of::<$wide>() * 8 - STRIDE as usize)) as u32
@@ -108,10 +108,10 @@ struct Node {
 }
 
 impl Node {
-    /// Where a slot leads: to a child, or to a value.
+    /// The child or the value of a slot.
     #[inline]
     fn slot(&self, slot: u32) -> Result<u32, u32> {
-        // The bits up to the slot's, itself included.
+        // The bits up to and including the slot's.
         let upto = u64::MAX >> (63 - slot);
         if self.children >> slot & 1 == 1 {
             Ok(self.first_child + (self.children & upto).count_ones() - 1)
@@ -135,7 +135,7 @@ where
     direct: Vec<u32>,
     nodes: SizeClassArena<Node>,
     leaves: SizeClassArena<u32>,
-    /// Direct slots that are to be rebuilt.
+    /// Direct slots that remain to be rebuilt.
     due: VecDeque<Range<u32>>,
 }
 
@@ -159,7 +159,7 @@ impl<K: Key> Fib<K>
 where
     (K, u8): Prefix,
 {
-    /// The value of the longest prefix that a key begins with; 0 for none.
+    /// The value of the longest matching prefix; 0 if there is none.
     #[inline]
     pub fn lookup(&self, key: K) -> u32 {
         let mut at = self.direct[key.direct()];
@@ -174,10 +174,10 @@ where
         self.or_default(at & VALUE_MAX)
     }
 
-    /// As [`Fib::lookup`] for many keys: their loads overlap.
+    /// As [`Fib::lookup`] for many keys, whose loads overlap.
     ///
     /// # Panics
-    /// If there are fewer places in `values` than keys.
+    /// If `values` is shorter than `keys`.
     pub fn lookup_batch(&self, keys: &[K], values: &mut [u32]) {
         assert!(values.len() >= keys.len(), "a place for each value");
         for (keys, values) in keys.chunks(LANES).zip(values.chunks_mut(LANES)) {
@@ -219,8 +219,8 @@ where
         if value == 0 { self.default } else { value }
     }
 
-    /// The value of this very prefix, whose bits behind `len` are not looked
-    /// at.
+    /// The value of exactly this prefix; `None` if it is absent. Key bits
+    /// behind `len` are ignored.
     pub fn get(&self, key: K, len: u8) -> Option<u32> {
         match len {
             0 => (self.default != 0).then_some(self.default),
@@ -257,12 +257,12 @@ where
         }
     }
 
-    /// How many prefixes there are.
+    /// The number of prefixes.
     pub fn len(&self) -> usize {
         self.routes.len() + usize::from(self.default != 0)
     }
 
-    /// Whether there are none.
+    /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -272,12 +272,12 @@ where
         self.due.is_empty()
     }
 
-    /// Bytes that look-ups may read.
+    /// Number of bytes that look-ups may read.
     pub fn bytes(&self) -> usize {
         self.direct.len() * size_of::<u32>() + self.nodes.bytes() + self.leaves.bytes()
     }
 
-    /// Rebuilds up to `slots` of the direct slots that are due.
+    /// Rebuilds up to `slots` of the queued direct slots.
     pub fn rebuild_some(&mut self, slots: u32) {
         for _ in 0..slots {
             let Some(range) = self.due.front_mut() else {
@@ -291,7 +291,7 @@ where
         }
     }
 
-    /// Makes a change of the prefix take effect.
+    /// Applies a change of the prefix to the table, or queues it.
     fn refresh(&mut self, key: K, len: u8) {
         if len > DIRECT_BITS {
             return self.refresh_deep(key, len);
@@ -305,7 +305,7 @@ where
         }
     }
 
-    /// Goes down to the node that the prefix ends in, or below which nothing
+    /// Descends to the node in which the prefix ends, or below which no prefix
     /// is left, and rebuilds it.
     fn refresh_deep(&mut self, key: K, len: u8) {
         let mut at = self.direct[key.direct()];
@@ -354,13 +354,13 @@ where
         };
     }
 
-    /// The value that all inherit who begin with these bits.
+    /// The value that the keys with these first bits inherit.
     fn covering(&self, key: K, depth: u8) -> u32 {
         let found = self.routes.get_lpm(&(key.masked(depth), depth));
         found.map_or(0, |(_, value)| *value)
     }
 
-    /// Whether there is a prefix longer than these bits that begins with them.
+    /// Whether there is a longer prefix that starts with these bits.
     fn has_below(&self, key: K, depth: u8) -> bool {
         if depth >= K::BITS {
             return false;
@@ -369,8 +369,8 @@ where
         below.any(|(prefix, _)| prefix.prefix_len() > depth)
     }
 
-    /// The prefixes longer than these bits that begin with them, in order:
-    /// each before those that it contains.
+    /// The longer prefixes that start with these bits, sorted: each before
+    /// those that it contains.
     fn below(&self, key: K, depth: u8) -> Vec<Entry<K>>
     where
         (K, u8): Prefix,
@@ -382,7 +382,8 @@ where
             .collect()
     }
 
-    /// A node at this depth of these prefixes, all longer.
+    /// Builds the node at this depth from these prefixes, all of which are
+    /// longer.
     fn build(&mut self, routes: &[Entry<K>], depth: u8, inherited: u32) -> Node {
         let mut values = [inherited; 64];
         let mut below = [(0usize, 0usize); 64];
@@ -424,7 +425,7 @@ where
         node
     }
 
-    /// Gives back what a node leads to, itself apart.
+    /// Frees the children and values of a node, but not the node.
     fn release(&mut self, at: u32) {
         let node = *self.nodes.get(at);
         let children = node.children.count_ones();

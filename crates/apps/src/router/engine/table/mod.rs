@@ -1,4 +1,4 @@
-//! What the engine looks up: routes and neighbours.
+//! The tables of the engine: the FIB and routes, and neighbours.
 
 pub(super) mod arena;
 pub mod fib;

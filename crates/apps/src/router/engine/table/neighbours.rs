@@ -1,11 +1,11 @@
 //! Hardware addresses of neighbours on every link: ARP (RFC 826, RFC 1122
 //! §2.3.2) and neighbour discovery (RFC 4861 §7.3).
 //!
-//! The states and times are those of `weir_stack`'s neighbours; that table is
-//! made for one host on one link, and looks through all of it when it is
-//! full. A router's must not: whoever sends to addresses of nobody fills it.
-//! Here every step costs the same however many there are. Neighbours that are
-//! being asked for are counted apart and cannot displace those that are known.
+//! The states and times are those of the neighbour table of `weir_stack`. That
+//! table serves one host on one link and scans all entries when it is full. A
+//! router's table must not: a sender to many unused addresses would fill it.
+//! Here every operation costs the same for any number of neighbours. Neighbours
+//! under solicitation are counted apart and cannot displace resolved ones.
 
 use super::routes::LinkId;
 use hashbrown::HashMap;
@@ -14,23 +14,24 @@ use std::net::IpAddr;
 use weir_stack::iface::{DELAY_FIRST_PROBE_NS, REACHABLE_NS, RETRANS_TIMER_NS, SOLICITS_MAX};
 use weir_wire::ethernet::Address;
 
-/// Frames that wait for all neighbours. For one as many may wait as there is
-/// room left for the others, so half of them for one alone; one more displaces
-/// its oldest, and the next oldest, too, where it has more than that by now: so
-/// all that go on being sent to come to equal shares (the dynamic thresholds of
-/// switches: Choudhury and Hahne 1998). Its newest waits in any case (RFC 1122
-/// §2.3.2.2, RFC 4861 §7.2.2): so many and one for each that is asked for, at
-/// most.
+/// Number of frames that wait for all neighbours. One neighbour may queue as
+/// many frames as there is room left for the others, so at most half for one
+/// alone. One more frame displaces the neighbour's oldest, and also the next
+/// oldest if its queue exceeds the present limit, so that all neighbours with
+/// traffic reach equal shares (dynamic thresholds of switches: Choudhury and
+/// Hahne 1998). The newest frame is queued in any case (RFC 1122 §2.3.2.2, RFC
+/// 4861 §7.2.2); so the total is at most this number plus one frame for each
+/// unresolved neighbour.
 pub const UNRESOLVED_ALL_MAX: usize = 4096;
 
-/// A neighbour's address and the link it is on.
+/// The key of a neighbour: its link and IP address.
 pub(in crate::router::engine) type NeighbourKey = (LinkId, IpAddr);
 
 #[derive(Debug)]
 enum State {
-    /// Told in the configuration: never asked, never forgotten.
+    /// Configured: never solicited, never removed.
     Static,
-    /// Asked for the first time.
+    /// Under first solicitation, without a hardware address.
     Incomplete {
         unresolved: VecDeque<Vec<u8>>,
     },
@@ -38,7 +39,7 @@ enum State {
         until_ns: u64,
     },
     Stale,
-    /// Used as it is known, and asked.
+    /// In use while its reachability is probed.
     Probe,
 }
 
@@ -47,52 +48,57 @@ struct Neighbour {
     key: NeighbourKey,
     hardware: Address,
     state: State,
-    /// Asks so far and when the next is due, while it is asked.
+    /// Number of solicitations sent, and the time of the next, while one is
+    /// due.
     solicits_sent: u32,
     next_solicit_ns: u64,
-    /// Used since the hand last passed.
+    /// Used since the clock hand last passed (CLOCK replacement).
     used: bool,
 }
 
-/// A question to be sent: for which address, and to whom if not to all.
+/// A solicitation to be sent: the target, and the hardware address if it is
+/// unicast.
 pub(in crate::router::engine) type Solicit = (NeighbourKey, Option<Address>);
 
-/// What became of a packet for a neighbour.
+/// The result of resolving a neighbour.
 pub(in crate::router::engine) enum Resolution {
-    /// Here is its hardware address.
+    /// The neighbour's hardware address.
     Resolved(Address),
-    /// It is asked for: [`Neighbours::enqueue_unresolved`] the frame.
+    /// The neighbour is being solicited: [`Neighbours::enqueue_unresolved`] the
+    /// frame.
     Pending,
-    /// Too many are asked for.
+    /// Too many neighbours are being solicited.
     TableFull,
 }
 
-/// Places in `Neighbours::recent`, a power of two.
+/// Number of slots in `Neighbours::recent`, a power of two.
 const RECENT: usize = 64;
 
-/// The table.
+/// The neighbour table.
 pub(in crate::router::engine) struct Neighbours {
     slots: Vec<Option<Neighbour>>,
     numbers: HashMap<NeighbourKey, u32, ahash::RandomState>,
-    /// Numbers of those that were used of late, each where its address says;
-    /// whether it is still that neighbour's tells its slot.
+    /// A direct-mapped cache of the slots of recently used neighbours, by
+    /// address; the slot itself tells whether the entry is still valid.
     recent: [u32; RECENT],
     free: Vec<u32>,
-    /// By when each that is asked is due.
+    /// The due time of each neighbour under solicitation.
     due: BTreeSet<(u64, u32)>,
     incomplete: usize,
     unresolved: usize,
-    /// Where the search for one to displace goes on.
+    /// The position of the clock hand, from which the search for a victim
+    /// continues.
     clock_hand: usize,
     solicits: Vec<Solicit>,
     max: usize,
     incomplete_max: usize,
-    /// One has another address, or is no longer known.
+    /// A neighbour has another hardware address, or was removed.
     changed: bool,
 }
 
 impl Neighbours {
-    /// A table of so many neighbours, a quarter of them at most unanswered.
+    /// A table of up to `max` neighbours, of which at most a quarter may be
+    /// unresolved.
     pub(in crate::router::engine) fn new(max: usize, seed: u64) -> Neighbours {
         let state = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(17), 0x77656972);
         Neighbours {
@@ -111,22 +117,24 @@ impl Neighbours {
         }
     }
 
-    /// Enters one for good.
+    /// Adds a static neighbour.
     pub(in crate::router::engine) fn set_static(&mut self, place: NeighbourKey, hardware: Address) {
         let _ = self.enter(place, hardware, State::Static);
     }
 
-    /// Whether one has another address since the last call, or is gone.
+    /// Whether a neighbour has changed its address or was removed since the
+    /// last call.
     pub(in crate::router::engine) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// How many are known or asked for.
+    /// Number of neighbours, resolved or being solicited.
     pub(in crate::router::engine) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// The address to send to, if it is known; otherwise it is asked for.
+    /// The hardware address to send to, if it is known; otherwise starts a
+    /// solicitation.
     #[inline]
     pub(in crate::router::engine) fn resolve(
         &mut self,
@@ -154,7 +162,8 @@ impl Neighbours {
         Resolution::Resolved(neighbour.hardware)
     }
 
-    /// The number of a neighbour, of one used of late without the hash.
+    /// The slot of a neighbour, without hashing for a recently used one; `None`
+    /// if it is unknown.
     #[inline]
     fn number(&mut self, place: NeighbourKey) -> Option<u32> {
         let at = recent_at(place);
@@ -193,8 +202,8 @@ impl Neighbours {
         Resolution::Pending
     }
 
-    /// Keeps a frame until the address is known; gives how many are dropped
-    /// for it.
+    /// Queues a frame until the neighbour is resolved; returns the number of
+    /// frames dropped for it.
     pub(in crate::router::engine) fn enqueue_unresolved(
         &mut self,
         place: NeighbourKey,
@@ -222,14 +231,14 @@ impl Neighbours {
         Some(&mut self.slots[number as usize].as_mut()?.state)
     }
 
-    /// Whether anything is known about it.
+    /// Whether the table has this neighbour.
     pub(in crate::router::engine) fn knows(&self, place: NeighbourKey) -> bool {
         self.numbers.contains_key(&place)
     }
 
-    /// A neighbour that talks to us has told its address, which is to be
-    /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
-    /// waited.
+    /// Records the address of a neighbour from a packet that it sent. The
+    /// address is stale and is confirmed when it is used (RFC 4861 §7.2.3).
+    /// Returns the frames that waited.
     pub(in crate::router::engine) fn received_from(
         &mut self,
         place: NeighbourKey,
@@ -248,8 +257,9 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour has answered by ARP: its address holds for a while. Gives
-    /// the frames that waited; `None` if it was not asked, and so not believed.
+    /// Records an ARP reply: the neighbour becomes reachable. Returns the
+    /// frames that waited; `None` if the neighbour was not solicited, and so
+    /// the reply is not trusted.
     pub(in crate::router::engine) fn answered(
         &mut self,
         now_ns: u64,
@@ -262,8 +272,8 @@ impl Neighbours {
         asked.then(|| self.set_reachable(place, hardware, reachable(now_ns)))
     }
 
-    /// A neighbour has advertised its address, if it tells one (RFC 4861
-    /// §7.2.5). Gives the frames that waited; `None` if nobody asked.
+    /// Records a neighbour advertisement, with or without an address (RFC 4861
+    /// §7.2.5). Returns the frames that waited; `None` if it was not solicited.
     pub(in crate::router::engine) fn advertised(
         &mut self,
         now_ns: u64,
@@ -310,7 +320,7 @@ impl Neighbours {
         if neighbour.is_incomplete() {
             self.due.remove(&(neighbour.next_solicit_ns, number));
         }
-        // Nothing depends on one that has not answered yet.
+        // No cached decision uses a neighbour that is unresolved.
         self.changed |= neighbour.is_resolved() && neighbour.hardware != hardware;
         neighbour.hardware = hardware;
         match std::mem::replace(&mut neighbour.state, state) {
@@ -325,8 +335,9 @@ impl Neighbours {
         }
     }
 
-    /// Asks again who is due, and gives up who never answers: the frames that
-    /// waited for them, to tell their senders.
+    /// Repeats due solicitations, and removes neighbours that do not answer.
+    /// Returns the frames that waited for those, for ICMP errors to their
+    /// senders.
     pub(in crate::router::engine) fn poll(&mut self, now_ns: u64) -> Vec<(LinkId, Vec<u8>)> {
         let mut silent = Vec::new();
         while let Some(&(due_ns, number)) = self.due.first()
@@ -352,23 +363,24 @@ impl Neighbours {
         silent
     }
 
-    /// When [`Neighbours::poll`] is due.
+    /// The time at which [`Neighbours::poll`] is due, in ns; `None` if it is
+    /// not.
     pub(in crate::router::engine) fn next_ns(&self) -> Option<u64> {
         self.due.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Whether there are questions to be sent.
+    /// Whether solicitations wait to be sent.
     pub(in crate::router::engine) fn has_solicits(&self) -> bool {
         !self.solicits.is_empty()
     }
 
-    /// The questions to be sent.
+    /// Removes and returns the solicitations to be sent.
     pub(in crate::router::engine) fn take_solicits(&mut self) -> Vec<Solicit> {
         std::mem::take(&mut self.solicits)
     }
 
-    /// Enters one, in place of another if need be; its number, or `None` if
-    /// all others must stay.
+    /// Adds a neighbour, in place of another if the table is full. Returns its
+    /// slot, or `None` if no other may be replaced.
     fn enter(&mut self, place: NeighbourKey, hardware: Address, state: State) -> Option<u32> {
         let incomplete = matches!(state, State::Incomplete { .. });
         self.remove(place);
@@ -399,8 +411,8 @@ impl Neighbours {
         Some(number)
     }
 
-    /// One that was not used of late, by a hand that goes round; never one
-    /// that is asked for, nor one that was told.
+    /// The neighbour to replace, by the CLOCK algorithm: one not used recently,
+    /// and neither static nor unresolved. `None` if there is none.
     fn displaced(&mut self) -> Option<NeighbourKey> {
         for _ in 0..2 * self.slots.len() {
             self.clock_hand = (self.clock_hand + 1) % self.slots.len();
@@ -443,13 +455,13 @@ impl Neighbour {
         matches!(self.state, State::Incomplete { .. } | State::Probe)
     }
 
-    /// Whether its address is known.
+    /// Whether the neighbour's hardware address is known.
     fn is_resolved(&self) -> bool {
         !matches!(self.state, State::Incomplete { .. })
     }
 }
 
-/// Where among the recent ones.
+/// The index in the cache of recently used neighbours.
 #[inline]
 fn recent_at((link, ip): NeighbourKey) -> usize {
     let bits = match ip {

@@ -1,4 +1,4 @@
-//! Routes: where each prefix leads, and whence we know.
+//! Routes: the target of each prefix, by origin.
 
 use super::fib::{Fib, Key, VALUE_MAX};
 use prefix_trie::Prefix as TriePrefix;
@@ -6,89 +6,88 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use weir_stack::Prefix;
 
-/// The number of a link, in the order they were given.
+/// The number of a link: its index in the configuration.
 pub type LinkId = u16;
 
-/// Prefixes of IPv4 that fit; one more is refused.
+/// Largest number of IPv4 prefixes; one more is refused.
 pub const ROUTES_V4_MAX: usize = 4_000_000;
-/// Prefixes of IPv6 that fit; one more is refused.
+/// Largest number of IPv6 prefixes; one more is refused.
 pub const ROUTES_V6_MAX: usize = 1_000_000;
-/// Different targets of all routes that fit; one more is refused.
+/// Largest number of distinct targets of all routes; one more is refused.
 pub const TARGETS_MAX: usize = 1 << 20;
-/// Ways of one route; more are left out.
+/// Largest number of hops of one route; further hops are ignored.
 pub const HOPS_MAX: usize = 64;
-/// Direct slots of the tables that are brought up to date between batches.
+/// Number of direct slots of each table that are rebuilt between batches.
 const SLOTS_PER_TURN: u32 = 64;
 
-/// One way that a route leads.
+/// One hop of a route.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Hop {
     /// The link to send on.
     pub link: LinkId,
-    /// The router to send to; `None` where the destination itself is a
-    /// neighbour.
+    /// The gateway to send to; `None` if the destination itself is a neighbour.
     pub gateway: Option<IpAddr>,
 }
 
-/// Where a route leads.
+/// The target of a route.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Target {
-    /// On to a neighbour. Of several hops a flow keeps to one.
+    /// Forward to a neighbour. Of several hops, a flow always uses the same.
     Forward(Box<[Hop]>),
     /// To the router itself.
     Local,
-    /// To all hosts of a link's network (RFC 919), or to an address of nobody.
+    /// Broadcast (RFC 919), or an address that no station may have.
     Broadcast,
-    /// Dropped without a word.
+    /// Drop silently.
     Blackhole,
-    /// Dropped, and the sender is told that nobody is reached.
+    /// Drop; the sender gets "destination unreachable".
     Unreachable,
-    /// Dropped, and the sender is told that it is not allowed.
+    /// Drop; the sender gets "administratively prohibited".
     Prohibit,
 }
 
 impl Target {
-    /// One hop.
+    /// A target with one hop.
     pub fn to(link: LinkId, gateway: Option<IpAddr>) -> Target {
         Target::Forward(Box::new([Hop { link, gateway }]))
     }
 }
 
-/// Why a route was not taken.
+/// The reason why a route was refused.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteError {
-    /// No room.
+    /// The table is full.
     #[error("the table of routes is full: {max} fit")]
     Full {
-        /// How many fit.
+        /// The capacity of the table.
         max: usize,
     },
-    /// No room for one more target.
+    /// The set of targets is full.
     #[error("the routes lead to more than {TARGETS_MAX} different targets")]
     TargetsFull,
 }
 
-/// Where everything leads. Values of the tables number the targets, from 1.
+/// All routes. The values in the tables are numbers of targets, from 1.
 #[derive(Debug)]
 pub struct Routes {
     v4: Table<u32>,
     v6: Table<u128>,
     targets: Targets,
-    /// Of [`Origin::Own`], by their networks.
+    /// The routes of [`Origin::Own`], by network.
     own: HashMap<Prefix, Target>,
-    /// The same, for which there was no room yet.
+    /// Those of them for which there was no room yet.
     own_unplaced: Vec<(Prefix, Target)>,
 }
 
-/// Which route of a prefix comes first: in this order.
+/// The origin of a route; of one prefix, the first in this order is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// Configured.
+    /// A static route of the configuration.
     Configured,
-    /// An address of ours, or a network of a link; for these there is always
-    /// room.
+    /// An address of the router, or a network of a link; these do not count
+    /// against the capacity.
     Own,
-    /// Learned, of this metric: the lowest comes first.
+    /// Learned from the kernel, with its metric: the lowest comes first.
     Learned(u32),
 }
 
@@ -98,7 +97,7 @@ where
     (K, u8): TriePrefix,
 {
     fib: Fib<K>,
-    /// Prefixes that fit, those of our own apart.
+    /// Largest number of prefixes, without the router's own.
     max: usize,
     configured: BTreeMap<(K, u8), u32>,
     own: BTreeMap<(K, u8), u32>,
@@ -112,14 +111,14 @@ impl Default for Routes {
 }
 
 impl Routes {
-    /// With room for so many prefixes of each version of IP, and never for more
-    /// than [`ROUTES_V4_MAX`] and [`ROUTES_V6_MAX`].
+    /// Makes tables with room for `max` prefixes of each version of IP, and
+    /// never for more than [`ROUTES_V4_MAX`] and [`ROUTES_V6_MAX`].
     pub fn with_room(max: usize) -> Routes {
         Routes {
             v4: Table::new(max.min(ROUTES_V4_MAX)),
             v6: Table::new(max.min(ROUTES_V6_MAX)),
             targets: Targets {
-                // Number 0 is no route.
+                // Number 0 means no route.
                 all: vec![Target::Blackhole],
                 max: TARGETS_MAX,
                 uses: vec![1],
@@ -132,7 +131,7 @@ impl Routes {
         }
     }
 
-    /// Sets where a prefix leads by this origin.
+    /// Sets the target of a prefix for this origin.
     ///
     /// # Errors
     /// If there is no room.
@@ -159,7 +158,7 @@ impl Routes {
         }
     }
 
-    /// Forgets where a prefix leads by this origin.
+    /// Removes the route of a prefix with this origin.
     pub fn remove(&mut self, prefix: Prefix, origin: Origin) {
         let old = match prefix.address() {
             IpAddr::V4(ip) => self.v4.remove((ip.to_bits(), prefix.len()), origin),
@@ -168,7 +167,7 @@ impl Routes {
         self.targets.give(old);
     }
 
-    /// Forgets all that was learned.
+    /// Removes all learned routes.
     pub fn remove_learned(&mut self) {
         for old in self.v4.remove_learned() {
             self.targets.give(Some(old));
@@ -178,11 +177,12 @@ impl Routes {
         }
     }
 
-    /// Has exactly these routes to what is ours, of two of one prefix the
-    /// later.
+    /// Replaces the router's own routes; of two with one prefix, the later is
+    /// used.
     ///
     /// # Errors
-    /// If there is no room for some: they follow when there is.
+    /// If there is no room for some of them; these are added when there is
+    /// room.
     pub(in crate::router::engine) fn set_own(
         &mut self,
         wanted: Vec<(Prefix, Target)>,
@@ -205,8 +205,8 @@ impl Routes {
         self.insert_own()
     }
 
-    /// Takes in those routes to what is ours that are not there yet, as far as
-    /// there is room.
+    /// Adds the router's own routes that are still missing, as far as there is
+    /// room.
     fn insert_own(&mut self) -> Result<(), RouteError> {
         let mut inserted = Ok(());
         for (prefix, target) in std::mem::take(&mut self.own_unplaced) {
@@ -223,12 +223,12 @@ impl Routes {
         inserted
     }
 
-    /// For how many of the routes to what is ours there was no room yet.
+    /// Number of the router's own routes for which there was no room yet.
     pub(in crate::router::engine) fn own_lacking(&self) -> usize {
         self.own_unplaced.len()
     }
 
-    /// Where an address leads; `None` without a route.
+    /// The target of an address; `None` without a route.
     pub fn lookup(&self, address: IpAddr) -> Option<&Target> {
         let number = match address {
             IpAddr::V4(ip) => self.v4.fib.lookup(ip.to_bits()),
@@ -237,25 +237,25 @@ impl Routes {
         self.target(number)
     }
 
-    /// How many prefixes of IPv4 and of IPv6 there are.
+    /// The numbers of IPv4 and of IPv6 prefixes.
     pub fn len(&self) -> (usize, usize) {
         (self.v4.fib.len(), self.v6.fib.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.len() == (0, 0)
     }
 
-    /// Brings the tables a step further, if a change of a short prefix is
-    /// under way; whether there is more to do.
+    /// Continues a pending change of a short prefix, if there is one; returns
+    /// whether work remains.
     pub fn rebuild_some(&mut self) -> bool {
         self.v4.fib.rebuild_some(SLOTS_PER_TURN);
         self.v6.fib.rebuild_some(SLOTS_PER_TURN);
         let settled = self.is_up_to_date();
         if settled {
             self.targets.leave();
-            // Others may have made room.
+            // Removals may have made room.
             let _ = self.insert_own();
         }
         !self.is_up_to_date()
@@ -293,7 +293,7 @@ where
         }
     }
 
-    /// Gives the number that was there before.
+    /// Sets the number of a prefix's target; returns the former number.
     fn insert(
         &mut self,
         (key, len): (K, u8),
@@ -313,7 +313,7 @@ where
         Ok(old)
     }
 
-    /// Whether one more fits, or this one is there already.
+    /// Whether one more prefix fits, or this prefix is present.
     fn has_room(&self, key: K, len: u8, origin: Origin) -> bool {
         let is_full = self.configured.len() + self.learned.len() >= self.max;
         match origin {
@@ -343,7 +343,7 @@ where
         learned.into_values().collect()
     }
 
-    /// Puts the best of a prefix into the forwarding table.
+    /// Writes the best route of a prefix into the forwarding table.
     fn choose(&mut self, key: K, len: u8) {
         let first = self.configured.get(&(key, len));
         let first = first.or_else(|| self.own.get(&(key, len)));
@@ -355,16 +355,16 @@ where
     }
 }
 
-/// Targets by number, each once.
+/// Distinct targets by number, with reference counts.
 #[derive(Debug)]
 struct Targets {
     all: Vec<Target>,
-    /// How many fit.
+    /// Largest number of targets.
     max: usize,
     uses: Vec<u32>,
     numbers: BTreeMap<Target, u32>,
     free: Vec<u32>,
-    /// No longer used, but a table may still name them until it is settled.
+    /// Targets without uses that a table may still name until it is up to date.
     leaving: Vec<u32>,
 }
 
@@ -400,7 +400,7 @@ impl Targets {
         }
     }
 
-    /// Nothing names what was left any more.
+    /// Frees the unused targets once no table names them.
     fn leave(&mut self) {
         self.free.append(&mut self.leaving);
     }
@@ -429,14 +429,15 @@ mod tests {
         let more = prefix("10.2.0.0/16");
         assert_eq!(routes.insert(more, learned, to(1)), full);
         assert_eq!(routes.insert(more, Origin::Configured, to(1)), full);
-        // The other version of IP has room of its own, and what is ours always.
+        // The other version of IP has its own capacity; the router's own routes
+        // always fit.
         routes
             .insert(prefix("2001:db8::/32"), learned, to(1))
             .unwrap();
         routes
             .insert(prefix("10.3.0.0/16"), Origin::Own, to(3))
             .unwrap();
-        // What is there can lead elsewhere.
+        // An existing route can change its target.
         routes
             .insert(prefix("10.1.0.0/16"), learned, to(2))
             .unwrap();
@@ -446,7 +447,7 @@ mod tests {
         assert_eq!(leads("10.2.0.1"), Some(to(1)), "by the shorter prefix");
         assert_eq!(leads("10.3.0.1"), Some(to(3)));
         assert_eq!(routes.len(), (3, 1));
-        // One that goes makes room for another.
+        // A removal makes room for another route.
         routes.remove(prefix("10.1.0.0/16"), learned);
         routes.insert(more, learned, to(2)).unwrap();
     }
@@ -471,7 +472,7 @@ mod tests {
         while routes.rebuild_some() {}
         assert_eq!(routes.own_lacking(), 0);
         assert_eq!(routes.lookup(own.address()), Some(&Target::Local));
-        // And go, though they came late.
+        // They can be removed, although they were added late.
         routes.set_own(Vec::new()).unwrap();
         assert_eq!(routes.lookup(own.address()), None);
     }
