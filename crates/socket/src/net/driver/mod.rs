@@ -1,4 +1,5 @@
-//! One stack, the thread that drives it, and the lock between that and calls.
+//! [`StackDriver`]: one stack, the thread that drives it, and the lock that calls share with
+//! the thread.
 
 pub(super) mod leader;
 pub(super) mod park;
