@@ -8,11 +8,14 @@
 //! once if calls are [`CALL_GAP_MAX_NS`] or more apart.
 //!
 //! ```text
-//!            a call waits                     it has what it waited for
-//!  thread ───────────────► a call leads ◄──────────────────────────────► between calls
-//!    │ ▲                                                                    ▲ │
-//!    │ └─────── none for WATCH; others wait; calls are BRIEF_NS apart ──────│─┘
-//!    └──────────────────── calls are less than BRIEF_NS apart ──────────────┘
+//!  from           to             when
+//!  thread         between calls  calls are less than CALL_GAP_MAX_NS apart
+//!  thread, between calls
+//!                 a call leads   a call waits; no other socket has events
+//!  a call leads   between calls  the call has what it waited for
+//!  a call leads   thread         so too, with a long gap before, or events for others
+//!  between calls  thread         no poll for HANDOVER_TIMEOUT; a long gap between calls;
+//!                                another call waits that cannot lead
 //! ```
 //!
 //! Linux treats a device's interrupts in the same way while an application polls
