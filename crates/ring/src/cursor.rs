@@ -1,22 +1,22 @@
-//! The protocol between the kernel and the reader, on any memory: so that it
-//! can be tested on a model of both.
+//! The protocol between the kernel and the reader of a BPF ring buffer, on any [`Memory`], so
+//! that tests can run it on a model.
 //!
-//! What must hold: a record that is committed after the reader has decided
-//! to sleep wakes it. The reader writes its position, then reads the header
-//! of the next record; the kernel writes the header, then reads the position.
-//! With a full barrier between the two on each side, one of them sees the
-//! other's. `tests/loom.rs` walks through all orders.
+//! The invariant: a record that is committed after the reader has decided to sleep wakes the
+//! reader. The reader writes its position, then reads the header of the next record; the
+//! kernel writes the header, then reads the position. With a full barrier between the two
+//! steps on each side, at least one side sees the other's write. `tests/loom.rs` explores all
+//! orders.
 
-/// Bit 31 of a header: reserved, not committed.
+/// Bit 31 of a header: the record is reserved and not yet committed.
 pub const BUSY: u32 = 1 << 31;
 
-/// Bit 30 of a header: to be skipped.
+/// Bit 30 of a header: the record is discarded, so that the reader skips it.
 pub const DISCARDED: u32 = 1 << 30;
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: u64 = 8;
 
-/// What the reader shares with the kernel.
+/// The memory that the reader shares with the kernel.
 pub trait Memory {
     /// Bytes of the ring, a power of two.
     fn bytes(&self) -> u64;
@@ -24,47 +24,47 @@ pub trait Memory {
     fn producer(&self) -> u64;
     /// The first word of the record at that position; acquires the record.
     fn header(&self, position: u64) -> u32;
-    /// Writes the consumer's position; releases our reads before it.
+    /// Writes the consumer's position; releases the reader's earlier reads.
     fn publish(&self, position: u64);
-    /// Notes where the reader is, for the next reader of this ring.
+    /// Saves the reader's position for the next reader of this ring.
     fn note(&self, position: u64);
-    /// A full barrier: writes before it and reads behind it keep their order.
+    /// A full barrier: earlier writes and later reads keep their order.
     fn barrier(&self);
 }
 
-/// Committed records, one behind the other.
+/// Consecutive committed records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Position of the first.
+    /// Position of the first record.
     pub start: u64,
-    /// Position behind the last.
+    /// Position after the last record.
     pub end: u64,
-    /// How many, discarded ones not counted.
+    /// Number of records, without discarded ones.
     pub records: usize,
 }
 
-/// A header that no kernel writes.
+/// A header that the kernel cannot have written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt {
-    /// Its position.
+    /// Position of the header.
     pub position: u64,
-    /// What is there.
+    /// Value of the header.
     pub header: u32,
 }
 
-/// Where the reader is.
+/// The position of a reader.
 #[derive(Debug)]
 pub struct Cursor {
     /// The first record that was not released.
     next: u64,
-    /// What the kernel was told last.
+    /// The position that was last published to the kernel.
     published: u64,
 }
 
 impl Cursor {
-    /// Goes on where the last reader of the ring released: at `noted`, or at
-    /// `published` where that is further, since the reader was none of ours.
-    /// Where neither can be, skips what is there.
+    /// Continues where the ring's last reader has released: at `noted`, or at `published` if
+    /// that is further, because the last reader was another program. If neither position is
+    /// possible, skips all records.
     pub fn resume(memory: &impl Memory, published: u64, noted: u64) -> Cursor {
         let producer = memory.producer();
         let possible = |position: u64| {
@@ -83,17 +83,17 @@ impl Cursor {
         self.next
     }
 
-    /// Whether a record is to be read (or skipped).
+    /// Whether the next record is committed (it may be a discarded one).
     pub fn is_ready(&self, memory: &impl Memory) -> bool {
         memory.producer() != self.next && memory.header(self.next) & BUSY == 0
     }
 
-    /// What can be read now: up to the first record that is still being
-    /// written, and up to a number of records and of bytes, but for the first
-    /// record, which may be of any length.
+    /// The records that can be read now: up to the first record that is still being written,
+    /// at most `records_max`, and at most `bytes_max` bytes, except that the first record may
+    /// have any length.
     ///
     /// # Errors
-    /// On a header that leads outside of what was produced.
+    /// If a header leads outside of the produced bytes.
     pub fn scan(
         &self,
         memory: &impl Memory,
@@ -125,21 +125,21 @@ impl Cursor {
         Ok(span)
     }
 
-    /// Gives everything before `end` back to the kernel. It is told 8 bytes
-    /// less, so that it wakes nobody.
+    /// Releases everything before `end`. Publishes a position 8 bytes short of `end`, so that
+    /// the kernel sends no wake-up.
     pub fn release(&mut self, memory: &impl Memory, end: u64) {
         if end == self.next {
             return;
         }
         self.next = end;
-        // In this order: whoever resumes takes the further one.
+        // In this order, because `resume` takes the further position.
         memory.note(end);
         self.published = end - HEADER_BYTES;
         memory.publish(self.published);
     }
 
-    /// Says exactly where we are, so that the next commit wakes; then looks
-    /// once more. `true`: nothing is there, the caller may sleep until woken.
+    /// Publishes the exact position, so that the next commit wakes the reader, and checks once
+    /// more. Returns true if there is no record: the caller may sleep until woken.
     pub fn arm(&mut self, memory: &impl Memory) -> bool {
         if self.published != self.next {
             self.published = self.next;
@@ -150,7 +150,7 @@ impl Cursor {
     }
 }
 
-/// Bytes from a record to the next.
+/// Bytes from the start of a record to the start of the next.
 pub fn record_bytes(header: u32) -> u64 {
     let len = header & !(BUSY | DISCARDED);
     u64::from(len).next_multiple_of(8) + HEADER_BYTES

@@ -1,22 +1,60 @@
-//! Rings in memory that is shared with the kernel.
+//! Rings and frame memory that processes share with the kernel: BPF ring buffers,
+//! `AF_XDP` rings and the UMEM behind them.
 //!
-//! [`Reader`] takes the records out of a BPF ring buffer, in batches and
-//! without copies. It needs nothing but a descriptor of the ring: no
-//! privilege, no bpf(2), nothing else of ours. [`XskTx`] sends through
-//! an `AF_XDP` socket that it is given. [`umem`] is the memory of frames that
-//! are passed by pointer, [`XskRings`] the four rings that pass them, [`Zeroed`] is memory
-//! of this process alone, and
-//! [`queue`] the protocol of these. Several processes may have one memory and
-//! its rings: see [`shared_queue`].
+//! The other crates use this one so that shared memory, and the unchecked code that it
+//! needs, stays in one place. In reading order:
+//!
+//! | module or type | what |
+//! |---|---|
+//! | [`cursor`] | a reader's position in a BPF ring buffer, without memory mapping |
+//! | [`Reader`] | takes the records out of a BPF ring buffer, in batches and without copies |
+//! | [`queue`] | the protocol of one `AF_XDP` ring: reserve and submit, peek and release |
+//! | [`umem`] | the memory of frames, in chunks; an owner word for each chunk |
+//! | [`Pool`], [`Frame`] | one process's chunks of a UMEM, and a frame that lies in them |
+//! | [`XskRings`], [`XskQueue`] | the four rings of an `AF_XDP` socket; frames in and out of them |
+//! | [`XskTx`] | sends through an `AF_XDP` socket that another process opened |
+//! | [`robust_lock`], [`shared_queue`] | several processes on the same rings; any may die |
+//! | [`Zeroed`] | zeroed memory of this process alone |
+//!
+//! ```no_run
+//! use weir_ring::{Error, Reader};
+//!
+//! /// Waits for records; returns how many bytes one batch of them has.
+//! fn read_batch(reader: &mut Reader) -> Result<usize, Error> {
+//!     reader.wait(None)?;
+//!     let batch = reader.peek()?;
+//!     let bytes = batch.iter().map(<[u8]>::len).sum();
+//!     let count = batch.len();
+//!     batch.release(count);
+//!     Ok(bytes)
+//! }
+//! ```
+//!
+//! # Limits
+//!
+//! A UMEM has at most [`umem::CHUNKS_MAX`] chunks of [`umem::CHUNK_BYTES`] bytes,
+//! [`umem::QUEUES_MAX`] queues, [`umem::LINKS_MAX`] links and
+//! [`robust_lock::OWNERS_MAX`] processes. A frame has at most [`pool::FRAGS_MAX`]
+//! fragments.
+//!
+//! # Invariants
+//!
+//! - A [`Reader`] needs only the descriptor of its ring: no privilege and no bpf(2).
+//! - A process writes a chunk's owner word before the chunk enters or leaves a ring, so
+//!   that the chunks of a dead process can be found.
+//! - Positions and lengths in shared memory are checked before use: another process may
+//!   have written them.
+//!
+//! # Layout of a BPF ring buffer
 //!
 //! ```text
-//!  offset        what                              we may
+//!  offset        what                              access
 //!  0             consumer page: u64 position       read and write
-//!                  (at 64: u64, where a reader got to; ours, see Reader)
+//!                  (at 64: u64, next record to read; weir's own, see Reader)
 //!  page          producer page: u64 position       read
 //!  2 × page      records                           read
 //!  … + bytes     the same records once more, so    read
-//!                that each lies in one piece
+//!                that each is contiguous
 //!
 //!  record, on a multiple of 8:
 //!  u32 len │ bit 31 busy: not committed yet, bit 30 discarded
@@ -24,20 +62,19 @@
 //!  len bytes, padded to a multiple of 8
 //! ```
 //!
-//! Positions only grow; modulo the size they are places. The kernel appends
-//! at the producer's and never touches a record again, from its commit until
-//! the consumer's position has passed it.
+//! Positions only grow; a position modulo the ring's size is an offset. The kernel appends
+//! records at the producer position. From a record's commit until the consumer position
+//! has passed the record, the kernel does not write to it.
 //!
 //! # Wake-ups
 //!
-//! The kernel wakes the reader when it commits the very record that the
-//! consumer's position points to. A reader that keeps up would so be woken
-//! for each record, which costs more than the record. Therefore, while awake
-//! it publishes a position 8 bytes short of where it is: no record will ever
-//! begin there. Before it sleeps it publishes exactly, and looks once more:
-//! see [`cursor`]. After a burst it may first nap for some microseconds, so
-//! that a steady load is served in batches without any wake-up: see
-//! [`Mode`].
+//! The kernel wakes the reader when it commits the record that the consumer position
+//! points to. A reader that keeps up would be woken for each record, which costs more than
+//! the record. Therefore an awake reader publishes a position 8 bytes short of its own:
+//! no record begins there. Before the reader sleeps, it publishes its exact position and
+//! checks once more for records: see [`cursor`]. After a burst the reader may first pause
+//! for some microseconds, so that it serves a steady load in batches without any wake-up:
+//! see [`Mode`].
 
 mod coalesce;
 pub mod cursor;

@@ -1,11 +1,10 @@
-//! Chunks of a UMEM as a process holds them: a pool of free ones, and frames.
+//! [`Pool`] and [`Frame`]: the chunks of a UMEM that one process holds, free or in frames.
 //!
-//! A [`Frame`] moves by value; who has it may read and write its bytes, and
-//! nobody else. Dropped, its chunks are free again. Sending it puts its
-//! chunks into a ring: no byte is copied.
+//! A [`Frame`] moves by value, and only its owner reads and writes its bytes. Dropping the
+//! frame frees its chunks. Sending the frame puts its chunks into a ring, without copying.
 //!
-//! Processes that share the memory each have a pool of their own, with a few
-//! chunks in it; the rest is nobody's, for whoever wants it.
+//! Processes that share the memory each have their own pool, with a few chunks in it. The
+//! other free chunks have no owner, and any process may take them.
 #![allow(unsafe_code)] // Bytes of chunks.
 
 use crate::umem::{ChunkCounts, Owner, Umem};
@@ -13,17 +12,17 @@ use crate::xsk::Descriptor;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Most chunks of one frame: 64 KiB in chunks of 2 KiB.
+/// Limit on the chunks of one frame: 64 KiB in chunks of 2 KiB.
 pub const FRAGS_MAX: usize = 40;
 
-/// Free chunks that a process of several keeps to itself at most, beside
-/// those that are kept for [`Pool::alloc`].
+/// Limit on the free chunks that one of several processes holds, in addition to those reserved
+/// for [`Pool::alloc`].
 const CACHE_MAX: usize = 512;
 
-/// The same, as a part of all chunks.
+/// The same limit as a fraction of all chunks: 1/32.
 const CACHE_DIVISOR: usize = 32;
 
-/// Chunks that are looked at, at most, for free ones on a frame's way.
+/// Limit on the owner words that one search for free chunks reads while frames are handled.
 const SCAN_MAX: u32 = 256;
 
 /// The free chunks of a process.
@@ -31,25 +30,25 @@ const SCAN_MAX: u32 = 256;
 pub struct Pool {
     umem: Umem,
     me: u16,
-    /// The last one freed is the first to be had: it is in the cache.
+    /// Free chunks. The chunk freed last is used first, since it is still in the CPU's cache.
     free: RefCell<Vec<u32>>,
-    /// Which chunks are this pool's: in `free`, or in a frame.
+    /// The chunks of this pool: in `free`, or in a frame.
     held: OwnedChunks,
-    /// As many are kept for [`alloc`](Self::alloc).
+    /// Number of chunks reserved for [`alloc`](Self::alloc).
     reserved: u32,
-    /// Other processes have the memory, too.
+    /// Whether other processes have the memory, too.
     is_shared: Cell<bool>,
-    /// Where to look next for a chunk that is nobody's.
+    /// Where the next search for a chunk without owner begins.
     next: Cell<u32>,
 }
 
 impl Pool {
-    /// All chunks of new memory, for process number `me` (not 0). `reserved` of
-    /// them are never lent to the kernel to be filled.
+    /// A pool with all chunks of new memory, for process number `me` (not 0). It never gives
+    /// the last `kept` free chunks to the kernel to be filled.
     ///
     /// # Panics
-    /// For process 0, and for memory that was [opened](Umem::open): another
-    /// pool has its chunks.
+    /// For process 0, and for memory that was [opened](Umem::open), whose chunks belong to
+    /// another pool.
     pub fn new(umem: Umem, me: u16, kept: u32) -> Rc<Pool> {
         assert!(umem.is_new(), "memory of another process is joined");
         let pool = Pool::empty(umem, me, kept);
@@ -59,15 +58,15 @@ impl Pool {
         Rc::new(pool)
     }
 
-    /// None yet of the chunks of memory that other processes have, too, for
-    /// process number `me` (not 0): see [`ready`](Self::ready).
+    /// A pool without chunks, of memory that other processes have too, for process number
+    /// `me` (not 0): see [`ready`](Self::ready).
     ///
     /// # Panics
     /// For process 0.
     pub fn join(umem: Umem, me: u16, kept: u32) -> Rc<Pool> {
         let pool = Pool::empty(umem, me, kept);
         pool.is_shared.set(true);
-        // Each begins elsewhere, so that they are not after the same ones.
+        // Each process begins elsewhere, so that they do not compete for the same chunks.
         pool.next.set(u32::from(me) * 1021 % pool.umem.chunks());
         Rc::new(pool)
     }
@@ -85,8 +84,8 @@ impl Pool {
         }
     }
 
-    /// Lets other processes have of the memory from now on: but for a few
-    /// chunks, those that are free are nobody's.
+    /// Shares the memory with other processes from now on: all free chunks but a few lose
+    /// their owner.
     pub fn share(&self) {
         if !self.is_shared.replace(true) {
             let mut free = self.free.borrow_mut();
@@ -104,36 +103,36 @@ impl Pool {
         part.min(CACHE_MAX) + self.reserved as usize
     }
 
-    /// The memory.
+    /// The UMEM.
     pub fn umem(&self) -> &Umem {
         &self.umem
     }
 
-    /// The number of the process.
+    /// The number of this process.
     pub fn me(&self) -> u16 {
         self.me
     }
 
-    /// How many chunks are free, for this process.
+    /// Number of chunks that are free in this pool.
     pub fn free(&self) -> usize {
         self.free.borrow().len()
     }
 
-    /// Which chunks are free, for this process.
+    /// The chunks that are free in this pool.
     #[cfg(test)]
     pub(crate) fn free_chunks(&self) -> Vec<u32> {
         self.free.borrow().clone()
     }
 
-    /// Gets chunks that are nobody's until so many are free for this process;
-    /// tells whether they are.
+    /// Takes chunks without owner until `count` are free in this pool; false if there are not
+    /// enough.
     pub fn ready(&self, count: u32) -> bool {
         let missing = (count as usize).saturating_sub(self.free());
         self.refill_cache(missing as u32, self.umem.chunks());
         self.free() >= count as usize
     }
 
-    /// As many as are wanted and found among `looks` chunks.
+    /// Takes up to `want` chunks without owner, reading at most `looks` owner words.
     fn refill_cache(&self, want: u32, looks: u32) {
         if !self.is_shared.get() || want == 0 {
             return;
@@ -142,7 +141,7 @@ impl Pool {
         let (end, mut at) = (free.len() + want as usize, self.next.get());
         for _ in 0..looks.min(self.umem.chunks()) {
             let ready = Owner::Cached(self.me);
-            // An owner word that calls a chunk of this pool free is a lie.
+            // An owner word that calls a chunk of this pool free was written wrongly.
             if self.umem.owner(at) == Owner::Free
                 && !self.held.has(at)
                 && self.umem.change_owner(at, Owner::Free, ready)
@@ -175,12 +174,12 @@ impl Pool {
         Some(Frame::new(first, self))
     }
 
-    /// Who owns how many.
+    /// Counts the chunks by owner.
     pub fn chunk_counts(&self) -> ChunkCounts {
         self.umem.chunk_counts()
     }
 
-    /// How many chunks may be lent to the kernel, where it takes `room`.
+    /// Number of chunks that may be given to a fill ring with room for `room`.
     #[inline]
     pub(crate) fn fill_quota(&self, room: u32) -> u32 {
         let spare = || self.free().saturating_sub(self.reserved as usize) as u32;
@@ -189,7 +188,7 @@ impl Pool {
         room.min(spare())
     }
 
-    /// One of those that are free, to be lent: its owner word is to follow.
+    /// Takes a free chunk for the fill ring; the caller sets its owner word.
     #[inline]
     pub(crate) fn give_to_fill(&self) -> Option<u32> {
         let chunk = self.free.borrow_mut().pop()?;
@@ -208,8 +207,8 @@ impl Pool {
         Some(chunk)
     }
 
-    /// Takes a chunk for a frame that a ring says is in it; `false` if this
-    /// pool has it already: then the ring lies.
+    /// Takes a chunk that a ring names as a frame's. False if this pool already has the chunk,
+    /// so that the ring is wrong.
     #[inline]
     pub(crate) fn take(&self, chunk: u32) -> bool {
         let is_new = !self.held.has(chunk);
@@ -220,8 +219,8 @@ impl Pool {
         is_new
     }
 
-    /// Takes a chunk back that a ring had, to be free; `false` if this pool
-    /// has it already: then the ring lies.
+    /// Takes a chunk back from a ring and frees it. False if this pool already has the chunk,
+    /// so that the ring is wrong.
     #[inline]
     pub(crate) fn take_back(&self, chunk: u32) -> bool {
         let is_new = !self.held.has(chunk);
@@ -232,14 +231,14 @@ impl Pool {
         is_new
     }
 
-    /// Gives a chunk of a frame to a ring: its owner word is to follow, and
-    /// the frame is not to be used again.
+    /// Gives a frame's chunk to a ring; the caller sets its owner word and does not use the
+    /// frame again.
     #[inline]
     pub(crate) fn give(&self, chunk: u32) {
         self.held.clear(chunk);
     }
 
-    /// Frees a chunk that is this pool's, and in no frame any more.
+    /// Frees a chunk of this pool that is no longer in a frame.
     #[inline]
     fn release(&self, chunk: u32) {
         if !self.is_shared.get() {
@@ -260,18 +259,16 @@ impl Pool {
         }
     }
 
-    /// The bytes of a piece of a frame that we have put into a ring, and that
-    /// the kernel has not been told of: until it is told or the chunk released
-    /// nobody has them. `None` for a chunk that is in a frame of this pool, or
-    /// free in it: then the ring lies.
+    /// The bytes of a fragment that was put into a ring and not yet submitted: until the
+    /// submission or the chunk's release nothing else accesses them. `None` for a chunk that
+    /// is in a frame of this pool or free in it, so that the ring is wrong.
     #[inline]
     pub(crate) fn bytes_of(&self, piece: &Descriptor) -> Option<&[u8]> {
         let chunk = self.umem.chunk(piece.address)?;
-        // SAFETY: the frame's value is gone, and no other of this pool has its
-        // chunk, as just compared; the pool gets it back by a call with a
-        // mutable reference to the queue, which is borrowed as long as these
-        // bytes. That no other process has the chunk is promised by whoever
-        // opened the memory.
+        // SAFETY: the frame's value is gone, and no other frame of this pool has its chunk, as
+        // just compared; the pool gets the chunk back by a call with a mutable reference to
+        // the queue, which is borrowed as long as these bytes. The caller that opened the
+        // memory has promised that no other process has the chunk.
         (!self.held.has(chunk)).then(|| unsafe { &*self.umem.bytes(piece) })
     }
 
@@ -282,9 +279,9 @@ impl Pool {
     }
 }
 
-/// A bit for each chunk, in memory of this process alone. Where owner words
-/// and rings are memory that other processes write, these bits are what a pool
-/// believes: whatever stands in there, no chunk is in two frames of a pool.
+/// One bit for each chunk, in memory of this process alone. Other processes can write owner
+/// words and rings; the pool relies on these bits instead, so that a chunk is never in two
+/// frames of one pool.
 #[derive(Debug)]
 struct OwnedChunks(Box<[Cell<u64>]>);
 
@@ -317,17 +314,17 @@ impl OwnedChunks {
     }
 }
 
-/// A frame, and the chunks that it lies in: this value owns them.
+/// A frame, which owns the chunks that hold it.
 #[derive(Debug)]
 pub struct Frame {
     first: Descriptor,
-    /// The pieces behind it, mostly none.
+    /// The further fragments, mostly none.
     rest: Vec<Descriptor>,
     pool: Rc<Pool>,
 }
 
 impl Frame {
-    /// A frame that begins with this piece, whose chunk is the process's.
+    /// A frame that begins with this fragment, whose chunk is this process's.
     #[inline]
     pub(crate) fn new(first: Descriptor, pool: &Rc<Pool>) -> Frame {
         Frame {
@@ -337,18 +334,18 @@ impl Frame {
         }
     }
 
-    /// It goes on with this piece, whose chunk is the process's.
+    /// Appends this fragment, whose chunk is this process's.
     pub(crate) fn push_frag(&mut self, piece: Descriptor) {
         self.rest.push(piece);
     }
 
-    /// Whether it is of this pool.
+    /// Whether the frame belongs to this pool.
     #[inline]
     pub(crate) fn is_of(&self, pool: &Rc<Pool>) -> bool {
         Rc::ptr_eq(&self.pool, pool)
     }
 
-    /// Where a piece is, from 0.
+    /// The descriptor of a fragment, counted from 0.
     #[inline]
     pub(crate) fn at(&self, index: usize) -> Descriptor {
         match index {
@@ -357,7 +354,7 @@ impl Frame {
         }
     }
 
-    /// Its chunks are a ring's now; its pool goes on without it.
+    /// Leaves the frame's chunks to a ring and drops only the value.
     #[inline]
     pub(crate) fn into_ring(self) {
         let mut frame = std::mem::ManuallyDrop::new(self);
@@ -368,7 +365,7 @@ impl Frame {
         }
     }
 
-    /// Bytes of the whole frame.
+    /// Length of the whole frame in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes")]
     pub fn len(&self) -> usize {
@@ -376,30 +373,30 @@ impl Frame {
         self.first.len as usize + rest.sum::<usize>()
     }
 
-    /// The bytes of the first piece: all of them, unless the frame is longer
-    /// than a chunk.
+    /// The bytes of the first fragment, which is the whole frame unless it is longer than a
+    /// chunk.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: this value owns the chunk: no other frame of the pool has
-        // it, which the pool's own bits say, and no other process, which who
-        // opened the memory has promised. It is borrowed as long as the bytes.
+        // SAFETY: this value owns the chunk: by the pool's own bits no other frame of the pool
+        // has it, and the caller that opened the memory has promised that no other process
+        // has it. The value is borrowed as long as the bytes.
         unsafe { self.pool.umem.bytes(&self.first) }
     }
 
-    /// The same, to write.
+    /// As [`bytes`](Self::bytes), mutable.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed for writing.
         unsafe { self.pool.umem.bytes(&self.first) }
     }
 
-    /// How many pieces it has.
+    /// Number of fragments.
     #[inline]
     pub fn frags(&self) -> usize {
         1 + self.rest.len()
     }
 
-    /// The bytes of a piece, from 0.
+    /// The bytes of a fragment, counted from 0; `None` beyond the last.
     pub fn frag(&self, index: usize) -> Option<&[u8]> {
         let piece = match index {
             0 => &self.first,
@@ -409,7 +406,7 @@ impl Frame {
         Some(unsafe { self.pool.umem.bytes(piece) })
     }
 
-    /// The same, to write.
+    /// As [`frag`](Self::frag), mutable.
     pub fn frag_mut(&mut self, index: usize) -> Option<&mut [u8]> {
         let piece = match index {
             0 => &self.first,
@@ -419,13 +416,13 @@ impl Frame {
         Some(unsafe { self.pool.umem.bytes(piece) })
     }
 
-    /// Copies the whole frame behind what is in `to`.
+    /// Appends the whole frame to `to`.
     pub fn copy_to(&self, to: &mut Vec<u8>) {
         (0..self.frags()).for_each(|index| self.pool.umem.copy_to(&self.at(index), to));
     }
 
-    /// Makes it these bytes, in as many chunks as they need; `false`, and the
-    /// frame as it was, if so many are not free or not possible.
+    /// Replaces the frame's content by `bytes`, in as many chunks as necessary. False, with
+    /// the frame unchanged, if that many chunks are not free or exceed the limit.
     pub fn set(&mut self, bytes: &[u8]) -> bool {
         let room = self.pool.umem.frame_bytes_max() as usize;
         let pieces = bytes.len().div_ceil(room).max(1);
@@ -461,9 +458,8 @@ impl Frame {
         true
     }
 
-    /// Cuts bytes off the end of a frame of one piece, or adds some of no
-    /// particular value; `false` if the chunk has no room or there are more
-    /// pieces.
+    /// Shortens a frame of one fragment, or extends it by bytes of undefined value. False if
+    /// the chunk has no room or the frame has more fragments.
     pub fn set_len(&mut self, len: usize) -> bool {
         let Ok(len) = u32::try_from(len) else {
             return false;
@@ -476,7 +472,8 @@ impl Frame {
         fits
     }
 
-    /// What a program in the kernel has written right before the frame.
+    /// The number that a program in the kernel has written right before the frame
+    /// (`data_meta`).
     #[inline]
     pub fn meta(&self) -> Option<u64> {
         self.pool.umem.meta(&self.first)
@@ -484,7 +481,7 @@ impl Frame {
 }
 
 impl AsMut<[u8]> for Frame {
-    /// The bytes of the first piece.
+    /// The bytes of the first fragment, mutable.
     #[inline]
     fn as_mut(&mut self) -> &mut [u8] {
         self.bytes_mut()

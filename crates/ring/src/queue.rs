@@ -1,26 +1,25 @@
-//! The protocol of the four rings of an `AF_XDP` socket, on any memory: so
-//! that it can be tested on a model.
+//! The protocol of the four rings of an `AF_XDP` socket, on any [`RingMemory`], so that tests
+//! can run it on a model.
 //!
 //! ```text
 //!            consumer            producer
 //!               ▼                   ▼
-//!  … │ free │ ready │ ready │ ready │ free │ …    place = position mod entries
+//!  … │ free │ ready │ ready │ ready │ free │ …    index = position mod entries
 //! ```
 //!
-//! Positions are 32 bits, only grow, and wrap. The producer writes entries,
-//! then its position (release); the consumer reads that position (acquire),
-//! then the entries, then writes its own (release), which the producer reads
-//! (acquire) before it writes a place again. `tests/loom_queue.rs` walks
-//! through all orders.
+//! Positions are 32 bits, only grow, and wrap. The producer writes entries, then its position
+//! (release). The consumer reads that position (acquire), then the entries, and then writes
+//! its own position (release), which the producer reads (acquire) before it reuses a slot.
+//! `tests/loom_queue.rs` explores all orders.
 //!
-//! The other side's position is never trusted: one that cannot be is
-//! [`Corrupt`], and no entry is touched.
+//! The other side's position is never trusted: an impossible position gives [`Corrupt`], and
+//! no entry is accessed.
 
-/// What both sides of a ring share.
+/// The memory that both sides of a ring share.
 pub trait RingMemory {
-    /// What a ring holds.
+    /// The type of the ring's entries.
     type Entry: Copy;
-    /// How many entries there are, a power of two.
+    /// Number of slots, a power of two.
     fn entries(&self) -> u32;
     /// The producer's position; acquires what was written before it.
     fn producer(&self) -> u32;
@@ -30,39 +29,39 @@ pub trait RingMemory {
     fn set_producer(&self, position: u32);
     /// Writes the consumer's position; releases the reads before it.
     fn set_consumer(&self, position: u32);
-    /// Reads the entry of a place, which is less than `entries`.
+    /// Reads the entry at an index below `entries`.
     fn load(&self, place: u32) -> Self::Entry;
-    /// Writes the entry of a place, which is less than `entries`.
+    /// Writes the entry at an index below `entries`.
     fn store(&self, place: u32, entry: Self::Entry);
-    /// Whether the other side sleeps and wants to be called.
+    /// Whether the other side sleeps and must be called (`XDP_RING_NEED_WAKEUP`).
     fn needs_wakeup(&self) -> bool;
 }
 
-/// A position that cannot be: somebody else writes into the ring.
+/// An impossible position: another writer has changed the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a ring of {entries} entries says that it holds {held}: somebody else has written to it")]
 pub struct Corrupt {
-    /// How many there are.
+    /// Number of slots.
     pub entries: u32,
-    /// How many there would be.
+    /// Number of entries that the positions would imply.
     pub held: u32,
 }
 
-/// The side that puts entries in: of the fill and the tx ring.
+/// The producer side, of the fill and the tx ring.
 #[derive(Debug)]
 pub struct Producer<C: RingMemory> {
     cells: C,
     entries: u32,
-    /// Behind the last entry written.
+    /// Position after the last entry written.
     next: u32,
-    /// What the other side was told.
+    /// The position that was last published.
     submitted: u32,
-    /// How far the other side was when we last looked.
+    /// The consumer's position when it was last read.
     consumer: u32,
 }
 
 impl<C: RingMemory> Producer<C> {
-    /// Goes on where the ring is.
+    /// Continues at the ring's present position.
     pub fn new(cells: C) -> Producer<C> {
         let next = cells.producer();
         Producer {
@@ -74,7 +73,7 @@ impl<C: RingMemory> Producer<C> {
         }
     }
 
-    /// How many entries may be put in now, `want` at most.
+    /// Number of entries that may be put now, at most `want`.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -93,11 +92,10 @@ impl<C: RingMemory> Producer<C> {
         Ok((self.entries - held).min(want))
     }
 
-    /// Puts an entry in. The other side sees it after
-    /// [`submit`](Self::submit).
+    /// Writes an entry. The other side sees the entry after [`submit`](Self::submit).
     ///
     /// # Panics
-    /// Where no room was [reserved](Self::reserve).
+    /// Without room that was [reserved](Self::reserve).
     #[inline]
     pub fn put(&mut self, entry: C::Entry) {
         assert!(
@@ -108,7 +106,7 @@ impl<C: RingMemory> Producer<C> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows the other side what was put in.
+    /// Publishes the entries that were put.
     #[inline]
     pub fn submit(&mut self) {
         if self.submitted != self.next {
@@ -117,7 +115,7 @@ impl<C: RingMemory> Producer<C> {
         }
     }
 
-    /// How many entries the other side has not taken yet.
+    /// Number of entries that the other side has not yet taken.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -133,8 +131,8 @@ impl<C: RingMemory> Producer<C> {
         Ok(held)
     }
 
-    /// Takes back what the other side has not taken, the last first; nothing
-    /// else may let it take any in the meantime.
+    /// Takes back the entries that the other side has not taken, the last first. The caller
+    /// must make sure that the other side takes none meanwhile.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -149,17 +147,16 @@ impl<C: RingMemory> Producer<C> {
         Ok(entries)
     }
 
-    /// How many entries were put in that the other side was not
-    /// [told](Self::submit) of.
+    /// Number of entries that were put and not yet [submitted](Self::submit).
     #[inline]
     pub fn unsubmitted_len(&self) -> u32 {
         self.next.wrapping_sub(self.submitted)
     }
 
-    /// One of those, the oldest is 0.
+    /// An unsubmitted entry; 0 is the oldest.
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If there are fewer.
     #[inline]
     pub fn unsubmitted_at(&self, index: u32) -> C::Entry {
         assert!(index < self.unsubmitted_len(), "entries are counted first");
@@ -167,10 +164,10 @@ impl<C: RingMemory> Producer<C> {
         self.cells.load(place & (self.entries - 1))
     }
 
-    /// Takes the oldest of those out again; the others move up.
+    /// Removes the oldest `count` unsubmitted entries; the rest move up.
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If there are fewer.
     #[inline]
     pub fn pop_unsubmitted(&mut self, count: u32) {
         let left = self.unsubmitted_len().checked_sub(count);
@@ -183,7 +180,7 @@ impl<C: RingMemory> Producer<C> {
         self.next = self.submitted.wrapping_add(left);
     }
 
-    /// Goes on where another process that has this side has left it.
+    /// Continues where another process, which had this side before, has stopped.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -194,14 +191,14 @@ impl<C: RingMemory> Producer<C> {
         self.held().map(|_| ())
     }
 
-    /// Behind the last entry written: the position of the next.
+    /// Position after the last entry written, which is that of the next.
     #[inline]
     pub fn position(&self) -> u32 {
         self.next
     }
 
-    /// The entries that were written up to position `end` and never shown to
-    /// the other side, by a process that died; none if that cannot be.
+    /// The entries up to position `end` that a dead process wrote and did not publish; none if
+    /// `end` is impossible.
     pub fn unsubmitted(&self, end: u32) -> Vec<C::Entry> {
         let start = self.cells.producer();
         let count = match end.wrapping_sub(start) {
@@ -212,33 +209,33 @@ impl<C: RingMemory> Producer<C> {
         (0..count).map(|n| self.cells.load(place(n))).collect()
     }
 
-    /// Whether the other side sleeps and wants to be called.
+    /// Whether the other side sleeps and must be called.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.cells.needs_wakeup()
     }
 
-    /// How many entries there is room for.
+    /// Number of slots.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 }
 
-/// The side that takes entries out: of the rx and the completion ring.
+/// The consumer side, of the rx and the completion ring.
 #[derive(Debug)]
 pub struct Consumer<C: RingMemory> {
     cells: C,
     entries: u32,
-    /// The first entry that was not taken.
+    /// Position of the first entry that was not taken.
     next: u32,
-    /// What the other side was told.
+    /// The position that was last published.
     released: u32,
-    /// How far the other side was when we last looked.
+    /// The producer's position when it was last read.
     producer: u32,
 }
 
 impl<C: RingMemory> Consumer<C> {
-    /// Goes on where the ring is.
+    /// Continues at the ring's present position.
     pub fn new(cells: C) -> Consumer<C> {
         let next = cells.consumer();
         Consumer {
@@ -250,8 +247,8 @@ impl<C: RingMemory> Consumer<C> {
         }
     }
 
-    /// Goes on where another process that has this side has left it. What
-    /// cannot be shows with the next [`peek`](Self::peek).
+    /// Continues where another process, which had this side before, has stopped. The next
+    /// [`peek`](Self::peek) reports an impossible position.
     #[inline]
     pub fn resync(&mut self) {
         self.next = self.cells.consumer();
@@ -259,15 +256,15 @@ impl<C: RingMemory> Consumer<C> {
         self.producer = self.next;
     }
 
-    /// The position of the next entry in shared memory, and whether there is
-    /// one: whichever process takes it.
+    /// The consumer's position in shared memory and whether an entry is there, whichever
+    /// process takes it.
     #[inline]
     pub fn peek_position(&self) -> (u32, bool) {
         let consumer = self.cells.consumer();
         (consumer, self.cells.producer() != consumer)
     }
 
-    /// How many entries can be taken now, `want` at most.
+    /// Number of entries that can be taken now, at most `want`.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -277,7 +274,7 @@ impl<C: RingMemory> Consumer<C> {
         if held < want {
             self.producer = self.cells.producer();
             held = self.producer.wrapping_sub(self.next);
-            // Those that were taken and not released count, too.
+            // Entries that were taken and not released count, too.
             if self.producer.wrapping_sub(self.released) > self.entries {
                 self.producer = self.next;
                 let entries = self.entries;
@@ -287,10 +284,10 @@ impl<C: RingMemory> Consumer<C> {
         Ok(held.min(want))
     }
 
-    /// The entry `ahead` of the next one, without taking it.
+    /// The entry that is `ahead` entries after the next one, without taking it.
     ///
     /// # Panics
-    /// Where so many were not [found](Self::peek).
+    /// If [`peek`](Self::peek) has not found that many.
     #[inline]
     pub fn get(&self, ahead: u32) -> C::Entry {
         assert!(
@@ -301,19 +298,18 @@ impl<C: RingMemory> Consumer<C> {
         self.cells.load(place)
     }
 
-    /// As [`get`](Self::get), of those that were found already; `None` beyond
-    /// them.
+    /// As [`get`](Self::get), among the entries already found; `None` beyond them.
     #[inline]
     pub fn ahead(&self, ahead: u32) -> Option<C::Entry> {
         let found = ahead < self.producer.wrapping_sub(self.next);
         found.then(|| self.get(ahead))
     }
 
-    /// Takes the next entry. Its place is the other side's again after
+    /// Takes the next entry. The other side may reuse its slot after
     /// [`release`](Self::release).
     ///
     /// # Panics
-    /// Where none was [found](Self::peek).
+    /// If [`peek`](Self::peek) has found none.
     #[inline]
     pub fn take(&mut self) -> C::Entry {
         let entry = self.get(0);
@@ -321,7 +317,7 @@ impl<C: RingMemory> Consumer<C> {
         entry
     }
 
-    /// Gives the places of what was taken back.
+    /// Returns the slots of taken entries to the other side.
     #[inline]
     pub fn release(&mut self) {
         if self.released != self.next {
@@ -330,7 +326,7 @@ impl<C: RingMemory> Consumer<C> {
         }
     }
 
-    /// How many entries there is room for.
+    /// Number of slots.
     pub fn entries(&self) -> u32 {
         self.entries
     }

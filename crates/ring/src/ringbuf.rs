@@ -1,4 +1,4 @@
-//! The reader.
+//! [`Reader`]: takes records out of a BPF ring buffer.
 #![allow(unsafe_code)] // Views of shared memory.
 
 use crate::coalesce::sleep_precisely;
@@ -12,35 +12,35 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Most records of one batch.
+/// Largest number of records in one batch.
 const BATCH_RECORDS_MAX: usize = 256;
 
-/// A batch is at most this part of the ring (or one record), so that the
-/// kernel has room again before the reader is through with a full one.
+/// A batch takes at most 1/4 of the ring, or one record, so that the kernel has room again
+/// before the reader has finished with a full ring.
 const BATCH_DIVISOR: u64 = 4;
 
-/// How long a ring's reader naps after a burst: at a million records a second
-/// 25 come meanwhile, and a ring of 64 KiB holds the shortest of them.
+/// Shortest pause of a reader after a burst. At a million records a second 25 records arrive
+/// meanwhile; a ring of 64 KiB holds 25 of the shortest.
 const COALESCE: Duration = Duration::from_micros(25);
 
-/// How long it naps at most. A nap takes some 7 µs of the thread's own time:
-/// where many records come, longer ones are less of it for each.
+/// Longest pause. A pause costs about 7 µs of the thread's own time: with many records a
+/// longer pause costs less for each of them.
 const COALESCE_MAX: Duration = Duration::from_micros(200);
 
-/// The next nap is twice as long if so many records have come since the last
-/// one, and half as long if less than half as many have, or more bytes than
-/// this part of the ring.
+/// The next pause is twice as long if this many records arrived since the last one. The next
+/// pause is half as long if less than half as many arrived, or more bytes than 1/8 of the
+/// ring (`COALESCE_DIVISOR`).
 const COALESCE_RECORDS: usize = 32;
 const COALESCE_DIVISOR: u64 = 8;
 
 /// How to wait for records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// After a burst nap for 25 µs before sleeping, and up to 200 µs while
-    /// more than a million records come in a second: under load the kernel
-    /// wakes nobody and the reader finds batches. The most records a second;
-    /// the first after a pause is as quick as in the other mode, those within
-    /// a burst up to the nap later.
+    /// After a burst, pause for 25 µs before sleeping, and for up to 200 µs while more than a
+    /// million records arrive in a second. Under load the kernel sends no wake-ups and the
+    /// reader finds batches, which gives the most records a second. The first record after a
+    /// quiet period is as early as in the other mode; records within a burst are delayed by up
+    /// to the pause.
     #[default]
     Throughput,
     /// Sleep at once: the kernel wakes for the first record of each burst.
@@ -50,37 +50,37 @@ pub enum Mode {
 /// Why a ring cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The descriptor is that of something else.
+    /// The descriptor is not that of a BPF ring buffer.
     #[error("the descriptor is not that of a BPF ring buffer ({reason})")]
     NotARing {
-        /// What it is instead.
+        /// What the descriptor is instead.
         reason: String,
     },
-    /// It could not be mapped.
+    /// The ring could not be mapped.
     #[error("the ring of {bytes} bytes cannot be mapped ({source})")]
     Map {
         /// Bytes of the ring.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The ring has a record that no kernel writes.
+    /// The ring has a record that the kernel cannot have written.
     #[error(
         "the ring is corrupt at position {position}: a header of {header:#010x}; was another reader on it?"
     )]
     Corrupt {
-        /// Where.
+        /// Position of the record.
         position: u64,
-        /// The first word there.
+        /// First word of the record.
         header: u32,
     },
-    /// This process was forked from the one that opened the reader.
+    /// This process was forked from the process that opened the reader.
     #[error("the ring is read by the process that this one was forked from")]
     Forked,
     /// Waiting failed.
     #[error("waiting for the ring failed ({source})")]
     Wait {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -94,18 +94,18 @@ impl From<Corrupt> for Error {
     }
 }
 
-/// Why [`Reader::wait`] came back.
+/// Why [`Reader::wait`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Woke {
-    /// There is something to read.
+    /// Records can be read.
     Ready,
-    /// The time is over.
+    /// The time has passed.
     TimedOut,
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
 }
 
-/// The one reader of a BPF ring buffer.
+/// The only reader of a BPF ring buffer.
 ///
 /// ```no_run
 /// # fn run(fd: std::os::fd::OwnedFd) -> Result<(), weir_ring::Error> {
@@ -120,11 +120,11 @@ pub enum Woke {
 /// # }
 /// ```
 ///
-/// A reader that ends or is killed leaves the ring as it is, and the next one
-/// goes on behind the last batch that was released.
+/// A reader that ends or is killed leaves the ring as it is. The next reader continues after
+/// the last batch that was released.
 ///
-/// In a process that was forked from the reader's the reader is of no use:
-/// calls say [`Error::Forked`], and nothing is released.
+/// In a child process forked from the reader's, the reader does not work: its calls return
+/// [`Error::Forked`] and release nothing.
 #[derive(Debug)]
 pub struct Reader {
     fd: OwnedFd,
@@ -132,27 +132,27 @@ pub struct Reader {
     cursor: Cursor,
     fork: Fork,
     mode: Mode,
-    /// Records and bytes that were read since the last nap.
+    /// Records and bytes read since the last pause.
     burst: (usize, u64),
-    /// How long the next one is.
+    /// Length of the next pause.
     coalesce_time: Duration,
-    /// The end of what [`Reader::records`] gave and is not released.
+    /// End of the records that [`Reader::records`] gave and that are not released.
     held: Option<u64>,
 }
 
 impl Reader {
-    /// Maps the ring; needs no privilege.
+    /// Maps the ring, which needs no privilege.
     ///
     /// # Safety
-    /// As long as the reader lives no other reads the ring: neither this
-    /// process by another descriptor of it, nor another process. The kernel
-    /// writes over records that any of them has released, and this reader's
-    /// are slices of that memory. With two readers records are nonsense and
-    /// may change while they are looked at; none leads outside of the ring.
+    /// While the reader exists, there must be no other reader of the ring, neither in this
+    /// process by another descriptor nor in another process. The kernel overwrites records
+    /// that any reader has released, and this reader's records are slices of that memory. With
+    /// two readers, records are nonsense and may change while they are read; no record leads
+    /// outside of the ring.
     ///
     /// # Errors
-    /// Where the descriptor is none of a ring (its size is read in
-    /// `/proc/self/fdinfo`), or memory is missing.
+    /// If the descriptor is not that of a ring (its size is read from `/proc/self/fdinfo`), or
+    /// memory is missing.
     pub unsafe fn open(ring: OwnedFd) -> Result<Reader, Error> {
         let bytes = ring_bytes(ring.as_fd())?;
         let memory = RingbufMap::new(ring.as_fd(), bytes);
@@ -171,7 +171,7 @@ impl Reader {
         })
     }
 
-    /// Waits in another mode from now on.
+    /// Sets how the reader waits from now on.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
@@ -181,13 +181,13 @@ impl Reader {
         self.memory.bytes() as usize
     }
 
-    /// Bytes of the ring that are in use: records, and those being written.
+    /// Bytes of the ring in use by records, including those still being written.
     pub fn used_bytes(&self) -> usize {
         let used = self.memory.producer().saturating_sub(self.cursor.next());
         used.min(self.memory.bytes()) as usize
     }
 
-    /// The records that are there, without waiting: none, one or many.
+    /// The records that are in the ring, without waiting; there may be none.
     ///
     /// # Errors
     /// [`Error::Corrupt`] only.
@@ -195,7 +195,7 @@ impl Reader {
         self.peek_at_most(BATCH_RECORDS_MAX)
     }
 
-    /// As [`peek`](Self::peek), with so many records at most.
+    /// As [`peek`](Self::peek), with at most this many records.
     ///
     /// # Errors
     /// [`Error::Corrupt`] only.
@@ -207,8 +207,8 @@ impl Reader {
         Ok(Batch { reader: self, span })
     }
 
-    /// As [`peek`](Self::peek), but the records stay until the reader is used
-    /// again, or dropped: for callers that cannot keep a batch.
+    /// As [`peek`](Self::peek), but the records stay until the reader is used again or
+    /// dropped, for callers that cannot hold a batch.
     ///
     /// # Errors
     /// [`Error::Corrupt`] only.
@@ -235,7 +235,7 @@ impl Reader {
         Ok(span)
     }
 
-    /// Naps, if there was a burst, as long as it asks for, but not beyond
+    /// Pauses after a burst, for a time that depends on the burst, unless that exceeds
     /// `time_max`.
     fn coalesce(&mut self, time_max: Option<Duration>) {
         let (records, bytes) = std::mem::take(&mut self.burst);
@@ -255,15 +255,15 @@ impl Reader {
         }
     }
 
-    /// Gives everything before `end` back, if this is the reader's process.
+    /// Releases everything before `end`, if this is the reader's process.
     fn release(&mut self, end: u64) {
         if !self.fork.is_child() {
             self.cursor.release(&self.memory, end);
         }
     }
 
-    /// Waits until there is something to read, for `time_max` at most, or
-    /// for good. May come back with nothing but discarded records.
+    /// Waits until there is a record to read, for at most `time_max`, or without limit. May
+    /// return for records that are all discarded.
     ///
     /// # Errors
     /// [`Error::Wait`] only.
@@ -283,7 +283,7 @@ impl Reader {
             }
         }
         while self.arm() {
-            // A nap is part of the time.
+            // The pause counts towards the time.
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if let Some(woke) = self.sleep(left)? {
                 return Ok(woke);
@@ -292,19 +292,18 @@ impl Reader {
         Ok(Woke::Ready)
     }
 
-    /// Before waiting elsewhere (`epoll`, `tokio`) for [`as_fd`](Self::as_fd)
-    /// to be readable: makes the kernel wake for the next record, and looks
-    /// once more. Wait only if it says `true`; else there is something to
-    /// read. The descriptor counts as readable also while a record is being
-    /// written, so that [`peek`](Self::peek) may then give nothing yet. In a
-    /// forked process it says `false`, and `peek` the error.
+    /// Prepares waiting elsewhere (`epoll`, `tokio`) for [`as_fd`](Self::as_fd) to be readable:
+    /// makes the kernel wake the reader for the next record, and checks once more for records.
+    /// Returns whether to wait; false means that there are records. The descriptor is readable
+    /// also while a record is being written, so that [`peek`](Self::peek) may return nothing
+    /// yet. In a forked process `arm` returns false and `peek` the error.
     pub fn arm(&mut self) -> bool {
         self.release_held();
         !self.fork.is_child() && self.cursor.arm(&self.memory)
     }
 
-    /// Sleeps until woken; `None` for no reason, or a record that is still
-    /// being written.
+    /// Sleeps until woken; `None` if woken without reason, or for a record that is still being
+    /// written.
     fn sleep(&self, time_max: Option<Duration>) -> Result<Option<Woke>, Error> {
         let time_max = time_max.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
@@ -331,25 +330,25 @@ impl AsFd for Reader {
     }
 }
 
-/// Records as they lie in the ring. The kernel gets their space back when
-/// the batch is dropped, or [`released`](Self::release) in part.
+/// Records, in place in the ring. Dropping the batch returns their space to the kernel;
+/// [`release`](Self::release) returns a part of it.
 pub struct Batch<'a> {
     reader: &'a mut Reader,
     span: Span,
 }
 
 impl Batch<'_> {
-    /// How many records.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.span.records
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.span.records == 0
     }
 
-    /// The records, in the order they were reserved.
+    /// The records, in the order in which they were reserved.
     pub fn iter(&self) -> Records<'_> {
         Records {
             memory: &self.reader.memory,
@@ -359,7 +358,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Gives back the first `records` only; the others come again.
+    /// Releases only the first `records`; the remaining ones are read again.
     pub fn release(mut self, records: usize) {
         let mut kept = self.iter();
         kept.by_ref().take(records).for_each(drop);
@@ -393,7 +392,7 @@ impl<'a> IntoIterator for &'a Batch<'_> {
 pub struct Records<'a> {
     memory: &'a RingbufMap,
     position: u64,
-    /// The end of what was scanned.
+    /// The end of the scanned records.
     end: u64,
     left: usize,
 }
@@ -403,8 +402,8 @@ impl<'a> Iterator for Records<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         while self.left > 0 {
-            // The one copy of the header that is looked at: if another reader
-            // has released the record, it is not what the scan has seen.
+            // The header is read once here: if another reader has released the record, the
+            // header may differ from the scanned one.
             let (position, header) = (self.position, self.memory.header(self.position));
             let behind = position + record_bytes(header);
             if header & BUSY != 0 || behind > self.end {
@@ -417,11 +416,10 @@ impl<'a> Iterator for Records<'a> {
             }
             self.left -= 1;
             let len = (header & !(BUSY | DISCARDED)) as usize;
-            // SAFETY: by this copy of its header the record ends before the
-            // scan's end, which is no further than the producer and the ring
-            // are long. The batch, or the reader, is borrowed and publishes no
-            // position beyond; no other reader does, as who opened this one
-            // has promised.
+            // SAFETY: by this copy of its header the record ends before the scan's end, which
+            // is not beyond the producer position, and the record is not longer than the ring.
+            // The batch, or the reader, is borrowed and publishes no later position; no other
+            // reader does, as the caller of `open` has promised.
             return Some(unsafe { self.memory.record(position, len) });
         }
         None
@@ -434,7 +432,7 @@ impl<'a> Iterator for Records<'a> {
 
 impl ExactSizeIterator for Records<'_> {}
 
-/// The size of a ring, as the kernel says it to whoever holds it.
+/// The size of a ring, as the kernel states it in `/proc/self/fdinfo`.
 fn ring_bytes(ring: BorrowedFd<'_>) -> Result<usize, Error> {
     const RING_BUF: &str = "27";
     let not = |reason: String| Error::NotARing { reason };

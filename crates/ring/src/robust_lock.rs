@@ -1,28 +1,26 @@
-//! A lock in shared memory that outlives whoever holds it.
+//! A lock in shared memory that survives the death of its holder, as a robust mutex of
+//! pthreads does.
 //!
-//! The word says who holds it: the process's number among those that share
-//! the memory, and which holder of that number it is (its generation), so that
-//! a number given anew is not taken for the one before. A process that finds
-//! the lock held by one that died takes it over, and recovers what that one
-//! was about.
+//! The word names the holder: the process's number among those that share the memory, and the
+//! number's generation, which tells a reassigned number from the earlier one. A process that
+//! finds a dead holder takes the lock over, and recovers what the holder has left unfinished.
 //!
-//! Nobody waits for it: who does not get it does something else.
+//! No process waits for the lock: one that does not get it does other work.
 
-/// A word of 32 bits in shared memory.
+/// A 32-bit word in shared memory.
 pub trait AtomicWord {
-    /// Reads it; acquires what was written before it was.
+    /// Reads the word (acquire).
     fn load(&self) -> u32;
-    /// Writes `to` if it is `from`, and tells whether it was; acquires and
-    /// releases.
+    /// Writes `to` if the word is `from`, and returns whether it was (acquire and release).
     fn change(&self, from: u32, to: u32) -> bool;
-    /// Writes it; releases what was written before.
+    /// Writes the word (release).
     fn store(&self, value: u32);
 }
 
-/// Most processes that a lock can tell apart.
+/// Limit on the processes that a lock can tell apart.
 pub const OWNERS_MAX: u16 = 255;
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockOwner {
     number: u16,
@@ -30,8 +28,7 @@ pub struct LockOwner {
 }
 
 impl LockOwner {
-    /// The process of that number (from 1), and which of that number; of the
-    /// generation 24 bits count.
+    /// The process of this number (from 1) and generation, of which 24 bits count.
     ///
     /// # Panics
     /// For a number beyond [`OWNERS_MAX`], and for 0.
@@ -65,28 +62,27 @@ pub fn owner(word: &impl AtomicWord) -> Option<u16> {
     }
 }
 
-/// What became of a try.
+/// The result of an attempt to take a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TryLock {
-    /// It was free, and is ours.
+    /// The lock was free, and is now held by the caller.
     Acquired,
-    /// Its holder had died, and it is ours: what was under way is to be
-    /// recovered.
+    /// The holder had died, and the caller now holds the lock and must recover what the holder
+    /// has left unfinished.
     OwnerDied,
-    /// Another one has it.
+    /// Another live process holds the lock.
     Busy,
 }
 
-/// Tries to take a lock. `is_alive` tells whether the process of a number
-/// lives; it is asked after the word was read, so that a holder that was found
-/// dead was dead while it held the lock.
+/// Tries to take a lock. `is_alive` returns whether the process of a number lives. The call
+/// comes after the word was read, so that a holder found dead was dead while it held the lock.
 #[inline]
 pub fn try_lock(word: &impl AtomicWord, me: LockOwner, is_alive: impl Fn(u16) -> bool) -> TryLock {
     let found = word.load();
     let number = (found & u32::from(OWNERS_MAX)) as u16;
     let (is_dead, won) = match found {
         0 => (false, TryLock::Acquired),
-        // One of our own number came before us.
+        // The holder's number is this process's own: an earlier process, which is dead.
         _ => (number == me.number || !is_alive(number), TryLock::OwnerDied),
     };
     if (found == 0 || is_dead) && word.change(found, me.word()) {
@@ -95,7 +91,7 @@ pub fn try_lock(word: &impl AtomicWord, me: LockOwner, is_alive: impl Fn(u16) ->
     TryLock::Busy
 }
 
-/// Lets it go. Only its holder may.
+/// Releases the lock, which only its holder may do.
 #[inline]
 pub fn unlock(word: &impl AtomicWord) {
     word.store(0);

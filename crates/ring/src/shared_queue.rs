@@ -1,25 +1,23 @@
-//! Several processes on the same rings, any of which may die at any
-//! instruction.
+//! Several processes on the same rings, each of which may die at any instruction.
 //!
-//! One process at a time has the rx side of a queue (rx and fill ring), and
-//! one its tx side (tx and completion ring): each has a [lock]
-//! whose holder is known. Who finds the holder dead takes the lock over, and
-//! first brings the rings into a state that could have been:
+//! At any time one process has the rx side of a queue (rx and fill ring), and one the tx side
+//! (tx and completion ring). Each side has a [lock] that names its holder. A process that finds
+//! the holder dead takes the lock over, and first brings the rings into a consistent state:
 //!
-//! | it died while it | what it left | what becomes of it |
+//! | the process died while it | state of the rings | recovery |
 //! |---|---|---|
-//! | took frames | the first entries of the rx ring are its own by their owner words, and not released | they are skipped, with the rest of a frame it had a part of |
-//! | lent chunks | entries of the fill ring that were written and not submitted: up to its *journal* | their chunks are free |
-//! | put frames | the same in the tx ring | the same: the frames are lost with it |
-//! | took back what was sent | the first entries of the completion ring are its own, and not released | they are skipped |
+//! | took frames | the first entries of the rx ring are the process's by their owner words, and not released | they are skipped, with the rest of a frame that is partly taken |
+//! | gave chunks to be filled | entries of the fill ring were written and not submitted, up to its *journal* | their chunks are freed |
+//! | put frames | entries of the tx ring were written and not submitted, up to its *journal* | their chunks are freed, and the frames are lost |
+//! | took back sent chunks | the first entries of the completion ring are the process's, and not released | they are skipped |
 //!
-//! An entry is written first, then the journal, then the owner word, and the
-//! ring's position last. So an owner word that says the ring has a chunk is
-//! true up to the position, and behind it the journal tells. Whatever was done
-//! can be done again: who recovers may die over it.
+//! A process writes the entry first, then the journal, then the owner word, and last the ring's
+//! position. Therefore an owner word that names the ring is true up to the position, and the
+//! journal covers the entries after it. Each step of the recovery can be repeated, so the
+//! recovering process may die as well.
 //!
-//! Then the chunks that it held ([`reclaim`]) are free again. In this order:
-//! an entry must be gone from the rings before its chunk is somebody else's.
+//! Then [`reclaim`] frees the chunks that the dead process held. The order matters: an entry must
+//! be gone from the rings before another process gets its chunk.
 
 use crate::queue::Corrupt;
 use crate::robust_lock::{self, AtomicWord, LockOwner, TryLock};
@@ -29,18 +27,18 @@ use crate::xsk_queue::XskQueue;
 type Step = fn(&mut XskQueue) -> Result<(), Corrupt>;
 
 impl XskQueue {
-    /// Has other processes on the rings from now on: before anything is taken
-    /// or put, the side's lock is to be had.
+    /// Shares the rings with other processes from now on: each side may be used only while its
+    /// lock is held.
     pub fn share(&mut self, me: LockOwner) {
         self.sharer = Some(me);
     }
 
-    /// Takes the lock of the rx side, if its rings are shared: `false` if
-    /// another process that lives has it. Between this and
-    /// [`unlock_rx`](Self::unlock_rx) frames may be taken and released, and
+    /// Takes the lock of the rx side, if the rings are shared; false if another live process
+    /// holds it. Until [`unlock_rx`](Self::unlock_rx) the process may take and release frames
+    /// and give chunks to be filled.
     /// chunks lent.
     ///
-    /// # Errors
+    /// [`Corrupt`]; the lock is then not held.
     /// [`Corrupt`]; then it is not locked.
     #[inline]
     pub fn lock_rx(&mut self, is_alive: impl Fn(u16) -> bool) -> Result<bool, Corrupt> {
@@ -52,17 +50,18 @@ impl XskQueue {
         )
     }
 
-    /// Lets it go.
+    /// Releases the lock of the rx side.
     #[inline]
     pub fn unlock_rx(&mut self) {
         self.unlock(QueueWord::RxLock);
     }
 
-    /// The same for the tx side: frames may be put, submitted and taken back
-    /// meanwhile, and the kernel be asked to send.
+    /// Takes the lock of the tx side, as [`lock_rx`](Self::lock_rx). Until
+    /// [`unlock_tx`](Self::unlock_tx) the process may put, submit and take back frames, and
+    /// make the kernel send.
     ///
     /// # Errors
-    /// [`Corrupt`]; then it is not locked.
+    /// [`Corrupt`]; the lock is then not held.
     #[inline]
     pub fn lock_tx(&mut self, is_alive: impl Fn(u16) -> bool) -> Result<bool, Corrupt> {
         self.lock_side(
@@ -73,14 +72,14 @@ impl XskQueue {
         )
     }
 
-    /// Lets it go.
+    /// Releases the lock of the tx side.
     #[inline]
     pub fn unlock_tx(&mut self) {
         self.unlock(QueueWord::TxLock);
     }
 
-    /// Takes the lock of a side; what is to be done before its rings are used,
-    /// and before that, where its holder has died.
+    /// Takes the lock of a side and runs `resync`, and then `recover` if the holder has died;
+    /// false if a live process holds the lock.
     #[inline]
     fn lock_side(
         &mut self,
@@ -112,8 +111,7 @@ impl XskQueue {
         }
     }
 
-    /// The position of the rx ring's next entry, and whether there is one, by
-    /// a look that needs no lock.
+    /// The position of the rx ring's next entry and whether an entry is there; needs no lock.
     #[inline]
     pub fn peek_position(&self) -> (u32, bool) {
         self.rings.rx.peek_position()
@@ -178,12 +176,12 @@ impl XskQueue {
         Ok(())
     }
 
-    /// Recovers what a process that has died was about here.
+    /// Completes what a dead process has begun in this queue.
     fn recover_from(&mut self, dead: u16, is_alive: impl Fn(u16) -> bool) -> Result<(), Corrupt> {
         let umem = self.pool.umem();
         let holds = |word| robust_lock::owner(&umem.queue_word(self.link, word)) == Some(dead);
         let (rx, tx) = (holds(QueueWord::RxLock), holds(QueueWord::TxLock));
-        // Another may have been quicker.
+        // Another process may have recovered the queue already.
         if rx && self.lock_rx(&is_alive)? {
             self.unlock_rx();
         }
@@ -200,12 +198,12 @@ fn free_if(umem: &Umem, chunk: Option<u32>, owner: Owner) {
     }
 }
 
-/// Ends what a process that has died was about in any of the queues, and frees
-/// the chunks that it held; tells how many. Nobody else may do the same for
-/// this process meanwhile, nor have its number.
+/// Completes what a dead process has begun in any of the queues, and frees the chunks that it
+/// held; returns how many. No other process may do so for the same dead process at the same
+/// time, nor have its number.
 ///
 /// # Errors
-/// [`Corrupt`]; its chunks are free all the same.
+/// [`Corrupt`]; the chunks are freed nevertheless.
 pub fn reclaim<'a>(
     umem: &Umem,
     dead: u16,

@@ -1,9 +1,9 @@
-//! The memory that frames lie in: shared by all links of a program, and by
-//! all programs of a tap.
+//! [`Umem`]: the memory of frames, shared by all links of a process and by all processes of a
+//! tap.
 //!
 //! ```text
 //!  memfd
-//!  0              header: what is where (below)
+//!  0              header: sizes and words (below)
 //!  HEADER_BYTES   owner words, one of 32 bits for each chunk
 //!  chunks_at      chunks, each chunk_bytes long: this part is the UMEM
 //!                   ├ headroom, metadata ┤ frame … ┤ rest ┤
@@ -15,11 +15,12 @@
 //!          u32 lock of tx and completion │ u32 journal of tx
 //! ```
 //!
-//! # Who owns a chunk
+//! # Owners of chunks
 //!
-//! Its owner word says so, and is written before the chunk leaves a ring or
-//! enters one (§5 of the NetTap paper, where it is the mbuf's `pid` field).
-//! So whoever looks after a process has died finds each chunk that it held.
+//! A chunk's owner word names its owner. A process writes the word before the chunk leaves a
+//! ring or enters one (§5 of the NetTap paper, where the word is the mbuf's `pid` field).
+//! Therefore a process that cleans up after a dead one finds each chunk that the dead process
+//! held.
 //!
 //! ```text
 //!        alloc             put, submit               completion
@@ -28,9 +29,8 @@
 //!   │    free        │  └──────────────── rx ◄── FILL of link l ◄────┘
 //! ```
 //!
-//! Where several processes share the memory, each keeps some free chunks to
-//! itself (`CACHED`, for process n); `FREE` ones are whoever's changes the word
-//! first.
+//! If several processes share the memory, each reserves some free chunks for itself (`CACHED`,
+//! for process n). A `FREE` chunk goes to the process that changes the word first.
 #![allow(unsafe_code)] // Mapped memory.
 
 use crate::mapping::Mapping;
@@ -41,16 +41,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `weirumem`, as a number.
+/// The bytes `weirumem` as a number.
 const MAGIC: u64 = u64::from_be_bytes(*b"weirumem");
 
-/// Most queues, of all links together.
+/// Limit on queues, of all links together.
 pub const QUEUES_MAX: u16 = 512;
 
-/// Most links that processes can hold.
+/// Limit on links that processes can hold.
 pub const LINKS_MAX: u16 = 256;
 
-/// Bytes before the owner words.
+/// Length of the header in bytes, before the owner words.
 pub const HEADER_BYTES: usize = QUEUES_AT + QUEUES_MAX as usize * QUEUE_BYTES;
 
 const GENERATIONS_AT: usize = 64;
@@ -58,27 +58,27 @@ const LINKS_AT: usize = 2048;
 const QUEUES_AT: usize = 4096;
 const QUEUE_BYTES: usize = 16;
 
-/// Chunk sizes that the kernel takes.
+/// Chunk sizes, in bytes, that the kernel accepts.
 pub const CHUNK_BYTES: [u32; 2] = [2048, 4096];
 
-/// Most chunks: 1 GiB in chunks of 4 KiB.
+/// Limit on chunks: 1 GiB in chunks of 4 KiB.
 pub const CHUNKS_MAX: u32 = 1 << 18;
 
-/// What the kernel keeps free at the start of each chunk (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel leaves free at the start of each chunk (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM_BYTES: u32 = 256;
 
-/// Who owns a chunk.
+/// The owner of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
-    /// Nobody: it can be had.
+    /// No owner: any process may take the chunk.
     Free,
-    /// The process of that number, from 1.
+    /// The process of this number, counted from 1.
     Process(u16),
-    /// The process of that number, which keeps it ready for its next frame.
+    /// The process of this number, which has the chunk in its cache for its next frame.
     Cached(u16),
-    /// The kernel, to fill it with a frame of that link.
+    /// The kernel, to fill the chunk with a frame of this link.
     Fill(u16),
-    /// The kernel, to send it on that link.
+    /// The kernel, to send the chunk on this link.
     Tx(u16),
 }
 
@@ -100,7 +100,7 @@ impl Owner {
         }
     }
 
-    /// What no process writes counts as nobody's.
+    /// The owner in a word; a word that no process writes counts as free.
     fn from_word(word: u32) -> Owner {
         let number = word as u16;
         match word >> KIND_SHIFT {
@@ -113,54 +113,54 @@ impl Owner {
     }
 }
 
-/// How many chunks whom have.
+/// Number of chunks by owner.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ChunkCounts {
-    /// Nobody, or ready for a process's next frame.
+    /// Free chunks, including those in caches of processes.
     pub free: u32,
-    /// Processes.
+    /// Chunks of processes.
     pub process: u32,
-    /// The kernel, to fill.
+    /// Chunks that the kernel has to fill.
     pub fill: u32,
-    /// The kernel, to send.
+    /// Chunks that the kernel has to send.
     pub tx: u32,
 }
 
 impl ChunkCounts {
-    /// All of them.
+    /// All chunks.
     pub fn total(&self) -> u32 {
         self.free + self.process + self.fill + self.tx
     }
 }
 
-/// Why there is no such memory.
+/// Why the memory cannot be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum UmemError {
-    /// Sizes that cannot be.
+    /// Impossible sizes.
     #[error(
         "{chunks} chunks of {chunk_bytes} bytes: 1 to {CHUNKS_MAX} of 2048 or 4096 are possible"
     )]
     Size {
-        /// How many.
+        /// Number of chunks.
         chunks: u32,
-        /// Of how many bytes.
+        /// Length of a chunk in bytes.
         chunk_bytes: u32,
     },
-    /// A file of something else.
+    /// The file is not a UMEM of this crate.
     #[error("the descriptor is not that of a weir UMEM")]
     NotOurs,
-    /// No memory.
+    /// The system provides no memory.
     #[error("no memory for frames, {bytes} bytes ({source}); lower the number of chunks")]
     System {
-        /// How many bytes were asked for.
+        /// Bytes requested.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The memory of a tap, mapped. All access to chunks is through the numbers
-/// that rings carry, each compared with what there is.
+/// A mapped UMEM. All access to chunks is by the numbers in the rings, each of which is
+/// checked against the number of chunks.
 #[derive(Debug)]
 pub struct Umem {
     mapping: Mapping,
@@ -168,11 +168,11 @@ pub struct Umem {
     chunks: u32,
     chunk_shift: u32,
     chunks_at: usize,
-    /// Whether this process has made it.
+    /// Whether this process has created the memory.
     is_new: bool,
 }
 
-/// Where the chunks begin.
+/// Offset of the chunks.
 fn chunks_at(chunks: u32) -> usize {
     (HEADER_BYTES + 4 * chunks as usize).next_multiple_of(4096)
 }
@@ -190,7 +190,7 @@ fn sized(chunks: u32, chunk_bytes: u32) -> Result<usize, UmemError> {
 }
 
 impl Umem {
-    /// New memory, all of it free.
+    /// Creates memory whose chunks are all free.
     ///
     /// # Errors
     /// See [`UmemError`].
@@ -200,7 +200,7 @@ impl Umem {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("weir-umem", flags).map_err(|e| failed(e.into()))?;
         ftruncate(&file, bytes as u64).map_err(|e| failed(e.into()))?;
-        // Nobody can take away pages that others have mapped.
+        // The seal prevents any process from removing pages that others have mapped.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|e| failed(e.into()))?;
         let mapping = Mapping::new(file.as_fd(), 0, bytes).map_err(failed)?;
@@ -210,15 +210,15 @@ impl Umem {
         Ok(Umem::over(mapping, file, (chunks, chunk_bytes), true))
     }
 
-    /// Memory that another process has made.
+    /// Opens memory that another process has created.
     ///
     /// # Safety
-    /// Every process that has the memory uses it as this crate does: by a
-    /// pool of its own, with a number of its own, which was
-    /// [joined](crate::Pool::join) or is [shared](crate::Pool::share). No
-    /// other writes or reads the bytes of a chunk that it does not own. The
-    /// members of a tap trust each other so far: what one of them writes where
-    /// it must not changes bytes that others look at. No member can have a
+    /// Every process with the memory must use it as this crate does: by its own pool, with its
+    /// own number, which was [joined](crate::Pool::join) or is
+    /// [shared](crate::Pool::share). No process may write or read the bytes of a chunk that it
+    /// does not own. The members of a tap trust each other to this extent: a member that
+    /// writes elsewhere changes bytes that others read. No member can make a pool of this
+    /// process give out a chunk twice.
     /// pool of this process give out a chunk twice.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl Umem {
         let stat = rustix::fs::fstat(&file).map_err(|_| UmemError::NotOurs)?;
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| UmemError::NotOurs)?;
         let held = usize::try_from(stat.st_size).map_err(not_ours)?;
-        // A file that can shrink could take our pages away.
+        // A file that can shrink could lose pages that this process has mapped.
         if held < HEADER_BYTES || !seals.contains(SealFlags::SHRINK) {
             return Err(UmemError::NotOurs);
         }
@@ -264,49 +264,48 @@ impl Umem {
         }
     }
 
-    /// Whether this process has made it.
+    /// Whether this process has created the memory.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// Bytes of a chunk.
+    /// Length of a chunk in bytes.
     pub fn chunk_bytes(&self) -> u32 {
         1 << self.chunk_shift
     }
 
-    /// Most bytes of a frame that the kernel puts into one chunk.
+    /// Longest frame, in bytes, that the kernel puts into one chunk.
     pub fn frame_bytes_max(&self) -> u32 {
         self.chunk_bytes() - HEADROOM_BYTES
     }
 
-    /// Where the chunks are in this process, and their bytes together: what
-    /// the kernel wants to know (`XDP_UMEM_REG`). The address is this
-    /// process's own; rings count from there.
+    /// Address and total length of the chunks in this process, as `XDP_UMEM_REG` takes them.
+    /// The address holds for this process only; rings count from it.
     pub fn registered(&self) -> (u64, u64) {
         let start = self.mapping.start().addr() + self.chunks_at;
         let bytes = u64::from(self.chunks) << self.chunk_shift;
         (start as u64, bytes)
     }
 
-    /// The chunk that an address lies in, if it lies in any.
+    /// The chunk that contains an address; `None` if no chunk does.
     #[inline]
     pub fn chunk(&self, address: u64) -> Option<u32> {
         let chunk = address >> self.chunk_shift;
         (chunk < u64::from(self.chunks)).then_some(chunk as u32)
     }
 
-    /// The address where a chunk begins.
+    /// The address of a chunk.
     #[inline]
     pub fn address(&self, chunk: u32) -> u64 {
         u64::from(chunk) << self.chunk_shift
     }
 
-    /// Whether a piece lies inside of one chunk.
+    /// Whether a fragment lies inside of one chunk.
     #[inline]
     pub fn holds(&self, piece: &Descriptor) -> bool {
         let chunk_bytes = 1_u64 << self.chunk_shift;
@@ -314,18 +313,18 @@ impl Umem {
         self.chunk(piece.address).is_some() && inside <= chunk_bytes
     }
 
-    /// Who owns a chunk.
+    /// The owner of a chunk.
     pub fn owner(&self, chunk: u32) -> Owner {
         Owner::from_word(self.owner_word(chunk).load(Ordering::Acquire))
     }
 
-    /// Says who owns a chunk.
+    /// Sets the owner of a chunk.
     #[inline]
     pub fn set_owner(&self, chunk: u32, owner: Owner) {
         self.mapping.write_u32(self.owner_at(chunk), owner.word());
     }
 
-    /// Changes who owns a chunk, if it is who we think.
+    /// Changes the owner of a chunk from `from` to `to`; false if `from` is not the owner.
     pub fn change_owner(&self, chunk: u32, from: Owner, to: Owner) -> bool {
         let at = self.owner_at(chunk);
         self.mapping
@@ -343,7 +342,7 @@ impl Umem {
         self.mapping.atomic_u32(self.owner_at(chunk))
     }
 
-    /// Counts who owns how many.
+    /// Counts the chunks by owner.
     pub fn chunk_counts(&self) -> ChunkCounts {
         let mut census = ChunkCounts::default();
         for chunk in 0..self.chunks {
@@ -357,8 +356,7 @@ impl Umem {
         census
     }
 
-    /// Notes that a process's number is given anew: which of that number it
-    /// is.
+    /// Records that a process number is assigned again; returns its generation.
     ///
     /// # Panics
     /// For a number beyond [`OWNERS_MAX`].
@@ -374,7 +372,7 @@ impl Umem {
         next
     }
 
-    /// Which processes hold a link: bit 0 is that of process 1.
+    /// The processes that hold a link, one bit each: bit 0 is process 1.
     ///
     /// # Panics
     /// Beyond [`LINKS_MAX`].
@@ -383,7 +381,7 @@ impl Umem {
         self.mapping.atomic_u32(LINKS_AT + 4 * usize::from(link))
     }
 
-    /// A word of a queue's.
+    /// A word of a queue.
     #[inline]
     pub(crate) fn queue_word(&self, queue: u16, word: QueueWord) -> SharedWord<'_> {
         assert!(queue < QUEUES_MAX, "queues are numbered below 512");
@@ -393,56 +391,54 @@ impl Umem {
         }
     }
 
-    /// The bytes of a piece.
+    /// The bytes of a fragment.
     ///
     /// # Safety
-    /// The chunk is the caller's: its owner word names the caller's process,
-    /// and the caller holds it once. As long as the result lives it stays so,
-    /// and no other reference to these bytes exists.
+    /// The chunk must be the caller's: its owner word names the caller's process, and the
+    /// caller holds it once. This must hold as long as the result exists, and no other
+    /// reference to these bytes may exist.
     ///
     /// # Panics
-    /// If the piece is not [inside of a chunk](Self::holds).
+    /// If the fragment is not [inside of a chunk](Self::holds).
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the caller owns the chunk")]
     pub unsafe fn bytes(&self, piece: &Descriptor) -> &mut [u8] {
         let at = self.place(piece);
-        // SAFETY: inside of the mapping, as just compared; that nobody else
-        // reads or writes there is the caller's promise.
+        // SAFETY: inside of the mapping, as just compared; the caller promises that no other
+        // code reads or writes there.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(at), piece.len as usize) }
     }
 
-    /// Where a piece begins in the mapping.
+    /// Offset of a fragment in the mapping.
     ///
     /// # Panics
-    /// If the piece is not [inside of a chunk](Self::holds).
+    /// If the fragment is not [inside of a chunk](Self::holds).
     #[inline]
     fn place(&self, piece: &Descriptor) -> usize {
         assert!(self.holds(piece), "a piece lies inside of a chunk");
         self.chunks_at + piece.address as usize
     }
 
-    /// Copies a piece behind what is in `to`.
+    /// Appends a fragment's bytes to `to`.
     pub(crate) fn copy_to(&self, piece: &Descriptor, to: &mut Vec<u8>) {
         self.mapping.read(self.place(piece), piece.len as usize, to);
     }
 
-    /// Copies `bytes` to where a piece begins; the piece is at least as long.
+    /// Copies `bytes` to the start of a fragment, which is at least as long.
     pub(crate) fn copy_from(&self, piece: &Descriptor, bytes: &[u8]) {
         assert!(bytes.len() <= piece.len as usize, "it fits");
         self.mapping.write(self.place(piece), bytes);
     }
 
-    /// Has the processor fetch the bytes at an address, wherever that is: they
-    /// will be read soon.
+    /// Prefetches the bytes at an address, which need not be valid: they will be read soon.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) {
         let at = self.mapping.start().wrapping_add(self.chunks_at);
         fetch(at.wrapping_add(address as usize));
     }
 
-    /// The number of 64 bits right before a piece, where a program in the
-    /// kernel may have left one (`data_meta`); `None` if the piece begins so
-    /// near to its chunk's start that there is none.
+    /// The 64-bit number right before a fragment, where a program in the kernel may have left
+    /// one (`data_meta`). `None` if the fragment begins too near to its chunk's start.
     #[inline]
     pub fn meta(&self, piece: &Descriptor) -> Option<u64> {
         let chunk_bytes = 1_u64 << self.chunk_shift;
@@ -463,25 +459,25 @@ impl Umem {
 #[inline]
 fn fetch(at: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint, which reads nothing and faults at no address.
+    // SAFETY: a hint, which does not access memory and does not fault at any address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
 }
 
-/// Elsewhere the compiler has no stable way to say so.
+/// No prefetch: other architectures have no stable intrinsic.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 fn fetch(_: *const u8) {}
 
-/// What processes that share a queue write about it.
+/// Words that processes which share a queue write about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum QueueWord {
-    /// Who has the rx and the fill ring.
+    /// Lock of the rx and the fill ring.
     RxLock = 0,
-    /// How far entries of the fill ring were written.
+    /// Journal of the fill ring: how far its entries were written.
     FillJournal = 4,
-    /// Who has the tx and the completion ring.
+    /// Lock of the tx and the completion ring.
     TxLock = 8,
-    /// How far entries of the tx ring were written.
+    /// Journal of the tx ring: how far its entries were written.
     TxJournal = 12,
 }
 
@@ -510,7 +506,7 @@ impl AtomicWord for SharedWord<'_> {
 }
 
 impl AsFd for Umem {
-    /// The file, to give to another process.
+    /// The file, to be passed to another process.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

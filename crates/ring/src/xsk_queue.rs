@@ -1,7 +1,7 @@
-//! A queue of a link: frames come from its rings, and go into them.
+//! [`XskQueue`]: frames in and out of one queue of a link, by the four rings of its socket.
 //!
-//! What rings say is compared with the owner words: a chunk that the kernel
-//! was not given comes from a wild writer, and is never taken.
+//! The queue checks entries of rings against the owner words. A chunk that the kernel was not
+//! given can only come from a faulty writer, and is never taken.
 
 use crate::pool::{FRAGS_MAX, Frame, Pool};
 use crate::queue::Corrupt;
@@ -11,44 +11,44 @@ use crate::umem::{Owner, QueueWord};
 use crate::xsk::{Descriptor, XskRings};
 use std::rc::Rc;
 
-/// What a queue has met that should not be.
+/// Errors that a queue has found in its rings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RingErrors {
-    /// Entries that name no chunk, or one that the kernel did not have.
+    /// Entries that name no chunk, or a chunk that the kernel did not have.
     pub invalid: u64,
-    /// Frames of too many pieces, dropped.
+    /// Frames of too many fragments, which were dropped.
     pub too_long: u64,
 }
 
-/// How many frames before it is taken a frame's first bytes are fetched: the
-/// kernel has written them on another CPU, mostly.
+/// How many frames in advance the first bytes of a frame are prefetched: mostly another CPU
+/// has written them.
 const PREFETCH_DISTANCE: u32 = 6;
 
-/// So many pieces come before the fill ring is looked at.
+/// Number of fragments that arrive before the fill ring is refilled.
 const REFILL_MIN: u32 = 32;
 
-/// One queue of a link: its rings, and the pool that they draw on.
+/// One queue of a link: its rings, and the pool of their chunks.
 #[derive(Debug)]
 pub struct XskQueue {
     pub(crate) rings: XskRings,
     pub(crate) pool: Rc<Pool>,
     pub(crate) link: u16,
-    /// Who we are among those that share it.
+    /// This process among those that share the queue.
     pub(crate) sharer: Option<LockOwner>,
-    /// As many chunks are lent by it at most.
+    /// Limit on the chunks that this queue gives to the kernel.
     share: u32,
-    /// Pieces that came since the fill ring was filled.
+    /// Fragments received since the fill ring was last refilled.
     came: u32,
     ring_errors: RingErrors,
 }
 
 impl XskQueue {
-    /// Over the rings of a socket on the pool's memory; `link` is the number
-    /// of this queue among those of all links.
+    /// A queue over the rings of a socket on the pool's memory; `link` is the number of this
+    /// queue among those of all links.
     ///
     /// # Panics
-    /// For a number beyond [`QUEUES_MAX`](crate::umem::QUEUES_MAX), and for
-    /// rings of other memory than the pool's.
+    /// For a number beyond [`QUEUES_MAX`](crate::umem::QUEUES_MAX), and for rings of another
+    /// memory than the pool's.
     pub fn new(rings: XskRings, pool: &Rc<Pool>, link: u16) -> XskQueue {
         assert!(
             link < crate::umem::QUEUES_MAX,
@@ -67,15 +67,14 @@ impl XskQueue {
         }
     }
 
-    /// Lends the kernel so many chunks to fill at most from now on, so that there are
-    /// some for other queues, too.
+    /// Limits the chunks that this queue gives to the kernel to fill, so that chunks remain
+    /// for other queues.
     pub fn set_share(&mut self, chunks: u32) {
         self.share = chunks;
     }
 
-    /// As [`refill`](Self::refill), but only where that is worth the cache line
-    /// which the kernel writes on another CPU: after some frames. Who is idle
-    /// refills.
+    /// As [`refill`](Self::refill), but only after some frames, when it is worth the cache line
+    /// that the kernel writes on another CPU. An idle process calls `refill` instead.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -88,8 +87,8 @@ impl XskQueue {
         }
     }
 
-    /// Gives the kernel chunks to fill, as many as there are and it takes;
-    /// tells how many.
+    /// Gives the kernel chunks to fill, as many as are free and the ring takes; returns how
+    /// many.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -107,19 +106,19 @@ impl XskQueue {
                 break;
             };
             fill.put(umem.address(chunk));
-            // In this order, see `sharing`.
+            // The order matters: see `shared_queue`.
             if self.sharer.is_some() {
                 journal.store(fill.position());
             }
             umem.set_owner(chunk, Owner::Fill(self.link));
         }
         fill.submit();
-        // Where chunks are wanting, it is tried again.
+        // If chunks are lacking, the next call tries again.
         self.came = room - count;
         Ok(count)
     }
 
-    /// Takes back chunks whose frames were sent; tells how many.
+    /// Takes back the chunks of sent frames; returns how many.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -140,7 +139,7 @@ impl XskQueue {
         Ok(count)
     }
 
-    /// How many entries of the rx ring are there to take, `want` at most.
+    /// Number of entries in the rx ring that can be taken, at most `want`.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -149,8 +148,7 @@ impl XskQueue {
         self.rings.rx.peek(want)
     }
 
-    /// The next frame; its place in the ring is the kernel's again after
-    /// [`release`](Self::release).
+    /// Takes the next frame. The kernel may reuse its slots after [`release`](Self::release).
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -179,7 +177,7 @@ impl XskQueue {
         }
     }
 
-    /// A frame of several pieces: its entries come together.
+    /// Takes a frame of several fragments, whose entries are consecutive.
     #[cold]
     fn take_frags(&mut self) -> Result<RxResult, Corrupt> {
         let there = self.rings.rx.peek(self.rings.rx.entries())?;
@@ -187,7 +185,7 @@ impl XskQueue {
         loop {
             if count == there {
                 if there == self.rings.rx.entries() {
-                    // It will never end.
+                    // The frame's last fragment will never arrive.
                     break;
                 } else {
                     return Ok(RxResult::Partial);
@@ -215,12 +213,12 @@ impl XskQueue {
         self.ring_errors.too_long += u64::from(too_long);
         match frame {
             Some(frame) if whole && !too_long => Ok(RxResult::Frame(frame)),
-            // What there is of it is freed.
+            // The fragments received so far are freed.
             _ => Ok(RxResult::Empty),
         }
     }
 
-    /// Makes a received piece ours, before its entry is released.
+    /// Makes this process the owner of a received fragment, before its entry is released.
     #[inline]
     fn own(&mut self, piece: &Descriptor) -> bool {
         let umem = self.pool.umem();
@@ -236,13 +234,13 @@ impl XskQueue {
         false
     }
 
-    /// Gives the places of taken entries back.
+    /// Returns the slots of taken entries to the kernel.
     #[inline]
     pub fn release(&mut self) {
         self.rings.rx.release();
     }
 
-    /// How many entries fit into the tx ring now, `want` at most.
+    /// Number of entries that fit into the tx ring now, at most `want`.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -251,9 +249,8 @@ impl XskQueue {
         self.rings.tx.reserve(want)
     }
 
-    /// Puts a frame into the tx ring, to be sent after
-    /// [`submit`](Self::submit); gives it back where there is no room, or it
-    /// is of another pool.
+    /// Puts a frame into the tx ring, to be sent after [`submit`](Self::submit). Returns the
+    /// frame if there is no room, or if the frame belongs to another pool.
     ///
     /// # Errors
     /// [`Corrupt`], which drops the frame.
@@ -270,7 +267,7 @@ impl XskQueue {
             let chunk = umem.chunk(piece.address);
             let chunk = chunk.expect("a frame's pieces were compared when it came");
             self.rings.tx.put(piece.continued(index + 1 < pieces));
-            // In this order, see `sharing`.
+            // The order matters: see `shared_queue`.
             if self.sharer.is_some() {
                 journal.store(self.rings.tx.position());
             }
@@ -281,8 +278,8 @@ impl XskQueue {
         Ok(None)
     }
 
-    /// How many entries were put into the tx ring, which the kernel does not
-    /// know of yet; 0 where it has still some of before.
+    /// Number of entries that were put into the tx ring and not yet submitted; 0 while the
+    /// kernel still has earlier entries.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -296,11 +293,11 @@ impl XskQueue {
         }
     }
 
-    /// The bytes of one of these, the oldest is 0; `None` for one that is a
-    /// piece of a frame.
+    /// The bytes of an unsubmitted entry, 0 being the oldest; `None` for a fragment of a longer
+    /// frame.
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If there are fewer.
     #[inline]
     pub fn unsubmitted_at(&self, index: u32) -> Option<&[u8]> {
         let piece = self.rings.tx.unsubmitted_at(index);
@@ -313,11 +310,11 @@ impl XskQueue {
         self.pool.bytes_of(&piece)
     }
 
-    /// Takes the oldest of these out again, and frees them: they were sent in
-    /// another way.
+    /// Removes the oldest unsubmitted entries and frees their chunks: their frames were sent
+    /// in another way.
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If there are fewer.
     pub fn pop_unsubmitted(&mut self, count: u32) {
         for index in 0..count {
             let piece = self.rings.tx.unsubmitted_at(index);
@@ -326,13 +323,13 @@ impl XskQueue {
         self.rings.tx.pop_unsubmitted(count);
     }
 
-    /// Shows the kernel what was put into the tx ring.
+    /// Submits the entries of the tx ring to the kernel.
     #[inline]
     pub fn submit(&mut self) {
         self.rings.tx.submit();
     }
 
-    /// How many entries of the tx ring the kernel has not taken.
+    /// Number of entries of the tx ring that the kernel has not taken.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -341,8 +338,8 @@ impl XskQueue {
         self.rings.tx.held()
     }
 
-    /// Takes back and frees what the kernel has not sent; tells how many
-    /// entries. Only in copy mode, where it sends in our own calls alone.
+    /// Takes back and frees the entries that the kernel has not sent; returns how many. Allowed
+    /// only in copy mode, in which the kernel sends only within this process's calls.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -354,7 +351,7 @@ impl XskQueue {
         Ok(entries.len() as u32)
     }
 
-    /// Frees what was in the tx ring.
+    /// Frees a fragment that was in the tx ring.
     fn reclaim_frag(&mut self, piece: &Descriptor) {
         let chunk = self.pool.umem().chunk(piece.address);
         if !chunk.is_some_and(|chunk| self.pool.take_back(chunk)) {
@@ -362,7 +359,7 @@ impl XskQueue {
         }
     }
 
-    /// Frees what the kernel still had, after its socket was closed.
+    /// Frees the chunks that the kernel still had, after its socket was closed.
     pub fn end(self) -> RingErrors {
         let umem = self.pool.umem();
         for chunk in 0..umem.chunks() {
@@ -374,19 +371,19 @@ impl XskQueue {
         self.ring_errors
     }
 
-    /// Whether the kernel wants to be called to send.
+    /// Whether the kernel needs a system call to send.
     #[inline]
     pub fn wants_tx_kick(&self) -> bool {
         self.rings.tx.needs_wakeup()
     }
 
-    /// Whether the kernel wants to be called to receive.
+    /// Whether the kernel needs a system call to receive.
     #[inline]
     pub fn wants_rx_kick(&self) -> bool {
         self.rings.fill.needs_wakeup()
     }
 
-    /// What should not have been.
+    /// The errors found so far.
     pub fn ring_errors(&self) -> RingErrors {
         self.ring_errors
     }

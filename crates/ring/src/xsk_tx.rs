@@ -1,13 +1,13 @@
-//! Sending through an `AF_XDP` socket that someone else has made and bound:
-//! needs the socket and its memory, no privilege.
+//! [`XskTx`]: sends through an `AF_XDP` socket that another process has created and bound.
+//! This needs the socket and its memory, and no privilege.
 //!
 //! ```text
 //!  memory (UMEM): chunks of 2 or 4 KiB        tx ring            completion ring
 //!  ┌────────┬────────┬────────┬───            ┌──────────────┐   ┌──────┐
 //!  │ free   │ frame  │ frame  │ …         ◄───┤ chunk, len   │   │ chunk│
 //!  └────────┴────────┴────────┴───            └──────────────┘   └──────┘
-//!  ours: a chunk is free ─► filled ─► in the tx ring ─► the kernel copies it
-//!  and puts it into the completion ring ─► free
+//!  a chunk's cycle: free ─► filled ─► in the tx ring ─► the kernel copies it and puts it
+//!  into the completion ring ─► free
 //! ```
 
 use crate::mapping::Mapping;
@@ -18,49 +18,49 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// Most bytes of a chunk: a page.
+/// Largest chunk in bytes: a page.
 const CHUNK_BYTES_MAX: usize = 4096;
 
-/// Most chunks: a ring of 2^16 entries is far beyond what a batch needs.
+/// Limit on chunks: a ring of 2^16 entries, far more than a batch needs.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// Times that the kernel is asked to take what is in the ring, for each batch
-/// of frames. It takes 32 at a time, or all where it was told to.
+/// Limit on the system calls that make the kernel take the ring's entries, for each batch of
+/// frames. The kernel takes 32 at a time, or all if it is configured so.
 const KICKS_MAX: usize = 4096;
 
-/// Why frames were not sent.
+/// Why no frame was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The socket and its memory are not what the caller says.
+    /// The socket and its memory do not match the caller's description.
     #[error("the socket cannot be used to send ({reason})")]
     NotASocket {
-        /// What is wrong.
+        /// The difference.
         reason: String,
     },
     /// A frame that does not fit into a chunk.
     #[error("a frame of {len} bytes cannot be sent here, at most {max}")]
     TooLong {
-        /// Bytes of the frame.
+        /// Length of the frame.
         len: usize,
-        /// Bytes that fit.
+        /// Length of the longest possible frame.
         max: usize,
     },
-    /// The path to the interface is gone, or set down.
+    /// The path to the interface is gone or down.
     #[error("the interface to send on is gone or down ({source})")]
     Down {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Another error.
     #[error("the kernel did not send ({source})")]
     System {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Sends frames from shared memory. What the kernel lets through is decided
-/// by whoever made the socket.
+/// Sends frames from shared memory. The process that created the socket decides which frames
+/// the kernel lets through.
 #[derive(Debug)]
 pub struct XskTx {
     socket: OwnedFd,
@@ -70,16 +70,15 @@ pub struct XskTx {
     completion: Ring,
     /// Chunks that the kernel does not have.
     free: Vec<u32>,
-    /// Which chunks it has.
+    /// The chunks that the kernel has.
     in_kernel: Vec<bool>,
 }
 
 impl XskTx {
-    /// Maps a socket's rings, of as many entries as there are chunks, and its
-    /// memory.
+    /// Maps a socket's memory and its rings, which have one entry for each chunk.
     ///
     /// # Errors
-    /// Where they do not fit together.
+    /// If the socket, its rings and the memory do not match.
     pub fn open(
         socket: OwnedFd,
         memory: OwnedFd,
@@ -124,16 +123,16 @@ impl XskTx {
         })
     }
 
-    /// Bytes of the longest frame.
+    /// Length of the longest frame in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         self.chunk_bytes
     }
 
-    /// Sends frames, and says how many, which are the first ones: fewer than
-    /// all when the kernel has not yet returned enough chunks.
+    /// Sends frames and returns how many, counted from the first: fewer than all if the kernel
+    /// has not yet returned enough chunks.
     ///
     /// # Errors
-    /// When not even the first was sent.
+    /// If not even the first frame was sent.
     pub fn send_batch(&mut self, frames: &[&[u8]]) -> Result<usize, SendError> {
         let max = self.chunk_bytes;
         let fit = frames.iter().take_while(|frame| frame.len() <= max).count();
@@ -159,7 +158,7 @@ impl XskTx {
         Ok(sent)
     }
 
-    /// Takes back the chunks that the kernel is through with.
+    /// Takes back the chunks that the kernel has finished with.
     fn reap(&mut self) {
         let mut position = self.completion.consumer();
         let end = self.completion.producer();
@@ -167,7 +166,7 @@ impl XskTx {
         while position != end && left > 0 {
             let address = self.completion.completed(position);
             let chunk = (address / self.chunk_bytes as u64) as usize;
-            // One that we do not know of was lent by another holder.
+            // A chunk that this process has not sent was given by another holder of the socket.
             if self.in_kernel.get(chunk).copied().unwrap_or(false) {
                 self.in_kernel[chunk] = false;
                 self.free.push(chunk as u32);
@@ -178,7 +177,7 @@ impl XskTx {
         self.completion.release(position);
     }
 
-    /// Has the kernel take what is in the ring up to `end`.
+    /// Makes the kernel take the ring's entries up to `end`.
     fn kick(&mut self, end: u32) -> Result<(), SendError> {
         for _ in 0..KICKS_MAX {
             if self.tx.consumer() == end {
@@ -186,7 +185,7 @@ impl XskTx {
             }
             match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
                 Ok(_) => {}
-                // Not all at once, or the completion ring is full.
+                // The kernel took a part, or the completion ring is full.
                 Err(
                     rustix::io::Errno::AGAIN
                     | rustix::io::Errno::BUSY
@@ -203,7 +202,7 @@ impl XskTx {
                 }
             }
         }
-        // What is left goes with the next batch.
+        // Remaining entries go with the next batch.
         Ok(())
     }
 }
@@ -214,9 +213,9 @@ impl AsFd for XskTx {
     }
 }
 
-/// Bytes of `struct xdp_desc`.
+/// Length of `struct xdp_desc` in bytes.
 const TX_BYTES: usize = 16;
-/// Bytes of an address.
+/// Length of an address in bytes.
 const COMPLETION_BYTES: usize = 8;
 
 /// A ring of a socket: positions of 32 bits, and entries.
@@ -294,7 +293,7 @@ impl Ring {
     }
 }
 
-/// A number of 64 bits as the two words that it is in memory.
+/// A 64-bit number as the two words that represent it in memory.
 fn halves(number: u64) -> [u32; 2] {
     let b = number.to_ne_bytes();
     [[b[0], b[1], b[2], b[3]], [b[4], b[5], b[6], b[7]]].map(u32::from_ne_bytes)

@@ -1,8 +1,8 @@
-//! Sockets on a TCP/IP stack in the program's own process.
+//! Sockets on a TCP/IP stack in the application's own process.
 //!
-//! A [`Net`] is a host of its own on a link: it drives one
-//! [`Stack`](weir_stack::Stack) on one thread. Sockets on it are those of
-//! `std::net`, with the net as one more argument:
+//! A [`Net`] is a host on a link: one thread drives one [`Stack`](weir_stack::Stack), or
+//! several threads drive one stack each ([`Builder::shards`]). The sockets are those of
+//! `std::net`, with the net as an additional argument:
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -29,17 +29,33 @@
 //! # }
 //! ```
 //!
-//! | module | what |
-//! |---|---|
-//! | [`Net`] | a host on a link: the stack, its thread, its timers |
-//! | [`link`] | what it can be on: a TAP interface, a port beside the kernel, memory |
-//! | [`TcpListener`], [`TcpStream`], [`UdpSocket`] | sockets that block, or do not |
-//! | `tokio` | the same for programs on tokio (feature `tokio`) |
+//! In reading order:
 //!
-//! Calls are POSIX's, one to one, and so are the errors: what a kernel's
-//! socket would fail with is in [`std::io::Error::raw_os_error`]. Each socket
-//! can be given a descriptor ([`TcpStream::ready_fd`]) that `poll` and `epoll`
-//! find readable and writable when the socket is.
+//! | module or type | what |
+//! |---|---|
+//! | [`Net`], [`Builder`] | a host on one link or several: stacks, threads, timers |
+//! | [`link`] | the devices of a host: a TAP interface, a port beside the kernel, memory |
+//! | [`TcpListener`], [`TcpStream`], [`UdpSocket`] | sockets, blocking or non-blocking |
+//! | [`TcpSocket`] | a TCP socket with options that is not yet connected or listening |
+//! | [`Events`] | changes of the host's addresses and routers |
+//! | `tokio` | the same sockets for applications on tokio (feature `tokio`) |
+//!
+//! Calls correspond one to one to POSIX calls, and so do errors:
+//! [`std::io::Error::raw_os_error`] holds the number with which a kernel socket would
+//! fail. Each socket can have a descriptor ([`TcpStream::ready_fd`]) that `poll` and
+//! `epoll` report as readable and writable whenever the socket is.
+//!
+//! # Limits
+//!
+//! A host has at most [`LINKS_MAX`](weir_stack::LINKS_MAX) links and
+//! [`SHARDS_MAX`](weir_stack::SHARDS_MAX) stacks; the limits of each stack are those of
+//! [`weir_stack`].
+//!
+//! # Invariants
+//!
+//! - One lock guards each stack; a thread or a call holds the lock while it uses the stack.
+//! - A call that blocks must not run on one of the net's own threads.
+//! - A host ends with the last clone of its [`Net`] and the last of its sockets.
 
 mod debug;
 mod errno;

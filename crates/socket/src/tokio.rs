@@ -1,7 +1,6 @@
-//! Sockets for programs on tokio (feature `tokio`).
+//! Sockets for applications on tokio (feature `tokio`).
 //!
-//! They need no reactor: the net's thread wakes the tasks, in whatever
-//! runtime they are.
+//! The sockets need no reactor: the net's thread wakes the tasks, in any runtime.
 
 use crate::{Net, TcpSocket};
 use std::io;
@@ -25,7 +24,7 @@ impl TcpStream {
         Ok(TcpStream(stream))
     }
 
-    /// The connection as one for calls that block.
+    /// The connection as a blocking socket.
     pub fn get_ref(&self) -> &crate::TcpStream {
         &self.0
     }
@@ -71,7 +70,7 @@ impl AsyncWrite for TcpStream {
     }
 }
 
-/// A socket that accepts connections.
+/// A TCP socket that accepts connections.
 #[derive(Clone, Debug)]
 pub struct TcpListener(crate::TcpListener);
 
@@ -79,12 +78,12 @@ impl TcpListener {
     /// See [`crate::TcpListener::bind`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`crate::TcpListener::bind`].
     pub fn bind(net: &Net, address: SocketAddr) -> io::Result<TcpListener> {
         crate::TcpListener::bind(net, address).map(TcpListener)
     }
 
-    /// Waits for a connection; gives it and who the peer is.
+    /// Waits for a connection; returns it with the peer's address.
     ///
     /// # Errors
     /// As [`crate::TcpListener::accept`].
@@ -93,7 +92,7 @@ impl TcpListener {
         accepted.map(|(stream, peer)| (TcpStream(stream), peer))
     }
 
-    /// The socket as one for calls that block.
+    /// The listener as a blocking socket.
     pub fn get_ref(&self) -> &crate::TcpListener {
         &self.0
     }
@@ -107,7 +106,7 @@ impl UdpSocket {
     /// See [`crate::UdpSocket::bind`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`crate::UdpSocket::bind`].
     pub fn bind(net: &Net, address: SocketAddr) -> io::Result<UdpSocket> {
         crate::UdpSocket::bind(net, address).map(UdpSocket)
     }
@@ -120,7 +119,7 @@ impl UdpSocket {
         std::future::poll_fn(|context| self.0.poll_send_to(context, bytes, to)).await
     }
 
-    /// Waits for a datagram; gives its length, cut to `out`, and who sent it.
+    /// Waits for a datagram; returns its length, cut to that of `out`, and its sender.
     ///
     /// # Errors
     /// As [`crate::UdpSocket::recv_from`].
@@ -128,7 +127,7 @@ impl UdpSocket {
         std::future::poll_fn(|context| self.0.poll_recv_from(context, out)).await
     }
 
-    /// The socket as one for calls that block.
+    /// The socket as a blocking socket.
     pub fn get_ref(&self) -> &crate::UdpSocket {
         &self.0
     }

@@ -1,9 +1,9 @@
-//! UDP sockets.
+//! [`UdpSocket`].
 //!
-//! Of a net of several stacks a socket has a part in each, all at the same place:
-//! what a peer sends waits in the stack that has the two's datagrams, and what goes
-//! to the peer goes from there. A socket that is connected is so in all of them,
-//! and looks into the one.
+//! On a net of several stacks a socket has a part in each stack, all bound to the same
+//! address and port. A peer's datagrams wait in the stack that owns the datagrams between
+//! the socket and the peer, and datagrams to the peer leave from that stack. A connected
+//! socket is connected in all stacks and reads only from the peer's.
 
 use crate::errno;
 use crate::net::{Id, Interest, Net, NetState, ShardedSocket, SocketInner, waits};
@@ -26,39 +26,39 @@ pub struct UdpSocket {
     addrs: Arc<SocketAddrs>,
 }
 
-/// Between whom a socket is.
+/// The addresses of a socket.
 struct SocketAddrs {
     local_port: u16,
-    /// It is a socket of IPv4 alone (`AF_INET`).
+    /// Whether the socket is for IPv4 only (`AF_INET`).
     is_ipv4: bool,
     peer: Mutex<Option<SocketAddr>>,
-    /// The stack that has the peer's datagrams; [`UNCONNECTED`] without a peer.
+    /// The stack that owns the peer's datagrams; [`UNCONNECTED`] without a peer.
     shard: AtomicUsize,
 }
 
-/// That a socket hears whoever speaks.
+/// The value of `SocketAddrs::shard` for a socket without a peer, which receives from all.
 const UNCONNECTED: usize = usize::MAX;
 
 impl UdpSocket {
-    /// A socket at the first of these addresses that can be had: the
-    /// unspecified address is all of the net's of its version, transport port
-    /// 0 any that is free.
+    /// Binds a socket to the first of these addresses that is available. The unspecified
+    /// address stands for all of the net's addresses of its version, port 0 for any free
+    /// transport port.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` if the address is not the net's, `EADDRINUSE` if the
-    /// place is taken.
+    /// `EADDRNOTAVAIL` if the address is not the net's, `EADDRINUSE` if the address and port
+    /// are taken.
     pub fn bind(net: &Net, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         first(address, |address| {
             UdpSocket::bind_with(net, address, UdpBind::default())
         })
     }
 
-    /// A socket at all of the net's addresses of both versions of IP, as one at
-    /// `[::]` without `IPV6_V6ONLY`; transport port 0 is any that is free. IPv4's
-    /// peers have addresses of IPv4, not such as `::ffff:192.0.2.1`.
+    /// Binds a socket to all of the net's addresses of both IP versions, as a socket at
+    /// `[::]` without `IPV6_V6ONLY`; port 0 is any free transport port. IPv4 peers have IPv4
+    /// addresses, not mapped ones such as `::ffff:192.0.2.1`.
     ///
     /// # Errors
-    /// `EADDRINUSE` if the place is taken, of either version.
+    /// `EADDRINUSE` if the port is taken in either version.
     pub fn bind_both(net: &Net, port: u16) -> io::Result<UdpSocket> {
         let how = UdpBind {
             both_versions: true,
@@ -67,13 +67,13 @@ impl UdpSocket {
         UdpSocket::bind_with(net, (Ipv6Addr::UNSPECIFIED, port).into(), how)
     }
 
-    /// As [`UdpSocket::bind`], perhaps for both versions (`IPV6_V6ONLY` off), or
-    /// beside others at the same place (`SO_REUSEPORT`).
+    /// As [`UdpSocket::bind`], with both IP versions (`IPV6_V6ONLY` off) or with port sharing
+    /// (`SO_REUSEPORT`) by `how`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`UdpSocket::bind`].
     pub fn bind_with(net: &Net, address: SocketAddr, how: UdpBind) -> io::Result<UdpSocket> {
-        // Who has the first stack's place has the others'.
+        // The socket that has the port in the first stack can have it in all of them.
         let mut first = net.first().lock();
         let (id, local_port) = place(&mut first, address, how)?;
         let mut at = address;
@@ -85,7 +85,7 @@ impl UdpSocket {
             match place(&mut state, at, how) {
                 Ok((id, _)) => cores.push(SocketInner::new(net, shard, Id::Udp(id))),
                 Err(error) => {
-                    // To close the others takes their stacks' locks.
+                    // Closing the other parts takes the locks of their stacks.
                     drop((state, first));
                     drop(ShardedSocket::of(cores));
                     return Err(error.into());
@@ -104,17 +104,17 @@ impl UdpSocket {
         })
     }
 
-    /// Ties the socket to one peer: it hears no other, and learns when nobody
-    /// is there.
+    /// Connects the socket to one peer: it receives only the peer's datagrams, and reports
+    /// ICMP errors about the peer.
     ///
     /// # Errors
-    /// `ENETUNREACH` if no route leads there; `EAFNOSUPPORT` if the socket is of
-    /// IPv4 and the address of IPv6.
+    /// `ENETUNREACH` if no route leads to the peer; `EAFNOSUPPORT` if the socket is for IPv4
+    /// and the address is IPv6.
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         first(address, |address| Ok(self.connect_to(address)?))
     }
 
-    /// Fails as the kernel does on an address of the other version of IP.
+    /// Fails, as the kernel does, for an address of the other IP version.
     fn check_family(&self, to: SocketAddr) -> Result<(), Errno> {
         if self.addrs.is_ipv4 && to.is_ipv6() {
             Err(Errno::AFNOSUPPORT)
@@ -141,7 +141,7 @@ impl UdpSocket {
                 Ok::<_, Errno>(())
             })?;
         }
-        // What had come before is still to be had.
+        // Datagrams that arrived before stay readable.
         let core = &self.parts.shards()[owner];
         core.call(|state, _| {
             let id = udp(core)?;
@@ -151,28 +151,29 @@ impl UdpSocket {
         })?;
         *known = Some(peer);
         let before = self.addrs.shard.swap(owner, Relaxed);
-        // Who waits for another peer's is to wait where this one's come.
+        // A call that waits on another peer's stack must now wait on this peer's stack.
         if let Some(core) = self.parts.shards().get(before).filter(|_| before != owner) {
             core.call(|state, _| state.wake_readers(core.id));
         }
         Ok(())
     }
 
-    /// Ties every part to the peer, or none.
+    /// Connects every part to the peer.
     fn tie(&self, peer: SocketAddr) -> Result<(), Errno> {
         let tied = self.tie_parts(peer);
-        // Whom it concerns is told without a lock: he may come back at once.
+        // Waiting calls are notified without a lock: each may come back at once.
         for core in self.parts.shards() {
             core.call(|_, _| ());
         }
         tied
     }
 
+    /// Connects the parts one after the other, and undoes it all if one fails.
     fn tie_parts(&self, peer: SocketAddr) -> Result<(), Errno> {
         let net = self.parts.net();
         let (core, others) = (self.parts.first(), &self.parts.shards()[1..]);
-        // Who changes places begins with the first stack's: while that is had,
-        // nobody takes what the parts had before, and they can have it again.
+        // A change of addresses begins with the first stack's part. While that is locked, no
+        // other socket can take the old addresses of the parts, so that an undo succeeds.
         let mut first = net.first().lock();
         let mut tied = vec![(core, connect(core, &mut first, peer)?)];
         for core in others {
@@ -197,14 +198,14 @@ impl UdpSocket {
         peer.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stack that has what the socket and a peer send each other.
+    /// The number of the stack that owns the datagrams between the socket and `peer`.
     fn shard_of(&self, peer: SocketAddr) -> usize {
         let any = Ipv4Addr::UNSPECIFIED.into();
         let local = SocketAddr::new(any, self.addrs.local_port);
         self.parts.net().datagram_owner(local, peer)
     }
 
-    /// The part that hears the peer; `None` without one.
+    /// The part that receives from the connected peer; `None` without a peer.
     fn connected(&self) -> Option<&SocketInner> {
         self.parts.shards().get(self.shard())
     }
@@ -213,17 +214,17 @@ impl UdpSocket {
         self.addrs.shard.load(Relaxed)
     }
 
-    /// The part that hears the peer, or else the one that answers for all.
+    /// The part that receives from the connected peer, or else the first part.
     fn main(&self) -> &SocketInner {
         self.connected().unwrap_or(self.parts.first())
     }
 
-    /// Sends a datagram, in fragments if the path asks for it.
+    /// Sends a datagram, fragmented if the path requires it.
     ///
     /// # Errors
-    /// `EMSGSIZE` if it is longer than a datagram can be, `ENETUNREACH` if no
-    /// route leads there, `EAFNOSUPPORT` if the socket is of IPv4 and the address
-    /// of IPv6.
+    /// `EMSGSIZE` if `bytes` are more than a datagram can carry, `ENETUNREACH` if no route
+    /// leads to the address, `EAFNOSUPPORT` if the socket is for IPv4 and the address is
+    /// IPv6.
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or(Errno::DESTADDRREQ)?;
@@ -237,8 +238,8 @@ impl UdpSocket {
     /// Sends a datagram to the peer that the socket is connected to.
     ///
     /// # Errors
-    /// As [`UdpSocket::send_to`]; `EDESTADDRREQ` if it is not connected;
-    /// `ECONNREFUSED` if an earlier one met nobody.
+    /// As [`UdpSocket::send_to`]; `EDESTADDRREQ` if the socket is not connected;
+    /// `ECONNREFUSED` if an ICMP error reported that the peer's port is closed.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let to = self.lock_peer().ok_or(Errno::DESTADDRREQ)?;
         let core = self.main();
@@ -247,7 +248,7 @@ impl UdpSocket {
         })
     }
 
-    /// Sends for a task.
+    /// As [`UdpSocket::send_to`], for a task.
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`].
@@ -266,8 +267,8 @@ impl UdpSocket {
         })
     }
 
-    /// What `take` gives of the part that hears the peer; nothing if that is another
-    /// one now, since the socket was connected to another peer.
+    /// Runs `take` if `core` is still the part that receives from the connected peer; `None`
+    /// if the socket was connected to a peer of another stack meanwhile.
     fn of_owner<T>(
         &self,
         core: &SocketInner,
@@ -280,7 +281,7 @@ impl UdpSocket {
         }
     }
 
-    /// Waits for what `take` gives of a part that has something.
+    /// Waits until a part has a datagram or an error, and returns what `take` makes of it.
     fn read<T>(
         &self,
         mut take: impl FnMut(&SocketInner, &mut NetState) -> Result<T, Errno>,
@@ -297,34 +298,34 @@ impl UdpSocket {
         Ok(read?.1)
     }
 
-    /// Waits for a datagram; gives its length, cut to `out`, and who sent it.
+    /// Waits for a datagram; returns its length, cut to that of `out`, and its sender.
     ///
     /// # Errors
-    /// `EAGAIN` if there is none and the socket does not block or the time is
-    /// over; `ECONNREFUSED` if nobody is at the connected peer.
+    /// `EAGAIN` if there is no datagram and the socket does not block, or after the time-out;
+    /// `ECONNREFUSED` if the connected peer's port is closed.
     pub fn recv_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.read(|core, state| receive(core, state, out, true))?;
         self.parts.took();
         Ok(received)
     }
 
-    /// As [`UdpSocket::recv_from`], of the connected peer.
+    /// As [`UdpSocket::recv_from`], from the connected peer.
     ///
     /// # Errors
-    /// As there.
+    /// As [`UdpSocket::recv_from`].
     pub fn recv(&self, out: &mut [u8]) -> io::Result<usize> {
         Ok(self.recv_from(out)?.0)
     }
 
-    /// As [`UdpSocket::recv_from`], and leaves the datagram where it is.
+    /// As [`UdpSocket::recv_from`], and leaves the datagram in the queue.
     ///
     /// # Errors
-    /// As there.
+    /// As [`UdpSocket::recv_from`].
     pub fn peek_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.read(|core, state| receive(core, state, out, false))
     }
 
-    /// Receives for a task.
+    /// As [`UdpSocket::recv_from`], for a task.
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
@@ -355,7 +356,7 @@ impl UdpSocket {
         })
     }
 
-    /// Waits for a datagram and gives it by value, which copies nothing.
+    /// Waits for a datagram and returns it by value, without a copy.
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
@@ -369,10 +370,10 @@ impl UdpSocket {
         Ok(owned)
     }
 
-    /// Where the socket is.
+    /// The local address and transport port.
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let core = self.parts.first();
         let id = udp(core)?;
@@ -380,48 +381,47 @@ impl UdpSocket {
         local.ok_or_else(|| Errno::BADF.into())
     }
 
-    /// The peer it is connected to.
+    /// The connected peer.
     ///
     /// # Errors
-    /// `ENOTCONN` if there is none.
+    /// `ENOTCONN` if the socket is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.lock_peer().ok_or_else(|| Errno::NOTCONN.into())
     }
 
-    /// `SO_ERROR`: whether nobody is at the connected peer, if nobody was told
-    /// before.
+    /// The ICMP error about the connected peer, if it was not yet reported (`SO_ERROR`).
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let core = self.main();
         let checked = core.call(|state, _| check(core, state));
         Ok(checked.err().map(io::Error::from))
     }
 
-    /// `IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`: hears what is sent to a group,
-    /// until it is left or the socket is closed; routers are told.
+    /// Joins a multicast group until it is left or the socket closes (`IP_ADD_MEMBERSHIP`,
+    /// `IPV6_JOIN_GROUP`). The host reports its membership to routers.
     ///
     /// # Errors
-    /// `EINVAL` if it is no group of the socket's version of IP, `EADDRINUSE`
-    /// if the socket is in it, `ENOBUFS` if it is in too many.
+    /// `EINVAL` if `group` is not a group of the socket's IP version, `EADDRINUSE` if the
+    /// socket is already a member, `ENOBUFS` if it is a member of too many groups.
     pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
         self.of_groups(|stack, id| stack.udp_join(id, group))
     }
 
-    /// As [`UdpSocket::join_multicast`], on the link of this number rather than
-    /// on the one that [`UdpOptions::group_link`] says.
+    /// As [`UdpSocket::join_multicast`], on the link of this number instead of
+    /// [`UdpOptions::group_link`].
     ///
     /// # Errors
-    /// As there; `ENODEV` if the net has no such link.
+    /// As [`UdpSocket::join_multicast`]; `ENODEV` if the net has no such link.
     pub fn join_multicast_on(&self, group: IpAddr, link: u8) -> io::Result<()> {
         self.of_groups(|stack, id| stack.udp_join_on(id, group, link))
     }
 
-    /// `IP_DROP_MEMBERSHIP`, `IPV6_LEAVE_GROUP`.
+    /// Leaves a multicast group (`IP_DROP_MEMBERSHIP`, `IPV6_LEAVE_GROUP`).
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` if the socket is not in it.
+    /// `EADDRNOTAVAIL` if the socket is not a member.
     pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
         self.of_groups(|stack, id| stack.udp_leave(id, group))
     }
@@ -429,13 +429,12 @@ impl UdpSocket {
     /// As [`UdpSocket::leave_multicast`], on the link of this number.
     ///
     /// # Errors
-    /// As there.
+    /// As [`UdpSocket::leave_multicast`].
     pub fn leave_multicast_on(&self, group: IpAddr, link: u8) -> io::Result<()> {
         self.of_groups(|stack, id| stack.udp_leave_on(id, group, link))
     }
 
-    /// Groups are the first stack's: it hears what comes to them, and sends what
-    /// goes there.
+    /// Runs a group call on the first stack, which receives and sends all group traffic.
     fn of_groups(
         &self,
         call: impl FnOnce(&mut Stack, UdpId) -> Result<(), GroupError>,
@@ -446,13 +445,12 @@ impl UdpSocket {
         called.map_err(|error| errno::group(error).into())
     }
 
-    /// How datagrams go out: hop limits (`IP_TTL`, `IP_MULTICAST_TTL`,
-    /// `IPV6_UNICAST_HOPS`, `IPV6_MULTICAST_HOPS`), whether those to a group
-    /// come back (`IP_MULTICAST_LOOP`), the traffic class (`IP_TOS`,
-    /// `IPV6_TCLASS`).
+    /// The socket options: hop limits (`IP_TTL`, `IP_MULTICAST_TTL`, `IPV6_UNICAST_HOPS`,
+    /// `IPV6_MULTICAST_HOPS`), loopback of group datagrams (`IP_MULTICAST_LOOP`), traffic
+    /// class (`IP_TOS`, `IPV6_TCLASS`).
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn options(&self) -> io::Result<UdpOptions> {
         let core = self.parts.first();
         let id = udp(core)?;
@@ -460,10 +458,10 @@ impl UdpSocket {
         options.ok_or_else(|| Errno::BADF.into())
     }
 
-    /// Sets what [`UdpSocket::options`] gives.
+    /// Sets the options of [`UdpSocket::options`].
     ///
     /// # Errors
-    /// `EINVAL` if the hop limit for one host is 0.
+    /// `EINVAL` if the unicast hop limit is 0.
     pub fn set_options(&self, options: UdpOptions) -> io::Result<()> {
         if options.hop_limit == 0 {
             return Err(Errno::INVAL.into());
@@ -487,20 +485,20 @@ fn udp(core: &SocketInner) -> Result<UdpId, Errno> {
     }
 }
 
-/// Ties one part to a peer; gives what it was before.
+/// Connects one part to a peer; returns its addresses before.
 fn connect(core: &SocketInner, state: &mut NetState, peer: SocketAddr) -> Result<UdpAddrs, Errno> {
     let id = udp(core)?;
     state.apply_addressing();
     state.stack.udp_connect(id, peer).map_err(errno::bind)
 }
 
-/// Gives a part back what it was before.
+/// Restores a part's addresses of before.
 fn restore(core: &SocketInner, state: &mut NetState, before: UdpAddrs) {
     let restored = udp(core).map(|id| state.stack.udp_restore(id, before));
     debug_assert!(matches!(restored, Ok(Ok(()))), "{restored:?}");
 }
 
-/// Makes one stack's part; gives its transport port.
+/// Binds the part of one stack; returns its handle and its transport port.
 fn place(state: &mut NetState, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u16), Errno> {
     state.check()?;
     let id = state.stack.udp_bind_with(at, how).map_err(errno::bind)?;
@@ -509,7 +507,7 @@ fn place(state: &mut NetState, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u
     Ok((id, local.port()))
 }
 
-/// Fails as a call on this part does that had an error before.
+/// Fails with the pending error of this part, if there is one.
 fn check(core: &SocketInner, state: &mut NetState) -> Result<UdpId, Errno> {
     state.check()?;
     let id = udp(core)?;

@@ -1,5 +1,5 @@
-//! Several links of one host, by the strong end system model (RFC 1122
-//! §3.3.4.2): addresses, routes and neighbours are a link's, not the host's.
+//! [`Interfaces`]: the links of one host by the strong end system model (RFC 1122 §3.3.4.2).
+//! Addresses, routes and neighbours belong to a link, not to the host.
 //!
 //! ```text
 //!                    ┌─ link 0: addresses, routes, neighbours, groups, DHCP … ─┐
@@ -8,30 +8,30 @@
 //!                         └───────► one table of connections and sockets
 //! ```
 //!
-//! What comes by a link must be for an address of that link, and what comes
-//! from an address goes out by that address's link. So a connection has one
-//! link for its life, an answer leaves where the question came from, and a
-//! neighbour on one link can neither speak for another nor reach its addresses;
-//! an address that a router or a server gives is given up if another link has it.
-//! A destination decides the link only while the source is open: the longest
-//! route of all links, then a router that answers, then the preferred one, then
-//! the link that was given first; and the source is one of that link (RFC 6724
-//! §5, rule 5).
+//! A packet by a link must be for an address of that link, and a packet from an address goes
+//! out by that address's link. Therefore a connection keeps one link for its life, a reply
+//! leaves by the link of its request, and a neighbour on one link can neither impersonate a
+//! neighbour on another nor reach that link's addresses. An address from a router or a server
+//! is given up if another link has it.
 //!
-//! Nothing can loop: a host forwards nothing, by whatever link it came.
+//! The destination chooses the link only while the source address is unspecified: the longest
+//! matching route of all links, then a reachable router, then the preferred router, then the
+//! link with the lowest number. The source is then an address of that link (RFC 6724 §5,
+//! rule 5).
+//!
+//! A host forwards nothing between its links, so no loop can arise.
 
 use crate::iface::{Config, ConfigError, Counters, Interface, Lease, RemovalReason};
 use crate::rng::PrfRng;
 use crate::stack::TxSink;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// Links of one stack.
+/// Limit on the links of one stack.
 pub const LINKS_MAX: usize = 16;
 
-/// Where the frames of several links go out: anything that gives the outlet of
-/// each, by its number.
+/// The outputs of several links: anything that returns the output of a link by its number.
 pub trait TxSinks {
-    /// The outlet of a link that the stack was made with.
+    /// The output of this link, which is one of those that the stack was made with.
     fn sink(&mut self, link: u8) -> &mut dyn TxSink;
 }
 
@@ -41,10 +41,10 @@ impl<O: TxSink> TxSinks for Vec<O> {
     }
 }
 
-/// The outlet of the first link; frames of others stay with the stack.
+/// The output of the first link; frames of other links stay in the stack.
 pub(crate) struct SingleTx<'a>(pub(crate) &'a mut dyn TxSink, pub(crate) NullTx);
 
-/// Takes nothing.
+/// An output that takes no frames.
 #[derive(Default)]
 pub(crate) struct NullTx;
 
@@ -65,30 +65,30 @@ impl TxSinks for SingleTx<'_> {
     }
 }
 
-/// What a stack tells of one of its links.
+/// One link of a stack, to be inspected.
 pub struct Link<'a>(&'a Interface);
 
 impl<'a> Link<'a> {
-    /// Our addresses on it, the link-local one of IPv6 included; those that may
-    /// turn out to be another's only once they are used.
+    /// The host's addresses on the link, IPv6 link-local ones included. An address under
+    /// duplicate address detection is listed once the host uses it.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<'a> {
         let all = self.0.routes.addresses().iter();
         all.filter(|owned| owned.is_ours())
             .map(|owned| owned.prefix.address())
     }
 
-    /// What was counted on it.
+    /// The counters of the link.
     pub fn counters(&self) -> &'a Counters {
         &self.0.counters
     }
 
-    /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask.
+    /// The lease of a DHCP server, if [`Config::dhcp`] asks for one.
     pub fn lease(&self) -> Option<&'a Lease> {
         self.0.lease()
     }
 }
 
-/// The link and IP layers of each link; there is one at least.
+/// The interfaces of all links; at least one.
 pub(crate) struct Interfaces(Vec<Interface>);
 
 impl Interfaces {
@@ -105,7 +105,7 @@ impl Interfaces {
                 return Err(ConfigError::Twice(prefix.address()));
             }
         }
-        // The first has the stack's seed, as if it were alone.
+        // The first link has the stack's own seed, as in a stack with one link.
         let mut seeds = PrfRng::new(seed, "links");
         let make = |(link, config)| {
             let seed = if link == 0 { seed } else { seeds.wide() };
@@ -124,13 +124,13 @@ impl Interfaces {
         self.0.get_mut(usize::from(link))
     }
 
-    /// A link that is there, as one that a connection came by.
+    /// The interface of an existing link, such as that of a connection.
     #[inline]
     pub(crate) fn at(&self, link: u8) -> &Interface {
         &self.0[usize::from(link)]
     }
 
-    /// As [`Interfaces::at`], to be changed.
+    /// As [`Interfaces::at`], mutable.
     #[inline]
     pub(crate) fn at_mut(&mut self, link: u8) -> &mut Interface {
         &mut self.0[usize::from(link)]
@@ -148,7 +148,7 @@ impl Interfaces {
         self.0.get(usize::from(link)).map(Link)
     }
 
-    /// What was counted on all of them.
+    /// The counters, summed over all links.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for host in self.iter() {
@@ -157,9 +157,9 @@ impl Interfaces {
         sum
     }
 
-    /// What a router or a server on this link has given is given up if another
-    /// link has it: an address has one link, whoever says otherwise. Link-local
-    /// ones mean something on their link alone.
+    /// Gives up addresses that a router or server has given on this link if another link has
+    /// them, since each address belongs to one link. Link-local addresses are exempt: they are
+    /// unique only on their link.
     pub(crate) fn abandon_duplicates(&mut self, now_ns: u64, link: u8) {
         while self.at_mut(link).take_added() {
             let elsewhere = |address: &IpAddr| {
@@ -178,28 +178,27 @@ impl Interfaces {
         }
     }
 
-    /// The first that has this address.
+    /// The first interface that has this address.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<&Interface> {
         self.iter().find(|host| host.routes.is_ours(address))
     }
 
-    /// Whether packets to `to` may go by this link: it is there, and no zone says
-    /// another.
+    /// Whether packets to `to` may leave by this link: it exists, and the address has no other
+    /// zone.
     pub(crate) fn is_egress_interface(&self, link: u8, to: SocketAddr) -> bool {
         !self.at(link).is_gone
             && (self.count() == 1 || zone(to).is_none_or(|zone| zone == u32::from(link)))
     }
 
-    /// Whether it is an address of ours, on whichever link.
+    /// Whether the host has this address, on any link.
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
         self.owner(address).is_some()
     }
 
-    /// The link that packets to `to` go out by: that of the address they come
-    /// from, unless that is unspecified; else the one that the destination's
-    /// zone names; else the one with the best route. What has no route, a group
-    /// or all stations, goes by `group_link`. `None` if two of them contradict
-    /// each other, or the link is gone.
+    /// The link by which packets to `to` leave: the link of the source address, unless that
+    /// is unspecified; else the link of the destination's zone; else the link with the best
+    /// route. Multicast and broadcast, which have no route, leave by `group_link`. `None` if
+    /// source and zone contradict each other, or the link is gone.
     #[inline]
     pub(crate) fn egress_interface(
         &self,
@@ -237,8 +236,8 @@ impl Interfaces {
         }
     }
 
-    /// The link with the best route to an address, of those that have a source
-    /// for it; the first if there is none.
+    /// The link with the best route to an address, among those that have a source address for
+    /// it; the first link if there is none.
     fn best_route(&self, to: IpAddr) -> u8 {
         let mut best = None;
         for host in self.iter().filter(|host| !host.is_gone) {
@@ -254,8 +253,8 @@ impl Interfaces {
     }
 }
 
-/// The zone of an address that means something on one link alone: the link's
-/// number (RFC 4007 §6). 0 says none: the default zone is the first link.
+/// The zone of a scoped address: its link's number (RFC 4007 §6). Zone 0, the default, is the
+/// first link; `None` for a global address.
 fn zone(address: SocketAddr) -> Option<u32> {
     let SocketAddr::V6(address) = address else {
         return None;
@@ -264,7 +263,7 @@ fn zone(address: SocketAddr) -> Option<u32> {
     Some(address.scope_id()).filter(|zone| scoped && *zone != 0)
 }
 
-/// An address with its zone, if it means something on one link alone.
+/// The address with its zone, if the address is scoped.
 pub(crate) fn with_zone(address: SocketAddr, link: u8) -> SocketAddr {
     match address {
         SocketAddr::V6(one) if is_link_local((*one.ip()).into()) => {
@@ -274,7 +273,7 @@ pub(crate) fn with_zone(address: SocketAddr, link: u8) -> SocketAddr {
     }
 }
 
-/// An address without its zone, as tables have it.
+/// The address without its zone, as in the tables.
 pub(crate) fn strip_zone(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -1,21 +1,20 @@
-//! One host made of several stacks, one a core, which share nothing: each TCP
-//! connection is one stack's, by a keyed hash of its ends, and so is what one peer
-//! and one transport port of ours send each other by UDP.
+//! [`Shards`]: one host made of several stacks, one for each core, that share nothing. A keyed
+//! hash of local and remote address and port assigns each TCP connection to one stack. The
+//! datagrams between a peer and a local UDP port likewise belong to one stack.
 //!
 //! ```text
 //!            ┌─ TCP, ICMP errors about it ──► owner(local, remote)
 //!            ├─ UDP, ICMP errors about it ──► datagram_owner(local, remote)
-//!  frame ────┼─ who neighbours are ─────────► all
+//!  frame ────┼─ neighbour advertisements ───► all
 //!            └─ the rest ───────────────────► 0, the first: ARP and ND questions,
 //!                                             addresses, groups, ping, DHCP,
 //!                                             fragments until they are whole
 //! ```
 //!
-//! The ends are ours and the peer's, in this order, so that a frame of either
-//! direction and the packet that an error quotes say the same. The hash is that
-//! of the PCB table with a key of its own: without the seed nobody can send
-//! all connections to one shard. Of UDP our address does not count, which a socket
-//! that sends need not know yet.
+//! The hash takes the local end first, then the remote end, so that frames of both directions,
+//! and a packet quoted in an ICMP error, give the same owner. The hash is that of the PCB table
+//! with its own key: without the seed no peer can direct all connections at one shard. For UDP
+//! the local address does not count, since a sending socket may not know it yet.
 
 use crate::iface::{Interface, LinkAddressing, quoted_by, walk};
 use crate::pcb::{Key, KeyHash};
@@ -26,15 +25,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::icmp::Message;
 use weir_wire::{AddrPair, EtherType, Protocol, arp, dhcp, ethernet, ipv4, ipv6};
 
-/// Stacks of one host.
+/// Limit on the stacks of one host.
 pub const SHARDS_MAX: usize = 64;
-/// Packets that wait in one stack to be fetched for another.
+/// Limit on packets that wait in one stack to be fetched for another.
 pub const MISDIRECTED_MAX: usize = 64;
 
-/// The type of ICMPv6's neighbour advertisements (RFC 4861 §4.4).
+/// Type of ICMPv6 neighbour advertisements (RFC 4861 §4.4).
 const ADVERTISEMENT: u8 = 136;
 
-/// Deals frames and connections out among the stacks of one host.
+/// Assigns frames and connections to the stacks of one host.
 #[derive(Clone)]
 pub struct Shards {
     count: u64,
@@ -43,30 +42,30 @@ pub struct Shards {
     v6: KeyHash<4>,
 }
 
-/// Whose a frame is.
+/// The owner of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steering {
-    /// The stack's of this number.
+    /// The stack of this number.
     One(usize),
-    /// Everybody's: it tells who a neighbour is.
+    /// All stacks, since the frame announces a neighbour.
     All,
 }
 
-/// Why there are no such shards.
+/// Why the number of stacks is invalid.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[error("{0} shards are not 1 to {SHARDS_MAX}: give as many as there are cores for them")]
 pub struct ShardsError(pub usize);
 
-/// The addresses and routes of a host, as its stacks tell each other: see
+/// The addresses and routes of a host, as one stack passes them to another: see
 /// [`Stack::addressing`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressConfig(pub(crate) Vec<LinkAddressing>);
 
 impl Shards {
-    /// So many, dealt to by a secret.
+    /// Assigns to `count` stacks, by secrets derived from `seed`.
     ///
     /// # Errors
-    /// If they are none or more than [`SHARDS_MAX`].
+    /// If `count` is 0 or more than [`SHARDS_MAX`].
     pub fn new(count: usize, seed: u128) -> Result<Shards, ShardsError> {
         if !(1..=SHARDS_MAX).contains(&count) {
             return Err(ShardsError(count));
@@ -80,12 +79,12 @@ impl Shards {
         })
     }
 
-    /// How many there are.
+    /// Number of stacks.
     pub fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// A seed for the stack of this number, from which no other's can be had.
+    /// The seed of the stack of this number, which reveals no other stack's seed.
     pub fn seed(&self, number: usize) -> u128 {
         let mut rng = PrfRng::new(self.seed, "a shard");
         for _ in 0..number {
@@ -94,7 +93,7 @@ impl Shards {
         rng.wide()
     }
 
-    /// Whose the connection between these two is: ours, and the peer's.
+    /// The number of the stack that owns the connection between these two.
     #[inline]
     pub fn owner(&self, local: SocketAddr, remote: SocketAddr) -> usize {
         let hash = match Key::new(local, remote) {
@@ -105,9 +104,9 @@ impl Shards {
         (((hash >> 32) * self.count) >> 32) as usize
     }
 
-    /// Whose the datagrams between these two are, both ways. The first has what
-    /// goes to groups and comes to them, of which it alone is a member, and a DHCP
-    /// client's.
+    /// The number of the stack that owns the datagrams between these two, in both directions.
+    /// The first stack owns those of groups, of which it alone is a member, and those of the
+    /// DHCP client.
     #[inline]
     pub fn datagram_owner(&self, local: SocketAddr, remote: SocketAddr) -> usize {
         let to_group = local.ip().is_multicast() || remote.ip().is_multicast();
@@ -121,7 +120,7 @@ impl Shards {
         self.owner(SocketAddr::new(any, local.port()), remote)
     }
 
-    /// Whose a frame that came is.
+    /// The owner of a received frame.
     #[inline]
     pub fn steer(&self, frame: &[u8]) -> Steering {
         self.find(frame).unwrap_or(Steering::One(0))
@@ -134,7 +133,7 @@ impl Shards {
             EtherType::ARP => {
                 let packet = arp::Packet::new(frame.payload()).ok()?;
                 let arp = arp::Repr::parse(&packet);
-                // An answer, or an announcement (RFC 5227 §3).
+                // An ARP reply, or an announcement (RFC 5227 §3).
                 let tells =
                     arp.operation == arp::Operation::REPLY || arp.sender_ip == arp.target_ip;
                 tells.then_some(Steering::All)
@@ -192,7 +191,7 @@ impl Shards {
     }
 }
 
-/// Source and destination of a segment or datagram.
+/// The addresses and ports of a segment or datagram: source, then destination.
 fn ends(addresses: AddrPair, segment: &[u8]) -> Option<[SocketAddr; 2]> {
     let &[a, b, c, d] = segment.first_chunk()?;
     let (src, dst): (IpAddr, IpAddr) = match addresses {
@@ -206,11 +205,11 @@ fn ends(addresses: AddrPair, segment: &[u8]) -> Option<[SocketAddr; 2]> {
     ])
 }
 
-/// One of them.
+/// The part of one stack.
 pub(crate) struct Shard {
     pub(crate) shards: Shards,
     number: usize,
-    /// Whole packets of others, with the link that they came by.
+    /// Whole packets of other stacks, with the links by which they came.
     pub(crate) misdirected: VecDeque<(usize, u8, Vec<u8>)>,
 }
 
@@ -223,12 +222,12 @@ impl Shard {
         }
     }
 
-    /// Whether a connection between these two is this one's.
+    /// Whether this stack owns the connection between these two.
     pub(crate) fn is_own(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.shards.owner(local, remote) == self.number
     }
 
-    /// The other one that a whole packet is for.
+    /// The other stack that owns a reassembled packet; `None` if this one does.
     pub(crate) fn other(&self, packet: &[u8]) -> Option<usize> {
         match self.shards.find_packet(packet) {
             Some(Steering::One(owner)) => Some(owner).filter(|owner| *owner != self.number),
@@ -238,14 +237,13 @@ impl Shard {
 }
 
 impl Stack {
-    /// Makes this stack one of several that are one host, each with its
-    /// connections: those that [`Shards::owner`] says, and with the datagrams that
-    /// [`Shards::datagram_owner`] says. What is another's must not come here; TCP's
-    /// transport ports that nobody chose are chosen so that nothing does. Fragments
-    /// can all be given to one of them: see [`Stack::next_misdirected`].
+    /// Makes this stack one of several that form one host. The stack has the connections of
+    /// [`Shards::owner`] and the datagrams of [`Shards::datagram_owner`]; the caller must not
+    /// pass it frames of other stacks. The stack chooses transport ports so that replies belong
+    /// to it. One stack may get all fragments: see [`Stack::next_misdirected`].
     ///
     /// # Panics
-    /// If there are not so many shards.
+    /// If `number` is not below the number of stacks.
     pub fn tcp_shard(&mut self, shards: Shards, number: usize) {
         assert!(
             number < shards.count(),
@@ -255,16 +253,15 @@ impl Stack {
         self.tcp.shard = Some(Box::new(Shard::new(shards, number)));
     }
 
-    /// A packet that came in fragments and is another shard's: whose it is, and
-    /// the frame, by its link, that the other is to receive. At most
-    /// [`MISDIRECTED_MAX`] wait.
+    /// Takes a packet that arrived in fragments and belongs to another stack: that stack's
+    /// number, the link, and the frame that the other stack must receive. At most
+    /// [`MISDIRECTED_MAX`] packets wait. `None` if none waits.
     pub fn next_misdirected(&mut self) -> Option<(usize, u8, Vec<u8>)> {
         self.tcp.shard.as_mut()?.misdirected.pop_front()
     }
 
-    /// Which shard a connection belongs to that is opened from a transport port
-    /// of the caller's choice; `None` if no route leads there, or the stack is
-    /// the only one.
+    /// The stack that owns a connection to be opened from a port of the caller's choice; `None`
+    /// if no route leads to `remote`, or the stack is the only one.
     pub fn tcp_owner(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
         let shard = self.tcp.shard.as_ref()?;
         let ip = match local.ip() {

@@ -1,4 +1,4 @@
-//! The whole stack of one host.
+//! [`Stack`]: one host, from its links to its sockets; and [`TxSink`], the output of a link.
 
 mod datagrams;
 mod fastopen;
@@ -17,30 +17,30 @@ use crate::udp;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::ethernet;
 
-/// Where frames go out.
+/// The output of one link: takes the frames that the stack sends.
 ///
-/// Each frame is written in place: what [`TxSink::reserve`] gave is filled
-/// and goes out with [`TxSink::submit`].
+/// The stack writes each frame in place: it fills the buffer from [`TxSink::reserve`] and
+/// then calls [`TxSink::submit`].
 pub trait TxSink {
-    /// Room for the next frame, of exactly `len` bytes; `None` if the link
-    /// takes no more now. What was there before is undefined.
+    /// A buffer of exactly `len` bytes for the next frame, with undefined content; `None`
+    /// if the link takes no more frames now.
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
 
-    /// The frame reserved last is complete and goes out.
+    /// Sends the frame reserved last, which is complete.
     fn submit(&mut self);
 
-    /// The frame reserved last goes out, followed by `payload` from where it
-    /// lies, and the link completes it. Only a link that [`Config::offload`]
-    /// says to do so gets such frames.
+    /// Sends the frame reserved last, followed by `payload`, which is not copied. The link
+    /// completes the frame as `partial` says. The stack calls this only for a link whose
+    /// [`Config::offload`] allows it.
     ///
     /// # Panics
-    /// If the link does no such thing, and the configuration says it does.
+    /// If the configuration allows offload and the link does not implement it.
     fn submit_partial(&mut self, partial: TxMeta, _payload: [&[u8]; 2]) {
         panic!("{partial:?} for a link without offload: set `Config::offload` to what it does");
     }
 
-    /// Several frames go out, one after the other, that the link completes; gives how
-    /// many of them it took, from the first.
+    /// Sends several frames in order, each of which the link completes. Returns how many
+    /// frames the link took, from the first.
     fn submit_burst(&mut self, run: &[BurstFrame<'_>]) -> usize {
         for (taken, frame) in run.iter().enumerate() {
             let Some(room) = self.reserve(frame.head.len()) else {
@@ -53,7 +53,7 @@ pub trait TxSink {
     }
 }
 
-/// An outlet without a limit, which keeps frames in memory.
+/// An output without a limit: keeps the frames in memory.
 impl TxSink for Vec<Vec<u8>> {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.push(vec![0; len]);
@@ -63,8 +63,8 @@ impl TxSink for Vec<Vec<u8>> {
     fn submit(&mut self) {}
 }
 
-/// A TCP/IP stack without I/O: frames, calls and the time go in, frames and
-/// answers come out. Time is in nanoseconds from any start and does not go
+/// A TCP/IP host without I/O: the caller passes in frames, calls and the time, and gets
+/// frames and results back. Time is in nanoseconds from an arbitrary start and never goes
 /// back.
 ///
 /// ```
@@ -79,7 +79,7 @@ impl TxSink for Vec<Vec<u8>> {
 /// stack.udp_send(0, socket, "192.0.2.9:7".parse()?, b"hello")?;
 /// let mut frames: Vec<Vec<u8>> = Vec::new();
 /// let next_ns = stack.poll(0, &mut frames);
-/// // Who has 192.0.2.9? The datagram waits for the answer.
+/// // The frame is an ARP request for 192.0.2.9; the datagram waits for the reply.
 /// assert_eq!((frames.len(), next_ns), (1, Some(1_000_000_000)));
 /// # Ok(())
 /// # }
@@ -91,8 +91,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// A stack with these addresses and routes. Peers must not know the seed:
-    /// sequence numbers, transport ports and hashes come from it.
+    /// A stack on one link. Peers must not know `seed`: sequence numbers, transport ports
+    /// and hash keys come from it.
     ///
     /// # Errors
     /// If the configuration contradicts itself or exceeds a limit.
@@ -101,10 +101,9 @@ impl Stack {
     }
 
     /// A stack on several links, at most [`LINKS_MAX`](crate::LINKS_MAX): one for each
-    /// configuration, numbered from 0 on. Addresses, routes and what else a
-    /// configuration says are that link's own (the strong end system model,
-    /// RFC 1122 §3.3.4.2): what comes for an address comes by its link, and what
-    /// goes from it goes by its link.
+    /// configuration, numbered from 0. A configuration's addresses and routes belong to its
+    /// link alone (the strong end system model, RFC 1122 §3.3.4.2): a packet for an address
+    /// must arrive by the address's link, and a packet from an address leaves by it.
     ///
     /// # Errors
     /// If a configuration contradicts itself or exceeds a limit, or two of them
@@ -117,22 +116,22 @@ impl Stack {
         })
     }
 
-    /// Where the tables of connections get their memory from when they grow beyond some
-    /// 49,000 connections, as far as some is at hand; else they make do with small pages,
-    /// in which a look-up takes longer.
+    /// Sets the allocator of large pages for the connection tables. A table asks for them
+    /// once it grows beyond about 49,000 connections; where the allocator has none, the
+    /// table uses small pages, in which a look-up takes longer.
     pub fn set_pcb_chunk_source(&mut self, supply: &ChunkSource) {
         self.tcp.set_chunk_source(supply);
         self.udp.set_chunk_source(supply);
     }
 
-    /// Takes a frame from the first link, without its check sequence.
+    /// Processes a frame from the first link, without its frame check sequence.
     #[inline]
     pub fn receive(&mut self, now_ns: u64, frame: &[u8]) {
         self.receive_with(now_ns, frame, RxMeta::default());
     }
 
-    /// Takes a frame about which the link tells something: several TCP
-    /// segments merged into one, up to 64 KB, if the link vouches for them.
+    /// Processes a frame with what the link knows of it. If the link vouches for them, the
+    /// frame may be several TCP segments merged into one of up to 64 KB.
     pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: RxMeta) {
         if self.tcp.expects_train() && self.receive_train(now_ns, frame, &received) {
             return;
@@ -160,7 +159,8 @@ impl Stack {
         }
     }
 
-    /// Takes a frame that is like the one before, but for its bytes; whether it is.
+    /// Processes a frame that repeats the headers of the previous frame (a packet train).
+    /// Returns false, with nothing done, if the frame does not continue the train.
     #[inline(never)]
     fn receive_train(&mut self, now_ns: u64, frame: &[u8], received: &RxMeta) -> bool {
         let Some(is_right) = self.tcp.receive_train(now_ns, frame, received) else {
@@ -176,26 +176,27 @@ impl Stack {
         true
     }
 
-    /// What comes to an address that was lost takes no fast path any more: the
-    /// standard one knows that it is not for us.
+    /// Ends the fast paths of addresses that the host has lost. The standard path then drops
+    /// packets for those addresses.
     pub(crate) fn disarm(&mut self) {
         self.tcp.disarm(&self.interfaces);
         self.udp.disarm(&self.interfaces);
     }
 
-    /// Does what is due and sends what is ready, as far as the link takes it;
-    /// gives when it is to be called again if nothing happens before: at once
-    /// if much was sent, and more is left when what came meanwhile is in. A frame
-    /// that came, or a call, makes it due at once; so does a link that was
-    /// full and takes frames again.
+    /// Runs the timers that are due and sends what is ready, as far as the link takes
+    /// frames. Returns when to call again if nothing happens before; `None` if no timer runs.
+    /// The time is `now_ns` if much was sent and more is ready: the caller passes in the
+    /// frames that have arrived and calls again.
     ///
-    /// Frames of other links than the first stay: see [`Stack::poll_links`].
+    /// After a received frame, after a call, and when a full link takes frames again, the
+    /// caller polls at once. Frames of links other than the first stay in the stack: see
+    /// [`Stack::poll_links`].
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn TxSink) -> Option<u64> {
         self.run(now_ns, &mut SingleTx(out, NullTx))
     }
 
-    /// As [`Stack::poll`], for a stack on several links: each frame goes to its
-    /// link's outlet, and a link that is full holds up no other.
+    /// As [`Stack::poll`], for a stack on several links: each frame goes to the output of
+    /// its link, and a full link does not hold up the other links.
     pub fn poll_links(&mut self, now_ns: u64, outs: &mut dyn TxSinks) -> Option<u64> {
         self.run(now_ns, outs)
     }
@@ -207,7 +208,7 @@ impl Stack {
         }
         let mut next_ns = self.tcp.poll(now_ns, &mut self.interfaces, outs);
         for host in self.interfaces.iter_mut() {
-            // Questions for neighbours' addresses, that TCP needs.
+            // ARP requests and neighbour solicitations that TCP's output has caused.
             if host.has_frames() {
                 host.flush(outs.sink(host.link));
             }
@@ -216,7 +217,7 @@ impl Stack {
         (next_ns < u64::MAX).then_some(next_ns)
     }
 
-    /// Does what is due of the links, and hands them the frames that wait.
+    /// Runs the links' timers that are due, and sends the frames queued on each link.
     #[cold]
     fn tend<O: TxSinks + ?Sized>(&mut self, now_ns: u64, outs: &mut O) {
         let mut has_news = false;
@@ -236,7 +237,7 @@ impl Stack {
         }
     }
 
-    /// Deals with what the links' polls have found.
+    /// Applies the changes that polling the links has found.
     #[cold]
     fn apply_changes(&mut self, now_ns: u64) {
         let mut lost = false;
@@ -248,7 +249,7 @@ impl Stack {
         }
     }
 
-    /// Those of one link; whether an address was lost.
+    /// Applies the changes of one link; returns whether the link has lost an address.
     fn apply_changes_of(&mut self, now_ns: u64, link: u8) -> bool {
         self.interfaces.abandon_duplicates(now_ns, link);
         let host = self.interfaces.at_mut(link);
@@ -260,8 +261,8 @@ impl Stack {
             udp,
         };
         while let Some(frame) = ingress.iface.next_unreached() {
-            // A packet of ours that is told of is related to something, or its
-            // sender is gone.
+            // The report quotes a packet that this host sent: it belongs to a socket, or
+            // the socket has closed.
             if let Some(report) = frame
                 .get(ethernet::Repr::LEN..)
                 .and_then(unreachable_report)
@@ -272,43 +273,43 @@ impl Stack {
         lost
     }
 
-    /// What the stack has counted, on all its links.
+    /// The stack's counters, summed over all links.
     pub fn counters(&self) -> Counters {
         let mut counters = self.interfaces.counters();
         counters.time_wait_evicted = self.tcp.time_wait_evicted();
         counters
     }
 
-    /// One of its links, by number; `None` if it has fewer.
+    /// The link of this number; `None` if there is none.
     pub fn link(&self, link: u8) -> Option<Link<'_>> {
         self.interfaces.link(link)
     }
 
-    /// A link is gone, as a device that was pulled out, and does not come back:
-    /// its routes lead nowhere any more, so that what is sent and opened from
-    /// now on takes another link, or has no route. Connections by it stay, and
-    /// time out. A number that no link has means nothing.
+    /// Marks a link as gone for good, such as a device that was pulled out. Its routes lead
+    /// nowhere any more: what is sent or opened from now on takes another link or has no
+    /// route. Connections on the link stay until they time out. A number without a link
+    /// does nothing.
     pub fn lose_link(&mut self, link: u8) {
         if let Some(host) = self.interfaces.get_mut(link) {
             host.is_gone = true;
         }
     }
 
-    /// Our addresses on all links, the link-local ones of IPv6 included; those
-    /// that may turn out to be another's only once they are used.
+    /// The host's addresses on all links, IPv6 link-local ones included. An address under
+    /// duplicate address detection is listed once the host uses it.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         let owned = self.interfaces.iter().map(|host| host.routes.addresses());
         let ours = owned.flatten().filter(|owned| owned.is_ours());
         ours.map(|owned| owned.prefix.address())
     }
 
-    /// What happened to addresses and routers since it was last asked; the
-    /// latest [`EVENTS_MAX`](crate::iface::EVENTS_MAX).
+    /// Takes the oldest event of addresses and routers; `None` if there is none. The stack
+    /// keeps the latest [`EVENTS_MAX`](crate::iface::EVENTS_MAX) events of a link.
     pub fn next_event(&mut self) -> Option<Event> {
         self.next_link_event().map(|(_, event)| event)
     }
 
-    /// Whether [`Stack::next_event`] has something to tell.
+    /// Whether [`Stack::next_event`] would return an event.
     pub fn has_events(&self) -> bool {
         self.interfaces.iter().any(Interface::has_events)
     }
@@ -319,14 +320,14 @@ impl Stack {
         hosts.find_map(|host| Some((host.link, host.next_event()?)))
     }
 
-    /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask; on
-    /// several links, the first: see [`Link::lease`].
+    /// The lease of a DHCP server, if [`Config::dhcp`] asks for one; on several links, the
+    /// first lease: see [`Link::lease`].
     pub fn lease(&self) -> Option<&Lease> {
         self.interfaces.iter().find_map(Interface::lease)
     }
 
-    /// Gives DHCP servers their addresses back, and asks for none any more. It
-    /// is sent by the next poll.
+    /// Returns all leases to their DHCP servers (DHCPRELEASE) and requests no more. The
+    /// next poll sends the messages.
     pub fn release(&mut self, now_ns: u64) {
         for host in self.interfaces.iter_mut() {
             host.release_lease(now_ns);
@@ -335,51 +336,50 @@ impl Stack {
         self.disarm();
     }
 
-    /// Who resolves names, as routers and servers say.
+    /// DNS servers that routers and DHCP servers announce.
     pub fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
         self.interfaces.iter().flat_map(Interface::resolvers)
     }
 
-    /// Whether some router says that addresses are given by DHCPv6, which is
-    /// not built in.
+    /// Whether a router announces that addresses come from DHCPv6 (the M flag, RFC 4861
+    /// §4.2), which the stack does not implement.
     pub fn is_managed(&self) -> bool {
         self.interfaces.iter().any(Interface::is_managed)
     }
 
-    /// How TCP connections behave that begin from now on.
+    /// Sets the configuration of TCP connections that begin from now on.
     pub fn tcp_configure(&mut self, config: TcpConfig) {
         self.tcp.config = config;
     }
 
-    /// Sets how many bytes of storage the buffers of all TCP connections may
-    /// have together ([`crate::tcp::MEMORY_DEFAULT`] until then). At the limit
-    /// windows do not open, what comes beyond the storage there is is dropped
-    /// and comes again, and nothing more is taken to be sent;
-    /// [`Stack::tcp_next_event`] names those who waited when there is memory
-    /// again. Nothing is taken from who has it.
+    /// Sets the limit, in bytes, on the buffers of all TCP connections together; the default
+    /// is [`crate::tcp::MEMORY_DEFAULT`]. At the limit windows do not open, writes take
+    /// nothing more, and the stack drops received bytes beyond the storage, which the peer
+    /// sends again. When memory is available again, [`Stack::tcp_next_event`] names the
+    /// connections that waited for it. No connection loses memory that it has.
     pub fn tcp_limit_memory(&mut self, bytes: usize) {
         self.tcp.limit_memory(bytes);
     }
 
-    /// Sets how many TCP connections may wait for nothing but their time to end,
-    /// in TIME-WAIT or, when the application has closed them, for the peer's FIN
-    /// ([`crate::tcp::TIME_WAIT_MAX`] until then). Beyond it those go that have waited
-    /// longest ([`Counters::time_wait_evicted`]).
+    /// Sets the limit on TCP connections in TIME-WAIT, including those that the application
+    /// has closed and that wait for the peer's FIN; the default is
+    /// [`crate::tcp::TIME_WAIT_MAX`]. Beyond the limit the oldest of them are evicted
+    /// ([`Counters::time_wait_evicted`]).
     pub fn tcp_limit_time_wait(&mut self, now_ns: u64, count: usize) {
         self.tcp.limit_time_wait(now_ns, count);
     }
 
-    /// Bytes of storage that the buffers of all TCP connections have.
+    /// Bytes of storage that the buffers of all TCP connections occupy.
     pub fn tcp_memory(&self) -> usize {
         self.tcp.charged_bytes
     }
 
-    /// Waits for TCP connections at a local address and transport port; the
-    /// unspecified address is any of its version, port 0 any that is free. At
-    /// most `backlog` wait to be accepted.
+    /// Opens a listener at a local address and transport port. The unspecified address
+    /// stands for all addresses of its version, port 0 for any free port. At most `backlog`
+    /// connections wait to be accepted.
     ///
     /// # Errors
-    /// If the address is not ours, or the place is taken.
+    /// If the address is not the host's, or the address and port are taken.
     pub fn tcp_listen(
         &mut self,
         local: SocketAddr,
@@ -388,10 +388,10 @@ impl Stack {
         self.tcp_listen_with(local, Listen::new(backlog))
     }
 
-    /// As [`Stack::tcp_listen`], perhaps for both versions, or beside others.
+    /// As [`Stack::tcp_listen`], with both IP versions or port sharing by `listen`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Stack::tcp_listen`].
     pub fn tcp_listen_with(
         &mut self,
         local: SocketAddr,
@@ -400,19 +400,19 @@ impl Stack {
         self.tcp.listen(&self.interfaces, local, listen)
     }
 
-    /// Where a listener is; `None` if it is closed.
+    /// The address and transport port of a listener; `None` if it is closed.
     pub fn tcp_listener_local(&self, listener: ListenerId) -> Option<SocketAddr> {
         self.tcp.listener_local(listener)
     }
 
-    /// How the segments of a listener's connections go out, its answers to
-    /// SYNs included; `None` if it is closed.
+    /// The socket options of a listener, which also apply to its SYN-ACKs; `None` if it is
+    /// closed.
     pub fn tcp_listener_options(&mut self, listener: ListenerId) -> Option<TcpOptions> {
         self.tcp.listener_options(listener)
     }
 
-    /// Sets what [`Stack::tcp_listener_options`] gives, for connections that
-    /// begin from now on.
+    /// Sets the options of [`Stack::tcp_listener_options`] for connections that begin from
+    /// now on.
     ///
     /// # Errors
     /// If the listener is closed.
@@ -424,30 +424,30 @@ impl Stack {
         self.tcp.set_listener_options(listener, options)
     }
 
-    /// The next connection that a listener has.
+    /// Takes the next connection from a listener's accept queue.
     ///
     /// # Errors
-    /// [`TcpError::WouldBlock`] if there is none.
+    /// [`TcpError::WouldBlock`] if the queue is empty.
     pub fn tcp_accept(&mut self, _now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
         self.tcp.accept(listener)
     }
 
-    /// How many connections wait to be accepted.
+    /// Number of connections in a listener's accept queue.
     pub fn tcp_accept_queue_len(&self, listener: ListenerId) -> usize {
         self.tcp.accept_queue_len(listener)
     }
 
-    /// Closes a listener; connections that it has not given are reset.
+    /// Closes a listener and resets the connections in its accept queue.
     pub fn tcp_unlisten(&mut self, now_ns: u64, listener: ListenerId) {
         self.tcp
             .close_listener(now_ns, &mut self.interfaces, listener);
     }
 
-    /// Opens a connection, from a transport port that nobody can guess unless
-    /// `local` says which. Bytes may be written at once.
+    /// Opens a connection, from `local` or from an unpredictable transport port. The
+    /// application may write at once.
     ///
     /// # Errors
-    /// If no route leads there, or the ends are taken.
+    /// If no route leads to `remote`, or the pair of addresses and ports is taken.
     pub fn tcp_connect(
         &mut self,
         now_ns: u64,
@@ -457,62 +457,60 @@ impl Stack {
         self.tcp.connect(now_ns, &self.interfaces, local, remote)
     }
 
-    /// Writes bytes to be sent; gives how many there was room for.
+    /// Appends bytes to the send buffer; returns how many had room.
     ///
     /// # Errors
-    /// [`TcpError::WouldBlock`] if there was none; otherwise why there never will
-    /// be.
+    /// [`TcpError::WouldBlock`] if none had room; otherwise why the connection takes no more
+    /// bytes.
     pub fn tcp_write(&mut self, connection: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         self.tcp.write(connection, bytes)
     }
 
-    /// As [`Stack::tcp_write`]: the last byte that is taken is the last urgent one
-    /// (RFC 9293 §3.8.5; `MSG_OOB`). It stays in order with all others.
+    /// As [`Stack::tcp_write`], and marks the last byte taken as the last urgent one
+    /// (RFC 9293 §3.8.5; `MSG_OOB`). The byte stays in order with all others.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Stack::tcp_write`].
     pub fn tcp_write_urgent(&mut self, connection: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         self.tcp.write_urgent(connection, bytes)
     }
 
-    /// How many bytes are to be read until the last urgent one of the peer's is, that
-    /// one included; some may not have come. `None` if none is known of. With 1 the
-    /// next byte is the one (`SIOCATMARK`). [`Stack::tcp_next_event`] names the
-    /// connection when this changes.
+    /// Number of bytes to read up to and including the peer's last urgent byte; some may not
+    /// have arrived. `None` without an urgent mark. At 1, the next byte is the urgent one
+    /// (`SIOCATMARK`). [`Stack::tcp_next_event`] names the connection when this changes.
     pub fn tcp_urgent(&self, connection: TcpId) -> Option<usize> {
         self.tcp.urgent(connection)
     }
 
-    /// How many bytes of a connection may wait to be sent or acknowledged now.
+    /// Present limit, in bytes, on a connection's unsent and unacknowledged bytes.
     pub fn tcp_write_limit(&self, connection: TcpId) -> usize {
         self.tcp.write_limit(connection)
     }
 
-    /// How many bytes [`Stack::tcp_write`] would take now. If want of memory
-    /// makes it less than [`Stack::tcp_is_writable`] asks for,
-    /// [`Stack::tcp_next_event`] names the connection when there is as much.
+    /// Bytes that [`Stack::tcp_write`] would take now. If a lack of memory makes this less
+    /// than [`Stack::tcp_is_writable`] requires, [`Stack::tcp_next_event`] names the
+    /// connection once there is enough.
     pub fn tcp_write_room(&mut self, connection: TcpId) -> usize {
         self.tcp.write_room(connection)
     }
 
-    /// Whether there is room to write that is worth coming for: 16 KiB, or a
-    /// quarter of what may wait to be sent if that is less, or a sixteenth of
-    /// all connections' memory. If there is not,
-    /// [`Stack::tcp_next_event`] names the connection when there is.
+    /// Whether the send buffer has room worth a wake-up: 16 KiB, or a quarter of the buffer
+    /// if that is less, or a sixteenth of all connections' memory. If false,
+    /// [`Stack::tcp_next_event`] names the connection once there is room.
     pub fn tcp_is_writable(&mut self, connection: TcpId) -> bool {
         self.tcp.is_writable(connection)
     }
 
-    /// Reads bytes that came; none if the peer has closed.
+    /// Reads received bytes into `out`; returns 0 if the peer has closed.
     ///
     /// # Errors
-    /// [`TcpError::WouldBlock`] if there are none; otherwise why there never will
-    /// be.
+    /// [`TcpError::WouldBlock`] if nothing has arrived; otherwise why no more bytes will
+    /// arrive.
     pub fn tcp_read(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
         self.tcp.read(connection, out)
     }
 
-    /// Copies bytes that can be read, as [`Stack::tcp_read`], and leaves them.
+    /// Copies received bytes as [`Stack::tcp_read`] does, and leaves them in the buffer.
     ///
     /// # Errors
     /// As [`Stack::tcp_read`].
@@ -520,13 +518,13 @@ impl Stack {
         self.tcp.peek(connection, out)
     }
 
-    /// What a connection tells of itself; `None` if it was let go.
+    /// The state and measurements of a connection (`TCP_INFO`); `None` if it was let go.
     pub fn tcp_info(&self, now_ns: u64, connection: TcpId) -> Option<TcpInfo> {
         self.tcp.info(now_ns, connection)
     }
 
-    /// The bytes that can be read, where they lie, as many as lie together;
-    /// [`Stack::tcp_consume`] takes them. None if the peer has closed.
+    /// The first contiguous run of received bytes, in place; [`Stack::tcp_consume`] takes
+    /// them. Empty if the peer has closed.
     ///
     /// # Errors
     /// As [`Stack::tcp_read`].
@@ -534,7 +532,7 @@ impl Stack {
         self.tcp.readable_slice(connection)
     }
 
-    /// Takes bytes that were read by [`Stack::tcp_readable_slice`].
+    /// Takes `count` bytes that [`Stack::tcp_readable_slice`] has shown.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -542,8 +540,7 @@ impl Stack {
         self.tcp.consume(connection, count)
     }
 
-    /// Closes a connection for writing: the peer reads what was written, and
-    /// then the end.
+    /// Closes a connection for writing: the peer reads what was written, then the end.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -551,21 +548,21 @@ impl Stack {
         self.tcp.shutdown(now_ns, connection)
     }
 
-    /// Lets a connection go: what was written is sent, what comes is refused.
-    /// If bytes wait to be read, it is reset instead.
+    /// Lets a connection go: the stack sends what was written and refuses what arrives. If
+    /// received bytes are unread, the stack resets the connection instead.
     pub fn tcp_close(&mut self, now_ns: u64, connection: TcpId) {
         self.tcp.close(now_ns, &mut self.interfaces, connection);
     }
 
-    /// As [`Stack::tcp_close`], and resets the connection if the peer has not
-    /// acknowledged all that was written after so long.
+    /// As [`Stack::tcp_close`], and resets the connection if the peer has not acknowledged
+    /// everything after `time_ns` nanoseconds (`SO_LINGER`).
     pub fn tcp_close_linger(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
         self.tcp
             .close_linger(now_ns, &mut self.interfaces, connection, time_ns);
     }
 
-    /// Whether the peer has acknowledged all that was written, and the end if
-    /// the connection was shut down for writing; also if it is over.
+    /// Whether the peer has acknowledged everything that was written, and the FIN if the
+    /// connection was shut down for writing. Also true if the connection is over.
     pub fn tcp_all_acked(&self, connection: TcpId) -> bool {
         self.tcp.all_acked(connection)
     }
@@ -575,29 +572,30 @@ impl Stack {
         self.tcp.reset(now_ns, &mut self.interfaces, connection);
     }
 
-    /// Where a connection is in its life; `None` if it was let go.
+    /// The state of a connection (RFC 9293 §3.3.2); `None` if it was let go.
     pub fn tcp_state(&self, connection: TcpId) -> Option<State> {
         self.tcp.state(connection)
     }
 
-    /// Why a connection is over, as soon as it is: before what came is read, and
-    /// also if the peer had said all. [`TcpError::Closed`] if it was let go.
+    /// Why a connection is over; `None` while it is not. The error is there at once, before
+    /// the application has read the remaining bytes, and also after the peer's FIN.
+    /// [`TcpError::Closed`] if the connection was let go.
     pub fn tcp_error(&self, connection: TcpId) -> Option<TcpError> {
         self.tcp.error(connection)
     }
 
-    /// Our end and the peer's; `None` if it was let go.
+    /// The local and the remote address and port; `None` if the connection was let go.
     pub fn tcp_ends(&self, connection: TcpId) -> Option<(SocketAddr, SocketAddr)> {
         self.tcp.ends(connection)
     }
 
-    /// How a connection's segments go out; `None` if it was let go.
+    /// The socket options of a connection; `None` if it was let go.
     pub fn tcp_options(&self, connection: TcpId) -> Option<TcpOptions> {
         self.tcp.options(connection)
     }
 
-    /// Sets what [`Stack::tcp_options`] gives, from the next segment on: the
-    /// SYN, if the stack was not polled since [`Stack::tcp_connect`].
+    /// Sets the options of [`Stack::tcp_options`] from the next segment on. That is the SYN
+    /// if the stack was not polled since [`Stack::tcp_connect`].
     ///
     /// # Errors
     /// If the connection is closed.
@@ -609,8 +607,8 @@ impl Stack {
         self.tcp.set_options(connection, options)
     }
 
-    /// Whether small segments go out at once, without waiting for
-    /// acknowledgments (Nagle's algorithm).
+    /// Turns Nagle's algorithm off (`true`) or on (`TCP_NODELAY`, RFC 9293 §3.7.4): without
+    /// it small segments do not wait for acknowledgments.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -618,8 +616,8 @@ impl Stack {
         self.tcp.set_nodelay(connection, nodelay)
     }
 
-    /// Whether what does not fill a segment waits, until this is taken back
-    /// or the rest comes.
+    /// Holds back partial segments (`TCP_CORK`) until `cork` is false again or more bytes
+    /// fill them.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -627,8 +625,8 @@ impl Stack {
         self.tcp.set_cork(connection, cork)
     }
 
-    /// Whether more bytes follow those written last at once: what does not fill
-    /// a segment waits for them.
+    /// Announces that more bytes follow the last write at once (`MSG_MORE`): a partial
+    /// segment waits for them.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -636,8 +634,8 @@ impl Stack {
         self.tcp.set_more(connection, more)
     }
 
-    /// What was written last ends a record (`MSG_EOR`): no segment carries bytes
-    /// of it and of what is written later.
+    /// Ends a record with the last write (`MSG_EOR`): no segment carries bytes of both this
+    /// record and a later one.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -645,7 +643,7 @@ impl Stack {
         self.tcp.end_record(connection)
     }
 
-    /// How often this connection's SYN goes again before it is given up.
+    /// Sets how often the SYN of this connection is retransmitted (`TCP_SYNCNT`).
     ///
     /// # Errors
     /// If the connection is closed.
@@ -653,7 +651,7 @@ impl Stack {
         self.tcp.set_syn_retries(connection, retries)
     }
 
-    /// How many time-outs in a row this connection outlives once it is open
+    /// Sets how many consecutive time-outs this connection survives once it is open
     /// ([`TcpConfig::retries`](crate::tcp::TcpConfig::retries)).
     ///
     /// # Errors
@@ -662,8 +660,8 @@ impl Stack {
         self.tcp.set_retries(connection, retries)
     }
 
-    /// How many bytes may wait to be sent or acknowledged, for this
-    /// connection; what waits already stays.
+    /// Sets the limit, in bytes, on this connection's unsent and unacknowledged bytes
+    /// (`SO_SNDBUF`). Bytes above a smaller limit stay.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -671,16 +669,15 @@ impl Stack {
         self.tcp.set_send_buffer(connection, bytes)
     }
 
-    /// Whether so many bytes wait to be read, or as many as there is a window or
-    /// memory for, or no more will come.
+    /// Whether at least `least` bytes can be read (`SO_RCVLOWAT`), or as many as window or
+    /// memory allow, or no more will arrive.
     pub fn tcp_is_readable(&self, connection: TcpId, least: usize) -> bool {
         self.tcp.is_readable(connection, least)
     }
 
-    /// Takes nothing more from the application while so many bytes wait that were
-    /// not sent yet, but a segment's at least; [`Stack::tcp_is_writable`] says that
-    /// more is wanted when half of them have gone. `None` for no limit but the
-    /// buffer's.
+    /// Limits the unsent bytes of a connection to `bytes`, at least one segment
+    /// (`TCP_NOTSENT_LOWAT`); [`Stack::tcp_is_writable`] is true again once half of them
+    /// have gone. `None` leaves only the limit of the send buffer.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -692,9 +689,9 @@ impl Stack {
         self.tcp.set_notsent_lowat(connection, bytes)
     }
 
-    /// Acknowledges what comes at once, one that is owed included, or with what
-    /// goes, as far as it does not last: until bytes are answered, or for some
-    /// segments.
+    /// Sets whether received segments are acknowledged at once, including one already
+    /// delayed, or with outgoing segments (`TCP_QUICKACK`). The mode is not permanent: it
+    /// ends when the application answers, or after some segments.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -707,13 +704,13 @@ impl Stack {
         self.tcp.set_quick_ack(now_ns, connection, quick)
     }
 
-    /// Whether what comes is acknowledged at once rather than with what goes;
-    /// `None` if the connection was let go.
+    /// Whether received segments are acknowledged at once; `None` if the connection was let
+    /// go.
     pub fn tcp_quick_ack(&self, connection: TcpId) -> Option<bool> {
         self.tcp.quick_ack(connection)
     }
 
-    /// Asks an idle peer whether it is there, after so long; `None` never.
+    /// Sends keep-alive probes after `after_ns` of silence (RFC 9293 §3.8.4); `None` never.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -726,38 +723,38 @@ impl Stack {
         self.tcp.set_keep_alive(now_ns, connection, after_ns)
     }
 
-    /// A connection that something happened to since it was last named: bytes
-    /// came or left, or its state changed. What it was is for the caller to
-    /// see.
+    /// Takes the next connection with an event: bytes arrived, bytes were acknowledged, or
+    /// the state changed. The caller finds out which. `None` if there is none.
     pub fn tcp_next_event(&mut self) -> Option<TcpId> {
         self.tcp.next_notified()
     }
 
-    /// A listener that got a connection since it was last named.
+    /// Takes the next listener with a new connection in its accept queue; `None` if there
+    /// is none.
     pub fn tcp_next_opened(&mut self) -> Option<ListenerId> {
         self.tcp.next_notified_listener()
     }
 
-    /// The channel by which a link may hand over a connection's frames
-    /// without their being looked up; `None` if it was let go.
+    /// The channel by which a link may hand over this connection's frames without a
+    /// look-up; `None` if the connection was let go.
     pub fn tcp_channel(&self, connection: TcpId) -> Option<Channel> {
         self.tcp_state(connection)?;
         Some(Channel::of_tcp(connection.0.bits()))
     }
 
-    /// TCP connections that were let go while the peer has not got all that
-    /// was written: who ends now cuts them off.
+    /// Number of connections that were let go while the peer has not acknowledged
+    /// everything: a process that ends now cuts them off.
     pub fn tcp_orphans(&self) -> usize {
         self.tcp.orphans()
     }
 
-    /// TCP connections of listeners whose peers have not acknowledged our
-    /// answer, at most [`SYN_QUEUE_ALL_MAX`](crate::tcp::SYN_QUEUE_ALL_MAX).
+    /// Number of half-open connections of listeners: the peer has not acknowledged the
+    /// SYN-ACK. At most [`SYN_QUEUE_ALL_MAX`](crate::tcp::SYN_QUEUE_ALL_MAX).
     pub fn tcp_half_open(&self) -> usize {
         self.tcp.half_open()
     }
 
-    /// TCP connections there are, those in TIME-WAIT included.
+    /// Number of TCP connections, those in TIME-WAIT included.
     pub fn tcp_connections(&self) -> usize {
         self.tcp.connections()
     }

@@ -15,42 +15,43 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::{AddrPair, Protocol, udp};
 
-/// Sockets of one stack.
+/// Limit on the UDP sockets of one stack.
 pub const UDP_SOCKETS_MAX: usize = 65_536;
-/// Bytes of datagrams that wait in one socket, each counted with
-/// [`DATAGRAM_COST`]; more are dropped.
+/// Limit, in bytes, on the receive queue of one socket, where each datagram counts
+/// [`DATAGRAM_COST`] more; the stack drops further datagrams.
 pub const UDP_QUEUE_BYTES_MAX: usize = 256 << 10;
-/// What a datagram counts besides its bytes, so that empty ones end too.
+/// What a datagram counts in addition to its length, in bytes, so that the limit also holds
+/// for empty datagrams.
 pub const DATAGRAM_COST: usize = 128;
 
-/// Groups that one socket is in.
+/// Limit on the multicast groups of one socket.
 pub const UDP_GROUPS_MAX: usize = 20;
 
-/// Names a UDP socket of one stack.
+/// Handle of a UDP socket of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdpId(Handle);
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Datagram {
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// The address of ours that it came to, perhaps a group's.
+    /// The destination: an address of the host or a group.
     pub to: IpAddr,
-    /// What it carries.
+    /// The payload.
     pub bytes: Vec<u8>,
 }
 
-/// Why a socket was not made or not connected.
+/// Why a socket was not bound or not connected.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
-    /// The address is not this host's.
+    /// The address does not belong to this host.
     #[error("{0} is no address of this host: bind one of its own, or the unspecified one")]
     Address(IpAddr),
-    /// Another socket is there.
+    /// Another socket has the address and port.
     #[error("another socket is at {0}: choose another transport port, or 0 for any that is free")]
     InUse(SocketAddr),
-    /// No free transport port is left, or no socket.
+    /// No transport port is free, or the limit on sockets is reached.
     #[error("all transport ports or sockets are taken: close some first")]
     Full,
     /// No route leads to the peer.
@@ -64,16 +65,16 @@ pub enum BindError {
 /// Why a datagram was not sent.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendError {
-    /// More than a datagram has room for.
+    /// The payload exceeds what a datagram can carry.
     #[error("{0} bytes are more than the {1} that a datagram carries")]
     TooLong(usize, usize),
-    /// No route leads there, or not from the address the socket is bound to.
+    /// No route leads to the destination, or none from the socket's address.
     #[error("no route leads to {0}: add one that contains it")]
     NoRoute(SocketAddr),
-    /// The queue of frames is full.
+    /// The output queue is full.
     #[error("the queue to the link is full: poll the stack, then send again")]
     Full,
-    /// An earlier datagram met nobody at its destination.
+    /// An ICMP error reported that an earlier datagram's destination port is closed.
     #[error("nobody is at {0}")]
     Refused(SocketAddr),
     /// The socket is closed.
@@ -81,22 +82,22 @@ pub enum SendError {
     Closed,
 }
 
-/// Why a socket is not in a group, or not out of it.
+/// Why a socket was not added to a group, or not removed.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupError {
-    /// No group has this address, or none of the socket's version of IP.
+    /// The address is not a group of the socket's IP version.
     #[error("{0} is no group that this socket can be in: give one of its version of IP")]
     NoGroup(IpAddr),
-    /// The socket is in it.
+    /// The socket is already a member.
     #[error("the socket is in {0} already")]
     Joined(IpAddr),
-    /// The socket is not in it.
+    /// The socket is not a member.
     #[error("the socket is not in {0}: only a group that was joined can be left")]
     NotJoined(IpAddr),
     /// The stack has no such link.
     #[error("the stack has no link {0}: give the number of one, from 0 on")]
     NoLink(u8),
-    /// No more groups.
+    /// A limit on groups is reached.
     #[error("a socket is in at most {UDP_GROUPS_MAX} groups, a link in {GROUPS_MAX}: leave some")]
     Full,
     /// The socket is closed.
@@ -106,21 +107,20 @@ pub enum GroupError {
 
 const ANY4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// How a socket's datagrams go out.
+/// Options of a UDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpOptions {
-    /// Hops that a datagram to one host may take.
+    /// Hop limit (TTL) of unicast datagrams.
     pub hop_limit: u8,
-    /// Hops that a datagram to a group may take (RFC 1112 §6.1: one, if not
-    /// told otherwise).
+    /// Hop limit (TTL) of multicast datagrams; the default is 1 (RFC 1112 §6.1).
     pub group_hop_limit: u8,
-    /// Datagrams to a group that this host is in come to its own socket too.
+    /// Whether the host receives its own datagrams to groups that it has joined
+    /// (`IP_MULTICAST_LOOP`).
     pub group_loop: bool,
-    /// Differentiated services and congestion bits.
+    /// Traffic class: differentiated services and ECN bits.
     pub traffic_class: u8,
-    /// The link that datagrams to groups and to all stations go out on, unless
-    /// the socket is bound to an address, which has its link, or the
-    /// destination names a zone.
+    /// The link of multicast and broadcast datagrams, unless the socket is bound to an
+    /// address, which has its link, or the destination has a zone.
     pub group_link: u8,
 }
 
@@ -136,20 +136,20 @@ impl Default for UdpOptions {
     }
 }
 
-/// How a socket takes its place.
+/// How a socket is bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UdpBind {
-    /// At the unspecified address of IPv6: it is at all of IPv4 too (RFC 3493
-    /// §5.3). Datagrams of IPv4 have addresses of IPv4, and go to such.
+    /// Whether a socket at the unspecified IPv6 address is bound for IPv4 too (RFC 3493 §5.3).
+    /// IPv4 datagrams then have IPv4 addresses.
     pub both_versions: bool,
-    /// Others may be at the same place that say so too (`SO_REUSEPORT`). What one
-    /// peer sends to it goes to one of them, by a keyed hash of both ends, the same
-    /// as long as they are the same; what comes to a group or to all stations goes
-    /// to each. One that is connected hears its peer, and no other.
+    /// Whether other sockets with this flag may share the address and port (`SO_REUSEPORT`). A
+    /// keyed hash of both ends chooses the socket of each peer's datagrams, and the choice
+    /// lasts as long as the set of sockets. Multicast and broadcast datagrams go to each
+    /// socket. A connected socket receives only from its peer.
     pub shared: bool,
 }
 
-/// Where a socket is, and who its peer is.
+/// The local and remote address of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpAddrs {
     local: SocketAddr,
@@ -160,26 +160,26 @@ pub struct UdpAddrs {
 
 struct Socket {
     local: SocketAddr,
-    /// It is at any address of IPv4, too.
+    /// Whether the socket is bound for IPv4 too.
     both: bool,
-    /// Others may be where it is.
+    /// Whether other sockets may share the address and port.
     shared: bool,
-    /// Its place is taken by it.
+    /// Whether the socket is in the table of binds.
     is_bound: bool,
-    /// The link of its local address, once it has a peer.
+    /// The link of the local address, once the socket is connected.
     link: u8,
     remote: Option<SocketAddr>,
     received: VecDeque<Datagram>,
-    /// Bytes in `received`, costs included.
+    /// Bytes that `received` counts towards its limit.
     charged_bytes: usize,
-    /// The peer said that nobody is there.
+    /// An ICMP error reported that the peer's port is closed.
     port_unreachable: bool,
-    /// What the peer's datagrams look like; not armed without one.
+    /// The expected headers of the peer's datagrams; not armed without a peer.
     filter: HeaderFilter,
     options: UdpOptions,
-    /// Groups that it is in, and on which link.
+    /// The socket's groups, each with its link.
     groups: Vec<(u8, IpAddr)>,
-    /// Whether it is among those that something happened to.
+    /// Whether the socket is in `notify_queue`.
     in_notify_queue: bool,
 }
 
@@ -188,9 +188,9 @@ pub(crate) struct Sockets {
     sockets: Slab<Socket>,
     binds: BindTable,
     connected: Weir,
-    /// Which socket got a datagram last.
+    /// The socket that received the last datagram.
     last_socket: Option<Handle>,
-    /// Sockets that something happened to, each once.
+    /// Sockets with an event, each once.
     notify_queue: VecDeque<Handle>,
     rng: PrfRng,
 }
@@ -281,7 +281,7 @@ impl Sockets {
         if socket.connection() == Some(key) {
             return Ok(socket.ends());
         }
-        // From now on the socket is at this address alone.
+        // From now on the socket is bound to this address alone.
         let ends = UdpAddrs {
             local,
             both: false,
@@ -291,7 +291,7 @@ impl Sockets {
         self.set_peer(id, ends)
     }
 
-    /// Gives a socket other ends; tells those that it had.
+    /// Gives a socket other addresses; returns its addresses before.
     pub(crate) fn set_peer(&mut self, id: UdpId, ends: UdpAddrs) -> Result<UdpAddrs, BindError> {
         let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
         let (before, place, pcb) = (socket.ends(), socket.bind_key(), PcbId(id.0.index));
@@ -315,8 +315,8 @@ impl Sockets {
         if socket.is_bound {
             self.binds.remove(place, pcb);
         }
-        // Another may be at that very address already; then this one is found by
-        // its connection only.
+        // Another socket may be bound to that very address; then only the table of
+        // connections finds this socket.
         let entered = self.binds.insert(moved, pcb, ends.remote.is_none());
         socket.is_bound = entered.is_ok();
         Ok(before)
@@ -457,7 +457,7 @@ impl Sockets {
         Some(datagram)
     }
 
-    /// Lets a datagram wait that was counted before, whatever waits already.
+    /// Appends a datagram that was counted before, whatever the length of the queue.
     pub(crate) fn enqueue(&mut self, id: UdpId, datagram: Datagram) {
         if let Some(socket) = self.sockets.get_mut(id.0) {
             socket.charged_bytes += DATAGRAM_COST + datagram.bytes.len();
@@ -466,7 +466,7 @@ impl Sockets {
         }
     }
 
-    /// Takes a datagram from the network.
+    /// Receives a datagram from the network.
     pub(crate) fn receive(&mut self, incoming: &Incoming<'_>) -> Result<(), DropReason> {
         let datagram = udp::Datagram::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
         if datagram.length() > incoming.payload.len() {
@@ -476,7 +476,7 @@ impl Sockets {
         match datagram.checksum_is_right(incoming.addresses) {
             Some(true) => {}
             Some(false) if incoming.checksum_ok => {}
-            // IPv4 allows none.
+            // RFC 768: IPv4 allows datagrams without a checksum.
             None if !v6 => {}
             _ => return Err(DropReason::ChecksumWrong),
         }
@@ -496,7 +496,7 @@ impl Sockets {
                 return Err(DropReason::OtherLink);
             }
             if !socket.filter.is_armed() {
-                // Its address was lost, and is back.
+                // The socket's address was lost and is back.
                 socket.filter = HeaderFilter::udp(remote, socket.local);
             }
         }
@@ -504,8 +504,7 @@ impl Sockets {
         self.deliver(name, from, local.ip(), datagram.payload())
     }
 
-    /// Lets what came to a group, or to all stations, wait in each socket that
-    /// hears it.
+    /// Appends a multicast or broadcast datagram to the queue of each socket that receives it.
     fn deliver_to_group(
         &mut self,
         from: SocketAddr,
@@ -522,7 +521,7 @@ impl Sockets {
         })
     }
 
-    /// Lets a datagram wait in a socket.
+    /// Appends a datagram to a socket's receive queue.
     fn deliver(
         &mut self,
         name: Handle,
@@ -552,7 +551,7 @@ impl Sockets {
         Some(Channel::of_udp(id.0.bits()))
     }
 
-    /// The socket that is connected to `remote`, or hears it as it hears others.
+    /// The socket that is connected to `remote`, or else an unconnected one at `local`.
     fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
         let connected = self.find_connected(local, remote);
         connected.or_else(|| self.find_open(local, remote))
@@ -580,7 +579,7 @@ impl Sockets {
         }
     }
 
-    /// A socket that something happened to since it was last named here.
+    /// Takes the next socket with an event.
     pub(crate) fn next_notified(&mut self) -> Option<UdpId> {
         while let Some(name) = self.notify_queue.pop_front() {
             if let Some(socket) = self.sockets.get_mut(name) {
@@ -591,32 +590,32 @@ impl Sockets {
         None
     }
 
-    /// Datagrams that wait in a socket.
+    /// Number of datagrams in a socket's receive queue.
     pub(crate) fn waiting(&self, id: UdpId) -> usize {
         let socket = self.sockets.get(id.0);
         socket.map_or(0, |socket| socket.received.len())
     }
 
-    /// The datagram that waits longest in a socket.
+    /// The oldest datagram in a socket's receive queue.
     pub(crate) fn front(&self, id: UdpId) -> Option<&Datagram> {
         self.sockets.get(id.0)?.received.front()
     }
 
-    /// That nobody is at the peer, once.
+    /// Takes the error that the peer's port is closed; false if there is none.
     pub(crate) fn take_port_unreachable(&mut self, id: UdpId) -> bool {
         let socket = self.sockets.get_mut(id.0);
         socket.is_some_and(|socket| std::mem::take(&mut socket.port_unreachable))
     }
 
-    /// Whether [`Sockets::take_port_unreachable`] has something to tell.
+    /// Whether [`Sockets::take_port_unreachable`] would return true.
     pub(crate) fn is_port_unreachable(&self, id: UdpId) -> bool {
         self.sockets
             .get(id.0)
             .is_some_and(|socket| socket.port_unreachable)
     }
 
-    /// A router or the peer says, by a link, that a datagram of ours did not
-    /// arrive; whether it can be one that went by it.
+    /// Handles an ICMP error by this link about a datagram to `remote`; returns whether the
+    /// datagram can be one that the host sent by this link.
     pub(crate) fn unreachable(
         &mut self,
         link: u8,
@@ -643,7 +642,7 @@ impl Sockets {
 }
 
 impl Socket {
-    /// The address that it is bound to, of the version that `to` is of.
+    /// The address that the socket is bound to, in the IP version of `to`.
     fn from(&self, to: SocketAddr) -> IpAddr {
         match self.local.ip() {
             ip if self.both && to.is_ipv4() && ip.is_unspecified() => ANY4,
@@ -651,13 +650,13 @@ impl Socket {
         }
     }
 
-    /// The link of its groups, unless another is named.
+    /// The link of the socket's groups, unless the caller names another.
     fn group_link(&self, hosts: &Interfaces) -> u8 {
         let owner = hosts.owner(self.local.ip());
         owner.map_or(self.options.group_link, |host| host.link)
     }
 
-    /// Where it is.
+    /// The socket's key in the table of binds.
     fn bind_key(&self) -> BindKey {
         BindKey {
             local: self.local,
@@ -686,7 +685,7 @@ impl UdpAddrs {
     }
 }
 
-/// The address that datagrams to `to` come from, for a socket bound to `local`.
+/// The source address of datagrams to `to` from a socket bound to `local`.
 fn source(routes: &Routes, local: IpAddr, to: SocketAddr) -> Option<IpAddr> {
     let reachable = to.ip().is_multicast()
         || routes.next_hop(to.ip()).is_some()

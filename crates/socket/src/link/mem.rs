@@ -1,4 +1,4 @@
-//! A link in memory, between two nets of one program.
+//! [`Mem`]: a link in memory between two nets of one process.
 
 use super::{BATCH, Link, RxSink};
 use rustix::event::{EventfdFlags, eventfd};
@@ -22,24 +22,23 @@ pub struct Mem {
 struct Wire {
     link: Mutex<MemLink>,
     start: Instant,
-    /// Readable when something was sent to that end.
+    /// Readable when a frame was sent to that end.
     told: [OwnedFd; 2],
 }
 
-/// Both ends of a link that carries everything at once and in order.
+/// Creates both ends of a link that delivers every frame at once and in order.
 ///
 /// # Errors
-/// If the system gives no descriptors.
+/// If the system provides no descriptors.
 pub fn mem() -> io::Result<(Mem, Mem)> {
     pair(MemLink::perfect())
 }
 
-/// Both ends of a link that loses, delays, doubles and damages frames, the
-/// same both ways, as the seed decides.
+/// Creates both ends of a link that drops, delays, duplicates and damages frames, equally in
+/// both directions, as the seed decides.
 ///
 /// # Errors
-/// If the impairments contradict themselves, or the system gives no
-/// descriptors.
+/// If the impairments contradict each other, or the system provides no descriptors.
 pub fn mem_with(impairments: Impairments, seed: u64) -> io::Result<(Mem, Mem)> {
     let link = MemLink::new(impairments, impairments, seed);
     pair(link.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?)
@@ -79,7 +78,7 @@ impl TxSink for Mem {
         Some(&mut self.frame)
     }
 
-    /// What the link has no room for is lost, as on any wire.
+    /// A frame without room on the link is lost, as on a wire.
     fn submit(&mut self) {
         let now_ns = self.now_ns();
         let sent = self.lock().send(self.end, now_ns, &self.frame);
@@ -88,7 +87,7 @@ impl TxSink for Mem {
                 End::A => &self.wire.told[1],
                 End::B => &self.wire.told[0],
             };
-            // It cannot overflow, and who is told already need not be again.
+            // The counter cannot overflow, and a failed write means that it is already set.
             let _ = rustix::io::write(other, &1_u64.to_ne_bytes());
         }
     }
@@ -103,7 +102,7 @@ impl Link for Mem {
     }
 
     fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool> {
-        // Before the look, so that what comes after it tells again.
+        // Cleared before receiving, so that a frame sent afterwards sets it again.
         let _ = rustix::io::read(self.fd(), &mut [0; 8]);
         let now_ns = self.now_ns();
         for _ in 0..BATCH {

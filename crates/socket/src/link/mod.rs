@@ -1,4 +1,4 @@
-//! What a [`Net`](crate::Net) is on.
+//! [`Link`]: the device that a [`Net`](crate::Net) sends and receives frames on.
 
 mod mem;
 mod port;
@@ -14,75 +14,76 @@ use std::time::Duration;
 use weir_stack::TxSink;
 use weir_stack::iface::{Offload, RxMeta};
 
-/// Frames that [`Link::receive`] hands over at most in one call: then the
-/// stack sends what it has to, and programs have their turn.
+/// Largest number of frames that one call of [`Link::receive`] hands over. The limit lets the
+/// stack send, and applications run, in between.
 pub const BATCH: usize = 64;
 
-/// What takes frames from a link.
+/// The callback that takes received frames.
 pub type RxSink<'a> = dyn FnMut(&[u8], RxMeta) + 'a;
 
-/// Who takes frames and waits to read what the next one of them brings.
+/// A receiver that can take the payload of the next frame straight into its own buffer.
 pub trait DirectReceiver {
-    /// How many bytes of the next frame are headers, if it is as hoped for, and where
-    /// what follows them is to be put; the latter is empty if nothing is hoped for.
-    /// Asked again before anything was taken, it is the same: bytes of another frame
-    /// may have been put there meanwhile, and stay.
+    /// The number of header bytes of the expected frame, and the buffer for the payload that
+    /// follows them; the buffer is empty if no frame is expected. A second call before any
+    /// frame was taken returns the same. The link may already have written bytes of another
+    /// frame to the buffer, which stay.
     fn buffer(&mut self) -> (usize, &mut [u8]);
 
-    /// A frame has come, of which `count` bytes were put there, behind `head`, and no
-    /// more follow; false if it is another than was hoped for: then it comes whole.
+    /// Takes a frame of which `head` are the headers and `count` bytes were written to the
+    /// buffer; no bytes follow. Returns false if the frame is not the expected one: the link
+    /// then passes the whole frame to [`DirectReceiver::receive`].
     fn placed(&mut self, head: &[u8], count: usize, received: RxMeta) -> bool;
 
-    /// A frame has come.
+    /// Takes a whole frame.
     fn receive(&mut self, frame: &[u8], received: RxMeta);
 }
 
-/// A device that a host sends and receives frames on: whole Ethernet frames
-/// without check sequence.
+/// A device that a host sends and receives frames on: whole Ethernet frames without frame
+/// check sequence.
 ///
-/// Its [`TxSink`] takes what is sent. A frame it has no room for stays with
-/// the stack, which tries again when the link says so.
+/// Its [`TxSink`] takes the frames that are sent. A frame without room stays with the stack,
+/// which tries again when the link is writable.
 pub trait Link: TxSink + Send {
-    /// Readable when frames wait to be received; writable when frames can be
-    /// sent again after the outlet gave no room.
+    /// A descriptor that is readable when received frames wait, and writable when the link
+    /// takes frames again after it was full.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// What the link does with frames that are sent.
+    /// The offloads that the link does for sent frames.
     fn offload(&self) -> Offload {
         Offload::default()
     }
 
-    /// Hands over frames that have come, about [`BATCH`] at most, with what the
-    /// link knows of each; whether there may be more.
+    /// Hands over received frames, about [`BATCH`] at most, with what the link knows of each.
+    /// Returns whether there may be more.
     ///
     /// # Errors
-    /// If no more will ever come: the device is gone.
+    /// If no more frames can arrive, because the device is gone.
     fn receive(&mut self, take: &mut RxSink<'_>) -> io::Result<bool>;
 
-    /// As [`Link::receive`], where the bytes of a frame may go to who reads them at
-    /// once, by a link that can.
+    /// As [`Link::receive`]; a link that can do so writes a frame's payload straight into the
+    /// reader's buffer.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Link::receive`].
     fn receive_to(&mut self, reader: &mut dyn DirectReceiver) -> io::Result<bool> {
         self.receive(&mut |frame, received| reader.receive(frame, received))
     }
 
-    /// The stack has sent what it had to: what the link has gathered goes out.
+    /// Sends the frames that the link has gathered; called when the stack has sent all it had.
     fn flush(&mut self) {}
 
-    /// Whether the outlet has given no room, and waits to be writable.
+    /// Whether the link was full and waits to be writable.
     fn is_full(&self) -> bool {
         false
     }
 
-    /// Before [`Link::fd`] is waited for: false if there are frames already.
+    /// Prepares waiting for [`Link::fd`]; false if frames are already there.
     fn arm(&mut self) -> bool {
         true
     }
 
-    /// How long until there is something that the descriptor does not tell of: a
-    /// frame, or that the device is gone.
+    /// Time until an event that the descriptor does not signal: a frame, or the device's
+    /// removal. `None` if there is no such event.
     fn next_arrival(&self) -> Option<Duration> {
         None
     }

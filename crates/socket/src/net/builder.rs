@@ -1,4 +1,4 @@
-//! A net is made: its links, its stacks, its seed.
+//! [`Builder`]: the links, stacks and seed of a net to be started.
 
 use super::driver::StackDriver;
 use super::driver::park::Parker;
@@ -20,7 +20,7 @@ use weir_stack::iface::DadMode;
 use weir_stack::tcp::MEMORY_DEFAULT;
 use weir_stack::{Config, SHARDS_MAX, Shards, Stack};
 
-/// How a [`Net`] is made.
+/// Configures and starts a [`Net`].
 ///
 /// ```
 /// use weir_socket::{Net, link};
@@ -53,37 +53,36 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a link, with the host's addresses and routes on it. Several are
-    /// numbered in the order that they are added: see [`Stack::with_links`].
+    /// Adds a link, with the host's addresses and routes on it. Links are numbered in the
+    /// order in which they are added: see [`Stack::with_links`].
     pub fn link(self, link: impl Link + 'static, config: &Config) -> Builder {
         self.queues(vec![Box::new(link)], config)
     }
 
-    /// As [`Builder::link`], of a link with several queues
-    /// ([`link::Tap::queues`](crate::link::Tap::queues)): each stack has one,
-    /// as far as there are. All do the same for the stack ([`Link::offload`]).
+    /// As [`Builder::link`], for a link with several queues
+    /// ([`link::Tap::queues`](crate::link::Tap::queues)): each stack gets one queue, as far as
+    /// there are enough. All queues must have the same offloads ([`Link::offload`]).
     pub fn queues(mut self, queues: Vec<Box<dyn Link>>, config: &Config) -> Builder {
         self.links.push((queues, config.clone()));
         self
     }
 
-    /// How many stacks the host is made of, 1 unless this says another number;
-    /// as many as there are cores for them, [`SHARDS_MAX`](weir_stack::SHARDS_MAX)
-    /// at most.
+    /// Sets the number of stacks that form the host; default 1, at most
+    /// [`SHARDS_MAX`](weir_stack::SHARDS_MAX). A good number is that of the available cores.
     ///
-    /// Each has a thread, connections, timers and memory of its own, and waits for
-    /// no lock of another's. A TCP connection is one stack's for its life, by a
-    /// keyed hash of its ends, and so are the datagrams that a peer and one of our
-    /// transport ports send each other; all else is the first stack's. What comes to a
-    /// stack and is another's is handed over, and so is what goes out by a link
-    /// that has fewer queues. The memory of TCP's buffers is divided equally; a
-    /// listener's backlog, and the limits of connections, are each stack's.
+    /// Each stack has its own thread, connections, timers and memory, and waits for no lock
+    /// of another stack. One stack owns a TCP connection for its life, by a keyed hash of
+    /// addresses and ports; likewise the datagrams between a peer and a local transport port.
+    /// The first stack owns everything else. A stack that receives a frame of another stack
+    /// hands it over, and so does a stack that sends by a link with fewer queues. The memory
+    /// of TCP buffers is divided equally. A listener's backlog and the limits on connections
+    /// hold for each stack.
     pub fn shards(mut self, shards: usize) -> Builder {
         self.shards = shards;
         self
     }
 
-    /// A seed of the caller's, rather than the system's: see [`Stack::new`].
+    /// Sets the seed, instead of one from the system: see [`Stack::new`].
     pub fn seed(mut self, seed: u128) -> Builder {
         self.seed = Some(seed);
         self
@@ -92,8 +91,8 @@ impl Builder {
     /// Starts the host.
     ///
     /// # Errors
-    /// As [`Net::new`]; if there are too many shards, or none; if a link has no
-    /// queue, more than there are shards, or queues that do different things.
+    /// As [`Net::new`]; also if the number of stacks is 0 or too large, or if a link has no
+    /// queue, more queues than stacks, or queues with different offloads.
     pub fn start(self) -> io::Result<Net> {
         let count = self.shards;
         let seed = self.seed.unwrap_or_else(seed);
@@ -139,7 +138,7 @@ impl Builder {
                 links: fds,
             }));
         }
-        // All have one key, of a seed that none of them has.
+        // All stacks share one key, derived from a seed that no stack uses.
         let key = shards.seed(SHARDS_MAX).to_le_bytes();
         run(shared, posts, shards, key)
     }
@@ -149,7 +148,7 @@ fn wrong(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// A link's queues must be some, and alike.
+/// Fails unless a link has queues, at most one for each stack, with equal offloads.
 fn check(queues: &[Box<dyn Link>], shards: usize) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     match queues {
@@ -165,8 +164,8 @@ fn check(queues: &[Box<dyn Link>], shards: usize) -> io::Result<()> {
     }
 }
 
-/// The host's stacks. The first looks after addresses and what else a host has
-/// once; the others are told.
+/// Makes the host's stacks. The first manages addresses and all else that a host has once;
+/// the other stacks take its addresses and routes over.
 fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Stack>> {
     let mut first = Stack::with_links(configs, seed).map_err(wrong)?;
     let count = shards.count();
@@ -197,7 +196,7 @@ fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Sta
     Ok(stacks)
 }
 
-/// What each stack has of the links: a queue, or a way to one that has.
+/// Assigns links to stacks: each stack gets a queue, or a relay to a stack that has one.
 fn assign_links(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Mailbox]>) -> Vec<Vec<LinkSlot>> {
     let mut dealt: Vec<Vec<LinkSlot>> = posts.iter().map(|_| Vec::new()).collect();
     for (link, queues) in (0..).zip(links) {
@@ -243,7 +242,7 @@ fn run(
     owners: Shards,
     fast_open_key: [u8; 16],
 ) -> io::Result<Net> {
-    // If one does not start, dropping this ends the others.
+    // If a thread does not start, dropping `Running` ends the threads already started.
     let mut running = Running {
         shards: shards.into(),
         threads: Vec::new(),
@@ -262,7 +261,7 @@ fn run(
         match thread.spawn(move || shared.drive_among(&all)) {
             Ok(thread) => running.threads.push(thread),
             Err(error) => {
-                // The others would wait for what this one has to say.
+                // The other stacks' calls would wait for frames of this stack.
                 running.stop_by(Instant::now());
                 return Err(error);
             }

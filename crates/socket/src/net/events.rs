@@ -1,28 +1,28 @@
-//! What happens to a net's addresses and routers, as it happens.
+//! [`Events`]: changes of a net's addresses and routers.
 
 use super::driver::StackDriver;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_stack::iface::Event;
 
-/// Tells what happens to a net's addresses and routers, one after the other:
-/// see [`Net::events`](super::Net::events). As an iterator it waits for the
-/// next, and ends with the net.
+/// The events of a net's addresses and routers, in order: see
+/// [`Net::events`](super::Net::events). The iterator waits for the next event and ends with
+/// the net.
 pub struct Events(pub(super) Arc<StackDriver>);
 
 impl Events {
-    /// The next event, if there is one within this time.
+    /// The next event; `None` if there is none within `time`.
     pub fn next_timeout(&mut self, time: Duration) -> Option<Event> {
         Some(self.next_link_timeout(time)?.1)
     }
 
-    /// As [`Events::next_timeout`], with the number of the link that it concerns.
+    /// As [`Events::next_timeout`], with the number of the event's link.
     pub fn next_link_timeout(&mut self, time: Duration) -> Option<(u8, Event)> {
         self.wait(Instant::now().checked_add(time))
     }
 
-    /// The next event, with the number of the link that it concerns; waits as
-    /// the iterator does.
+    /// Waits for the next event and returns it with the number of its link; `None` once the
+    /// net has ended.
     pub fn next_link(&mut self) -> Option<(u8, Event)> {
         self.wait(None)
     }
@@ -30,7 +30,7 @@ impl Events {
     fn wait(&mut self, deadline: Option<Instant>) -> Option<(u8, Event)> {
         let mut state = self.0.lock();
         loop {
-            // That a host goes gives its addresses up is no news.
+            // The end of the host, which gives its addresses up, is not an event.
             if state.is_shut_down() {
                 return None;
             }

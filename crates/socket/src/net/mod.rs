@@ -1,20 +1,21 @@
-//! A host on its links: the stack, the thread that drives it, and its sockets'
-//! doors.
+//! [`Net`]: a host on its links, with its stacks, the threads that drive them, and its
+//! sockets.
 //!
 //! ```text
-//!  link ──► thread ──► lock ─► stack ──► told: condition, waker, descriptor
+//!  link ──► thread ──► lock ─► stack ──► notify: condition, waker, descriptor
 //!                       ▲        │
 //!  a socket's call ─────┘        └────► link
 //! ```
 //!
-//! A host of several stacks has all this once for each, and nothing in common but the
-//! thread that makes memory for their tables (`shards::table_memory`): `shards::shard_io`
-//! deals out what comes, `shards::mailbox` is where a stack leaves what is another's.
+//! A host of several stacks has all of this once for each stack. The stacks share only the
+//! thread that makes memory for their tables (`shards::table_memory`). `shards::shard_io`
+//! distributes arriving frames; a stack leaves a frame of another stack in
+//! `shards::mailbox`.
 //!
-//! The thread waits for the link and for timers. A call takes the lock, does
-//! its work and sends what it led to, itself; only if a timer is due earlier
-//! than the thread thinks is that woken. A call that waits may do the thread's
-//! work: see `driver::leader`.
+//! The thread waits for the link and for timers. A call takes the lock, does its work and
+//! sends the resulting frames itself; the call wakes the thread only if a timer is due
+//! earlier than the thread expects. A call that waits may do the thread's work: see
+//! `driver::leader`.
 
 mod builder;
 mod driver;
@@ -42,58 +43,56 @@ use weir_stack::iface::Counters;
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Shards, Stack};
 
-/// How long a net that is dropped waits at most for peers to have what was
-/// written on connections that are closed.
+/// Longest time that dropping a net waits for peers to acknowledge the data of closed
+/// connections.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A host on a link, or on several. Clones are the same host; it ends with the last of them
-/// and the last of its sockets.
+/// A host on one link or several. A clone is the same host; the host ends with its last
+/// clone and its last socket.
 #[derive(Clone)]
 pub struct Net(Arc<Running>);
 
 struct Running {
-    /// One for each of its stacks.
+    /// One driver for each stack.
     shards: Box<[Arc<StackDriver>]>,
     threads: Vec<JoinHandle<()>>,
-    /// Where they leave what is each other's.
+    /// Mailboxes, one for each stack, for frames of other stacks.
     mailboxes: Arc<[shards::mailbox::Mailbox]>,
-    /// Who of them has which connections and datagrams.
+    /// Which stack owns which connections and datagrams.
     owners: Shards,
-    /// Whose turn it is to open a connection.
+    /// The shard that opens the next connection (round robin).
     next_shard: AtomicUsize,
-    /// The key of TCP Fast Open's cookies, of all its stacks.
+    /// Secret of TCP Fast Open cookies (RFC 7413 §4.1.2), shared by all stacks.
     fast_open_key: Mutex<[u8; 16]>,
 }
 
-/// What a net has counted.
+/// Counts of a net.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NetStats {
-    /// Frames that came.
+    /// Frames received.
     pub received: u64,
-    /// TCP connections there are, those in TIME-WAIT included.
+    /// Current number of TCP connections, those in TIME-WAIT included.
     pub connections: usize,
-    /// Frames that one of the net's stacks has handed to another: see
-    /// [`Builder::shards`].
+    /// Frames that one stack of the net has handed to another: see [`Builder::shards`].
     pub forwarded: u64,
-    /// Frames that were to be handed over and found no room.
+    /// Frames that were dropped because the mailbox of their stack was full.
     pub forwarded_lost: u64,
 }
 
 impl Net {
-    /// A host on `link`, with a seed of the system's. What the link does for
-    /// the stack ([`Config::offload`]) it says itself.
+    /// Starts a host on `link`, with a seed from the system. The link itself states its
+    /// offloads ([`Config::offload`]).
     ///
     /// # Errors
-    /// If the configuration is wrong, or the system gives no thread or
-    /// descriptor.
+    /// If the configuration is invalid, or the system provides no thread or descriptor.
     pub fn new(link: impl Link + 'static, config: &Config) -> std::io::Result<Net> {
         Net::with_seed(link, config, seed())
     }
 
-    /// As [`Net::new`], with a seed of the caller's: see [`Stack::new`].
+    /// As [`Net::new`], with the caller's seed: see [`Stack::new`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Net::new`].
     pub fn with_seed(
         link: impl Link + 'static,
         config: &Config,
@@ -102,35 +101,34 @@ impl Net {
         Net::builder().link(link, config).seed(seed).start()
     }
 
-    /// A host on several links, each with its addresses and routes: see
-    /// [`Stack::with_links`]. It goes on while one of them is left.
+    /// Starts a host on several links, each with its own addresses and routes: see
+    /// [`Stack::with_links`]. The host runs as long as one of its links remains.
     ///
     /// # Errors
-    /// As [`Net::new`]; if two links have the same address, or there are none or
-    /// too many.
+    /// As [`Net::new`]; also if two links have the same address, or if there is no link or
+    /// more than [`LINKS_MAX`](weir_stack::LINKS_MAX).
     pub fn with_links(links: Vec<(Box<dyn Link>, Config)>) -> std::io::Result<Net> {
         let add =
             |builder: Builder, (link, config): (_, Config)| builder.queues(vec![link], &config);
         links.into_iter().fold(Net::builder(), add).start()
     }
 
-    /// A host that is told more: its links, its stacks, its seed.
+    /// Configures a host with more settings: links, stacks, seed.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// How TCP connections behave that begin from now on.
+    /// Sets the configuration of TCP connections that begin from now on.
     pub fn tcp_configure(&self, config: TcpConfig) {
         for shared in &self.0.shards {
             shared.lock().stack.tcp_configure(config.clone());
         }
     }
 
-    /// The key of the cookies that listeners give from now on
-    /// ([`TcpSocket::set_fast_open`](crate::TcpSocket::set_fast_open)); until then
-    /// it is the net's own, from its seed. Cookies are made as Linux makes them:
-    /// servers behind one address can share a key (`TCP_FASTOPEN_KEY`,
-    /// RFC 7413 §6.3.4).
+    /// Sets the secret of the TCP Fast Open cookies that listeners issue from now on
+    /// ([`TcpSocket::set_fast_open`](crate::TcpSocket::set_fast_open)). The default is derived
+    /// from the net's seed. Cookies are made as Linux makes them, so that servers behind one
+    /// address can share a secret (`TCP_FASTOPEN_KEY`, RFC 7413 §6.3.4).
     pub fn set_fast_open_key(&self, key: [u8; 16]) {
         *self.lock_fast_open_key() = key;
     }
@@ -144,36 +142,36 @@ impl Net {
         key.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The host's addresses, the link-local one of IPv6 included.
+    /// The host's addresses, IPv6 link-local ones included.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.first().lock().stack.addresses().collect()
     }
 
-    /// What happens to addresses and routers, and the latest that happened
-    /// until now. Each is told once, to whoever asks first.
+    /// Events of addresses and routers, including the latest that have already happened.
+    /// Each event is delivered once, to the first reader.
     pub fn events(&self) -> Events {
         Events(Arc::clone(&self.0.shards[0]))
     }
 
-    /// Runs `look` on the stack: counters, states. Of several it is the first,
-    /// which has all but the others' TCP connections and datagrams.
+    /// Runs `look` on the stack and returns its result, for counters and states. With several
+    /// stacks this is the first, which holds everything but the other stacks' TCP connections
+    /// and datagrams.
     pub fn with_stack<T>(&self, look: impl FnOnce(&Stack) -> T) -> T {
         look(&self.first().lock().stack)
     }
 
-    /// As [`Net::with_stack`], of the stack of this number; `None` if there are
-    /// fewer.
+    /// As [`Net::with_stack`], for the stack of this number; `None` if there is none.
     pub fn with_shard<T>(&self, number: usize, look: impl FnOnce(&Stack) -> T) -> Option<T> {
         let shared = self.0.shards.get(number)?;
         Some(look(&shared.lock().stack))
     }
 
-    /// How many stacks it has: see [`Builder::shards`].
+    /// Number of stacks: see [`Builder::shards`].
     pub fn shards(&self) -> usize {
         self.0.shards.len()
     }
 
-    /// What all its stacks have counted.
+    /// The counters, summed over all stacks.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for shared in &self.0.shards {
@@ -182,7 +180,7 @@ impl Net {
         sum
     }
 
-    /// What was counted, of all its stacks.
+    /// The net's counts, summed over all stacks.
     pub fn stats(&self) -> NetStats {
         let mut sum = NetStats::default();
         for shared in &self.0.shards {
@@ -194,8 +192,8 @@ impl Net {
         sum
     }
 
-    /// [`NetStats::forwarded`] and [`NetStats::forwarded_lost`], without waiting for any
-    /// stack.
+    /// [`NetStats::forwarded`] and [`NetStats::forwarded_lost`], without waiting for the lock
+    /// of a stack.
     pub fn forwarded(&self) -> (u64, u64) {
         let counted = self
             .0
@@ -205,18 +203,17 @@ impl Net {
         counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Whether the link is gone, all of them if there are several: no frame will
-    /// come or go any more.
+    /// Whether all links are gone, so that no frame can arrive or leave any more.
     pub fn is_gone(&self) -> bool {
         self.first().lock().is_gone()
     }
 
-    /// Whether one of its links is gone, by number; or never was.
+    /// Whether the link of this number is gone, or never existed.
     pub fn is_link_gone(&self, link: u8) -> bool {
         self.first().lock().links().is_gone(link)
     }
 
-    /// The first of its stacks: it has all but the others' TCP connections and
+    /// The first stack, which holds everything but the other stacks' TCP connections and
     /// datagrams.
     pub(crate) fn first(&self) -> &StackDriver {
         &self.0.shards[0]
@@ -226,7 +223,7 @@ impl Net {
         &self.0.shards[number]
     }
 
-    /// Which of its stacks has the datagrams between these two.
+    /// The number of the stack that owns the datagrams between these two addresses.
     pub(crate) fn datagram_owner(&self, local: SocketAddr, remote: SocketAddr) -> usize {
         match self.shards() {
             1 => 0,
@@ -234,7 +231,7 @@ impl Net {
         }
     }
 
-    /// Its stacks' numbers, each time beginning with another.
+    /// The numbers of all stacks, beginning with another stack at each call.
     pub(crate) fn turn(&self) -> impl Iterator<Item = usize> + use<> {
         let count = self.shards();
         let first = match count {
@@ -244,16 +241,15 @@ impl Net {
         (0..count).map(move |step| (first + step) % count)
     }
 
-    /// Whether this is one of the net's threads, on which nobody may wait for
-    /// the net.
+    /// Whether the calling thread is one of the net's threads, which must not wait for the
+    /// net.
     pub(crate) fn is_own_thread(&self) -> bool {
         self.0.is_own_thread()
     }
 }
 
 impl Running {
-    /// Has the threads end, at this time at the latest, or where they were told
-    /// an earlier one at that.
+    /// Makes the threads end by this time, or by an earlier time that was set before.
     fn stop_by(&self, at: Instant) {
         for shared in &self.shards {
             let mut state = shared.lock();
@@ -274,7 +270,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop_by(Instant::now() + LINGER);
-        // A waker that a thread itself drops may have held the last clone.
+        // The last clone may have been inside a waker that the net's own thread drops.
         if self.is_own_thread() {
             return;
         }
@@ -284,10 +280,10 @@ impl Drop for Running {
     }
 }
 
-/// Bits that nobody can guess.
+/// An unpredictable seed.
 fn seed() -> u128 {
     use std::hash::{BuildHasher, RandomState};
-    // Each state has keys of the system's randomness, and more of it mixed in.
+    // `RandomState` has keys from the system's randomness; the time adds to them.
     let bits = || u128::from(RandomState::new().hash_one(Instant::now()));
     let mut bytes = [0; 16];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {

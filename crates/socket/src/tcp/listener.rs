@@ -1,4 +1,4 @@
-//! Sockets that wait for connections.
+//! [`TcpListener`]: a socket that accepts connections.
 
 use super::{TcpSocket, TcpStream};
 use crate::errno;
@@ -12,10 +12,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_stack::tcp::{FastOpenServer, Listen, ListenerId, TcpId, TcpOptions};
 
-/// Connections that wait to be accepted, unless told otherwise.
+/// Default limit on connections that wait to be accepted.
 pub(super) const BACKLOG: usize = 128;
 
-/// What a listener is to be.
+/// The settings of a listener to be opened.
 #[derive(Clone, Copy)]
 pub(super) struct ListenConfig {
     pub(super) at: SocketAddr,
@@ -29,14 +29,13 @@ pub(super) struct ListenConfig {
 pub struct TcpListener(Arc<ShardedSocket>);
 
 impl TcpListener {
-    /// Listens at the first of these addresses that can be had: the
-    /// unspecified address is all of the net's of its version, transport port
-    /// 0 any that is free. 128 connections may wait to be accepted; see
-    /// [`TcpSocket::listen`] for another number.
+    /// Listens at the first of these addresses that is available. The unspecified address
+    /// stands for all of the net's addresses of its version, port 0 for any free transport
+    /// port. The backlog is 128; [`TcpSocket::listen`] takes another number.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` if the address is not the net's, `EADDRINUSE` if the
-    /// place is taken.
+    /// `EADDRNOTAVAIL` if the address is not the net's, `EADDRINUSE` if the address and port
+    /// are taken.
     pub fn bind(net: &Net, address: impl ToSocketAddrs) -> io::Result<TcpListener> {
         super::socket::first(address, |address| {
             let mut socket = TcpSocket::new(net);
@@ -46,8 +45,8 @@ impl TcpListener {
     }
 
     pub(super) fn of(net: &Net, wish: ListenConfig) -> io::Result<TcpListener> {
-        // Who has the first stack's place has the others', which are taken and
-        // given back while that is had.
+        // A listener that has the port in the first stack can have it in all of them. The
+        // ports in the other stacks are taken and released while the first is locked.
         let mut first = net.first().lock();
         let (id, at) = listen(&mut first, wish)?;
         let wish = ListenConfig { at, ..wish };
@@ -70,7 +69,7 @@ impl TcpListener {
         Ok(TcpListener(Arc::new(ShardedSocket::of(cores))))
     }
 
-    /// Waits for a connection; gives it and who the peer is.
+    /// Waits for a connection; returns it with the peer's address.
     ///
     /// # Errors
     /// `EAGAIN` if there is none and the socket does not block; `ENETDOWN` if
@@ -84,7 +83,7 @@ impl TcpListener {
     /// As [`TcpListener::accept`], for a task.
     ///
     /// # Errors
-    /// As there.
+    /// As [`TcpListener::accept`].
     pub fn poll_accept(
         &self,
         context: &mut Context<'_>,
@@ -96,11 +95,11 @@ impl TcpListener {
         })
     }
 
-    /// How the segments of the connections that it accepts go out, its answers
-    /// to SYNs included: see [`TcpStream::options`].
+    /// The socket options of the connections that the listener accepts, which also apply to
+    /// its SYN-ACKs: see [`TcpStream::options`].
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn options(&self) -> io::Result<TcpOptions> {
         let first = self.0.first();
         let id = listener(first)?;
@@ -108,8 +107,7 @@ impl TcpListener {
         options.ok_or_else(|| Errno::BADF.into())
     }
 
-    /// Sets what [`TcpListener::options`] gives, for connections that begin
-    /// from now on.
+    /// Sets the options of [`TcpListener::options`] for connections that begin from now on.
     ///
     /// # Errors
     /// `EINVAL` if the hop limit is 0.
@@ -123,15 +121,15 @@ impl TcpListener {
         Ok(())
     }
 
-    /// Connections as they come, for ever.
+    /// An iterator that accepts connections without end.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
     }
 
-    /// Where it listens.
+    /// The address and transport port of the listener.
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let first = self.0.first();
         let id = listener(first)?;
@@ -140,7 +138,7 @@ impl TcpListener {
     }
 }
 
-/// Listens on one stack; gives where.
+/// Opens the listener of one stack; returns its handle and address.
 fn listen(state: &mut NetState, wish: ListenConfig) -> io::Result<(ListenerId, SocketAddr)> {
     state.check()?;
     let ListenConfig { at, how, .. } = wish;
@@ -154,7 +152,7 @@ fn listen(state: &mut NetState, wish: ListenConfig) -> io::Result<(ListenerId, S
     Ok((id, place.unwrap_or(at)))
 }
 
-/// Gives the places back that were had, the first stack's last.
+/// Closes the listeners of all stacks, the first stack's last.
 fn close(net: &Net, first: &mut NetState, ids: &[ListenerId]) {
     for (shard, id) in ids.iter().enumerate().rev() {
         let shared = net.shard(shard);
@@ -176,7 +174,7 @@ fn listener(core: &SocketInner) -> Result<ListenerId, Errno> {
     }
 }
 
-/// The next connection that one stack has.
+/// Takes the next connection from one stack's listener.
 fn next(
     core: &SocketInner,
     state: &mut NetState,
@@ -199,7 +197,7 @@ waits!(
     "A descriptor for `poll` and `epoll`, readable while a connection waits."
 );
 
-/// Connections as they come: see [`TcpListener::incoming`].
+/// The iterator of [`TcpListener::incoming`].
 pub struct Incoming<'a>(&'a TcpListener);
 
 impl Iterator for Incoming<'_> {

@@ -1,4 +1,4 @@
-//! A TCP socket that is neither connected nor listens yet.
+//! [`TcpSocket`]: a TCP socket that is neither connected nor listening yet.
 
 use super::listener::{BACKLOG, ListenConfig};
 use super::{TcpListener, TcpStream};
@@ -10,8 +10,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{FastOpenServer, Listen, TcpError, TcpId, TcpOptions};
 
-/// A socket before `connect(2)` or `listen(2)`: the calls one by one, as
-/// programs make them that know only those.
+/// A socket before `connect(2)` or `listen(2)`, for applications that make these calls one
+/// by one.
 #[derive(Clone)]
 pub struct TcpSocket {
     net: Net,
@@ -22,7 +22,7 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// `socket(2)`.
+    /// Creates a socket (`socket(2)`).
     pub fn new(net: &Net) -> TcpSocket {
         TcpSocket {
             net: net.clone(),
@@ -33,8 +33,8 @@ impl TcpSocket {
         }
     }
 
-    /// `bind(2)`: from where, or where. The place is taken when the socket
-    /// listens or connects, not before.
+    /// Sets the local address and port (`bind(2)`). The port is not taken until the socket
+    /// listens or connects.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` if the address is not the net's.
@@ -47,13 +47,13 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// How segments go out: see [`TcpStream::options`].
+    /// The socket options: see [`TcpStream::options`].
     pub fn options(&self) -> TcpOptions {
         self.options
     }
 
-    /// Sets what [`TcpSocket::options`] gives, from the first segment on; a
-    /// listener's go to the connections it accepts.
+    /// Sets the options of [`TcpSocket::options`], from the first segment on. Accepted
+    /// connections take their listener's options over.
     ///
     /// # Errors
     /// `EINVAL` if the hop limit is 0.
@@ -62,33 +62,33 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// `IPV6_V6ONLY`, on until this says otherwise: off, a listener at `[::]` takes
-    /// connections of IPv4 too. These have addresses of IPv4, not such as
+    /// `IPV6_V6ONLY`; default true. If false, a listener at `[::]` also accepts IPv4
+    /// connections, whose addresses are IPv4 addresses, not mapped ones such as
     /// `::ffff:192.0.2.1`.
     pub fn set_only_v6(&mut self, only_v6: bool) {
         self.listen.both_versions = !only_v6;
     }
 
-    /// `SO_REUSEPORT`: several listeners may be at one place, if all are set so.
-    /// Each connection goes to one of them, by a keyed hash of its ends; those
-    /// that wait at one that is closed are reset.
+    /// `SO_REUSEPORT`: lets several listeners, all with this flag, share an address and port.
+    /// A keyed hash of each connection's addresses and ports chooses its listener. Closing a
+    /// listener resets the connections that wait at it.
     pub fn set_reuse_port(&mut self, reuse: bool) {
         self.listen.reuse_port = reuse;
     }
 
-    /// `TCP_FASTOPEN`: whether bytes in a SYN are taken from who has a cookie, and
-    /// how many connections so begun may wait for the peer's answer (RFC 7413),
-    /// in each of the net's stacks. Bytes in a SYN may come twice: it is for
-    /// questions that may be asked twice. The cookies' key is the net's
+    /// `TCP_FASTOPEN` (RFC 7413): accepts data in the SYN of a client with a valid cookie.
+    /// `pending` limits the connections so begun whose handshake is incomplete, in each of
+    /// the net's stacks. Data in a SYN may be delivered twice, so the option is for
+    /// idempotent requests. The net holds the secret of the cookies
     /// ([`Net::set_fast_open_key`]).
     pub fn set_fast_open(&mut self, pending: Option<usize>) {
         self.fast_open = pending;
     }
 
-    /// `listen(2)`: at most `backlog` connections wait to be accepted.
+    /// Listens (`listen(2)`); at most `backlog` connections wait to be accepted.
     ///
     /// # Errors
-    /// `EADDRINUSE` if the place is taken.
+    /// `EADDRINUSE` if the address and port are taken.
     pub fn listen(self, backlog: usize) -> io::Result<TcpListener> {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         let how = Listen {
@@ -109,8 +109,7 @@ impl TcpSocket {
         TcpListener::of(&self.net, wish)
     }
 
-    /// `connect(2)`, which waits for the peer's answer, as long as `timeout`
-    /// says at most.
+    /// Connects (`connect(2)`) and waits for the peer's answer, up to `timeout`.
     ///
     /// # Errors
     /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EADDRINUSE`.
@@ -121,9 +120,8 @@ impl TcpSocket {
         Ok(stream)
     }
 
-    /// `connect(2)` on a socket that does not block: the connection is
-    /// opening (`EINPROGRESS`) when this returns, and writable when it is
-    /// open or has failed, which [`TcpStream::take_error`] tells.
+    /// Connects without blocking (`connect(2)`, `EINPROGRESS`). The stream becomes writable
+    /// when the connection is open or has failed; [`TcpStream::take_error`] says which.
     ///
     /// # Errors
     /// `ENETUNREACH`, `EADDRINUSE`.
@@ -135,14 +133,14 @@ impl TcpSocket {
         Ok(stream)
     }
 
-    /// As [`TcpSocket::start`], with bytes in the SYN (`MSG_FASTOPEN`, RFC 7413),
-    /// as many as go in it, if the server has given us a cookie; else the SYN asks
-    /// for one, and carries none. Gives how many bytes were taken: the rest is to
-    /// be written, which need not wait for the peer's answer. They may come twice:
-    /// it is for questions that may be asked twice.
+    /// As [`TcpSocket::start`], with data in the SYN (`MSG_FASTOPEN`, RFC 7413) if the server
+    /// has given a cookie before; otherwise the SYN requests a cookie and carries no data.
+    /// Returns how many bytes the SYN took. The application writes the rest, and need not
+    /// wait for the peer's answer. Data in a SYN may be delivered twice, so the call is for
+    /// idempotent requests.
     ///
     /// # Errors
-    /// As there.
+    /// As [`TcpSocket::start`].
     pub fn start_fast(self, remote: SocketAddr, bytes: &[u8]) -> io::Result<(TcpStream, usize)> {
         self.open(remote, |state, now_ns, local| {
             let stack = &mut state.stack;
@@ -150,7 +148,7 @@ impl TcpSocket {
         })
     }
 
-    /// `connect` on one of the stacks that can.
+    /// Opens the connection on the first of the possible stacks that succeeds.
     fn open<T>(
         self,
         remote: SocketAddr,
@@ -160,7 +158,7 @@ impl TcpSocket {
         for shard in self.shards(remote) {
             match self.start_on(shard, &connect) {
                 Ok((id, taken)) => return Ok((TcpStream::of(&self.net, shard, id), taken)),
-                // It may be out of transport ports, and another not.
+                // This stack may be out of transport ports while another is not.
                 Err(error @ (Errno::ADDRINUSE | Errno::NOBUFS)) => last = error,
                 Err(error) => return Err(error.into()),
             }
@@ -168,14 +166,14 @@ impl TcpSocket {
         Err(last.into())
     }
 
-    /// The stacks that can open it, in turn: the one that its ends say, if both
-    /// are known.
+    /// The stacks that may open the connection, in turn. If both addresses and ports are
+    /// known, only the stack that owns them.
     fn shards(&self, remote: SocketAddr) -> impl Iterator<Item = usize> + use<> {
         let bound = self.local.filter(|local| local.port() > 0);
         let sharded = bound.filter(|_| self.net.shards() > 1);
         let owner = sharded.map(|local| {
             let state = self.net.first().lock();
-            // The first says what is wrong if nobody can.
+            // If no stack owns the addresses, the first stack returns the error.
             state.stack.tcp_owner(local, remote).unwrap_or(0)
         });
         let all = self.net.turn();
@@ -202,8 +200,8 @@ impl TcpSocket {
     }
 }
 
-/// What the first address gives with which `try_it` succeeds, or else the
-/// last one's error.
+/// The result for the first address with which `try_it` succeeds, or else the error for the
+/// last address.
 pub(crate) fn first<T>(
     addresses: impl ToSocketAddrs,
     mut try_it: impl FnMut(SocketAddr) -> io::Result<T>,

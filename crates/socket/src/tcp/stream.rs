@@ -1,4 +1,4 @@
-//! Connections.
+//! [`TcpStream`]: a TCP connection.
 
 use super::TcpSocket;
 use super::socket::first;
@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpError, TcpId, TcpInfo, TcpOptions};
 
-/// A connection, as [`std::net::TcpStream`]. Clones are the same connection,
-/// which is closed with the last of them.
+/// A TCP connection, as [`std::net::TcpStream`]. A clone is a handle of the same connection,
+/// which closes with its last handle.
 #[derive(Clone)]
 pub struct TcpStream {
     core: Arc<SocketInner>,
@@ -28,10 +28,10 @@ impl TcpStream {
         TcpStream { core, id }
     }
 
-    /// Opens a connection to the first of these addresses that answers.
+    /// Opens a connection to the first of these addresses that accepts it.
     ///
     /// # Errors
-    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`: of the last address.
+    /// `ECONNREFUSED`, `ETIMEDOUT` or `ENETUNREACH`, as for the last address.
     pub fn connect(net: &Net, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
         first(address, |address| {
             TcpSocket::new(net).connect(address, None)
@@ -41,7 +41,8 @@ impl TcpStream {
     /// As [`TcpStream::connect`], and gives up after `timeout`.
     ///
     /// # Errors
-    /// As there; [`io::ErrorKind::TimedOut`] after the time; `EINVAL` if it is zero.
+    /// As [`TcpStream::connect`]; [`io::ErrorKind::TimedOut`] after `timeout`; `EINVAL` if
+    /// `timeout` is zero.
     pub fn connect_timeout(
         net: &Net,
         address: &SocketAddr,
@@ -64,11 +65,11 @@ impl TcpStream {
         }
     }
 
-    /// As [`TcpStream::take_error`] for a task, once the connection is no
-    /// longer opening.
+    /// As [`TcpStream::take_error`] for a task: ready once the connection is open or has
+    /// failed.
     ///
     /// # Errors
-    /// Why it is not open.
+    /// Why the connection failed.
     pub fn poll_opened(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let opened = |state: &mut NetState, _| self.is_open(state);
         self.core.poll(context, Interest::Write, opened)
@@ -87,8 +88,7 @@ impl TcpStream {
         }
     }
 
-    /// The connection's error, if nobody was told of it before; from now on
-    /// somebody was.
+    /// The connection's error, if it was not yet reported; marks the error as reported.
     fn error(&self, state: &mut NetState) -> Option<Errno> {
         let found = errno::tcp(state.stack.tcp_error(self.id)?);
         state
@@ -97,11 +97,11 @@ impl TcpStream {
             .then_some(found)
     }
 
-    /// The bytes that wait are handed to `take`, where they lie, as far as
-    /// they lie together: no copy is made. What it says it took is gone; none
-    /// means the end. Waits for the first byte as [`Read::read`] does.
+    /// Passes the first contiguous run of received bytes to `take`, without a copy, and
+    /// consumes as many as `take` returns; an empty slice is the end. Waits for the first
+    /// byte as [`Read::read`] does.
     ///
-    /// The net stands still while `take` runs.
+    /// The stack's lock is held while `take` runs, so the net does no work meanwhile.
     ///
     /// # Errors
     /// As [`Read::read`].
@@ -118,19 +118,19 @@ impl TcpStream {
         })
     }
 
-    /// Whether there is something to read, or the end.
+    /// Succeeds if bytes, or the end, can be read.
     fn front(&self, state: &mut NetState) -> Result<(), Errno> {
         let shut = state.socket_waiters(self.core.id).shut_read;
         match state.stack.tcp_readable_slice(self.id) {
             Ok(_) => Ok(()),
             Err(TcpError::WouldBlock) if shut => Ok(()),
             Err(TcpError::WouldBlock) => state.check().and(Err(Errno::AGAIN)),
-            // After the error there is only the end.
+            // Once the error was reported, reads return the end.
             Err(_) => self.error(state).map_or(Ok(()), Err),
         }
     }
 
-    /// Fails while a read of so many bytes is to wait for more.
+    /// Fails while a read with room for `len` bytes should wait for more.
     fn has_enough(&self, state: &mut NetState, len: usize) -> Result<(), Errno> {
         let watch = state.socket_waiters(self.core.id);
         let least = watch.recv_lowat.min(len);
@@ -162,10 +162,9 @@ impl TcpStream {
         }
     }
 
-    /// `MSG_OOB`: writes as [`Write::write`] does; the last byte that is written is
-    /// the last urgent one (RFC 9293 §3.8.5), and does not wait for more to fill a
-    /// segment. At the peer it stays in order with all others, unless that is a
-    /// host that takes it out.
+    /// Writes urgent data (`MSG_OOB`) as [`Write::write`] does: the last byte written is the
+    /// last urgent one (RFC 9293 §3.8.5) and does not wait to fill a segment. The byte stays
+    /// in order with all others, unless the peer delivers urgent data out of band.
     ///
     /// # Errors
     /// As [`Write::write`].
@@ -183,16 +182,16 @@ impl TcpStream {
         })
     }
 
-    /// How many bytes are to be read until the last urgent one is, that one
-    /// included; some may not have come yet. `None` if the peer has told of none that
-    /// is not read. They are read in order with all others, and reads do not stop at
-    /// the mark: who looks for it reads no more than this. With `Some(1)` the next
-    /// byte is the urgent one (`SIOCATMARK`).
+    /// The number of bytes to read up to and including the peer's last urgent byte; some may
+    /// not have arrived. `None` without an unread urgent mark. Urgent bytes are read in
+    /// order with all others and a read does not stop at the mark: an application that looks
+    /// for the mark reads no more bytes than this. At `Some(1)` the next byte is the urgent
+    /// one (`SIOCATMARK`).
     pub fn urgent(&self) -> Option<usize> {
         self.core.look(|state| state.stack.tcp_urgent(self.id))
     }
 
-    /// Reads for a task.
+    /// As [`Read::read`], for a task.
     ///
     /// # Errors
     /// As [`Read::read`].
@@ -201,7 +200,7 @@ impl TcpStream {
         self.core.poll(context, Interest::Read, read)
     }
 
-    /// Writes for a task.
+    /// As [`Write::write`], for a task.
     ///
     /// # Errors
     /// As [`Write::write`].
@@ -210,7 +209,7 @@ impl TcpStream {
         self.core.poll(context, Interest::Write, write)
     }
 
-    /// Reads what waits without taking it.
+    /// Copies received bytes without taking them.
     ///
     /// # Errors
     /// As [`Read::read`].
@@ -227,14 +226,15 @@ impl TcpStream {
         })
     }
 
-    /// Shuts down one or both directions: the peer reads the end after what
-    /// was written; reads here give the end after what has come.
+    /// Shuts down one or both directions. The peer reads the end after what was written;
+    /// reads on this side return the end after what has arrived.
     ///
     /// # Errors
     /// `ENOTCONN` if the connection is over.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.core.call(|state, now_ns| {
-            // In TIME-WAIT all has come and gone: what is left is not the socket's.
+            // In TIME-WAIT both directions are complete, so that the socket has nothing to
+            // shut down.
             match state.stack.tcp_state(self.id) {
                 None | Some(tcp::State::Closed | tcp::State::TimeWait) => {
                     return Err(Errno::NOTCONN.into());
@@ -252,36 +252,35 @@ impl TcpStream {
         })
     }
 
-    /// Resets the connection: what was written and not sent is lost, as after
-    /// `SO_LINGER` with no time.
+    /// Resets the connection: written but unsent bytes are lost, as with `SO_LINGER` and a
+    /// time of zero.
     pub fn reset(&self) {
         self.core
             .call(|state, now_ns| state.stack.tcp_abort(now_ns, self.id));
     }
 
-    /// `SO_LINGER`: how the last handle closes the connection. `None`: at once;
-    /// what was written is sent by the net, as long as that lasts. No time: the
-    /// connection is reset. A time: dropping the handle waits until the peer
-    /// has acknowledged all, so long at most; then the connection is reset.
-    /// With a handle that does not block, or that tasks have polled, nobody
-    /// waits, and the net resets the connection when the time is over.
+    /// Sets how the last handle closes the connection (`SO_LINGER`). With `None` the drop
+    /// returns at once, and the net sends what was written as long as the net exists. With
+    /// zero the connection is reset. With another time the drop waits up to this time for
+    /// the peer to acknowledge everything, and then resets the connection. The drop of a
+    /// non-blocking handle, or of one that tasks have polled, does not wait: the net resets
+    /// the connection after the time.
     ///
-    /// A connection that has bytes nobody read is reset in any case.
+    /// A connection with unread bytes is reset in any case.
     pub fn set_linger(&self, linger: Option<Duration>) {
         self.core.set_linger(linger);
     }
 
-    /// As it was set.
+    /// The value of [`TcpStream::set_linger`].
     pub fn linger(&self) -> Option<Duration> {
         self.core.linger()
     }
 
-    /// Waits until the peer has acknowledged all that was written, and the end
-    /// if the connection was shut down for writing; as long as `timeout` at
-    /// most.
+    /// Waits, up to `timeout`, until the peer has acknowledged everything that was written,
+    /// and the FIN if the connection was shut down for writing.
     ///
     /// # Errors
-    /// `EAGAIN` if it has not after the time; why the connection failed.
+    /// `EAGAIN` after `timeout`; otherwise why the connection failed.
     pub fn wait_all_acked(&self, timeout: Option<Duration>) -> io::Result<()> {
         let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
         self.core
@@ -309,22 +308,21 @@ impl TcpStream {
         }
     }
 
-    /// How segments go out: the hop limit (`IP_TTL`, `IPV6_UNICAST_HOPS`) and
-    /// the traffic class (`IP_TOS`, `IPV6_TCLASS`).
+    /// The socket options: among them the hop limit (`IP_TTL`, `IPV6_UNICAST_HOPS`) and the
+    /// traffic class (`IP_TOS`, `IPV6_TCLASS`).
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn options(&self) -> io::Result<TcpOptions> {
         let options = self.core.look(|state| state.stack.tcp_options(self.id));
         options.ok_or_else(|| Errno::NOTCONN.into())
     }
 
-    /// Sets what [`TcpStream::options`] gives, from the next segment on. The
-    /// traffic class's two lowest bits, which tell of congestion, stay TCP's.
+    /// Sets the options of [`TcpStream::options`] from the next segment on. The two lowest
+    /// bits of the traffic class are ignored: they are the ECN field, which TCP sets.
     ///
     /// # Errors
-    /// `EINVAL` if the hop limit is 0; `ENOTCONN` if the connection was reset
-    /// here.
+    /// `EINVAL` if the hop limit is 0; `ENOTCONN` if this side reset the connection.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
         let options = super::valid(options)?;
         let set = self
@@ -333,29 +331,29 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// Which of the net's stacks the connection is of: see
+    /// The number of the stack that has the connection: see
     /// [`Builder::shards`](crate::Builder::shards).
     pub fn shard(&self) -> usize {
         self.core.shard
     }
 
-    /// Whether both are handles of one connection.
+    /// Whether both are handles of the same connection.
     pub fn is_same(&self, other: &TcpStream) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
     }
 
-    /// Our end.
+    /// The local address and transport port.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.ends()?.0)
     }
 
-    /// The peer's end.
+    /// The peer's address and transport port.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.ends()?.1)
     }
@@ -365,10 +363,10 @@ impl TcpStream {
         ends.ok_or_else(|| Errno::NOTCONN.into())
     }
 
-    /// `SO_ERROR`: why the connection failed, if nobody was told before.
+    /// Why the connection failed, if that was not yet reported (`SO_ERROR`).
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error = self.core.look(|state| match state.check() {
             Err(error) => Some(error),
@@ -377,10 +375,10 @@ impl TcpStream {
         Ok(error.map(io::Error::from))
     }
 
-    /// `TCP_INFO`: what the connection tells of itself.
+    /// The state and measurements of the connection (`TCP_INFO`).
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn info(&self) -> io::Result<TcpInfo> {
         let info = self
             .core
@@ -388,10 +386,10 @@ impl TcpStream {
         info.ok_or_else(|| Errno::NOTCONN.into())
     }
 
-    /// `TCP_NODELAY`: whether small segments go out at once.
+    /// Sends small segments at once, without Nagle's algorithm (`TCP_NODELAY`).
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         let set = self
             .core
@@ -399,11 +397,11 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// `TCP_CORK`: whether what does not fill a segment waits, until this is
-    /// taken back or the rest is written.
+    /// Holds back partial segments until `cork` is false again or more bytes fill them
+    /// (`TCP_CORK`).
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn set_cork(&self, cork: bool) -> io::Result<()> {
         let set = self
             .core
@@ -411,12 +409,12 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// `TCP_QUICKACK`: whether what comes is acknowledged at once, and what is owed
-    /// now, rather than with what is written. It does not last: who answers what
-    /// comes goes back to the latter.
+    /// Acknowledges received segments at once, including one already delayed, instead of
+    /// with outgoing segments (`TCP_QUICKACK`). The mode is not permanent: it ends when the
+    /// application answers what it receives.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn set_quick_ack(&self, quick: bool) -> io::Result<()> {
         let set = self
             .core
@@ -424,21 +422,21 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// As it is now.
+    /// Whether received segments are acknowledged at once now.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn quick_ack(&self) -> io::Result<bool> {
         let quick = self.core.look(|state| state.stack.tcp_quick_ack(self.id));
         quick.ok_or_else(|| Errno::NOTCONN.into())
     }
 
-    /// `TCP_NOTSENT_LOWAT`: how many bytes may wait that were not sent yet, however
-    /// large the send buffer; a segment's at least. The stream is writable when half
-    /// of them have gone. `None` for no such limit.
+    /// Limits the unsent bytes to `bytes`, at least one segment, however large the send
+    /// buffer is (`TCP_NOTSENT_LOWAT`). The stream is writable again once half of them have
+    /// gone. `None` removes the limit.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn set_notsent_lowat(&self, bytes: Option<usize>) -> io::Result<()> {
         let set = self
             .core
@@ -446,26 +444,26 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// `SO_RCVLOWAT`: with how many bytes the stream is readable, and for how many a
-    /// read waits if it has room for them and is to wait; the end, an error, a
-    /// window that is full or no memory for more will do. A time-out gives what there is.
+    /// Sets how many bytes make the stream readable, and for how many a blocking read with
+    /// room for them waits (`SO_RCVLOWAT`). The end, an error, a full window or a lack of
+    /// memory also end the wait. After a time-out the read returns what has arrived.
     pub fn set_recv_lowat(&self, bytes: usize) {
         self.core.call(|state, _| {
             state.socket_waiters(self.core.id).recv_lowat = bytes;
         });
     }
 
-    /// As it was set.
+    /// The value of [`TcpStream::set_recv_lowat`].
     pub fn recv_lowat(&self) -> usize {
         self.core
             .look(|state| state.socket_waiters(self.core.id).recv_lowat.max(1))
     }
 
-    /// `SO_SNDBUF`: how many bytes may wait to be sent or acknowledged; what
-    /// waits already stays. From now on it does not grow with the path.
+    /// Limits the unsent and unacknowledged bytes (`SO_SNDBUF`). Bytes above a smaller limit
+    /// stay. From now on the send buffer does not grow with the path.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         let set = self
             .core
@@ -473,13 +471,13 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// `SO_RCVBUF`: how many bytes may wait to be read, and so the window; it
-    /// takes nothing back that was granted, and does not grow with the path from
-    /// now on. For a connection to come, [`TcpOptions::receive_buffer`].
+    /// Limits the unread bytes, and thereby the window (`SO_RCVBUF`). The window takes nothing
+    /// back that it has granted, and from now on does not grow with the path. For a future
+    /// connection see [`TcpOptions::receive_buffer`].
     ///
     /// # Errors
-    /// `EINVAL` if it is none, or more than 4 GB; `ENOTCONN` if the connection was
-    /// reset here.
+    /// `EINVAL` if `bytes` is 0 or more than 4 GB; `ENOTCONN` if this side reset the
+    /// connection.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
         let receive_buffer = Some(bytes.ok_or(Errno::INVAL)?);
@@ -489,14 +487,14 @@ impl TcpStream {
         })
     }
 
-    /// `TCP_USER_TIMEOUT`: how long what was written may wait for the peer, in
-    /// milliseconds rounded up; then reads and writes fail with `ETIMEDOUT`.
-    /// `None` leaves it to the stack (`TcpConfig::retries`). For a connection to
-    /// come, [`TcpOptions::user_timeout_ms`].
+    /// Limits how long written data may wait for the peer, in milliseconds rounded up
+    /// (`TCP_USER_TIMEOUT`); then reads and writes fail with `ETIMEDOUT`. `None` leaves the
+    /// limit to the stack (`TcpConfig::retries`). For a future connection see
+    /// [`TcpOptions::user_timeout_ms`].
     ///
     /// # Errors
-    /// `EINVAL` if the time is zero or longer than 49 days; `ENOTCONN` if the
-    /// connection was reset here.
+    /// `EINVAL` if the time is zero or longer than 49 days; `ENOTCONN` if this side reset the
+    /// connection.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let in_ms = |time: Duration| {
             let ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).ok();
@@ -509,20 +507,20 @@ impl TcpStream {
         })
     }
 
-    /// As it was set.
+    /// The value of [`TcpStream::set_user_timeout`].
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
         let ms = self.options()?.user_timeout_ms;
         Ok(ms.map(|ms| Duration::from_millis(ms.get().into())))
     }
 
-    /// `SO_KEEPALIVE` and `TCP_KEEPIDLE`: asks a peer that was idle for so
-    /// long whether it is there; `None` never.
+    /// Sends keep-alive probes to a peer that was silent for this time (`SO_KEEPALIVE`,
+    /// `TCP_KEEPIDLE`); `None` never.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection was reset here.
+    /// `ENOTCONN` if this side reset the connection.
     pub fn set_keepalive(&self, after: Option<Duration>) -> io::Result<()> {
         let after_ns = after.map(|after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
         let set = self
@@ -531,7 +529,7 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// How long a write waits at most; then it fails with `EAGAIN`.
+    /// Limits how long a write waits; then it fails with `EAGAIN`.
     ///
     /// # Errors
     /// `EINVAL` if the time is zero.
@@ -539,10 +537,10 @@ impl TcpStream {
         self.core.set_timeout(Interest::Write, timeout)
     }
 
-    /// As it was set.
+    /// The value of [`TcpStream::set_write_timeout`].
     ///
     /// # Errors
-    /// None now; as in `std`.
+    /// Currently none; the signature is that of `std`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.core.get_timeout(Interest::Write))
     }
@@ -555,12 +553,12 @@ waits!(
      and by edge, with `POLLRDHUP`, `POLLHUP` and `POLLERR` as a kernel's socket has them."
 );
 
-/// A read that may wait.
+/// A read that may block.
 struct Reading<'a> {
     stream: &'a TcpStream,
     out: &'a mut [u8],
     waits: bool,
-    /// Bytes that have come to where they are read.
+    /// Bytes that are already in the caller's buffer.
     came: usize,
 }
 
@@ -604,7 +602,7 @@ impl Read for &TcpStream {
         };
         let read = self.core.wait_for(Interest::Read, reading);
         match read {
-            // The time is over: what there is will do.
+            // After the time-out the read returns what has arrived.
             Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => self
                 .core
                 .call(|state, _| self.try_read(state, out).map_err(io::Error::from)),

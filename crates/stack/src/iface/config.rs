@@ -1,108 +1,108 @@
-//! What a stack is told when it is made.
+//! [`Config`]: a link, and the host's addresses and routes on it.
 
 use super::{BURST_MAX, Offload, Prefix, Route};
 use crate::links::LINKS_MAX;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
-/// Addresses of one link.
+/// Limit on the addresses of one link.
 pub const ADDRESSES_MAX: usize = 64;
-/// Routes of one link, besides those to its addresses' networks.
+/// Limit on the routes of one link, in addition to those to its addresses' networks.
 pub const ROUTES_MAX: usize = 256;
-/// The least and most bytes of a packet on a link (RFC 8200 §5).
+/// Range of a link's MTU in bytes (RFC 8200 §5).
 pub const MTU: std::ops::RangeInclusive<usize> = 1280..=65_535;
 
-/// By which path packets come in (Biersack and Rütsche 1996, §3): both send the
-/// same bytes.
+/// The path of received packets (Biersack and Rütsche 1996, §3). Both paths give the same
+/// result.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Mode {
-    /// All take the standard path: every header is parsed, and the
-    /// connection is looked up.
+    /// All packets take the standard path: each header is parsed, and the connection is looked
+    /// up.
     Mux,
-    /// Those that are as expected take a fast path.
+    /// Packets with the expected headers take a fast path.
     #[default]
     Opt,
 }
 
-/// Whether others are asked for an address of ours (RFC 4862 §5.4, RFC 5227),
-/// and told that we have it. Only [`DadMode::Off`] defends none.
+/// Duplicate address detection (RFC 4862 §5.4, RFC 5227). With [`DadMode::Off`] the host also
+/// does not defend its addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum DadMode {
-    /// Not: addresses are ours at once, and nobody is told anything unasked.
+    /// None: addresses are in use at once, and the host announces nothing unasked.
     #[default]
     Off,
-    /// While it is used already (RFC 4429): it is given up if another has it.
+    /// While the address is already in use (RFC 4429): the host gives it up if another station
+    /// has it.
     Optimistic,
-    /// Before it is used, which takes two seconds by IPv6 and up to nine by
-    /// IPv4.
+    /// Before the address is used, which takes two seconds for IPv6 and up to nine for IPv4.
     Blocking,
 }
 
 /// A link, and the host's addresses and routes on it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Our address on the link.
+    /// The host's hardware address on the link.
     pub hardware: Address,
-    /// Bytes of the longest packet, without the Ethernet header.
+    /// MTU: length in bytes of the longest packet, without the Ethernet header.
     pub mtu: usize,
-    /// What the link does for us.
+    /// The work that the link does for the stack.
     pub offload: Offload,
-    /// By which path packets come in.
+    /// The path of received packets.
     pub mode: Mode,
-    /// Our addresses and their networks, at most [`ADDRESSES_MAX`].
+    /// The host's addresses and their networks, at most [`ADDRESSES_MAX`].
     pub addresses: Vec<Prefix>,
-    /// How to reach other networks, at most [`ROUTES_MAX`].
+    /// The routes to other networks, at most [`ROUTES_MAX`].
     pub routes: Vec<Route>,
-    /// Whether others are asked for our addresses.
+    /// Duplicate address detection.
     pub dad_mode: DadMode,
-    /// Routers are asked what they advertise, and IPv6 addresses made of it
+    /// Whether the host solicits router advertisements and forms IPv6 addresses from them
     /// (RFC 4862).
     pub autoconf: bool,
-    /// A server is asked for an address of IPv4 (RFC 2131).
+    /// Whether the host requests an IPv4 address from a DHCP server (RFC 2131).
     pub dhcp: bool,
-    /// What automatic addresses of IPv6 are made of besides the network and the
-    /// hardware address, so that they are the same each time and tell others
-    /// nothing (RFC 7217); else they are others each time.
+    /// Secret from which, with the network and the hardware address, automatic IPv6 addresses
+    /// are formed (RFC 7217): they are stable and reveal nothing. Without a secret the
+    /// addresses differ each time.
     pub secret: Option<u128>,
 }
 
-/// Why there is no stack with this configuration.
+/// Why a configuration is invalid.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// The hardware address names a group or nobody.
+    /// The hardware address is a group address or zero.
     #[error("{0} cannot be a station's address: give one that is neither a group nor zero")]
     Hardware(Address),
     /// The MTU is out of range.
     #[error("an MTU of {0} bytes is not in {min}..={max}", min = MTU.start(), max = MTU.end())]
     Mtu(usize),
-    /// Segments cannot be cut without new checksums.
+    /// Segmentation offload requires checksum offload.
     #[error("a link that cuts segments completes their checksums: set `checksum` too")]
     Offload,
-    /// A burst is too long.
+    /// [`Offload::burst`] exceeds its limit.
     #[error("a burst of {0} frames is longer than {BURST_MAX}: set `burst` to that at most")]
     Burst(u8),
-    /// Nobody can have this address.
+    /// The address cannot be a host's.
     #[error("{0} cannot be a host's address: it is unspecified, a group, a broadcast or loopback")]
     Address(Prefix),
-    /// Too many of them.
+    /// More addresses or routes than the limit.
     #[error("{0} addresses or {1} routes are more than {ADDRESSES_MAX} and {ROUTES_MAX}")]
     TooMany(usize, usize),
-    /// Too many links, or none.
+    /// No link, or more than the limit.
     #[error("{0} links are not 1 to {LINKS_MAX}: make several stacks")]
     Links(usize),
-    /// An address belongs to one link.
+    /// Two links have the same address.
     #[error("{0} is given on two links: an address belongs to one")]
     Twice(IpAddr),
-    /// A gateway must be in a network of our addresses.
+    /// The gateway is not in a network of the host's addresses.
     #[error("gateway {0} is in no network of this host's addresses: add one that contains it")]
     Gateway(IpAddr),
-    /// A gateway is another host.
+    /// The gateway's address is the host's own, or not a host's.
     #[error("gateway {0} is no other host's address: give the router's")]
     NotARouter(IpAddr),
 }
 
 impl Config {
-    /// A host without addresses on Ethernet.
+    /// A host without addresses on an Ethernet link.
     pub fn new(hardware: Address) -> Config {
         Config {
             hardware,
@@ -125,7 +125,7 @@ impl Config {
         self
     }
 
-    /// Adds a route to a network through a neighbour.
+    /// Adds a route to a network through a gateway on the link.
     #[must_use]
     pub fn route(mut self, to: Prefix, gateway: IpAddr) -> Config {
         self.routes.push(Route { to, gateway });
@@ -175,7 +175,8 @@ impl Config {
 }
 
 impl Config {
-    /// Neither ours, nor that of one of our networks, nor of all in it.
+    /// Whether the address may be a gateway's: not the host's own, not a network's, and not a
+    /// broadcast address.
     fn may_be_a_router(&self, gateway: IpAddr) -> bool {
         self.addresses.iter().all(|ours| {
             let near = ours.contains(gateway);

@@ -1,121 +1,117 @@
-//! Every drop has a reason, and every reason a counter.
+//! [`Counters`] and [`DropReason`]: each drop has a reason, and each reason a counter.
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Why something that came, or was to go, went no further.
+        /// Why a frame, packet or message was dropped.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum DropReason {
             $($(#[doc = $doc])+ $name,)+
         }
 
         impl DropReason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[DropReason] = &[$(DropReason::$name,)+];
         }
     };
 }
 
 reasons! {
-    /// It came by a link that the stack has not, or by another than its
+    /// A frame by a link that the stack does not have, or by another link than its
     /// connection's.
     OtherLink,
     /// A header is cut short or contradicts itself.
     Malformed,
     /// The frame is for another station.
     NotOurFrame,
-    /// Neither IPv4, IPv6 nor ARP; tagged frames are such.
+    /// An EtherType other than IPv4, IPv6 and ARP, such as a VLAN tag.
     EtherTypeUnknown,
-    /// An IPv4 header, or a transport's or ICMP's checksum, is wrong.
+    /// A wrong checksum of an IPv4 header, a transport header or ICMP.
     ChecksumWrong,
-    /// The destination is not an address of ours, nor a group we are in.
+    /// The destination is neither an address of the host nor a group that it has joined.
     NotOurAddress,
-    /// Nobody can have sent from this address: a group, a loopback address,
-    /// or our own.
+    /// The source cannot be a sender's: a group, a loopback address, or the host's own address.
     SourceImpossible,
     /// A source route, which a host does not follow (RFC 7126).
     SourceRoute,
-    /// An IPv6 extension header that may not be passed over.
+    /// An IPv6 extension header that must not be skipped.
     ExtensionRefused,
-    /// A fragment whose length or place cannot be.
+    /// A fragment with an impossible length or offset.
     FragmentMalformed,
-    /// A fragment that came before.
+    /// A fragment that had already arrived.
     FragmentDuplicate,
-    /// Fragments contradict each other; the datagram is lost (RFC 5722).
+    /// Overlapping fragments; the datagram is discarded (RFC 5722).
     FragmentOverlap,
-    /// More pieces than a datagram may have.
+    /// More fragments than a datagram may have.
     FragmentsTooMany,
-    /// A datagram was given up to make room for newer ones.
+    /// A partial datagram was discarded to make room for newer ones.
     ReassemblyFull,
-    /// A datagram was not whole in time.
+    /// A datagram was incomplete at its time-out.
     ReassemblyTimeout,
-    /// An ARP or neighbour message that says nothing we may believe.
+    /// An ARP or neighbour discovery message that fails validation.
     NeighbourRefused,
-    /// A router's message that is not to be believed: from afar, or about what
-    /// is not its own.
+    /// A router's message that fails validation: not from the link, or about matters of another
+    /// router.
     RouterRefused,
-    /// What a router advertised beyond the limits.
+    /// An advertised address, route or server beyond the limits.
     LearntTooMuch,
-    /// A message about groups that is of no meaning here, or from afar.
+    /// A multicast membership message without meaning for a host, or not from the link.
     GroupRefused,
-    /// A DHCP server's answer to nothing that we asked.
+    /// A DHCP answer that matches no request.
     DhcpRefused,
-    /// A packet waited for a neighbour that never answered, or for too long.
+    /// A packet for a neighbour that did not answer, or not in time.
     NeighbourUnresolved,
-    /// An ICMP message of no meaning here.
+    /// An ICMP message of a type that the host does not handle.
     IcmpUnknown,
-    /// An ICMP error about something we have not sent.
+    /// An ICMP error that quotes a packet which the host did not send.
     IcmpUnrelated,
-    /// An ICMP error was not sent, to keep their rate bounded.
+    /// An ICMP error that was not sent because of the rate limit.
     IcmpRateLimited,
-    /// The protocol is none of ours.
+    /// An IP protocol that the host does not implement.
     ProtocolUnknown,
-    /// No socket is at the destination's transport port.
+    /// No socket has the destination's transport port.
     PortUnknown,
-    /// A TCP segment for no connection and no listener, or not what a listener
-    /// takes.
+    /// A TCP segment without a connection, and without a listener that accepts it.
     SegmentRefused,
-    /// A segment that a connection takes nothing of: outside its window, old by
-    /// its timestamp, a reset or a SYN that does not have the very next number, or
-    /// an acknowledgment of what was never sent. A stranger's guess is such
-    /// (RFC 5961), and so is what comes twice.
+    /// A segment that a connection rejects: outside the window, old by its timestamp, a RST or
+    /// SYN without the exact sequence number, or an acknowledgment of unsent data. Duplicates
+    /// are such segments, and so are blind attacks (RFC 5961).
     SegmentUnexpected,
-    /// As many connections as a listener may have wait to be accepted.
+    /// A listener's accept queue is full.
     BacklogFull,
-    /// A socket's queue of datagrams is full.
+    /// A UDP socket's receive queue is full.
     SocketFull,
-    /// It was to go from an address that is no longer ours.
+    /// A packet to be sent from an address that the host no longer has.
     SourceLost,
-    /// No route leads there.
+    /// No route leads to the destination.
     NoRoute,
-    /// The queue of frames to be sent is full.
+    /// The output queue is full.
     QueueFull,
 }
 
-/// What a stack has counted since it was made.
+/// Counts of a stack since its start.
 #[derive(Clone, Debug)]
 pub struct Counters {
-    /// Frames that came.
+    /// Frames received.
     pub frames_in: u64,
-    /// Frames that were handed to the link.
+    /// Frames sent to the link.
     pub frames_out: u64,
-    /// TCP segments of connections that took the fast path.
+    /// TCP segments of connections on the fast path.
     pub segments_fast: u64,
-    /// TCP segments of connections that took the standard path.
+    /// TCP segments of connections on the standard path.
     pub segments_standard: u64,
-    /// Acknowledgments that asked who sent an unexpected segment for proof
-    /// (RFC 5961).
+    /// Challenge ACKs sent for unexpected segments (RFC 5961).
     pub challenges: u64,
-    /// SYNs that were answered by a cookie, so that nothing is kept (RFC 4987).
+    /// SYN cookies sent, which need no state (RFC 4987).
     pub cookies_out: u64,
-    /// Connections that such a cookie opened.
+    /// Connections that a valid SYN cookie opened.
     pub cookies_back: u64,
-    /// TCP connections in TIME-WAIT, or in FIN-WAIT-2 without an application, that
-    /// went before their time to make room for newer ones
+    /// TCP connections in TIME-WAIT, or in FIN-WAIT-2 without an application, that were ended
+    /// early to make room for newer ones
     /// ([`TIME_WAIT_MAX`](crate::tcp::TIME_WAIT_MAX)).
     pub time_wait_evicted: u64,
-    /// UDP datagrams that took the fast path.
+    /// UDP datagrams on the fast path.
     pub datagrams_fast: u64,
-    /// UDP datagrams that took the standard path.
+    /// UDP datagrams on the standard path.
     pub datagrams_standard: u64,
     drops: [u64; DropReason::ALL.len()],
 }
@@ -139,18 +135,18 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// How often something was dropped for this reason.
+    /// Number of drops for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// The reasons there were, and how often.
+    /// The reasons with at least one drop, and their numbers.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
         let all = DropReason::ALL.iter().zip(self.drops);
         all.filter_map(|(&reason, times)| (times > 0).then_some((reason, times)))
     }
 
-    /// Adds what another stack has counted.
+    /// Adds the counts of another stack.
     pub fn add(&mut self, other: &Counters) {
         self.frames_in += other.frames_in;
         self.frames_out += other.frames_out;

@@ -1,54 +1,54 @@
-//! What a host tells of itself, for its owner to learn.
+//! [`Event`]: changes of a host's addresses and routers, for the application.
 
 use super::{Origin, Prefix};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::ethernet::Address;
 
-/// Events that wait to be read; one more displaces the oldest.
+/// Limit on unread events of a link; a further event displaces the oldest.
 pub const EVENTS_MAX: usize = 64;
 
-/// Something that happened to a host's addresses or routes.
+/// A change of a host's addresses or routes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// An address is ours from now on.
+    /// The host has an address from now on.
     Address(Prefix, Origin),
-    /// It is no longer.
+    /// The host no longer has the address.
     Lost(Prefix, RemovalReason),
     /// A router is a default router from now on.
     Router(IpAddr),
-    /// A DHCP server gave an address for so many seconds, or lets us keep it.
+    /// A DHCP server granted or renewed a lease.
     Lease {
         /// The address.
         address: Ipv4Addr,
         /// The server.
         server: Ipv4Addr,
-        /// How long; [`u32::MAX`] for ever.
+        /// Lease time in seconds; [`u32::MAX`] is infinite.
         seconds: u32,
-        /// We had it before.
+        /// Whether the lease was renewed.
         renewed: bool,
     },
-    /// A DHCP server gives none, and says why.
+    /// A DHCP server refused a lease (DHCPNAK).
     Refused {
         /// The server, if it names itself.
         server: Option<Ipv4Addr>,
-        /// What it says.
+        /// The server's reason.
         message: Option<String>,
     },
 }
 
-/// Why an address is no longer ours.
+/// Why the host lost an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemovalReason {
-    /// Another station has it; which, if it said so.
+    /// Another station has the address; its hardware address, if known.
     Duplicate(Option<Address>),
-    /// Another link of ours has it.
+    /// Another link of this host has the address.
     OtherLink,
-    /// Its time is over, or a server took it back.
+    /// The address's lifetime has ended, or a server withdrew it.
     Expired,
 }
 
-/// See the module.
+/// The unread events of one link.
 #[derive(Default)]
 pub(super) struct Events(VecDeque<Event>);
 

@@ -1,5 +1,5 @@
-//! The link and IP layers of one host on one Ethernet: ARP and neighbour
-//! discovery, IPv4 and IPv6 in and out, fragments, ICMP.
+//! [`Interface`]: the link and IP layers of one host on one Ethernet link. These are ARP
+//! (RFC 826), neighbour discovery (RFC 4861), IPv4, IPv6, reassembly, ICMP and DHCP.
 //!
 //! ```text
 //!  frame ─► input ─┬─► arp, nd ──► neighbours ──┐
@@ -8,8 +8,8 @@
 //!                  └─► UDP, TCP ─► output ─► routes ─► queue ─► frame
 //! ```
 //!
-//! Everything that comes is hostile: each table has a limit, stated where it
-//! is set, and what is dropped has a [`DropReason`].
+//! All input may be hostile: each table has a limit, stated at its constant, and each dropped
+//! frame has a [`DropReason`].
 
 mod address;
 mod arp;
@@ -75,15 +75,15 @@ use std::collections::VecDeque;
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};
 
-/// See the module.
+/// The link and IP layers of one link.
 pub(crate) struct Interface {
-    /// Its number among those of the stack.
+    /// The link's number in the stack.
     pub(crate) link: u8,
-    /// Nothing goes or comes by it any more.
+    /// The link is gone: no frame is sent or received any more.
     pub(crate) is_gone: bool,
     hardware: Address,
     mtu: usize,
-    /// What routers and servers say is the longest packet, by version of IP.
+    /// Longest packet in bytes, as routers and servers announce it, for each IP version.
     mtu_told: [usize; 2],
     detect: DadMode,
     pub(crate) offload: Offload,
@@ -94,18 +94,17 @@ pub(crate) struct Interface {
     discovery: Discovery,
     dhcp: Dhcp,
     events: Events,
-    /// Frames that waited for neighbours who never answered: their senders are
-    /// to learn.
+    /// Frames for neighbours that never answered; the senders get an error.
     unreached: Vec<Vec<u8>>,
-    /// An address was lost: header filters may still wait for it.
+    /// An address was lost, which header filters may still expect.
     has_lost: bool,
-    /// An address was taken: another link may have it.
+    /// An address was added, which another link may have as well.
     has_taken: bool,
-    /// When something of addresses, routes and groups is due.
+    /// When the timers of addresses, routes and groups are next due.
     slow_ns: u64,
     reassembly: Reassembly,
     paths: PmtuCache,
-    /// The way that was found last, for packets with this header.
+    /// The headers that were resolved last, for packets with the same IP header.
     latest_way: Option<(Header, HeaderCache)>,
     limit: RateLimit,
     /// Frames to be sent.
@@ -114,8 +113,8 @@ pub(crate) struct Interface {
     pub(crate) counters: Counters,
 }
 
-/// The addresses and routes of one link, for another stack of the same host:
-/// when they end, the one that looks after them knows.
+/// The addresses and routes of one link, to be copied to another stack of the same host. The
+/// stack that manages them also ends them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LinkAddressing {
     routes: Routes,
@@ -153,7 +152,7 @@ impl Interface {
             rng,
             counters: Counters::default(),
         };
-        // The clock has any start: what is due then is due at the first poll.
+        // Time starts anywhere, so the first timers are due at the first poll.
         host.begin_addresses(0, config);
         host.begin_discovery(0);
         if config.dhcp {
@@ -163,19 +162,19 @@ impl Interface {
         Ok(host)
     }
 
-    /// The station's address.
+    /// The link's hardware address.
     pub(crate) fn hardware(&self) -> Address {
         self.hardware
     }
 
-    /// Whether a poll has anything to do: mostly not, which is soon seen.
+    /// Whether a poll has work to do; mostly it has not, which this test finds cheaply.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let asks = self.neighbours.has_solicits();
         asks | self.has_changes() | self.has_frames() || self.due_ns() <= now_ns
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub(crate) fn poll(&mut self, now_ns: u64) {
         if self.slow_ns <= now_ns {
             self.poll_slow(now_ns);
@@ -192,7 +191,7 @@ impl Interface {
         self.send_solicits(now_ns);
     }
 
-    /// Addresses, routes, groups: what seldom changes.
+    /// Runs the timers of addresses, routes and groups, which change seldom.
     fn poll_slow(&mut self, now_ns: u64) {
         self.expire(now_ns);
         self.poll_groups(now_ns);
@@ -202,7 +201,7 @@ impl Interface {
         self.reschedule();
     }
 
-    /// Something has changed of what is due when.
+    /// Computes anew when those timers are due.
     fn reschedule(&mut self) {
         self.neighbours.invalidate_cached_hops();
         let due = [
@@ -214,7 +213,7 @@ impl Interface {
         self.slow_ns = due.into_iter().min().unwrap_or(u64::MAX);
     }
 
-    /// When [`Interface::poll`] is due; `u64::MAX` if it is not.
+    /// When [`Interface::poll`] is due; `u64::MAX` if no timer runs.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         let neighbours_ns = self.neighbours.next_ns().unwrap_or(u64::MAX);
@@ -222,12 +221,12 @@ impl Interface {
         self.slow_ns.min(neighbours_ns).min(reassembly_ns)
     }
 
-    /// Another number than before if addresses or routes have changed.
+    /// A version number of addresses and routes: it differs after each change.
     pub(crate) fn addressing_epoch(&self) -> u32 {
         self.neighbours.epoch()
     }
 
-    /// Its addresses and routes, as another stack of the same host has them.
+    /// The link's addresses and routes, for another stack of the same host.
     pub(crate) fn addressing(&self) -> LinkAddressing {
         LinkAddressing {
             routes: self.routes.lasting(),
@@ -235,8 +234,7 @@ impl Interface {
         }
     }
 
-    /// Takes up the addresses and routes that another stack of the same host
-    /// looks after.
+    /// Takes over the addresses and routes that another stack of the same host manages.
     pub(crate) fn follow(&mut self, told: &LinkAddressing) {
         let mut ours = self.routes.addresses().iter().filter(|one| one.is_ours());
         self.has_lost |= ours.any(|one| !told.routes.is_ours(one.prefix.address()));
@@ -245,7 +243,7 @@ impl Interface {
         self.reschedule();
     }
 
-    /// As if it had come in a frame to us.
+    /// The packet in an Ethernet frame to this host.
     pub(crate) fn framed(&self, packet: &[u8]) -> Vec<u8> {
         let ether_type = match packet.first().map(|first| first >> 4) {
             Some(6) => EtherType::IPV6,
@@ -262,25 +260,25 @@ impl Interface {
         frame
     }
 
-    /// A frame, without its Ethernet header written, that nobody took.
+    /// Takes a frame that no neighbour took, whose Ethernet header is not filled in.
     pub(crate) fn next_unreached(&mut self) -> Option<Vec<u8>> {
         self.unreached.pop()
     }
 
-    /// Whether there may be something of [`Interface::take_removed`],
-    /// [`Interface::take_added`] or [`Interface::next_unreached`].
+    /// Whether [`Interface::take_removed`], [`Interface::take_added`] or
+    /// [`Interface::next_unreached`] may have a result.
     #[inline]
     pub(crate) fn has_changes(&self) -> bool {
         self.has_lost | self.has_taken | !self.unreached.is_empty()
     }
 
-    /// Whether an address was lost since it was last asked.
+    /// Whether an address was lost since the last call.
     #[inline]
     pub(crate) fn take_removed(&mut self) -> bool {
         std::mem::take(&mut self.has_lost)
     }
 
-    /// Whether an address was taken since it was last asked.
+    /// Whether an address was added since the last call.
     #[inline]
     pub(crate) fn take_added(&mut self) -> bool {
         std::mem::take(&mut self.has_taken)
@@ -290,7 +288,7 @@ impl Interface {
         !self.events.is_empty()
     }
 
-    /// What happened to addresses and routes since it was last asked.
+    /// Takes the oldest event of addresses and routes.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.events.next()
     }

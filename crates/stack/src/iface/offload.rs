@@ -1,26 +1,25 @@
-//! Work that a link does for us, and what is told of frames that came.
+//! Offloads: work that a link does for sent frames, and what it knows of received ones.
 
-/// What a link does with frames that go out.
+/// The work that a link does for sent frames.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Offload {
-    /// It completes the checksums of TCP segments.
+    /// The link completes TCP checksums.
     pub checksum: bool,
-    /// It cuts TCP segments of IPv4 that are longer than the path takes; needs
-    /// `checksum`.
+    /// The link segments TCP over IPv4 (TSO); requires `checksum`.
     pub tso4: bool,
-    /// The same, of IPv6.
+    /// The link segments TCP over IPv6 (TSO); requires `checksum`.
     pub tso6: bool,
-    /// So many of these it takes at once better than one after the other
-    /// ([`TxSink::submit_burst`](crate::TxSink::submit_burst)); [`BURST_MAX`] at most, 0 is
-    /// as 1.
+    /// Number of frames that the link takes at once more cheaply than one by one
+    /// ([`TxSink::submit_burst`](crate::TxSink::submit_burst)); at most [`BURST_MAX`], 0
+    /// counts as 1.
     pub burst: u8,
 }
 
-/// The most frames of a run.
+/// Largest number of frames in a burst.
 pub const BURST_MAX: usize = 4;
 
 impl Offload {
-    /// All of it.
+    /// All offloads.
     pub const ALL: Offload = Offload {
         checksum: true,
         tso4: true,
@@ -29,62 +28,61 @@ impl Offload {
     };
 }
 
-/// What is left to do to a frame that goes out.
+/// The work that remains for the link on a sent frame, as in a virtio-net header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxMeta {
-    /// Where the bytes start that the checksum covers: the TCP header's first,
-    /// counted from the frame's.
+    /// Offset in the frame of the first byte that the checksum covers, which is the TCP
+    /// header's first.
     pub checksum_start: u16,
-    /// Where the checksum goes, counted from `checksum_start`. The sum of the
-    /// pseudo-header is there already.
+    /// Offset of the checksum field from `checksum_start`. The field holds the sum of the
+    /// pseudo-header.
     pub checksum_offset: u16,
-    /// The segment is to be cut.
+    /// The segmentation, if the frame must be segmented.
     pub gso: Option<Gso>,
 }
 
-/// How a segment is cut into several.
+/// How the link segments a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
-    /// Bytes of payload that each of them carries; the last, what is left.
+    /// Payload bytes of each segment; the last segment carries the remainder.
     pub size: u16,
-    /// Bytes of all headers, which each of them has.
+    /// Length of all headers in bytes, which are copied to each segment.
     pub header_len: u16,
-    /// They are of IPv6.
+    /// Whether the packets are IPv6.
     pub v6: bool,
 }
 
-/// One of several frames that go out at once.
+/// One frame of a burst.
 #[derive(Clone, Copy, Debug)]
 pub struct BurstFrame<'a> {
-    /// Its headers.
+    /// The frame's headers.
     pub head: &'a [u8],
-    /// What is left to do.
+    /// The work that remains for the link.
     pub meta: TxMeta,
-    /// The bytes behind them.
+    /// The payload after the headers, in up to two parts.
     pub payload: [&'a [u8]; 2],
 }
 
-/// What a link tells about a frame that came.
+/// What a link knows of a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RxMeta {
-    /// The link vouches for the checksum of TCP or UDP: it has checked it, or
-    /// the frame has not left this machine, or several segments that it has
-    /// checked are merged into one.
+    /// The link vouches for the TCP or UDP checksum: it has checked it, or the frame has not
+    /// left this machine, or the frame merges several segments that the link has checked.
     pub checksum_ok: bool,
-    /// The number of the link that it came by, counted from 0 in the order
-    /// that they were given to [`Stack::with_links`](crate::Stack::with_links).
+    /// The number of the frame's link, counted from 0 in the order of
+    /// [`Stack::with_links`](crate::Stack::with_links).
     pub link: u8,
-    /// The channel that it came by.
+    /// The channel by which the frame came, if any.
     pub channel: Option<Channel>,
 }
 
-/// Names a TCP connection, or a connected UDP socket, to the link: frames that
-/// come by its channel are of it, so that it need not be looked up. The name of
-/// one that is gone, or of another, does no harm.
+/// Identifies a TCP connection or a connected UDP socket to the link. The stack does not look
+/// up frames that come by a channel. The channel of a connection or socket that is gone, or of
+/// another one, does no harm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Channel(pub u64);
 
-/// The bit that tells UDP sockets from TCP connections.
+/// The bit that marks channels of UDP sockets.
 const UDP: u64 = 1 << 63;
 
 impl Channel {

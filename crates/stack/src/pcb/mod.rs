@@ -1,4 +1,4 @@
-//! PCB tables: which connection does a segment belong to?
+//! PCB tables: find the connection that a segment belongs to.
 //!
 //! Four algorithms stand behind one trait, [`Table`], and each counts the
 //! PCBs it examines, the measure of McKenney and Dove, "Efficient
@@ -13,12 +13,12 @@
 //!
 //! [`Weir`] is what the stack uses; the others are there to compare with.
 //! [`Listeners`] finds who listens, in constant time too.
-//!
+//! | [`Mtf`] | §3.2, figures 2 and 3 | a list; a look-up moves its PCB to the front |
 //! ```
-//! use weir_stack::pcb::{Key, PcbId, Table, Weir};
+//! | [`Weir`] | – | a keyed hash, and tags in the same cache line as their entries |
 //!
-//! let mut table = Weir::new(42);
-//! let local = "192.0.2.1:80".parse().unwrap();
+//! The stack uses [`Weir`]; the other tables exist for comparison.
+//! [`Listeners`] finds the listener of an address and port in constant time.
 //! let remote = "198.51.100.7:40000".parse().unwrap();
 //! let key = Key::new(local, remote).unwrap();
 //! table.insert(key, PcbId(7)).unwrap();

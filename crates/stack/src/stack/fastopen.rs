@@ -1,16 +1,16 @@
-//! Bytes in the SYN of a connection: TCP Fast Open (RFC 7413).
+//! The calls for TCP Fast Open (RFC 7413): data in the SYN.
 
 use super::Stack;
 use crate::tcp::{FastOpenServer, ListenerId, TcpError, TcpId};
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
-    /// Opens a connection whose SYN carries the first of `bytes` (RFC 7413), if
-    /// the server has given us a cookie before; otherwise it asks for one.
-    /// Gives how many bytes went along: the rest is for [`Stack::tcp_write`].
+    /// Opens a connection whose SYN carries the first of `bytes` (RFC 7413), if the server has
+    /// given a cookie before; otherwise the SYN requests a cookie and carries no data. Returns
+    /// how many bytes the SYN takes; the caller passes the rest to [`Stack::tcp_write`].
     ///
-    /// They may come twice: send what may be asked twice. `without_cookie` is
-    /// for servers that take bytes without.
+    /// Data in a SYN may be delivered twice, so that only idempotent requests are suitable.
+    /// `without_cookie` sends data also without a cookie, for servers that accept this.
     ///
     /// # Errors
     /// As [`Stack::tcp_connect`].
@@ -27,17 +27,17 @@ impl Stack {
             .connect_fast(now_ns, &self.interfaces, ends, bytes, without_cookie)
     }
 
-    /// Whether a server has given us a cookie for [`Stack::tcp_connect_fast`].
+    /// Whether this server has given a cookie for [`Stack::tcp_connect_fast`].
     pub fn tcp_has_cookie(&self, server: IpAddr) -> bool {
         self.tcp.has_cookie(server)
     }
 
-    /// Forgets the cookies of servers.
+    /// Forgets all cookies that servers have given.
     pub fn tcp_clear_tfo_cookies(&mut self) {
         self.tcp.clear_tfo_cookies();
     }
 
-    /// Lets connections to a listener begin with bytes (RFC 7413), or not.
+    /// Sets whether and how a listener accepts data in a SYN (RFC 7413).
     ///
     /// # Errors
     /// If the listener is closed.

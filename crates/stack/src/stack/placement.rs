@@ -1,4 +1,4 @@
-//! Frames whose bytes go straight to who reads a connection.
+//! Direct data placement: payload that goes straight to the reader of a connection.
 
 use super::Stack;
 use crate::iface::RxMeta;
@@ -7,9 +7,9 @@ use crate::tcp::TcpId;
 use weir_wire::ethernet;
 
 impl Stack {
-    /// As [`Stack::receive_with`], for who waits to read of a connection: bytes of
-    /// it that come in order go to `out`, if those of the frame fit there and none
-    /// that came before are still to be read; gives how many. They are read then.
+    /// As [`Stack::receive_with`], with a reader of `connection`. In-order payload is copied
+    /// straight to `out` and counts as read, provided that the frame's payload fits and no
+    /// earlier bytes are unread. Returns the number of bytes copied.
     pub fn receive_into(
         &mut self,
         now_ns: u64,
@@ -34,10 +34,10 @@ impl Stack {
         })
     }
 
-    /// As [`Stack::receive_into`], of a frame whose bytes of the connection, `count` of
-    /// them, were put where they are read, behind the `head` that
-    /// [`Stack::tcp_head_len`] told: whether they are what comes next. If not, nothing
-    /// has changed, and the frame is to be taken whole.
+    /// As [`Stack::receive_into`], for a frame whose payload of `count` bytes is already in the
+    /// reader's buffer. `head` are the frame's first bytes, as many as
+    /// [`Stack::tcp_head_len`] returned. Returns whether the payload is the connection's next
+    /// data. If false, nothing has changed, and the caller must pass in the whole frame.
     pub fn receive_placed(
         &mut self,
         now_ns: u64,
@@ -59,8 +59,8 @@ impl Stack {
         placed.is_some()
     }
 
-    /// How many bytes of the next frame of a connection are headers, if it is as those
-    /// before and all that came is read: for [`Stack::receive_placed`].
+    /// Length of the headers of the connection's next frame, for [`Stack::receive_placed`];
+    /// `None` unless the next frame is predictable and all received data is read.
     pub fn tcp_head_len(&self, connection: TcpId) -> Option<usize> {
         Some(ethernet::Repr::LEN + self.tcp.head_len(connection)?)
     }

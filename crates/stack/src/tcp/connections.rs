@@ -1,5 +1,5 @@
-//! All connections of a stack: segments find theirs, deadlines come due,
-//! connections with something to send take turns.
+//! [`Tcp`]: all connections of a stack, with look-up for each segment, timers, and the order of
+//! output.
 
 use super::buffer::receive_buffer::MemoryAvailable;
 use super::buffer::send_buffer::WAKE_DIVISOR;
@@ -29,19 +29,20 @@ use std::net::SocketAddr;
 use weir_wire::AddrPair;
 use weir_wire::tcp::{Flags, Options, Repr, Segment};
 
-/// Connections of one stack, those in TIME-WAIT included.
+/// Limit on the connections of one stack, those in TIME-WAIT included.
 pub const CONNECTIONS_MAX: usize = 1 << 21;
-/// Twice a segment's longest life (RFC 9293 §3.4.2, as short as others make
-/// it), in nanoseconds.
+/// Duration of TIME-WAIT in nanoseconds: 60 s, twice the maximum segment lifetime (RFC 9293
+/// §3.4.2, which allows a longer one), as short as in other stacks.
 pub(super) const TIME_WAIT_NS: u64 = 60_000_000_000;
-/// How long a connection without an application waits for the peer's FIN.
+/// Longest time, in nanoseconds, that a connection without an application waits for the peer's
+/// FIN.
 const FIN_WAIT_2_NS: u64 = 60_000_000_000;
 
-/// What part of the memory bytes out of order leave to others.
+/// Out-of-order data leaves 1/4 of the memory to other uses.
 const RESERVE_DIVISOR: usize = 4;
 
-/// Bytes that go out before the caller has another look at what came: more
-/// would push what is next out of the caches, and let acknowledgments wait.
+/// Bytes sent in one poll, after which the caller receives again. More would displace the next
+/// data from the CPU's caches and delay acknowledgments.
 const POLL_BYTES: usize = 128 << 10;
 
 /// See the module.
@@ -54,32 +55,32 @@ pub(crate) struct Tcp {
     pub(super) listening: Listeners,
     pub(super) reuseport: ReuseportGroups,
     pub(super) timers: TimerHeap,
-    /// Those with something to send, by link: their names as numbers, which come
-    /// out again as they went in, in one piece.
+    /// Connections with output, by link. Handles are stored as numbers, so that each is read
+    /// with the width with which it was written.
     output_queue: Vec<VecDeque<u64>>,
-    /// Those with something to tell the application.
+    /// Connections with an event for the application.
     pub(super) notify_queue: VecDeque<Handle>,
     pub(super) listener_notify_queue: VecDeque<Handle>,
     pub(super) cookies: Cookies,
-    /// Connections of listeners that are not open yet.
+    /// Number of listeners' connections that are not open yet.
     pub(super) half_open: usize,
-    /// Those that only wait for their time to end.
+    /// Connections that only wait for their time to end.
     pub(super) time_wait: TimeWaitQueue,
-    /// Of those, what is left of the ones in TIME-WAIT.
+    /// The reduced state of connections in TIME-WAIT.
     pub(super) minisocks: TimeWaitTable,
-    /// Of those that are over.
+    /// PCBs of ended connections.
     pub(super) pcb_cache: PcbCache,
-    /// Bytes of storage that all buffers may have, and have.
+    /// Bytes of storage: the limit for all buffers, and the present sum.
     pub(super) memory: usize,
     pub(crate) charged_bytes: usize,
-    /// Those that cannot write for want of memory, by how much they need.
+    /// Connections that cannot write for lack of memory, by the amount that they need.
     pub(super) memory_waiters: BTreeSet<(u32, Handle)>,
-    /// Whose segment came last, or who began since.
+    /// The connection of the last segment, or one that began since.
     pub(super) last_pcb: Option<Handle>,
-    /// What the next segment is like, if it follows the one before.
+    /// The expected next segment, if it continues the last one.
     pub(super) train: Option<Train>,
     pub(super) rng: PrfRng,
-    /// Which of several stacks of one host this is.
+    /// This stack's part of a host of several stacks.
     pub(crate) shard: Option<Box<Shard>>,
 }
 
@@ -119,17 +120,17 @@ impl Tcp {
         self.table.set_chunk_source(supply);
     }
 
-    /// Connections that are not open yet, and that nobody here opened.
+    /// Number of connections of listeners that are not open yet.
     pub(crate) fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// Connections there are.
+    /// Number of connections, those in TIME-WAIT included.
     pub(crate) fn connections(&self) -> usize {
         self.pcbs.len() + self.minisocks.len()
     }
 
-    /// Takes a segment from the network.
+    /// Processes a received segment.
     pub(crate) fn receive(
         &mut self,
         now_ns: u64,
@@ -214,7 +215,7 @@ impl Tcp {
         self.arrives_at_listener(now_ns, host, incoming, &ends, &arrived)
     }
 
-    /// Enters a connection that is not there.
+    /// Adds a connection to the table, which must not have it.
     pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Handle {
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
         let name = self.pcbs.insert(pcb);
@@ -231,7 +232,7 @@ impl Tcp {
         self.wake_memory_waiters();
     }
 
-    /// The memory that is left.
+    /// The memory that remains.
     #[inline]
     pub(super) fn memory_available(&self) -> MemoryAvailable {
         let bytes = self.memory.saturating_sub(self.charged_bytes);
@@ -239,8 +240,8 @@ impl Tcp {
         MemoryAvailable { bytes, ooo: ahead }
     }
 
-    /// Counts the storage of a connection's buffers; those that waited for
-    /// memory are told when there is some again.
+    /// Updates the count of storage by this connection's buffers, and notifies connections that
+    /// wait for memory if there is some again.
     pub(super) fn account(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.account(&mut self.charged_bytes)
@@ -249,9 +250,8 @@ impl Tcp {
         }
     }
 
-    /// Tells those that waited for memory, if there is some again: each only
-    /// when what it needs is there, so that nobody is told in vain again and
-    /// again.
+    /// Notifies the connections that wait for memory, each only if the amount that it needs is
+    /// there, so that none is notified in vain again and again.
     pub(super) fn wake_memory_waiters(&mut self) {
         let left = self.memory_available().bytes;
         if left < self.memory / WAKE_DIVISOR {
@@ -270,8 +270,8 @@ impl Tcp {
         }
     }
 
-    /// After anything happened to a connection: its memory, its deadline, its
-    /// turn to send, what there is to tell, and its end.
+    /// Completes any event of a connection: updates its memory, its timer, its turn to send,
+    /// its notification, and its end.
     pub(super) fn after_event(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
@@ -294,7 +294,7 @@ impl Tcp {
         }
     }
 
-    /// [`Tcp::after_event`] of one that is over, or has only to wait.
+    /// [`Tcp::after_event`] for a connection that is over or only waits.
     #[inline(never)]
     fn after_event_ending(&mut self, now_ns: u64, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
@@ -327,7 +327,7 @@ impl Tcp {
         }
     }
 
-    /// Has the next poll look at a connection's timers.
+    /// Makes the next poll run the connection's timers.
     pub(super) fn due_now(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.in_table
@@ -341,8 +341,8 @@ impl Tcp {
         self.output_queue[usize::from(link)].push_back(name.bits());
     }
 
-    /// A connection is over: another may have its ends, and without an
-    /// application it is gone.
+    /// Releases the addresses and ports of a connection that is over. Without an application
+    /// the connection is removed as well.
     #[inline(never)]
     fn release_tuple(&mut self, name: Handle) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
@@ -356,7 +356,7 @@ impl Tcp {
             if let Some(listener) = early.and_then(|name| self.listeners.get_mut(name)) {
                 listener.tfo_pending -= 1;
             }
-            // One that was not accepted has no application.
+            // A connection that was not accepted has no application.
             pcb.orphaned |= pcb.listener.is_some();
             if pcb.in_time_wait_queue {
                 self.time_wait.leave();
@@ -367,7 +367,7 @@ impl Tcp {
                 if was_half_open {
                     listener.half_open -= 1;
                 } else if pcb.receive.readable() > 0 {
-                    // What the peer has said is still there to be accepted.
+                    // The data that the peer has sent can still be accepted and read.
                     pcb.orphaned = false;
                 } else {
                     listener.accept_queue.retain(|opened| opened.0 != name);
@@ -379,7 +379,7 @@ impl Tcp {
         }
     }
 
-    /// A PCB is gone, and no name leads to it any more.
+    /// Removes a PCB; its handles become invalid.
     pub(super) fn drop_pcb(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.remove(name) {
             self.charged_bytes -= pcb.charged_bytes as usize;
@@ -389,14 +389,14 @@ impl Tcp {
             self.pcb_cache.put(pcb);
         }
         self.wake_memory_waiters();
-        // Those that are gone have nothing to tell.
+        // Removed connections have no events.
         if self.notify_queue.len() > 2 * self.pcbs.len() + 64 {
             let pcbs = &self.pcbs;
             self.notify_queue.retain(|name| pcbs.get(*name).is_some());
         }
     }
 
-    /// Does what is due, and lets connections send in turns; gives the next
+    /// Runs the timers that are due and lets connections send in turn; returns the next
     /// deadline, `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn poll<O: TxSinks + ?Sized>(
@@ -426,7 +426,7 @@ impl Tcp {
         }
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     fn run_timers(&mut self, now_ns: u64, hosts: &mut Interfaces) {
         while let Some(index) = self.timers.pop(now_ns) {
             if let Some(name) = self.pcbs.at(index) {
@@ -442,7 +442,7 @@ impl Tcp {
         }
     }
 
-    /// Lets the connections of a link send; whether it stopped at so many bytes.
+    /// Lets the connections of a link send; returns whether the byte limit stopped it.
     fn run_output_queue(
         &mut self,
         now_ns: u64,
@@ -477,7 +477,7 @@ impl Tcp {
         sent >= POLL_BYTES
     }
 
-    /// Answers a segment that nobody wanted (RFC 9293 §3.10.7.1).
+    /// Answers a segment without a connection by a RST (RFC 9293 §3.10.7.1).
     pub(super) fn send_rst(
         &mut self,
         now_ns: u64,
@@ -514,7 +514,7 @@ impl Tcp {
         send(now_ns, host, TcpOptions::default(), back, &repr);
     }
 
-    /// Ends a connection at once, and tells the peer.
+    /// Ends a connection at once and sends a RST.
     pub(super) fn abort(
         &mut self,
         now_ns: u64,
@@ -534,7 +534,7 @@ impl Tcp {
                 flags: Flags::RST | Flags::ACK,
                 window: 0,
                 urgent: 0,
-                // RFC 7323 §3.2: a RST has them too.
+                // RFC 7323 §3.2: a RST has timestamps, too.
                 options: Options {
                     timestamps: pcb.timestamps.map(|ours| (pcb.clock(now_ns), ours.recent)),
                     ..Options::default()
@@ -546,13 +546,14 @@ impl Tcp {
         self.after_event(now_ns, name);
     }
 
-    /// Whether there is a connection between these ends.
+    /// Whether a connection between these two exists.
     pub(super) fn is_tuple_in_use(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
         Key::new(local, remote).is_some_and(|key| self.table.find(&key).is_some())
     }
 
-    /// The connection between these ends; one of which a record is left is made a
-    /// PCB again. If the table takes others for them, there can be none.
+    /// The connection between these two; `None` if there is none. A minisock becomes a PCB
+    /// again. [`DropReason::SegmentUnexpected`] if the table gives another connection, which
+    /// shows that there is none between these two.
     fn lookup_or_revive(
         &mut self,
         now_ns: u64,
@@ -573,14 +574,14 @@ impl Tcp {
         }
     }
 
-    /// The connection between these ends, if it has a PCB.
+    /// The connection between these two, if it has a PCB.
     pub(super) fn lookup(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Handle> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
         let name = self.pcbs.at(pcb.0);
         name.filter(|name| self.is_between(*name, &local, &remote))
     }
 
-    /// Whether a connection is the one between these ends.
+    /// Whether this is the connection between these two.
     pub(super) fn is_between(&self, name: Handle, local: &SocketAddr, remote: &SocketAddr) -> bool {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.in_table);
         pcb.is_some_and(|pcb| pcb.local == *local && pcb.remote == *remote)
@@ -588,7 +589,7 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Whether it is over, or has only to wait.
+    /// Whether the connection is over or only waits.
     #[inline]
     fn is_ending(&self) -> bool {
         matches!(
@@ -597,7 +598,7 @@ impl Pcb {
         )
     }
 
-    /// Sees to it that it comes up when something is due, to be sent, or to be told.
+    /// Schedules the connection's timers, output and notification.
     #[inline(always)]
     fn schedule(
         &mut self,
@@ -617,7 +618,7 @@ impl Pcb {
         }
     }
 
-    /// Sees to it that it comes up when the first of its timers is due.
+    /// Schedules the first of the connection's timers.
     #[inline]
     fn schedule_timers(&mut self, name: Handle, deadlines: &mut TimerHeap) {
         let at_ns = self.timers.next_ns().min(self.congestion.wake_ns());
@@ -627,8 +628,7 @@ impl Pcb {
         }
     }
 
-    /// Counts the storage of its buffers among that of all; whether it is another
-    /// than before.
+    /// Updates the connection's share in the count of storage; returns whether it has changed.
     fn account(&mut self, held: &mut usize) -> bool {
         let holds = self.send.capacity() + self.receive.capacity();
         let before = self.charged_bytes as usize;
@@ -639,8 +639,8 @@ impl Pcb {
         holds != before
     }
 
-    /// Nothing but time is left to wait for: it starts to run, or does again;
-    /// whether that is new.
+    /// Starts, or restarts, the wait of a connection that has only time to wait for; returns
+    /// whether it was not waiting before.
     fn start_time_wait(&mut self, now_ns: u64) -> bool {
         let quiet_ns = match self.state {
             State::TimeWait => TIME_WAIT_NS,
@@ -657,7 +657,7 @@ impl Pcb {
     }
 }
 
-/// Sends a segment without a connection, or beside it.
+/// Sends a segment without a connection, or besides its output.
 pub(super) fn send(
     now_ns: u64,
     host: &mut Interface,

@@ -1,77 +1,76 @@
-//! What a connection tells of itself: what Linux calls `TCP_INFO`.
+//! [`TcpInfo`]: state and measurements of a connection, as Linux's `TCP_INFO`.
 
 use super::pcb::{Pcb, State};
 use super::recovery::Phase;
 use super::{Tcp, TcpError, TcpId};
 use std::ops::AddAssign;
 
-/// What a connection is doing about loss.
+/// The state of loss recovery, as Linux's `tcp_ca_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CaState {
-    /// Nothing is known to be lost.
+    /// No loss is suspected.
     Open,
-    /// The peer has something out of order; nothing is taken for lost yet.
+    /// The peer has received data out of order; nothing is considered lost yet.
     Disorder,
-    /// The window was reduced because the network marked a segment.
+    /// The window was reduced because of an ECN mark.
     Cwr,
-    /// A loss is being repaired.
+    /// Fast recovery is in progress.
     Recovery,
-    /// The time-out struck.
+    /// The retransmission time-out has expired.
     Loss,
 }
 
-/// A connection at one moment. Windows and amounts are in bytes, times in
-/// nanoseconds, counts since the connection began.
+/// A snapshot of a connection. Windows and amounts are in bytes, times in nanoseconds; counts
+/// begin with the connection.
 #[derive(Clone, Debug)]
 pub struct TcpInfo {
-    /// Where it is in its life.
+    /// The state of the connection (RFC 9293 §3.3.2).
     pub state: State,
-    /// Why it is over.
+    /// Why the connection is over.
     pub error: Option<TcpError>,
-    /// The peer will send no more.
+    /// The peer will send no more data.
     pub peer_closed: bool,
-    /// What it does about loss.
+    /// The state of loss recovery.
     pub ca_state: CaState,
-    /// Time-outs in a row.
+    /// Consecutive retransmission time-outs.
     pub retries: u32,
-    /// Questions in a row that were not answered: for a window, or whether
-    /// the peer is there.
+    /// Consecutive unanswered probes: zero-window probes or keep-alive probes.
     pub probes: u32,
     /// How often the time-out was doubled.
     pub backoff: u32,
-    /// Both sides send timestamps (RFC 7323).
+    /// Whether both sides send timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Selective acknowledgments may be sent (RFC 2018).
+    /// Whether selective acknowledgments were negotiated (RFC 2018).
     pub sack: bool,
-    /// Marks of congestion are understood (RFC 3168).
+    /// Whether ECN was negotiated (RFC 3168).
     pub ecn: bool,
-    /// Bytes in a SYN were taken (RFC 7413), by the peer or by us.
+    /// Whether data in a SYN was accepted (RFC 7413), by the peer or by this side.
     pub syn_data_acked: bool,
-    /// The shifts of the peer's windows and ours, if windows are scaled.
+    /// The window scales of the peer and of this side; `None` without scaling.
     pub window_scales: Option<(u8, u8)>,
     /// The retransmission time-out.
     pub rto_ns: u64,
     /// The smoothed round-trip time; `None` before it is measured.
     pub srtt_ns: Option<u64>,
-    /// How much it varies.
+    /// The variation of the round-trip time.
     pub rttvar_ns: u64,
     /// The least round-trip time.
     pub min_rtt_ns: u64,
-    /// Bytes that a full segment carries.
+    /// Payload bytes of a full segment.
     pub mss: usize,
-    /// The segment size that our SYN told.
+    /// The MSS that this side's SYN announced.
     pub mss_advertised: usize,
-    /// The longest segment that came.
+    /// Length of the longest segment received.
     pub mss_received: usize,
-    /// Segments in flight, those that the peer has out of order included.
+    /// Segments in flight, including those that the peer has received out of order.
     pub in_flight: usize,
-    /// Those that the peer has out of order.
+    /// Segments that the peer has received out of order.
     pub sacked: usize,
-    /// Those taken for lost and not sent again.
+    /// Segments considered lost and not yet retransmitted.
     pub lost: usize,
-    /// Those sent again and not acknowledged.
+    /// Segments retransmitted and not yet acknowledged.
     pub retrans: usize,
-    /// How much may be in the network.
+    /// The congestion window.
     pub cwnd: usize,
     /// Where slow start ends; `None` before the first loss, and where the
     /// congestion control has no such threshold.
@@ -81,19 +80,20 @@ pub struct TcpInfo {
     pub pacing_rate: u64,
     /// Bytes to be read.
     pub readable: usize,
-    /// Bytes written and not sent.
+    /// Written and unsent bytes.
     pub unsent: usize,
-    /// Bytes sent and not acknowledged.
+    /// Sent and unacknowledged bytes.
     pub unacknowledged: usize,
-    /// Bytes that wait to be sent or acknowledged, at most.
+    /// Limit on unsent and unacknowledged bytes.
     pub send_limit: usize,
     /// The peer's window.
     pub snd_wnd: usize,
-    /// Ours, as the peer knows it.
+    /// This side's window, as announced to the peer.
     pub rcv_wnd: usize,
-    /// Bytes by which segments have come out of order, at most.
+    /// Largest distance, in bytes, by which segments were reordered.
     pub reordering_bytes: usize,
-    /// How long ago bytes were sent, bytes came, and any segment came.
+    /// Time since data was last sent (`since_sent_ns`), data was last received
+    /// (`since_received_ns`), and any segment was last received (`since_segment_ns`).
     pub since_sent_ns: u64,
     /// See `since_sent_ns`.
     pub since_received_ns: u64,
@@ -103,20 +103,20 @@ pub struct TcpInfo {
     pub counts: Counts,
 }
 
-/// What a connection has counted; what is 32 bits wide wraps around.
+/// Counts of a connection; counts of 32 bits wrap around.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
-    /// Bytes that came in order.
+    /// Bytes received in order.
     pub bytes_in: u64,
     /// Bytes that the peer has acknowledged.
     pub bytes_acknowledged: u64,
-    /// Segments that came.
+    /// Segments received.
     pub segments_in: u32,
     /// Segments sent.
     pub segments_out: u32,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmitted: u32,
-    /// Segments that have arrived, selectively or not.
+    /// Segments delivered, by cumulative or selective acknowledgment.
     pub delivered: u32,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn count(count: &mut u32, more: usize) {
     *count = count.wrapping_add(more as u32);
 }
 
-/// Adds to a count that does not.
+/// Adds to a count that does not wrap around.
 pub(super) fn add(sum: &mut u64, more: usize) {
     sum.add_assign(more as u64);
 }
@@ -138,7 +138,7 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Counts a segment that came.
+    /// Counts a received segment.
     #[inline]
     pub(super) fn count_in(&mut self, now_ns: u64, len: usize) {
         count(&mut self.counts.segments_in, 1);

@@ -1,22 +1,22 @@
-//! TCP (RFC 9293), split by role.
+//! TCP (RFC 9293), split by role. A number in brackets is an RFC.
 //!
 //! | module | what |
 //! |---|---|
 //! | `pcb` | the state of one connection |
-//! | `connections` | all connections: segments find theirs, timers, turns of output |
-//! | `user_calls`, `info` | what applications call (9293 §3.9.1), and are told |
-//! | `input` | a segment arrives: is it plausible; its acknowledgment (`ack`); header prediction (`fast_path`, `train`) |
-//! | `output` | the next segments are chosen, and written (`emit`) |
-//! | `buffer` | bytes of the application: `send_buffer` (Nagle, silly windows), `receive_buffer` (the window, SACK: 2018, 2883) |
-//! | `recovery` | what is in flight (`scoreboard`), what is lost (`rack`, 8985), its repair (9937, 6582, 5681), `congestion` (CUBIC, 9438; NewReno; BBR), `rtt` (6298) |
+//! | `connections` | all connections: look-up for each segment, timers, order of output |
+//! | `user_calls`, `info` | the user calls (9293 §3.9.1), and `TCP_INFO` |
+//! | `input` | a segment arrives: acceptance test; acknowledgment (`ack`); header prediction (`fast_path`, `train`) |
+//! | `output` | chooses the next segments, and writes them (`emit`) |
+//! | `buffer` | the application's bytes: `send_buffer` (Nagle, silly window avoidance), `receive_buffer` (the window, SACK: 2018, 2883) |
+//! | `recovery` | segments in flight (`scoreboard`), loss detection (`rack`, 8985) and recovery (9937, 6582, 5681), `congestion` (CUBIC, 9438), `rtt` (6298) |
 //! | `listen` | passive open: `bind`, `handshake` (6528, SYN cookies), `fastopen` (7413) |
-//! | `time_wait` | connections that only wait: how many (`limit`), and the little that is left of them (`minisock`) |
-//! | `urgent` | marks of urgent data (9293 §3.8.5) |
-//! | `timer_heap`, `user_timeout` | deadlines of all connections; how long data may stay unacknowledged (5482, 6429) |
-//! | `pcb_cache` | memory of connections that are over, for those that begin |
+//! | `time_wait` | TIME-WAIT: the limit on its connections (`limit`), and their reduced state (`minisock`) |
+//! | `urgent` | the urgent mechanism (9293 §3.8.5) |
+//! | `timer_heap`, `user_timeout` | timers of all connections; the limit on unacknowledged data (5482, 6429) |
+//! | `pcb_cache` | memory of ended connections, for reuse by new ones |
 //!
-//! Also kept to: window scaling, timestamps and PAWS (7323), ECN (3168),
-//! answers to guesses (5961), TIME-WAIT cut short (6191).
+//! Also implemented: window scaling, timestamps and PAWS (7323), ECN (3168), defences
+//! against blind attacks (5961), early end of TIME-WAIT (6191).
 
 mod buffer;
 mod connections;
@@ -56,30 +56,31 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use weir_wire::{AddrPair, Protocol};
 
-/// Names a TCP connection of one stack.
+/// Handle of a TCP connection of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TcpId(pub(crate) Handle);
 
-/// Names a TCP listener of one stack.
+/// Handle of a TCP listener of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Handle);
 
-/// How a listener is at its place.
+/// How a listener is bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listen {
-    /// Connections that wait to be accepted, at most; one at least.
+    /// Limit on connections that wait to be accepted; at least 1.
     pub backlog: usize,
-    /// At the unspecified address of IPv6, connections of IPv4 too (RFC 3493
-    /// §5.3), which have addresses of IPv4. Nobody else is then at IPv4's
-    /// unspecified address.
+    /// Whether a listener at the unspecified IPv6 address also accepts IPv4 connections
+    /// (RFC 3493 §5.3), whose addresses are then reported as IPv4. The listener then also
+    /// occupies the unspecified IPv4 address.
     pub both_versions: bool,
-    /// Others that are set so, too, may be at the very same place: each
-    /// connection is one listener's, by a keyed hash of its ends.
+    /// Whether other listeners with this flag may share the address and port
+    /// (`SO_REUSEPORT`). A keyed hash of each connection's addresses and ports chooses its
+    /// listener.
     pub reuse_port: bool,
 }
 
 impl Listen {
-    /// Alone, for one version, with this backlog.
+    /// One IP version, no port sharing, and this backlog.
     pub fn new(backlog: usize) -> Listen {
         Listen {
             backlog,
@@ -89,26 +90,24 @@ impl Listen {
     }
 }
 
-/// How a socket's segments go out, and how long and for how much it waits. A
-/// listener's go to the connections it accepts, and hold from their first segment
-/// on.
+/// Socket options: the headers of a socket's segments and the limits on its waiting.
+/// Connections take their listener's options over, from their first segment on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpOptions {
-    /// Hops that a segment may take.
+    /// Hop limit (IPv6) or TTL (IPv4) of each segment.
     pub hop_limit: u8,
-    /// Differentiated services (RFC 2474). The two lowest bits are not looked
-    /// at: they tell of congestion, and are TCP's own (RFC 3168).
+    /// Differentiated services field (RFC 2474). The two lowest bits are ignored: they are
+    /// the ECN field, which TCP sets itself (RFC 3168).
     pub traffic_class: u8,
-    /// How long, in milliseconds, what was written may wait to be acknowledged,
-    /// or to be sent for want of a window, until the connection is given up
-    /// ([`TcpError::TimedOut`]); so also a SYN, and an idle peer's answer where
-    /// it is asked for one (RFC 9293 §3.9.1, RFC 5482 §3.1, which tells the peer;
-    /// we do not). `None` leaves it to [`TcpConfig::retries`].
+    /// User timeout in milliseconds (RFC 9293 §3.9.1, RFC 5482): how long written data may
+    /// stay unacknowledged, or unsent because of a closed window, before the connection ends
+    /// with [`TcpError::TimedOut`]. The limit also holds for a SYN, and for the answer to
+    /// keep-alive probes. The stack does not send the User Timeout Option of RFC 5482 §3.1.
+    /// `None` leaves the limit to [`TcpConfig::retries`].
     pub user_timeout_ms: Option<NonZeroU32>,
-    /// Bytes that wait to be read, at most, whatever the path: the window does
-    /// not grow beyond it, and takes nothing back that it has granted. Told
-    /// before the SYN it may be more than [`TcpConfig::receive_buffer`]. `None`
-    /// lets it grow as [`TcpConfig`] says.
+    /// Limit, in bytes, on unread data, whatever the path: the window does not grow beyond
+    /// it, and never takes back what it has granted. Set before the SYN, the limit may exceed
+    /// [`TcpConfig::receive_buffer`]. `None` lets the window grow as [`TcpConfig`] says.
     pub receive_buffer: Option<NonZeroU32>,
 }
 
@@ -124,7 +123,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// Without the bits that are TCP's own.
+    /// The options with the ECN bits of the traffic class cleared.
     fn settled(self) -> TcpOptions {
         TcpOptions {
             traffic_class: self.traffic_class & !3,
@@ -132,7 +131,7 @@ impl TcpOptions {
         }
     }
 
-    /// The header of the IP packets.
+    /// The IP header of the connection's packets.
     fn header(self, addresses: AddrPair) -> Header {
         Header {
             hop_limit: self.hop_limit,
@@ -143,51 +142,48 @@ impl TcpOptions {
     }
 }
 
-/// How connections behave that are opened from now on.
+/// The behaviour of connections that are opened from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpConfig {
-    /// Bytes that wait to be read, at most: the widest window. It is that wide
-    /// if the path takes it.
+    /// Limit, in bytes, on unread data: the widest window, which is reached if the path
+    /// needs it.
     pub receive_buffer: usize,
-    /// The window that a connection begins with, unless that is wider than
-    /// [`TcpConfig::receive_buffer`]: it grows while a round trip brings more
-    /// than a third of it. Where a round trip takes less than 200 µs it grows no
-    /// wider than 1 MiB, unless the application comes late to read again and again.
+    /// Initial window in bytes, at most [`TcpConfig::receive_buffer`]. The window grows while
+    /// one round trip delivers more than a third of it. With a round-trip time below 200 µs
+    /// the window stays within 1 MiB, unless the application repeatedly reads late.
     pub receive_initial: usize,
-    /// Bytes that wait to be sent or acknowledged, at most.
+    /// Limit, in bytes, on unsent and unacknowledged data.
     pub send_buffer: usize,
-    /// As many in the beginning: the buffer grows to twice the congestion
-    /// window. Where a round trip takes less than 80 µs it holds less, down to
-    /// 512 KiB: as much as 400 Gb/s would have on the way; unless the peer
-    /// acknowledges late now and then.
+    /// Initial value of that limit: the buffer grows to twice the congestion window. With a
+    /// round-trip time below 80 µs the buffer holds less, down to 512 KiB (the bytes in
+    /// flight at 400 Gb/s), unless the peer's acknowledgments are sometimes late.
     pub send_initial: usize,
-    /// Selective acknowledgments (RFC 2018), and RACK with them.
+    /// Selective acknowledgments (RFC 2018); RACK requires them.
     pub sack: bool,
     /// Timestamps and PAWS (RFC 7323).
     pub timestamps: bool,
-    /// Whether segments without timestamps are dropped once both sides send
-    /// them (RFC 7323 §3.2: should be). Linux takes them.
+    /// Whether segments without timestamps are dropped once timestamps are negotiated
+    /// (RFC 7323 §3.2: SHOULD). Linux accepts them.
     pub timestamps_required: bool,
-    /// Marks of congestion (RFC 3168).
+    /// Explicit congestion notification (RFC 3168).
     pub ecn: bool,
-    /// Bytes of payload and options that a segment carries, at most; `None` is
-    /// what the path takes. Our SYN tells it to the peer.
+    /// Limit, in bytes, on payload and options of a segment, announced in the SYN's MSS
+    /// option; `None` uses the path's MTU.
     pub mss_max: Option<u16>,
-    /// Whether the end of a flight is probed for loss (RFC 8985 §7).
+    /// Whether tail loss probes are sent (RFC 8985 §7).
     pub tail_loss_probe: bool,
-    /// How often a SYN goes again, ours or an answer of ours. Seven times take
-    /// 183 seconds: RFC 9293 §3.8.3 asks for 180 at least.
+    /// How often a SYN or SYN-ACK is retransmitted. 7 retransmissions take 183 seconds;
+    /// RFC 9293 §3.8.3 requires at least 180.
     pub syn_retries: u8,
-    /// How many time-outs in a row a connection outlives, once open, with what
-    /// it sends or with probes of a closed window (RFC 9293 §3.8.3: R2). Fifteen
-    /// take nine minutes or more; `u8::MAX`, four hours.
+    /// How many consecutive time-outs an open connection survives, of data or of
+    /// zero-window probes (R2 of RFC 9293 §3.8.3). 15 take nine minutes or more;
+    /// `u8::MAX` takes four hours.
     pub retries: u8,
-    /// Whether a window that was not used for a while starts over (RFC 5681
-    /// §4.1).
+    /// Whether the congestion window is reset after an idle period (RFC 5681 §4.1).
     pub slow_start_after_idle: bool,
-    /// Segments that the link cuts from one, at least, if the window takes them.
+    /// Least number of segments in one frame for segmentation offload, if the window allows.
     pub min_tso_segs: u8,
-    /// How much is sent into the network.
+    /// The congestion control algorithm.
     pub congestion: Algorithm,
 }
 
@@ -213,8 +209,8 @@ impl Default for TcpConfig {
     }
 }
 
-/// Bytes of storage of all buffers of a stack's connections, unless
-/// [`Stack::tcp_limit_memory`](crate::Stack::tcp_limit_memory) says otherwise.
+/// Default limit, in bytes, on all buffers of a stack's connections: see
+/// [`Stack::tcp_limit_memory`](crate::Stack::tcp_limit_memory).
 pub const MEMORY_DEFAULT: usize = 1 << 30;
 
 impl TcpConfig {
@@ -227,13 +223,13 @@ impl TcpConfig {
         ReceiveBuffer::new(start, most, self.window_scale())
     }
 
-    /// The shift with which a window field tells the whole buffer.
+    /// The window scale that lets a window field express the whole receive buffer.
     fn window_scale(&self) -> u8 {
         scale(self.receive_buffer)
     }
 }
 
-/// The shift with which a window field tells so many bytes.
+/// The window scale (RFC 7323 §2) that lets a window field express `bytes`; at most 14.
 fn scale(bytes: usize) -> u8 {
     let bits = usize::BITS - bytes.leading_zeros();
     bits.saturating_sub(u16::BITS).min(14) as u8
@@ -242,42 +238,41 @@ fn scale(bytes: usize) -> u8 {
 /// Why a call failed, or a connection ended.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpError {
-    /// There is nothing to read, or no room to write, or nobody to accept.
+    /// Nothing to read, no room to write, or no connection to accept.
     #[error("not now: poll the stack, and try again when something has come")]
     WouldBlock,
     /// The peer refused the connection.
     #[error("the peer refused the connection: nobody listens there")]
     Refused,
-    /// A router, or nobody's answer on the link, says that the peer cannot be
+    /// A router reports, or the lack of a neighbour's answer shows, that the peer cannot be
     /// reached.
     #[error("the peer cannot be reached: no way leads there, or it is not there")]
     HostUnreachable,
-    /// A router says that the peer's network cannot be reached.
+    /// A router reports that the peer's network cannot be reached.
     #[error("the peer's network cannot be reached")]
     NetworkUnreachable,
     /// The peer reset the connection.
     #[error("the peer reset the connection")]
     Reset,
-    /// The peer does not answer any more.
+    /// The peer no longer answers.
     #[error("the peer does not answer")]
     TimedOut,
-    /// This side was closed for writing before, or the peer reset the connection
-    /// after it had said all.
+    /// This side was closed for writing, or the peer reset the connection after its FIN.
     #[error("the connection is closed for writing")]
     WriteClosed,
-    /// There is no such connection or listener any more.
+    /// The connection or listener no longer exists.
     #[error("the connection is closed")]
     Closed,
-    /// The address is not this host's.
+    /// The address does not belong to this host.
     #[error("{0} is no address of this host: use one of its own, or the unspecified one")]
     AddrNotAvailable(SocketAddr),
-    /// The place is taken.
+    /// The address and port are in use.
     #[error("{0} is taken: choose another transport port, or 0 for any that is free")]
     AddrInUse(SocketAddr),
-    /// No route leads to the peer, or it cannot be one.
+    /// No route leads to the peer, or the address cannot be a peer's.
     #[error("no route leads to {0}: add one that contains it")]
     NoRoute(SocketAddr),
-    /// No more connections, or transport ports.
+    /// The limit on connections is reached, or no transport port is free.
     #[error("{CONNECTIONS_MAX} connections or all transport ports are taken: close some first")]
     Full,
 }

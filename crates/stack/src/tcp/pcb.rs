@@ -1,4 +1,4 @@
-//! What is known of one connection.
+//! [`Pcb`]: the state of one connection (RFC 9293 §3.3.1).
 
 use super::buffer::receive_buffer::ReceiveBuffer;
 use super::buffer::send_buffer::SendBuffer;
@@ -21,69 +21,69 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
 use weir_wire::{AddrPair, ipv4, ipv6, tcp};
 
-/// Where a connection is in its life (RFC 9293 §3.3.2). A listener is no
-/// connection, and one that is closed is gone.
+/// The state of a connection (RFC 9293 §3.3.2). Listeners are a type of their own, so there is
+/// no LISTEN state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// Our SYN is out.
+    /// This side's SYN was sent.
     SynSent,
-    /// Both SYNs are out; ours is not acknowledged.
+    /// Both SYNs were sent; this side's is not acknowledged.
     SynReceived,
-    /// Open both ways.
+    /// Open in both directions.
     Established,
-    /// We have closed; the peer has not acknowledged it.
+    /// This side has closed; the peer has not acknowledged the FIN.
     FinWait1,
-    /// We have closed; the peer has not.
+    /// This side has closed and the FIN is acknowledged; the peer has not closed.
     FinWait2,
-    /// The peer has closed; we have not.
+    /// The peer has closed; this side has not.
     CloseWait,
-    /// Both have closed; the peer has not acknowledged it.
+    /// Both sides have closed; the peer has not acknowledged the FIN.
     Closing,
-    /// The peer closed first, then we; it has not acknowledged it.
+    /// The peer closed first, then this side; the peer has not acknowledged the FIN.
     LastAck,
-    /// Both have closed; old segments may still come.
+    /// Both sides have closed; old segments may still arrive.
     TimeWait,
-    /// It is over, perhaps by an error, and waits for the application.
+    /// The connection is over, perhaps by an error, and waits for the application.
     Closed,
 }
 
-/// Both sides send timestamps (RFC 7323 §3).
+/// The state of timestamps, if both sides send them (RFC 7323 §3).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timestamps {
-    /// What the clock is told apart by from that of other connections.
+    /// Offset of this connection's timestamp clock.
     pub(super) offset: u32,
-    /// TS.Recent, and when it came.
+    /// TS.Recent, and the time at which it arrived.
     pub(super) recent: u32,
     pub(super) recent_ns: u64,
 }
 
-/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
-/// half a second).
+/// Longest delay of an acknowledgment, in nanoseconds: 40 ms (RFC 9293 §3.8.6.3 requires less
+/// than half a second).
 pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
 
-/// The least segment that [`TcpConfig::mss_max`] can ask for, in bytes.
+/// Least value of [`TcpConfig::mss_max`], in bytes.
 const MSS_MIN: usize = 88;
-/// Bytes of a segment before anything is known of path and peer.
+/// Segment size in bytes before path and peer are known (RFC 9293 §3.7.1).
 const MSS_FIRST: usize = 536;
 
-/// Timers of one connection.
+/// The timers of one connection.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Timers {
     pub(super) loss: Option<(LossTimer, u64)>,
-    /// An acknowledgment is owed by then.
+    /// When a delayed acknowledgment must be sent.
     pub(super) ack_ns: OptDeadline,
-    /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or the time
-    /// that it may linger; or else the peer is asked whether it is there.
+    /// When TIME-WAIT ends, or FIN-WAIT-2 without an application, or the linger time; otherwise
+    /// when the next keep-alive probe is sent.
     pub(super) keepalive_or_time_wait_ns: OptDeadline,
-    /// Memory that nothing is in is given back.
+    /// When unused buffer storage is released.
     pub(super) shrink_ns: OptDeadline,
 }
 
 impl Timers {
-    /// When the first of them is due; `u64::MAX` if none runs.
+    /// When the first of the timers is due; `u64::MAX` if none runs.
     #[inline]
     pub(super) fn next_ns(&self) -> u64 {
-        // Never is zero: one less is the greatest.
+        // An unset deadline is zero; minus one it is the greatest value.
         let before = |when: OptDeadline| as_ns(when).unwrap_or(0).wrapping_sub(1);
         let due = before(self.ack_ns)
             .min(before(self.keepalive_or_time_wait_ns))
@@ -93,37 +93,37 @@ impl Timers {
     }
 }
 
-/// The headers of a connection's segments, as far as they are known before.
+/// The headers that the connection expects and sends.
 #[derive(Default)]
 pub(super) struct Headers {
-    /// What the next one that comes looks like, once the connection is open.
+    /// The expected header of the next segment received, once the connection is open.
     pub(super) filter: HeaderFilter,
-    /// How those that go start, while it holds.
+    /// The first bytes of sent frames, as long as they are valid.
     pub(super) cached: Option<HeaderCache>,
 }
 
 impl Headers {
-    /// Of no connection any more.
+    /// Clears both headers, for reuse by another connection.
     pub(super) fn forget(&mut self) {
         self.filter.disarm();
         self.cached = None;
     }
 }
 
-/// A protocol control block (RFC 9293 §3.3.1).
+/// A protocol control block: the state of one connection (RFC 9293 §3.3.1).
 pub(super) struct Pcb {
-    /// The link of its local address.
+    /// The link of the local address.
     pub(super) link: u8,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) state: State,
-    /// Who is to accept it.
+    /// The listener that opened the connection, until it is accepted.
     pub(super) listener: Option<Handle>,
-    /// It counts among its listener's that are not open yet.
+    /// Whether the connection counts among the listener's half-open ones.
     pub(super) is_half_open: bool,
-    /// The application has let it go.
+    /// Whether the application has let the connection go.
     pub(super) orphaned: bool,
-    /// Why it is over; apart, as few end so.
+    /// Why the connection is over; boxed, since few connections end with an error.
     error: Option<Box<TcpError>>,
     pub(super) options: TcpOptions,
 
@@ -137,57 +137,57 @@ pub(super) struct Pcb {
     pub(super) user_timeout: UserTimeout,
     pub(super) timers: Timers,
 
-    /// Bytes that a full segment carries beside the usual options.
+    /// Payload bytes of a full segment with the usual options.
     pub(super) mss: usize,
-    /// Bytes that we take in a segment, options included.
+    /// Length in bytes of the longest segment that this side accepts, options included.
     mss_advertised: u16,
-    /// The longest segment that came.
+    /// The longest segment received.
     pub(super) mss_received: u16,
-    /// The peer scales windows.
+    /// Whether window scaling was negotiated.
     pub(super) window_scaling: bool,
-    /// Selective acknowledgments may be sent.
+    /// Whether selective acknowledgments were negotiated.
     pub(super) sack: bool,
-    /// Marks of congestion are understood (RFC 3168).
+    /// Whether ECN was negotiated (RFC 3168).
     pub(super) ecn: bool,
     pub(super) timestamps: Option<Timestamps>,
 
     /// A mark of ours is to be told, and the peer's to be told until it knows.
     pub(super) send_cwr: bool,
     pub(super) send_ece: bool,
-    /// An acknowledgment goes out at once.
+    /// Whether an acknowledgment must be sent at once.
     pub(super) ack_now: bool,
-    /// What was acknowledged last.
+    /// The sequence number that was last acknowledged to the peer.
     pub(super) acknowledged: Seq,
-    /// Acknowledgments that are not delayed.
+    /// Number of further acknowledgments that are not delayed.
     pub(super) quickacks: u8,
-    /// We answer what comes: an acknowledgment goes with the answer.
+    /// Whether the application answers what it receives, so that acknowledgments go with data.
     pub(super) pingpong: bool,
     /// See [`TcpConfig::timestamps_required`].
     pub(super) timestamps_required: bool,
-    /// The peer is asked for its window, or whether it is there.
+    /// Whether a probe must be sent: for the window, or to keep the connection alive.
     pub(super) probe_window: bool,
-    /// When a segment that may be a stranger's was last answered.
+    /// When the last challenge ACK was sent (RFC 5961).
     pub(super) challenged_ns: Option<NonZeroU64>,
     pub(super) last_sent_ns: u64,
     pub(super) last_segment_ns: u64,
-    /// When bytes came last.
+    /// When data was last received.
     pub(super) last_received_ns: u64,
     pub(super) keep_alive_ns: Option<NonZeroU64>,
     pub(super) keep_alive_probes: u32,
 
-    /// What is sent arrives, or does not, as far as is known and not said yet.
+    /// Whether sent segments arrive, as far as known; the interface has not been told yet.
     pub(super) reachability_hint: Option<bool>,
-    /// When that was said last.
+    /// When the interface was last told.
     pub(super) hinted_ns: u64,
-    /// What it has besides while it is in use.
+    /// The headers, while the connection is in use.
     pub(super) headers: Option<Box<Headers>>,
-    /// It opens by TCP Fast Open.
+    /// The state of TCP Fast Open, while the connection opens by it.
     pub(super) tfo: Option<Box<TfoConnect>>,
-    /// Where urgent bytes end.
+    /// The marks of urgent data.
     pub(super) urgent: Option<Box<Urgent>>,
-    /// Bytes in a SYN were taken, by the peer or by us.
+    /// Whether data in a SYN was accepted, by the peer or by this side.
     pub(super) syn_data_acked: bool,
-    /// How often our SYN goes again.
+    /// How often this side's SYN is retransmitted.
     pub(super) syn_retries: u8,
     /// See [`TcpConfig::retries`].
     pub(super) retries: u8,
@@ -196,33 +196,32 @@ pub(super) struct Pcb {
     pub(super) slow_start_after_idle: bool,
     /// See [`TcpConfig::min_tso_segs`].
     pub(super) min_tso_segs: u8,
-    /// When it comes up among the deadlines, at the latest.
+    /// When the connection's entry in the timer heap is due.
     pub(super) due_ns: u64,
     pub(super) counts: Counts,
-    /// Bytes of storage, as they are counted for all connections.
+    /// Bytes of buffer storage, as counted in the total of all connections.
     pub(super) charged_bytes: u32,
-    /// The storage that it waits for to be left, to write; 0 if it does not.
+    /// The free storage that a blocked writer waits for; 0 if no writer waits.
     pub(super) memory_wanted: u32,
 
-    /// It is in the queue of those with something to send, and in that of
-    /// those with something to tell.
+    /// Whether the connection is in the output queue, and in the notify queue.
     pub(super) in_output_queue: bool,
     pub(super) in_notify_queue: bool,
-    /// It is in the table of connections.
+    /// Whether the connection is in the table of connections.
     pub(super) in_table: bool,
-    /// It only waits for its time to end.
+    /// Whether the connection only waits for its time to end.
     pub(super) in_time_wait_queue: bool,
-    /// It was let go, and is reset when what was written has not arrived in
-    /// time.
+    /// Whether the connection was let go with a linger time, after which it is reset unless
+    /// everything was acknowledged.
     pub(super) linger_reset: bool,
 }
 
-/// Acknowledgments at the start that are not delayed: they make the peer's
-/// window grow.
+/// Number of acknowledgments at the start that are not delayed, since they open the peer's
+/// congestion window.
 pub(super) const QUICKACKS_MAX: u8 = 16;
 
-/// A PCB of these values: one that is kept is written field by field, where they
-/// stay, and a new one whole.
+/// A PCB with these values: a reused PCB is written field by field in place, a new one as a
+/// whole.
 macro_rules! written {
     ($kept:expr, Pcb { $($field:ident: $value:expr),* $(,)? }) => {
         match $kept {
@@ -237,8 +236,7 @@ macro_rules! written {
 }
 
 impl Pcb {
-    /// One that begins, in the place and with the parts of one that is over if
-    /// there is such a one.
+    /// A PCB for a new connection, in the memory of an ended one if the cache has one.
     pub(super) fn new(
         mut kept: Option<Box<Pcb>>,
         config: &TcpConfig,
@@ -324,12 +322,12 @@ impl Pcb {
         pcb
     }
 
-    /// From us to the peer.
+    /// The addresses of sent packets: local, then remote.
     pub(super) fn addresses(&self) -> AddrPair {
         AddrPair::new(self.local.ip(), self.remote.ip()).expect("made of one version")
     }
 
-    /// Whether our SYN is not acknowledged.
+    /// Whether this side's SYN is not yet acknowledged.
     pub(super) fn is_opening(&self) -> bool {
         matches!(self.state, State::SynSent | State::SynReceived)
     }
@@ -339,13 +337,13 @@ impl Pcb {
         matches!(self.state, State::Established | State::CloseWait)
     }
 
-    /// Whether something waits that the peer's window has no room for.
+    /// Whether data waits for which the peer's window has no room.
     pub(super) fn is_window_closed(&self) -> bool {
         !self.is_opening() && self.send.unsent() > 0
     }
 
-    /// Sets the segment size by what the peer takes and the path carries;
-    /// gives the bytes of options and payload together.
+    /// Sets the segment size from the peer's MSS and the path's MTU; returns the bytes of
+    /// options and payload together.
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
         let path = (path_mtu - headers(self.local)).min(self.mss_advertised.into());
         let room = usize::from(self.send.mss_peer).min(path);
@@ -357,18 +355,18 @@ impl Pcb {
         room
     }
 
-    /// Bytes of timestamps in a segment, if it has them.
+    /// Bytes of the timestamps option in a segment; 0 without timestamps.
     pub(super) fn timestamps_len(&self) -> usize {
         if self.timestamps.is_some() { 12 } else { 0 }
     }
 
-    /// Bytes that a segment may carry, options included, before the peer has
-    /// said what it takes.
+    /// Bytes of options and payload that a segment may carry by the path's MTU, before the
+    /// peer's MSS is known.
     pub(super) fn path_mss(&self, path_mtu: usize) -> usize {
         (path_mtu - headers(self.local)).min(self.mss_advertised.into())
     }
 
-    /// Segments that so many bytes go in, one at least.
+    /// Number of segments for `len` bytes, at least one.
     #[inline]
     pub(super) fn segments(&self, len: usize) -> usize {
         if len <= self.mss {
@@ -377,34 +375,34 @@ impl Pcb {
         len.div_ceil(self.mss.max(1))
     }
 
-    /// The segment size that our SYN tells.
+    /// The MSS that this side's SYN announces.
     pub(super) fn mss_advertised(&self) -> u16 {
         self.mss_advertised
     }
 
-    /// Our clock for timestamps, in milliseconds.
+    /// The timestamp clock of this connection, in milliseconds.
     pub(super) fn clock(&self, at_ns: u64) -> u32 {
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
         ((at_ns / 1_000_000) as u32).wrapping_add(offset)
     }
 
-    /// The headers of its segments, made where they stay.
+    /// The headers, created in place if they do not exist.
     pub(super) fn headers_mut(&mut self) -> &mut Headers {
         let make = || Box::write(Box::new_uninit(), Headers::default());
         self.headers.get_or_insert_with(make)
     }
 
-    /// Why it is over, if not as it should be.
+    /// Why the connection is over, if it ended with an error.
     pub(super) fn error(&self) -> Option<TcpError> {
         self.error.as_deref().copied()
     }
 
-    /// Whether its buffers have storage.
+    /// Whether the buffers occupy storage.
     pub(super) fn holds_memory(&self) -> bool {
         self.send.capacity() > 0 || self.receive.capacity() > 0 || self.headers.is_some()
     }
 
-    /// The connection is over; the application learns why.
+    /// Ends the connection; the application gets `error`.
     pub(super) fn end(&mut self, error: Option<TcpError>) {
         self.state = State::Closed;
         self.error = self.error.take().or(error.map(Box::new));
@@ -416,7 +414,7 @@ impl Pcb {
     }
 }
 
-/// No end of a connection.
+/// A placeholder for an address that is not set.
 const UNSPECIFIED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 /// Copies what was just written in pieces, in these pieces: to read it whole would

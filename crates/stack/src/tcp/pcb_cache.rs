@@ -1,24 +1,23 @@
-//! PCBs of connections that are over are kept for the next ones, with what a connection
-//! has besides while it is in use: its headers, and the list of its segments in flight.
-//! So one that begins asks for no memory.
+//! A cache of PCBs of ended connections, so that a new connection needs no allocation. A cached
+//! PCB keeps its parts: its headers and the list of segments in flight.
 
 use super::pcb::Pcb;
 
-/// PCBs that are kept with their parts, a bit more than a kilobyte each.
+/// Limit on cached PCBs, of a bit more than 1 KiB each.
 const CACHE_MAX: usize = 64;
 
-/// See the module.
+/// PCBs of ended connections, for reuse.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they are large, and stay where they are")]
 pub(super) struct PcbCache(Vec<Box<Pcb>>);
 
 impl PcbCache {
-    /// One for a connection that begins, if there is one.
+    /// Takes a PCB for a new connection; `None` if the cache is empty.
     pub(super) fn get(&mut self) -> Option<Box<Pcb>> {
         self.0.pop()
     }
 
-    /// Keeps one that is over.
+    /// Puts the PCB of an ended connection into the cache.
     pub(super) fn put(&mut self, mut pcb: Box<Pcb>) {
         if self.0.len() < CACHE_MAX && pcb.headers.is_some() {
             pcb.scoreboard.clear();

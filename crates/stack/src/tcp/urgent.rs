@@ -1,5 +1,5 @@
-//! Urgent data (RFC 9293 §3.8.5): a mark in the stream each way, behind the last
-//! urgent byte. The bytes stay in order with all others, as RFC 6093 asks for.
+//! Urgent data (RFC 9293 §3.8.5): one mark in each direction, after the last urgent byte. The
+//! bytes stay in order with all others, as RFC 6093 recommends.
 
 use super::input::Arrived;
 use super::pcb::{Pcb, State};
@@ -7,24 +7,24 @@ use super::seq::Seq;
 use super::{Tcp, TcpError, TcpId};
 use weir_wire::tcp::Flags;
 
-/// The marks of one connection. Few have any.
+/// The urgent marks of one connection; few connections have any.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Urgent {
-    /// Of what we send (SND.UP), until it is acknowledged.
+    /// The mark in sent data (SND.UP), until it is acknowledged.
     sent: Option<Seq>,
-    /// Of what the peer sends (RCV.UP), until it is read.
+    /// The mark in received data (RCV.UP), until it is read.
     came: Option<Seq>,
 }
 
 impl Pcb {
-    /// Whether urgent bytes of ours wait to be sent or acknowledged.
+    /// Whether sent urgent data waits to be sent or acknowledged.
     #[inline]
     pub(super) fn is_urgent(&self) -> bool {
         let sent = self.urgent.as_ref().and_then(|urgent| urgent.sent);
         sent.is_some() && !self.is_opening()
     }
 
-    /// The urgent pointer of a segment that begins there; 0 if it has none.
+    /// The urgent pointer of a segment that begins at `start`; 0 if it has none.
     pub(super) fn urgent_pointer(&self, start: Seq) -> u16 {
         match self.urgent.as_ref().and_then(|urgent| urgent.sent) {
             Some(mark) if start.before(mark) && !self.is_opening() => {
@@ -34,7 +34,7 @@ impl Pcb {
         }
     }
 
-    /// A segment may tell where urgent bytes end (RFC 9293 §3.10.7.4, sixth).
+    /// Processes the urgent pointer of a segment (RFC 9293 §3.10.7.4, sixth).
     pub(super) fn take_urgent(&mut self, arrived: &Arrived<'_>) {
         let receives = matches!(
             self.state,
@@ -51,7 +51,7 @@ impl Pcb {
         }
     }
 
-    /// Marks that were passed are none any more.
+    /// Clears the marks that were passed.
     #[inline]
     pub(super) fn forget_urgent(&mut self) {
         if self.urgent.is_some() {
@@ -71,7 +71,7 @@ impl Pcb {
         }
     }
 
-    /// The number of the byte that is read next.
+    /// Sequence number of the next byte to be read.
     fn unread(&self) -> Seq {
         let end = u32::from(self.receive.has_finished());
         self.receive.nxt.minus(end + self.receive.readable() as u32)
@@ -79,11 +79,11 @@ impl Pcb {
 }
 
 impl Tcp {
-    /// Writes bytes of which the last is the last urgent one.
+    /// Writes bytes, the last of which is the last urgent one.
     pub(crate) fn write_urgent(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         let written = self.write(id, bytes)?;
         if let Some(pcb) = self.pcbs.get_mut(id.0).filter(|_| written > 0) {
-            // It does not wait for more.
+            // Urgent data does not wait to fill a segment.
             pcb.send.sws_override = true;
             let end = pcb.send.end();
             pcb.urgent.get_or_insert_default().sent = Some(end);
@@ -91,7 +91,7 @@ impl Tcp {
         Ok(written)
     }
 
-    /// How many bytes are to be read until the last urgent one is, that included.
+    /// Number of bytes to read up to and including the last urgent one; `None` without a mark.
     pub(crate) fn urgent(&self, id: TcpId) -> Option<usize> {
         let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
         let (mark, unread) = (pcb.urgent.as_ref()?.came?, pcb.unread());

@@ -1,22 +1,19 @@
-//! How long what was written may wait for the peer: TCP_USER_TIMEOUT (RFC 9293
-//! §3.9.1, RFC 5482), and closed windows of connections that nobody has any more
-//! (RFC 6429).
+//! Limits on unacknowledged data: the user timeout (RFC 9293 §3.9.1, RFC 5482,
+//! `TCP_USER_TIMEOUT`), and zero-window probing of orphaned connections (RFC 6429).
 
 use super::pcb::Pcb;
 use super::recovery::LossTimer;
 
-/// How long a connection without an application waits for a window that stays
-/// closed, in milliseconds: whoever answers probes for ever, and takes nothing,
-/// would otherwise keep it, and its bytes' memory, for ever (RFC 6429 §4).
+/// Limit, in ms, on zero-window probing of an orphaned connection (RFC 6429 §4). Without it a
+/// peer that acknowledges probes and never opens its window would pin the send buffer.
 const ORPHAN_PERSIST_MAX_MS: u32 = 300_000;
 
-/// See the module.
+/// When the data of one connection began to wait.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct UserTimeout {
-    /// When something was acknowledged last, or began to wait, in milliseconds
-    /// of a clock that wraps.
+    /// When data was last acknowledged, or began to wait, in milliseconds of a clock that wraps.
     since_ms: u32,
-    /// Whether anything waits.
+    /// Whether data waits.
     pub(super) waits: bool,
 }
 
@@ -25,18 +22,18 @@ fn ms(now_ns: u64) -> u32 {
 }
 
 impl Pcb {
-    /// Something new was acknowledged.
+    /// Records that new data was acknowledged.
     pub(super) fn note_ack_progress(&mut self, now_ns: u64) {
         self.user_timeout.since_ms = ms(now_ns);
     }
 
-    /// Whether something waits to be acknowledged, or to be sent.
+    /// Whether data waits to be sent or acknowledged.
     pub(super) fn waits(&self) -> bool {
         !self.scoreboard.is_empty() || self.send.wants()
     }
 
-    /// Starts to count when something begins to wait; a timer that would strike
-    /// after patience is over strikes then.
+    /// Starts the time when data begins to wait. A loss timer beyond the limit is moved to the
+    /// limit.
     pub(super) fn update_user_timeout(&mut self, now_ns: u64, waits: bool) {
         if waits && !self.user_timeout.waits {
             self.note_ack_progress(now_ns);
@@ -50,7 +47,7 @@ impl Pcb {
         }
     }
 
-    /// Whether the peer has had all the time that it is given.
+    /// Whether the limit is reached.
     pub(super) fn user_timeout_expired(&self, now_ns: u64) -> bool {
         self.user_timeout.waits && self.user_timeout_remaining_ms(now_ns) == Some(0)
     }

@@ -1,79 +1,83 @@
-//! Who drives a net: its thread, or a call that waits.
+//! Leader/Followers: whether a net's thread or a waiting call drives the stack.
 //!
-//! Where the thread does all that frames lead to, each of them wakes it, then it
-//! wakes the call that waits for them, and both want the lock. So a call that is
-//! about to wait, while there is news for no other socket, does what the thread
-//! would do: it leads. Between such calls nobody waits for the links; each call
-//! looks for what has come, and if there is none for [`RATE_INTERVAL`], the thread takes
-//! over. It does at once where calls are [`CALL_GAP_MAX_NS`] apart or more.
+//! If the thread handled every frame, each frame would wake the thread, the thread would
+//! wake the waiting call, and both would want the lock. Therefore a call that is about to
+//! wait does the thread's work itself while no other socket has events: the call leads.
+//! Between such calls neither thread nor call waits for the links; each call polls them. If
+//! no call polls for [`HANDOVER_TIMEOUT`], the thread takes over. The thread takes over at
+//! once if calls are [`CALL_GAP_MAX_NS`] or more apart.
 //!
 //! ```text
-//!            a call waits                     it has what it waited for
-//!  thread ───────────────► a call leads ◄──────────────────────────────► between calls
-//!    │ ▲                                                                    ▲ │
-//!    │ └─────── none for WATCH; others wait; calls are BRIEF_NS apart ──────│─┘
-//!    └──────────────────── calls are less than BRIEF_NS apart ──────────────┘
+//!  from           to             when
+//!  thread         between calls  calls are less than CALL_GAP_MAX_NS apart
+//!  thread, between calls
+//!                 a call leads   a call waits; no other socket has events
+//!  a call leads   between calls  the call has what it waited for
+//!  a call leads   thread         so too, with a long gap before, or events for others
+//!  between calls  thread         no poll for HANDOVER_TIMEOUT; a long gap between calls;
+//!                                another call waits that cannot lead
 //! ```
 //!
-//! So Linux does with the interrupts of a device while an application polls it
-//! (`SO_PREFER_BUSY_POLL`): they stay off, and a timer stands behind.
+//! Linux treats a device's interrupts in the same way while an application polls
+//! (`SO_PREFER_BUSY_POLL`): the interrupts stay off, and a timer is the fallback.
 //!
-//! All this is kept under the net's lock; without it the thread polls or stands by.
+//! The net's lock guards this state; the thread releases the lock to poll or to park.
 
 use super::state::Id;
 use std::time::Duration;
 
-/// How long frames wait at most until a call or the thread sees them.
+/// Longest time that frames wait until a call or the thread polls: 1 ms.
 pub(in crate::net) const HANDOVER_TIMEOUT: Duration = Duration::from_millis(1);
-/// Calls that are further apart, in nanoseconds, leave the net to the thread.
+/// Gap between calls, in nanoseconds, from which on the thread drives the net.
 const CALL_GAP_MAX_NS: u64 = 500_000;
-/// How often a call looks for what has come, at most, in nanoseconds.
+/// Shortest time, in nanoseconds, between two polls of the links by calls that are not eager.
 const POLL_INTERVAL_NS: u64 = 20_000;
-/// How long there must have been news for one socket alone before a call that
-/// waits for it leads, in nanoseconds.
+/// Time, in nanoseconds, without events for other sockets that is required before a call
+/// leads.
 const EXCLUSIVE_NS: u64 = 10_000_000;
 
-/// Who waits for the links and for timers.
+/// Which side waits for the links and for timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leader {
     Thread,
     Call,
-    /// Calls look, the last one at this time, and more are to come soon.
+    /// Calls poll the links, the last at this time, and further calls are expected soon.
     BetweenCalls {
         polled_ns: u64,
     },
 }
 
-/// Where the net's thread is.
+/// What the net's thread is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Thread {
-    /// It has the lock, or is about to.
+    /// Holds the lock, or is about to take it.
     Works,
-    /// In `poll(2)`, as long as what was due told it when it began.
+    /// Waits in `poll(2)`, up to the time that was due when it began.
     Polls,
-    /// It waits to take over: as long as a call leads, or for a time.
+    /// Waits to take over: while a call leads (`timed` false), or for a time.
     Parked { timed: bool },
 }
 
-/// How the thread is to learn that it is wanted.
+/// How to wake the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) enum WakeVia {
-    /// By the descriptor that it polls.
+    /// By the eventfd that it polls.
     Poll,
-    /// By the condition at which it stands by.
+    /// By the condition of its `Parker`.
     Unpark,
 }
 
-/// See the module. Sockets are named by `Name`.
+/// Decides which side drives the net: see the module. `Name` identifies a socket.
 pub(in crate::net) struct Leadership<Name = Id> {
     leader: Leader,
     thread: Thread,
-    /// When a call came last that might wait, or the last one to lead ended; and whether
-    /// that was [`CALL_GAP_MAX_NS`] before at most, and there was no news for others.
+    /// When a call that might wait last began, or a leading call last ended; and whether at
+    /// most [`CALL_GAP_MAX_NS`] had passed since the call before, without events for other
+    /// sockets.
     called_ns: u64,
     is_brief: bool,
-    /// The socket that others than the leader last had news of, and when; when
-    /// that was another than before.
+    /// The socket of the last event for waiters other than the leader, with the time; and the
+    /// last time at which that socket changed, or an event came while a call led.
     last_event: Option<(Name, u64)>,
     contended_ns: Option<u64>,
 }
@@ -90,17 +94,17 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         }
     }
 
-    /// Whether a call leads.
+    /// Whether a call leads now.
     pub(in crate::net) fn is_led(&self) -> bool {
         self.leader == Leader::Call
     }
 
-    /// Whether nobody waits for the links, for calls come soon.
+    /// Whether neither side waits for the links, because calls follow each other.
     pub(in crate::net) fn is_between_calls(&self) -> bool {
         matches!(self.leader, Leader::BetweenCalls { .. })
     }
 
-    /// When a call looked last, if they follow each other.
+    /// When a call last polled the links; `None` unless calls follow each other.
     pub(in crate::net) fn polled_ns(&self) -> Option<u64> {
         match self.leader {
             Leader::BetweenCalls {
@@ -110,13 +114,13 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         }
     }
 
-    /// The thread works, or is about to poll.
+    /// Records that the thread works, or is about to poll.
     pub(in crate::net) fn thread_works(&mut self, works: bool) {
         self.thread = if works { Thread::Works } else { Thread::Polls };
     }
 
-    /// The thread is to drive if it is its turn: then this gives `None`; or else to
-    /// stand by, for so long at most.
+    /// Asks whether the thread should drive, which returns `None`; otherwise the thread parks,
+    /// for the returned time or without limit.
     pub(in crate::net) fn park(&mut self, now_ns: u64) -> Option<Option<Duration>> {
         let left = match self.leader {
             Leader::Thread => None,
@@ -142,8 +146,8 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         left
     }
 
-    /// A call that waits for this socket begins to lead; false if that is not for
-    /// it to do: another does, or there is news for other sockets.
+    /// Makes a call that waits for socket `id` the leader. False if another call leads, or
+    /// other sockets have events.
     pub(in crate::net) fn begin(&mut self, id: Name, now_ns: u64) -> bool {
         if self.is_led() || !self.is_exclusive(id, now_ns) {
             return false;
@@ -152,8 +156,8 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         true
     }
 
-    /// It leads no more. The thread, if it polls yet, knows nothing of what has
-    /// become due since.
+    /// Ends a call's lead; returns how to wake the thread, if necessary. A thread that still
+    /// polls does not know of timers set since.
     pub(in crate::net) fn end(&mut self, now_ns: u64) -> Option<WakeVia> {
         let crowded = self
             .contended_ns
@@ -170,10 +174,10 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         }
     }
 
-    /// A call comes that may wait for this socket: whether it is to look for what has
-    /// come, for nobody has for a while, or at all. Calls that come soon one after the
-    /// other take the links from the thread; where the call before was long ago, or
-    /// there was news for others since, the thread is to drive besides.
+    /// Records a call that may wait for socket `id`. Returns whether the call should poll the
+    /// links, because no call has done so recently, and how to wake the thread. Calls in
+    /// quick succession take the links from the thread; after a long gap, or after events for
+    /// other sockets, the thread drives as well.
     pub(in crate::net) fn should_poll(
         &mut self,
         id: Name,
@@ -208,7 +212,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         }
     }
 
-    /// Whether there was news for no other socket of late.
+    /// Whether no other socket had an event within [`EXCLUSIVE_NS`].
     fn is_exclusive(&self, id: Name, now_ns: u64) -> bool {
         let is_old = |at_ns: u64| now_ns >= at_ns.saturating_add(EXCLUSIVE_NS);
         let is_others = |(news, at_ns): (Name, u64)| news != id && !is_old(at_ns);
@@ -216,7 +220,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         !crowded && !self.last_event.is_some_and(is_others)
     }
 
-    /// Has the thread drive unless a call does.
+    /// Makes the thread drive unless a call leads; returns how to wake it.
     pub(in crate::net) fn hand_over(&mut self) -> Option<WakeVia> {
         if !self.is_between_calls() {
             return None;
@@ -225,7 +229,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         self.wake_via()
     }
 
-    /// Has the thread drive: the call that leads has failed.
+    /// Makes the thread drive, since the leading call has failed; returns how to wake it.
     pub(in crate::net) fn fail(&mut self) -> Option<WakeVia> {
         self.leader = Leader::Thread;
         self.wake_via()
@@ -239,7 +243,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         }
     }
 
-    /// Others than the leader are told of a socket.
+    /// Records an event of socket `id` for waiters other than the leader.
     pub(in crate::net) fn note_event(&mut self, id: Name, now_ns: u64) {
         let before = self.last_event.replace((id, now_ns));
         if self.is_led() || before.is_some_and(|(before, _)| before != id) {

@@ -1,4 +1,5 @@
-//! One stack, the thread that drives it, and the lock between that and calls.
+//! [`StackDriver`]: one stack, the thread that drives it, and the lock that calls share with
+//! the thread.
 
 pub(super) mod leader;
 pub(super) mod park;
@@ -16,24 +17,23 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the thread yields to calls that wait, before it goes on.
+/// How often in a row the thread yields the lock to waiting calls before it goes on.
 const YIELDS_MAX: usize = 100;
 
-/// How often a call between others has the stack send, at most, before it leaves
-/// what there is yet to the thread.
+/// How often one call polls the stack at most; what is then due remains for the thread.
 const POLLS_MAX: usize = 8;
 
 pub(crate) struct StackDriver {
     pub(super) state: Mutex<NetState>,
-    /// Calls that wait for the lock.
+    /// Number of calls that wait for the lock.
     pub(super) waiting: AtomicUsize,
-    /// Wakes the thread, and the call that leads.
+    /// Eventfds that wake the thread (`wake`) and the call that leads (`wake_call`).
     pub(super) wake: OwnedFd,
     pub(super) wake_call: OwnedFd,
     pub(super) start: Instant,
-    /// The thread waits here while calls drive the net.
+    /// Where the thread waits while calls drive the net.
     pub(super) parker: Parker,
-    /// What is waited for at the links.
+    /// The links' descriptors, to be polled.
     pub(super) links: Vec<OwnedFd>,
 }
 
@@ -48,8 +48,8 @@ impl StackDriver {
         state
     }
 
-    /// Lets calls have the lock that wait for it: the thread, which takes it
-    /// again at once while frames come, would leave them none.
+    /// Lets waiting calls take the lock. Without this the thread, which takes the lock again
+    /// at once while frames arrive, would starve the calls.
     fn yield_lock(&self) {
         for _ in 0..YIELDS_MAX {
             if self.waiting.load(Relaxed) == 0 {
@@ -63,7 +63,7 @@ impl StackDriver {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Wakes who waits for the links: a call, or the thread.
+    /// Wakes the driver that waits for the links: a call, or the thread.
     pub(super) fn wake(&self, state: &NetState) {
         let fd = if state.leadership.is_led() {
             &self.wake_call
@@ -73,7 +73,7 @@ impl StackDriver {
         let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
     }
 
-    /// Lets the thread know that it is wanted.
+    /// Wakes the thread by this means.
     fn wake_thread(&self, rouse: Option<WakeVia>) {
         match rouse {
             None => {}
@@ -82,13 +82,13 @@ impl StackDriver {
         }
     }
 
-    /// Somebody is about to wait who cannot drive the net: unless a call leads, the
-    /// thread does.
+    /// Makes the thread drive, unless a call leads: the calling thread is about to wait and
+    /// cannot drive the net.
     pub(super) fn hand_over(&self, state: &mut NetState) {
         self.wake_thread(state.leadership.hand_over());
     }
 
-    /// Whether a call is to look for what has come before it does what it is to.
+    /// Whether a call should receive frames before it does its work.
     pub(super) fn should_poll(&self, state: &mut NetState, id: Id, eager: bool) -> bool {
         let (looks, rouse) = state.should_poll(id, eager, self.now_ns());
         self.note_poll(state);
@@ -96,20 +96,19 @@ impl StackDriver {
         looks
     }
 
-    /// The thread, while it stands by, is to know that calls look.
+    /// Tells the parked thread that calls poll the links.
     fn note_poll(&self, state: &NetState) {
         if let Some(at_ns) = state.leadership.polled_ns() {
             self.parker.note_poll(at_ns);
         }
     }
 
-    /// After a call on the stack: sends what it led to, and tells whom it
-    /// concerns.
+    /// Completes a call on the stack: sends the resulting frames and notifies waiters.
     pub(crate) fn after_call(&self, state: &mut NetState) {
         self.works(state, |state| self.send_due(state));
     }
 
-    /// Does work on the stack. Should that panic, the host is out of order.
+    /// Runs `work` on the stack. If `work` panics, the host fails.
     pub(crate) fn works<T>(
         &self,
         state: &mut NetState,
@@ -127,7 +126,7 @@ impl StackDriver {
     fn send_due(&self, state: &mut NetState) {
         let mut woken = state.settle(self.now_ns());
         if state.leadership.is_between_calls() {
-            // What one poll leaves is the next one's: the thread's, if it drives.
+            // Output that one poll leaves is for the next poll: the thread's, if it drives.
             for _ in 0..POLLS_MAX {
                 if !state.is_due(self.now_ns()) {
                     break;
@@ -135,7 +134,7 @@ impl StackDriver {
                 state.receive(self.now_ns());
                 woken |= state.settle(self.now_ns());
             }
-            // So is what this call has no time for, and when a full link takes frames.
+            // So is output beyond this call's share, and output for a full link.
             if state.is_due(self.now_ns()) || state.links().is_any_full() {
                 self.hand_over(state);
             }
@@ -145,15 +144,14 @@ impl StackDriver {
         }
     }
 
-    /// As [`StackDriver::after_call`], and gives the lock back.
+    /// As [`StackDriver::after_call`], and releases the lock.
     pub(crate) fn finish(&self, mut state: MutexGuard<'_, NetState>) {
         self.after_call(&mut state);
         unlock(state);
     }
 
-    /// The thread's work, until the net ends. Should the thread panic, or a call
-    /// that drove the stack, no call on a socket of any of the host's stacks waits
-    /// any longer.
+    /// The thread's loop, until the net ends. If the thread panics, or a call that drives the
+    /// stack, all waiting calls on the sockets of all the host's stacks end.
     pub(super) fn drive_among(&self, all: &[Arc<StackDriver>]) {
         let failing = Failing(all);
         self.drive();
@@ -162,8 +160,7 @@ impl StackDriver {
         }
     }
 
-    /// The host is out of order: every call on a socket that may wait ends, now
-    /// and from now on.
+    /// Marks the host as failed: every blocking call on a socket ends, now and from now on.
     fn fail(&self, state: &mut NetState) {
         state.fail();
         self.wake(state);
@@ -185,7 +182,7 @@ impl StackDriver {
             }
             state.receive(self.now_ns());
             state.settle(self.now_ns());
-            // Not before: what just came may be what was waited for.
+            // Not earlier: the frames received last may be what the calls wait for.
             if state.is_over() {
                 state.shut_down(self.now_ns());
                 return;
@@ -198,8 +195,8 @@ impl StackDriver {
         }
     }
 
-    /// Gives the lock back, and waits so long at most for the links, or to be woken;
-    /// not at all if there is work.
+    /// Releases the lock and waits up to `time` for the links or a wake-up; returns at once
+    /// if `time` is `None`.
     fn rest(&self, state: MutexGuard<'_, NetState>, time: Option<Duration>, wake: &OwnedFd) {
         let Some(time) = time else {
             unlock(state);
@@ -214,9 +211,9 @@ impl StackDriver {
         }
     }
 
-    /// Waits for a side of a socket by driving the net, until `deadline` at most;
-    /// gives the lock back untouched if that is not for this call to do. `receive`
-    /// takes what has come, and says whether it is waited for.
+    /// Waits for a side of a socket by driving the net, up to `deadline`. Releases nothing
+    /// and returns the lock if this call must not lead. `receive` takes arrived frames and
+    /// returns whether the awaited bytes are there.
     pub(super) fn lead<'s>(
         &'s self,
         mut state: MutexGuard<'s, NetState>,
@@ -237,8 +234,8 @@ impl StackDriver {
         Ok(state)
     }
 
-    /// Drives the net until there is what is waited for, or something that this
-    /// call cannot do while it leads.
+    /// Drives the net until the awaited event has happened, or until there is work that a
+    /// leading call cannot do.
     fn drive_until<'s>(
         &'s self,
         mut state: MutexGuard<'s, NetState>,
@@ -257,13 +254,13 @@ impl StackDriver {
             self.rest(state, rest, &self.wake_call);
             state = self.lock();
             state.leader = None;
-            // What it leads to is sent when that is done for which it waits.
+            // The resulting frames are sent after the awaited work.
             if receive(&mut state, self.now_ns()) || state.readiness(id).is(side) {
                 return state;
             }
             state.settle(self.now_ns());
-            // A time that was over may be what ends it. Tasks do what they like when
-            // they are woken, so that nobody may lead meanwhile.
+            // The deadline may end the wait. Woken tasks may do anything, so that no call may
+            // lead meanwhile.
             if state.readiness(id).is(side) || state.has_tasks() {
                 return state;
             }
@@ -271,7 +268,7 @@ impl StackDriver {
     }
 }
 
-/// A thread that drives one of these stacks, until this is forgotten.
+/// Guard of a thread that drives one of these stacks: its drop in a panic fails the host.
 struct Failing<'a>(&'a [Arc<StackDriver>]);
 
 impl Drop for Failing<'_> {
@@ -284,7 +281,7 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// A call that leads, until this is forgotten.
+/// Guard of a call that leads: its drop in a panic fails the host.
 struct Leading<'a>(&'a StackDriver);
 
 impl Drop for Leading<'_> {
@@ -295,30 +292,29 @@ impl Drop for Leading<'_> {
     }
 }
 
-/// Waits for one of these, or `time`; whether it was the first.
+/// Waits for these descriptors, up to `time`; returns whether the first is ready.
 fn woken(fds: &mut [PollFd<'_>], time: Duration) -> bool {
     let time = Timespec::try_from(time).ok();
     match poll(fds, time.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
-        // Out of memory, which passes: not at full speed.
+        // `poll` is out of memory, which passes: do not retry at full speed.
         Err(_) => std::thread::sleep(Duration::from_millis(10)),
     }
     !fds[0].revents().is_empty()
 }
 
-/// Gives the lock back, and then wakes the tasks that are to be: they may do
-/// whatever they like at once.
+/// Releases the lock, and then wakes the pending tasks, which may do anything at once.
 pub(super) fn unlock(mut state: MutexGuard<'_, NetState>) {
     let tasks = state.take_tasks();
     drop(state);
     for task in tasks {
-        // A waker is the application's: its panic, which the panic hook has
-        // reported, leaves no other task asleep.
+        // A waker belongs to the application. If it panics, which the panic hook has
+        // reported, the remaining tasks are still woken.
         let _ = catch_unwind(AssertUnwindSafe(|| task.wake()));
     }
 }
 
-/// Gives a lock back until the condition is told, for so long at most.
+/// Releases a lock until the condition is notified, or for at most `left`.
 pub(super) fn wait<'l, T>(
     condition: &Condvar,
     lock: MutexGuard<'l, T>,

@@ -1,7 +1,7 @@
-//! Where the net's thread waits while calls drive the net.
+//! [`Parker`]: where the net's thread waits while calls drive the net.
 //!
-//! Not at the net's lock: calls that follow each other have it nearly always, and
-//! each that gives it back would wake the thread in vain.
+//! The thread does not wait for the net's lock: consecutive calls hold it nearly always, and
+//! each release would wake the thread in vain.
 
 use super::leader::HANDOVER_TIMEOUT;
 use super::wait;
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// See the module.
+/// The wait of the net's thread while calls drive.
 #[derive(Default)]
 pub(in crate::net) struct Parker {
     unparked: Mutex<bool>,
     rouse: Condvar,
-    /// When a call looked last for what has come.
+    /// When a call last polled the links.
     polled_ns: AtomicU64,
 }
 
 impl Parker {
-    /// Ends the thread's wait, or the next one if it does not wait yet.
+    /// Ends the thread's wait, or its next wait if it does not wait yet.
     pub(in crate::net) fn unpark(&self) {
         let mut roused = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
         *roused = true;
@@ -27,13 +27,13 @@ impl Parker {
         self.rouse.notify_one();
     }
 
-    /// A call has looked: if the thread waits for a time, it waits on.
+    /// Records that a call has polled: a thread that waits with a time waits longer.
     pub(in crate::net) fn note_poll(&self, at_ns: u64) {
         self.polled_ns.store(at_ns, Relaxed);
     }
 
-    /// Waits to be roused, or, if for `left` at first, until no call has looked for
-    /// [`RATE_INTERVAL`].
+    /// Waits for [`Parker::unpark`]; if `left` is given, waits at first for this time and then
+    /// until no call has polled for [`HANDOVER_TIMEOUT`].
     pub(in crate::net) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
         let mut roused = self.unparked.lock().unwrap_or_else(PoisonError::into_inner);
         while !*roused && left != Some(Duration::ZERO) {

@@ -1,4 +1,4 @@
-//! What the lock keeps: the stack, the link, and who waits for what.
+//! [`NetState`], which the lock guards: the stack, the links, and the waiters of each socket.
 
 use super::leader::{Leadership, WakeVia};
 use crate::net::io::direct_read::DirectRead;
@@ -13,10 +13,10 @@ use weir_stack::Stack;
 use weir_stack::tcp::{self, ListenerId, TcpError, TcpId};
 use weir_stack::udp::UdpId;
 
-/// How long the thread waits at most when nothing is due.
+/// Longest wait of the thread when no timer runs.
 const REST_MAX: Duration = Duration::from_secs(3600);
 
-/// Names a socket.
+/// Identifies a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Id {
     Stream(TcpId),
@@ -27,32 +27,32 @@ pub(crate) enum Id {
 pub(crate) struct NetState {
     pub(crate) stack: Stack,
     links: Links,
-    /// If the host has several stacks.
+    /// The exchange with the host's other stacks, if there are several.
     shard_io: Option<Box<ShardIo>>,
     socket_waiters: HashMap<Id, SocketWaiters>,
-    /// When the stack is to be polled.
+    /// When the stack must be polled.
     next_ns: Option<u64>,
-    /// Until when who drives waits; 0 while nobody does.
+    /// Until when the driver waits, in nanoseconds; 0 while it does not wait.
     rests_until_ns: u64,
-    /// The net ends then, or when no connection needs it.
+    /// When the net ends at the latest; it ends earlier once no connection needs it.
     pub(in crate::net) stop_at: Option<Instant>,
     pub(in crate::net) received: u64,
-    /// UDP sockets whose senders wait for their link.
+    /// UDP sockets whose senders wait for a full link.
     tx_blocked: Vec<Id>,
-    /// Threads that wait for what happens to addresses and routers.
+    /// Threads that wait for events of addresses and routers.
     pub(in crate::net) event_waiters: Waiters,
-    /// The host is gone.
+    /// The host has ended.
     shut_down: bool,
-    /// A thread that drives the host has panicked: the stack may be in any
-    /// state, and is not called again.
+    /// A thread that drives the host has panicked: the stack may be in any state and is not
+    /// called again.
     failed: bool,
-    /// Tasks that are to be woken once the lock is given back.
+    /// Tasks to be woken once the lock is released.
     tasks: Vec<Waker>,
-    /// What the call waits for that drives the net, while it has not the lock.
+    /// What the leading call waits for, while it does not hold the lock.
     pub(in crate::net) leader: Option<(Id, Interest)>,
-    /// Who drives is to be woken: what it waits for is there, or it waits too long.
+    /// The driver must be woken: the awaited event has happened, or the wait is too long.
     wakes: bool,
-    /// When the stack was polled last.
+    /// When the stack was last polled.
     now_ns: u64,
     pub(in crate::net) leadership: Leadership,
 }
@@ -84,7 +84,7 @@ impl NetState {
         }
     }
 
-    /// Whether the thread is to end.
+    /// Whether the thread should end.
     pub(in crate::net) fn is_over(&self) -> bool {
         let Some(at) = self.stop_at else {
             return false;
@@ -100,13 +100,13 @@ impl NetState {
         }
     }
 
-    /// The host goes: what was leased is given back.
+    /// Ends the host and releases its DHCP leases.
     pub(in crate::net) fn shut_down(&mut self, now_ns: u64) {
         if self.failed {
             return;
         }
         if self.shard_io.is_some() {
-            // What others have left to be sent, before they were over.
+            // Frames that other stacks have handed over before they ended.
             self.receive(now_ns);
         }
         self.shut_down = true;
@@ -115,7 +115,7 @@ impl NetState {
         self.event_waiters.notify(&mut self.tasks);
     }
 
-    /// No frame comes or goes any more, and all that wait learn of it.
+    /// Fails the host: no frame is sent or received any more, and all waiters are notified.
     pub(in crate::net) fn fail(&mut self) {
         self.failed = true;
         self.shut_down = true;
@@ -125,7 +125,7 @@ impl NetState {
         self.event_waiters.notify(&mut self.tasks);
     }
 
-    /// Whether the host is out of order: then no call works on the stack.
+    /// Whether the host has failed, so that calls must not use the stack.
     pub(crate) fn is_failed(&self) -> bool {
         self.failed
     }
@@ -141,7 +141,7 @@ impl NetState {
         self.shut_down
     }
 
-    /// Whether no link is left.
+    /// Whether all links are gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.links.are_gone()
     }
@@ -150,7 +150,7 @@ impl NetState {
         &self.links
     }
 
-    /// Why no frame will come any more.
+    /// Fails with `ENETDOWN` if all links are gone.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if self.is_gone() {
             Err(Errno::NETDOWN)
@@ -159,14 +159,14 @@ impl NetState {
         }
     }
 
-    /// Takes up the addresses that the host has now.
+    /// Applies the host's present addresses and routes, which the first stack has published.
     pub(crate) fn apply_addressing(&mut self) {
         if let Some(part) = &mut self.shard_io {
             part.apply_addressing(&mut self.stack);
         }
     }
 
-    /// Takes frames that have come.
+    /// Receives the frames that have arrived.
     pub(crate) fn receive(&mut self, now_ns: u64) {
         if !self.begins_to_receive(now_ns) {
             return;
@@ -182,8 +182,8 @@ impl NetState {
         self.has_received(lost);
     }
 
-    /// As [`NetState::receive`], where a connection's bytes go to who waits to read of
-    /// it if they may; gives how many. Of several stacks none does.
+    /// As [`NetState::receive`], and copies the payload of connection `id` straight to `out`
+    /// where possible; returns the bytes copied. A host of several stacks copies none.
     pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
         if self.shard_io.is_some() {
             self.receive(now_ns);
@@ -208,7 +208,7 @@ impl NetState {
         count
     }
 
-    /// Whether frames may have come: a link is left.
+    /// Prepares receiving; false if all links are gone.
     fn begins_to_receive(&mut self, now_ns: u64) -> bool {
         self.rests_until_ns = 0;
         self.now_ns = now_ns;
@@ -220,20 +220,20 @@ impl NetState {
         !self.is_gone()
     }
 
-    /// They were taken, and perhaps a link turned out to be gone.
+    /// Completes receiving; `lost` means that a link turned out to be gone.
     fn has_received(&mut self, lost: bool) {
         if lost {
             let stack = &mut self.stack;
             self.links.gone().for_each(|link| stack.lose_link(link));
         }
-        // With the last of them everybody learns.
+        // When the last link is gone, all waiters are notified.
         if self.is_gone() {
             self.notify_all_gone();
         }
     }
 
-    /// Lets the stack send, and tells whom changes concern; whether the
-    /// thread must wait less long than it does.
+    /// Lets the stack send, and notifies the waiters of changed sockets. Returns whether the
+    /// driver must be woken, because its wait is too long.
     pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         if self.failed {
@@ -272,13 +272,13 @@ impl NetState {
         woken | std::mem::take(&mut self.wakes)
     }
 
-    /// As [`NetState::settle`], in a call that settles once more at its end: that tells
-    /// whether who drives is to be woken.
+    /// As [`NetState::settle`], within a call that settles again at its end; that second call
+    /// then reports whether the driver must be woken.
     pub(crate) fn settle_within(&mut self, now_ns: u64) {
         self.wakes = self.settle(now_ns);
     }
 
-    /// Whether the stack is to be polled now, and a link takes what it sends.
+    /// Whether the stack must be polled now, and no link is full.
     pub(in crate::net) fn is_due(&self, now_ns: u64) -> bool {
         self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
     }
@@ -304,20 +304,20 @@ impl NetState {
         Some(wait)
     }
 
-    /// A datagram found no room: its socket is told when a link that was full
-    /// takes frames again.
+    /// Records that a datagram of socket `id` had no room: the socket is notified when a full
+    /// link takes frames again.
     pub(crate) fn mark_tx_blocked(&mut self, id: Id) {
         if !self.tx_blocked.contains(&id) {
             self.tx_blocked.push(id);
         }
     }
 
-    /// The tasks that are to be woken.
+    /// Takes the tasks that are to be woken.
     pub(in crate::net) fn take_tasks(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.tasks)
     }
 
-    /// Whether there are such.
+    /// Whether tasks are to be woken.
     pub(in crate::net) fn has_tasks(&self) -> bool {
         !self.tasks.is_empty()
     }
@@ -326,27 +326,27 @@ impl NetState {
         self.socket_waiters.entry(id).or_default()
     }
 
-    /// Forgets a socket, that is closed now.
+    /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, id: Id) {
         self.socket_waiters.remove(&id);
     }
 
-    /// A call that waits for a socket begins to lead; false if that is not for it to
-    /// do. Of several stacks each has its thread.
+    /// Makes a call that waits for socket `id` the leader; false if the call must not lead.
+    /// With several stacks each is driven by its thread.
     pub(in crate::net) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
         self.shard_io.is_none() && !self.has_descriptor(id) && self.leadership.begin(id, now_ns)
     }
 
-    /// Whether a socket may be waited for by a descriptor: who does that, after a call
-    /// or beside it, drives nothing.
+    /// Whether the socket has a readiness descriptor: an application that waits for the
+    /// descriptor does not drive the net.
     fn has_descriptor(&self, id: Id) -> bool {
         self.socket_waiters
             .get(&id)
             .is_some_and(SocketWaiters::has_descriptor)
     }
 
-    /// Whether a call that may wait for a socket is to look for what has come, and how
-    /// the thread learns of what follows.
+    /// Whether a call that may wait for socket `id` should poll the links, and how to wake the
+    /// thread for what follows.
     pub(in crate::net) fn should_poll(
         &mut self,
         id: Id,
@@ -360,7 +360,7 @@ impl NetState {
         }
     }
 
-    /// What can be done with a socket has perhaps changed.
+    /// Notifies the waiters of socket `id` if its readiness has changed.
     pub(crate) fn refresh(&mut self, id: Id) {
         if let Some((leader, side)) = self.leader
             && leader == id
@@ -381,14 +381,14 @@ impl NetState {
         }
     }
 
-    /// Has those who wait to read of a socket try again.
+    /// Makes the waiting readers of a socket try again.
     pub(crate) fn wake_readers(&mut self, id: Id) {
         if let Some(watch) = self.socket_waiters.get_mut(&id) {
             watch.waiters(Interest::Read).notify(&mut self.tasks);
         }
     }
 
-    /// What can be done with a socket now.
+    /// The present readiness of a socket.
     pub(crate) fn readiness(&mut self, id: Id) -> Readiness {
         if self.is_gone() {
             return Readiness::GONE;
@@ -428,8 +428,7 @@ impl NetState {
             0 | 1 => !matches!(self.stack.tcp_readable_slice(id), Err(TcpError::WouldBlock)),
             _ => self.stack.tcp_is_readable(id, least),
         };
-        // As a kernel's socket says: at once, though what came is still to be
-        // read.
+        // As in the kernel: the end is reported at once, even before the last bytes are read.
         let ended = matches!(
             state,
             tcp::State::CloseWait

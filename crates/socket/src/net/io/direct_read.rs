@@ -1,22 +1,22 @@
-//! Bytes that go straight to a read that waits for them, past the connection's
-//! buffer: copied from the frame, or put there by the link.
+//! A blocking read that gets its bytes past the connection's receive buffer: copied from
+//! the frame, or written by the link.
 
 use crate::link::DirectReceiver;
 use weir_stack::Stack;
 use weir_stack::iface::RxMeta;
 use weir_stack::tcp::TcpId;
 
-/// See the module. What comes besides is taken as ever.
+/// Receives frames for a connection's reader; other frames take the standard path.
 pub(in crate::net) struct DirectRead<'a> {
     pub(in crate::net) stack: &'a mut Stack,
     pub(in crate::net) now_ns: u64,
-    /// The number of the link whose turn it is.
+    /// The number of the link that is polled now.
     pub(in crate::net) link: u8,
     pub(in crate::net) connection: TcpId,
-    /// Where the connection's bytes go, and how many have.
+    /// The reader's buffer, and the number of bytes in it.
     pub(in crate::net) out: &'a mut [u8],
     pub(in crate::net) count: usize,
-    /// Frames that came.
+    /// Number of frames received.
     pub(in crate::net) frames: u64,
 }
 

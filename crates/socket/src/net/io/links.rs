@@ -1,4 +1,4 @@
-//! The links of a net.
+//! [`Links`]: the links of one stack.
 
 use super::direct_read::DirectRead;
 use crate::link::{Link, RxSink};
@@ -10,20 +10,20 @@ use std::time::Duration;
 use weir_stack::iface::RxMeta;
 use weir_stack::{TxSink, TxSinks};
 
-/// See the module.
+/// All links of one stack, by number.
 pub(in crate::net) struct Links(Vec<LinkState>);
 
-/// A link as it is given to a stack.
+/// A link to be given to a stack.
 pub(in crate::net) struct LinkSlot {
     pub(in crate::net) link: Box<dyn Link>,
-    /// Another stack of the host holds it.
+    /// Whether another stack of the host has the link's queue.
     pub(in crate::net) remote: bool,
-    /// What tells those of whom this stack holds it that it is gone.
+    /// The flag that tells other stacks, which use this queue, that the link is gone.
     pub(in crate::net) gone_flag: Option<Arc<AtomicBool>>,
 }
 
 impl LinkSlot {
-    /// A link of this stack's own.
+    /// A link whose queue belongs to this stack.
     pub(in crate::net) fn own(link: Box<dyn Link>) -> LinkSlot {
         LinkSlot {
             link,
@@ -35,15 +35,15 @@ impl LinkSlot {
 
 struct LinkState {
     link: Box<dyn Link>,
-    /// There may be more frames than were received.
+    /// The last receive left frames.
     more: bool,
-    /// It took no more frames when they were sent last.
+    /// The link was full at the last send.
     was_full: bool,
     /// The device is gone.
     gone: bool,
-    /// Another stack of the host holds it: nothing is waited for.
+    /// Another stack of the host has the queue, so this stack waits for nothing.
     remote: bool,
-    /// Tells others that it is gone.
+    /// The flag that tells other stacks that the link is gone.
     gone_flag: Option<Arc<AtomicBool>>,
 }
 
@@ -70,18 +70,18 @@ impl Links {
         self.0.iter().filter(|one| !one.gone)
     }
 
-    /// Whether all of them are gone.
+    /// Whether all links are gone.
     pub(in crate::net) fn are_gone(&self) -> bool {
         self.there().next().is_none()
     }
 
-    /// Whether this one is gone, or never was.
+    /// Whether this link is gone, or never existed.
     pub(in crate::net) fn is_gone(&self, link: u8) -> bool {
         self.0.get(usize::from(link)).is_none_or(|one| one.gone)
     }
 
-    /// Takes frames that have come, from each its share; whether one of them
-    /// turned out to be gone.
+    /// Receives a share of frames from each link; returns whether a link turned out to be
+    /// gone.
     pub(in crate::net) fn receive(&mut self, take: &mut RxSink<'_>) -> bool {
         self.receive_from_each(|number, link| {
             link.receive(&mut |frame, received| {
@@ -91,7 +91,7 @@ impl Links {
         })
     }
 
-    /// As [`Links::receive`], for a read that waits.
+    /// As [`Links::receive`], for a blocking read.
     pub(in crate::net) fn receive_to(&mut self, reader: &mut DirectRead<'_>) -> bool {
         self.receive_from_each(|number, link| {
             reader.link = number;
@@ -116,7 +116,7 @@ impl Links {
         lost
     }
 
-    /// All of them are, whatever the devices say.
+    /// Marks all links as gone, whatever their devices report.
     pub(in crate::net) fn lose_all(&mut self) {
         for one in &mut self.0 {
             one.gone = true;
@@ -126,7 +126,7 @@ impl Links {
         }
     }
 
-    /// Those that are gone.
+    /// The numbers of the links that are gone.
     pub(in crate::net) fn gone(&self) -> impl Iterator<Item = u8> {
         let numbered = (0..).zip(&self.0);
         numbered
@@ -134,8 +134,8 @@ impl Links {
             .map(|(number, _)| number)
     }
 
-    /// What the links have gathered goes out; whether one that was full takes
-    /// frames again, or is gone.
+    /// Sends the frames that the links have gathered; returns whether a full link takes frames
+    /// again or is gone.
     pub(in crate::net) fn flush(&mut self) -> bool {
         let mut freed = false;
         for one in &mut self.0 {
@@ -151,13 +151,13 @@ impl Links {
         self.there().any(|one| one.link.is_full())
     }
 
-    /// Before they are waited for: false if there are frames already.
+    /// Prepares waiting for the links; false if frames are already there.
     pub(in crate::net) fn arm(&mut self) -> bool {
         let mut there = self.0.iter_mut().filter(|one| !one.gone);
         there.all(|one| !one.more && one.link.arm())
     }
 
-    /// What each is waited for, by number; nothing if it is gone.
+    /// The events to poll each link for, by number; `None` for a link that is gone.
     pub(in crate::net) fn waits(&self) -> impl Iterator<Item = Option<PollFlags>> {
         self.0
             .iter()
@@ -168,7 +168,7 @@ impl Links {
             })
     }
 
-    /// How long until a frame comes that no descriptor tells of.
+    /// Time until a frame arrives that no descriptor signals.
     pub(in crate::net) fn next_arrival(&self) -> Option<Duration> {
         self.there().filter_map(|one| one.link.next_arrival()).min()
     }

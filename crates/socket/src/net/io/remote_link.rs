@@ -1,5 +1,5 @@
-//! A link that another stack of the host holds, as one that has none of its
-//! own sees it.
+//! [`RemoteLink`]: a link whose queue another stack of the host has, as seen by a stack
+//! without a queue.
 
 use crate::link::{Link, RxSink};
 use crate::net::shards::mailbox::{FrameBatch, MailKind, Mailbox};
@@ -11,20 +11,20 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use weir_stack::TxSink;
 use weir_stack::iface::TxMeta;
 
-/// A frame for which there is room is no longer, in bytes.
+/// Longest frame, in bytes, for which the link guarantees room.
 const FRAME_LEN: usize = 2048;
 
-/// Frames that are sent are left for the stack that has the link. What comes by
-/// it comes as others' frames do.
+/// Leaves sent frames in the mailbox of the stack that has the queue. Frames that arrive by
+/// the link come by this stack's own mailbox.
 pub(in crate::net) struct RemoteLink {
     pub(in crate::net) mailboxes: Arc<[Mailbox]>,
-    /// Whose it is, and who has the link.
+    /// The number of this stack, and of the stack that has the queue.
     pub(in crate::net) number: usize,
     pub(in crate::net) owner: usize,
     pub(in crate::net) link: u8,
     pub(in crate::net) gone: Arc<AtomicBool>,
     pub(in crate::net) batch: FrameBatch,
-    /// There was no room.
+    /// The mailbox was full at the last send.
     pub(in crate::net) full: bool,
 }
 
@@ -60,7 +60,7 @@ impl TxSink for RemoteLink {
 }
 
 impl Link for RemoteLink {
-    /// Nothing comes by it, and there is room when the stack is poked.
+    /// Never readable: frames come by the mailbox, whose eventfd also signals new room.
     fn fd(&self) -> BorrowedFd<'_> {
         self.mailboxes[self.number].fd()
     }

@@ -1,5 +1,5 @@
-//! What the stacks of one host leave for each other: frames that are another's,
-//! or that go out by a link which another holds, and what addresses there are.
+//! [`Mailbox`]: what the stacks of one host leave for each other. These are received frames
+//! of another stack, frames to send by a link whose queue another stack has, and addresses.
 //!
 //! ```text
 //!  others ──► batches (WAITING_MAX) ──► its thread
@@ -14,34 +14,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_stack::AddressConfig;
 use weir_stack::iface::{RxMeta, TxMeta};
 
-/// Bytes that wait for one stack at most, and a batch more of each that leaves
-/// some at that moment; frames counted with [`FRAME_COST`] each: beyond them what came is lost, and what is to be sent waits.
+/// Limit, in bytes, on the content of one mailbox; each frame counts [`FRAME_COST`] more. Each
+/// sender may exceed it by one batch. Beyond the limit received frames are dropped, and
+/// frames to be sent wait in their stack.
 pub(in crate::net) const MAILBOX_BYTES_MAX: usize = 8 << 20;
-/// What a frame counts besides its own bytes.
+/// What a frame counts in addition to its length, in bytes.
 const FRAME_COST: usize = 64;
 
-/// Frames for one stack, one behind the other.
+/// Frames for one stack, one after the other.
 #[derive(Default)]
 pub(in crate::net) struct FrameBatch {
     bytes: Vec<u8>,
-    /// Bytes of the frames that were added; then comes one being written.
+    /// End of the frames that were added; a frame being written may follow.
     added: usize,
     frames: Vec<QueuedFrame>,
 }
 
-/// One of them.
+/// The extent and purpose of a frame in a batch.
 struct QueuedFrame {
     len: usize,
     kind: MailKind,
 }
 
-/// What is to be done with a frame.
+/// What the receiving stack does with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::net) enum MailKind {
-    /// It came.
+    /// Receives the frame.
     Received(RxMeta),
-    /// It goes out by this link; if the link has something to complete, what,
-    /// and how many bytes there are before the payload.
+    /// Sends the frame by this link. If the link has to complete it: how, and the length of
+    /// the headers before the payload.
     Sent {
         link: u8,
         partial: Option<(TxMeta, usize)>,
@@ -53,7 +54,7 @@ impl FrameBatch {
         self.frames.is_empty()
     }
 
-    /// What it counts.
+    /// What the batch counts towards [`MAILBOX_BYTES_MAX`].
     pub(in crate::net) fn cost(&self) -> usize {
         self.added + self.frames.len() * FRAME_COST
     }
@@ -63,19 +64,19 @@ impl FrameBatch {
         self.submit(what, [&[], &[]]);
     }
 
-    /// Room for a frame to be written in place, behind those that were added.
+    /// A buffer behind the added frames, to write a frame in place.
     pub(in crate::net) fn reserve(&mut self, len: usize) -> &mut [u8] {
         self.bytes.truncate(self.added);
         self.bytes.resize(self.added + len, 0);
         &mut self.bytes[self.added..]
     }
 
-    /// Bytes of the frame that is being written.
+    /// Length of the frame that is being written.
     pub(in crate::net) fn reserved(&self) -> usize {
         self.bytes.len() - self.added
     }
 
-    /// Adds what was written there, with `payload` behind it.
+    /// Adds the frame that was written, followed by `payload`.
     pub(in crate::net) fn submit(&mut self, what: MailKind, payload: [&[u8]; 2]) {
         for part in payload {
             self.bytes.extend_from_slice(part);
@@ -85,7 +86,7 @@ impl FrameBatch {
         self.frames.push(QueuedFrame { len, kind: what });
     }
 
-    /// Gives each frame in turn.
+    /// Passes each frame to `take`, in order.
     pub(in crate::net) fn each(&self, mut take: impl FnMut(&[u8], MailKind)) {
         let mut rest = &self.bytes[..];
         for frame in &self.frames {
@@ -96,27 +97,27 @@ impl FrameBatch {
     }
 }
 
-/// Where others leave what is for one stack.
+/// The queue of batches that other stacks leave for one stack.
 pub(in crate::net) struct Mailbox {
     queue: Sender<FrameBatch>,
     queued_bytes: AtomicUsize,
-    /// There is something new since the thread has looked last.
+    /// A batch was left since the thread last checked.
     notified: AtomicBool,
-    /// The thread rests: it must be woken.
+    /// The thread sleeps and must be woken.
     idle: AtomicBool,
     wake: OwnedFd,
     addressing: Mutex<Option<Arc<AddressConfig>>>,
-    /// Who waits for room, a bit a stack.
+    /// The stacks that wait for room, one bit each.
     waiting_for_room: AtomicU64,
-    /// The stack has nothing left to do.
+    /// The stack has no more work.
     over: AtomicBool,
-    /// Frames that were left, and those there was no room for.
+    /// Frames that were left, and frames that were dropped for lack of room.
     forwarded: AtomicU64,
     lost: AtomicU64,
 }
 
 impl Mailbox {
-    /// One whose thread is woken by this eventfd, and where it takes from.
+    /// A mailbox whose thread this eventfd wakes, and the receiver of its batches.
     pub(in crate::net) fn new(wake: OwnedFd) -> (Mailbox, Receiver<FrameBatch>) {
         let (queue, taken) = channel();
         let post = Mailbox {
@@ -134,31 +135,31 @@ impl Mailbox {
         (post, taken)
     }
 
-    /// What the thread waits for.
+    /// The eventfd that wakes the thread.
     pub(in crate::net) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Whether so many bytes more may wait.
+    /// Whether the mailbox has room for `cost` more bytes.
     pub(in crate::net) fn has_room(&self, cost: usize) -> bool {
         self.queued_bytes.load(SeqCst) + cost <= MAILBOX_BYTES_MAX
     }
 
-    /// Leaves frames.
+    /// Leaves a batch.
     pub(in crate::net) fn push(&self, batch: FrameBatch) {
         self.queued_bytes.fetch_add(batch.cost(), SeqCst);
         self.forwarded.fetch_add(batch.frames.len() as u64, Relaxed);
-        // It fails if the thread has ended, and nobody needs them.
+        // This fails if the thread has ended, which no longer needs the frames.
         let _ = self.queue.send(batch);
         self.notify();
     }
 
-    /// A frame found no room.
+    /// Counts a frame that was dropped for lack of room.
     pub(in crate::net) fn lose(&self) {
         self.lost.fetch_add(1, Relaxed);
     }
 
-    /// Lets the thread look.
+    /// Tells the thread that there is something new.
     pub(in crate::net) fn notify(&self) {
         self.notified.store(true, SeqCst);
         if self.idle.swap(false, SeqCst) {
@@ -166,15 +167,15 @@ impl Mailbox {
         }
     }
 
-    /// The thread is up, and looks now.
+    /// The thread is awake and checks the mailbox now.
     pub(in crate::net) fn wake_up(&self) {
         self.idle.store(false, SeqCst);
-        // Read, too: so what was left before it was poked is seen.
+        // The swap also reads, so that all batches left before the wake-up are seen.
         self.notified.swap(false, SeqCst);
     }
 
-    /// Whether the thread may rest, which it does then: nobody has poked it
-    /// since it looked.
+    /// Lets the thread sleep, unless there is something new since it checked; returns whether
+    /// it may.
     pub(in crate::net) fn go_idle(&self) -> bool {
         self.idle.store(true, SeqCst);
         let may = !self.notified.load(SeqCst);
@@ -184,7 +185,7 @@ impl Mailbox {
         may
     }
 
-    /// A batch was dealt with; who waits for room now that there is some.
+    /// Releases the room of a processed batch; returns the stacks that waited for room.
     pub(in crate::net) fn done(&self, batch: &FrameBatch) -> u64 {
         let left = self.queued_bytes.fetch_sub(batch.cost(), SeqCst) - batch.cost();
         if left <= MAILBOX_BYTES_MAX / 2 {
@@ -194,13 +195,13 @@ impl Mailbox {
         }
     }
 
-    /// As [`Mailbox::has_room`]; else `who` is to be poked when there is.
+    /// As [`Mailbox::has_room`]; if false, stack `who` is notified when there is room.
     pub(in crate::net) fn has_room_for(&self, who: usize, cost: usize) -> bool {
         if self.has_room(cost) {
             return true;
         }
         self.waiting_for_room.fetch_or(1 << who, SeqCst);
-        // What was freed before that was seen.
+        // Room that was released before the bit was set is seen here.
         self.has_room(cost)
     }
 
@@ -218,7 +219,7 @@ impl Mailbox {
         told.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stack has nothing left to do; whether that is new.
+    /// Marks the stack as finished; returns whether it was not before.
     pub(in crate::net) fn end(&self) -> bool {
         !self.over.swap(true, SeqCst)
     }
@@ -227,7 +228,7 @@ impl Mailbox {
         self.over.load(SeqCst)
     }
 
-    /// Frames that were left, and those there was no room for.
+    /// Number of frames left, and of frames dropped for lack of room.
     pub(in crate::net) fn counted(&self) -> (u64, u64) {
         (self.forwarded.load(Relaxed), self.lost.load(Relaxed))
     }

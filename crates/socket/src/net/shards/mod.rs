@@ -1,4 +1,4 @@
-//! What several stacks of one host exchange.
+//! Frames, reports and table memory that several stacks of one host exchange.
 
 pub(super) mod mailbox;
 pub(super) mod shard_io;

@@ -1,5 +1,5 @@
-//! One stack's part in a host of several: what comes is dealt out, and what
-//! others leave is taken.
+//! [`ShardIo`]: the exchange of one stack with the host's other stacks. Distributes received
+//! frames, and takes the frames that other stacks have left.
 
 use super::mailbox::{FrameBatch, MailKind, Mailbox};
 use crate::net::io::links::Links;
@@ -8,19 +8,19 @@ use std::sync::mpsc::Receiver;
 use weir_stack::iface::RxMeta;
 use weir_stack::{AddressConfig, Shards, Stack, Steering, TxSinks};
 
-/// Batches that are taken at most before the stack sends what it has to.
+/// Limit on batches taken from the mailbox before the stack sends.
 const BATCHES: usize = 16;
 
-/// See the module.
+/// One stack's exchange with the other stacks.
 pub(crate) struct ShardIo {
     number: usize,
     shards: Shards,
     mailboxes: Arc<[Mailbox]>,
     queue: Receiver<FrameBatch>,
-    /// What is to be left for each of the others.
+    /// Batches to be left for the other stacks.
     out: Vec<FrameBatch>,
-    /// The addresses that the others were told of, and the stack's number for
-    /// them; of the first, which looks after them.
+    /// The addresses last published, and the stack's version number of them; used by the
+    /// first stack, which manages addresses.
     published: Option<(u64, Arc<AddressConfig>)>,
 }
 
@@ -46,8 +46,8 @@ impl ShardIo {
         &self.mailboxes[self.number]
     }
 
-    /// Takes what others have left, then what has come by this stack's own
-    /// links, `count` of the latter; whether one of those turned out to be gone.
+    /// Takes the frames that other stacks have left, then receives from this stack's own
+    /// links, which `count` counts. Returns whether a link turned out to be gone.
     pub(in crate::net) fn receive(
         &mut self,
         now_ns: u64,
@@ -92,14 +92,14 @@ impl ShardIo {
                 post.push(std::mem::take(batch));
             }
         }
-        // Who has no queue of a link that is gone learns it.
+        // A stack without a queue of the link learns here that the link is gone.
         if lost {
             self.mailboxes.iter().for_each(Mailbox::notify);
         }
         lost
     }
 
-    /// What others have left is nobody's any more: the links are gone.
+    /// Discards the frames that other stacks have left, since all links are gone.
     pub(in crate::net) fn discard(&mut self) {
         self.mailbox().wake_up();
         while let Ok(batch) = self.queue.try_recv() {
@@ -107,7 +107,7 @@ impl ShardIo {
         }
     }
 
-    /// Takes what others have left.
+    /// Takes the frames that other stacks have left.
     fn drain_mailbox(&mut self, now_ns: u64, stack: &mut Stack, links: &mut Links) {
         for _ in 0..BATCHES {
             let Ok(batch) = self.queue.try_recv() else {
@@ -119,7 +119,7 @@ impl ShardIo {
                     let head = partial.map_or(frame.len(), |(_, head)| head);
                     let (head, payload) = frame.split_at(head);
                     let outlet = links.sink(link);
-                    // A link that is full loses it, as a wire does.
+                    // A full link drops the frame, as a wire does.
                     let Some(room) = outlet.reserve(head.len()) else {
                         return self.mailbox().lose();
                     };
@@ -136,11 +136,11 @@ impl ShardIo {
                 starved &= starved - 1;
             }
         }
-        // There may be more.
+        // The mailbox may have more batches.
         self.mailbox().notify();
     }
 
-    /// Takes up the addresses that the first stack has told of.
+    /// Applies the addresses that the first stack has published.
     pub(in crate::net) fn apply_addressing(&mut self, stack: &mut Stack) {
         if self.number > 0
             && let Some(addressing) = self.mailbox().take_addressing()
@@ -149,7 +149,7 @@ impl ShardIo {
         }
     }
 
-    /// The first stack tells the others of its addresses, if they have changed.
+    /// Publishes the first stack's addresses if they have changed.
     pub(in crate::net) fn publish_addressing(&mut self, stack: &Stack) {
         let epoch = stack.addressing_epoch();
         let known = self.published.as_ref();
@@ -170,13 +170,13 @@ impl ShardIo {
         self.published = Some((epoch, addressing));
     }
 
-    /// Whether the thread may rest, which it does then.
+    /// Lets the thread sleep if there is nothing new; returns whether it may.
     pub(in crate::net) fn go_idle(&self) -> bool {
         self.mailbox().go_idle()
     }
 
-    /// Whether all stacks are over, this one included if `own` is: each deals
-    /// and sends for others as long as one is not.
+    /// Whether all stacks are finished, this one if `own` is true. Each stack distributes and
+    /// sends frames of the others until all are.
     pub(in crate::net) fn is_over(&self, own: bool) -> bool {
         if own && self.mailbox().end() {
             self.mailboxes.iter().for_each(Mailbox::notify);

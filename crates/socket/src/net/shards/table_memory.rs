@@ -1,4 +1,4 @@
-//! Memory of the stacks' tables of connections, made before it is needed.
+//! Memory for the connection tables of the stacks, allocated ahead of need.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 use weir_stack::pcb::{ChunkSource, TableChunk};
 
-/// A thread that makes the next segment when it is asked for one, and ends with the last
-/// that may ask. It is there from the beginning on: to begin it takes 0.1 ms, for which no
-/// insert should wait.
+/// Starts a thread that allocates the next chunk on request and ends with its last
+/// requester. The thread starts with the net, since starting a thread takes 0.1 ms, for
+/// which no insert should wait.
 ///
 /// # Errors
-/// If there can be no other thread.
+/// If the system provides no thread.
 pub(in crate::net) fn chunk_source() -> io::Result<ChunkSource> {
     let (ask, asked) = sync_channel(1);
     let (give, ready) = sync_channel(1);
@@ -19,9 +19,9 @@ pub(in crate::net) fn chunk_source() -> io::Result<ChunkSource> {
     thread.spawn(move || make(&asked, &give))?;
     let ready = Mutex::new(ready);
     Ok(Arc::new(move || {
-        // Another stack asks in this moment: nobody waits.
+        // If another stack takes a chunk now, this one does not wait.
         let segment = ready.try_lock().ok()?.try_recv().ok();
-        // If it has been asked already, that is enough.
+        // A full queue means that a request is already pending.
         let _ = ask.try_send(());
         segment
     }))
@@ -29,7 +29,7 @@ pub(in crate::net) fn chunk_source() -> io::Result<ChunkSource> {
 
 fn make(asked: &Receiver<()>, give: &SyncSender<TableChunk>) {
     while asked.recv().is_ok() {
-        // Without memory there is none, and the table gets small pages.
+        // Without memory the chunk is missing, and the table uses small pages.
         let Ok(segment) = TableChunk::ready() else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! What all sockets share: how they wait.
+//! [`SocketInner`]: the base of all sockets, and how their calls wait.
 
 use super::readiness::Interest;
 use crate::net::driver::StackDriver;
@@ -12,25 +12,25 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpId};
 
-/// What a call does as often as it takes.
+/// The work of a call, which is tried until it need not wait.
 pub(crate) trait Operation<T> {
-    /// Before it waits, or while it drives the net: takes what has come; whether
-    /// that is what the call waits for.
+    /// Before the call waits, or while it drives the net: receives frames and returns
+    /// whether the awaited bytes have arrived.
     fn receive(&mut self, state: &mut NetState, now_ns: u64) -> bool {
         state.receive(now_ns);
         false
     }
 
-    /// Whether what has come is to be looked for however short it is ago.
+    /// Whether the call should poll the links even if another call has just done so.
     fn should_poll_now(&self, _state: &mut NetState) -> bool {
         false
     }
 
-    /// Fails with [`Errno::AGAIN`] if it is to wait.
+    /// Tries the call; fails with [`Errno::AGAIN`] if it must wait.
     fn try_once(&mut self, state: &mut NetState, now_ns: u64) -> Result<T, Errno>;
 }
 
-/// What a call gives, of a host that is in order.
+/// The result of a call on a host that has not failed.
 fn tried<T>(
     state: &mut NetState,
     act: impl FnOnce(&mut NetState) -> Result<T, Errno>,
@@ -42,7 +42,7 @@ fn tried<T>(
     }
 }
 
-/// One that takes what comes as the net's thread does.
+/// An operation that receives frames as the net's thread does.
 struct Standard<F>(F);
 
 impl<T, F: FnMut(&mut NetState, u64) -> Result<T, Errno>> Operation<T> for Standard<F> {
@@ -51,28 +51,28 @@ impl<T, F: FnMut(&mut NetState, u64) -> Result<T, Errno>> Operation<T> for Stand
     }
 }
 
-/// That a connection's close is not waited for.
+/// The value of `linger_ns` for a close that does not wait.
 const NO_LINGER: u64 = u64::MAX;
 
-/// A socket, closed when it is dropped.
+/// A socket, which closes when it is dropped.
 pub(crate) struct SocketInner {
     pub(crate) net: Net,
-    /// Which of the net's stacks it is of.
+    /// The number of the stack that has the socket.
     pub(crate) shard: usize,
     pub(crate) id: Id,
     nonblocking: AtomicBool,
-    /// Tasks wait for it: its end must not hold up their runtime.
+    /// Tasks have waited for the socket: its drop must not block their runtime.
     by_tasks: AtomicBool,
-    /// How long closing it lasts at most, in nanoseconds, before it is reset.
+    /// Longest time that closing waits before the connection is reset, in nanoseconds.
     linger_ns: AtomicU64,
-    /// Nanoseconds; 0 is for ever.
+    /// Time-outs of reads and writes in nanoseconds; 0 is no limit.
     read_timeout_ns: AtomicU64,
     write_timeout_ns: AtomicU64,
     ready: OnceLock<Arc<OwnedFd>>,
 }
 
 impl SocketInner {
-    /// Of a socket that has its watch already, of the stack of this number.
+    /// Wraps socket `id` of stack `shard`, whose waiters are already registered.
     pub(crate) fn new(net: &Net, shard: usize, id: Id) -> SocketInner {
         SocketInner {
             net: net.clone(),
@@ -91,7 +91,7 @@ impl SocketInner {
         self.net.shard(self.shard)
     }
 
-    /// A call that ends at once: `try_once` gets the state and the time.
+    /// Runs a call that does not wait; `act` gets the state and the time.
     pub(crate) fn call<T>(&self, act: impl FnOnce(&mut NetState, u64) -> T) -> T {
         let shared = self.shared();
         let mut state = shared.lock();
@@ -101,13 +101,13 @@ impl SocketInner {
         result
     }
 
-    /// A call that looks only.
+    /// Runs a call that only reads the state.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&mut NetState) -> T) -> T {
         look(&mut self.shared().lock())
     }
 
-    /// A call that waits as the socket is set to: `try_once` is tried until it
-    /// does not fail with [`Errno::AGAIN`].
+    /// Runs a call that waits as the socket is configured: repeats `try_once` until it does
+    /// not fail with [`Errno::AGAIN`].
     pub(crate) fn wait<T>(
         &self,
         side: Interest,
@@ -116,7 +116,7 @@ impl SocketInner {
         self.wait_for(side, Standard(act))
     }
 
-    /// As [`SocketInner::wait`], until `deadline` at most.
+    /// As [`SocketInner::wait`], up to `deadline`.
     pub(crate) fn wait_until<T>(
         &self,
         side: Interest,
@@ -189,7 +189,7 @@ impl SocketInner {
         }
     }
 
-    /// Waits for the thread that drives the net, or for the call that does.
+    /// Waits until the driver, the thread or another call, notifies this socket.
     fn park_on_condition<'s>(
         &self,
         mut state: MutexGuard<'s, NetState>,
@@ -202,7 +202,7 @@ impl SocketInner {
         state
     }
 
-    /// As [`SocketInner::wait`] for a task: it is woken when it is worth to try again.
+    /// As [`SocketInner::wait`], for a task, which is woken when another try is worthwhile.
     pub(crate) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -270,8 +270,8 @@ impl SocketInner {
         (ns != NO_LINGER).then(|| Duration::from_nanos(ns))
     }
 
-    /// Shuts a connection down and waits as long as it lingers at most; gives
-    /// how much of the time is left. Who must not wait does not.
+    /// Shuts a connection down and waits up to its linger time; returns the rest of that
+    /// time. Does not wait where waiting is forbidden.
     fn wait_to_close(&self, id: TcpId, linger: Duration) -> Duration {
         let stays = self.nonblocking.load(Relaxed) || self.by_tasks.load(Relaxed);
         let failed = self.look(|state| state.is_failed());
@@ -284,7 +284,7 @@ impl SocketInner {
             return linger;
         }
         let shut = self.call(|state, now_ns| {
-            // It is reset at once if bytes were not read, or it is not open.
+            // The drop resets a connection that has unread bytes or is not open.
             let opening = state.stack.tcp_state(id) == Some(tcp::State::SynSent);
             let unread = state
                 .stack
@@ -294,7 +294,7 @@ impl SocketInner {
         });
         let began = Instant::now();
         if shut {
-            // What it fails with is that the time is over, or the connection.
+            // An error means that the time is over or that the connection failed.
             let _ = self.wait_until(Interest::AllAcked, began.checked_add(linger), |state, _| {
                 if state.is_gone() || state.stack.tcp_all_acked(id) {
                     Ok(())
@@ -306,13 +306,13 @@ impl SocketInner {
         linger.saturating_sub(began.elapsed())
     }
 
-    /// The descriptor for `poll` and `epoll`.
+    /// The readiness descriptor, for `poll` and `epoll`.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(fd) = self.ready.get() {
             return Ok(fd.as_fd());
         }
         let made = self.look(|state| {
-            // Who waits for it drives nothing.
+            // An application that waits for the descriptor does not drive the net.
             self.shared().hand_over(state);
             let now = state.readiness(self.id);
             state.socket_waiters(self.id).ready_fd(now)
@@ -321,13 +321,12 @@ impl SocketInner {
     }
 }
 
-/// The calls by which sockets wait, which are the same for all: `core` is where
-/// a type keeps its [`SocketInner`], then comes what its descriptor tells.
+/// Defines the calls on waiting that all socket types share: `core` is the field that holds
+/// the [`SocketInner`]; the text describes the type's descriptor.
 macro_rules! waits {
     ($type:ident, $core:tt, $ready:literal) => {
         impl $type {
-            /// How long a read, receive or accept waits at most; then it fails with
-            /// `EAGAIN`.
+            /// Limits how long a read, receive or accept waits; then it fails with `EAGAIN`.
             ///
             /// # Errors
             /// `EINVAL` if the time is zero.
@@ -335,18 +334,18 @@ macro_rules! waits {
                 self.$core.set_timeout(Interest::Read, timeout)
             }
 
-            /// As it was set.
+            /// The value of `set_read_timeout`.
             ///
             /// # Errors
-            /// None now; as in `std`.
+            /// Currently none; the signature is that of `std`.
             pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
                 Ok(self.$core.get_timeout(Interest::Read))
             }
 
-            /// Whether calls fail with `EAGAIN` rather than wait.
+            /// Makes calls fail with `EAGAIN` instead of waiting.
             ///
             /// # Errors
-            /// None now; as in `std`.
+            /// Currently none; the signature is that of `std`.
             pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
                 self.$core.set_nonblocking(nonblocking);
                 Ok(())
@@ -355,17 +354,17 @@ macro_rules! waits {
             /// Another handle of the same socket.
             ///
             /// # Errors
-            /// None now; as in `std`.
+            /// Currently none; the signature is that of `std`.
             pub fn try_clone(&self) -> io::Result<$type> {
                 Ok(self.clone())
             }
 
             #[doc = $ready]
             ///
-            /// Nothing may be read from it or written to it.
+            /// The application must not read from the descriptor or write to it.
             ///
             /// # Errors
-            /// If the system gives none.
+            /// If the system provides no descriptor.
             pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
                 self.$core.ready_fd()
             }

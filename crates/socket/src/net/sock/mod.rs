@@ -1,4 +1,4 @@
-//! What every type of socket is built on.
+//! The base of all socket types: calls, readiness, and sockets on several stacks.
 
 pub(super) mod inner;
 pub(super) mod readiness;

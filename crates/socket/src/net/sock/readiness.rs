@@ -1,39 +1,38 @@
-//! Who waits for a socket: threads, tasks, and who polls its descriptor.
+//! The waiters of a socket: threads, tasks, and pollers of its descriptor.
 
 use super::ready_fd::{ReadyFd, SharedReadyFd};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
 
-/// What a call waits for.
+/// The side of a socket that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Interest {
     Read,
     Write,
-    /// That the peer has all that was written.
+    /// The peer's acknowledgment of everything that was written.
     AllAcked,
 }
 
-/// What can be done with a socket without waiting.
+/// The calls on a socket that would not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Readiness {
-    /// A read, receive or accept gives something, the end or an error
-    /// included.
+    /// A read, receive or accept would return data, the end or an error.
     pub(crate) readable: bool,
-    /// A write or send takes something, or fails.
+    /// A write or send would take data or fail.
     pub(crate) writable: bool,
-    /// The peer has all that was written.
+    /// The peer has acknowledged everything that was written.
     pub(crate) all_acked: bool,
-    /// Nothing more will come (`POLLRDHUP`).
+    /// No more data will arrive (`POLLRDHUP`).
     pub(crate) ended: bool,
-    /// Nor go (`POLLHUP`).
+    /// No data will arrive or leave any more (`POLLHUP`).
     pub(crate) over: bool,
-    /// For a reason that is no orderly end (`POLLERR`).
+    /// The connection ended with an error (`POLLERR`).
     pub(crate) failed: bool,
 }
 
 impl Readiness {
-    /// Whether a call of this side would not wait.
+    /// Whether a call on this side would not wait.
     pub(crate) fn is(&self, side: Interest) -> bool {
         match side {
             Interest::Read => self.readable,
@@ -42,8 +41,8 @@ impl Readiness {
         }
     }
 
-    /// What can be done with a socket of which these are two parts: who reads
-    /// takes what either has, and who writes does not know to which it will go.
+    /// The readiness of a socket with these two parts: readable if either part is, since a
+    /// read takes from both; writable if both are, since a write may go to either.
     pub(crate) fn and(self, other: Readiness) -> Readiness {
         Readiness {
             readable: self.readable || other.readable,
@@ -55,7 +54,7 @@ impl Readiness {
         }
     }
 
-    /// Every call ends at once.
+    /// The readiness of a socket on a host whose links are gone: every call returns at once.
     pub(crate) const GONE: Readiness = Readiness {
         readable: true,
         writable: true,
@@ -66,17 +65,17 @@ impl Readiness {
     };
 }
 
-/// Those that wait for one side.
+/// The waiters for one side of a socket.
 #[derive(Default)]
 pub(crate) struct Waiters {
-    /// Made when first a thread waits.
+    /// Created when a thread first waits.
     condition: Option<Arc<Condvar>>,
     threads: usize,
     tasks: Vec<Waker>,
 }
 
 impl Waiters {
-    /// A thread is about to wait for this.
+    /// Registers a thread that is about to wait; returns the condition to wait for.
     pub(crate) fn enter(&mut self) -> Arc<Condvar> {
         self.threads += 1;
         Arc::clone(self.condition.get_or_insert_default())
@@ -86,14 +85,14 @@ impl Waiters {
         self.threads = self.threads.saturating_sub(1);
     }
 
-    /// A task waits.
+    /// Registers a task.
     pub(crate) fn task(&mut self, waker: &Waker) {
         if !self.tasks.iter().any(|other| other.will_wake(waker)) {
             self.tasks.push(waker.clone());
         }
     }
 
-    /// Wakes all.
+    /// Notifies all threads, and moves all tasks to `tasks`.
     pub(in crate::net) fn notify(&mut self, tasks: &mut Vec<Waker>) {
         if self.threads > 0
             && let Some(condition) = &self.condition
@@ -108,26 +107,26 @@ impl Waiters {
     }
 }
 
-/// What is kept of a socket besides the stack.
+/// The state of a socket besides the stack's.
 #[derive(Default)]
 pub(crate) struct SocketWaiters {
     readers: Waiters,
     writers: Waiters,
     closers: Waiters,
     pub(crate) ready: Option<ReadyFd>,
-    /// A descriptor that it has a part of.
+    /// The descriptor of a socket on several stacks, and this stack's part of it.
     shared_fd: Option<(Arc<SharedReadyFd>, usize)>,
-    /// The program has shut it down for reading, for writing.
+    /// Whether the application has shut the socket down for reading, and for writing.
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
-    /// It is readable with so many bytes, or at the end; 0 is as 1.
+    /// Least number of bytes that make the socket readable (`SO_RCVLOWAT`); 0 counts as 1.
     pub(crate) recv_lowat: usize,
-    /// Its error was told: after it, there is only the end.
+    /// Whether the error was reported: afterwards reads return the end.
     pub(in crate::net) error_reported: bool,
 }
 
 impl SocketWaiters {
-    /// Who waits for a side.
+    /// The waiters for one side.
     pub(crate) fn waiters(&mut self, side: Interest) -> &mut Waiters {
         match side {
             Interest::Read => &mut self.readers,
@@ -136,19 +135,18 @@ impl SocketWaiters {
         }
     }
 
-    /// Whether anybody would learn of a change.
+    /// Whether a change would notify a thread, a task or a descriptor.
     pub(crate) fn is_watched(&self) -> bool {
         let waiters = [&self.readers, &self.writers, &self.closers];
         self.has_descriptor() || waiters.iter().any(|waiters| !waiters.is_empty())
     }
 
-    /// Whether a descriptor shows what can be done.
+    /// Whether the socket has a readiness descriptor.
     pub(crate) fn has_descriptor(&self) -> bool {
         self.ready.is_some() || self.shared_fd.is_some()
     }
 
-    /// Tells threads and the descriptor; tasks are added to those that are to
-    /// be woken.
+    /// Notifies threads and the descriptor, and adds the tasks to be woken to `tasks`.
     pub(crate) fn notify(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
         if let Some(ready) = &mut self.ready {
             ready.set(readiness);
@@ -163,7 +161,7 @@ impl SocketWaiters {
         }
     }
 
-    /// The socket's error is told; whether it was not before.
+    /// Marks the socket's error as reported; returns whether it was not before.
     pub(crate) fn report_error(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.error_reported, true);
         if first && let Some(ready) = &mut self.ready {
@@ -172,13 +170,13 @@ impl SocketWaiters {
         first
     }
 
-    /// Has a part of a descriptor, that one of this number.
+    /// Joins the descriptor `joint` as its part of this number.
     pub(crate) fn share_fd(&mut self, joint: &Arc<SharedReadyFd>, part: usize, now: Readiness) {
         joint.set(part, now);
         self.shared_fd = Some((Arc::clone(joint), part));
     }
 
-    /// The descriptor that shows what can be done; made when first asked for.
+    /// The readiness descriptor, created at the first call.
     pub(crate) fn ready_fd(&mut self, now: Readiness) -> rustix::io::Result<Arc<OwnedFd>> {
         let ready = match self.ready.take() {
             Some(ready) => ready,

@@ -1,6 +1,6 @@
-//! A descriptor that `poll` finds as a socket is.
+//! [`ReadyFd`]: a descriptor whose readiness, as `poll` reports it, is that of a socket.
 //!
-//! It is one end of a pair of Unix sockets, both ends ours:
+//! The descriptor is one end of a pair of Unix sockets. This process has both ends:
 //!
 //! ```text
 //!  readable      a byte lies in its queue      sent from the other end
@@ -9,8 +9,8 @@
 //!  POLLHUP       the other end is closed; POLLERR if it had not read all
 //! ```
 //!
-//! So what the kernel tells of it is by level and by edge what it would tell
-//! of a TCP socket, in `poll`, `select`, `epoll` and `io_uring` alike.
+//! The kernel therefore reports level and edge changes as for a TCP socket, in `poll`,
+//! `select`, `epoll` and `io_uring` alike.
 
 use super::readiness::Readiness;
 use rustix::io::Errno;
@@ -22,13 +22,13 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What fills a queue of the least size: its room is counted with the
-/// kernel's own overhead, so that one message is enough.
+/// Fills a socket queue of the least size. The kernel counts its own overhead too, so that
+/// one message of 2 KiB is enough.
 const FILL: [u8; 2048] = [0; 2048];
 
-/// See the module.
+/// A descriptor with the readiness of a socket.
 pub(crate) struct ReadyFd {
-    /// The program's end.
+    /// The application's end.
     fd: Arc<OwnedFd>,
     other: Option<OwnedFd>,
     is_readable: bool,
@@ -37,11 +37,11 @@ pub(crate) struct ReadyFd {
 }
 
 impl ReadyFd {
-    /// Writable, not readable.
+    /// Creates a descriptor that is writable and not readable.
     pub(crate) fn new() -> rustix::io::Result<ReadyFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (fd, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The kernel makes it the least that it allows.
+        // The kernel raises the size to the least that it allows.
         set_socket_send_buffer_size(&fd, 0)?;
         Ok(ReadyFd {
             fd: Arc::new(fd),
@@ -56,13 +56,13 @@ impl ReadyFd {
         Arc::clone(&self.fd)
     }
 
-    /// The error is told: from now on there is only the end.
+    /// Clears `POLLERR` once the error was reported; from now on only the end remains.
     pub(crate) fn clear_error(&mut self) {
-        // Asking takes it away.
+        // Reading `SO_ERROR` clears the error.
         let _ = socket_error(&self.fd);
     }
 
-    /// Makes the descriptor so.
+    /// Gives the descriptor this readiness.
     pub(crate) fn set(&mut self, now: Readiness) {
         let Some(other) = &self.other else {
             return;
@@ -98,11 +98,11 @@ impl ReadyFd {
     }
 }
 
-/// One descriptor for a socket that several stacks have a part of.
+/// The descriptor of a socket that has a part in each of several stacks.
 pub(crate) struct SharedReadyFd(Mutex<(ReadyFd, Vec<Readiness>)>);
 
 impl SharedReadyFd {
-    /// For so many, none of which is ready.
+    /// Creates a descriptor for this number of parts, none of which is ready.
     pub(crate) fn new(parts: usize) -> rustix::io::Result<SharedReadyFd> {
         let all = vec![Readiness::default(); parts];
         Ok(SharedReadyFd(Mutex::new((ReadyFd::new()?, all))))
@@ -113,7 +113,7 @@ impl SharedReadyFd {
         joint.0.fd()
     }
 
-    /// Tells how one of them is.
+    /// Sets the readiness of one part.
     pub(in crate::net) fn set(&self, part: usize, now: Readiness) {
         let mut joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (ready, parts) = &mut *joint;
@@ -123,14 +123,14 @@ impl SharedReadyFd {
     }
 }
 
-/// Until the queue to the other end is full.
+/// Writes until the queue to the other end is full.
 fn fill(fd: &OwnedFd) {
     while let Ok(1..) | Err(Errno::INTR) =
         send(fd, &FILL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
     {}
 }
 
-/// Until nothing is left to be read.
+/// Reads until the queue is empty.
 fn drain(fd: &OwnedFd) {
     let mut bytes = [0; 4096];
     while let Ok((1.., _)) | Err(Errno::INTR) = recv(fd, &mut bytes, RecvFlags::DONTWAIT) {}

@@ -1,5 +1,5 @@
-//! One socket on all stacks of a net, a listener or one of UDP: each has a queue
-//! of its own, and what comes stays in the stack whose it is until it is taken.
+//! A UDP socket or listener replicated on every stack of a net. Each stack has its own
+//! receive queue; data stays in the stack that received it until the application reads it.
 
 use super::inner::SocketInner;
 use super::readiness::Interest;
@@ -13,16 +13,16 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// How much is taken of one stack's queue in a row, while others have something
-/// too: to look into another costs its lock.
+/// Number of items taken from one stack's queue in a row while other queues have items too.
+/// Looking into another queue costs the lock of its stack.
 const BATCH_PER_SHARD: usize = 16;
 
-/// See the module.
+/// A UDP socket or listener with a part in each stack.
 pub(crate) struct ShardedSocket {
-    /// One for each stack.
+    /// One part for each stack.
     shards: Vec<SocketInner>,
-    /// Whose queue is looked at first, times [`BATCH_PER_SHARD`], and how much was taken of it
-    /// in a row.
+    /// The stack whose queue comes first, times [`BATCH_PER_SHARD`], plus the number of items
+    /// taken from it in a row.
     next_shard: AtomicUsize,
     gate: Arc<EventCount>,
     ready: OnceLock<Arc<OwnedFd>>,
@@ -41,12 +41,12 @@ impl ShardedSocket {
         }
     }
 
-    /// The first stack's, which keeps what is set.
+    /// The part in the first stack, which holds the socket's settings.
     pub(crate) fn first(&self) -> &SocketInner {
         &self.shards[0]
     }
 
-    /// Each stack's.
+    /// The parts in all stacks.
     pub(crate) fn shards(&self) -> &[SocketInner] {
         &self.shards
     }
@@ -55,8 +55,8 @@ impl ShardedSocket {
         &self.first().net
     }
 
-    /// `take` gives what one stack has, or fails with [`Errno::AGAIN`]; waits as
-    /// the socket is set to until one has something, and gives its number too.
+    /// Waits, as the socket is configured, until `take` succeeds on one stack; `take` fails
+    /// with [`Errno::AGAIN`] on an empty queue. Returns the stack's number too.
     pub(crate) fn wait<T>(
         &self,
         mut take: impl FnMut(&SocketInner, &mut NetState, u64) -> Result<T, Errno>,
@@ -94,8 +94,7 @@ impl ShardedSocket {
         }
     }
 
-    /// As [`ShardedSocket::wait`] for a task: it is woken when it is worth to try
-    /// again.
+    /// As [`ShardedSocket::wait`], for a task, which is woken when another try is worthwhile.
     pub(crate) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -108,8 +107,8 @@ impl ShardedSocket {
         })
     }
 
-    /// What `ask` gives for the first of the parts that has something, beginning
-    /// with the one whose turn it is; and which that is.
+    /// The first success of `ask`, beginning with the part whose turn it is, and the number of
+    /// that part.
     fn find<T>(
         &self,
         mut ask: impl FnMut(&SocketInner) -> Poll<io::Result<T>>,
@@ -128,8 +127,8 @@ impl ShardedSocket {
         Poll::Pending
     }
 
-    /// Something was taken where the last [`ShardedSocket::poll`] or [`ShardedSocket::wait`] found
-    /// it: sooner or later it is another stack's turn.
+    /// Records that an item was taken from the part that the last [`ShardedSocket::poll`] or
+    /// [`ShardedSocket::wait`] found, so that eventually another part has its turn.
     pub(crate) fn took(&self) {
         let next = self.next_shard.load(Relaxed) + 1;
         self.next_shard
@@ -150,8 +149,7 @@ impl ShardedSocket {
         cores.for_each(|core| core.set_nonblocking(nonblocking));
     }
 
-    /// The descriptor for `poll` and `epoll`: readable while one stack has
-    /// something.
+    /// The readiness descriptor for `poll` and `epoll`: readable while one part is.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let [core] = &self.shards[..] {
             return core.ready_fd();
@@ -173,16 +171,16 @@ impl ShardedSocket {
 }
 
 impl Drop for ShardedSocket {
-    /// The first stack's last: who has its place has the others'.
+    /// Closes the first part last: while it is bound, no other socket can take the address.
     fn drop(&mut self) {
         while self.shards.pop().is_some() {}
     }
 }
 
-/// What threads wait at that wait for any of several stacks.
+/// The condition for threads that wait for any of several stacks.
 #[derive(Default)]
 struct EventCount {
-    /// How often it was opened.
+    /// Number of wake-ups so far.
     opened: Mutex<u64>,
     changed: Condvar,
 }
@@ -192,7 +190,7 @@ impl EventCount {
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it was opened since `seen`; false if the time is over.
+    /// Waits for a wake-up since `seen`; false if `deadline` has passed.
     fn wait(&self, seen: u64, deadline: Option<Instant>) -> bool {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         while *opened == seen {

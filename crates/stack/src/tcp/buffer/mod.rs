@@ -1,4 +1,4 @@
-//! Bytes between the application and sequence space.
+//! Buffers between the application and sequence space.
 
 pub(super) mod byte_ring;
 pub(super) mod receive_buffer;

@@ -1,5 +1,4 @@
-//! A segment arrives at a connection (RFC 9293 §3.10.7, RFC 5961, RFC 7323
-//! §5).
+//! Input: one segment arrives at one connection (RFC 9293 §3.10.7, RFC 5961, RFC 7323 §5).
 
 pub(super) mod ack;
 pub(super) mod fast_path;

@@ -1,5 +1,5 @@
-//! TCP Fast Open (RFC 7413): bytes in a SYN, by a cookie that shows that the
-//! client has been at its address before.
+//! TCP Fast Open (RFC 7413): data in a SYN, authorised by a cookie that proves that the client
+//! has received packets at its address before.
 
 use super::handshake::Listener;
 use crate::links::{Interfaces, strip_zone};
@@ -15,24 +15,24 @@ use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::tcp::{FastOpen, Flags};
 
-/// Servers whose cookies a stack remembers; the oldest is forgotten for more.
+/// Limit on servers whose cookies a stack remembers; a further server displaces the oldest.
 pub const COOKIES_MAX: usize = 1024;
-/// Bytes of a SYN that options may take, which its payload leaves to them.
+/// Bytes that a SYN's payload leaves free for options.
 const OPTIONS_MAX: usize = 40;
 
-/// How a listener takes connections that begin with bytes.
+/// How a listener accepts data in a SYN.
 ///
-/// Bytes in a SYN may come twice: a listener should be for what may be asked
-/// twice (RFC 7413 §2.1).
+/// Data in a SYN may be delivered twice, so that only idempotent requests are suitable
+/// (RFC 7413 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenServer {
-    /// Connections so begun whose peer has not answered, at most.
+    /// Limit on connections so begun whose handshake is incomplete.
     pub pending_max: usize,
-    /// The key of the cookies. They are made as Linux makes them, so that
-    /// servers behind one address can share it.
+    /// The secret of the cookies. Cookies are made as Linux makes them, so that servers behind
+    /// one address can share a secret.
     pub key: [u8; 16],
-    /// Whether bytes are taken without a cookie. Anybody can then make the
-    /// server work with a false address.
+    /// Whether data is accepted without a cookie. Any host can then make the server work, with
+    /// a forged source address.
     pub without_cookie: bool,
 }
 
@@ -50,19 +50,19 @@ impl FastOpenServer {
     }
 }
 
-/// What a connection that opens fast remembers until it is open.
+/// The state of TCP Fast Open until the connection is open.
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct TfoConnect {
-    /// What goes with our first SYN.
+    /// The option in this side's first SYN.
     pub(in crate::tcp) option: Option<FastOpen>,
-    /// Bytes of payload in it.
+    /// Payload bytes in the first SYN.
     pub(in crate::tcp) len: usize,
-    /// The listener that has it already.
+    /// The listener that has already handed out the connection.
     pub(in crate::tcp) listener: Option<Handle>,
 }
 
 impl TfoConnect {
-    /// One whose answer carries a cookie.
+    /// The state of a connection whose SYN-ACK carries a cookie.
     pub(in crate::tcp) fn with(cookie: FastOpen) -> TfoConnect {
         TfoConnect {
             option: Some(cookie),
@@ -72,17 +72,17 @@ impl TfoConnect {
     }
 }
 
-/// What is known of a server.
+/// What the client knows of a server.
 #[derive(Clone, Copy, Default, Debug)]
 struct CachedCookie {
     mss: Option<u16>,
     cookie: Option<FastOpen>,
-    /// It did not answer the wish for a cookie, which goes as an experiment
-    /// next, once.
+    /// The server did not answer a cookie request; the next request uses the experimental
+    /// option, once.
     blackholed: u8,
 }
 
-/// Cookies of servers.
+/// The client's cookies, by server.
 #[derive(Default)]
 pub(in crate::tcp) struct Cookies {
     entries: BTreeMap<IpAddr, CachedCookie>,
@@ -105,7 +105,7 @@ impl Cookies {
         }
     }
 
-    /// A server has answered a SYN that asked for a cookie, or used one.
+    /// Learns from a server's answer to a SYN with a cookie or a cookie request.
     pub(in crate::tcp) fn learn(
         &mut self,
         server: IpAddr,
@@ -116,7 +116,7 @@ impl Cookies {
         let mut known = self.get(server);
         known.mss = arrived.repr.options.mss.or(known.mss);
         let Some(asked) = opening.option else {
-            // A cookie that nobody asked for says nothing.
+            // An unsolicited cookie is ignored.
             self.set(server, known);
             return;
         };
@@ -135,7 +135,7 @@ impl Cookies {
         self.set(server, known);
     }
 
-    /// What to send to a server: its cookie, or the wish for one.
+    /// The option for a SYN to this server: its cookie, or a cookie request.
     fn option(&self, server: IpAddr) -> FastOpen {
         let known = self.get(server);
         let request = FastOpen::request(known.blackholed == 1);
@@ -143,18 +143,18 @@ impl Cookies {
     }
 }
 
-/// What a listener does with a SYN.
+/// What a listener does with the Fast Open option of a SYN.
 pub(in crate::tcp) enum TfoDecision {
-    /// Nothing special.
+    /// Ignores it.
     Plain,
-    /// The answer carries a cookie.
+    /// Sends a cookie in the SYN-ACK.
     Cookie(FastOpen),
-    /// The connection is taken at once, with its bytes.
+    /// Accepts the connection at once, with its data.
     Taken,
 }
 
 impl Listener {
-    /// Whether a SYN opens a connection at once (RFC 7413 §4.2.2).
+    /// Decides whether a SYN opens a connection at once (RFC 7413 §4.2.2).
     pub(in crate::tcp) fn decide(
         &self,
         local: IpAddr,
@@ -185,7 +185,7 @@ impl Listener {
 }
 
 impl Tcp {
-    /// Sets how a listener takes connections that begin with bytes.
+    /// Sets how a listener accepts data in a SYN.
     pub(crate) fn set_fast_open(
         &mut self,
         id: ListenerId,
@@ -196,18 +196,18 @@ impl Tcp {
         Ok(())
     }
 
-    /// Whether a server has given us a cookie.
+    /// Whether this server has given a cookie.
     pub(crate) fn has_cookie(&self, server: IpAddr) -> bool {
         self.cookies.get(server).cookie.is_some()
     }
 
-    /// Forgets what is known of servers.
+    /// Forgets all servers.
     pub(crate) fn clear_tfo_cookies(&mut self) {
         self.cookies = Cookies::default();
     }
 
-    /// Opens a connection whose SYN carries bytes, if the server's cookie is
-    /// known, or asks for one; gives how many bytes went along.
+    /// Opens a connection whose SYN carries data if the server's cookie is known, or requests a
+    /// cookie; returns how many bytes the SYN takes.
     pub(crate) fn connect_fast(
         &mut self,
         now_ns: u64,
@@ -243,7 +243,7 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// A connection that a SYN opens at once: its bytes can be read.
+    /// Opens a connection at once, so that the SYN's data can be read.
     pub(in crate::tcp) fn accept_early_data(
         &mut self,
         now_ns: u64,
@@ -266,8 +266,7 @@ impl Pcb {
         }));
     }
 
-    /// Whether the application has this connection, though the peer has not
-    /// acknowledged our SYN.
+    /// Whether the application has the connection before the peer has acknowledged the SYN-ACK.
     pub(in crate::tcp) fn is_early(&self) -> bool {
         let listener = self.tfo.as_ref().and_then(|opening| opening.listener);
         self.state == State::SynReceived && listener.is_some()
@@ -283,7 +282,7 @@ impl Pcb {
         self.send.nxt == self.send.iss || again
     }
 
-    /// The numbers that our SYN takes: bytes may be behind it, the first time.
+    /// The end of the sequence numbers of the first SYN, with its payload.
     pub(in crate::tcp) fn first_end(&self) -> Seq {
         let len = self.tfo.as_ref().map_or(0, |opening| opening.len);
         self.send.iss.plus(1 + len)

@@ -1,5 +1,5 @@
-//! Connections begin: initial numbers (RFC 6528), listeners with bounded
-//! backlogs, SYN cookies (RFC 4987 §3.6).
+//! Passive open: initial sequence numbers (RFC 6528), listeners with bounded backlogs, SYN
+//! cookies (RFC 4987 §3.6).
 
 use crate::iface::Interface;
 use crate::tcp::input::{Arrived, PEER_MSS_MIN, peer_mss};
@@ -11,45 +11,43 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::tcp::{Flags, Options};
 
-/// Connections of one listener whose opening is not acknowledged; more are
-/// opened by cookies.
+/// Limit on half-open connections of one listener; further ones are opened by SYN cookies.
 pub const SYN_QUEUE_MAX: usize = 1024;
-/// The same of all listeners of a stack: half of the places there are, so that
-/// who floods many listeners leaves as many to others.
+/// Limit on half-open connections of all listeners of a stack: half of the connections, so that
+/// a flood of many listeners leaves the other half to open connections.
 pub const SYN_QUEUE_ALL_MAX: usize = CONNECTIONS_MAX / 2;
 
-/// How long a cookie's count of time takes for one step, in nanoseconds.
+/// Duration of one step of the time in a cookie, in nanoseconds.
 const COOKIE_STEP_NS: u64 = 64_000_000_000;
-/// Segment sizes that a cookie can remember, in bytes.
+/// Segment sizes, in bytes, that a cookie can encode.
 const COOKIE_MSS: [u16; 8] = [PEER_MSS_MIN, 256, 536, 1220, 1360, 1400, 1440, 1460];
-/// Bits of a cookie's timestamp that remember options: the window's shift,
-/// SACK, ECN.
+/// Bits of a cookie's timestamp that encode options: window scale, SACK, ECN.
 const COOKIE_BITS: u32 = 0x3f;
 const NO_SCALE: u32 = 15;
 
-/// What peers must not guess.
+/// The secret of sequence numbers and cookies, which peers must not know.
 pub(in crate::tcp) struct Secret(pub(in crate::tcp) u128);
 
-/// A socket that waits for connections.
+/// A listening socket.
 pub(in crate::tcp) struct Listener {
     pub(in crate::tcp) local: SocketAddr,
     /// See [`Listen`](crate::tcp::Listen).
     pub(in crate::tcp) both: bool,
     pub(in crate::tcp) reuse_port: bool,
     pub(in crate::tcp) options: TcpOptions,
-    /// The most connections that wait to be accepted.
+    /// Limit on connections that wait to be accepted.
     pub(in crate::tcp) backlog: usize,
     pub(in crate::tcp) half_open: usize,
     pub(in crate::tcp) fast_open: Option<FastOpenServer>,
-    /// Connections begun with bytes whose peer has not answered.
+    /// Connections begun with data in the SYN whose handshake is incomplete.
     pub(in crate::tcp) tfo_pending: usize,
     pub(in crate::tcp) accept_queue: VecDeque<TcpId>,
-    /// When the last cookie was given: long after, none is taken.
+    /// When the last cookie was sent; long after, no cookie is accepted.
     pub(in crate::tcp) cookie_ns: Option<u64>,
     pub(in crate::tcp) in_notify_queue: bool,
 }
 
-/// What a cookie remembers of a SYN.
+/// The options of a SYN that its cookie encodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) struct CookieOptions {
     pub(in crate::tcp) mss: u16,
@@ -59,12 +57,12 @@ pub(in crate::tcp) struct CookieOptions {
 }
 
 impl Secret {
-    /// SipHash of both ends and more, for each purpose another.
+    /// SipHash of both ends and `more`, different for each purpose.
     #[inline]
     fn hash(&self, purpose: u8, local: SocketAddr, remote: SocketAddr, more: u64) -> u64 {
         let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
         let head = u64::from(purpose) << 32 | ports;
-        // How many words are hashed tells the versions apart.
+        // The number of hashed words distinguishes the IP versions.
         match (local.ip(), remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let both = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
@@ -86,9 +84,8 @@ impl Secret {
         keyed.hash(bytes.as_flattened())
     }
 
-    /// The first number of a connection: a clock of 4 µs, moved for each pair
-    /// of ends (RFC 6528 §3); and where its clock for timestamps starts
-    /// (RFC 7323 §5.4).
+    /// The initial sequence number of a connection: a clock of 4 µs with an offset for each
+    /// pair of ends (RFC 6528 §3); and the offset of its timestamp clock (RFC 7323 §5.4).
     pub(in crate::tcp) fn isn(
         &self,
         now_ns: u64,
@@ -100,12 +97,12 @@ impl Secret {
         (Seq(isn), (hash >> 32) as u32)
     }
 
-    /// What decides between listeners that share a place.
+    /// The hash that chooses between listeners that share an address and port.
     pub(in crate::tcp) fn reuseport_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.hash(3, local, remote, 0) as u32
     }
 
-    /// A first number that remembers the SYN it answers:
+    /// An initial sequence number that encodes the SYN which it answers:
     ///
     /// ```text
     ///  time 5 bits │ segment size 3 bits │ authenticator 24 bits

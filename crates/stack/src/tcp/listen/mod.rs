@@ -1,5 +1,5 @@
-//! Listeners: what becomes of segments for no connection, and of connections
-//! that nobody has accepted (RFC 9293 §3.10.7.1, §3.10.7.2; RFC 4987).
+//! Listeners: segments without a connection, and connections that are not yet accepted
+//! (RFC 9293 §3.10.7.1, §3.10.7.2; RFC 4987).
 
 pub(super) mod bind;
 pub(super) mod fastopen;

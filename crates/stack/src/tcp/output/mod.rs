@@ -1,4 +1,4 @@
-//! Segments go out (RFC 9293 §3.8, §3.10.8).
+//! Output: chooses the next segment of a connection (RFC 9293 §3.8, §3.10.8).
 
 pub(super) mod emit;
 

@@ -1,6 +1,5 @@
-//! Connections that only wait for their time to end: in TIME-WAIT, or in
-//! FIN-WAIT-2 when no application has them any more. A limit of their own leaves
-//! places, and memory, to those in use.
+//! The limit on connections that only wait: in TIME-WAIT, or in FIN-WAIT-2 without an
+//! application. The separate limit reserves slots and memory for connections in use.
 
 use crate::deadline::as_ns;
 use crate::slab::Handle;
@@ -8,19 +7,19 @@ use crate::tcp::Tcp;
 use crate::tcp::connections::CONNECTIONS_MAX;
 use std::collections::VecDeque;
 
-/// Connections of one stack in TIME-WAIT, or in FIN-WAIT-2 without an
-/// application, unless [`Stack::tcp_limit_time_wait`](crate::Stack::tcp_limit_time_wait)
-/// says otherwise: as many as Linux has at most (`tcp_max_tw_buckets`).
+/// Default limit on connections in TIME-WAIT, or in FIN-WAIT-2 without an application: see
+/// [`Stack::tcp_limit_time_wait`](crate::Stack::tcp_limit_time_wait). Linux has the same at
+/// most (`tcp_max_tw_buckets`).
 pub const TIME_WAIT_MAX: usize = CONNECTIONS_MAX / 8;
 
-/// See the module.
+/// The connections that only wait, in order.
 pub(in crate::tcp) struct TimeWaitQueue {
-    /// PCBs that wait, the longest first; also some that are gone.
+    /// Waiting PCBs, the oldest first; some may already be gone.
     order: VecDeque<Handle>,
-    /// All that wait, records included.
+    /// Number of all waiting connections, minisocks included.
     count: usize,
     max: usize,
-    /// How many had to go before their time.
+    /// Number of connections evicted early.
     pub(in crate::tcp) evicted: u64,
 }
 
@@ -36,12 +35,12 @@ impl Default for TimeWaitQueue {
 }
 
 impl TimeWaitQueue {
-    /// One that waited is over.
+    /// Records that a waiting connection is over.
     pub(in crate::tcp) fn leave(&mut self) {
         self.count -= 1;
     }
 
-    /// One waits as a record now.
+    /// Records that a waiting PCB became a minisock.
     pub(in crate::tcp) fn became_minisock(&mut self, name: Handle) {
         self.order.pop_back_if(|last| *last == name);
     }
@@ -53,20 +52,20 @@ impl Tcp {
         self.evict_time_waits(now_ns);
     }
 
-    /// Connections that were let go before their time.
+    /// Number of connections evicted early.
     pub(crate) fn time_wait_evicted(&self) -> u64 {
         self.time_wait.evicted
     }
 
-    /// One more waits. Who has waited longest goes for it, if there are too many:
-    /// the fewest of its segments are still on their way.
+    /// Adds a waiting connection. Above the limit the oldest one is evicted, since the fewest
+    /// of its segments can still be in the network.
     pub(in crate::tcp) fn enter_time_wait(&mut self, now_ns: u64, name: Handle) {
         self.time_wait.count += 1;
         self.enqueue_time_wait(name);
         self.evict_time_waits(now_ns);
     }
 
-    /// A PCB waits from now on.
+    /// Adds a PCB that waits from now on.
     pub(in crate::tcp) fn enqueue_time_wait(&mut self, name: Handle) {
         self.time_wait.order.push_back(name);
         let TimeWaitQueue { order, count, .. } = &mut self.time_wait;
