@@ -24,11 +24,11 @@ pub mod limits {
     /// Number of instructions up to which a program is analysed before
     /// optimisation; in longer programs the analysis would fail too often.
     pub const PLAIN_LEN_MAX: usize = 1 << 7;
-    /// Number of the kernel verifier's steps, as [`verifier_steps`] estimates
+    /// Number of the kernel verifier's steps, as [`verifier_cost`] estimates
     /// them, for all opaque filters of one user: it verifies in one or two
     /// tenths of a second.
     ///
-    /// [`verifier_steps`]: weir_demux::kernel::verifier_steps
+    /// [`verifier_cost`]: weir_demux::kernel::verifier_cost
     pub const STEPS_MAX: u64 = 1 << 18;
     /// The same bound for all users' filters on one interface together.
     pub const USERS_STEPS_MAX: u64 = 2 * STEPS_MAX;
