@@ -31,7 +31,7 @@ pub mod limits {
     /// Steps of the kernel's verifier, as [`verifier_steps`] estimates them,
     /// for all filters of one user that run whole: a tenth of a second or two.
     ///
-    /// [`verifier_steps`]: weir_demux::kernel::verifier_steps
+    /// [`verifier_cost`]: weir_demux::kernel::verifier_cost
     pub const STEPS_MAX: u64 = 1 << 18;
     /// The same bound for all users' filters on one interface together.
     pub const USERS_STEPS_MAX: u64 = 2 * STEPS_MAX;

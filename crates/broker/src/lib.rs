@@ -38,7 +38,18 @@
 //!         if frame.lost_before() > 0 {
 //!             println!("{} were lost before it", frame.lost_before());
 //!         }
-//! Back to the sender.
+//!         // Back to the sender.
+//!         let mut echo = frame.bytes().to_vec();
+//!         if let Some(addresses) = echo.get_mut(..12) {
+//!             addresses.rotate_left(6);
+//!             echoes.push(echo);
+//!         }
+//!     }
+//!     let echoes: Vec<&[u8]> = echoes.iter().map(Vec::as_slice).collect();
+//!     // One system call; returns how many frames were sent.
+//!     port.send_batch(&echoes)?;
+//! }
+//! # }
 //! ```
 
 mod byte_size;

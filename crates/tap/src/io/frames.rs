@@ -209,7 +209,7 @@ impl Tap {
     }
 
     /// Whether many frames at once may go out without socket buffers, on links
-    /// that take them so: as [`Config::burst`](crate::Config::burst) asks, and
+    /// that take them so: as [`Config::tx_burst`](crate::Config::tx_burst) asks, and
     /// the kernel allows.
     #[inline]
     pub fn uses_tx_burst(&self) -> bool {

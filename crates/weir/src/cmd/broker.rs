@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         .map_err(|error| CliError::run(format!("cannot wait for requests: {error}")))
 }
 
-/// Removes what brokers have left.
+/// Removes the state that brokers have left.
 fn clean(args: &Args) -> Result<(), CliError> {
     let Some(keep) = args.runtime_dir() else {
         return Err(CliError::refused(
@@ -151,8 +151,8 @@ fn clean(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Lets the broker have as many open files as it may: each connection and each
-/// port takes some, and what they may be is the policy's to say.
+/// Raises the limit of open files as far as possible: each connection and each
+/// port takes some, and the policy bounds their number.
 fn allow_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -164,8 +164,8 @@ fn allow_open_files() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Reads the policy, and the users and groups that there are now; says what an
-/// administrator should know of it.
+/// Reads the policy, and the present users and groups; prints the policy's
+/// warnings.
 fn policy(path: &Path) -> Result<(Policy, Accounts), CliError> {
     let accounts = Accounts::of_system().map_err(CliError::run)?;
     let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
@@ -183,7 +183,7 @@ fn policy(path: &Path) -> Result<(Policy, Accounts), CliError> {
     Ok((policy, accounts))
 }
 
-/// What the policy is for.
+/// The machine to which the policy applies.
 fn machine() -> Machine {
     let interfaces = interfaces().unwrap_or_default();
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -214,7 +214,7 @@ fn hangups() -> io::Result<OwnedFd> {
     Ok(hangup.into())
 }
 
-/// Goes by what the policy's file says now.
+/// Replaces the policy by the present content of its file.
 fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path) {
     let read = policy(path).map_err(|failure| failure.to_string());
     let reloaded = read.and_then(|(policy, accounts)| {

@@ -97,7 +97,7 @@ struct Arrived {
     time_ns: i64,
 }
 
-/// What the demo found; the tally comes first in its JSON.
+/// The results of the demo; the tally comes first in the JSON.
 #[derive(Serialize)]
 struct Measured {
     seed: u64,
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     report(args, &names, &tally, &measured)
 }
 
-/// What the reader may do next, with the captures if they were written.
+/// The suggested next commands, with the captures if they were written.
 fn next(written: Option<&Path>) -> String {
     let Some(folder) = written else {
         return "Next: weir demo --write DIR, for captures to try weir demux and weir filter on."
@@ -248,7 +248,8 @@ fn drain(link: &mut MemLink, now_ns: u64, arrived: &mut Vec<Arrived>) {
     }
 }
 
-/// The filters one after the other: what the plan must equal, and beat.
+/// The filters run one after the other: the reference for the plan's verdicts
+/// and cost.
 struct InTurn {
     /// Port number, whether it copies, and its filter, in the model's order.
     filters: Vec<(usize, bool, Runner)>,
@@ -296,7 +297,7 @@ fn compare(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) ->
     differ
 }
 
-/// What a frame costs by the plan and by the filters in turn, in nanoseconds.
+/// The cost of a frame in nanoseconds, by the plan and by the filters in turn.
 fn costs(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) -> (f64, f64) {
     let interface = Interface::ethernet();
     let plan = time(frames, |frame| {
@@ -305,7 +306,7 @@ fn costs(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) -> (
     (plan, time(frames, |frame| in_turn.judge(frame).len()))
 }
 
-/// What one call costs on average over all frames, in nanoseconds.
+/// The average cost of one call over all frames, in nanoseconds.
 fn time(frames: &[Arrived], mut judge: impl FnMut(&Arrived) -> usize) -> f64 {
     // Whoever is timed finds the frames in cache.
     let touched = frames

@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         End::Stopped(signal) => gaps.signal = Some(signal),
         End::Broken(why) => gaps.troubles.push(why),
     }
-    // Before the report, which says what of it failed.
+    // Before the report, which includes these failures.
     gaps.troubles.extend(work.finish_files());
     gaps.troubles.extend(work.demux.unjudged());
     // Of an input that is no capture there is no table, but a line of JSON.
@@ -149,7 +149,7 @@ fn ports(args: &Args) -> Result<Vec<PortSpec>, CliError> {
     Ok(ports)
 }
 
-/// What is built up while frames go by.
+/// The state of a run over the frames.
 struct DemuxRun<'a> {
     demux: FileDemux<'a>,
     tally: PortCounts,

@@ -1,4 +1,4 @@
-//! `weir echo`: a server that gives back what it gets, and its client.
+//! `weir echo`: an echo server (RFC 862), and its client.
 
 use crate::error::{CliError, limited, say};
 use crate::host::{self, HostArgs, LinkRequirement, any_of, any_towards};
@@ -73,15 +73,15 @@ pub(crate) struct Args {
 
 /// How long a client waits for an answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it waits for a connection: nobody's silence on the link is known
-/// before.
+/// Time limit for opening a connection: longer, since no earlier exchange has
+/// shown that the peer answers.
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
 /// How long calls wait before they look whether to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A client may be silent for as long as it likes, but is asked then whether it
 /// is there still: one that vanished would keep its place for ever.
 const SILENT_MAX: Duration = Duration::from_secs(15);
-/// TCP connections at one time; others wait.
+/// Largest number of TCP connections at one time; further connections wait.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// Runs the command.
@@ -134,8 +134,8 @@ fn no_thread(error: io::Error) -> CliError {
     CliError::run(format!("cannot start a thread: {}", limited(&error)))
 }
 
-/// After a call that failed: who would try again at once waits a little, if it
-/// was not the call that waited.
+/// Waits a little after a failed call that did not block, so that a retry loop
+/// does not spin.
 fn back_off(error: &io::Error) {
     if error.kind() != io::ErrorKind::WouldBlock {
         thread::sleep(STOP_POLL_INTERVAL);
@@ -193,7 +193,7 @@ fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
     while !ended.load(Relaxed) {
         match socket.recv_owned() {
             Ok((_, from)) if may_be_server(from, port) => {}
-            // What cannot be sent is lost, as any datagram may be.
+            // A reply that cannot be sent is lost, as any datagram may be.
             Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
             Err(error) => back_off(&error),
         }

@@ -133,7 +133,7 @@ struct Source {
     file: Option<PathBuf>,
 }
 
-/// What is wrong with a filter, behind the name of the file that it stands in.
+/// The error message for a filter, prefixed with the name of its file.
 fn of_file(file: Option<&Path>, why: &str) -> String {
     match file {
         None => why.to_owned(),
@@ -177,8 +177,8 @@ fn is_likely_path(word: &str) -> bool {
     !word.contains(char::is_whitespace) && word.contains(['/', '.'])
 }
 
-/// As `tcpdump -F` does: what follows a `#` on its line becomes blanks, so
-/// that errors point to the right place.
+/// Blanks comments as `tcpdump -F` does: the text from a `#` to the end of its
+/// line becomes spaces, so that errors point to the right place.
 fn blank_comments(text: &mut [u8]) {
     let mut inside = false;
     for byte in text {

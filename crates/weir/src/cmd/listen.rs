@@ -151,7 +151,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("`{text}` is no number of seconds"))
 }
 
-/// How often it is looked whether to end, and what became of the interface.
+/// Interval of checks for the end, and for changes of the interface.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often `any` looks for interfaces that have come up.
@@ -205,7 +205,7 @@ impl Args {
                 Err(failure) => refused.push((name, failure)),
             }
         }
-        // What holds for every interface is said once.
+        // A reason that applies to every interface is printed once.
         let first = refused.first().map(|(_, first)| first.to_string());
         let is_one = refused
             .iter()
@@ -232,8 +232,9 @@ impl Args {
 /// The word for every interface.
 const ANY: &str = "any";
 
-/// The interfaces that are up and carry frames. A broker's own are none of them:
-/// what is sent by them is seen at the interface that it goes to.
+/// The interfaces that are up and carry frames. The devices of a broker's
+/// egress paths are left out: frames sent by them are seen on the interface
+/// that they go to.
 fn names_up() -> Result<BTreeSet<String>, CliError> {
     let all = interfaces().map_err(CliError::run)?;
     let up = all
@@ -252,8 +253,8 @@ struct Tapped {
 }
 
 impl Tapped {
-    /// Frames that the port had no room for, as far as the kernel tells; says
-    /// what the interface itself dropped.
+    /// Number of frames for which the port had no room, if it is known; prints
+    /// the drops of the interface itself.
     fn lost(&mut self, args: &Args) -> Option<u64> {
         let counters = self.port.counters().ok()?;
         if counters.interface_lost > 0 {
@@ -322,8 +323,8 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
     }
 }
 
-/// The program at XDP that may take an interface's frames, as far as the kernel
-/// tells.
+/// The XDP program that may take an interface's frames; `None` if the kernel
+/// reports none.
 fn taker_of(interface: &str) -> Option<String> {
     let id = Interface::named(interface).ok()?.xdp?.program_id?;
     Some(match program_info(id) {
@@ -379,7 +380,8 @@ impl Listener<'_> {
         Ok(end)
     }
 
-    /// What is in the queues came in time: no more than they can hold.
+    /// Writes the frames in the queues, which came in time: at most as many as
+    /// the queues hold.
     fn drain(&mut self) -> Result<(), CliError> {
         /// The kernel's record of a frame, at least.
         const RECORD_BYTES_MIN: u64 = 48;
@@ -395,8 +397,8 @@ impl Listener<'_> {
         Ok(())
     }
 
-    /// Puts out what waits at each port, `most` frames in all; whether there
-    /// were any.
+    /// Writes frames that wait at the ports, up to `most` in all; returns
+    /// whether there were any.
     fn take_in(&mut self, most: u64) -> Result<bool, CliError> {
         let end = self.output.frames().saturating_add(most);
         let mut some = false;
@@ -524,7 +526,8 @@ impl Listener<'_> {
         Ok(())
     }
 
-    /// Puts out what is left in the queue of a port whose interface is gone.
+    /// Writes the remaining frames in the queue of a port whose interface is
+    /// gone.
     fn last_frames(&mut self, one: &mut Tapped) -> Result<(), CliError> {
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
@@ -540,7 +543,8 @@ impl Listener<'_> {
         }
     }
 
-    /// Says what happened to the interfaces; `true` if the one meant is gone.
+    /// Reports changes of the interfaces; returns `true` if the requested
+    /// interface is gone.
     fn report_changes(&mut self) -> Result<bool, CliError> {
         let mut is_orphan = false;
         for number in 0..self.ports.len() {
@@ -550,7 +554,7 @@ impl Listener<'_> {
             }
             match one.port.events() {
                 Ok(events) => self.tell(number, events)?,
-                // The port goes on without it, and with the next one.
+                // The port continues without the broker, and with the next one.
                 Err(PortError::NoBroker { .. }) => is_orphan = true,
                 Err(error) => return Err(live_port::failure(error)),
             }

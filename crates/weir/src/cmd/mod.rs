@@ -1,4 +1,4 @@
-//! The subcommands, a file each.
+//! The subcommands of `weir`, one file each.
 
 pub(crate) mod bridge;
 pub(crate) mod broker;

@@ -1,4 +1,4 @@
-//! `weir ports`: who holds which ports.
+//! `weir ports`: the open ports and their owners.
 
 use crate::error::CliError;
 use crate::input::live_port;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         let now = sources.snapshot()?;
         let table = now.table(&before);
         if args.watch && out.is_terminal() {
-            // Home, and erase what is below.
+            // Cursor home, and erase below.
             write!(out, "\x1b[H\x1b[J").map_err(CliError::output)?;
         }
         writeln!(out, "{table}").map_err(CliError::output)?;
@@ -186,7 +186,7 @@ struct PortSnapshot {
     at: Instant,
 }
 
-/// What network namespaces are called.
+/// The names of network namespaces.
 struct Namespaces {
     own: Option<u64>,
     /// Those that `ip netns` knows.
@@ -271,8 +271,8 @@ impl PortSnapshot {
     }
 }
 
-/// What each way of dividing frames costs, once, below the names of the
-/// interfaces that are divided so.
+/// The cost of each attach point, printed once, below the names of the
+/// interfaces that use it.
 fn notes<'a>(interfaces: impl Iterator<Item = (String, &'a InterfaceStatus)>) -> String {
     let mut notes: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
     for (name, interface) in interfaces {

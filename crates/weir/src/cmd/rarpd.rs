@@ -1,4 +1,4 @@
-//! `weir rarpd`: tells stations their addresses.
+//! `weir rarpd`: a RARP server, which tells stations their IPv4 addresses.
 
 use crate::config::{self, TextPosition, Wrong};
 use crate::error::{CliError, say};
@@ -85,7 +85,7 @@ fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, CliError> {
     Ok(table)
 }
 
-/// The stations of a table and what looks like a mistake in it; or what is wrong.
+/// The stations of a table, and the warnings; or the first error.
 fn stations(text: &str) -> Result<(BTreeMap<Address, Ipv4Addr>, Vec<Wrong>), Wrong> {
     let rows: BTreeMap<Spanned<String>, Spanned<String>> = config::parse(text)?;
     if rows.is_empty() {

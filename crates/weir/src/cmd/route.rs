@@ -145,7 +145,7 @@ pub(crate) struct Args {
     spin_us: u64,
 }
 
-/// How often statistics are told.
+/// Interval of the statistics.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often metrics are made anew.
 const METRICS_INTERVAL: Duration = Duration::from_millis(250);
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let json = args.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
-    // Without privilege it has its turn like all others.
+    // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
@@ -219,7 +219,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     teller.trouble.map_or(Ok(()), Err)
 }
 
-/// What the tap of so many links is to be.
+/// The configuration of a tap of `links` links.
 fn tap(args: &Args, links: usize) -> weir_tap::Config {
     let tap = weir_tap::Config {
         bypass: args.bypass,
@@ -308,7 +308,7 @@ struct StatsReporter<'a> {
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     began: Option<Instant>,
-    /// When it was told last, and what.
+    /// The last report, and its time.
     last_report: Option<(Instant, Report)>,
     rendered: Option<Instant>,
     /// What the host is not left.
@@ -369,7 +369,7 @@ impl StatsReporter<'_> {
             self.trouble.get_or_insert(failure);
         }
         if let Some(file) = &mut self.json {
-            // What cannot be written now may be at the end.
+            // If the write fails now, the one at the end may succeed.
             let _ = file.write(&report);
         }
         self.last_report = Some((now, report));

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             args.host.check(&net)?;
         }
     }
-    // Answers that end soon do, the others are reset.
+    // Answers that end soon are completed; the others are reset.
     let until = Instant::now() + ENDING;
     driver.end(until);
     while !driver.is_over() && Instant::now() < until {
@@ -138,7 +138,7 @@ fn log_response(args: &Args, peer: SocketAddr, answered: &Answered) {
         (false, true) => format!("{peer} \"{method} {target}\" {status} {bytes}"),
         (false, false) => return,
     };
-    // A log that nobody reads is no reason not to serve; nor may a client
-    // drive the terminal of who reads it.
+    // A failing log must not stop the server; nor may a client send control
+    // sequences to the terminal that shows the log.
     let _ = writeln!(io::stdout(), "{}", harmless(&line));
 }

@@ -741,8 +741,7 @@ fn is_of_a_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Checks that an address belongs to a network of its link and is not the
-/// router's.
+/// Checks that an address is a unicast address, and not one of the router's.
 fn check_peer(
     place: TableRef,
     key: &'static str,
@@ -765,7 +764,7 @@ fn check_peer(
     Err(value(place, key, &ip.to_string(), remedy))
 }
 
-/// The first value that occurred before, and its index; `None` if all differ.
+/// The first repeated value, and its index; `None` if all differ.
 fn twice<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(usize, T)> {
     let mut seen = HashSet::new();
     all.enumerate().find(|(_, one)| !seen.insert(*one))

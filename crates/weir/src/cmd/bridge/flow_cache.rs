@@ -1,5 +1,5 @@
-//! What the bridge has the kernel remember is kept as true as what it knows
-//! itself.
+//! Keeps the bridge's entries in the kernel's flow cache consistent with its
+//! FDB.
 
 use weir_tap::switch::Switch;
 use weir_tap::{FlowCache, FlowKey};
@@ -19,9 +19,9 @@ pub(super) struct Revalidator {
 }
 
 impl Revalidator {
-    /// Notes who sent frames, at that second, and ends what is for stations
-    /// that are silent, or no longer known where they were: of some entries,
-    /// going round.
+    /// Refreshes the stations whose frames the kernel forwarded, and ends
+    /// entries for stations that are silent or have moved: for some entries in
+    /// each call, in rotation.
     pub(super) fn follow(&mut self, fast: &mut FlowCache, switch: &mut Switch, now: u32) {
         let (noted_at, newest) = (self.last_used_at, &mut self.newest);
         let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {

@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         }
     });
     let json = json.transpose()?;
-    // Without privilege it has its turn like all others.
+    // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     if args.restart && !args.supervised {
         return supervisor::supervise(args.watchdog.as_deref());
@@ -196,7 +196,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         supervisor::end_with_parent()?;
     }
     let stop = ShutdownSignal::watch_hangup_too()?;
-    // With --restart it is for who watches us to feed it.
+    // With --restart the supervising process feeds the watchdog.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Watchdog::new(watchdog)?;
     bridge(args, &stop, life, json)
@@ -237,7 +237,8 @@ fn bridge(
         |tap| {
             second.set(started.elapsed().as_secs() as u32);
             if !std::mem::replace(&mut is_ready, true) {
-                // First to who starts it anew once it was ready.
+                // The supervisor gets the message first, once the bridge was
+                // ready.
                 life.ready();
                 introduce(args, tap);
             }
@@ -256,7 +257,7 @@ fn bridge(
                 written = Instant::now();
                 last = Report::of(tap, &switch.borrow(), second.get(), args.tx_burst);
                 if let Some(file) = &mut json {
-                    // What cannot be written now may be at the end.
+                    // If the write fails now, the one at the end may succeed.
                     let _ = file.write(&last);
                 }
             }

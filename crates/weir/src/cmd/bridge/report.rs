@@ -1,4 +1,4 @@
-//! What a bridge has carried, and what it has cost.
+//! The report of a bridge: its traffic, and the cost.
 
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};

@@ -1,8 +1,8 @@
-//! `--restart`: a process that watches the one that bridges, ends it when it
+//! `--restart`: a supervisor process that ends the bridge process when it
 //! hangs, and starts another.
 //!
-//! The frames take the bypass meanwhile; that is the kernel's doing, and does
-//! not wait for us.
+//! Meanwhile the frames take the bypass in the kernel, which does not depend on
+//! the supervisor.
 
 use crate::error::{CliError, say};
 use crate::signals::ShutdownSignal;
@@ -140,7 +140,7 @@ impl SupervisedChild {
     fn watch(&mut self, stop: &ShutdownSignal, life: &mut Watchdog) -> io::Result<Ended> {
         loop {
             if let Some(status) = self.child.try_wait()? {
-                // It may have been ready since we heard it last.
+                // The bridge may have become ready since its last message.
                 self.read_signs(life);
                 return Ok(if stop.is_requested() {
                     Ended::Asked(status)

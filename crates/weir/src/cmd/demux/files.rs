@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use weir_link::pcap::{Error, FrameRef, Interface, WriteError, Writer};
 
-/// What all files together gather before they write, in bytes.
+/// Bytes that all files together buffer before they write.
 const BUFFERS_LEN: usize = 256 << 20;
 /// What one file gathers: at least so many bytes, and at most.
 const BUFFER_LEN_MIN: usize = 4 << 10;
@@ -122,8 +122,8 @@ impl PortFiles {
 }
 
 impl PortFile {
-    /// Makes a file that could not be written on a whole capture again, of the
-    /// frames that arrived. What to say of `error`.
+    /// Truncates a file that could not be written to a valid capture of the
+    /// frames that were written. Returns the message for `error`.
     fn cut(&self, error: &WriteError) -> String {
         let file = self.writer.get_ref();
         let kept = match error {
@@ -160,9 +160,9 @@ fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, CliError> {
     names.iter().map(open).collect()
 }
 
-/// Refuses a file that is two ports', or is read: reading what is being
-/// written would never end. Which files the inputs are is asked only now: one
-/// may be there only since the ports' files were made.
+/// Refuses a file that belongs to two ports, or that is an input: reading a
+/// file while writing it would never end. The inputs are identified only now,
+/// since an input may exist only since the ports' files were made.
 fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(), CliError> {
     let read: HashSet<Identity> = inputs
         .iter()
@@ -214,7 +214,8 @@ fn identity(metadata: &Metadata) -> Option<Identity> {
 /// may not be raised so far, before any file is made.
 fn allow_open_files(files: usize) -> Result<(), CliError> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// Standard streams, inputs, signals, and what the caller left open.
+    /// Descriptors of standard streams, inputs and signals, and those inherited
+    /// from the caller.
     const OTHER_FDS: u64 = 16;
     let limit = getrlimit(Resource::Nofile);
     let wanted = files as u64 + OTHER_FDS;

@@ -61,14 +61,14 @@ impl Args {
     }
 }
 
-/// One that is measured: what the paper measured in its place, and how.
+/// A measured candidate: its counterpart in the paper, and the way to run it.
 struct Candidate {
     ours: &'static str,
     paper: &'static str,
     option: &'static str,
     value: &'static str,
-    /// What the paper's text states for frames of 64 bytes, in thousands a
-    /// second: on the 333 MHz Celeron, and on the 600 MHz Pentium III.
+    /// The paper's rates for frames of 64 bytes, in thousands per second: on
+    /// the 333 MHz Celeron, and on the 600 MHz Pentium III.
     kpps: [Option<f64>; 2],
     /// µs, on the Celeron.
     latency_us: Option<f64>,
@@ -161,7 +161,7 @@ const BY_CALLS: [&str; 10] = [
     "50000",
 ];
 
-/// What a contestant reached.
+/// The results of a candidate.
 #[derive(Serialize, Debug)]
 struct Row {
     name: &'static str,
@@ -280,7 +280,7 @@ struct Json<'a> {
     paper_calls_us: f64,
 }
 
-/// What the paper's text states that a call before and after each frame costs.
+/// The paper's cost of a call before and after each frame, in microseconds.
 const PAPER_CALLS_US: f64 = 4.5;
 
 fn json(rows: &[Row], calls_us: Option<[f64; 2]>) -> Result<String, CliError> {
@@ -342,7 +342,7 @@ fn by_size(sizes: &[usize], rows: &[Row], cell: impl Fn(&Point) -> Option<String
     format::table(&columns, cells)
 }
 
-/// What the paper's text states, beside ours: frames of 64 bytes.
+/// The paper's stated rates beside the measured ones: frames of 64 bytes.
 fn stated(rows: &[Row]) -> String {
     let columns = [
         Left("the paper's"),

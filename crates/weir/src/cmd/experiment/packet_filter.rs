@@ -89,7 +89,7 @@ impl Bench {
             .link(&a, &b)
             .addresses(send::A, send::B, 24)
             .neighbours()
-            // As in 1987 nobody computes the checksums of datagrams.
+            // As in 1987, datagrams carry no checksums.
             .offloads(Offloads {
                 tx_checksums: true,
                 ..Offloads::OFF

@@ -27,7 +27,7 @@ fn line(to: f64, of: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
     (1..=STEPS).map(|step| (at(step), of(at(step)))).collect()
 }
 
-/// N(T): how many others enter a transaction within a time.
+/// N(T): the number of other users that enter a transaction within a time.
 fn figure_4(settings: &Settings) -> Result<String, String> {
     let users = f64::from(settings.users);
     let curve = line(50.0, |time_s| analysis::preceding(users, time_s));

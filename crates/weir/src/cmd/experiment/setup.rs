@@ -226,7 +226,7 @@ fn table(args: &Args, rows: &[Row], left_out: &[&'static str]) -> String {
 
 /// Points of a curve.
 const POINTS: u32 = 6;
-/// What the figure goes to.
+/// Largest number of connections in the figure.
 const FIGURE_MAX: u32 = 10_000;
 
 /// PCBs examined for a segment, by the number of connections.

@@ -34,9 +34,10 @@ const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 const PINGS: u32 = 10;
-/// To each transport port; a socket's buffer holds so many.
+/// Number of datagrams to each transport port; a socket's buffer holds as many.
 const DATAGRAMS: u64 = 100;
-/// The transport ports that datagrams go to: copied, taken, nobody's.
+/// The destination ports of the datagrams: one copied, one taken, one without a
+/// packet-filter port.
 const DST_PORTS: [u16; 3] = [5000, 5001, 5002];
 const TCP_TIME: Duration = Duration::from_millis(500);
 
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     writeln!(std::io::stdout(), "{report}").map_err(CliError::output)
 }
 
-/// What the hosts say to each other, by their kernels' own protocols.
+/// The hosts' traffic, sent by their kernels' own protocols.
 fn talk(a: &Host, b: &Host, stop: &ShutdownSignal) -> Result<DemoReport, CliError> {
     let go_on = || {
         if stop.is_requested() {
@@ -103,7 +104,7 @@ fn talk(a: &Host, b: &Host, stop: &ShutdownSignal) -> Result<DemoReport, CliErro
     })
 }
 
-/// Sends datagrams, and counts what the sockets of b's own kernel get.
+/// Sends datagrams, and counts those that arrive at sockets of b's kernel.
 fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketReport>> {
     let socket = |port| b.run(move || UdpSocket::bind((B, port)));
     let sockets = DST_PORTS.map(|port| (port, socket(port)));

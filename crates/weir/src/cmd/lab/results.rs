@@ -1,5 +1,5 @@
-//! `weir lab results`: runs the project's benches, and makes tables of what
-//! they recorded.
+//! `weir lab results`: runs the project's benches, and makes tables of their
+//! results.
 
 mod diff;
 mod render;

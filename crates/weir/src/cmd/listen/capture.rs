@@ -1,5 +1,5 @@
-//! Frames into capture files: one, or one after the other as `tcpdump` rotates
-//! them.
+//! Writes frames to capture files: to one, or to several in rotation, as
+//! `tcpdump` does.
 
 use crate::error::CliError;
 use crate::report::atomic_write;
@@ -78,7 +78,7 @@ impl Rotation {
     }
 }
 
-/// What blocks of a capture are written to.
+/// The destination of a capture's blocks.
 enum Sink {
     File(File),
     Stdout(io::Stdout),
@@ -207,7 +207,7 @@ impl Capture {
         Ok(true)
     }
 
-    /// Hands over what was written, so that it can be read.
+    /// Flushes written frames, so that readers of the file see them.
     pub(super) fn flush(&mut self) -> Result<(), CliError> {
         self.writer.flush().map_err(|error| self.failed(&error))
     }
@@ -299,7 +299,8 @@ mod tests {
         files
     }
 
-    /// Writes so many frames, a second apart; whether all were taken.
+    /// Writes `frames` frames, a second apart; returns whether all were
+    /// accepted.
     fn run(folder: &Path, name: &str, rotation: Rotation, frames: i64) -> bool {
         let stop = ShutdownSignal::watch().expect("signals");
         let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! What becomes of the frames: lines, files, and the sum at the end.
+//! The output of frames: lines, files, and the summary at the end.
 
 use super::Args;
 use super::capture::Capture;
@@ -162,7 +162,7 @@ impl Output {
         self.is_over
     }
 
-    /// What was written can be read while nothing comes.
+    /// Flushes while no frames come, so that readers see the frames.
     pub(super) fn rest(&mut self) -> Result<(), CliError> {
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }

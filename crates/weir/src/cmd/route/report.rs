@@ -1,4 +1,4 @@
-//! What a router has counted: as a line, as JSON, for Prometheus.
+//! The report of a router: as a line, as JSON, for Prometheus.
 
 use crate::error::{CliError, say};
 use crate::report::flow_cache::FlowCacheReport;
@@ -18,7 +18,7 @@ const CLIENT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of the longest question.
 const QUESTION_BYTES_MAX: usize = 4096;
 
-/// What there is to tell at one moment.
+/// The reported figures at one moment.
 #[derive(Serialize, Clone)]
 pub(super) struct Report {
     links: Vec<Link>,
@@ -124,7 +124,7 @@ impl Report {
         }
     }
 
-    /// A line on what happened since `before`.
+    /// A line on the changes since `before`.
     pub(super) fn line(&self, before: &Report, time: Duration) -> String {
         let since = |value: fn(&Report) -> u64| value(self).saturating_sub(value(before));
         let rate = |count: u64| format::grouped((count as f64 / time.as_secs_f64()) as u64);
@@ -305,7 +305,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
-/// Serves the last metrics, on a thread of its own: who reads slowly holds up
+/// Serves the last metrics on a separate thread, so that a slow reader delays
 /// no frame.
 pub(super) struct Metrics(Arc<Mutex<String>>);
 

@@ -1,4 +1,4 @@
-//! The kernel as one end: a TAP interface is its link.
+//! The kernel's protocols as one end: a TAP interface is their link.
 
 use crate::error::CliError;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! What a frame costs in the kernel, by how many filters are tested.
+//! The cost of a frame in the kernel, by the number of filters tested.
 
 use super::bench_demux::BenchDemux;
 use crate::error::CliError;
@@ -77,7 +77,7 @@ pub(super) fn points(kind: Kind, frame: &[u8]) -> Result<Vec<(u32, f64)>, CliErr
     let compiler = Compiler::default();
     let dst_port = u16::from_be_bytes([frame[36], frame[37]]);
     let count = kind.filters_max();
-    // Two apart, so that no range accepts what the next is for.
+    // Two apart, so that no range accepts a frame meant for the next.
     let mut filters = (1..count)
         .map(|index| kind.filter(&compiler, dst_port + 2 * index))
         .collect::<Result<Vec<_>, _>>()?;

@@ -1,5 +1,5 @@
-//! Who runs on which CPU: the source of frames on one, and what receives
-//! them on another, as the one CPU of 1987 did.
+//! CPU affinity: the source of frames runs on one CPU, and the receivers on
+//! another, like the single CPU of 1987.
 
 use crate::error::CliError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -34,8 +34,8 @@ impl Cpus {
         })
     }
 
-    /// Runs `f`, and the threads it starts, on the source's CPU; goes on, with
-    /// all that is started then, on the receiver's.
+    /// Runs `f`, and the threads it starts, on the source's CPU; then
+    /// continues, with all later threads, on the receiver's CPU.
     pub(super) fn start_source<T>(&self, f: impl FnOnce() -> T) -> Result<T, CliError> {
         sched_setaffinity(None, &self.source).map_err(failed)?;
         let made = f();

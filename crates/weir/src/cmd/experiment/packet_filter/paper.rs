@@ -11,7 +11,7 @@ pub(super) const RECEIVE: [(f64, f64); 2] = [(2.3, 5.0), (4.0, 9.0)];
 /// Table 6-9: the same with batches.
 pub(super) const RECEIVE_BATCHES: [(f64, f64); 2] = [(1.9, 2.4), (3.5, 5.9)];
 
-/// Table 6-10: instructions of a filter, and what a frame of 128 bytes costs.
+/// Table 6-10: instructions of a filter, and the cost of a frame of 128 bytes.
 pub(super) const INSTRUCTIONS: [(usize, f64); 4] = [(0, 1.9), (1, 2.0), (9, 2.2), (21, 2.5)];
 
 /// §6.1, on a VAX-11/780: fixed, and for each predicate tested.

@@ -1,13 +1,13 @@
-//! Tables 6-8 and 6-9: what it costs to receive, by the kernel's
-//! demultiplexing or by that of a process.
+//! Tables 6-8 and 6-9: the cost of receiving, with demultiplexing in the kernel
+//! or in a process.
 //!
 //! ```text
 //!  kernel   generator ─► link ─► plan ─► ring ─► this process
 //!  process  generator ─► link ─► plan ─► ring ─► this process ─► pipe ─► another
 //! ```
 //!
-//! The generator offers more than is taken: who receives never waits for
-//! frames, only for its turn on the CPU.
+//! The generator offers more frames than the receiver takes: the receiver never
+//! waits for frames, only for its turn on the CPU.
 
 use super::Bench;
 use super::bench_demux::BenchDemux;
@@ -50,7 +50,7 @@ impl Batches {
 /// How long to wait for the first frame.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Looks at the clock after so many frames.
+/// Number of frames between two readings of the clock.
 const FRAMES_PER_CLOCK_READ: u64 = 256;
 
 /// Bytes of a read from the pipe, with batches: all that a pipe holds.
@@ -134,7 +134,7 @@ fn read(
     }
 }
 
-/// The frames of a batch; what is no record of the kernel half's is none.
+/// The frames of a batch; records of another format are skipped.
 fn frames_of<'a>(batch: &'a Batch<'_>) -> impl Iterator<Item = &'a [u8]> {
     batch
         .iter()
@@ -155,7 +155,8 @@ fn count(
     read(reader, batches, time, |_| Ok(()))
 }
 
-/// Passes frames on by a pipe, and gives what its other end has counted.
+/// Passes frames on through a pipe, and returns the count of the process at its
+/// other end.
 fn pass_on(
     reader: &mut Reader,
     batches: Batches,

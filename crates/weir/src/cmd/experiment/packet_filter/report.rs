@@ -1,4 +1,4 @@
-//! What was measured, beside what the paper states.
+//! The measured figures beside those of the paper.
 
 use super::cost::Kind;
 use super::paper;
@@ -46,7 +46,7 @@ impl Row {
     }
 }
 
-/// The kernel tells whole nanoseconds a frame.
+/// Resolution of the kernel's figures: whole nanoseconds per frame.
 const RESOLUTION_NS: f64 = 1.0;
 
 /// §6.1's line for one kind of filters.

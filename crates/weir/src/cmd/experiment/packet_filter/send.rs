@@ -1,4 +1,4 @@
-//! Table 6-1: what it costs to send.
+//! Table 6-1: the cost of sending.
 
 use super::Bench;
 use crate::error::CliError;
@@ -15,7 +15,7 @@ pub(super) const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// Bytes of a datagram's headers, from Ethernet's on.
 const HEADERS_BYTES: usize = 14 + 20 + 8;
 
-/// Looks at the clock after so many frames.
+/// Number of frames between two readings of the clock.
 const FRAMES_PER_CLOCK_READ: u64 = 256;
 
 /// Nanoseconds for each of the frames that `send` sends, which says how many.

@@ -1,4 +1,4 @@
-//! What was seen, for people and for scripts.
+//! The results, as text and as JSON.
 
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};

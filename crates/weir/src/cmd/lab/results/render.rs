@@ -1,5 +1,5 @@
-//! `weir lab results render`: a table of what was measured, beside what is
-//! required.
+//! `weir lab results render`: a table of measured results beside their
+//! requirements.
 
 mod page;
 
@@ -113,7 +113,7 @@ fn newest_commits(all: Vec<(LineRef, Measurement)>) -> Vec<(LineRef, Measurement
     all.into_iter().filter(|(_, one)| is_newest(one)).collect()
 }
 
-/// Rows that miss what is required before all others.
+/// Puts rows that miss their requirement before all others.
 fn missed_first(mut rows: Vec<Summary>) -> Vec<Summary> {
     rows.sort_by_key(|row| row.met() != Some(false));
     rows
@@ -242,7 +242,7 @@ fn written(rows: &[Summary], between: &str, section: fn(&Section<'_>) -> String)
 }
 
 impl Section<'_> {
-    /// The machine, and when and of what the figures are.
+    /// The machine, and the date and version of the figures.
     fn heading(&self) -> String {
         format!("{}; {}", self.machine(), self.origin())
     }
@@ -254,7 +254,7 @@ impl Section<'_> {
             .unwrap_or_default()
     }
 
-    /// When and of what the figures are.
+    /// The date and version of the figures.
     fn origin(&self) -> String {
         let rows = &self.rows;
         let least = |all: &mut dyn Iterator<Item = f64>| all.fold(f64::INFINITY, f64::min);
@@ -297,7 +297,7 @@ impl Section<'_> {
         ]
     }
 
-    /// Whether a row meets what is required, and whether it is stale.
+    /// Whether a row meets its requirement, and whether it is stale.
     fn met(&self, row: &Summary) -> String {
         let stale = self.newest.is_stale(row).then(|| "stale".to_owned());
         let parts: Vec<String> = met(row).into_iter().chain(stale).collect();
@@ -322,8 +322,8 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Whether the median meets what is required, and how many runs do; `None` if
-/// nothing is required.
+/// Whether the median meets the requirement, and how many runs do; `None`
+/// without a requirement.
 fn met(row: &Summary) -> Option<String> {
     let said = if row.met()? { "yes" } else { "no" };
     let (runs, meeting) = (row.figures.runs(), row.figures.meeting(row.bar));

@@ -156,7 +156,7 @@ struct BenchRun {
     time: Duration,
     /// Why it was not run, or recorded less than it could.
     skipped: Option<String>,
-    /// What went wrong last; it is not run again.
+    /// The last failure; a failed bench is not run again.
     failed: Option<String>,
 }
 
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Compiles all that can run, and runs it so many times.
+    /// Compiles all benches that can run, and runs each `rounds` times.
     fn all(&mut self, rounds: u32) -> Result<(), CliError> {
         for tally in self.tallies.iter().filter(|tally| tally.skipped.is_some()) {
             let why = tally.skipped.as_deref().unwrap_or_default();

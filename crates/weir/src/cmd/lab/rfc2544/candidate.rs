@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The candidates of a measurement.
 
 use super::Args;
 use crate::error::CliError;

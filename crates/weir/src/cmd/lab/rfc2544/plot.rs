@@ -1,4 +1,4 @@
-//! What was measured, as figures.
+//! Figures of the measurements.
 
 use super::report::{Report, SizeResult};
 use crate::error::CliError;
@@ -6,7 +6,7 @@ use crate::report::plot::{self, Curve, Frame, draw};
 use std::path::Path;
 
 /// Draws `throughput.svg`, `latency.svg` and, for each size, `loss-SIZE.svg`
-/// into the folder: those of what was measured.
+/// into the folder, as far as they were measured.
 pub(super) fn figures(folder: &Path, report: &Report) -> Result<(), CliError> {
     let mut figures = Vec::new();
     let rates = curves(report, |found| {

@@ -1,4 +1,4 @@
-//! What was measured: contestants beside each other, and ratios to the first.
+//! The report: contestants beside each other, and ratios to the first.
 
 use super::Args;
 use crate::report::format;
@@ -7,14 +7,14 @@ use serde::Serialize;
 use std::time::Duration;
 use weir_lab::rfc2544::{BackToBack, Latency, LossPoint, Setup, Throughput};
 
-/// What one round gave for one contestant at one size.
+/// The results of one round for one contestant at one size.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) throughput: Option<Throughput>,
     pub(super) latency: Option<Latency>,
     pub(super) loss: Vec<LossPoint>,
     pub(super) back_to_back: Option<BackToBack>,
-    /// What went wrong.
+    /// The failures of the round.
     pub(super) troubles: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Report {
     pub(crate) results: Vec<SizeResult>,
 }
 
-/// What one contestant reached at one size: the median of its rounds.
+/// The results of one contestant at one size: the medians of its rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct SizeResult {
     /// Which of the names.
@@ -170,7 +170,7 @@ impl Report {
         self.results.iter().map(|found| found.faults.len()).sum()
     }
 
-    /// What the first contestant reached at that size.
+    /// The results of the first contestant at that size.
     fn first(&self, size: usize) -> Option<&SizeResult> {
         let mut all = self.results.iter();
         all.find(|found| found.index == 0 && found.size == size)

@@ -1,4 +1,4 @@
-//! What is required of bridge and router, and the record of what they reached.
+//! The requirements on bridge and router, and the record of the results.
 
 use super::candidate::Candidate;
 use super::{Args, Report, Sink, SizeResult};
@@ -9,7 +9,7 @@ use weir_lab::rfc2544::Baseline;
 /// The size of frames that requirements are for, check sequence included.
 const SIZE: usize = 64;
 
-/// What a command of weir's does with frames.
+/// The kind of a weir command: its treatment of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// `weir bridge` or `weir route`, whose code sees each frame.
@@ -45,7 +45,7 @@ impl Kind {
         })
     }
 
-    /// What is required of the rate without loss, divided by a peer's.
+    /// The required rate without loss, as a ratio to a peer's.
     fn rate(self, peer: Baseline, sink: Sink) -> Bar {
         let least = match (self, peer, sink) {
             (Kind::User(Path::Bridge), Baseline::LinuxBridge, _) => 0.8,
@@ -60,7 +60,7 @@ impl Kind {
         Bar::AtLeast(least)
     }
 
-    /// What is required of the median latency, divided by a peer's.
+    /// The required median latency, as a ratio to a peer's.
     fn latency(self, peer: Baseline) -> Bar {
         match (self, peer) {
             (Kind::User(Path::Bridge), Baseline::LinuxBridge) => Bar::AtMost(1.5),
@@ -77,8 +77,8 @@ impl Kind {
     }
 }
 
-/// Records what all contestants reached, and the ratios of weir's commands to
-/// each peer. A rate that nobody has without loss is 0.
+/// Records the results of all contestants, and the ratios of weir's commands to
+/// each peer. A rate without loss that was not reached is 0.
 pub(super) fn record(
     results: &Recorder,
     args: &Args,

@@ -1,4 +1,5 @@
-//! The measurements, in an order in which the machine's moods fall on all.
+//! The measurements, interleaved so that variations of the machine affect all
+//! contestants.
 
 use super::candidate::Candidate;
 use super::report::{Report, Round};
@@ -16,7 +17,7 @@ use weir_lab::rfc2544::{
 /// The longest burst that is tried, in time; RFC 2544 §26.4 says 2 s.
 const BURST_MAX: Duration = Duration::from_secs(2);
 
-/// Bursts are searched so many times; RFC 2544 §26.4 says 50.
+/// Number of searches for the longest burst; RFC 2544 §26.4 says 50.
 const BURST_ROUNDS: u32 = 5;
 
 /// The highest rate and the longest trial give the most frames of a trial;
@@ -26,8 +27,8 @@ const FRAMES_MAX: u64 = 1 << 30;
 /// Frames of a timed trial at most: each takes eight bytes.
 const TIMED_MAX: u64 = 1 << 22;
 
-/// Measures all contestants: for each size and round one after the other, so
-/// that what the machine does besides falls on all of them.
+/// Measures all contestants in turn, for each size and round, so that other
+/// load on the machine affects all of them.
 pub(super) fn measure(
     args: &Args,
     setup: &Setup,
@@ -203,8 +204,8 @@ impl SizeRun<'_> {
         self.args.duration.max(self.args.confirm).max(burst)
     }
 
-    /// Notes what a bridge or a router must not do; loss only where it is
-    /// gentle.
+    /// Records violations that a bridge or router must not commit; counts loss
+    /// only if `is_gentle`.
     fn faults(&mut self, when: &str, judged: CheckResult, is_gentle: bool) {
         let lost = if is_gentle { judged.lost() } else { 0 };
         for (count, what) in [
