@@ -1,7 +1,7 @@
 //! Several processes on the same rings, each of which may die at any instruction.
 //!
 //! At any time one process has the rx side of a queue (rx and fill ring), and one the tx side
-//! (tx and completion ring). Each side has a [lock] that names its holder. A process that finds
+//! (tx and completion ring). Each side has a [lock](crate::robust_lock) that names its holder. A process that finds
 //! the holder dead takes the lock over, and first brings the rings into a consistent state:
 //!
 //! | the process died while it | state of the rings | recovery |

@@ -1,8 +1,7 @@
-//! The header filter of Biersack and Rütsche, "Demultiplexing on the ATM
-//! Adapter" (1996), §3.2 and figure 4: what the IP and transport headers of a
-//! connection's next packet will be, precomputed, and which bits of them
-//! count. A packet that it accepts takes the fast path; any other the
-//! standard one, which arms the filter anew.
+//! The header filter of Biersack and Rütsche, "Demultiplexing on the ATM Adapter" (1996), §3.2
+//! and figure 4: the expected IP and transport headers of a connection's next packet, with a
+//! mask of the bits that count. A packet that the filter accepts takes the fast path; any other
+//! takes the standard path, which arms the filter anew.
 //!
 //! ```text
 //! IPv4  45 ·· len ─ │ id ── ¬DF frag │ ttl 06 sum ─ │ source ──── │ destination │
@@ -11,27 +10,26 @@
 //!       ███████████ │                │              │ ██  ¬PF     │             │ ███████████
 //! ```
 //!
-//! Brought to today: routers may fragment or not (DF is masked); a packet that
-//! may be marked passes, and one that is marked does not (RFC 3168), which a
-//! mask cannot say and is tested beside it; with timestamps, their usual
-//! layout is part of the filter (RFC 7323, appendix A), and PAWS is tested on
-//! the fast path. Lengths, numbers and sums are, too.
+//! Changes since the paper: the DF bit is masked, since routers may fragment or not. An
+//! ECN-capable packet passes, and a marked one does not (RFC 3168), which a mask cannot express
+//! and a separate test decides. With timestamps, their usual layout is part of the filter
+//! (RFC 7323, appendix A), and the fast path tests PAWS, lengths, sequence numbers and checksums.
 //!
-//! The paper's filter knows the window, and a changed one costs a visit of the
-//! standard path. Today's receivers tell another with nearly every
-//! acknowledgment: of a bulk transfer to Linux, 4 % of the segments would pass.
-//! So the window does not count, and the fast path takes it up. Nor does FIN:
-//! of a connection that is soon over, each segment but the first two passes.
+//! The paper's filter includes the window, and a changed window costs a visit of the standard
+//! path. Receivers now change the window with nearly every acknowledgment: in a bulk transfer to
+//! Linux only 4 % of the segments would pass. Therefore the window does not count, and the fast
+//! path processes it. FIN does not count either: of a short connection all segments but the
+//! first two pass.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::BitOr;
 use weir_wire::checksum::Sum;
 
-/// Words of the longest filter: IPv6, TCP and the layout of its options.
+/// Number of words of the longest filter: IPv6, TCP and the layout of its options.
 const WORDS: usize = 8;
 const BYTES: usize = 8 * WORDS;
 
-/// See the module.
+/// A header filter: expected headers and their mask.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct HeaderFilter {
     value: [u64; WORDS],
@@ -41,7 +39,7 @@ pub(crate) struct HeaderFilter {
     layout: Layout,
 }
 
-/// What the filter expects behind the IP header.
+/// The layout that the filter expects after the IP header.
 #[derive(Clone, Copy, Default, Debug)]
 enum Layout {
     #[default]
@@ -52,7 +50,7 @@ enum Layout {
     TcpTimestamps,
 }
 
-/// Where the transport header starts.
+/// Offset of the transport header.
 const fn transport(v6: bool) -> usize {
     if v6 { 40 } else { 20 }
 }
@@ -80,7 +78,7 @@ const fn words(bytes: &[u8; BYTES]) -> [u64; WORDS] {
     words
 }
 
-/// The bits that count.
+/// The mask of the bits that count.
 const fn mask(v6: bool, layout: Layout) -> [u64; WORDS] {
     let mut bytes = [0; BYTES];
     if v6 {
@@ -115,7 +113,7 @@ const fn masks(v6: bool) -> [[u64; WORDS]; 3] {
     ]
 }
 
-/// By version and layout.
+/// The masks by IP version and layout.
 const MASKS: [[[u64; WORDS]; 3]; 2] = [masks(false), masks(true)];
 
 const ACK: u8 = 0x10;
@@ -237,7 +235,7 @@ impl HeaderFilter {
     }
 }
 
-/// Where a packet's transport header starts, and where it says that it ends.
+/// Start and end of a packet's transport segment, by its headers.
 #[inline]
 fn ends(packet: &[u8]) -> (usize, usize) {
     let half = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
@@ -247,8 +245,8 @@ fn ends(packet: &[u8]) -> (usize, usize) {
     }
 }
 
-/// The parts of an IP packet without options or extensions, of which a filter
-/// has accepted the headers.
+/// The parts of an IP packet without options or extension headers, whose headers a filter has
+/// accepted.
 pub(crate) struct ParsedPacket<'a> {
     /// The transport header and what follows.
     pub(crate) transport: &'a [u8],

@@ -1,8 +1,8 @@
-//! A port on a live interface: a host of our own beside the kernel's.
+//! [`Port`]: a host on a live interface beside the kernel's own host.
 //!
-//! Two ports: one takes what is for our addresses, so that the kernel does
-//! not answer for us; one gets copies of what is for all, and asks for our
-//! addresses: ARP and neighbour discovery.
+//! The link opens two packet-filter ports. One takes the frames for the host's addresses, so
+//! that the kernel does not answer them. The other gets copies of multicast frames and of ARP
+//! and neighbour discovery requests for the host's addresses.
 
 use super::{Link, RxSink};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -19,25 +19,25 @@ use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
-/// How the ports are opened.
+/// How the packet-filter ports are opened.
 #[derive(Clone, Debug, Default)]
 pub struct PortOptions {
-    /// Ports of higher priority see a frame earlier.
+    /// Priority of the ports: a port of higher priority sees a frame earlier.
     pub priority: u16,
-    /// The broker's socket; else the usual one, or, as root, this process.
+    /// The broker's socket; `None` is the default socket, or this process itself if it is root.
     pub broker: Option<PathBuf>,
 }
 
-/// Bytes of frames that may wait.
+/// Size of a port's receive queue.
 const QUEUE: Bytes = Bytes(4 << 20);
-/// Frames that are sent in one call.
+/// Number of frames sent in one call.
 const SENT_MAX: usize = 64;
-/// How often it is looked whether the interface is still there.
+/// Interval of the checks whether the interface still exists.
 const LOOK_EACH: Duration = Duration::from_millis(500);
-/// The longest frame of a batch that is kept for the next, in bytes.
+/// Longest frame buffer, in bytes, that is reused for the next batch.
 const KEPT_LEN_MAX: usize = 2048;
 
-/// Our share of an interface.
+/// The packet-filter ports of one host on an interface.
 pub struct Port {
     own: weir_broker::Port,
     all: weir_broker::Port,
@@ -46,29 +46,29 @@ pub struct Port {
     sent: Vec<Vec<u8>>,
     count: usize,
     hardware: Address,
-    /// When it was last looked whether the interface is still there.
+    /// When the interface was last checked.
     looked: Instant,
     refusals: Option<Refusals>,
 }
 
-/// What is to be called once the policy has refused frames.
+/// The callback for frames that the policy has refused.
 struct Refusals {
     tell: Box<dyn FnOnce(u64) + Send>,
-    /// Frames have been sent since the broker was asked.
+    /// Whether frames were sent since the broker was last asked.
     has_sent: bool,
-    /// When it is asked next, and how long after that once more.
+    /// When the broker is asked next, and the interval after that.
     next: Instant,
     pause: Duration,
 }
 
-/// The broker is asked for refusals at first so long after a frame was sent, and
-/// each time after twice as long, up to the greater.
+/// First and longest interval at which the broker is asked for refusals after a frame was sent;
+/// the interval doubles each time.
 const ASK_AFTER: Duration = Duration::from_millis(500);
 const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
 
 impl Port {
-    /// The frames of an interface that are for these addresses, at this
-    /// hardware address, which may be the interface's own.
+    /// Opens the ports for frames to these addresses at this hardware address, which may be the
+    /// interface's own.
     ///
     /// # Errors
     /// If the ports are refused.
@@ -88,8 +88,8 @@ impl Port {
         Port::of(interface, hardware, &ours.join(" or "), all, options)
     }
 
-    /// The frames of an interface that are for a station of this hardware
-    /// address, whichever its addresses are; the kernel has another.
+    /// Opens the ports for all frames to a station of this hardware address, whatever its
+    /// addresses; the kernel must have another hardware address.
     ///
     /// # Errors
     /// If the ports are refused.
@@ -102,7 +102,8 @@ impl Port {
         Port::of(interface, hardware, &own, "ether multicast", options)
     }
 
-    /// Takes what the first filter accepts, copies what the second does.
+    /// Opens a port that takes the frames of the first filter, and one that copies those of the
+    /// second.
     fn of(
         interface: &str,
         hardware: Address,
@@ -128,9 +129,8 @@ impl Port {
         })
     }
 
-    /// Has `tell` called once, with their number, when the broker has refused
-    /// frames that were sent: such as are not from an address that the policy
-    /// grants.
+    /// Calls `tell` once, with their number, when the broker has refused sent frames, such as
+    /// frames from an address that the policy does not grant.
     pub fn on_refusal(&mut self, tell: impl FnOnce(u64) + Send + 'static) {
         self.refusals = Some(Refusals {
             tell: Box::new(tell),
@@ -140,7 +140,7 @@ impl Port {
         });
     }
 
-    /// Asks for refusals, if it is time to.
+    /// Asks the broker for refusals, if it is time.
     fn look_for_refusals(&mut self) {
         let now = Instant::now();
         let is_due = |one: &mut Refusals| one.has_sent && now >= one.next;
@@ -157,14 +157,14 @@ impl Port {
         self.refusals = Some(refusals);
     }
 
-    /// Frames do not tell that no more will come.
+    /// Fails if the port has ended, which received frames cannot tell.
     fn look(&mut self) -> io::Result<()> {
         if self.looked.elapsed() < LOOK_EACH {
             return Ok(());
         }
         self.looked = Instant::now();
         self.look_for_refusals();
-        // A broker that has gone takes nothing from its ports.
+        // The ports of a broker that has ended continue to work.
         let events = self.own.events().unwrap_or_default();
         if events.iter().any(Event::is_end) {
             Err(io::ErrorKind::NetworkDown.into())
@@ -221,8 +221,7 @@ impl Link for Port {
         self.look()?;
         let hardware = self.hardware;
         for port in [&mut self.own, &mut self.all] {
-            // All that is there, as much as the queue holds: its space is given
-            // back at once.
+            // All queued frames are taken at once, so that the ring has room again.
             for frame in port.recv_batch(Timeout::NOW)? {
                 // What this machine sends is not for us, nor a frame cut off.
                 if frame.is_outgoing() || frame.is_cut() {
@@ -233,7 +232,7 @@ impl Link for Port {
                     checksum_ok: is_partial(bytes) || frame.segment_size().is_some(),
                     ..RxMeta::default()
                 };
-                // An interface in promiscuous mode hears others' frames too.
+                // In promiscuous mode the interface also receives frames for other stations.
                 let ours = bytes
                     .first_chunk()
                     .is_some_and(|to: &[u8; 6]| *to == hardware.0 || Address(*to).is_multicast());
@@ -245,7 +244,7 @@ impl Link for Port {
         Ok(false)
     }
 
-    /// What the interface does not take is lost, as on any link.
+    /// Sends the gathered frames; frames that the interface does not take are lost, as on a wire.
     fn flush(&mut self) {
         let mut frames: [&[u8]; SENT_MAX] = [&[]; SENT_MAX];
         let mut count = 0;
@@ -272,7 +271,7 @@ impl Link for Port {
     }
 
     fn arm(&mut self) -> bool {
-        // Both, whatever the first says.
+        // Both ports are armed, whatever the first returns.
         let own = self.own.arm();
         self.all.arm() && own
     }
@@ -282,9 +281,9 @@ impl Link for Port {
     }
 }
 
-/// Whether the sender, a kernel on this machine, has left the checksum of TCP
-/// or UDP for a device to complete: then there is the pseudo-header's sum. It
-/// never was on a wire.
+/// Whether the sender, a kernel on this machine, has left the TCP or UDP checksum for a device
+/// to complete. The checksum field then holds the sum of the pseudo-header; the frame was
+/// never on a wire.
 fn is_partial(frame: &[u8]) -> bool {
     let expected = |addresses, protocol: Protocol, payload: &[u8]| {
         let at = match protocol {

@@ -1,4 +1,4 @@
-//! TAP interfaces: the kernel is at the other end.
+//! [`Tap`]: a TAP interface, with this machine's kernel at the other end.
 
 use super::{BATCH, DirectReceiver, Link, RxSink};
 use rustix::io::Errno;
@@ -8,66 +8,64 @@ use weir_link::net::{self, TapGso, TapHeader, WriteBatch};
 use weir_stack::TxSink;
 use weir_stack::iface::{BURST_MAX, BurstFrame, Offload, RxMeta, TxMeta};
 
-/// The longest frame, in bytes: an IPv6 packet of most, a VLAN tag's header.
+/// Longest frame, in bytes: the longest IPv6 packet and a VLAN-tagged Ethernet header.
 const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;
 
-/// The driver's header, and the longest ones of a frame.
+/// Length of the driver's header and the longest headers of a frame.
 const HEAD_LEN_MAX: usize = TapHeader::LEN + 14 + 40 + 60;
 
-/// Bytes that are handed over in one call, and a frame more: two of the longest,
-/// so that they are still in the caches when they are read.
+/// Bytes after which one call hands over no further frame: two of the longest frames, which
+/// are still in the caches when they are read.
 const BATCH_LEN: usize = 120_000;
 
 /// One end of a TAP interface, as a link.
 #[derive(Debug)]
 pub struct Tap {
     tap: net::Tap,
-    /// Bytes before each frame: a [`TapHeader`]'s, or none.
+    /// Length of the header before each frame: that of [`TapHeader`], or 0.
     header_len: usize,
     received: Vec<u8>,
-    /// The frame that is being sent, behind its header, of so many bytes in
-    /// all.
+    /// The frame that is being sent, after its header, and the length of both.
     sent: Vec<u8>,
     sent_len: usize,
-    /// It was not taken, and goes first.
+    /// The frame was not taken and must be sent first.
     is_full: bool,
-    /// Sends several at once, where the system has what it takes.
+    /// Sends several frames at once, if the system supports it.
     run: Option<WriteBatch>,
 }
 
 impl Tap {
-    /// Opens the interface, or makes it, so that the kernel and we hand each
-    /// other TCP segments of up to 64 KB whose checksums are not computed.
-    /// See [`net::Tap::open_offloading`].
+    /// Opens or creates the interface, with offloads: the kernel and the host exchange TCP
+    /// segments of up to 64 KB without computed checksums. See [`net::Tap::open_offloading`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`net::Tap::open_offloading`].
     pub fn open(name: &str) -> io::Result<Tap> {
         net::Tap::open_offloading(name).map(|tap| Tap::of(tap, TapHeader::LEN))
     }
 
-    /// As [`Tap::open`], with frames as they would be on a wire.
+    /// As [`Tap::open`], without offloads.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tap::open`].
     pub fn open_plain(name: &str) -> io::Result<Tap> {
         net::Tap::open(name).map(|tap| Tap::of(tap, 0))
     }
 
-    /// As [`Tap::open`], of an interface of so many queues, for a host of as many
-    /// stacks: see [`net::Tap::open_queues`].
+    /// As [`Tap::open`], for an interface with `count` queues and a host with as many stacks:
+    /// see [`net::Tap::open_queues`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`net::Tap::open_queues`].
     pub fn queues(name: &str, count: usize) -> io::Result<Vec<Box<dyn Link>>> {
         let taps = net::Tap::open_queues(name, count, true)?;
         Ok(boxed(taps, TapHeader::LEN))
     }
 
-    /// As [`Tap::queues`], with frames as they would be on a wire.
+    /// As [`Tap::queues`], without offloads.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tap::queues`].
     pub fn queues_plain(name: &str, count: usize) -> io::Result<Vec<Box<dyn Link>>> {
         let taps = net::Tap::open_queues(name, count, false)?;
         Ok(boxed(taps, 0))
@@ -85,8 +83,8 @@ impl Tap {
         }
     }
 
-    /// Sends frames in one system call, if that is possible. Those that the kernel has
-    /// no memory for are lost, as on a wire.
+    /// Sends frames in one system call; false if that is impossible. Frames for which the kernel
+    /// has no memory are lost, as on a wire.
     fn send_run(&mut self, frames: &[BurstFrame<'_>]) -> bool {
         let Some(run) = &mut self.run else {
             return false;
@@ -108,7 +106,7 @@ impl Tap {
         written.is_ok()
     }
 
-    /// What the driver says of the frame that came last.
+    /// What the driver's header says of the frame received last.
     fn told(&self) -> RxMeta {
         let header = match self.header_len {
             0 => None,
@@ -120,15 +118,14 @@ impl Tap {
         }
     }
 
-    /// What is sent to an interface that is down is lost, as on a cable that
-    /// is not plugged in.
+    /// Sends the frame. A frame to an interface that is down is lost, as on an unplugged cable.
     fn send(&mut self) {
         let sent = self.tap.send(&self.sent[..self.sent_len]);
         self.is_full = matches!(sent, Ok(false));
     }
 }
 
-/// The length of a frame, if one came.
+/// The length of a received frame; `None` if there is none.
 fn came(received: io::Result<Option<usize>>) -> io::Result<Option<usize>> {
     match received {
         // The interface is down, not gone.
@@ -170,7 +167,7 @@ impl TxSink for Tap {
         let sent = self.tap.send_all(&[head, first, rest].map(IoSlice::new));
         self.is_full = matches!(sent, Ok(false));
         if self.is_full {
-            // It goes later, when the bytes may lie elsewhere.
+            // The frame is sent later, when the payload may have moved.
             for part in payload {
                 let end = self.sent_len + part.len();
                 self.sent[self.sent_len..end].copy_from_slice(part);
@@ -203,7 +200,7 @@ impl TxSink for Tap {
     }
 }
 
-/// What the driver is told of a frame.
+/// The driver's header for a sent frame.
 fn header(partial: TxMeta) -> TapHeader {
     let mut header = TapHeader {
         needs_checksum: true,
@@ -253,7 +250,7 @@ impl Link for Tap {
 
     fn receive_to(&mut self, reader: &mut dyn DirectReceiver) -> io::Result<bool> {
         if self.header_len == 0 {
-            // Nobody vouches for these.
+            // Frames without the driver's header have no checked checksum.
             return self.receive(&mut |frame, received| reader.receive(frame, received));
         }
         let mut left = BATCH_LEN;

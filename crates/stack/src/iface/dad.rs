@@ -1,6 +1,5 @@
-//! Whether an address of ours is another's too: duplicate address detection of
-//! IPv6 (RFC 4862 §5.4, RFC 4429) and address conflict detection of IPv4 (RFC
-//! 5227).
+//! Duplicate address detection for IPv6 (RFC 4862 §5.4, RFC 4429), and address conflict
+//! detection for IPv4 (RFC 5227).
 //!
 //! ```text
 //!              probes, silence            announcements (IPv4)
@@ -16,27 +15,23 @@ use std::net::{IpAddr, Ipv6Addr};
 use weir_wire::arp::Operation;
 use weir_wire::ethernet::Address;
 
-/// How often it is asked before an address is ours, by IPv4 (RFC 5227: PROBE_NUM)
-/// and IPv6 (RFC 4862: DupAddrDetectTransmits).
+/// Number of probes before an address is in use, for IPv4 (RFC 5227: PROBE_NUM) and IPv6
+/// (RFC 4862: DupAddrDetectTransmits).
 const PROBE_NUM: [u8; 2] = [3, 1];
-/// From one probe to the next, in nanoseconds: least and most (RFC 5227:
-/// PROBE_MIN, PROBE_MAX).
+/// Shortest and longest time between probes, in nanoseconds (RFC 5227: PROBE_MIN, PROBE_MAX).
 const PROBE_INTERVAL_NS: [u64; 2] = [1_000_000_000, 2_000_000_000];
-/// How long an answer to an IPv6 probe takes at most, in nanoseconds (RFC 4861:
-/// RETRANS_TIMER).
+/// Longest wait for an answer to an IPv6 probe, in nanoseconds (RFC 4861: RETRANS_TIMER).
 const ANSWER_V6_NS: u64 = 1_000_000_000;
-/// How long an address of IPv4 is still waited for after the last probe, and
-/// from its first announcement to the second, in nanoseconds (RFC 5227:
+/// Wait after the last IPv4 probe, and between the two announcements, in nanoseconds (RFC 5227:
 /// ANNOUNCE_WAIT, ANNOUNCE_INTERVAL).
 const ANNOUNCE_INTERVAL_NS: u64 = 2_000_000_000;
-/// Before the first probe, at most, in nanoseconds (RFC 5227: PROBE_WAIT; RFC
-/// 4861: MAX_RTR_SOLICITATION_DELAY): so that not all ask at once that were
-/// switched on at once.
+/// Longest random delay before the first probe, in nanoseconds (RFC 5227: PROBE_WAIT; RFC 4861:
+/// MAX_RTR_SOLICITATION_DELAY), so that hosts switched on together do not all probe at once.
 pub(super) const START_JITTER_NS: u64 = 1_000_000_000;
-/// An address is defended at most so often, in nanoseconds (RFC 5227:
+/// Shortest time between two defences of an address, in nanoseconds (RFC 5227:
 /// DEFEND_INTERVAL).
 const DEFEND_INTERVAL_NS: u64 = 10_000_000_000;
-/// How often another address is made for one that somebody has (RFC 7217 §7:
+/// How often another address is formed instead of a duplicate one (RFC 7217 §7:
 /// IDGEN_RETRIES).
 const TRIES_MAX: u8 = 3;
 

@@ -1,4 +1,4 @@
-//! An address of IPv4 from a server: DHCP's client (RFC 2131 §4.4, RFC 3442).
+//! The DHCP client: an IPv4 address from a server (RFC 2131 §4.4, RFC 3442).
 //!
 //! ```text
 //!             offer               ack              half the time
@@ -19,19 +19,17 @@ use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, Protocol, udp};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// From one ask to the next, at first and at most, each a second more or less
-/// (RFC 2131 §4.1), in nanoseconds.
+/// First and longest retransmission time, in nanoseconds, each randomised by up to a second
+/// (RFC 2131 §4.1).
 const RETRANSMIT_INITIAL_NS: u64 = 4 * SECOND_NS;
 const RETRANSMIT_MAX_NS: u64 = 64 * SECOND_NS;
-/// How often an offer is asked for before others are looked for.
+/// Number of requests for one offer before the client looks for other offers.
 const REQUESTS_MAX: u32 = 4;
-/// From one ask to keep an address to the next, at least (RFC 2131 §4.4.5), in
-/// nanoseconds.
+/// Shortest time between two attempts to renew a lease, in nanoseconds (RFC 2131 §4.4.5).
 const RENEW_RETRY_MIN_NS: u64 = 60 * SECOND_NS;
-/// How long nothing is asked after an address was somebody else's (RFC 2131
-/// §3.1), in nanoseconds.
+/// Pause after declining an address that another station has, in nanoseconds (RFC 2131 §3.1).
 const DECLINED_NS: u64 = 10 * SECOND_NS;
-/// The least time from one ask of a short lease to the next, in nanoseconds.
+/// Shortest time between two messages for a short lease, in nanoseconds.
 const SHORT_NS: u64 = SECOND_NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +47,7 @@ enum State {
     Rebinding,
 }
 
-/// An address that a server gave.
+/// A lease: an address that a DHCP server granted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lease {
     /// The address, with its network.
@@ -65,7 +63,7 @@ pub struct Lease {
     rebind_ns: u64,
 }
 
-/// See the module.
+/// The DHCP client of one link.
 pub(super) struct Dhcp {
     state: State,
     /// Names the exchange.
@@ -463,8 +461,8 @@ fn lease(
     }
 }
 
-/// The address with its network, by the class if the server does not say; `None`
-/// if it cannot be a host's.
+/// The address with its network, by address class if the server gives no mask; `None` if the
+/// address cannot be a host's.
 fn prefix(address: Ipv4Addr, answer: &ServerMessage) -> Option<Prefix> {
     let class = match address.octets()[0] {
         0..128 => 8,

@@ -1,11 +1,11 @@
-//! ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443): echo is answered,
-//! errors are told and understood.
+//! ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443): echo replies, and errors sent and
+//! received.
 
 use super::{DropReason, Header, Incoming, Interface};
 use weir_wire::icmp::{Echo, Message, Repr};
 use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
-/// What is wrong with a packet that came.
+/// The error of a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Problem {
     /// Nobody is at the transport port.
@@ -35,7 +35,7 @@ pub(crate) enum UnreachableKind {
     Other,
 }
 
-/// What a router or the destination says about a packet of ours.
+/// An ICMP error of a router or the destination about a packet that this host sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Report<'a> {
     /// It did not arrive.
@@ -197,7 +197,7 @@ impl Problem {
     }
 }
 
-/// Errors are not told about errors.
+/// Whether the packet is an ICMP error, about which no error is sent.
 fn is_icmp_error(incoming: &Incoming<'_>) -> bool {
     let kind = incoming.payload.first().copied();
     match incoming.protocol {
@@ -247,7 +247,7 @@ fn report<'a>(message: &Message<'a>, addresses: AddrPair) -> Result<Report<'a>, 
     }
 }
 
-/// The packet of ours that an ICMP error quotes; `None` of any other message.
+/// The packet that an ICMP error quotes; `None` for another message.
 pub(crate) fn quoted_by<'a>(
     message: &Message<'a>,
     v4: bool,
@@ -263,8 +263,8 @@ pub(crate) fn quoted_by<'a>(
     quoted(message.payload(), v4).ok().filter(|_| is_error)
 }
 
-/// What is to be said about a packet that waited for a neighbour who never
-/// answered; `None` if nobody is to know.
+/// The report about a packet that waited for a neighbour which never answered; `None` if no
+/// sender is to get one.
 pub(crate) fn unreachable_report(packet: &[u8]) -> Option<Report<'_>> {
     let v4 = packet.first()? >> 4 == 4;
     let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
@@ -276,8 +276,7 @@ pub(crate) fn unreachable_report(packet: &[u8]) -> Option<Report<'_>> {
     })
 }
 
-/// The packet of ours that a message quotes, at least eight bytes of its
-/// transport.
+/// The sent packet that a message quotes, with at least eight bytes of its transport header.
 fn quoted(bytes: &[u8], v4: bool) -> Result<(AddrPair, Protocol, &[u8]), DropReason> {
     let (addresses, protocol, transport) = if v4 {
         let packet = ipv4::Packet::new(bytes).map_err(|_| DropReason::Malformed)?;

@@ -1,10 +1,8 @@
-//! Which groups we are in, and telling routers so: IGMP (RFC 3376, RFC 2236)
-//! and MLD (RFC 3810, RFC 2710), the host's side. From any source: there are no
-//! lists of sources.
+//! Multicast membership: the host's side of IGMP (RFC 3376, RFC 2236) and MLD (RFC 3810,
+//! RFC 2710), without source lists.
 //!
-//! Queries are answered after a time at random, and no sooner than
-//! [`ANSWER_MIN_NS`], so that who asks all the time gets little. While a router
-//! speaks an older version, so do we.
+//! A query is answered after a random time of at least [`ANSWER_MIN_NS`], so that frequent
+//! queries cause few reports. While a router uses an older version, the host does too.
 
 use super::{DropReason, Header, Incoming, Interface};
 use crate::rng::PrfRng;
@@ -16,23 +14,23 @@ use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4};
 
 use super::routes::ALL_NODES;
 
-/// Groups that we are in at once, those included that stand for addresses.
+/// Limit on joined groups, including the solicited-node groups of addresses.
 pub const GROUPS_MAX: usize = 512;
-/// The least time from a query to its answer, in nanoseconds.
+/// Shortest time from a query to its answer, in nanoseconds.
 pub const ANSWER_MIN_NS: u64 = 10_000_000;
 
-/// All IPv4 hosts of the link.
+/// The group of all IPv4 hosts of the link.
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
-/// How often a change is told (RFC 3376 §8.1: Robustness Variable).
+/// How often a change is reported (RFC 3376 §8.1: Robustness Variable).
 const ROBUSTNESS: u8 = 2;
-/// Within how long it is told again, in nanoseconds: by the latest version (RFC
-/// 3376 §8.11), by older ones (RFC 2236 §8.10).
+/// Longest time until a change is reported again, in nanoseconds: in the latest version
+/// (RFC 3376 §8.11) and in older ones (RFC 2236 §8.10).
 const UNSOLICITED_REPORT_NS: u64 = 1_000_000_000;
 const UNSOLICITED_REPORT_LEGACY_NS: u64 = 10_000_000_000;
-/// How long a router that spoke an older version is taken to be there, in
+/// Time after the last query of an older version for which the host uses that version, in
 /// nanoseconds (RFC 3376 §8.12: 2 × 125 s + 10 s).
 const OLDER_QUERIER_NS: u64 = 260_000_000_000;
-/// Bytes of records in one report.
+/// Limit on the records in one report, in bytes.
 const RECORDS_LEN_MAX: usize = 1200;
 
 struct Group {
@@ -45,7 +43,7 @@ struct Group {
     answer_ns: u64,
 }
 
-/// What routers of one version of IP speak.
+/// The version that the routers of one IP version use.
 #[derive(Clone, Copy)]
 struct Querier {
     /// Until when versions 1 and 2 count as there: each has a time of its own,
@@ -56,14 +54,14 @@ struct Querier {
     answer_ns: u64,
 }
 
-/// See the module.
+/// The memberships of one link.
 pub(super) struct Groups {
     joined: BTreeMap<IpAddr, Group>,
     queriers: [Querier; 2],
     rng: PrfRng,
 }
 
-/// What is to be told.
+/// A report to be sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MembershipReport {
     Latest(Vec<(IpAddr, Record)>),
@@ -271,7 +269,7 @@ impl Group {
     }
 }
 
-/// A time at random within so many nanoseconds, not at once.
+/// A random time after `now_ns`, within `within_ns` nanoseconds.
 fn random_within(rng: &mut PrfRng, now_ns: u64, within_ns: u64) -> u64 {
     let within_ns = within_ns.max(ANSWER_MIN_NS);
     let spread_us = u32::try_from((within_ns - ANSWER_MIN_NS) / 1000).unwrap_or(u32::MAX);
@@ -279,7 +277,7 @@ fn random_within(rng: &mut PrfRng, now_ns: u64, within_ns: u64) -> u64 {
     now_ns.saturating_add(after_ns)
 }
 
-/// Whether every station is in it, and nobody tells.
+/// Whether every station is a member of the group, without reports.
 fn is_all_nodes(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group == ALL_HOSTS,

@@ -1,4 +1,4 @@
-//! [`Interface`]: the link and IP layers of one host on one Ethernet link. These are ARP
+//! `Interface`: the link and IP layers of one host on one Ethernet link. These are ARP
 //! (RFC 826), neighbour discovery (RFC 4861), IPv4, IPv6, reassembly, ICMP and DHCP.
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! Hardware addresses of neighbours: one cache for ARP (RFC 826, RFC 1122
-//! §2.3.2) and neighbour discovery (RFC 4861 §7.3).
+//! The neighbour cache, for both ARP (RFC 826, RFC 1122 §2.3.2) and neighbour discovery
+//! (RFC 4861 §7.3).
 //!
 //! ```text
 //!            ask, wait                answer              30 s         used
@@ -8,37 +8,37 @@
 //!                                             └───────── answer ─────────────┘ 3 asks, gone
 //! ```
 //!
-//! RFC 4861's Delay is the time of a Probe before its first ask.
+//! RFC 4861's state Delay is here the time of a Probe before its first solicitation.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
-/// Neighbours that are known at once; one more displaces the one that we have
-/// not sent to for longest.
+/// Limit on neighbours in the cache; a further one displaces the neighbour that was unused for
+/// longest.
 pub const NEIGHBOURS_MAX: usize = 512;
-/// Those of them that have not answered yet, from which on one more displaces one
-/// of these: who has us send to addresses of nobody displaces nobody else.
+/// Limit on Incomplete neighbours, above which a further one displaces another Incomplete one.
+/// Traffic to unused addresses therefore displaces no reachable neighbour.
 const INCOMPLETE_MAX: usize = NEIGHBOURS_MAX / 4;
-/// Frames that wait for one neighbour's address, such as the pieces of the
-/// longest datagram at an MTU of 576 bytes; one more displaces the oldest.
+/// Limit on frames that wait for one neighbour's address, such as the fragments of the longest
+/// datagram at an MTU of 576 bytes; a further frame displaces the oldest.
 pub const UNRESOLVED_MAX: usize = 128;
-/// Frames that wait for all neighbours: for one as many as there is room left
-/// for others. Its newest [`UNRESOLVED_MIN`] wait in any case, so that there may be
-/// that many times [`NEIGHBOURS_MAX`] more.
+/// Limit on frames that wait for all neighbours. The newest [`UNRESOLVED_MIN`] frames of each
+/// neighbour wait in any case, so that there may be that many times [`NEIGHBOURS_MAX`] more.
 pub const UNRESOLVED_ALL_MAX: usize = 1024;
-/// Frames that wait for one neighbour's address however many wait for others.
+/// Frames that may wait for one neighbour's address, however many wait for others.
 pub const UNRESOLVED_MIN: usize = 4;
-/// How often a neighbour is asked before it is given up.
+/// Number of solicitations to a neighbour before it is given up.
 pub const SOLICITS_MAX: u32 = 3;
-/// From one ask to the next, in nanoseconds (RFC 4861: RETRANS_TIMER).
+/// Time between solicitations, in nanoseconds (RFC 4861: RETRANS_TIMER).
 pub const RETRANS_TIMER_NS: u64 = 1_000_000_000;
-/// How long a stale neighbour is used before it is asked, in nanoseconds
-/// (RFC 4861: DELAY_FIRST_PROBE_TIME).
+/// Time for which a stale neighbour is used before it is solicited, in nanoseconds (RFC 4861:
+/// DELAY_FIRST_PROBE_TIME).
 pub const DELAY_FIRST_PROBE_NS: u64 = 5_000_000_000;
-/// How long an answer holds, in nanoseconds (RFC 4861: REACHABLE_TIME).
+/// Time for which an answer makes a neighbour reachable, in nanoseconds (RFC 4861:
+/// REACHABLE_TIME).
 pub const REACHABLE_NS: u64 = 30_000_000_000;
-/// How long an address may be used without telling that it is, in nanoseconds.
+/// Longest use of a header cache without reporting the use, in nanoseconds.
 const HEADER_CACHE_MAX_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
@@ -65,10 +65,10 @@ struct Neighbour {
     used_ns: u64,
 }
 
-/// A question to be sent: for which address, and to whom if not to all.
+/// A solicitation to be sent: the address, and its receiver unless it is multicast.
 pub(super) type SolicitRequest = (IpAddr, Option<Address>);
 
-/// See the module.
+/// The neighbours of one link.
 #[derive(Default)]
 pub(super) struct Neighbours {
     entries: BTreeMap<IpAddr, Neighbour>,
@@ -84,7 +84,7 @@ pub(super) struct Neighbours {
     epoch: u32,
 }
 
-/// An address to send to, and how long it may be used without asking again.
+/// A hardware address to send to, and how long it may be used without a new look-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResolvedHop {
     pub(super) hardware: Address,

@@ -1,4 +1,4 @@
-//! From what UDP, TCP or ICMP send to frames.
+//! Output: from the packets of UDP, TCP and ICMP to frames.
 
 use super::pmtu::{MTU_V4_MIN, MTU_V6_MIN};
 use super::{DropReason, HeaderCache, Interface};
@@ -7,13 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
-/// Frames that wait to be sent; more are dropped.
+/// Limit on frames that wait to be sent; further ones are dropped.
 pub const QUEUE_MAX: usize = 1024;
 
-/// Hops a packet of ours may take, unless told otherwise (RFC 1700).
+/// Default hop limit of sent packets (RFC 1700).
 pub const HOP_LIMIT: u8 = 64;
 
-/// An IP header, whichever version.
+/// An IP header, of either version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) addresses: AddrPair,
@@ -413,7 +413,7 @@ impl Interface {
     }
 }
 
-/// What a packet of ours is, and where it comes from.
+/// The EtherType and the source address of a packet to be sent.
 fn source(packet: &[u8]) -> (EtherType, IpAddr) {
     match packet[0] >> 4 {
         4 => {

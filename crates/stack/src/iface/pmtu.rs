@@ -1,19 +1,18 @@
-//! Paths narrower than our link (RFC 1191, RFC 8201).
+//! Path MTU discovery: paths with a smaller MTU than the link (RFC 1191, RFC 8201).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Destinations whose path is known to be narrow; one more displaces the one
-/// learned first.
+/// Limit on destinations with a known path MTU; a further one displaces the one learnt first.
 pub const PATHS_MAX: usize = 1024;
-/// How long a path stays narrow, in nanoseconds (RFC 8201 §4: 10 minutes).
+/// Time for which a path MTU is valid, in nanoseconds (RFC 8201 §4: 10 minutes).
 pub const PMTU_AGE_NS: u64 = 600_000_000_000;
-/// No path of IPv4 is believed to be narrower, in bytes: a lie must not make
-/// us send crumbs. IPv6 has its own least MTU.
+/// Least path MTU, in bytes, that is believed for IPv4: a forged report must not make the host
+/// send tiny packets. IPv6 has its own least MTU.
 pub(super) const MTU_V4_MIN: usize = 552;
 pub(super) const MTU_V6_MIN: usize = 1280;
 
-/// See the module.
+/// Path MTUs by destination.
 #[derive(Default)]
 pub(super) struct PmtuCache {
     entries: BTreeMap<IpAddr, (usize, u64)>,

@@ -1,16 +1,16 @@
-//! A bound on the rate of what strangers can make us send.
+//! The rate limit on messages that other hosts can make this host send.
 
 use crate::rng::Rng;
 
-/// Messages that may go out at once.
+/// Number of messages that may be sent at once.
 const BURST: u64 = 50;
-/// Messages a second (RFC 4443 §2.4 (f), RFC 1812 §4.3.2.8).
+/// Messages per second (RFC 4443 §2.4 (f), RFC 1812 §4.3.2.8).
 const PER_SECOND: u64 = 1000;
 const NS_PER_MESSAGE: u64 = 1_000_000_000 / PER_SECOND;
 
-/// A bucket of tokens, filled by time. Now and then a token more is taken, so
-/// that nobody can count exactly how many others have drawn (Man et al., "DNS
-/// Cache Poisoning Attack Reloaded", 2020).
+/// A token bucket. At random moments the bucket loses an additional token, so that no host can
+/// count exactly how many tokens others have used (Man et al., "DNS Cache Poisoning Attack
+/// Reloaded", 2020).
 pub(super) struct RateLimit {
     /// Time saved up, at most `BURST` messages' worth.
     saved_ns: u64,

@@ -1,18 +1,17 @@
-//! Putting fragments together again (RFC 791 §3.2, RFC 8200 §4.5), within
-//! limits.
+//! Reassembly of fragments (RFC 791 §3.2, RFC 8200 §4.5), within limits.
 
 use super::DropReason;
 use weir_wire::{AddrPair, Protocol};
 
-/// Datagrams that are put together at once; one more displaces the oldest.
+/// Limit on datagrams in reassembly; a further one displaces the oldest.
 pub const DATAGRAMS_MAX: usize = 64;
-/// Bytes of all of them; more displace the oldest.
+/// Limit on the bytes of all datagrams in reassembly; further bytes displace the oldest.
 pub const BYTES_MAX: usize = 1 << 20;
-/// Pieces of one datagram.
+/// Limit on the fragments of one datagram.
 pub const FRAGMENTS_MAX: usize = 128;
-/// How long a datagram is waited for from its first piece on, in nanoseconds.
+/// Reassembly time-out from the first fragment on, in nanoseconds.
 pub const TIMEOUT_NS: u64 = 30_000_000_000;
-/// Which datagram a fragment is of.
+/// Identifies the datagram of a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReassemblyKey {
     pub(super) addresses: AddrPair,
@@ -47,7 +46,7 @@ struct PartialDatagram {
     charged_bytes: usize,
 }
 
-/// Datagrams of which some fragments have come, oldest first.
+/// Datagrams with some fragments received, oldest first.
 #[derive(Default)]
 pub(super) struct Reassembly {
     partials: Vec<PartialDatagram>,

@@ -1,10 +1,10 @@
-//! Routers and what they advertise: networks, routes, the link's MTU, name
-//! resolvers (RFC 4861 §6.3, RFC 4191, RFC 8106); addresses made of it (RFC
-//! 4862 §5.5, RFC 7217); redirects (RFC 4861 §8).
+//! Router discovery: routers and the networks, routes, MTU and DNS servers that they advertise
+//! (RFC 4861 §6.3, RFC 4191, RFC 8106); addresses formed from advertisements (RFC 4862 §5.5,
+//! RFC 7217); redirects (RFC 4861 §8).
 //!
-//! Routers are neighbours, and nobody else is believed: link-local sources,
-//! hop limit 255. Hop limits and timers that they advertise are not taken up:
-//! who forges an advertisement would cut us off with them.
+//! Only neighbours are believed: the source must be link-local and the hop limit 255.
+//! Advertised hop limits and timers are ignored, because a forged advertisement could cut the
+//! host off with them.
 
 use super::address::after;
 use super::routes::Entry;
@@ -24,31 +24,31 @@ use weir_wire::nd::router::{
 };
 use weir_wire::{AddrPair, Protocol};
 
-/// Default routers that are known at once; more are not learnt.
+/// Limit on default routers; further ones are not learnt.
 pub const ROUTERS_MAX: usize = 16;
-/// Networks of the link that are learnt.
+/// Limit on learnt networks of the link.
 pub const PREFIXES_MAX: usize = 32;
-/// Routes that routers advertise.
+/// Limit on routes that routers advertise.
 pub const LEARNT_ROUTES_MAX: usize = 64;
-/// Addresses that are made in advertised networks.
+/// Limit on addresses formed in advertised networks.
 pub const AUTOMATIC_MAX: usize = 16;
-/// Redirections that are kept.
+/// Limit on redirects.
 pub const REDIRECTS_MAX: usize = 64;
-/// Name resolvers that are kept.
+/// Limit on DNS servers.
 pub const DNS_SERVERS_MAX: usize = 8;
-/// How long a redirection holds, in nanoseconds.
+/// Time for which a redirect is valid, in nanoseconds.
 const REDIRECT_NS: u64 = 600_000_000_000;
-/// From the first solicitation to the next, and from one to the next at most
-/// (RFC 7559), in nanoseconds.
+/// Time from the first router solicitation to the second, and the longest time between later
+/// ones, in nanoseconds (RFC 7559).
 const RTR_SOLICIT_INITIAL_NS: u64 = 4_000_000_000;
 const RTR_SOLICIT_MAX_NS: u64 = 3_600_000_000_000;
-/// No advertisement makes an address's time left shorter than this, in
-/// nanoseconds, if it was longer (RFC 4862 §5.5.3 (e)).
+/// Least remaining lifetime, in nanoseconds, to which an advertisement can shorten an address's
+/// longer lifetime (RFC 4862 §5.5.3 (e)).
 const VALID_LIFETIME_MIN_NS: u64 = 7_200_000_000_000;
 
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// See the module.
+/// The state of router discovery on one link.
 pub(super) struct Discovery {
     enabled: bool,
     secret: Option<u128>,
@@ -117,7 +117,7 @@ impl Discovery {
     }
 }
 
-/// Interface identifiers that are no host's (RFC 5453).
+/// Whether an interface identifier is reserved (RFC 5453).
 fn is_reserved(low: u64) -> bool {
     low == 0
         || (0x0200_5eff_fe00_0000..=0x0200_5eff_fe00_5213).contains(&low)

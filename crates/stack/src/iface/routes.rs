@@ -1,4 +1,4 @@
-//! Which neighbour a packet goes to, and from which address of ours.
+//! Routes: the next hop of a packet, and its source address.
 
 use super::address::{Lifetimes, LocalAddress};
 use super::{Config, Origin, Prefix};
@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 use weir_wire::nd::router::Preference;
 
-/// The way to a network through a neighbour.
+/// A route to a network through a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The network.
@@ -15,7 +15,7 @@ pub struct Route {
     pub gateway: IpAddr,
 }
 
-/// A route as it is kept.
+/// An entry of the routing table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) to: Prefix,
@@ -41,8 +41,8 @@ impl Entry {
     }
 }
 
-/// Our addresses, and the routes by falling prefix length: the first that
-/// contains an address is its longest.
+/// The host's addresses on a link, and the routes by descending prefix length: the first route
+/// that contains an address is the longest match.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Routes {
     addresses: Vec<LocalAddress>,
@@ -286,8 +286,8 @@ impl Entry {
     }
 }
 
-/// The kind of an address (RFC 6724 §2.1, the default table): those of one kind
-/// talk to each other.
+/// The label of an address (RFC 6724 §2.1, the default policy table): source and destination
+/// should have the same label.
 fn label(address: IpAddr) -> u8 {
     let IpAddr::V6(address) = address else {
         return 4;
@@ -301,17 +301,16 @@ fn label(address: IpAddr) -> u8 {
     }
 }
 
-/// All IPv6 hosts of the link.
+/// The group of all IPv6 nodes of the link.
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group that a neighbour solicitation for `address` goes to (RFC 4291
-/// §2.7.1).
+/// The solicited-node multicast address of `address` (RFC 4291 §2.7.1).
 pub(crate) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let base = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0);
     Ipv6Addr::from_bits(base.to_bits() | address.to_bits() & 0xff_ffff)
 }
 
-/// The link-local address made of a hardware address (RFC 4291, appendix A).
+/// The link-local address formed from a hardware address (RFC 4291, appendix A).
 pub(super) fn from_hardware([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     let low = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
     Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(low))

@@ -7,18 +7,18 @@
 //! | table | paper | finds a PCB by |
 //! |---|---|---|
 //! | [`Bsd`] | §3.1, figure 1 | a list, and a cache of the PCB found last |
-//! | [`Mtf`] | §3.2, figures 2 and 3 | a list; what is found moves to its front |
+//! | [`Mtf`] | §3.2, figures 2 and 3 | a list; a look-up moves its PCB to the front |
 //! | [`Sequent`] | §3.3, figure 8 | *h* lists chosen by a hash, a cache for each |
 //! | [`Weir`] | – | a keyed hash, and tags that lie beside what they stand for |
 //!
-//! [`Weir`] is what the stack uses; the others are there to compare with.
-//! [`Listeners`] finds who listens, in constant time too.
-//! | [`Mtf`] | §3.2, figures 2 and 3 | a list; a look-up moves its PCB to the front |
-//! ```
-//! | [`Weir`] | – | a keyed hash, and tags in the same cache line as their entries |
-//!
 //! The stack uses [`Weir`]; the other tables exist for comparison.
 //! [`Listeners`] finds the listener of an address and port in constant time.
+//!
+//! ```
+//! use weir_stack::pcb::{Key, PcbId, Table, Weir};
+//!
+//! let mut table = Weir::new(42);
+//! let local = "192.0.2.1:80".parse().unwrap();
 //! let remote = "198.51.100.7:40000".parse().unwrap();
 //! let key = Key::new(local, remote).unwrap();
 //! table.insert(key, PcbId(7)).unwrap();

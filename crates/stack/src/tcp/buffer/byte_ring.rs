@@ -2,21 +2,20 @@
 
 use weir_wire::checksum::Sum;
 
-/// The least storage that is allocated, in bytes.
+/// Least storage allocated, in bytes.
 const CAPACITY_MIN: usize = 2048;
 
-/// Bytes of a buffer as far as a window can tell them (RFC 7323 §2.3).
+/// A buffer size limited to what a window can express (RFC 7323 §2.3).
 pub(in crate::tcp) fn clamp(bytes: usize) -> u32 {
     bytes.min(1 << 30) as u32
 }
 
-/// Bytes of storage for so many bytes.
+/// Storage, in bytes, for this many bytes.
 fn capacity(bytes: usize) -> usize {
     bytes.next_power_of_two().max(CAPACITY_MIN)
 }
 
-/// A queue of bytes. Behind its end, bytes may be written ahead of those
-/// between: a gap is filled later.
+/// A queue of bytes. Bytes may also be written beyond its end, with a gap that is filled later.
 #[derive(Default)]
 pub(in crate::tcp) struct ByteRing {
     /// Empty, or as long as a power of two: [`clamp`] bounds what is in it.

@@ -1,17 +1,17 @@
-//! What came: in order to be read, out of order to wait; the window, and what
-//! is acknowledged selectively (RFC 9293 §3.8.6.2, RFC 2018, RFC 2883).
+//! [`ReceiveBuffer`]: received data in order and out of order, the window, and selective
+//! acknowledgments (RFC 9293 §3.8.6.2, RFC 2018, RFC 2883).
 
 use super::byte_ring::{ByteRing, clamp};
 use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::SackBlocks;
 
-/// Gaps between the pieces that wait of one connection; a segment that would
-/// make one more is dropped, and comes again.
+/// Limit on a connection's out-of-order ranges. A segment that would make a further one is
+/// dropped, and the peer sends it again.
 pub const OOO_RANGES_MAX: usize = 512;
 
-/// Round trips' worth of bytes for which there is a window: one that is
-/// under way, one in which the sender doubles it, and some.
+/// The window in units of the bytes of one round trip: one that is under way, one in which the
+/// sender doubles its rate, and a reserve.
 const WINDOW_RTTS: usize = 3;
 
 /// On a path with round trips shorter than this, in nanoseconds, the window grows no
@@ -41,7 +41,7 @@ struct OooRange {
     recency: u32,
 }
 
-/// Memory that is left to all connections, in bytes.
+/// Memory that remains for all connections, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) struct MemoryAvailable {
     /// For whatever comes, or is to be sent.
@@ -51,7 +51,7 @@ pub(in crate::tcp) struct MemoryAvailable {
     pub(in crate::tcp) ooo: usize,
 }
 
-/// What becomes of a segment's bytes.
+/// The result of inserting a segment's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) enum Insertion {
     /// They continue what was there, and all pieces are joined.
@@ -65,7 +65,7 @@ pub(in crate::tcp) enum Insertion {
     Duplicate,
 }
 
-/// See the module.
+/// The receive buffer of one connection.
 pub(in crate::tcp) struct ReceiveBuffer {
     /// The next number expected.
     pub(in crate::tcp) nxt: Seq,

@@ -1,4 +1,4 @@
-//! What is to go: the bytes, and how much of them may (RFC 9293 §3.8.6.2.1).
+//! [`SendBuffer`]: the bytes to send, and how many of them may be sent (RFC 9293 §3.8.6.2.1).
 
 use super::byte_ring::{ByteRing, clamp};
 use crate::tcp::recovery::rtt::{INFLIGHT_FLOOR, Rtt};
@@ -14,7 +14,7 @@ const WRITE_SPACE_DIVISOR: usize = 4;
 const WRITE_SPACE: usize = 16 << 10;
 pub(in crate::tcp) const WAKE_DIVISOR: usize = 16;
 
-/// See the module.
+/// The send buffer of one connection.
 pub(in crate::tcp) struct SendBuffer {
     /// Our initial number.
     pub(in crate::tcp) iss: Seq,
@@ -62,13 +62,13 @@ pub(in crate::tcp) struct SendBuffer {
     notsent_lowat: u32,
 }
 
-/// Where records end that are not acknowledged, in rising order.
+/// The ends of records that are not acknowledged, in ascending order.
 #[derive(Default)]
 struct Records {
     ends: VecDeque<Seq>,
 }
 
-/// What of the bytes not sent yet may go.
+/// How many of the unsent bytes may be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tcp) enum Sendable {
     /// This much, perhaps with the FIN.

@@ -1,5 +1,4 @@
-//! What an acknowledgment tells (RFC 9293 §3.10.7.4, fifth; RFC 2018 §3;
-//! RFC 7323 §4).
+//! Acknowledgments (RFC 9293 §3.10.7.4, fifth; RFC 2018 §3; RFC 7323 §4).
 
 use super::Arrived;
 use crate::tcp::info::{add, count};
@@ -8,10 +7,10 @@ use crate::tcp::recovery::AckResult;
 use crate::tcp::seq::Seq;
 use weir_wire::tcp::{Flags, SackBlocks};
 
-/// How often the neighbour that leads to a peer is said to be there, at most.
+/// Shortest time, in nanoseconds, between reports that a peer's next hop is reachable.
 const REACHABILITY_HINT_INTERVAL_NS: u64 = 5_000_000_000;
 
-/// What a segment tells about ours.
+/// The acknowledgment information of a segment.
 pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) seq: Seq,
     pub(in crate::tcp) ack: Seq,

@@ -1,12 +1,12 @@
-//! The fast path (Biersack and Rütsche 1996, §3.2): segments that a
-//! connection's header filter accepts, that come in order and tell of no loss.
+//! The fast path (Biersack and Rütsche 1996, §3.2): in-order segments without signs of loss
+//! that a connection's header filter accepts.
 //!
-//! A link may give each connection a channel of its own; its frames then name
-//! the connection, and none is looked for. Without channels the connection of
-//! the segment before is tried first, and then looked up.
+//! A link may give each connection its own channel; its frames then name the connection, and
+//! need no look-up. Without channels the connection of the last segment is tried before the
+//! look-up.
 //!
-//! What is done is what the standard path does, less what the filter has
-//! decided: both modes send the same bytes.
+//! The fast path does what the standard path does, except for what the filter has decided:
+//! both modes send the same bytes.
 
 use super::ack::AckInfo;
 use super::train::is_long;
@@ -24,7 +24,7 @@ use weir_wire::Protocol;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::{Flags, Repr};
 
-/// What becomes of a packet.
+/// The result of a packet on the fast path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FastPathVerdict {
     /// It was taken.
@@ -230,8 +230,8 @@ impl Tcp {
     }
 }
 
-/// Whether it seems to be a SYN, which no filter accepts: nobody need look for its
-/// connection here.
+/// Whether the packet seems to be a SYN. No filter accepts a SYN, so the fast path need not
+/// look up its connection.
 #[inline]
 fn is_syn(packet: &[u8]) -> bool {
     let at = if packet[0] >> 4 == 4 { 33 } else { 53 };

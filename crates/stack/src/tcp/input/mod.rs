@@ -15,7 +15,7 @@ use ack::AckInfo;
 use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Options, Repr};
 
-/// A segment whose checksum is right.
+/// A segment with a correct checksum.
 pub(super) struct Arrived<'a> {
     pub(super) repr: &'a Repr,
     pub(super) seq: Seq,
@@ -24,7 +24,7 @@ pub(super) struct Arrived<'a> {
     pub(super) ce: bool,
 }
 
-/// What is left to do after a segment.
+/// The work that remains after a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     Nothing,
@@ -38,26 +38,26 @@ pub(super) enum Effect {
     ReuseTimeWait,
 }
 
-/// How long an acknowledgment of a FIN may wait, so that ours goes with it: an
-/// application that is told of the end mostly closes at once, and the peer waits no
-/// longer for one that does not.
+/// Longest delay, in nanoseconds, of the acknowledgment of a FIN, so that this side's FIN goes
+/// with it. An application that learns of the end mostly closes at once; a peer of one that
+/// does not waits no longer than this.
 const FIN_ACK_NS: u64 = 1_000_000;
-/// The least time between answers to segments that may be a stranger's, so
-/// that two confused peers do not answer one another for ever (RFC 5961 §7).
+/// Shortest time, in nanoseconds, between challenge ACKs of a connection, so that two confused
+/// peers do not answer one another for ever (RFC 5961 §7).
 const CHALLENGE_INTERVAL_NS: u64 = 100_000_000;
-/// A round trip nothing is known of.
+/// Round-trip time, in nanoseconds, that is assumed before it is measured.
 const RTT_UNKNOWN_NS: u64 = 100_000_000;
-/// The age at which TS.Recent says nothing any more (RFC 7323 §5.5).
+/// Age, in nanoseconds, from which on TS.Recent is invalid (RFC 7323 §5.5).
 const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
 
-/// The least segment size that a peer may ask for (Linux's `TCP_MIN_SND_MSS`):
-/// all options and eight bytes. Who asks for less would have a hundred segments
-/// sent for each that others get (CVE-2019-11479), and larger ones than it takes
-/// must not be sent (RFC 9293, MUST-16): its SYN is refused.
+/// Least MSS, in bytes, that a peer may ask for (Linux's `TCP_MIN_SND_MSS`): all options and
+/// eight bytes. A peer with a smaller MSS would cause a hundred segments for each one that
+/// other peers get (CVE-2019-11479), and larger segments than it accepts must not be sent
+/// (RFC 9293, MUST-16). Therefore its SYN is refused.
 pub(super) const PEER_MSS_MIN: u16 = 48;
 
-/// The segment size that a peer's SYN tells; without one, or if that is nothing,
-/// the least that every host takes (RFC 9293 §3.7.1).
+/// The MSS of a peer's SYN; without one, or if it is zero, the default that every host accepts
+/// (RFC 9293 §3.7.1).
 pub(super) fn peer_mss(options: &Options) -> u16 {
     options.mss.filter(|mss| *mss > 0).unwrap_or(536)
 }

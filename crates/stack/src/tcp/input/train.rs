@@ -1,10 +1,10 @@
-//! Trains of segments: what a bulk sender writes in one go differs in number,
-//! checksum and bytes alone. The headers of one that took the fast path say what
-//! those of the next will be, all of them (Jacobson's header prediction), and so
-//! what there is to do: check the sum, keep the bytes, move on.
+//! Packet trains: consecutive segments of a bulk sender differ only in sequence number,
+//! checksum and payload. The headers of a segment on the fast path therefore predict all
+//! headers of the next one (Jacobson's header prediction). The work on a predicted segment is
+//! to check the checksum, append the payload, and advance.
 //!
-//! Segments are remembered only where an acknowledgment is already due at once,
-//! and the application already told: then nothing else changes with the next.
+//! A segment is remembered only if an acknowledgment is already due at once and the
+//! application is already notified: then the next segment changes nothing else.
 
 use super::ack::AckInfo;
 use crate::header_filter::ParsedPacket;
@@ -19,16 +19,16 @@ use weir_wire::checksum::Sum;
 use weir_wire::tcp::Repr;
 use weir_wire::{EtherType, Protocol, ethernet};
 
-/// Where the packet begins in a frame.
+/// Offset of the packet in a frame.
 const IP_AT: usize = ethernet::Repr::LEN;
-/// Words of the longest headers: Ethernet, IPv6, TCP with timestamps.
+/// Number of words of the longest headers: Ethernet, IPv6, TCP with timestamps.
 const WORDS: usize = (IP_AT + 40 + Repr::LEN_MIN + 12).div_ceil(8);
-/// A segment with fewer bytes of payload is not remembered.
+/// Least payload, in bytes, of a segment that is remembered.
 const PAYLOAD_MIN: usize = 512;
-/// Where the number is in the TCP header.
+/// Offset of the sequence number in the TCP header.
 const SEQ_AT: usize = 4;
 
-/// See the module.
+/// The prediction of the next segment.
 pub(in crate::tcp) struct Train {
     name: Handle,
     link: u8,
@@ -49,7 +49,7 @@ pub(in crate::tcp) struct Train {
     changes: u64,
 }
 
-/// Whether a segment is so long that it is worth being remembered.
+/// Whether a segment is long enough to be remembered.
 #[inline]
 pub(in crate::tcp) fn is_long(parts: &ParsedPacket<'_>) -> bool {
     parts.transport.len() >= Repr::LEN_MIN + 12 + PAYLOAD_MIN

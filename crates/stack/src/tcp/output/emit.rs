@@ -1,5 +1,5 @@
-//! A segment is written: to the link in place, cut if it is longer than the
-//! path takes, or to wait for the next hop's address.
+//! Writes a segment: straight into the link's buffer, segmented by the link if it is longer
+//! than the path allows, or into the queue for an unresolved next hop.
 
 use crate::iface::{BURST_MAX, BurstFrame, Gso, Header, HeaderCache, Interface, TxMeta};
 use crate::stack::TxSink;
@@ -8,11 +8,11 @@ use crate::tcp::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::{Flags, Options, Plain, Repr};
 
-/// Bytes of the longest headers: Ethernet, IPv6, TCP with all its options.
+/// Length in bytes of the longest headers: Ethernet, IPv6, TCP with all options.
 const HEADERS_MAX: usize = 14 + 40 + 60;
 
-/// Bytes of payload in a segment that the link cuts: with all headers no more
-/// than an IP packet's length can say.
+/// Limit on the payload, in bytes, of a frame that the link segments: with all headers it fits
+/// the length field of an IP packet.
 pub(in crate::tcp) const GSO_BYTES_MAX: usize = 65_535 - 60 - 60;
 
 /// Of these as many as are cut into full segments of `most`.
@@ -20,7 +20,7 @@ pub(in crate::tcp) fn frame_len(most: usize) -> usize {
     (GSO_BYTES_MAX / most).max(1) * most
 }
 
-/// One that is to be written.
+/// A segment to be written.
 pub(in crate::tcp) struct TxSegment<'a> {
     pub(in crate::tcp) start: Seq,
     pub(in crate::tcp) payload_len: usize,
@@ -274,7 +274,7 @@ impl TxSegment<'_> {
     }
 }
 
-/// Copies headers of the usual length without a call for so little.
+/// Copies headers of the usual length without the cost of a call.
 #[inline]
 fn write_headers(to: &mut [u8], from: &[u8]) {
     const TIMED_V4: usize = 14 + 20 + Repr::LEN_MIN + 12;

@@ -13,18 +13,18 @@ use emit::{TxSegment, frame_len};
 use std::net::SocketAddr;
 use weir_wire::tcp::{Flags, Options, Plain};
 
-/// Segments that one connection sends before the next one's turn.
+/// Number of segments that one connection sends before the next connection's turn.
 const OUTPUT_QUANTUM: usize = 16;
-/// How long a burst that the link cuts takes to send, in nanoseconds.
+/// Longest sending time of a burst that the link segments, in nanoseconds.
 const GSO_MAX_NS: u64 = 1_000_000;
-/// For each so many nanoseconds of round trip a burst is half as long.
+/// Round-trip time, in nanoseconds, for each of which a burst is halved.
 const SHORT_RTT_NS: u64 = 512_000;
-/// What part of the congestion window may be written in one go.
+/// A burst is at most this fraction of the congestion window: 1/8.
 const CWND_DIVISOR: usize = 8;
-/// The code point of data that may be marked (RFC 3168 §5: ECT(0)).
+/// The ECN codepoint of ECN-capable data (RFC 3168 §5: ECT(0)).
 const ECT0: u8 = 2;
 
-/// What came of a connection's turn.
+/// The result of a connection's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OutputStatus {
     /// It has sent all that it may now.

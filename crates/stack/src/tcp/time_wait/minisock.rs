@@ -1,8 +1,8 @@
-//! Connections in TIME-WAIT that no application has any more. Nothing is left of one
-//! but how to answer what may still come for it (RFC 9293 §3.6.1, §3.10.7.4): so a
-//! record stands for it in the table of connections, an eighth of a PCB's size. A
-//! segment that comes makes it a PCB again, for as long as that takes, so that there
-//! is one account of what is done with segments.
+//! Minisocks: the reduced state of connections in TIME-WAIT that no application has. A minisock
+//! holds what is necessary to answer further segments (RFC 9293 §3.6.1, §3.10.7.4). It stands
+//! for the connection in the table of connections, at an eighth of a PCB's size. A segment that
+//! arrives turns the minisock into a PCB again while it is processed, so that there is only one
+//! implementation of segment processing.
 
 use crate::deadline::{as_ns, from_ns};
 use crate::iface::Interface;
@@ -15,15 +15,14 @@ use crate::tcp::seq::Seq;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
-/// Names of records in the table of connections are from here on; those of PCBs are
-/// below.
+/// Handles of minisocks in the table of connections begin here; those of PCBs are below.
 const MINISOCK_TAG: u32 = 1 << 29;
 
-/// Those that end within the same of these spans go in the order in which they were
-/// added, and so by less than a span later than they must.
+/// Minisocks that end within the same span of this length, in nanoseconds, go in the order in
+/// which they were added, and so at most one span late.
 const SLOT_NS: u64 = 1_000_000_000;
 
-/// What is left of a connection.
+/// The reduced state of one connection.
 pub(in crate::tcp) struct TimeWaitSock {
     key: Key,
     expires_ns: u64,
@@ -42,7 +41,7 @@ pub(in crate::tcp) struct TimeWaitSock {
     traffic_class: u8,
 }
 
-/// All records.
+/// All minisocks.
 pub(in crate::tcp) struct TimeWaitTable {
     records: Slab<TimeWaitSock>,
     /// By the span in which they end: when they are let go, and who; also some that
