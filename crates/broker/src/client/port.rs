@@ -367,6 +367,12 @@ impl Port {
         &self.opened.attach
     }
 
+    /// The filter of the grant that the port was opened by, which is ANDed to its
+    /// own; `None` if the grant has none, and for the superuser.
+    pub fn within(&self) -> Option<&str> {
+        self.opened.within.as_deref()
+    }
+
     /// The port's number, as `weir ports` shows it.
     pub fn number(&self) -> u32 {
         self.opened.port

@@ -488,6 +488,8 @@ impl<F: Backend> Engine<F> {
             names.push("held".to_owned());
             port.secret = new_secret().map_err(|error| not_persisted(&error))?;
         }
+        let grant = port.grant.and_then(|place| self.policy.grants.get(place));
+        let within = grant.map(|grant| shown(&grant.filter));
         let opened = Opened {
             port: number,
             ring: port.asked.ring,
@@ -497,6 +499,7 @@ impl<F: Backend> Engine<F> {
             slot: reserved.slot,
             attach: attach_name(&interface.divider),
             dropped: interface.info.dropped,
+            within: within.filter(|filter| !filter.is_empty()),
         };
         self.note(number).map_err(|error| not_persisted(&error))?;
         self.prepare_path(number);

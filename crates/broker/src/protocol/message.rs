@@ -240,6 +240,10 @@ pub struct Opened {
     /// Frames that the interface had dropped by then.
     #[serde(default)]
     pub dropped: u64,
+    /// The grant's filter, which is ANDed to the port's; `None` if the grant has
+    /// none, or the port is the superuser's.
+    #[serde(default)]
+    pub within: Option<String>,
 }
 
 /// What a port sends by.
