@@ -4,7 +4,7 @@ use super::Args;
 use super::capture::Capture;
 use crate::error::{CliError, say};
 use crate::report::format;
-use crate::report::frame_summary::summary;
+use crate::report::frame_summary;
 use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -253,7 +253,7 @@ impl Output {
     ) -> Result<(), CliError> {
         let time = time_ns(piece.frame);
         let Source { name, linktype } = &self.sources[source];
-        let summary = summary(&piece.bytes, *linktype);
+        let summary = frame_summary::line(&piece.bytes, piece.len as usize, *linktype);
         let outgoing = piece.frame.is_outgoing();
         let interface = self.names_interfaces.then_some(name.as_str());
         let line = match shown {
@@ -282,7 +282,11 @@ impl Output {
                     0 => String::new(),
                     lost => format!(" ({} lost before)", format::grouped(lost.into())),
                 };
-                format!("{time}{interface}{way} {summary}, {len} bytes{segments}{lost}")
+                let captured = match piece.bytes.len() {
+                    captured if captured < len as usize => format!(", {captured} captured"),
+                    _ => String::new(),
+                };
+                format!("{time}{interface}{way} {summary}, {len} bytes{captured}{segments}{lost}")
             }
         };
         writeln!(out, "{line}").map_err(CliError::output)
