@@ -216,13 +216,13 @@ pub enum Denied {
         max: usize,
     },
     /// Too many ports are open.
-    #[error("{max} ports are open, as many as the policy grants one user here; close one first")]
+    #[error("{}, as many as the policy grants one user here; close one first", open(*max))]
     Ports {
         /// As granted.
         max: u32,
     },
     /// All users of the grant have too many ports open.
-    #[error("{max} ports are open, as many as the policy grants all users here together")]
+    #[error("{}, as many as the policy grants all users here together", open(*max))]
     PortsTotal {
         /// As granted.
         max: u32,
@@ -337,5 +337,13 @@ impl Grant {
             });
         }
         Ok(())
+    }
+}
+
+/// How many ports are open, in words.
+fn open(ports: u32) -> String {
+    match ports {
+        1 => "1 port is open".to_owned(),
+        _ => format!("{ports} ports are open"),
     }
 }
