@@ -137,7 +137,7 @@ fn an_interface_that_goes_ends_it() {
 #[test]
 fn what_is_wrong_is_refused() {
     let Some(net) = net() else { return };
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["eth0", "udp prot 53"], 2, "^^^^"),
         (&["eth7", "udp"], 1, "eth7"),
         (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
@@ -152,6 +152,15 @@ fn what_is_wrong_is_refused() {
         (&["eth0", "-w", "x", "-W", "3"], 2, "give -C or -G too"),
         (&["eth0", "-w", "x", "-G", "1"], 2, "would all be x"),
         (&["any", "udp prot 53"], 2, "^^^^"),
+        (&["-i", "eth0", "udp", "prot", "53"], 2, "^^^^"),
+        (&["eth0", "-c", "0"], 2, "a whole number, 1 or more"),
+        (&["eth0", "-c", "-1"], 2, "a whole number, 1 or more"),
+        (
+            &["eth0", "-w", "x", "-C", "0.1"],
+            2,
+            "a whole number, 1 or more",
+        ),
+        (&["eth0", "--priority", "70000"], 2, "from 0 to 65535"),
     ];
     for (arguments, code, message) in cases {
         let ended = net.weir(&[&["listen"], arguments].concat()).end();

@@ -373,6 +373,12 @@ impl Port {
         self.opened.within.as_deref()
     }
 
+    /// Whether the port's filter when it was opened, with the grant's, is known to
+    /// accept no frame at all.
+    pub fn accepts_nothing(&self) -> bool {
+        self.opened.accepts_nothing
+    }
+
     /// The port's number, as `weir ports` shows it.
     pub fn number(&self) -> u32 {
         self.opened.port

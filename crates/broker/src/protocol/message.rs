@@ -244,6 +244,9 @@ pub struct Opened {
     /// none, or the port is the superuser's.
     #[serde(default)]
     pub within: Option<String>,
+    /// Both together accept no frame at all, as far as is known.
+    #[serde(default)]
+    pub accepts_nothing: bool,
 }
 
 /// What a port sends by.

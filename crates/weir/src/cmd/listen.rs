@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
@@ -69,7 +70,8 @@ pub(crate) struct Args {
     take: bool,
 
     /// Ports of higher priority see a frame earlier
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = priority,
+          allow_negative_numbers = true)]
     priority: u16,
 
     /// Cut super-frames into the frames that go over the wire
@@ -91,19 +93,19 @@ pub(crate) struct Args {
 
     /// Begin another file after so many million bytes: FILE, FILE1, FILE2 …
     #[arg(short = 'C', long, value_name = "MB", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_size: Option<u32>,
 
     /// Begin another file after so many seconds; FILE is then a pattern of
     /// strftime(3) in UTC, such as trace-%H%M%S.pcapng
     #[arg(short = 'G', long, value_name = "SECONDS", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_time: Option<u32>,
 
     /// With -C, write over the first file after so many; with -G alone, end
     /// after so many
     #[arg(short = 'W', long, value_name = "N", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_count: Option<u32>,
 
     /// Show and write at most so many bytes of a frame; 0 means all
@@ -117,7 +119,7 @@ pub(crate) struct Args {
     snap_len: u32,
 
     /// End after so many frames
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(short, long, value_name = "N", value_parser = from_one::<u64>,
           allow_negative_numbers = true)]
     count: Option<u64>,
 
@@ -155,6 +157,17 @@ pub(crate) struct Args {
     /// It holds for the whole interface, and the last port says it.
     #[arg(long, value_name = "MODE", default_value_t)]
     attach: Attach,
+}
+
+/// A whole number from 1.
+fn from_one<N: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<N, String> {
+    let number = text.parse().ok().filter(|number| *number >= N::from(1));
+    number.ok_or_else(|| "give a whole number, 1 or more".to_owned())
+}
+
+fn priority(text: &str) -> Result<u16, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("give a whole number from 0 to {}", u16::MAX))
 }
 
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
@@ -339,6 +352,12 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
             "which copies"
         },
     ));
+    if port.accepts_nothing() {
+        let with = port.within().map_or("", |_| " together with the grant's");
+        args.say(&format!(
+            "the filter{with} accepts no frame: none will come"
+        ));
+    }
     if port.status().is_ok_and(|status| !status.up) {
         args.say(&format!(
             "{name} is down, and carries nothing: ip link set {name} up"
