@@ -179,6 +179,14 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
             &["via = `9.9.9.9`", "link = \"NAME\""],
         ),
         (
+            "[[route]]\nto = \"10.0.0.1/8\"\nvia = \"192.0.2.9\"",
+            &["to = `10.0.0.1/8`", "10.0.0.1/8 has host bits: write 10.0.0.0/8"],
+        ),
+        (
+            "[[route]]\nto = \"2001:db8::1/32\"\nkind = \"blackhole\"",
+            &["2001:db8::1/32 has host bits: write 2001:db8::/32"],
+        ),
+        (
             "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"x\"",
             &["via = `x`", "IP address"],
         ),
@@ -221,7 +229,7 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
             &["via = `224.0.0.5`", "one station"],
         ),
         (
-            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"192.0.2.9\"\n[[route]]\nto = \"1.2.3.4/24\"\nlink = \"a\"",
+            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"192.0.2.9\"\n[[route]]\nto = \"1.2.3.0/24\"\nlink = \"a\"",
             &["[[route]] 2: to = `1.2.3.0/24`", "together"],
         ),
         (
@@ -272,7 +280,11 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
             "{more:?} gives: {error}"
         );
     }
-    assert!(read("").unwrap_err().contains("write [[link]]"));
+    let error = read("").unwrap_err();
+    assert!(
+        error.starts_with("the router has no link, and needs 1 to 8: write [[link]]"),
+        "{error}"
+    );
     let links = |count: u32| {
         let links = (0..count).map(|number| format!("[[link]]\nname = \"eth{number}\"\n"));
         read(&links.collect::<String>())

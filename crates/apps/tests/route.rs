@@ -337,6 +337,33 @@ fn routes_say_where_and_why_not() {
     }
 }
 
+/// RFC 8950: the next hop has an address of the other version; the frame keeps
+/// the type of the packet.
+#[test]
+fn a_next_hop_may_be_of_the_other_version() {
+    let mut router = router(&settings());
+    let hop = |gateway| Target::Forward(Box::new([Hop { link: 1, gateway }]));
+    for (to, gateway) in [
+        ("203.0.113.0/24", v6("2001:db8:2::9").into()),
+        ("2001:db8:9::/48", PEER_V4[1].into()),
+    ] {
+        let routes = router.routes_mut();
+        let added = routes.insert(to.parse().unwrap(), Origin::Configured, hop(Some(gateway)));
+        added.unwrap();
+    }
+    for (sent, ether_type) in [
+        (udp_v4(PEER_V4[0], FAR, 64, 10, true), EtherType::IPV4),
+        (
+            udp_v6(v6("2001:db8:1::9"), v6("2001:db8:9::7"), 64, 10),
+            EtherType::IPV6,
+        ),
+    ] {
+        let given = give(&mut router, 0, 0, sent);
+        let frame = ethernet::Frame::new(&given.forwarded).unwrap();
+        assert_eq!((frame.dst(), frame.ether_type()), (PEER[1], ether_type));
+    }
+}
+
 #[test]
 fn configured_routes_come_before_learned_ones_and_low_metrics_first() {
     let mut router = router(&settings());

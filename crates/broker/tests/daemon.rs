@@ -61,11 +61,16 @@ fn a_queue_without_room_is_refused() {
         ring,
         ..copy("udp")
     };
-    let refusal = client.open(with(Bytes(0))).unwrap_err();
-    assert_eq!(refusal.kind, ErrorKind::Request);
-    let said = refusal.to_string();
-    assert!(said.contains("0 B") && said.contains("4 KiB"), "{said}");
-    client.open(with(Bytes(1))).expect("rounded up to a page");
+    for ring in [Bytes(0), Bytes(1), Bytes(4095)] {
+        let refusal = client.open(with(ring)).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::Request);
+        let said = refusal.to_string();
+        assert!(
+            said.contains(&ring.to_string()) && said.contains("4 KiB"),
+            "{said}"
+        );
+    }
+    client.open(with(Bytes(4096))).expect("a page");
 }
 
 #[test]

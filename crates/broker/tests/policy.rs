@@ -305,6 +305,7 @@ fn what_looks_like_a_mistake_is_told_with_its_place() {
     let machine = Machine {
         interfaces: vec!["lo".into(), "eth0".into()],
         memory: Some(Bytes(2 << 30)),
+        keeps_nothing: false,
     };
     for (text, line, column, words) in [
         (
@@ -377,6 +378,7 @@ fn what_may_be_meant_is_not_doubted() {
     let machine = Machine {
         interfaces: vec!["lo".into(), "eth0".into()],
         memory: Some(Bytes(2 << 30)),
+        keeps_nothing: false,
     };
     let grants = |first: &str, second: &str| {
         let table = |keys: &str| format!("[[grant]]\n{keys}\n");
@@ -403,4 +405,18 @@ fn what_may_be_meant_is_not_doubted() {
     // Of the machine nothing is known.
     let text = "[[grant]]\nusers = ['bob']\ninterfaces = ['eth7']\nmemory_total = '900 GiB'\n";
     assert!(parse(text).unwrap().doubts(&Machine::default()).is_empty());
+}
+
+#[test]
+fn a_grant_to_send_without_a_folder_is_doubted() {
+    let machine = |keeps_nothing| Machine {
+        keeps_nothing,
+        ..Machine::default()
+    };
+    let policy = parse(&bobs("send = true")).unwrap();
+    assert_eq!(policy.doubts(&machine(false)), []);
+    let doubts = policy.doubts(&machine(true));
+    assert_eq!((doubts.len(), doubts[0].line), (1, 1), "{doubts:?}");
+    assert!(doubts[0].message.contains("--keep FOLDER"), "{doubts:?}");
+    assert_eq!(parse(&bobs("")).unwrap().doubts(&machine(true)), []);
 }

@@ -16,6 +16,8 @@ mod stack;
 mod watchdog;
 
 use clap::{Parser, Subcommand};
+use error::CliError;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Divides a network link among programs, by filters.
@@ -50,8 +52,20 @@ fn main() -> ExitCode {
     stack::with_enough(run)
 }
 
+/// Prints the help, the version, or what is wrong with the arguments.
+fn print_usage(usage: &clap::Error) -> ExitCode {
+    let printed = usage.print().and_then(|()| io::stdout().flush());
+    match printed {
+        Err(failure) if !usage.use_stderr() => CliError::output(failure).report(),
+        _ => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2)),
+    }
+}
+
 fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return print_usage(&usage),
+    };
     // Without it a limit ends us, as it would have anyway.
     let _ = signals::report_file_size_limit();
     let outcome = match cli.command {

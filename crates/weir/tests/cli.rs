@@ -639,3 +639,17 @@ fn statistics_that_cannot_be_written_are_a_failure() {
         assert_eq!(run.status.code(), Some(1), "{said}");
     }
 }
+
+/// Help that nobody could read is a failure; a closed reader is none.
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for arguments in [&["--help"][..], &["--version"], &["listen", "--help"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = weir([]);
+        command.args(arguments).stdout(Stdio::from(full));
+        let run = command.output().unwrap();
+        assert_eq!(run.status.code(), Some(1), "{arguments:?}: {run:?}");
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert!(said.contains("cannot write to standard output"), "{said}");
+    }
+}

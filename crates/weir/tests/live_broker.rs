@@ -87,6 +87,8 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
     let ended = listen.end();
     assert_eq!(ended.json()["frames"], 10, "{ended:?}");
     assert!(!ended.stdout.contains(":53 UDP"), "{ended:?}");
+    let said = "which takes, within `udp portrange 5000-5999`, as the policy grants\n";
+    assert!(ended.stderr.contains(said), "{ended:?}");
     assert!(granted.recv(&mut [0; 9]).is_err(), "taken");
     for _ in 0..5 {
         other.recv(&mut [0; 9]).expect("others are not diverted");
@@ -96,12 +98,19 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
     assert!(refused.stderr.contains("above 10"), "{refused:?}");
     let refused = brokered.listen(&["--queue", "4MiB"]).end();
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    let refused = brokered.listen(&["--queue", "0"]).end();
-    assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(
-        refused.stderr.contains("ask for 4 KiB or more"),
-        "{refused:?}"
-    );
+    let said = "the filter together with the grant's accepts no frame";
+    let tcp = brokered.listen(&["tcp", "--for", "0"]).end();
+    assert!(tcp.stderr.contains(said), "{tcp:?}");
+    let udp = brokered.listen(&["udp", "--for", "0"]).end();
+    assert!(!udp.stderr.contains(said), "{udp:?}");
+    for queue in ["0", "1", "4095"] {
+        let refused = brokered.listen(&["--queue", queue]).end();
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(
+            refused.stderr.contains("ask for 4 KiB or more"),
+            "{refused:?}"
+        );
+    }
 }
 
 /// The shipped policy keeps ARP and name lookups for the host, and hides them

@@ -8,6 +8,8 @@ use common::Folder;
 use live::net;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use weir_lab::command::Resource;
 use weir_lab::net::{Offloads, Signal};
 use weir_link::pcap::Reader;
@@ -135,7 +137,7 @@ fn an_interface_that_goes_ends_it() {
 #[test]
 fn what_is_wrong_is_refused() {
     let Some(net) = net() else { return };
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["eth0", "udp prot 53"], 2, "^^^^"),
         (&["eth7", "udp"], 1, "eth7"),
         (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
@@ -150,6 +152,15 @@ fn what_is_wrong_is_refused() {
         (&["eth0", "-w", "x", "-W", "3"], 2, "give -C or -G too"),
         (&["eth0", "-w", "x", "-G", "1"], 2, "would all be x"),
         (&["any", "udp prot 53"], 2, "^^^^"),
+        (&["-i", "eth0", "udp", "prot", "53"], 2, "^^^^"),
+        (&["eth0", "-c", "0"], 2, "a whole number, 1 or more"),
+        (&["eth0", "-c", "-1"], 2, "a whole number, 1 or more"),
+        (
+            &["eth0", "-w", "x", "-C", "0.1"],
+            2,
+            "a whole number, 1 or more",
+        ),
+        (&["eth0", "--priority", "70000"], 2, "from 0 to 65535"),
     ];
     for (arguments, code, message) in cases {
         let ended = net.weir(&[&["listen"], arguments].concat()).end();
@@ -457,4 +468,50 @@ fn a_file_that_cannot_grow_stays_whole() {
     assert!(frames > 100 && frames < 200, "{frames}");
     let said = format!("it ends there, with {frames} frames");
     assert!(ended.stderr.contains(&said), "{said}: {ended:?}");
+}
+
+/// The reader of a pipe gets frames while more arrive, never 100 ms apart.
+#[test]
+fn a_pipe_gets_frames_while_more_arrive() {
+    let Some(net) = net() else { return };
+    for more in [&[][..], &["-U"]] {
+        let listen = ["listen", "-ni", "eth0", "udp port 53", "-w", "-"];
+        let listen = [&listen[..], more].concat();
+        let mut running = net.weir(&listen).until("weir: port");
+        let out = running.take_stdout();
+        let is_read = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut reader = Reader::new(out).unwrap();
+                assert!(reader.next_frame().unwrap().is_some());
+                is_read.store(true, Ordering::Relaxed);
+            });
+            // 400 frames are less than what is gathered.
+            for _ in 0..400 {
+                net.send(53, 1);
+                std::thread::sleep(Duration::from_millis(20));
+                if is_read.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            assert!(is_read.load(Ordering::Relaxed), "{more:?}");
+        });
+    }
+}
+
+/// A reader that closes standard output ends the command, though no frame comes.
+#[test]
+fn a_closed_output_ends_it_on_a_quiet_link() {
+    let Some(net) = net() else { return };
+    for more in [&[][..], &["-w", "-"], &["--quiet"]] {
+        let listen = [&["listen", "eth0", "udp port 53"][..], more].concat();
+        let mut running = if more == ["--quiet"] {
+            net.weir(&listen)
+        } else {
+            net.weir(&listen).until("weir: port")
+        };
+        drop(running.take_stdout());
+        let ended = running.end();
+        assert_eq!(ended.code, Some(0), "{more:?}: {ended:?}");
+    }
 }

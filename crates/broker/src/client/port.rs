@@ -368,6 +368,18 @@ impl Port {
         &self.opened.attach
     }
 
+    /// The filter of the grant that the port was opened by, which is ANDed to its
+    /// own; `None` if the grant has none, and for the superuser.
+    pub fn within(&self) -> Option<&str> {
+        self.opened.within.as_deref()
+    }
+
+    /// Whether the port's filter when it was opened, with the grant's, is known to
+    /// accept no frame at all.
+    pub fn accepts_nothing(&self) -> bool {
+        self.opened.accepts_nothing
+    }
+
     /// The port's number, as `weir ports` shows it.
     pub fn number(&self) -> u32 {
         self.opened.port

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use weir_demux::{Binding, BindingId, Filter, Target};
+use weir_demux::{Analysis, Binding, BindingId, Filter, Target};
 use weir_filter::ir::Program;
 
 /// Upper bounds for all users.
@@ -491,6 +491,8 @@ impl<F: Backend> Engine<F> {
             names.push("held".to_owned());
             port.secret = new_secret().map_err(|error| not_persisted(&error))?;
         }
+        let grant = port.grant.and_then(|place| self.policy.grants.get(place));
+        let within = grant.map(|grant| shown(&grant.filter));
         let opened = Opened {
             port: number,
             ring: port.asked.ring,
@@ -500,6 +502,11 @@ impl<F: Backend> Engine<F> {
             slot: reserved.slot,
             attach: attach_name(&interface.divider),
             dropped: interface.info.dropped,
+            within: within.filter(|filter| !filter.is_empty()),
+            accepts_nothing: matches!(
+                port.filter.analysis(),
+                Analysis::Paths(paths) if paths.is_empty()
+            ),
         };
         self.note(number).map_err(|error| not_persisted(&error))?;
         self.prepare_path(number);
@@ -587,10 +594,10 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
             "`{shown}` is no interface's name: 1 to 15 bytes, no `/`"
         ));
     }
-    if asked.ring == Bytes(0) {
+    if asked.ring < limits::RING_MIN {
+        let (ring, min) = (asked.ring, limits::RING_MIN);
         return refuse(format!(
-            "a queue of 0 B holds no frame: ask for {} or more, of which 1 MiB is usual",
-            limits::RING_MIN
+            "a queue of {ring} is too short: ask for {min} or more, of which 1 MiB is usual"
         ));
     }
     if asked.ring > limits::RING_MAX {
@@ -600,9 +607,7 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
     if asked.snap_len == Some(0) {
         return refuse("a snap length of 0 would deliver nothing; leave it out for all".into());
     }
-    Ok(Bytes(
-        asked.ring.0.max(limits::RING_MIN.0).next_power_of_two(),
-    ))
+    Ok(Bytes(asked.ring.0.next_power_of_two()))
 }
 
 /// Binds the host's claims on an interface: all, or none on an error. Claims

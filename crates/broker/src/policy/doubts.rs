@@ -34,6 +34,8 @@ pub struct Machine {
     pub interfaces: Vec<String>,
     /// Its memory; `None` if unknown.
     pub memory: Option<Bytes>,
+    /// The broker keeps no folder (`--keep`), so that users cannot send.
+    pub keeps_nothing: bool,
 }
 
 /// Positions of rules that can only be checked against the machine.
@@ -75,6 +77,14 @@ impl Policy {
                 let has = Bytes(memory.0 >> 20 << 20);
                 let message = format!("memory_total is {total}, and this machine has {has}");
                 add(*place, message);
+            }
+        }
+        if machine.keeps_nothing {
+            let granted = self.positions.grants.iter().zip(&self.grants);
+            for (place, _) in granted.filter(|(_, grant)| grant.send.is_some()) {
+                let message = "it grants `send`, and users send only where the broker keeps its \
+                               state: give --keep FOLDER";
+                add(*place, message.to_owned());
             }
         }
         for (number, later) in self.grants.iter().enumerate() {

@@ -218,14 +218,14 @@ pub enum Denied {
         /// The granted maximum.
         max: usize,
     },
-    /// The user has too many ports open.
-    #[error("{max} ports are open, as many as the policy grants one user here; close one first")]
+    /// Too many ports are open.
+    #[error("{}, as many as the policy grants one user here; close one first", open(*max))]
     Ports {
         /// The granted maximum.
         max: u32,
     },
     /// All users of the grant have too many ports open.
-    #[error("{max} ports are open, as many as the policy grants all users here together")]
+    #[error("{}, as many as the policy grants all users here together", open(*max))]
     PortsTotal {
         /// The granted maximum.
         max: u32,
@@ -339,5 +339,13 @@ impl Grant {
             });
         }
         Ok(())
+    }
+}
+
+/// How many ports are open, in words.
+fn open(ports: u32) -> String {
+    match ports {
+        1 => "1 port is open".to_owned(),
+        _ => format!("{ports} ports are open"),
     }
 }

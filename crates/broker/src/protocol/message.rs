@@ -242,6 +242,13 @@ pub struct Opened {
     /// opened.
     #[serde(default)]
     pub dropped: u64,
+    /// The grant's filter, which is ANDed to the port's; `None` if the grant has
+    /// none, or the port is the superuser's.
+    #[serde(default)]
+    pub within: Option<String>,
+    /// Both together accept no frame at all, as far as is known.
+    #[serde(default)]
+    pub accepts_nothing: bool,
 }
 
 /// The means to send from a port.

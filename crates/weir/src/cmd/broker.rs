@@ -52,7 +52,8 @@ pub(crate) struct Args {
     socket: PathBuf,
 
     /// Where to keep what the next broker takes over: /run/weir for the usual
-    /// socket; for another one, without this, ports go with the broker
+    /// socket; for another one, without this, ports go with the broker, and
+    /// users cannot send
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 
@@ -78,7 +79,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let hangup =
         hangups().map_err(|error| CliError::run(format!("cannot watch for SIGHUP: {error}")))?;
     let config = args.config.clone().unwrap_or_default();
-    let (policy, accounts) = policy(&config)?;
+    let keeps_nothing = args.runtime_dir().is_none();
+    let (policy, accounts) = policy(&config, keeps_nothing)?;
     if !rustix::process::geteuid().is_root() {
         return Err(CliError::run("the broker must be started as root"));
     }
@@ -103,7 +105,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             ));
         }
     }
-    let watched = daemon.on_hangup(hangup, move |daemon| reload(daemon, &config));
+    let watched = daemon.on_hangup(hangup, move |daemon| {
+        reload(daemon, &config, keeps_nothing);
+    });
     watched.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
     let manager = Manager::of_environment();
     if let Some((manager, time)) = manager.as_ref().zip(watchdog_time()) {
@@ -164,13 +168,13 @@ fn allow_open_files() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Reads the policy, and the present users and groups; prints the policy's
-/// warnings.
-fn policy(path: &Path) -> Result<(Policy, Accounts), CliError> {
+/// Reads the policy, and the users and groups that there are now; says what an
+/// administrator should know of it.
+fn policy(path: &Path, keeps_nothing: bool) -> Result<(Policy, Accounts), CliError> {
     let accounts = Accounts::of_system().map_err(CliError::run)?;
     let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
     let policy = Policy::parse(&text, &accounts).map_err(|error| wrong(error).refused(path))?;
-    for doubt in policy.doubts(&machine()) {
+    for doubt in policy.doubts(&machine(keeps_nothing)) {
         let wrong = Wrong {
             place: Some(TextPosition {
                 line: doubt.line,
@@ -183,8 +187,8 @@ fn policy(path: &Path) -> Result<(Policy, Accounts), CliError> {
     Ok((policy, accounts))
 }
 
-/// The machine to which the policy applies.
-fn machine() -> Machine {
+/// What the policy is for.
+fn machine(keeps_nothing: bool) -> Machine {
     let interfaces = interfaces().unwrap_or_default();
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = memory
@@ -194,6 +198,7 @@ fn machine() -> Machine {
     Machine {
         interfaces: interfaces.into_iter().map(|one| one.name).collect(),
         memory: kib.map(|kib| Bytes(kib << 10)),
+        keeps_nothing,
     }
 }
 
@@ -214,9 +219,9 @@ fn hangups() -> io::Result<OwnedFd> {
     Ok(hangup.into())
 }
 
-/// Replaces the policy by the present content of its file.
-fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path) {
-    let read = policy(path).map_err(|failure| failure.to_string());
+/// Goes by what the policy's file says now.
+fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path, keeps_nothing: bool) {
+    let read = policy(path, keeps_nothing).map_err(|failure| failure.to_string());
     let reloaded = read.and_then(|(policy, accounts)| {
         let reloaded = daemon.reload(policy, accounts);
         reloaded.map_err(|refusal| refusal.to_string())

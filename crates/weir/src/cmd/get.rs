@@ -29,8 +29,8 @@ Examples:
 With --json, to standard output, after the body went to the file: \
 {{\"url\":u,\"status\":n,\"fields\":[[name,value]…],\"bytes\":b,\"seconds\":s}}.
 
-Exit status: 0, whatever the response's status is, unless --fail; 1 if nobody answers, the body is
-not whole or cannot be written; 2 if the URL or an option is wrong; 130 or 143 after SIGINT or
+Exit status: 0, whatever the response's status is, unless --fail; 1 if no server answers, the body
+is not whole or cannot be written; 2 if the URL or an option is wrong; 130 or 143 after SIGINT or
 SIGTERM.", host::HELP))]
 pub(crate) struct Args {
     /// What to get, as in http://192.0.2.1:8080/PATH

@@ -32,8 +32,7 @@ Examples:
 \"datagrams\":{{\"sent\":n,\"lost\":n,\"jitter_ms\":j}}.
 
 Exit status: 0; 1 if the link cannot be used or the test fails; 2 if an option is wrong; a client's
-129, 130 or 143 after SIGHUP, SIGINT or
-SIGTERM.", host::HELP))]
+129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.", host::HELP))]
 pub(crate) struct Args {
     /// The server: a name or an address
     #[arg(value_name = "HOST")]

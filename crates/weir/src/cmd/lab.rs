@@ -11,8 +11,7 @@ use clap::Subcommand;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if a network cannot be made, as without root, or something else failed; 2 if an
-option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or
-SIGTERM.")]
+option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
@@ -49,19 +50,28 @@ Exit status: 0; 1 if the interface is gone, frames cannot be written or somethin
 pub(crate) struct Args {
     /// The interface; `any` is every one that is up, or comes up later, and
     /// that the policy grants
-    #[arg(value_name = "IF")]
-    interface: String,
+    #[arg(value_name = "IF", required_unless_present = "option")]
+    first: Option<String>,
 
     /// A pcap-filter(7) expression; without one, all frames
     #[arg(value_name = "EXPR")]
     filter: Vec<String>,
+
+    /// The interface, as tcpdump names it: in place of the argument IF
+    #[arg(id = "option", short = 'i', long = "interface", value_name = "IF")]
+    option: Option<String>,
+
+    /// No effect: addresses and ports are never resolved to names
+    #[arg(short = 'n', long)]
+    numeric: bool,
 
     /// Take the frames: no port of lower priority, nor the host, gets them
     #[arg(long)]
     take: bool,
 
     /// Ports of higher priority see a frame earlier
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = priority,
+          allow_negative_numbers = true)]
     priority: u16,
 
     /// Cut super-frames into the frames that go over the wire
@@ -77,21 +87,25 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
+    /// Write each frame to the file at once; else within 100 ms
+    #[arg(short = 'U', long, requires = "write")]
+    packet_buffered: bool,
+
     /// Begin another file after so many million bytes: FILE, FILE1, FILE2 …
     #[arg(short = 'C', long, value_name = "MB", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_size: Option<u32>,
 
     /// Begin another file after so many seconds; FILE is then a pattern of
     /// strftime(3) in UTC, such as trace-%H%M%S.pcapng
     #[arg(short = 'G', long, value_name = "SECONDS", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_time: Option<u32>,
 
     /// With -C, write over the first file after so many; with -G alone, end
     /// after so many
     #[arg(short = 'W', long, value_name = "N", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_count: Option<u32>,
 
     /// Show and write at most so many bytes of a frame; 0 means all
@@ -105,7 +119,7 @@ pub(crate) struct Args {
     snap_len: u32,
 
     /// End after so many frames
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(short, long, value_name = "N", value_parser = from_one::<u64>,
           allow_negative_numbers = true)]
     count: Option<u64>,
 
@@ -145,6 +159,17 @@ pub(crate) struct Args {
     attach: Attach,
 }
 
+/// A whole number from 1.
+fn from_one<N: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<N, String> {
+    let number = text.parse().ok().filter(|number| *number >= N::from(1));
+    number.ok_or_else(|| "give a whole number, 1 or more".to_owned())
+}
+
+fn priority(text: &str) -> Result<u16, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("give a whole number from 0 to {}", u16::MAX))
+}
+
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok();
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -158,6 +183,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const FOLLOW: Duration = Duration::from_secs(1);
 
 impl Args {
+    /// The interface, by option or as the first argument.
+    fn interface(&self) -> &str {
+        let given = self.option.as_deref().or(self.first.as_deref());
+        given.unwrap_or_default()
+    }
+
+    /// The filter expression: all arguments behind the interface.
+    fn expression(&self) -> String {
+        let first = self.first.iter().filter(|_| self.option.is_some());
+        let words: Vec<&str> = first.chain(&self.filter).map(String::as_str).collect();
+        words.join(" ")
+    }
+
     /// How many bytes of a frame are wanted, if not all.
     fn snap_len(&self) -> Option<u32> {
         (self.snap_len > 0).then_some(self.snap_len)
@@ -173,7 +211,7 @@ impl Args {
 
     /// A port on one of the interfaces.
     fn open(&self, interface: &str) -> Result<Tapped, CliError> {
-        let filter = self.filter.join(" ");
+        let filter = self.expression();
         let has_times = self.timestamps || !self.no_times && !self.quiet;
         let mut builder = live_port::port(interface, &filter, self.socket.as_deref())?
             .priority(self.priority)
@@ -194,8 +232,8 @@ impl Args {
 
     /// A port on each interface that is meant.
     fn open_all(&self) -> Result<Vec<Tapped>, CliError> {
-        if self.interface != ANY {
-            return Ok(vec![self.open(&self.interface)?]);
+        if self.interface() != ANY {
+            return Ok(vec![self.open(self.interface())?]);
         }
         let mut ports = Vec::new();
         let mut refused = Vec::new();
@@ -258,10 +296,13 @@ impl Tapped {
     fn lost(&mut self, args: &Args) -> Option<u64> {
         let counters = self.port.counters().ok()?;
         if counters.interface_lost > 0 {
+            // `rx_dropped` counts both: a full backlog is before the port, a frame
+            // without a handler behind it.
             let lost = format::frames(counters.interface_lost);
             let name = &self.name;
             args.say(&format!(
-                "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
+                "{name} itself dropped {lost} meanwhile: those of a protocol unknown to the host came \
+                 to this port before, those for want of room did not"
             ));
         }
         Some(counters.lost)
@@ -299,8 +340,11 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
     if args.quiet {
         return;
     }
+    let within = port.within().map_or_else(String::new, |filter| {
+        format!(", within `{filter}`, as the policy grants")
+    });
     args.say(&format!(
-        "port {} on {name} at {}, {}",
+        "port {} on {name} at {}, {}{within}",
         port.number(),
         port.attached(),
         if args.take {
@@ -309,6 +353,12 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
             "which copies"
         },
     ));
+    if port.accepts_nothing() {
+        let with = port.within().map_or("", |_| " together with the grant's");
+        args.say(&format!(
+            "the filter{with} accepts no frame: none will come"
+        ));
+    }
     if port.status().is_ok_and(|status| !status.up) {
         args.say(&format!(
             "{name} is down, and carries nothing: ip link set {name} up"
@@ -470,7 +520,16 @@ impl Listener<'_> {
             if remaining == Some(Duration::ZERO) {
                 return Ok(End::Done);
             }
-            let wait = remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL));
+            let mut wait =
+                remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL));
+            if let Some(due) = self.output.flush_due() {
+                let left = due.saturating_duration_since(now);
+                if left.is_zero() {
+                    self.output.rest()?;
+                } else {
+                    wait = wait.min(left);
+                }
+            }
             let before = self.output.frames();
             if self.ports.len() > 1 {
                 self.take_in(left.unwrap_or(u64::MAX))?;
@@ -481,10 +540,13 @@ impl Listener<'_> {
             let is_idle = self.output.frames() == before;
             if is_idle || looked.elapsed() > POLL_INTERVAL {
                 looked = Instant::now();
+                if self.output.is_closed(stop) {
+                    return Err(CliError::OutputClosed);
+                }
                 if self.report_changes()? {
                     return Ok(End::Gone);
                 }
-                if self.args.interface == ANY && followed.elapsed() > FOLLOW {
+                if self.args.interface() == ANY && followed.elapsed() > FOLLOW {
                     followed = looked;
                     self.follow()?;
                 }
@@ -565,7 +627,7 @@ impl Listener<'_> {
             self.args.say("there is a broker again");
         }
         self.is_orphan = is_orphan;
-        Ok(self.args.interface != ANY && self.ports.iter().all(|one| one.is_gone))
+        Ok(self.args.interface() != ANY && self.ports.iter().all(|one| one.is_gone))
     }
 
     fn tell(&mut self, number: usize, events: Vec<Event>) -> Result<(), CliError> {
@@ -586,7 +648,7 @@ impl Listener<'_> {
                 Event::Mtu { mtu } => self.args.say(&format!("{name} has mtu {mtu}")),
                 Event::Gone => {
                     one.is_gone = true;
-                    if self.args.interface == ANY {
+                    if self.args.interface() == ANY {
                         self.args.say(&format!("{name} is gone"));
                     }
                 }

@@ -21,8 +21,11 @@ use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 /// namespace: of those in another one than this the namespace is shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit status: 0; 1 if no broker listens, and one is not root; 129, 130 or 143 after SIGHUP, SIGINT or
-SIGTERM.")]
+Without a broker each process numbers its ports from 1: a port is then named by its process (pid)
+and its number.
+
+Exit status: 0; 1 if no broker listens, and the user is not root; 129, 130 or 143 after SIGHUP,
+SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
     /// pid, uid, delivered, lost, queue, port, sent, refused, at, namespace
@@ -72,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return writeln!(out, "{}", json(&now.ports)?).map_err(CliError::output);
     }
     let mut before = sources.snapshot()?;
+    let mut notes_before = None;
     loop {
         let pause = if args.watch {
             RATE_INTERVAL
@@ -85,10 +89,15 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             return Err(CliError::Stopped(stop.signal()));
         }
         let now = sources.snapshot()?;
-        let table = now.table(&before);
+        let (mut table, notes) = now.table(&before);
         if args.watch && out.is_terminal() {
             // Cursor home, and erase below.
             write!(out, "\x1b[H\x1b[J").map_err(CliError::output)?;
+            notes_before = None;
+        }
+        if notes_before.as_ref() != Some(&notes) {
+            table += &notes;
+            notes_before = Some(notes);
         }
         writeln!(out, "{table}").map_err(CliError::output)?;
         if !args.watch {
@@ -217,16 +226,17 @@ impl Namespaces {
 }
 
 impl PortSnapshot {
-    fn table(&self, before: &PortSnapshot) -> String {
+    /// The table, and the notes below it.
+    fn table(&self, before: &PortSnapshot) -> (String, String) {
         let namespaces = Namespaces::here();
         let mut columns = vec![
+            Right("pid"),
             Right("port"),
             Left("interface"),
             Left("filter"),
             Right("priority"),
             Left("frames are"),
             Right("uid"),
-            Right("pid"),
             Right("queue"),
             Right("delivered"),
             Right("lost"),
@@ -267,7 +277,7 @@ impl PortSnapshot {
             };
             (name, interface)
         });
-        table + &notes(named)
+        (table, notes(named))
     }
 }
 
@@ -286,8 +296,30 @@ fn notes<'a>(interfaces: impl Iterator<Item = (String, &'a InterfaceStatus)>) ->
         let names: Vec<String> = names.into_iter().collect();
         text += &format!("\n\n{} at {attach}:", names.join(", "));
         for cost in cost.lines() {
-            text += &format!("\n  {cost}");
+            text += &wrapped(cost);
         }
+    }
+    text
+}
+
+/// A note in lines of at most 80 columns, indented; each begins with a line feed.
+fn wrapped(note: &str) -> String {
+    const COLUMNS: usize = 80;
+    const INDENT: &str = "\n  ";
+    let mut text = String::new();
+    let mut column = COLUMNS;
+    for word in note.split_whitespace() {
+        let width = word.chars().count();
+        if column + 1 + width > COLUMNS {
+            text.push_str(INDENT);
+            // The line feed takes no column.
+            column = INDENT.len() - 1;
+        } else {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
     }
     text
 }
@@ -308,13 +340,13 @@ fn row(port: &PortStatus, rate: f64) -> Vec<String> {
         filter.push_str("(all)");
     }
     vec![
+        port.pid.to_string(),
         port.port.to_string(),
         port.interface.clone(),
         filter,
         port.priority.to_string(),
         if port.copy { "copied" } else { "taken" }.into(),
         port.uid.to_string(),
-        port.pid.to_string(),
         Bytes(port.queue).to_string(),
         format::grouped(port.delivered),
         format::grouped(port.lost),
@@ -356,6 +388,20 @@ mod tests {
         let named = all.iter().map(|one| (one.name.clone(), one));
         assert_eq!(notes(named), "\n\neth0, eth1 at tc:\n  little\n  and more");
         assert_eq!(notes(std::iter::empty()), "");
+    }
+
+    #[test]
+    fn a_long_note_is_wrapped_at_80_columns() {
+        let note = "word ".repeat(40);
+        let text = wrapped(note.trim());
+        let lines: Vec<&str> = text.split('\n').skip(1).collect();
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.len() <= 80 && line.starts_with("  word"))
+        );
+        let words = lines.iter().map(|line| line.split_whitespace().count());
+        assert_eq!((lines.len(), words.sum::<usize>()), (3, 40));
     }
 
     #[test]

@@ -26,8 +26,8 @@ Examples:
   weir serve ./site --link tap0 --addr 192.0.2.5/24
   weir serve ./site --link tap0 --addr 192.0.2.5/24 --addr 2001:db8::5/64 --port 8080 --log
 
-Exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the folder or the link cannot be used; 2 if an option
-is wrong.", host::HELP))]
+Exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the folder or the link cannot be used; 2 if an
+option is wrong.", host::HELP))]
 pub(crate) struct Args {
     /// The folder
     #[arg(value_name = "DIR")]

@@ -47,7 +47,7 @@ struct PortTable {
     name: String,
     filter: String,
     #[serde(default)]
-    lang: Option<String>,
+    lang: Option<Spanned<String>>,
     #[serde(default, deserialize_with = "priority")]
     priority: Option<u16>,
     #[serde(default)]
@@ -150,11 +150,12 @@ fn parsed(text: &str, lines_before: usize) -> Result<Vec<PortSpec>, Wrong> {
         lines += newlines(&text[counted..at.max(counted)]);
         counted = at.max(counted);
         let table = table.into_inner();
-        let lang = match table.lang.as_deref() {
+        let lang = match &table.lang {
             None => Language::Expr,
-            Some(lang) => lang
-                .parse()
-                .map_err(|error| Wrong::at(text, at, format!("port `{}`: {error}", table.name)))?,
+            Some(lang) => lang.get_ref().parse().map_err(|error| {
+                let why = format!("port `{}`: {error}", table.name);
+                Wrong::at(text, lang.span().start, why)
+            })?,
         };
         Ok(PortSpec {
             name: table.name,
@@ -419,7 +420,7 @@ mod tests {
         );
         let error = from_toml(&(port("a") + "lang = 'perl'")).unwrap_err();
         assert!(
-            error.of("f").starts_with("f:2:1: port `a`: `perl`"),
+            error.of("f").starts_with("f:5:8: port `a`: `perl`"),
             "{error:?}"
         );
     }

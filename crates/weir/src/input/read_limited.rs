@@ -1,5 +1,6 @@
 //! Reading whole files of text, of which none may be endless.
 
+use crate::config::Wrong;
 use crate::error::CliError;
 use std::fs::File;
 use std::io::{self, Read};
@@ -38,10 +39,13 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
 /// As [`read`], of a file of TOML; what is no text is refused.
 pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, CliError> {
     String::from_utf8(read(path, len_max)?).map_err(|error| {
-        CliError::refused(format!(
-            "{}: no TOML, which is text: {error}",
-            path.display()
-        ))
+        let at = error.utf8_error().valid_up_to();
+        let before = String::from_utf8_lossy(&error.as_bytes()[..at]);
+        let why = format!(
+            "the byte {:#04x} is no UTF-8, which TOML is",
+            error.as_bytes()[at]
+        );
+        Wrong::at(&before, at, why).refused(path)
     })
 }
 
@@ -65,6 +69,17 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(fits.unwrap(), [7; 100]);
         assert!(exceeds.is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_have_a_place() {
+        let path = std::env::temp_dir().join(format!("weir-latin1-{}", std::process::id()));
+        std::fs::write(&path, b"# \xc3\xa9\na = \"\xe9\"").unwrap();
+        let error = text(&path, 100).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(error, CliError::Refused(_)), "{error}");
+        let said = format!("{}:2:6: the byte 0xe9 is no UTF-8", path.display());
+        assert!(error.to_string().starts_with(&said), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{ChildStderr, Stdio};
+use std::process::{ChildStderr, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
 use weir_lab::net::{Host, Pair, Process, Signal, unprivileged};
@@ -144,6 +144,12 @@ impl Running {
         self
     }
 
+    /// Its standard output, to be read while it runs, or dropped to close it.
+    pub(crate) fn take_stdout(&mut self) -> Limited<ChildStdout> {
+        let out = self.process.child_mut().stdout.take().unwrap();
+        Limited::new(out, "more on standard output")
+    }
+
     /// What it said on standard error until now.
     pub(crate) fn said(&self) -> &str {
         &self.said
@@ -166,9 +172,10 @@ impl Running {
         let ended = self.process.wait(PATIENCE).unwrap();
         let status = ended.unwrap_or_else(|| panic!("it does not end: {}", self.said));
         let mut stdout = String::new();
-        let out = self.process.child_mut().stdout.take().unwrap();
-        let mut out = Limited::new(out, "the end of standard output");
-        out.read_to_string(&mut stdout).unwrap();
+        if let Some(out) = self.process.child_mut().stdout.take() {
+            let mut out = Limited::new(out, "the end of standard output");
+            out.read_to_string(&mut stdout).unwrap();
+        }
         let mut errors = self.errors.take().unwrap();
         errors.read_to_string(&mut self.said).unwrap();
         Ended {

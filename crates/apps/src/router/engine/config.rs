@@ -396,7 +396,16 @@ impl Config {
             value: value.to_string(),
             remedy,
         };
-        if !(1..=LINKS_MAX).contains(&self.links.len()) {
+        if self.links.is_empty() {
+            return Err(ConfigError::Form {
+                at: None,
+                message: format!(
+                    "the router has no link, and needs 1 to {LINKS_MAX}: write [[link]] for each, or \
+                     name its interface as an argument"
+                ),
+            });
+        }
+        if self.links.len() > LINKS_MAX {
             let remedy = format!(
                 "a router has 1 to {LINKS_MAX} links: write [[link]] for each, or name its interface"
             );
@@ -626,6 +635,10 @@ impl RouteConfig {
             .to
             .parse()
             .map_err(|error| value(place, "to", &self.to, &format!("{error}")))?;
+        if to != to.network() {
+            let remedy = format!("{to} has host bits: write {}", to.network());
+            return Err(value(place, "to", &self.to, &remedy));
+        }
         let link = match &self.link {
             None => None,
             Some(name) => Some(named(place, name, links)?),

@@ -22,8 +22,7 @@ use weir_lab::net::{Device, Host, Lab};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if a host, a link or a port cannot be made, as without root, or something else
-failed; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or
-SIGTERM.")]
+failed; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON
     #[arg(long)]

@@ -4,13 +4,13 @@ use super::Args;
 use super::capture::Capture;
 use crate::error::{CliError, say};
 use crate::report::format;
-use crate::report::frame_summary::summary;
+use crate::report::frame_summary;
 use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_broker::{Frame, Frames};
 use weir_link::pcap::Interface;
 use weir_wire::LinkType;
@@ -57,7 +57,17 @@ pub(super) struct Output {
     split: bool,
     /// The last file has ended.
     is_over: bool,
+    /// Each frame is handed to the file at once.
+    packet_buffered: bool,
+    /// When the file is to be handed what it has not got yet.
+    flush_due: Option<Instant>,
+    /// Frames go to standard output, or only the line at the end does.
+    to_stdout: bool,
 }
+
+/// How long frames are gathered before the file is handed them: short enough for
+/// a reader at a pipe, and few enough writes.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A frame as it is put out: as it came, or a segment of it.
 struct OutputFrame<'a> {
@@ -120,9 +130,12 @@ impl Output {
             file: file.transpose()?,
             sources: Vec::new(),
             snap_len: args.snap_len(),
-            names_interfaces: args.interface == super::ANY,
+            names_interfaces: args.interface() == super::ANY,
             split: args.split,
             is_over: false,
+            packet_buffered: args.packet_buffered,
+            flush_due: None,
+            to_stdout: args.write.as_deref().is_none_or(is_stdout),
         })
     }
 
@@ -162,8 +175,19 @@ impl Output {
         self.is_over
     }
 
-    /// Flushes while no frames come, so that readers see the frames.
+    /// When [`rest`](Self::rest) is to be called; `None` if nothing waits.
+    pub(super) fn flush_due(&self) -> Option<Instant> {
+        self.flush_due
+    }
+
+    /// Whether the reader of standard output has closed it, where frames go there.
+    pub(super) fn is_closed(&self, stop: &ShutdownSignal) -> bool {
+        self.to_stdout && stop.wait_unless_closed(Duration::ZERO, &std::io::stdout())
+    }
+
+    /// Hands the file what was written, so that its reader has it.
     pub(super) fn rest(&mut self) -> Result<(), CliError> {
+        self.flush_due = None;
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }
 
@@ -188,6 +212,11 @@ impl Output {
                     self.put_frame(&mut out, source, &piece)?;
                 }
             }
+        }
+        if self.packet_buffered {
+            self.rest()?;
+        } else if self.file.is_some() && self.flush_due.is_none() {
+            self.flush_due = Instant::now().checked_add(FLUSH_INTERVAL);
         }
         out.flush().map_err(CliError::output)
     }
@@ -224,7 +253,7 @@ impl Output {
     ) -> Result<(), CliError> {
         let time = time_ns(piece.frame);
         let Source { name, linktype } = &self.sources[source];
-        let summary = summary(&piece.bytes, *linktype);
+        let summary = frame_summary::line(&piece.bytes, piece.len as usize, *linktype);
         let outgoing = piece.frame.is_outgoing();
         let interface = self.names_interfaces.then_some(name.as_str());
         let line = match shown {
@@ -253,7 +282,11 @@ impl Output {
                     0 => String::new(),
                     lost => format!(" ({} lost before)", format::grouped(lost.into())),
                 };
-                format!("{time}{interface}{way} {summary}, {len} bytes{segments}{lost}")
+                let captured = match piece.bytes.len() {
+                    captured if captured < len as usize => format!(", {captured} captured"),
+                    _ => String::new(),
+                };
+                format!("{time}{interface}{way} {summary}, {len} bytes{captured}{segments}{lost}")
             }
         };
         writeln!(out, "{line}").map_err(CliError::output)
@@ -273,13 +306,18 @@ impl Output {
                 format::grouped(self.sum.lost)
             )
         };
-        if args.write.as_deref() == Some(Path::new("-")) {
+        if args.write.as_deref().is_some_and(is_stdout) {
             say(&line);
         } else {
             writeln!(std::io::stdout(), "{line}").map_err(CliError::output)?;
         }
         written
     }
+}
+
+/// Whether this file is standard output.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 fn time_ns(frame: &Frame<'_>) -> Option<i64> {

@@ -128,6 +128,28 @@ fn spoken(carried: &Carried<'_>, depth: usize) -> String {
         _ => other_protocol(carried, depth),
     }
     .unwrap_or_else(|| named(carried))
+        + cut_mark(carried)
+}
+
+/// The mark of a header that was not captured whole.
+fn cut_mark(carried: &Carried<'_>) -> &'static str {
+    let (header_len, mark) = match carried.protocol {
+        Protocol::TCP => {
+            let offset = byte(carried.bytes, 12).unwrap_or_default() >> 4;
+            (usize::from(offset).max(5) * 4, " [|tcp]")
+        }
+        Protocol::UDP => (8, " [|udp]"),
+        Protocol::ICMPV4 => (8, " [|icmp]"),
+        Protocol::ICMPV6 => (8, " [|icmp6]"),
+        Protocol::IGMP => (8, " [|igmp]"),
+        _ => return "",
+    };
+    let captured = carried.bytes.len();
+    if captured < header_len.min(carried.len) {
+        mark
+    } else {
+        ""
+    }
 }
 
 /// Between whom, and which protocol.

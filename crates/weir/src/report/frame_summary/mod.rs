@@ -21,14 +21,72 @@ const DEPTH_MAX: usize = 8;
 /// Characters of one name or line of text from a frame, at most.
 const TEXT_MAX: usize = 256;
 
-/// From whom to whom and what, as far as the bytes say.
+/// [`summary`] of a frame that had `wire_len` bytes; where its IP header names
+/// more, tcpdump's `truncated-ip` before it.
+pub(crate) fn line(bytes: &[u8], wire_len: usize, linktype: LinkType) -> String {
+    let summary = summary(bytes, linktype);
+    match missing_of_ip(bytes, wire_len, linktype) {
+        Some((name, missing)) => format!("truncated-{name} - {missing} bytes missing! {summary}"),
+        None => summary,
+    }
+}
+
+/// Bytes that the IP header names, and that the frame did not have on the wire.
+fn missing_of_ip(
+    bytes: &[u8],
+    wire_len: usize,
+    linktype: LinkType,
+) -> Option<(&'static str, usize)> {
+    let start = match linktype {
+        LinkType::EN10MB => {
+            let mut start = 14;
+            while EtherType(half(bytes, start - 2)?).is_tag() {
+                start += 4;
+            }
+            if !matches!(
+                EtherType(half(bytes, start - 2)?),
+                EtherType::IPV4 | EtherType::IPV6
+            ) {
+                return None;
+            }
+            start
+        }
+        LinkType::RAW => 0,
+        _ => return None,
+    };
+    let there = wire_len.saturating_sub(start);
+    let (name, len) = match byte(bytes, start)? >> 4 {
+        4 => ("ip", usize::from(half(bytes, start + 2)?)),
+        // Behind its header; 0 is that of a jumbogram.
+        6 => match half(bytes, start + 4)? {
+            0 => return None,
+            len => ("ip6", 40 + usize::from(len)),
+        },
+        _ => return None,
+    };
+    let missing = len.checked_sub(there)?;
+    (missing > 0).then_some((name, missing))
+}
+
+/// From whom to whom and what, as far as the bytes say; a header that ends early
+/// is marked as tcpdump does, such as `[|tcp]`.
 pub(crate) fn summary(bytes: &[u8], linktype: LinkType) -> String {
     match linktype {
-        LinkType::EN10MB => of_ethernet(bytes, DEPTH_MAX),
-        LinkType::RAW => ip::packet(bytes, DEPTH_MAX),
-        _ => None,
+        LinkType::EN10MB => of_ethernet(bytes, DEPTH_MAX).ok_or("[|ether]"),
+        LinkType::RAW => ip::packet(bytes, DEPTH_MAX).ok_or("[|ip]"),
+        _ => Err(""),
     }
-    .unwrap_or_else(|| linktype.to_string())
+    .unwrap_or_else(|cut| format!("{linktype} {cut}").trim_end().to_owned())
+}
+
+/// The mark of a payload that is shorter than the header it begins with.
+fn cut_mark(ether_type: EtherType, payload: &[u8]) -> &'static str {
+    match ether_type {
+        EtherType::IPV4 if payload.len() < 20 => " [|ip]",
+        EtherType::IPV6 if payload.len() < 40 => " [|ip6]",
+        EtherType::ARP if payload.len() < 28 => " [|arp]",
+        _ => "",
+    }
 }
 
 /// What a frame of Ethernet carries, `depth` headers deep at most.
@@ -60,8 +118,9 @@ fn of_ethernet(bytes: &[u8], depth: usize) -> Option<String> {
             _ => "",
         };
         format!(
-            "{src} > {dst}{name} type {number:#06x}, length {}",
-            payload.len()
+            "{src} > {dst}{name} type {number:#06x}, length {}{}",
+            payload.len(),
+            cut_mark(ether_type, payload)
         )
     });
     Some(tags + &what)

@@ -111,6 +111,46 @@ fn no_cut_frame_is_too_short() {
     }
 }
 
+/// As tcpdump marks them.
+#[test]
+fn what_ends_early_is_marked() {
+    let mut frame = udp();
+    frame[17] = 46;
+    let of = |len: usize| summary(&frame[..len], LinkType::EN10MB);
+    assert!(of(13).ends_with(" [|ether]"), "{}", of(13));
+    assert!(
+        of(20).ends_with("type 0x0800, length 6 [|ip]"),
+        "{}",
+        of(20)
+    );
+    assert_eq!(of(34), "10.0.0.1 > 10.0.0.2 UDP [|udp]");
+    assert_eq!(of(42), "10.0.0.1:1024 > 10.0.0.2:99 UDP, length 18");
+    frame[23] = 1;
+    let of = |len: usize| summary(&frame[..len], LinkType::EN10MB);
+    assert!(of(36).ends_with(" [|icmp]"), "{}", of(36));
+    frame[23] = 6;
+    let of = |len: usize| summary(&frame[..len], LinkType::EN10MB);
+    assert_eq!(of(40), "10.0.0.1:1024 > 10.0.0.2:99 TCP [|tcp]");
+    // The header names 146 bytes, and 46 were on the wire.
+    frame[17] = 146;
+    let told = line(&frame, 60, LinkType::EN10MB);
+    assert!(
+        told.starts_with("truncated-ip - 100 bytes missing! 10.0.0.1"),
+        "{told}"
+    );
+    assert_eq!(
+        line(&frame, 160, LinkType::EN10MB),
+        summary(&frame, LinkType::EN10MB)
+    );
+    let mut raw = vec![0; 48];
+    (raw[0], raw[5], raw[6]) = (0x60, 20, 59);
+    let told = line(&raw, 48, LinkType::RAW);
+    assert!(
+        told.starts_with("truncated-ip6 - 12 bytes missing! :: > ::"),
+        "{told}"
+    );
+}
+
 /// A program's output; `None`, after a skip, where it is missing.
 fn output_of(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
     let mut command = testenv::program(program)?;
