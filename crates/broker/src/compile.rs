@@ -24,9 +24,8 @@ pub mod limits {
     /// Number of instructions up to which a program is analysed before
     /// optimisation; in longer programs the analysis would fail too often.
     pub const PLAIN_LEN_MAX: usize = 1 << 7;
-    /// Loads at computed offsets on one path of a filter that runs whole: the
-    /// verifier goes through some hundred instructions for each, in a time that
-    /// grows faster than their number. Three `protochain` need 48 at most.
+    /// Loads at computed offsets on one path of a filter that runs whole: each
+    /// takes the verifier milliseconds. A `protochain` has 30.
     pub const COMPUTED_LOADS_MAX: u32 = 64;
     /// Steps of the kernel's verifier, as [`verifier_steps`] estimates them,
     /// for all filters of one user that run whole: a tenth of a second or two.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use weir_broker::compile::{Compiler, Source, limits, with_hosts};
 use weir_demux::Filter;
+use weir_demux::kernel::computed_loads;
 use weir_filter::interp;
 use weir_filter::ir::Program;
 use weir_filter::lang::Language;
@@ -129,6 +130,24 @@ fn filters_that_are_keys_come_to_the_same_without_the_optimiser() {
         }
     }
     assert!(keys * 3 > compiled, "{keys} of {compiled} are keys");
+}
+
+#[test]
+fn ordinary_filters_load_at_few_computed_offsets() {
+    let compiler = Compiler::for_linktype(LinkType::EN10MB);
+    let mut most = 0;
+    for entry in corpus::entries() {
+        if let Ok(filter) = compiler.filter(&Source::expr(&entry.text)) {
+            let loads = computed_loads(&filter);
+            assert!(
+                loads <= limits::COMPUTED_LOADS_MAX,
+                "{loads}: {}",
+                entry.text
+            );
+            most = most.max(loads);
+        }
+    }
+    assert!(most > 0, "none is counted");
 }
 
 #[test]

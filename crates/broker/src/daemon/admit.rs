@@ -4,13 +4,14 @@
 //! no grant is turned away at once, and new connections take at most a twentieth
 //! of a processor's time. Above that, connections wait in the listener's queue.
 //! Processor time is what counts, not the clock's: on a machine with other work
-//! the queue would get longer for every user.
+//! the queue would get longer for every user. The superuser has a socket, a queue
+//! and a budget apart, which are served first.
 
 use super::client::Client;
-use super::{Daemon, LISTENER, data, limits};
+use super::{Daemon, LISTENER, SUPERUSER_LISTENER, data, limits};
 use crate::engine::{Backend, Owner};
 use crate::policy::PeerCred;
-use crate::protocol::{Channel, ErrorKind, ServerMessage, encode};
+use crate::protocol::{Channel, ErrorKind, Listener, ServerMessage, encode};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
@@ -20,33 +21,49 @@ const ACCEPTS_MAX: usize = 64;
 
 impl<F: Backend> Daemon<F> {
     /// Takes in connections that wait.
-    pub(super) fn accept(&mut self) {
+    pub(super) fn accept(&mut self, number: u64) {
         let began = spent();
-        let mut is_accept_paused = false;
+        let mut is_out_of_descriptors = false;
         for _ in 0..ACCEPTS_MAX {
-            match self.listener.accept() {
-                Ok(None) => break,
-                Ok(Some(channel)) => self.admit(channel),
+            match self.listener(number).map(Listener::accept) {
+                None | Some(Ok(None)) => break,
+                Some(Ok(Some(channel))) => self.admit(channel),
                 // No descriptors are left: none is accepted for a moment.
-                Err(_) => {
-                    is_accept_paused = true;
+                Some(Err(_)) => {
+                    is_out_of_descriptors = true;
                     break;
                 }
             }
         }
         let now = Instant::now();
-        self.accept_budget.spend((), spent() - began, now);
-        if is_accept_paused || self.accept_budget.is_overdrawn(&(), now) {
-            self.is_accept_paused = true;
-            let _ = epoll::delete(&self.epoll, &self.listener);
+        self.accept_budget.spend(number, spent() - began, now);
+        if is_out_of_descriptors || self.accept_budget.is_overdrawn(&number, now) {
+            self.accept_paused.insert(number);
+            if let Some(listener) = self.listener(number) {
+                let _ = epoll::delete(&self.epoll, listener);
+            }
+        }
+    }
+
+    fn listener(&self, number: u64) -> Option<&Listener> {
+        match number {
+            SUPERUSER_LISTENER => self.superuser_listener.as_ref(),
+            _ => Some(&self.listener),
         }
     }
 
     /// Listens again, where it may.
     pub(super) fn listen_again(&mut self, now: Instant) {
-        if self.is_accept_paused && !self.accept_budget.is_overdrawn(&(), now) {
-            let added = epoll::add(&self.epoll, &self.listener, data(LISTENER), EventFlags::IN);
-            self.is_accept_paused = added.is_err();
+        for number in self.accept_paused.clone() {
+            if self.accept_budget.is_overdrawn(&number, now) {
+                continue;
+            }
+            let added = self
+                .listener(number)
+                .map(|listener| epoll::add(&self.epoll, listener, data(number), EventFlags::IN));
+            if !matches!(added, Some(Err(_))) {
+                self.accept_paused.remove(&number);
+            }
         }
     }
 
@@ -130,6 +147,7 @@ impl<F: Backend> Daemon<F> {
         };
         let (began, spent_before) = (Instant::now(), spent());
         let (uid, grant) = (client.owner.who.uid, client.grant);
+        let is_superuser = client.owner.who.is_superuser;
         self.connections.leave(uid, grant);
         self.deferred.retain(|one| one.connection != number);
         if client.has_ports {
@@ -139,7 +157,15 @@ impl<F: Backend> Daemon<F> {
         let now = Instant::now();
         match client.has_requested {
             true => self.spend(uid, grant, now - began),
-            false => self.accept_budget.spend((), spent() - spent_before, now),
+            false => {
+                let listener = if is_superuser {
+                    SUPERUSER_LISTENER
+                } else {
+                    LISTENER
+                };
+                self.accept_budget
+                    .spend(listener, spent() - spent_before, now);
+            }
         }
     }
 

@@ -29,7 +29,7 @@ use connections::Connections;
 use request::Deferred;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::Timespec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -70,11 +70,13 @@ pub mod limits {
     pub const GRANT_DEFERRED_MAX: usize = DEFERRED_MAX / 2;
 }
 
-const LISTENER: u64 = 0;
+/// Numbers of events, in the order in which they are handled.
+const SUPERUSER_LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const ENGINE_EVENTS: u64 = 2;
 const CHANGES: u64 = 3;
 const RELOAD: u64 = 4;
+const LISTENER: u64 = 5;
 /// Connections are numbered from here.
 const FIRST_CLIENT: u64 = 16;
 
@@ -99,6 +101,8 @@ type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
 pub struct Daemon<F: Backend> {
     engine: Engine<F>,
     listener: Listener,
+    /// The socket for the superuser alone; `None` where there cannot be one.
+    superuser_listener: Option<Listener>,
     accounts: Accounts,
     epoll: OwnedFd,
     clients: BTreeMap<u64, Client>,
@@ -107,8 +111,9 @@ pub struct Daemon<F: Backend> {
     closer: Closer,
     access: Access,
     spending: Spending,
-    /// For connections that come, and go without having asked anything.
-    accept_budget: Budget<()>,
+    /// For connections that come, and go without having asked anything, by the
+    /// listener's number.
+    accept_budget: Budget<u64>,
     deferred: Vec<Deferred>,
     /// The client that was served last.
     served: u64,
@@ -118,7 +123,8 @@ pub struct Daemon<F: Backend> {
     swept: Instant,
     /// When time limits were looked at last.
     looked: Instant,
-    is_accept_paused: bool,
+    /// The listeners, by number, that accept nothing for a moment.
+    accept_paused: BTreeSet<u64>,
     /// Ports are left to be bound, for which there was no time.
     is_behind: bool,
     /// Asked to end, ports and all.
@@ -140,6 +146,10 @@ impl<F: Backend> Daemon<F> {
     ) -> io::Result<Daemon<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, data(LISTENER), EventFlags::IN)?;
+        let superuser_listener = listener.bind_for_superuser().ok();
+        if let Some(listener) = &superuser_listener {
+            epoll::add(&epoll, listener, data(SUPERUSER_LISTENER), EventFlags::IN)?;
+        }
         for (fd, number) in [
             (fabric.wake_fd(), ENGINE_EVENTS),
             (fabric.changes(), CHANGES),
@@ -154,6 +164,7 @@ impl<F: Backend> Daemon<F> {
         Ok(Daemon {
             engine,
             listener,
+            superuser_listener,
             accounts,
             epoll,
             clients: BTreeMap::new(),
@@ -169,7 +180,7 @@ impl<F: Backend> Daemon<F> {
             ping: None,
             swept: Instant::now(),
             looked: Instant::now(),
-            is_accept_paused: false,
+            accept_paused: BTreeSet::new(),
             is_behind: false,
             stops: false,
             leaves: false,
@@ -297,7 +308,7 @@ impl<F: Backend> Daemon<F> {
     fn turn(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let orphans = self.engine.has_orphans();
-        let waits = self.is_accept_paused
+        let waits = !self.accept_paused.is_empty()
             || orphans
             || !self.deferred.is_empty()
             || self.engine.has_ready()
@@ -349,7 +360,7 @@ impl<F: Backend> Daemon<F> {
         let began = Instant::now();
         for (number, flags) in events {
             match number {
-                LISTENER => self.accept(),
+                SUPERUSER_LISTENER | LISTENER => self.accept(number),
                 STOP => self.leaves = true,
                 // What it is about is looked at later.
                 ENGINE_EVENTS => self.engine.fabric().clear_wake(),

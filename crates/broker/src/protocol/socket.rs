@@ -9,13 +9,14 @@ use rustix::net::{
     SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with,
     sockopt,
 };
+use rustix::process::geteuid;
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weir_link::net::set_pass_rights;
+use weir_link::net::{peer_credentials, set_pass_rights};
 
 /// Largest number of descriptors in one message of the broker.
 pub const FDS_MAX: usize = 4;
@@ -71,11 +72,22 @@ fn seqpacket() -> io::Result<OwnedFd> {
 }
 
 impl Channel {
-    /// Connects to a broker's socket.
+    /// Connects to a broker's socket. User 0 connects to the socket for the
+    /// superuser beside it, if a broker of user 0 listens there.
     ///
     /// # Errors
     /// If no broker listens there, or the path may not be used.
     pub fn connect(path: &Path) -> io::Result<Channel> {
+        if geteuid().is_root()
+            && let Ok(channel) = Channel::connect_at(&superuser_path(path))
+            && peer_credentials(channel.as_fd())?.uid == 0
+        {
+            return Ok(channel);
+        }
+        Channel::connect_at(path)
+    }
+
+    fn connect_at(path: &Path) -> io::Result<Channel> {
         let fd = seqpacket()?;
         connect(&fd, &SocketAddrUnix::new(path)?)?;
         Ok(Channel { fd })
@@ -239,7 +251,14 @@ impl AsFd for Channel {
     }
 }
 
-/// The broker's listening socket. Dropping it removes its file.
+/// The path of the superuser's socket: that of the usual one, and `.root`.
+fn superuser_path(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".root");
+    path.into()
+}
+
+/// The broker's socket. Its file goes with it.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -256,6 +275,23 @@ impl Listener {
     /// If another broker listens there (`AddrInUse`), another file is there
     /// (`AlreadyExists`), or the file cannot be made.
     pub fn bind(path: &Path) -> io::Result<Listener> {
+        Listener::bind_with_mode(path, 0o666)
+    }
+
+    /// Listens beside the usual socket for the superuser alone, whose
+    /// connections then wait in a queue that no user can fill.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind), and if the path gets too long.
+    pub(crate) fn bind_for_superuser(&self) -> io::Result<Listener> {
+        let mut listener = Listener::bind_with_mode(&superuser_path(&self.path), 0o600)?;
+        if !self.refuses_descriptors {
+            listener.accept_descriptors();
+        }
+        Ok(listener)
+    }
+
+    fn bind_with_mode(path: &Path, mode: u32) -> io::Result<Listener> {
         let fd = socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -265,7 +301,7 @@ impl Listener {
         let address = SocketAddrUnix::new(path)?;
         match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
-                Listener::remove_stale(path)?;
+                Listener::remove_stale_at(path)?;
                 bind(&fd, &address)?;
             }
             other => other?,
@@ -277,23 +313,28 @@ impl Listener {
             path: path.to_owned(),
             refuses_descriptors,
         };
-        listener.set_mode(0o666)?;
+        listener.set_mode(mode)?;
         listen(&listener.fd, BACKLOG)?;
         Ok(listener)
     }
 
-    /// Removes a socket file that a former broker left, if there is one.
+    /// Removes the socket files that a broker has left, if there are any.
     ///
     /// # Errors
     /// If a broker listens there (`AddrInUse`), or the file is not a socket
     /// (`AlreadyExists`): it stays.
     pub fn remove_stale(path: &Path) -> io::Result<()> {
+        Listener::remove_stale_at(path)?;
+        Listener::remove_stale_at(&superuser_path(path))
+    }
+
+    fn remove_stale_at(path: &Path) -> io::Result<()> {
         use std::os::unix::fs::FileTypeExt;
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            Ok(_) if Channel::connect(path).is_ok() => {
+            Ok(_) if Channel::connect_at(path).is_ok() => {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             Ok(_) => {}
@@ -389,4 +430,41 @@ fn access_list(uids: impl IntoIterator<Item = u32>) -> Vec<u8> {
         list.extend(number.to_le_bytes());
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_do_not_fill_the_superusers_queue() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let name = format!("weir-queues-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = Listener::bind(&path).unwrap();
+        let superusers = listener.bind_for_superuser().unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            match connect(&fd, &address) {
+                Ok(()) => waiting.push(fd),
+                Err(Errno::AGAIN) => break,
+                Err(error) => panic!("{error}"),
+            }
+            assert!(waiting.len() < 1000, "the queue is never full");
+        }
+        let _channel = Channel::connect(&path).unwrap();
+        assert!(superusers.accept().unwrap().is_some());
+        drop(superusers);
+        assert!(!superuser_path(&path).exists(), "its file goes with it");
+        // As beside an older broker.
+        drop(waiting);
+        while listener.accept().unwrap().is_some() {}
+        let _channel = Channel::connect(&path).unwrap();
+        assert!(listener.accept().unwrap().is_some());
+    }
 }

@@ -445,8 +445,8 @@ fn memory_of_a_closed_port_is_waited_for() {
     broker.kill();
 }
 
-/// The filter of most loads at computed offsets that is accepted, beside
-/// others: the verifier goes through a load routine for each.
+/// A filter of so many loads at computed offsets: the verifier goes through a
+/// load routine for each.
 fn nested(loads: usize, value: usize) -> String {
     let (open, close) = ("ether[".repeat(loads + 1), "]".repeat(loads + 1));
     format!("{open}0{close} = {value}")
@@ -480,33 +480,28 @@ fn costly_filters_of_users_do_not_keep_root_waiting() {
         // With the one of the grant's filter.
         let figures = "1001 computed offsets";
         assert!(refused.to_string().contains(figures), "{refused}");
-        for loads in (1..=64).rev() {
-            let mut worst = Duration::ZERO;
-            for value in 0..16 {
-                let began = Instant::now();
-                match connection.request(ask(nested(loads, value), attach)) {
-                    Ok((Response::Opened(_), fds)) => kept.push(fds),
-                    Ok((other, _)) => panic!("{other:?}"),
-                    Err(PortError::Refused(_)) => break,
-                    Err(other) => panic!("{other}"),
-                }
-                worst = worst.max(began.elapsed());
+        // One of them is the grant's filter's: so two filters are all that fits.
+        for value in 0..16 {
+            let began = Instant::now();
+            match connection.request(ask(nested(20, value), attach)) {
+                Ok((Response::Opened(_), fds)) => kept.push(fds),
+                Ok((other, _)) => panic!("{other:?}"),
+                Err(PortError::Refused(_)) => break,
+                Err(other) => panic!("{other}"),
             }
-            if !worst.is_zero() {
-                eprintln!("{attach:?}: {loads} loads, {} ports: {worst:?}", kept.len());
-            }
+            eprintln!("{attach:?}: a user's {:?}", began.elapsed());
         }
         assert!(kept.len() > 1, "{} filters were accepted", kept.len());
         let began = Instant::now();
         let mut root = Connection::to(&folder.socket).unwrap();
-        for value in 0..3 {
+        for value in 0..2 {
             let began = Instant::now();
-            let opened = root.request(ask(nested(32, value), attach));
+            let opened = root.request(ask(nested(20, value), attach));
             opened.unwrap_or_else(|error| panic!("{error}"));
             eprintln!("{attach:?}: root's {:?}", began.elapsed());
         }
-        // Some 30 ms each on an idle machine.
-        assert!(began.elapsed() < Duration::from_secs(3), "root waited");
+        // A tenth of that on an idle machine.
+        assert!(began.elapsed() < Duration::from_secs(5), "root waited");
         drop((root, connection, kept));
         let mut asker = Connection::to(&folder.socket).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -228,6 +228,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let cleaned = RuntimeDir::clean(&self.path);
         let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_file(self.socket.with_extension("sock.root"));
         let removed = std::fs::remove_dir(&self.path);
         if !std::thread::panicking() {
             cleaned.unwrap();

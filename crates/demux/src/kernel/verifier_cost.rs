@@ -23,7 +23,8 @@ pub fn verifier_cost(filter: &Filter, most: u64) -> u64 {
         Some(_) => 0,
         None => {
             let jumps = u64::from(path_jumps(filter.program(), LOAD_JUMPS));
-            let least = OPAQUE_COST + jumps * JUMP_STEPS;
+            let loads = u64::from(path_computed_loads(filter.program()));
+            let least = OPAQUE_COST + jumps * JUMP_STEPS + loads * PATH_LOAD_STEPS;
             least.max(steps(filter.program(), most))
         }
     }
@@ -64,6 +65,10 @@ const JUMP_STEPS: u64 = 1 << 7;
 /// [`OPAQUE_MAX`](super::limits::OPAQUE_MAX).
 const OPAQUE_COST: u64 = 2_800;
 
+/// What a load at a computed offset on the longest path counts in addition to its jumps. On
+/// Linux without `CAP_PERFMON`, each adds milliseconds to the verifier's time (measured by
+/// `costly_filters_of_users_do_not_keep_root_waiting` of the broker), more than other jumps.
+const PATH_LOAD_STEPS: u64 = 1 << 12;
 /// What a load at a computed offset counts in addition to its instruction: the verifier
 /// goes through the load routine along all of its paths.
 const COMPUTED_LOAD_STEPS: usize = 64;
