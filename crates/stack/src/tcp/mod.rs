@@ -157,7 +157,7 @@ pub struct TcpConfig {
     /// Bytes that wait to be sent or acknowledged, at most.
     pub send_buffer: usize,
     /// As many in the beginning: the buffer grows to twice the congestion
-    /// window. Where a round trip takes less than 80 µs it holds less, down to
+    /// window, or the peer's widest window if that is less. Where a round trip takes less than 80 µs it holds less, down to
     /// 512 KiB: as much as 400 Gb/s would have on the way; unless the peer
     /// acknowledges late now and then.
     pub send_initial: usize,
