@@ -134,6 +134,14 @@ impl Connection {
         self.progressed_at
     }
 
+    /// Frees the block of a client that takes nothing any more; the next block is short again.
+    pub(crate) fn stall(&mut self) {
+        self.release_block();
+        if self.file.is_some() {
+            self.block_len = BLOCK_LEN_INITIAL;
+        }
+    }
+
     /// Begins another window of [`IO_TIMEOUT`].
     pub(crate) fn extend(&mut self, now: Instant) {
         self.deadline = now + IO_TIMEOUT;
@@ -141,7 +149,7 @@ impl Connection {
 
     /// Frees the block of the answer's file that waits to be sent; the block is read again as soon
     /// as the client takes more.
-    pub(crate) fn release_block(&mut self) {
+    fn release_block(&mut self) {
         let Some(rest) = &mut self.file else { return };
         let back = rest.read_len.min(self.out.len() - self.sent);
         if back == 0 || rest.file.seek(SeekFrom::Current(-(back as i64))).is_err() {
@@ -152,7 +160,6 @@ impl Connection {
         let end = self.out.len() - back;
         self.out = self.out[self.sent..end].to_vec();
         self.sent = 0;
-        self.block_len = BLOCK_LEN_INITIAL;
     }
 
     /// Does what can be done now.
@@ -211,7 +218,14 @@ impl Connection {
         loop {
             while self.sent < self.out.len() {
                 match pipe.poll_write(context, &self.out[self.sent..]) {
-                    Poll::Pending => return Ok(Poll::Pending),
+                    Poll::Pending => {
+                        if self.block_len <= 2 * BLOCK_LEN_INITIAL {
+                            // Many clients may take no more than this. Few blocks are read twice
+                            // for one that does.
+                            self.release_block();
+                        }
+                        return Ok(Poll::Pending);
+                    }
                     Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                     Poll::Ready(count) => {
                         self.sent += count?;

@@ -448,7 +448,7 @@ impl<'a> Driver<'a> {
             }
             let idle = now.saturating_duration_since(place.connection.progressed_at());
             if idle >= RELEASE_TIME {
-                place.connection.release_block();
+                place.connection.stall();
             }
         }
     }
