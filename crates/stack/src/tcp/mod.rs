@@ -154,9 +154,10 @@ pub struct TcpConfig {
     pub receive_initial: usize,
     /// Limit, in bytes, on unsent and unacknowledged data.
     pub send_buffer: usize,
-    /// Initial value of that limit: the buffer grows to twice the congestion window. With a
-    /// round-trip time below 80 µs the buffer holds less, down to 512 KiB (the bytes in
-    /// flight at 400 Gb/s), unless the peer's acknowledgments are sometimes late.
+    /// Initial value of that limit: the buffer grows to twice the congestion window, or to
+    /// twice the peer's widest window if that is less. With a round-trip time below 80 µs the
+    /// buffer holds less, down to 512 KiB (the bytes in flight at 400 Gb/s), unless the peer's
+    /// acknowledgments are sometimes late.
     pub send_initial: usize,
     /// Selective acknowledgments (RFC 2018); RACK requires them.
     pub sack: bool,

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, harmless, limited, say};
 use crate::host::{self, HostArgs, LinkRequirement, any_of};
-use crate::http::driver::Driver;
+use crate::http::driver::{Driver, Limits, SEND_BUFFER_INITIAL};
 use crate::http::files::Folder;
 use crate::http::server::Answered;
 use crate::signals::ShutdownSignal;
@@ -12,11 +12,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpListener, TcpSocket};
+use weir_stack::Stack;
+use weir_stack::tcp::TcpConfig;
 
 /// Serve a folder's files over HTTP, by a TCP of this process
 ///
 /// GET and HEAD of HTTP/1.1, ranges, `index.html` for folders; no listings,
-/// no hidden files, nothing outside the folder. Says `ready` on standard
+/// no hidden files, nothing outside the folder. A client that takes less than
+/// 1 KiB/s of an answer over 30 s is reset. Says `ready` on standard
 /// error, and serves until SIGINT, SIGTERM or SIGHUP.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
@@ -64,11 +67,17 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         CliError::run(format!("cannot serve {}: {error}", args.folder.display()))
     })?;
     let net = args.host.open(LinkRequirement::Later, &stop)?;
+    net.tcp_configure(TcpConfig {
+        send_initial: SEND_BUFFER_INITIAL,
+        ..TcpConfig::default()
+    });
     let listeners = listen(&net, args.port)?;
     let port = listeners.first().map(TcpListener::local_addr);
     let log = |peer, answered: &Answered| log_response(args, peer, answered);
     let logs = args.log || args.json;
-    let driver = Driver::new(listeners, &folder, logs, &log);
+    let memory = || memory(&net);
+    let limits = Limits::default();
+    let driver = Driver::new(listeners, &folder, limits, &memory, logs, &log);
     let cannot = |error| CliError::run(format!("cannot serve: {}", limited(&error)));
     let mut driver = driver.map_err(cannot)?;
     match port {
@@ -97,6 +106,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     driver.reset();
     Ok(())
+}
+
+/// Bytes that the buffers of all TCP connections have.
+fn memory(net: &Net) -> usize {
+    let shards = 0..net.shards();
+    shards
+        .filter_map(|shard| net.with_shard(shard, Stack::tcp_memory))
+        .sum()
 }
 
 /// One listener for each version of IP that the host has, all at one port.

@@ -4,7 +4,7 @@ use super::files::Folder;
 use super::request::{self, NoRequest};
 use super::server::{self, Answered, Payload};
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,12 @@ const TURN: usize = 16;
 
 /// How long the whole head of a request may take from its first byte on.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How long a client may have no request, or take nothing of an answer.
+/// How long a client may have no request; and the window over which the rate is averaged at which a
+/// client takes an answer.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of a file that a connection reads at once in the beginning. Each block that is sent doubles
+/// the next one, up to [`Common::block_len`].
+const BLOCK_LEN_INITIAL: usize = 16 << 10;
 
 /// What bytes come and go by.
 pub(crate) trait Pipe {
@@ -51,6 +55,16 @@ pub(crate) struct Common<'a> {
     pub(crate) logs: bool,
 }
 
+/// The part of a file that follows the bytes of [`Connection::out`].
+#[derive(Debug)]
+struct FileRest {
+    file: std::fs::File,
+    /// Bytes that were not read yet.
+    left: u64,
+    /// Bytes of the file at the end of [`Connection::out`].
+    read_len: usize,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -64,7 +78,11 @@ pub(crate) struct Connection {
     out: Vec<u8>,
     sent: usize,
     /// The rest of the answer's file, behind `out`.
-    file: Option<(std::fs::File, u64)>,
+    file: Option<FileRest>,
+    /// Bytes that are read of a file at once, and gathered to be sent.
+    block_len: usize,
+    /// When the client last took bytes of an answer.
+    progressed_at: Instant,
     /// What was answered and is not sent yet.
     answered: VecDeque<Answered>,
     requests: usize,
@@ -85,6 +103,8 @@ impl Connection {
             out: Vec::new(),
             sent: 0,
             file: None,
+            block_len: BLOCK_LEN_INITIAL,
+            progressed_at: now,
             answered: VecDeque::new(),
             requests: 0,
             closes: false,
@@ -102,6 +122,44 @@ impl Connection {
     /// Whether an answer is on its way; otherwise the client is to ask.
     pub(crate) fn is_answering(&self) -> bool {
         self.sent < self.out.len() || self.file.is_some()
+    }
+
+    /// Whether a request's head has begun and is not whole.
+    pub(crate) fn is_in_head(&self) -> bool {
+        self.in_head
+    }
+
+    /// When the client last took bytes of an answer, or the connection began.
+    pub(crate) fn progressed_at(&self) -> Instant {
+        self.progressed_at
+    }
+
+    /// Frees the block of a client that takes nothing any more; the next block is short again.
+    pub(crate) fn stall(&mut self) {
+        self.release_block();
+        if self.file.is_some() {
+            self.block_len = BLOCK_LEN_INITIAL;
+        }
+    }
+
+    /// Begins another window of [`IO_TIMEOUT`].
+    pub(crate) fn extend(&mut self, now: Instant) {
+        self.deadline = now + IO_TIMEOUT;
+    }
+
+    /// Frees the block of the answer's file that waits to be sent; the block is read again as soon
+    /// as the client takes more.
+    fn release_block(&mut self) {
+        let Some(rest) = &mut self.file else { return };
+        let back = rest.read_len.min(self.out.len() - self.sent);
+        if back == 0 || rest.file.seek(SeekFrom::Current(-(back as i64))).is_err() {
+            return;
+        }
+        rest.left += back as u64;
+        rest.read_len = 0;
+        let end = self.out.len() - back;
+        self.out = self.out[self.sent..end].to_vec();
+        self.sent = 0;
     }
 
     /// Does what can be done now.
@@ -124,7 +182,7 @@ impl Connection {
             if self.closes || common.ends {
                 return Turn::Over;
             }
-            if self.answer(common) {
+            if self.answer(common, now) {
                 continue;
             }
             match pipe.poll_read(context, &mut common.block) {
@@ -137,7 +195,7 @@ impl Connection {
                         self.in_head = true;
                         self.deadline = now + HEAD_TIME;
                     }
-                    self.answer(common);
+                    self.answer(common, now);
                 }
             }
         }
@@ -160,26 +218,37 @@ impl Connection {
         loop {
             while self.sent < self.out.len() {
                 match pipe.poll_write(context, &self.out[self.sent..]) {
-                    Poll::Pending => return Ok(Poll::Pending),
+                    Poll::Pending => {
+                        if self.block_len <= 2 * BLOCK_LEN_INITIAL {
+                            // Many clients may take no more than this. Few blocks are read twice
+                            // for one that does.
+                            self.release_block();
+                        }
+                        return Ok(Poll::Pending);
+                    }
                     Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                     Poll::Ready(count) => {
                         self.sent += count?;
-                        self.deadline = now + IO_TIMEOUT;
+                        self.progressed_at = now;
                     }
                 }
             }
             self.out.clear();
             self.sent = 0;
+            self.file.take_if(|rest| rest.left == 0);
             if self.file.is_some() && *left == 0 {
                 return Ok(Poll::Ready(false));
             }
-            if !self.fill(common.block_len)? {
+            if self.file.is_none() {
                 break;
             }
+            self.block_len = (2 * self.block_len).min(common.block_len.max(BLOCK_LEN_INITIAL));
+            self.fill(common)?;
             *left -= 1;
         }
         // An idle connection keeps nothing.
         self.out = Vec::new();
+        self.block_len = BLOCK_LEN_INITIAL;
         self.deadline = now + IO_TIMEOUT;
         while let Some(answered) = self.answered.pop_front() {
             (common.log)(&answered);
@@ -187,33 +256,43 @@ impl Connection {
         Ok(Poll::Ready(true))
     }
 
-    /// The file's next bytes behind what is to be sent; `false` if there are
-    /// none.
-    fn fill(&mut self, block_len: usize) -> io::Result<bool> {
-        let Some((file, left)) = &mut self.file else {
-            return Ok(false);
+    /// Bytes to read of a file at once, and to gather.
+    fn block_len(&self, common: &Common<'_>) -> usize {
+        self.block_len.min(common.block_len)
+    }
+
+    /// Reads the file's next bytes behind what is to be sent.
+    fn fill(&mut self, common: &Common<'_>) -> io::Result<()> {
+        let block_len = self.block_len(common);
+        let Some(rest) = &mut self.file else {
+            return Ok(());
         };
-        let most = usize::try_from(*left).unwrap_or(usize::MAX).min(block_len);
+        let most = usize::try_from(rest.left)
+            .unwrap_or(usize::MAX)
+            .min(block_len);
         let before = self.out.len();
         self.out.reserve(most);
-        let count = Read::take(&mut *file, most as u64).read_to_end(&mut self.out)?;
+        let count = Read::take(&mut rest.file, most as u64).read_to_end(&mut self.out)?;
         if count < most {
             // It has become shorter: only the connection's end says so.
             self.out.truncate(before);
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        *left -= most as u64;
-        if *left == 0 {
+        rest.left -= most as u64;
+        rest.read_len = most;
+        if rest.left == 0 && most <= BLOCK_LEN_INITIAL {
+            // So little is not worth to be given back by `release_block`.
             self.file = None;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Answers the requests that have come, as far as answers are short; whether
     /// there was one.
-    fn answer(&mut self, common: &Common<'_>) -> bool {
+    fn answer(&mut self, common: &Common<'_>, now: Instant) -> bool {
         let mut used = 0;
-        while !self.closes && self.file.is_none() && self.out.len() < common.block_len {
+        let gather_max = self.block_len(common);
+        while !self.closes && self.file.is_none() && self.out.len() < gather_max {
             used += blank_lines(&self.ahead[used..]);
             let ahead = &self.ahead[used..];
             let before = std::mem::replace(&mut self.searched, ahead.len());
@@ -253,13 +332,18 @@ impl Connection {
             }
             self.closes = !stays;
             self.in_head = false;
+            (self.deadline, self.progressed_at) = (now + IO_TIMEOUT, now);
             match answer.body {
                 Payload::Text(text) if !to_head => self.out.extend_from_slice(text.as_bytes()),
                 Payload::File(served, range) if bytes > 0 => {
                     let opened = server::from(served.file, range.start);
                     let filled = opened.and_then(|file| {
-                        self.file = Some((file, bytes));
-                        self.fill(common.block_len)
+                        self.file = Some(FileRest {
+                            file,
+                            left: bytes,
+                            read_len: 0,
+                        });
+                        self.fill(common)
                     });
                     if filled.is_err() {
                         // The head has promised what there is not: the

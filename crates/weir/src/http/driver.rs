@@ -7,7 +7,7 @@
 //!                          └── eventfd, while the thread sleeps ┘
 //! ```
 
-use super::connection::{Common, Connection, Pipe, Turn};
+use super::connection::{Common, Connection, IO_TIMEOUT, Pipe, Turn};
 use super::files::Folder;
 use super::server::Answered;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -21,8 +21,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use weir_socket::{TcpListener, TcpStream};
 
-/// Connections at one time. Who comes after that has the place of the one that
-/// has waited longest for a request, if there is one that waits.
+/// Connections at one time. A connection beyond them has the place of the one that
+/// has waited longest for a request; if all are being answered, of the one whose
+/// client has taken nothing for longest, [`Limits::stall`] at least.
 pub(crate) const CONNECTIONS_MAX: usize = 32 << 10;
 /// Connections that are accepted in a row, before others have their turn.
 const ACCEPT_MAX: usize = 64;
@@ -34,7 +35,37 @@ const BLOCK_LEN: usize = 64 << 10;
 const SEND_LEN_MAX: usize = 256 << 10;
 const SEND_LEN_MIN: usize = 8 << 10;
 /// The same over all connections: with many of them each has its share.
-const SEND_TOTAL: usize = 256 << 20;
+const SEND_TOTAL: usize = 64 << 20;
+
+/// Bytes of the stack's buffer for a connection to send, in the beginning; it grows with the
+/// windows of congestion and of the client.
+pub(crate) const SEND_BUFFER_INITIAL: usize = 16 << 10;
+
+/// What clients that take their answers slowly may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes that a client must acknowledge of an answer in each window of [`IO_TIMEOUT`].
+    pub(crate) window_bytes_min: u64,
+    /// Bytes of the buffers of all connections of the stack. Beyond them, connections are reset
+    /// that hold more than their clients take in the time [`Limits::stall`].
+    pub(crate) memory: usize,
+    /// See [`Limits::memory`].
+    pub(crate) stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            // 1 KiB/s, as the least rate of Apache's mod_reqtimeout is 500 bytes/s.
+            window_bytes_min: 1024 * IO_TIMEOUT.as_secs(),
+            memory: 192 << 20,
+            stall: Duration::from_secs(3),
+        }
+    }
+}
+
+/// How long a client takes nothing until the block that waits for the client is freed.
+const RELEASE_TIME: Duration = Duration::from_secs(1);
 
 impl Pipe for TcpStream {
     fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -96,6 +127,47 @@ struct ConnectionSlot {
     connection: Connection,
     signal: Arc<Signal>,
     waker: Waker,
+    /// All is written; the client has not acknowledged all of it.
+    is_draining: bool,
+    /// Bytes that the client had acknowledged at the end of the last window.
+    acked: u64,
+    /// The same when memory was short, and when that was.
+    sample: Option<(Instant, u64)>,
+}
+
+impl ConnectionSlot {
+    /// Whether the client is to take bytes.
+    fn is_answering(&self) -> bool {
+        self.is_draining || self.connection.is_answering()
+    }
+
+    /// Whether the client has taken enough since the last window ended, and has more to take.
+    fn keeps_pace(&mut self, limits: &Limits) -> bool {
+        if self.connection.is_in_head() {
+            return false;
+        }
+        let Ok(info) = self.stream.info() else {
+            return false;
+        };
+        let held = info.unsent + info.unacknowledged;
+        let acked = info.counts.bytes_acknowledged;
+        let taken = acked - std::mem::replace(&mut self.acked, acked);
+        (self.is_answering() || held > 0) && taken >= limits.window_bytes_min
+    }
+
+    /// How many bytes the connection holds, if that is more than its client took since the last
+    /// sample; `None` if no sample of the right age is there.
+    fn excess(&mut self, now: Instant, stall: Duration) -> Option<usize> {
+        let since = |(at, _): (Instant, u64)| now.saturating_duration_since(at);
+        if self.sample.is_some_and(|sample| since(sample) < stall) {
+            return None;
+        }
+        let info = self.stream.info().ok()?;
+        let acked = info.counts.bytes_acknowledged;
+        let before = self.sample.replace((now, acked))?;
+        let held = info.unsent + info.unacknowledged;
+        (since(before) <= 2 * stall && held as u64 > acked - before.1).then_some(held)
+    }
 }
 
 struct Door {
@@ -107,6 +179,9 @@ struct Door {
 /// See the module.
 pub(crate) struct Driver<'a> {
     folder: &'a Folder,
+    limits: Limits,
+    /// Bytes of the stack's buffers.
+    memory: &'a dyn Fn() -> usize,
     log: &'a dyn Fn(SocketAddr, &Answered),
     logs: bool,
     doors: Vec<Door>,
@@ -120,13 +195,16 @@ pub(crate) struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// Tells `log` of each answer, if it is to.
+    /// Tells `log` of each answer, if it is to; `memory` returns how many bytes the stack's buffers
+    /// have.
     ///
     /// # Errors
     /// If the system gives no descriptor.
     pub(crate) fn new(
         listeners: Vec<TcpListener>,
         folder: &'a Folder,
+        limits: Limits,
+        memory: &'a dyn Fn() -> usize,
         logs: bool,
         log: &'a dyn Fn(SocketAddr, &Answered),
     ) -> io::Result<Driver<'a>> {
@@ -148,6 +226,8 @@ impl<'a> Driver<'a> {
         let doors = doors.collect();
         Ok(Driver {
             folder,
+            limits,
+            memory,
             log,
             logs,
             doors,
@@ -166,7 +246,7 @@ impl<'a> Driver<'a> {
         self.doors.clear();
         self.ends_at = Some(at);
         for number in 0..self.slots.len() {
-            let is_idle = |place: &ConnectionSlot| !place.connection.is_answering();
+            let is_idle = |place: &ConnectionSlot| !place.is_answering();
             if self.slots[number].as_ref().is_some_and(is_idle) {
                 self.close(number, false);
             }
@@ -206,6 +286,9 @@ impl<'a> Driver<'a> {
         if now.saturating_duration_since(self.looked_at) >= DEADLINE_POLL_INTERVAL {
             self.looked_at = now;
             self.close_expired(now);
+            if (self.memory)() > self.limits.memory {
+                self.close_slow(now);
+            }
         }
         Ok(())
     }
@@ -243,7 +326,7 @@ impl<'a> Driver<'a> {
                 }
                 Poll::Ready(Err(error)) => return Err(error),
             };
-            let Some(number) = self.free_slot() else {
+            let Some(number) = self.free_slot(now) else {
                 // All are being answered.
                 stream.reset();
                 continue;
@@ -256,6 +339,9 @@ impl<'a> Driver<'a> {
                 connection: Connection::new(now),
                 waker: Waker::from(Arc::clone(&signal)),
                 signal,
+                is_draining: false,
+                acked: 0,
+                sample: None,
             });
             self.step(number, now);
         }
@@ -263,21 +349,29 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// A free place.
-    fn free_slot(&mut self) -> Option<usize> {
+    /// The number of a free slot; `None` if all connections are being answered.
+    fn free_slot(&mut self, now: Instant) -> Option<usize> {
         if self.free.is_empty() && self.slots.len() < CONNECTIONS_MAX {
             self.slots.push(None);
             return Some(self.slots.len() - 1);
         }
         if self.free.is_empty() {
-            let waits = self.slots.iter().enumerate().filter_map(|(number, place)| {
-                let connection = &place.as_ref()?.connection;
-                (!connection.is_answering()).then(|| (connection.deadline(), number))
+            let stall = self.limits.stall;
+            let places = self.slots.iter().enumerate().filter_map(|(number, place)| {
+                let place = place.as_ref()?;
+                let progressed_at = place.connection.progressed_at();
+                match place.is_answering() {
+                    false => Some((false, place.connection.deadline(), number)),
+                    true if now.saturating_duration_since(progressed_at) >= stall => {
+                        Some((true, progressed_at, number))
+                    }
+                    true => None,
+                }
             });
             // Several at once, since all were looked at.
-            let mut waits: Vec<_> = waits.collect();
-            waits.sort_unstable();
-            for (_, number) in waits.into_iter().take(ACCEPT_MAX) {
+            let mut places: Vec<_> = places.collect();
+            places.sort_unstable();
+            for (_, _, number) in places.into_iter().take(ACCEPT_MAX) {
                 self.close(number, true);
             }
         }
@@ -290,6 +384,13 @@ impl<'a> Driver<'a> {
             return;
         };
         place.signal.is_ready.store(false, SeqCst);
+        if place.is_draining {
+            let mut context = Context::from_waker(&place.waker);
+            if place.stream.poll_all_acked(&mut context).is_ready() {
+                self.remove(number);
+            }
+            return;
+        }
         let (log, peer) = (self.log, place.peer);
         let connections = places - self.free.len();
         let mut common = Common {
@@ -308,31 +409,73 @@ impl<'a> Driver<'a> {
         match turn {
             Turn::Waits => {}
             Turn::GoesOn => place.waker.wake_by_ref(),
-            Turn::Over => self.close(number, false),
+            Turn::Over => self.drain(number, now),
             Turn::Broken => self.close(number, true),
         }
     }
 
-    /// Closes those that have waited too long.
+    /// Says that all was written, and removes the connection as soon as the client has acknowledged
+    /// all: until then the limits of slow clients hold for it.
+    fn drain(&mut self, number: usize, now: Instant) {
+        let Some(Some(place)) = self.slots.get_mut(number) else {
+            return;
+        };
+        let mut context = Context::from_waker(&place.waker);
+        if place.stream.poll_all_acked(&mut context).is_ready() {
+            return self.close(number, false);
+        }
+        let _ = place.stream.shutdown(std::net::Shutdown::Write);
+        place.is_draining = true;
+        place.connection.extend(now);
+    }
+
+    /// Resets those that have waited too long, and frees the blocks of those whose clients take
+    /// nothing.
     fn close_expired(&mut self, now: Instant) {
+        let ends = self.ends_at.is_some_and(|at| at <= now);
         for number in 0..self.slots.len() {
-            let Some(place) = &self.slots[number] else {
+            let Some(place) = &mut self.slots[number] else {
                 continue;
             };
-            let connection = &place.connection;
-            let due = match self.ends_at {
-                Some(at) => at.min(connection.deadline()),
-                None => connection.deadline(),
-            };
-            if due <= now {
+            if ends || place.connection.deadline() <= now {
+                if !ends && place.keeps_pace(&self.limits) {
+                    place.connection.extend(now);
+                    continue;
+                }
                 // A client without a request has nothing to lose.
                 self.close(number, true);
+                continue;
+            }
+            let idle = now.saturating_duration_since(place.connection.progressed_at());
+            if idle >= RELEASE_TIME {
+                place.connection.stall();
             }
         }
     }
 
+    /// Resets the connections that hold most for clients that take little, until memory suffices.
+    fn close_slow(&mut self, now: Instant) {
+        let stall = self.limits.stall;
+        let slow = self
+            .slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(number, place)| {
+                let held = place.as_mut()?.excess(now, stall)?;
+                Some((std::cmp::Reverse(held), number))
+            });
+        let mut slow: Vec<_> = slow.collect();
+        slow.sort_unstable();
+        for (_, number) in slow {
+            if (self.memory)() <= self.limits.memory {
+                break;
+            }
+            self.close(number, true);
+        }
+    }
+
     fn close(&mut self, number: usize, is_reset: bool) {
-        let Some(place) = self.slots[number].take() else {
+        let Some(Some(place)) = self.slots.get(number) else {
             return;
         };
         if is_reset {
@@ -340,7 +483,13 @@ impl<'a> Driver<'a> {
         } else {
             _ = place.stream.shutdown(std::net::Shutdown::Write)
         }
-        self.free.push(number);
+        self.remove(number);
+    }
+
+    fn remove(&mut self, number: usize) {
+        if self.slots[number].take().is_some() {
+            self.free.push(number);
+        }
     }
 }
 
@@ -351,3 +500,6 @@ fn signal(number: usize, ready: &Arc<Ready>) -> Arc<Signal> {
         ready: Arc::clone(ready),
     })
 }
+
+#[cfg(test)]
+mod tests;

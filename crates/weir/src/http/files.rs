@@ -4,11 +4,13 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// A folder whose files are served, and nothing outside: the kernel resolves
-/// each path below it, symbolic links included.
+/// each path below it, symbolic links included. Hidden files are not served,
+/// by their own name or by a symbolic link.
 pub(crate) struct Folder(OwnedFd);
 
 /// What a path leads to.
@@ -43,8 +45,7 @@ impl Folder {
         let Some(path) = relative(target) else {
             return Resource::Nothing(400);
         };
-        let hidden = |part: &str| part.starts_with('.') && part != ".well-known";
-        if path.split('/').any(hidden) {
+        if is_hidden(path.as_bytes()) {
             return Resource::Nothing(404);
         }
         let is_folder = path.is_empty() || path.ends_with('/');
@@ -54,6 +55,8 @@ impl Folder {
             path
         };
         match self.file(&path) {
+            // A folder's `index.html` that is itself a folder is no page.
+            Ok(Resource::Folder) if is_folder => Resource::Nothing(404),
             Ok(found) => found,
             Err(Errno::ACCESS | Errno::PERM) => Resource::Nothing(403),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => Resource::Nothing(503),
@@ -65,7 +68,17 @@ impl Folder {
         // Not to be held up by a FIFO.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = openat2(&self.0, path, flags, Mode::empty(), resolve)?;
+        let open = |resolve| openat2(&self.0, path, flags, Mode::empty(), resolve);
+        let file = match open(resolve | ResolveFlags::NO_SYMLINKS) {
+            Err(Errno::LOOP) => {
+                let file = open(resolve)?;
+                if self.leads_to_hidden(&file) {
+                    return Ok(Resource::Nothing(404));
+                }
+                file
+            }
+            opened => opened?,
+        };
         let facts = fstat(&file)?;
         let kind = rustix::fs::FileType::from_raw_mode(facts.st_mode);
         if kind.is_dir() {
@@ -81,6 +94,27 @@ impl Folder {
             kind: media_type(path),
         }))
     }
+
+    /// Whether a file that was reached by a symbolic link is hidden by the names of its own path; so
+    /// is a file whose path below the folder is not known.
+    fn leads_to_hidden(&self, file: &OwnedFd) -> bool {
+        let (Ok(folder), Ok(path)) = (path_of(&self.0), path_of(file)) else {
+            return true;
+        };
+        let below = path.strip_prefix(folder);
+        below.map_or(true, |below| is_hidden(below.as_os_str().as_bytes()))
+    }
+}
+
+/// The path by which the kernel knows an open file.
+fn path_of(file: impl AsFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+}
+
+/// Whether a file, or a folder that it is in, is hidden by its name.
+fn is_hidden(path: &[u8]) -> bool {
+    let mut parts = path.split(|byte| *byte == b'/');
+    parts.any(|part| part.starts_with(b".") && part != b".well-known")
 }
 
 /// The path below the folder; `None` if it is not one.
@@ -162,6 +196,50 @@ mod tests {
             "/%ff",
         ] {
             assert_eq!(relative(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hidden_files_and_folders_of_an_indexs_name_are_not_served() {
+        let name = format!(".weir-http-files-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(path.join("a/index.html")).unwrap();
+        std::fs::create_dir_all(path.join(".b")).unwrap();
+        for file in [".secret", ".b/c", "plain"] {
+            std::fs::write(path.join(file), b"x").unwrap();
+        }
+        for (target, link) in [
+            (".secret", "to-secret"),
+            (".b", "to-folder"),
+            ("plain", "to-plain"),
+            ("to-secret", "twice"),
+            ("loop", "loop"),
+        ] {
+            std::os::unix::fs::symlink(target, path.join(link)).unwrap();
+        }
+        let folder = Folder::open(&path).unwrap();
+        let find = |target: &str| match folder.find(target) {
+            Resource::File(_) => 200,
+            Resource::Folder => 301,
+            Resource::Nothing(status) => status,
+        };
+        let found = [
+            ("/plain", 200),
+            ("/to-plain", 200),
+            ("/.secret", 404),
+            ("/to-secret", 404),
+            ("/twice", 404),
+            ("/to-folder/c", 404),
+            ("/to-folder", 404),
+            ("/loop", 404),
+            ("/a", 301),
+            ("/a/", 404),
+            ("/a/index.html", 301),
+        ]
+        .map(|(target, status)| (target, status, find(target)));
+        std::fs::remove_dir_all(&path).unwrap();
+        for (target, status, found) in found {
+            assert_eq!(found, status, "{target}");
         }
     }
 

@@ -157,12 +157,14 @@ impl SendBuffer {
         }
     }
 
-    /// The buffer follows the congestion window: a flight of it, and another to
-    /// be sent as that is acknowledged; but holds no more than is worth to be in
-    /// flight. One that was set stays.
+    /// The buffer follows what may be in flight, by the congestion window and the
+    /// widest window of the peer: a flight of it, and another to be sent as that
+    /// is acknowledged; but holds no more than is worth to be in flight. One that
+    /// was set stays.
     #[inline]
     pub(in crate::tcp) fn autotune(&mut self, cwnd: usize, rtt: &Rtt) {
         let limit = self.sndbuf();
+        let cwnd = cwnd.min(self.wnd_max as usize);
         if 2 * cwnd > limit || limit.max(self.capacity()) > INFLIGHT_FLOOR {
             self.adapt(cwnd, rtt.inflight_max());
         }
@@ -490,7 +492,13 @@ mod tests {
         let mut send = SendBuffer::new(Seq(1), 100_000, 4 << 20);
         let mut rtt = Rtt::default();
         rtt.measured(200_000);
-        for (cwnd, limit) in [(50_000, 100_000), (1 << 20, 2 << 20), (3 << 20, 4 << 20)] {
+        send.first_window(Seq(0), Seq(1), 60_000);
+        for (cwnd, limit) in [(50_000, 100_000), (1 << 20, 120_000)] {
+            send.autotune(cwnd, &rtt);
+            assert_eq!(send.sndbuf(), limit, "the peer takes no more at once");
+        }
+        send.first_window(Seq(0), Seq(1), 4 << 20);
+        for (cwnd, limit) in [(50_000, 120_000), (1 << 20, 2 << 20), (3 << 20, 4 << 20)] {
             send.autotune(cwnd, &rtt);
             assert_eq!(send.sndbuf(), limit);
         }

@@ -188,6 +188,31 @@ fn a_head_that_comes_slowly_has_one_deadline_and_an_answer_a_new_one_by_progress
     assert_eq!(bodies(&client.took.borrow()).len(), 1);
 }
 
+/// The block of a client that takes nothing is freed, and read again when it takes more.
+#[test]
+fn the_block_of_a_client_that_takes_nothing_is_freed() {
+    let site = Site::new("stalled");
+    let long: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
+    std::fs::write(site.path.join("long"), &long).unwrap();
+    let client = Client::says(&[b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n"]);
+    let now = Instant::now();
+    let mut connection = Connection::new(now);
+    for room in [0, 100, 3000, 5000, 100_000, 1, 150_000] {
+        *client.room.borrow_mut() = room;
+        assert!(matches!(
+            run(&site, &mut connection, &client, now),
+            Turn::Waits
+        ));
+        connection.stall();
+        assert!(connection.out.capacity() < 1000 && connection.is_answering());
+        connection.stall();
+    }
+    *client.room.borrow_mut() = usize::MAX;
+    run(&site, &mut connection, &client, now);
+    assert!(!connection.is_answering());
+    assert!(bodies(&client.took.borrow())[0].1 == long);
+}
+
 #[test]
 fn what_is_wrong_is_answered_and_ends_the_connection() {
     let site = Site::new("wrong");

@@ -1,0 +1,183 @@
+use super::*;
+use std::io::{Read, Write};
+use std::sync::atomic::AtomicU64;
+use weir_socket::{Net, TcpListener, link};
+use weir_stack::tcp::TcpConfig;
+use weir_stack::{Config, Stack};
+use weir_wire::ethernet::Address;
+
+const FILE_LEN: usize = 3 << 20;
+const PORT: u16 = 80;
+const SERVER: &str = "192.0.2.1";
+const CLIENT: &str = "192.0.2.2";
+/// Clients that take nothing.
+const SLOW: usize = 300;
+/// How long anything may take that is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Site(std::path::PathBuf);
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn net(link: link::Mem, last: u8, address: &str) -> Net {
+    let config = Config::new(Address([2, 0, 0, 0, 0, last]));
+    let prefix = format!("{address}/24").parse().unwrap();
+    Net::new(link, &config.address(prefix)).unwrap()
+}
+
+/// Runs `clients` beside a server with these limits; returns the most bytes that the buffers of the
+/// server's stack had.
+fn serve(name: &str, limits: Limits, clients: impl FnOnce(&Net) + Send) -> usize {
+    serve_with(name, limits, &AtomicU64::new(0), clients)
+}
+
+/// [`serve`]; the server's time is `later` by so many windows of [`IO_TIMEOUT`], once.
+fn serve_with(
+    name: &str,
+    limits: Limits,
+    later: &AtomicU64,
+    clients: impl FnOnce(&Net) + Send,
+) -> usize {
+    let path = std::env::temp_dir().join(format!("weir-driver-{name}-{}", std::process::id()));
+    let site = Site(path);
+    std::fs::create_dir_all(&site.0).unwrap();
+    std::fs::write(site.0.join("big"), vec![b'x'; FILE_LEN]).unwrap();
+    let folder = Folder::open(&site.0).unwrap();
+    let (a, b) = link::mem().unwrap();
+    let (server, client) = (net(a, 1, SERVER), net(b, 2, CLIENT));
+    server.tcp_configure(TcpConfig {
+        send_initial: SEND_BUFFER_INITIAL,
+        ..TcpConfig::default()
+    });
+    let listener = TcpListener::bind(&server, (SERVER, PORT)).unwrap();
+    let memory = || server.with_stack(Stack::tcp_memory);
+    let log = |_, _: &Answered| {};
+    let driver = Driver::new(vec![listener], &folder, limits, &memory, false, &log);
+    let (mut driver, mut most) = (driver.unwrap(), 0);
+    std::thread::scope(|scope| {
+        let clients = scope.spawn(|| clients(&client));
+        while !clients.is_finished() {
+            driver.turn(None, Duration::from_millis(20)).unwrap();
+            most = most.max(memory());
+            let windows = u32::try_from(later.load(SeqCst)).unwrap();
+            if windows > 0 {
+                driver.close_expired(Instant::now() + windows * (IO_TIMEOUT + IO_TIMEOUT / 10));
+                later.store(0, SeqCst);
+            }
+        }
+        clients.join().unwrap();
+    });
+    driver.reset();
+    let began = Instant::now();
+    while memory() > 0 {
+        assert!(began.elapsed() < PATIENCE, "buffers of reset connections");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    most
+}
+
+fn ask(net: &Net) -> TcpStream {
+    let mut stream = TcpStream::connect(net, (SERVER, PORT)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let asked = b"GET /big HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(asked).unwrap();
+    stream
+}
+
+fn take_all(net: &Net) -> Duration {
+    let (began, mut all) = (Instant::now(), Vec::new());
+    ask(net).read_to_end(&mut all).unwrap();
+    assert!(all.len() > FILE_LEN, "{} bytes", all.len());
+    began.elapsed()
+}
+
+/// Clients whose windows are small, and which take nothing of the answers.
+fn slow(net: &Net, count: usize, window: usize) -> Vec<TcpStream> {
+    net.tcp_configure(TcpConfig {
+        receive_buffer: window,
+        ..TcpConfig::default()
+    });
+    let streams = (0..count).map(|_| ask(net)).collect();
+    net.tcp_configure(TcpConfig::default());
+    streams
+}
+
+#[test]
+fn clients_that_take_nothing_hold_little_and_harm_no_other() {
+    let most = serve("little", Limits::default(), |net| {
+        let _slow = slow(net, SLOW, 2000);
+        for _ in 0..3 {
+            let took = take_all(net);
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        }
+    });
+    // The client that takes all has 4 MiB at most.
+    let most_slow = SLOW * (SEND_BUFFER_INITIAL + 4096);
+    assert!(most < most_slow + (4 << 20), "{most} bytes");
+}
+
+/// Beyond the limit of memory those are reset that take nothing.
+#[test]
+fn memory_that_is_short_is_taken_from_those_that_take_least() {
+    let limits = Limits {
+        memory: 2 << 20,
+        stall: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    serve("short", limits, |net| {
+        let mut slow = slow(net, SLOW, 2000);
+        take_all(net);
+        let is_reset = |stream: &mut TcpStream| {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).is_err()
+        };
+        std::thread::sleep(8 * limits.stall);
+        // Those that are left may have their files yet.
+        let count = slow
+            .iter_mut()
+            .filter_map(|one| is_reset(one).then_some(()))
+            .count();
+        assert!(count >= SLOW / 2 && count < SLOW, "{count} of {SLOW}");
+        take_all(net);
+    });
+}
+
+/// A client has a window of time after the other as long as it takes enough in each.
+#[test]
+fn an_answer_has_a_least_rate() {
+    let later = AtomicU64::new(0);
+    let wait = |windows: u64| {
+        later.store(windows, SeqCst);
+        let began = Instant::now();
+        while later.load(SeqCst) > 0 && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The reset has its time to arrive.
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let ended = |stream: &mut TcpStream| {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).map(|_| all.len())
+    };
+    // More than a window of the clients: acknowledgments may come late.
+    let limits = Limits {
+        window_bytes_min: 100_000,
+        ..Limits::default()
+    };
+    serve_with("rate", limits, &later, |net| {
+        let mut all = slow(net, 3, 20_000);
+        for stream in &mut all[1..] {
+            stream.read_exact(&mut vec![0; 200_000]).unwrap();
+        }
+        wait(1);
+        // What was too slow is reset; the others go on.
+        assert!(ended(&mut all[0]).is_err());
+        assert!(ended(&mut all[1]).unwrap() > FILE_LEN - 200_000);
+        wait(2);
+        assert!(ended(&mut all[2]).is_err());
+    });
+}
