@@ -73,9 +73,10 @@ impl<F: Backend> Daemon<F> {
         };
         let who = PeerCred {
             uid: peer.uid,
-            gids: match peer.is_superuser {
-                true => [].into(),
-                false => peer.gids.into(),
+            gids: if peer.is_superuser {
+                [].into()
+            } else {
+                peer.gids.into()
             },
             pid: peer.pid,
             is_superuser: peer.is_superuser,
@@ -114,15 +115,16 @@ impl<F: Backend> Daemon<F> {
             let reason = format!("the process is in {groups} groups; at most {max} are possible");
             return Err((ErrorKind::Limit, reason));
         }
-        let grant = match who.is_superuser {
-            true => None,
-            false => Some(self.engine.policy().grant_position(who).ok_or_else(|| {
+        let grant = if who.is_superuser {
+            None
+        } else {
+            Some(self.engine.policy().grant_position(who).ok_or_else(|| {
                 let uid = who.uid;
                 let reason = format!(
                     "the policy grants user {uid} nothing; ask who administers this machine"
                 );
                 (ErrorKind::Denied, reason)
-            })?),
+            })?)
         };
         let closing = self.closer.len_of(who.uid);
         let room = self.connections.check(who.uid, grant, closing);
@@ -155,17 +157,16 @@ impl<F: Backend> Daemon<F> {
         }
         self.close(uid, client.channel);
         let now = Instant::now();
-        match client.has_requested {
-            true => self.spend(uid, grant, now - began),
-            false => {
-                let listener = if is_superuser {
-                    SUPERUSER_LISTENER
-                } else {
-                    LISTENER
-                };
-                self.accept_budget
-                    .spend(listener, spent() - spent_before, now);
-            }
+        if client.has_requested {
+            self.spend(uid, grant, now - began)
+        } else {
+            let listener = if is_superuser {
+                SUPERUSER_LISTENER
+            } else {
+                LISTENER
+            };
+            self.accept_budget
+                .spend(listener, spent() - spent_before, now);
         }
     }
 

@@ -27,11 +27,12 @@ impl Connections {
     ) -> Result<(), String> {
         let full = || Err("the broker has as many connections as it can have".to_owned());
         let Some(grant) = grant else {
-            return match self.superusers < limits::SUPERUSER_CONNECTIONS_MAX
+            return if self.superusers < limits::SUPERUSER_CONNECTIONS_MAX
                 && self.all < limits::CONNECTIONS_MAX
             {
-                true => Ok(()),
-                false => full(),
+                Ok(())
+            } else {
+                full()
             };
         };
         let others_max = limits::CONNECTIONS_MAX - limits::SUPERUSER_CONNECTIONS_MAX;
