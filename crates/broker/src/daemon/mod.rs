@@ -100,9 +100,10 @@ type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
 /// The daemon.
 pub struct Daemon<F: Backend> {
     engine: Engine<F>,
-    listener: Listener,
-    /// The socket for the superuser alone; `None` where there cannot be one.
+    /// The socket for user 0 alone; `None` where there cannot be one. It is dropped
+    /// before the usual one, so that a successor finds both names free.
     superuser_listener: Option<Listener>,
+    listener: Listener,
     accounts: Accounts,
     epoll: OwnedFd,
     clients: BTreeMap<u64, Client>,

@@ -80,7 +80,7 @@ impl Channel {
     pub fn connect(path: &Path) -> io::Result<Channel> {
         if geteuid().is_root()
             && let Ok(channel) = Channel::connect_at(&superuser_path(path))
-            && peer_credentials(channel.as_fd())?.uid == 0
+            && peer_credentials(channel.as_fd()).is_ok_and(|peer| peer.uid == 0)
         {
             return Ok(channel);
         }

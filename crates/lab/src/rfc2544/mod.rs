@@ -24,9 +24,9 @@
 //!     seed: 1,
 //!     destinations: 0,
 //! };
-//! let bench = Bench::new(Layout::Bridge, &setup)?;
-//! let running = Peer::LinuxBridge.start(&bench)?;
-//! let mut tester = Tester::new(&bench, 64, Look::Quick, 10_000_000)?;
+//! let bench = Testbed::new(Layout::Bridge, &setup)?;
+//! let running = Baseline::LinuxBridge.start(&bench)?;
+//! let mut tester = Tester::new(&bench, 64, CheckLevel::Quick, 10_000_000)?;
 //! let found = throughput(&Search::QUICK, &mut |ask| tester.trial(ask))?;
 //! println!("{:?} frames per second", found.rate);
 //! drop(tester);

@@ -108,12 +108,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Bytes that the buffers of all TCP connections have.
+/// Bytes that the buffers of all TCP connections have, if all shards have as many as the
+/// fullest: each shard has an equal part of the memory.
 fn memory(net: &Net) -> usize {
-    let shards = 0..net.shards();
-    shards
-        .filter_map(|shard| net.with_shard(shard, Stack::tcp_memory))
-        .sum()
+    let shards = (0..net.shards()).filter_map(|shard| net.with_shard(shard, Stack::tcp_memory));
+    shards.max().unwrap_or(0) * net.shards()
 }
 
 /// One listener for each version of IP that the host has, all at one port.

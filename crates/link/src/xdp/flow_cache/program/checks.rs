@@ -30,12 +30,12 @@ impl Emit<'_> {
         self.asm
             .jump(Insn::jump64(op::JNE, Reg::R1, value::ROUTE), out);
         let v6 = self.asm.label();
-        let to_userspace = self.to_userspace;
-        self.branch_on_ethertype(v6, to_userspace);
+        let pass_to_userspace = self.pass_to_userspace;
+        self.branch_on_ethertype(v6, pass_to_userspace);
         self.header_v4();
         self.asm.goto(routed);
         self.asm.bind(v6);
-        self.is_v6(to_userspace);
+        self.is_v6(pass_to_userspace);
         self.header_v6();
         self.asm.bind(routed);
         // r1 is the packet's length.
@@ -45,10 +45,10 @@ impl Emit<'_> {
             Insn::load(op::DW, len, Reg::FP, LEN),
         ]);
         self.asm
-            .jump(Insn::jump64(op::JGT, Reg::R1, mtu), to_userspace);
+            .jump(Insn::jump64(op::JGT, Reg::R1, mtu), pass_to_userspace);
         self.push(&[Insn::alu64(op::ADD, Reg::R1, i32::from(IP))]);
         self.asm
-            .jump(Insn::jump64(op::JGT, Reg::R1, len), to_userspace);
+            .jump(Insn::jump64(op::JGT, Reg::R1, len), pass_to_userspace);
         self.push(&[Insn::store(op::DW, Reg::FP, SEND, Reg::R1)]);
     }
 
@@ -65,36 +65,36 @@ impl Emit<'_> {
             Insn::load(op::W, Reg::R1, Reg::R1, at::LONGEST as i16),
             Insn::load(op::DW, Reg::R2, Reg::FP, LEN),
         ]);
-        let to_userspace = self.to_userspace;
+        let pass_to_userspace = self.pass_to_userspace;
         self.asm
-            .jump(Insn::jump64(op::JGT, Reg::R2, Reg::R1), to_userspace);
+            .jump(Insn::jump64(op::JGT, Reg::R2, Reg::R1), pass_to_userspace);
     }
 
     /// Length into r1, TTL, checksum (RFC 1812 §5.2.2).
     fn header_v4(&mut self) {
         self.load(op::B, Reg::R1, IP + 8);
-        self.to_userspace_if(op::JLE, Reg::R1, 1);
+        self.pass_to_userspace_if(op::JLE, Reg::R1, 1);
         self.load(op::W, Reg::R3, IP);
         for at in [4, 8, 12, 16] {
             self.load(op::W, Reg::R1, IP + at);
             self.push(&[Insn::alu64(op::ADD, Reg::R3, Reg::R1)]);
         }
         self.fold(Reg::R3);
-        self.to_userspace_if(op::JNE, Reg::R3, 0xffff);
+        self.pass_to_userspace_if(op::JNE, Reg::R3, 0xffff);
         self.load(op::H, Reg::R1, IP + 2);
         self.push(&[Insn::to_be(Reg::R1, 16)]);
-        self.to_userspace_if(op::JLT, Reg::R1, 20);
+        self.pass_to_userspace_if(op::JLT, Reg::R1, 20);
     }
 
     fn header_v6(&mut self) {
         let short = self.asm.label();
         self.load(op::B, Reg::R1, IP + 7);
-        self.to_userspace_if(op::JLE, Reg::R1, 1);
+        self.pass_to_userspace_if(op::JLE, Reg::R1, 1);
         self.load(op::H, Reg::R1, IP + 4);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), short);
         // A jumbogram (RFC 2675).
         self.load(op::B, Reg::R2, IP + 6);
-        self.to_userspace_if(op::JEQ, Reg::R2, 0);
+        self.pass_to_userspace_if(op::JEQ, Reg::R2, 0);
         self.asm.bind(short);
         self.push(&[Insn::to_be(Reg::R1, 16), Insn::alu64(op::ADD, Reg::R1, 40)]);
     }
@@ -114,16 +114,16 @@ impl Emit<'_> {
     /// A checksum that was left to the device is completed by the tap.
     fn checksum_is_complete(&mut self) {
         let [v6, compare, whole] = [(); 3].map(|()| self.asm.label());
-        let to_userspace = self.to_userspace;
+        let pass_to_userspace = self.pass_to_userspace;
         self.load(op::H, Reg::R1, TYPE);
         for tag in [0x8100, 0x88a8] {
-            self.to_userspace_if(op::JEQ, Reg::R1, wire(tag));
+            self.pass_to_userspace_if(op::JEQ, Reg::R1, wire(tag));
         }
         self.asm
             .jump(Insn::jump64(op::JEQ, Reg::R1, wire(0x86dd)), v6);
         self.asm
             .jump(Insn::jump64(op::JNE, Reg::R1, wire(0x0800)), whole);
-        self.is_v4(to_userspace);
+        self.is_v4(pass_to_userspace);
         self.not_fragment_v4(whole);
         self.load(op::H, Reg::R3, IP + 2);
         self.push(&[
@@ -135,7 +135,7 @@ impl Emit<'_> {
         self.load(op::B, Reg::R2, IP + 9);
         self.checksum_field(IP + 20, compare, whole);
         self.asm.bind(v6);
-        self.is_v6(to_userspace);
+        self.is_v6(pass_to_userspace);
         self.load(op::H, Reg::R3, IP + 4);
         self.pseudo_sum(IP + 8, 8);
         self.load(op::B, Reg::R2, IP + 6);
@@ -147,7 +147,7 @@ impl Emit<'_> {
         ]);
         self.fold(Reg::R3);
         self.asm
-            .jump(Insn::jump64(op::JEQ, Reg::R3, Reg::R4), to_userspace);
+            .jump(Insn::jump64(op::JEQ, Reg::R3, Reg::R4), pass_to_userspace);
         self.asm.bind(whole);
     }
 
@@ -160,12 +160,12 @@ impl Emit<'_> {
 
     /// r4 is the field of TCP or UDP, the protocol in r2.
     fn checksum_field(&mut self, at: i16, compare: Label, none: Label) {
-        let to_userspace = self.to_userspace;
+        let pass_to_userspace = self.pass_to_userspace;
         for (protocol, field) in [(6, 16), (17, 6)] {
             let other = self.asm.label();
             self.asm
                 .jump(Insn::jump64(op::JNE, Reg::R2, protocol), other);
-            self.within(at + field + 2, to_userspace);
+            self.within(at + field + 2, pass_to_userspace);
             self.load(op::H, Reg::R4, at + field);
             self.asm.goto(compare);
             self.asm.bind(other);

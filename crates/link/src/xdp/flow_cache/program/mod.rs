@@ -52,34 +52,34 @@ mod place {
 /// same then, [`CALLER_SAVED`] is left alone, and all else is lost. `state` is the
 /// place of the shared page.
 pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSpec, state: u16) {
-    let [to_userspace, hit, out] = [(); 3].map(|()| asm.label());
+    let [pass_to_userspace, hit, out] = [(); 3].map(|()| asm.label());
     let mut emit = Emit {
         asm,
         link,
-        to_userspace,
+        pass_to_userspace,
         completes: spec.completes,
     };
     emit.find_frame();
-    emit.within(IP, to_userspace);
+    emit.within(IP, pass_to_userspace);
     for kind in [FlowKind::FiveTuple, FlowKind::IpPair, FlowKind::MacPair] {
         if spec.kinds.contains(&kind) {
             emit.emit_find(kind, hit);
         }
     }
-    emit.asm.goto(to_userspace);
+    emit.asm.goto(pass_to_userspace);
     emit.asm.bind(hit);
     emit.try_forward(state);
     emit.check(out, state);
     emit.rewrite_headers();
     emit.asm.bind(out);
     emit.send(spec.slots_log2);
-    emit.asm.bind(to_userspace);
+    emit.asm.bind(pass_to_userspace);
 }
 
 struct Emit<'a> {
     asm: &'a mut Asm,
     link: u32,
-    to_userspace: Label,
+    pass_to_userspace: Label,
     completes: bool,
 }
 
@@ -113,10 +113,10 @@ impl Emit<'_> {
         self.asm.push(Insn::load(size, to, FRAME, at));
     }
 
-    fn to_userspace_if(&mut self, condition: u8, register: Reg, than: i32) {
-        let to_userspace = self.to_userspace;
+    fn pass_to_userspace_if(&mut self, condition: u8, register: Reg, than: i32) {
+        let pass_to_userspace = self.pass_to_userspace;
         self.asm
-            .jump(Insn::jump64(condition, register, than), to_userspace);
+            .jump(Insn::jump64(condition, register, than), pass_to_userspace);
     }
 
     fn look_up(&mut self, place: u16, key: i16) {

@@ -21,11 +21,11 @@ impl Emit<'_> {
             Insn::mov64(Reg::R1, CTX),
             Insn::call(XDP_ADJUST_TAIL),
         ]);
-        self.to_userspace_if(op::JNE, Reg::R0, 0);
+        self.pass_to_userspace_if(op::JNE, Reg::R0, 0);
         self.find_frame();
         self.asm.bind(whole);
-        let to_userspace = self.to_userspace;
-        self.within(IP + 20, to_userspace);
+        let pass_to_userspace = self.pass_to_userspace;
+        self.within(IP + 20, pass_to_userspace);
         for word in 0..3 {
             let at = value::MACS + 4 * word;
             self.push(&[

@@ -37,9 +37,9 @@ impl Emit<'_> {
             Insn::store(op::W, Reg::FP, NUMBER, Reg::R1),
         ]);
         self.look_up(place::SLOTS, NUMBER);
-        self.to_userspace_if(op::JEQ, SLOT, 0);
+        self.pass_to_userspace_if(op::JEQ, SLOT, 0);
         // r5 is how long none came. Clocks of two CPUs may differ.
-        let to_userspace = self.to_userspace;
+        let pass_to_userspace = self.pass_to_userspace;
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, NOW),
             Insn::mov64(Reg::R5, Reg::R1),
@@ -48,9 +48,9 @@ impl Emit<'_> {
             Insn::load(op::DW, Reg::R4, SLOT, slot::AGEING),
         ]);
         self.asm
-            .jump(Insn::jump64(JSGE, Reg::R5, Reg::R4), to_userspace);
+            .jump(Insn::jump64(JSGE, Reg::R5, Reg::R4), pass_to_userspace);
         self.push(&[Insn::load(op::W, QUEUE, CTX, RX_QUEUE)]);
-        self.to_userspace_if(op::JGE, QUEUE, QUEUES_MAX as i32);
+        self.pass_to_userspace_if(op::JGE, QUEUE, QUEUES_MAX as i32);
         self.push(&[
             Insn::load(op::DW, Reg::R4, SLOT, slot::ACTIVE_QUEUES),
             Insn::alu64(op::RSH, Reg::R4, QUEUE),
@@ -111,8 +111,8 @@ impl Emit<'_> {
             Insn::alu64(op::OR, DELIVERED, QUEUE),
             Insn::store(op::DW, SLOT, slot::LAST_QUEUE, DELIVERED),
         ]);
-        let to_userspace = self.to_userspace;
-        self.asm.goto(to_userspace);
+        let pass_to_userspace = self.pass_to_userspace;
+        self.asm.goto(pass_to_userspace);
         self.asm.bind(begins);
         self.push(&[
             Insn::mov64(Reg::R1, 1),
