@@ -27,7 +27,7 @@ pub mod limits {
     /// Loads at computed offsets on one path of a filter that runs whole: each
     /// takes the verifier milliseconds. A `protochain` has 30.
     pub const COMPUTED_LOADS_MAX: u32 = 64;
-    /// Steps of the kernel's verifier, as [`verifier_steps`] estimates them,
+    /// Steps of the kernel's verifier, as [`verifier_cost`] estimates them,
     /// for all filters of one user that run whole: a tenth of a second or two.
     ///
     /// [`verifier_cost`]: weir_demux::kernel::verifier_cost

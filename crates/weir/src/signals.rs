@@ -129,8 +129,8 @@ impl ShutdownSignal {
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
-    /// As [`wait`](StopToken::wait), but ends also when nobody reads `output` any
-    /// more: `true`.
+    /// As [`wait`](ShutdownSignal::wait), but ends also when the reader of `output` has closed
+    /// it; returns whether it has.
     pub(crate) fn wait_unless_closed(&self, time: Duration, output: &impl AsFd) -> bool {
         let time = Timespec::try_from(time).unwrap_or_default();
         let mut fds = [

@@ -100,7 +100,7 @@ pub struct Grant {
     pub filter: String,
 }
 
-/// The frames that may be sent, beside those that [`SendRules`] refuse to every
+/// The frames that may be sent, beside those that [`EgressRules`] refuse to every
 /// user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Send {

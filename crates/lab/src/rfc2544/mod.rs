@@ -1,8 +1,8 @@
 //! A tester as RFC 2544 describes it, for bridges and routers: throughput,
 //! latency, loss and bursts, on virtual links.
 //!
-//! A [`Bench`] has a tester with two ends and a host between them. What is
-//! tested (a [`Dut`]: a program, or a [`Peer`] such as the kernel's own
+//! A [`Testbed`] has a tester with two ends and a host between them. What is
+//! tested (a [`Dut`]: a program, or a [`Baseline`] such as the kernel's own
 //! bridge) is started in that host. A [`Tester`] sends numbered frames of
 //! known content in at one end, and a program of its own at the other tells
 //! what was lost, reordered, duplicated or damaged. The functions

@@ -159,7 +159,7 @@ impl Rule {
 }
 
 impl FiveTuple {
-    /// One of TCP or UDP, drawn, between the addresses that [`shapes`] are
+    /// One of TCP or UDP, drawn, between the addresses that [`mixed_forms`] are
     /// about.
     pub fn draw(rng: &mut Rng) -> FiveTuple {
         FiveTuple {

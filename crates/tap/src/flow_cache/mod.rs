@@ -50,7 +50,7 @@ pub struct FlowCacheConfig {
     /// addresses, and those before stations. Each kind costs every frame a
     /// look-up.
     pub kinds: &'static [FlowKind],
-    /// Largest number of entries, up to [`FAST_ENTRIES_MAX`].
+    /// Largest number of entries, up to [`FLOW_ENTRIES_MAX`].
     pub entries_max: u32,
 }
 

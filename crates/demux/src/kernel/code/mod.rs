@@ -60,7 +60,7 @@ fn place(part: MapRole) -> u16 {
 }
 
 impl KernelPlan {
-    /// Half of the program for a hook. Call [`sweep`](Self::sweep) before the
+    /// Half of the program for a hook. Call [`prepare_recompile`](Self::prepare_recompile) before the
     /// subtables' half, now and then.
     ///
     /// # Errors
