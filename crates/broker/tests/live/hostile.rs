@@ -55,6 +55,25 @@ fn open(connection: &mut Connection, interface: &str) -> (u32, Vec<OwnedFd>) {
     (opened.port, fds)
 }
 
+/// A port of an unprivileged user, as soon as the broker has noticed that the user's
+/// earlier connections are closed; its descriptors are closed.
+fn opened_when_room(folder: &Folder, interface: &str, limit: Duration) -> (Connection, u32) {
+    let deadline = Instant::now() + limit;
+    loop {
+        let connection = unprivileged::run(|| Connection::to(&folder.socket));
+        let tried = connection.and_then(|mut connection| {
+            let (answer, _) = connection.request(ask(interface))?;
+            Ok((connection, answer))
+        });
+        match tried {
+            Ok((connection, Response::Opened(opened))) => return (connection, opened.port),
+            Ok((_, other)) => panic!("{other:?}"),
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn opened(connection: &mut Connection, interface: &str) -> (Opened, Vec<OwnedFd>) {
     match connection.request(ask(interface)).unwrap() {
         (Response::Opened(opened), fds) => (opened, fds),
@@ -388,9 +407,7 @@ fn the_broker_answers_whatever_others_do() {
         assert!(answered(&net, &folder) < limit, "{} others", kept.len());
     }
     // One that closes what it was given, and goes on asking.
-    let mut connection = unprivileged::run(|| Connection::to(&folder.socket)).unwrap();
-    let (port, fds) = open(&mut connection, net.eth_b.name());
-    drop(fds);
+    let (mut connection, port) = opened_when_room(&folder, net.eth_b.name(), limit);
     let filter = Source::expr("udp dst port 5001");
     let (answer, _) = connection
         .request(RequestKind::SetFilter { port, filter })
