@@ -37,6 +37,7 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
         let beside = beside(path);
         fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
     } else {
+        // Opened through a symbolic link; the present content stays.
         OpenOptions::new()
             .write(true)
             .create(true)

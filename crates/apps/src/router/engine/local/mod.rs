@@ -54,7 +54,7 @@ impl Router {
         let place = (link, sender);
         match arp.operation {
             Operation::REPLY => {
-                let told = self.forward_to_host(now_ns, || NeighbourUpdate {
+                let forwarded = self.forward_to_host(now_ns, || NeighbourUpdate {
                     link,
                     address: sender,
                     hardware: arp.sender,
@@ -63,7 +63,7 @@ impl Router {
                     router: false,
                 });
                 let waited = self.neighbours.answered(now_ns, place, arp.sender);
-                let waited = solicited_reply(waited, told)?;
+                let waited = solicited_reply(waited, forwarded)?;
                 self.release(link, arp.sender, waited);
                 return Ok(Verdict::Done);
             }
@@ -370,7 +370,7 @@ impl Router {
         (router, solicited, replaces): (bool, bool, bool),
     ) -> Result<Verdict, Reason> {
         let address = neighbour.target.into();
-        let told = neighbour.hardware.is_some_and(|hardware| {
+        let forwarded = neighbour.hardware.is_some_and(|hardware| {
             self.forward_to_host(now_ns, || NeighbourUpdate {
                 link,
                 address,
@@ -386,7 +386,7 @@ impl Router {
             neighbour.hardware,
             (solicited, replaces),
         );
-        let waited = solicited_reply(waited, told)?;
+        let waited = solicited_reply(waited, forwarded)?;
         if let Some(hardware) = neighbour.hardware {
             self.release(link, hardware, waited);
         }
@@ -398,10 +398,10 @@ impl Router {
 /// host.
 fn solicited_reply(
     waited: Option<VecDeque<Vec<u8>>>,
-    told: bool,
+    forwarded: bool,
 ) -> Result<VecDeque<Vec<u8>>, Reason> {
     match waited {
-        None if told => Ok(VecDeque::new()),
+        None if forwarded => Ok(VecDeque::new()),
         waited => waited.ok_or(Reason::NeighbourRefused),
     }
 }
