@@ -17,7 +17,7 @@ use crate::deadline::{OptDeadline, as_ns};
 use crate::header_filter::HeaderFilter;
 use crate::iface::{HeaderCache, Interface};
 use crate::slab::Handle;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use weir_wire::{AddrPair, ipv4, ipv6, tcp};
 
@@ -220,106 +220,92 @@ pub(super) struct Pcb {
 /// congestion window.
 pub(super) const QUICKACKS_MAX: u8 = 16;
 
-/// A PCB with these values: a reused PCB is written field by field in place, a new one as a
-/// whole.
-macro_rules! written {
-    ($kept:expr, Pcb { $($field:ident: $value:expr),* $(,)? }) => {
-        match $kept {
-            Some(mut pcb) => {
-                let Pcb { $($field),* } = &mut *pcb;
-                $(*$field = $value;)*
-                pcb
-            }
-            None => Box::write(Box::new_uninit(), Pcb { $($field: $value),* }),
-        }
-    };
-}
-
 impl Pcb {
     /// A PCB for a new connection, in the memory of an ended one if the cache has one.
     pub(super) fn new(
         mut kept: Option<Box<Pcb>>,
         config: &TcpConfig,
         host: &Interface,
-        (ours, theirs): &(SocketAddr, SocketAddr),
+        (local, remote): &(SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,
     ) -> Box<Pcb> {
         let mss_max = config
             .mss_max
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
-        let most = (host.mtu() - headers(*ours)).min(mss_max);
+        let most = (host.mtu() - headers(*local)).min(mss_max);
         let (kept_board, kept_headers) = match &mut kept {
             Some(over) => (std::mem::take(&mut over.scoreboard), over.headers.take()),
             None => Default::default(),
         };
-        let mut pcb = written!(
-            kept,
-            Pcb {
-                link: host.link,
-                local: UNSPECIFIED,
-                remote: UNSPECIFIED,
-                state: State::SynSent,
-                listener: None,
-                is_half_open: false,
-                orphaned: false,
-                error: None,
-                options: TcpOptions::default(),
-                send: config.send(iss),
-                receive: config.receive(),
-                scoreboard: kept_board,
-                rtt: Rtt::default(),
-                rack: Rack::default(),
-                congestion: Congestion::new(config.congestion, MSS_FIRST, seed(iss, now_ns)),
-                recovery: Recovery::new(),
-                user_timeout: UserTimeout::default(),
-                timers: Timers::default(),
-                mss: MSS_FIRST,
-                mss_advertised: u16::try_from(most).unwrap_or(u16::MAX),
-                mss_received: 0,
-                window_scaling: true,
-                sack: config.sack,
-                ecn: config.ecn,
-                timestamps: None,
-                send_cwr: false,
-                send_ece: false,
-                ack_now: false,
-                acknowledged: Seq(0),
-                quickacks: QUICKACKS_MAX,
-                pingpong: false,
-                timestamps_required: config.timestamps_required,
-                probe_window: false,
-                challenged_ns: None,
-                last_sent_ns: now_ns,
-                last_segment_ns: now_ns,
-                last_received_ns: now_ns,
-                keep_alive_ns: None,
-                keep_alive_probes: 0,
-                reachability_hint: None,
-                hinted_ns: 0,
-                headers: kept_headers,
-                tfo: None,
-                urgent: None,
-                syn_data_acked: false,
-                syn_retries: config.syn_retries,
-                retries: config.retries,
-                tail_loss_probe: config.tail_loss_probe,
-                slow_start_after_idle: config.slow_start_after_idle,
-                min_tso_segs: config.min_tso_segs,
-                due_ns: u64::MAX,
-                counts: Counts::default(),
-                charged_bytes: 0,
-                memory_wanted: 0,
-                in_output_queue: false,
-                in_notify_queue: false,
-                in_table: true,
-                in_time_wait_queue: false,
-                linger_reset: false,
+        let pcb = Pcb {
+            link: host.link,
+            local: *local,
+            remote: *remote,
+            state: State::SynSent,
+            listener: None,
+            is_half_open: false,
+            orphaned: false,
+            error: None,
+            options: TcpOptions::default(),
+            send: config.send(iss),
+            receive: config.receive(),
+            scoreboard: kept_board,
+            rtt: Rtt::default(),
+            rack: Rack::default(),
+            congestion: Congestion::new(config.congestion, MSS_FIRST, seed(iss, now_ns)),
+            recovery: Recovery::new(),
+            user_timeout: UserTimeout::default(),
+            timers: Timers::default(),
+            mss: MSS_FIRST,
+            mss_advertised: u16::try_from(most).unwrap_or(u16::MAX),
+            mss_received: 0,
+            window_scaling: true,
+            sack: config.sack,
+            ecn: config.ecn,
+            timestamps: None,
+            send_cwr: false,
+            send_ece: false,
+            ack_now: false,
+            acknowledged: Seq(0),
+            quickacks: QUICKACKS_MAX,
+            pingpong: false,
+            timestamps_required: config.timestamps_required,
+            probe_window: false,
+            challenged_ns: None,
+            last_sent_ns: now_ns,
+            last_segment_ns: now_ns,
+            last_received_ns: now_ns,
+            keep_alive_ns: None,
+            keep_alive_probes: 0,
+            reachability_hint: None,
+            hinted_ns: 0,
+            headers: kept_headers,
+            tfo: None,
+            urgent: None,
+            syn_data_acked: false,
+            syn_retries: config.syn_retries,
+            retries: config.retries,
+            tail_loss_probe: config.tail_loss_probe,
+            slow_start_after_idle: config.slow_start_after_idle,
+            min_tso_segs: config.min_tso_segs,
+            due_ns: u64::MAX,
+            counts: Counts::default(),
+            charged_bytes: 0,
+            memory_wanted: 0,
+            in_output_queue: false,
+            in_notify_queue: false,
+            in_table: true,
+            in_time_wait_queue: false,
+            linger_reset: false,
+        };
+        match kept {
+            Some(mut over) => {
+                *over = pcb;
+                over
             }
-        );
-        copy_end(&mut pcb.local, ours);
-        copy_end(&mut pcb.remote, theirs);
-        pcb
+            None => Box::new(pcb),
+        }
     }
 
     /// The addresses of sent packets: local, then remote.
@@ -411,19 +397,6 @@ impl Pcb {
         self.scoreboard.clear();
         self.ack_now = false;
         self.probe_window = false;
-    }
-}
-
-/// A placeholder for an address that is not set.
-const UNSPECIFIED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
-
-/// Copies what was just written in pieces, in these pieces: to read it whole would
-/// wait until all are there.
-#[inline(always)]
-fn copy_end(to: &mut SocketAddr, from: &SocketAddr) {
-    match from {
-        SocketAddr::V4(v4) => *to = SocketAddrV4::new(*v4.ip(), v4.port()).into(),
-        SocketAddr::V6(v6) => *to = SocketAddr::V6(*v6),
     }
 }
 
