@@ -168,7 +168,7 @@ impl Tcp {
                 .pcbs
                 .get_mut(name)
                 .expect("what is in the table is there");
-            if pcb.link != incoming.link {
+            if pcb.pair.link != incoming.link {
                 self.after_event(now_ns, name);
                 return Err(DropReason::OtherLink);
             }
@@ -217,7 +217,7 @@ impl Tcp {
 
     /// Adds a connection to the table, which must not have it.
     pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Handle {
-        let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+        let key = pcb.pair.key();
         let name = self.pcbs.insert(pcb);
         let entered = self.table.insert(key, PcbId(name.index));
         assert!(entered.is_ok(), "looked up before");
@@ -349,7 +349,7 @@ impl Tcp {
             return;
         };
         if std::mem::take(&mut pcb.in_table) {
-            let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+            let key = pcb.pair.key();
             self.table.remove(&key);
             self.timers.remove(name.index);
             let early = pcb.tfo.take().and_then(|opening| opening.listener);
@@ -432,7 +432,7 @@ impl Tcp {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
                 pcb.due_ns = u64::MAX;
-                let host = hosts.at_mut(pcb.link);
+                let host = hosts.at_mut(pcb.pair.link);
                 if pcb.timeout(now_ns) {
                     self.abort(now_ns, host, name, Some(TcpError::TimedOut))
                 } else {
@@ -527,8 +527,8 @@ impl Tcp {
         };
         if !matches!(pcb.state, State::Closed | State::SynSent | State::TimeWait) {
             let repr = Repr {
-                src_port: pcb.local.port(),
-                dst_port: pcb.remote.port(),
+                src_port: pcb.pair.local.port(),
+                dst_port: pcb.pair.remote.port(),
                 seq: pcb.send.nxt.0,
                 ack: pcb.receive.nxt.0,
                 flags: Flags::RST | Flags::ACK,
@@ -540,7 +540,7 @@ impl Tcp {
                     ..Options::default()
                 },
             };
-            send(now_ns, host, pcb.options, pcb.addresses(), &repr);
+            send(now_ns, host, pcb.options, pcb.pair.addresses(), &repr);
         }
         pcb.end(error);
         self.after_event(now_ns, name);
@@ -584,7 +584,7 @@ impl Tcp {
     /// Whether this is the connection between these two.
     pub(super) fn is_between(&self, name: Handle, local: &SocketAddr, remote: &SocketAddr) -> bool {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.in_table);
-        pcb.is_some_and(|pcb| pcb.local == *local && pcb.remote == *remote)
+        pcb.is_some_and(|pcb| pcb.pair.is_between(local, remote))
     }
 }
 
@@ -610,7 +610,7 @@ impl Pcb {
         self.schedule_timers(name, deadlines);
         if !self.in_output_queue && self.wants_output() {
             self.in_output_queue = true;
-            ready[usize::from(self.link)].push_back(name.bits());
+            ready[usize::from(self.pair.link)].push_back(name.bits());
         }
         let untold = self.listener.is_none() && !self.orphaned;
         if untold && !std::mem::replace(&mut self.in_notify_queue, true) {

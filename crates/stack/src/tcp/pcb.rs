@@ -1,5 +1,7 @@
 //! [`Pcb`]: the state of one connection (RFC 9293 §3.3.1).
 
+mod socket_pair;
+
 use super::buffer::receive_buffer::ReceiveBuffer;
 use super::buffer::send_buffer::SendBuffer;
 use super::info::Counts;
@@ -17,9 +19,9 @@ use crate::deadline::{OptDeadline, as_ns};
 use crate::header_filter::HeaderFilter;
 use crate::iface::{HeaderCache, Interface};
 use crate::slab::Handle;
+use socket_pair::SocketPair;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use weir_wire::{AddrPair, ipv4, ipv6, tcp};
 
 /// The state of a connection (RFC 9293 §3.3.2). Listeners are a type of their own, so there is
 /// no LISTEN state.
@@ -112,10 +114,7 @@ impl Headers {
 
 /// A protocol control block: the state of one connection (RFC 9293 §3.3.1).
 pub(super) struct Pcb {
-    /// The link of the local address.
-    pub(super) link: u8,
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
+    pub(super) pair: SocketPair,
     pub(super) state: State,
     /// The listener that opened the connection, until it is accepted.
     pub(super) listener: Option<Handle>,
@@ -233,15 +232,18 @@ impl Pcb {
         let mss_max = config
             .mss_max
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
-        let most = (host.mtu() - headers(*local)).min(mss_max);
+        let pair = SocketPair {
+            link: host.link,
+            local: *local,
+            remote: *remote,
+        };
+        let most = (host.mtu() - pair.headers_len()).min(mss_max);
         let (kept_board, kept_headers) = match &mut kept {
             Some(over) => (std::mem::take(&mut over.scoreboard), over.headers.take()),
             None => Default::default(),
         };
         let pcb = Pcb {
-            link: host.link,
-            local: *local,
-            remote: *remote,
+            pair,
             state: State::SynSent,
             listener: None,
             is_half_open: false,
@@ -308,11 +310,6 @@ impl Pcb {
         }
     }
 
-    /// The addresses of sent packets: local, then remote.
-    pub(super) fn addresses(&self) -> AddrPair {
-        AddrPair::new(self.local.ip(), self.remote.ip()).expect("made of one version")
-    }
-
     /// Whether this side's SYN is not yet acknowledged.
     pub(super) fn is_opening(&self) -> bool {
         matches!(self.state, State::SynSent | State::SynReceived)
@@ -331,7 +328,7 @@ impl Pcb {
     /// Sets the segment size from the peer's MSS and the path's MTU; returns the bytes of
     /// options and payload together.
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
-        let path = (path_mtu - headers(self.local)).min(self.mss_advertised.into());
+        let path = (path_mtu - self.pair.headers_len()).min(self.mss_advertised.into());
         let room = usize::from(self.send.mss_peer).min(path);
         let mss = room - self.timestamps_len();
         if mss != self.mss {
@@ -349,7 +346,7 @@ impl Pcb {
     /// Bytes of options and payload that a segment may carry by the path's MTU, before the
     /// peer's MSS is known.
     pub(super) fn path_mss(&self, path_mtu: usize) -> usize {
-        (path_mtu - headers(self.local)).min(self.mss_advertised.into())
+        (path_mtu - self.pair.headers_len()).min(self.mss_advertised.into())
     }
 
     /// Number of segments for `len` bytes, at least one.
@@ -404,15 +401,6 @@ impl Pcb {
 /// stack's keyed generator's (RFC 6528).
 fn seed(iss: Seq, now_ns: u64) -> u64 {
     u64::from(iss.0) << 32 ^ now_ns
-}
-
-/// Bytes of the headers without options.
-fn headers(local: SocketAddr) -> usize {
-    tcp::Repr::LEN_MIN
-        + match local {
-            SocketAddr::V4(_) => ipv4::Repr::LEN,
-            SocketAddr::V6(_) => ipv6::Repr::LEN,
-        }
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl Tcp {
             && pcb.state != State::Closed
             && !std::mem::replace(&mut pcb.in_output_queue, true)
         {
-            let link = pcb.link;
+            let link = pcb.pair.link;
             self.queue_output(link, name);
         }
     }
@@ -273,7 +273,7 @@ impl Tcp {
         // What is not read is lost, and the peer should know (RFC 2525
         // §2.17); and who has not opened has nothing to close.
         if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
-            let host = hosts.at_mut(pcb.link);
+            let host = hosts.at_mut(pcb.pair.link);
             self.abort(now_ns, host, id.0, None);
             return;
         }
@@ -301,7 +301,7 @@ impl Tcp {
     pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         if let Ok(pcb) = self.get(id) {
             pcb.orphaned = true;
-            let host = hosts.at_mut(pcb.link);
+            let host = hosts.at_mut(pcb.pair.link);
             self.abort(now_ns, host, id.0, None);
         }
     }
@@ -314,8 +314,8 @@ impl Tcp {
     pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
         let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
         Some((
-            with_zone(pcb.local, pcb.link),
-            with_zone(pcb.remote, pcb.link),
+            with_zone(pcb.pair.local, pcb.pair.link),
+            with_zone(pcb.pair.remote, pcb.pair.link),
         ))
     }
 
@@ -561,7 +561,7 @@ impl Tcp {
         seq: u32,
     ) -> Option<Handle> {
         let name = self.lookup(local, remote)?;
-        let pcb = self.pcbs.get(name).filter(|pcb| pcb.link == link)?;
+        let pcb = self.pcbs.get(name).filter(|pcb| pcb.pair.link == link)?;
         let send = &pcb.send;
         let in_flight = send.una.at_most(Seq(seq)) && Seq(seq).before(send.nxt);
         in_flight.then_some(name)

@@ -56,7 +56,7 @@ impl Tcp {
         };
         self.last_pcb = Some(name);
         let expected = expected || pcb.matches_filter(packet);
-        if !expected || !pcb.fast_path_allowed() || pcb.link != received.link {
+        if !expected || !pcb.fast_path_allowed() || pcb.pair.link != received.link {
             return standard;
         }
         pcb.receive.set_memory(left);
@@ -126,7 +126,7 @@ impl Tcp {
     fn direct_read_pcb(&mut self, packet: &[u8], received: RxMeta, id: TcpId) -> Option<&mut Pcb> {
         let left = self.memory_available();
         let pcb = self.pcbs.get_mut(id.0)?;
-        let fits = received.checksum_ok && received.link == pcb.link && pcb.is_read_empty();
+        let fits = received.checksum_ok && received.link == pcb.pair.link && pcb.is_read_empty();
         if !fits || !pcb.matches_filter(packet) {
             return None;
         }
@@ -143,8 +143,8 @@ impl Tcp {
     /// bytes may be read past the buffer.
     pub(crate) fn head_len(&self, id: TcpId) -> Option<usize> {
         let pcb = self.pcbs.get(id.0)?;
-        let ip = if pcb.local.is_ipv6() { 40 } else { 20 };
-        pcb.is_read_empty().then(|| ip + pcb.header_len())
+        pcb.is_read_empty()
+            .then(|| pcb.pair.ip_header_len() + pcb.header_len())
     }
 
     /// Connections of addresses that are not ours any more expect nothing. They
@@ -154,7 +154,7 @@ impl Tcp {
         self.train = None;
         for pcb in self.pcbs.iter_mut() {
             if let Some(headers) = &mut pcb.headers
-                && !hosts.at(pcb.link).routes.is_ours(pcb.local.ip())
+                && !hosts.at(pcb.pair.link).routes.is_ours(pcb.pair.local.ip())
             {
                 headers.filter = HeaderFilter::default();
             }
@@ -278,7 +278,7 @@ impl Pcb {
         if let Some(headers) = &mut self.headers {
             let timestamps = self.timestamps.is_some();
             let filter = &mut headers.filter;
-            filter.arm_tcp(&self.remote, &self.local, timestamps);
+            filter.arm_tcp(&self.pair.remote, &self.pair.local, timestamps);
         }
     }
 

@@ -168,7 +168,7 @@ impl Tcp {
             urgent: 0,
             options,
         };
-        send(now_ns, host, out, pcb.addresses(), &repr);
+        send(now_ns, host, out, pcb.pair.addresses(), &repr);
     }
 
     /// An acknowledgment of a cookie of ours opens the connection.
@@ -251,7 +251,7 @@ impl Tcp {
                 continue;
             };
             (pcb.listener, pcb.orphaned) = (None, true);
-            let host = hosts.at_mut(pcb.link);
+            let host = hosts.at_mut(pcb.pair.link);
             self.abort(now_ns, host, name, None);
         }
     }

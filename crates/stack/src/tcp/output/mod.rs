@@ -62,9 +62,9 @@ impl Pcb {
             return OutputStatus::Done;
         }
         if let Some(arrives) = self.reachability_hint.take() {
-            host.reachability_hint(now_ns, self.remote.ip(), arrives);
+            host.reachability_hint(now_ns, self.pair.remote.ip(), arrives);
         }
-        let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
+        let room = self.set_path(host.path_mtu(now_ns, self.pair.remote.ip()));
         self.restart_after_idle(now_ns);
         let mut turn = if self.has_output() {
             OutputStatus::MoreToSend
@@ -242,8 +242,8 @@ impl Pcb {
             options: None,
             options_len: self.timestamps_len(),
             header: Plain {
-                src_port: self.local.port(),
-                dst_port: self.remote.port(),
+                src_port: self.pair.local.port(),
+                dst_port: self.pair.remote.port(),
                 seq: self.send.nxt.0,
                 ack: self.receive.nxt.0,
                 flags,
@@ -306,7 +306,7 @@ impl Pcb {
 
     /// The IP header of this connection's packets.
     fn header(&self) -> Header {
-        self.options.header(self.addresses())
+        self.options.header(self.pair.addresses())
     }
 
     /// Bytes that one segment may carry if it is cut later: by the link, or when
@@ -316,7 +316,7 @@ impl Pcb {
         if self.send.unsent() <= most || self.header_cache().is_none() {
             return most;
         }
-        let cuts = match self.local {
+        let cuts = match self.pair.local {
             SocketAddr::V4(_) => offload.tso4,
             SocketAddr::V6(_) => offload.tso6,
         };
@@ -491,8 +491,8 @@ impl Pcb {
             options: None,
             options_len: self.timestamps_len(),
             header: Plain {
-                src_port: self.local.port(),
-                dst_port: self.remote.port(),
+                src_port: self.pair.local.port(),
+                dst_port: self.pair.remote.port(),
                 seq: start.0,
                 ack: match self.state {
                     State::SynSent => 0,

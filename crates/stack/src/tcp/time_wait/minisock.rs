@@ -133,7 +133,7 @@ impl Tcp {
         ) else {
             return false;
         };
-        let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+        let key = pcb.pair.key();
         let id = self.minisocks.add(pcb.record(key, expires_ns));
         let renamed = self.table.rename(&key, id);
         debug_assert!(renamed, "what is known is in the table");
@@ -217,7 +217,7 @@ impl Pcb {
             timestamps: self.timestamps.map(|ours| (ours.offset, ours.recent)),
             timestamps_required: self.timestamps_required,
             sack: self.sack,
-            link: self.link,
+            link: self.pair.link,
             hop_limit: self.options.hop_limit,
             traffic_class: self.options.traffic_class,
         }
@@ -245,7 +245,7 @@ impl Pcb {
         });
         self.timestamps_required = record.timestamps_required;
         (self.sack, self.ecn) = (record.sack, false);
-        self.link = record.link;
+        self.pair.link = record.link;
         self.options.hop_limit = record.hop_limit;
         self.options.traffic_class = record.traffic_class;
     }
@@ -362,7 +362,9 @@ mod tests {
             let (at_ns, port) = (u64::from(number) * 3 * S / 2, 4000 + number);
             tell(&mut stack, at_ns, port, Flags::SYN, 100, 0);
             let pcbs = &stack.tcp.pcbs;
-            let pcb = pcbs.iter().find(|pcb| pcb.remote == remote(port).into());
+            let pcb = pcbs
+                .iter()
+                .find(|pcb| pcb.pair.remote == remote(port).into());
             let ack = pcb.unwrap().send.nxt.0;
             tell(&mut stack, at_ns, port, Flags::ACK, 101, ack);
             let id = stack.tcp_accept(at_ns, listener).unwrap();
