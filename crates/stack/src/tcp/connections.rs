@@ -176,7 +176,7 @@ impl Tcp {
             let asks = pcb.state == State::SynSent;
             let asked = if asks { pcb.tfo.clone() } else { None };
             let retried = pcb.recovery.retries > 0;
-            let challenged = pcb.challenged_ns;
+            let challenged = pcb.ack.challenged_ns;
             pcb.receive.set_memory(left);
             let effect = pcb.arrives(now_ns, &arrived);
             pcb.arm();
@@ -185,7 +185,7 @@ impl Tcp {
             }
             self.last_pcb = Some(name);
             host.counters.segments_standard += 1;
-            host.counters.challenges += u64::from(pcb.challenged_ns != challenged);
+            host.counters.challenges += u64::from(pcb.ack.challenged_ns != challenged);
             match effect {
                 Effect::Nothing => self.after_event(now_ns, name),
                 Effect::Unexpected => {

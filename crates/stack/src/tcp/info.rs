@@ -162,7 +162,7 @@ impl Pcb {
             backoff: self.rtt.backoff(),
             timestamps: self.timestamps.is_some() && !self.is_opening(),
             sack: self.sack,
-            ecn: self.ecn,
+            ecn: self.ecn.enabled,
             syn_data_acked: self.syn_data_acked,
             window_scales: self
                 .window_scaling

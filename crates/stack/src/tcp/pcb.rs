@@ -1,6 +1,10 @@
 //! [`Pcb`]: the state of one connection (RFC 9293 §3.3.1).
 
+mod ack_state;
+mod ecn;
 mod socket_pair;
+
+pub(super) use ack_state::{DELAYED_ACK_NS, QUICKACKS_MAX};
 
 use super::buffer::receive_buffer::ReceiveBuffer;
 use super::buffer::send_buffer::SendBuffer;
@@ -19,6 +23,8 @@ use crate::deadline::{OptDeadline, as_ns};
 use crate::header_filter::HeaderFilter;
 use crate::iface::{HeaderCache, Interface};
 use crate::slab::Handle;
+use ack_state::AckState;
+use ecn::Ecn;
 use socket_pair::SocketPair;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -58,10 +64,6 @@ pub(super) struct Timestamps {
     pub(super) recent: u32,
     pub(super) recent_ns: u64,
 }
-
-/// Longest delay of an acknowledgment, in nanoseconds: 40 ms (RFC 9293 §3.8.6.3 requires less
-/// than half a second).
-pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
 
 /// Least value of [`TcpConfig::mss_max`], in bytes.
 const MSS_MIN: usize = 88;
@@ -146,27 +148,14 @@ pub(super) struct Pcb {
     pub(super) window_scaling: bool,
     /// Whether selective acknowledgments were negotiated.
     pub(super) sack: bool,
-    /// Whether ECN was negotiated (RFC 3168).
-    pub(super) ecn: bool,
+    pub(super) ecn: Ecn,
     pub(super) timestamps: Option<Timestamps>,
 
-    /// A mark of ours is to be told, and the peer's to be told until it knows.
-    pub(super) send_cwr: bool,
-    pub(super) send_ece: bool,
-    /// Whether an acknowledgment must be sent at once.
-    pub(super) ack_now: bool,
-    /// The sequence number that was last acknowledged to the peer.
-    pub(super) acknowledged: Seq,
-    /// Number of further acknowledgments that are not delayed.
-    pub(super) quickacks: u8,
-    /// Whether the application answers what it receives, so that acknowledgments go with data.
-    pub(super) pingpong: bool,
+    pub(super) ack: AckState,
     /// See [`TcpConfig::timestamps_required`].
     pub(super) timestamps_required: bool,
     /// Whether a probe must be sent: for the window, or to keep the connection alive.
     pub(super) probe_window: bool,
-    /// When the last challenge ACK was sent (RFC 5961).
-    pub(super) challenged_ns: Option<NonZeroU64>,
     pub(super) last_sent_ns: u64,
     pub(super) last_segment_ns: u64,
     /// When data was last received.
@@ -215,10 +204,6 @@ pub(super) struct Pcb {
     pub(super) linger_reset: bool,
 }
 
-/// Number of acknowledgments at the start that are not delayed, since they open the peer's
-/// congestion window.
-pub(super) const QUICKACKS_MAX: u8 = 16;
-
 impl Pcb {
     /// A PCB for a new connection, in the memory of an ended one if the cache has one.
     pub(super) fn new(
@@ -264,17 +249,11 @@ impl Pcb {
             mss_received: 0,
             window_scaling: true,
             sack: config.sack,
-            ecn: config.ecn,
+            ecn: Ecn::new(config.ecn),
             timestamps: None,
-            send_cwr: false,
-            send_ece: false,
-            ack_now: false,
-            acknowledged: Seq(0),
-            quickacks: QUICKACKS_MAX,
-            pingpong: false,
+            ack: AckState::new(),
             timestamps_required: config.timestamps_required,
             probe_window: false,
-            challenged_ns: None,
             last_sent_ns: now_ns,
             last_segment_ns: now_ns,
             last_received_ns: now_ns,
@@ -392,7 +371,7 @@ impl Pcb {
         self.timers = Timers::default();
         self.congestion.wait_until(u64::MAX);
         self.scoreboard.clear();
-        self.ack_now = false;
+        self.ack.now = false;
         self.probe_window = false;
     }
 }

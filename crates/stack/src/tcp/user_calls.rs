@@ -1,7 +1,7 @@
 //! What applications do with connections (RFC 9293 §3.10).
 
 use super::buffer::byte_ring::clamp;
-use super::pcb::{Pcb, QUICKACKS_MAX, State};
+use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::deadline::{OptDeadline, as_ns, from_ns};
@@ -224,7 +224,7 @@ impl Tcp {
         pcb.receive.consume(count.min(pcb.receive.readable()));
         pcb.receive.set_memory(left);
         if pcb.receive.window_opens(pcb.mss) && !pcb.has_ended() {
-            pcb.ack_now = true;
+            pcb.ack.now = true;
             self.wake_output(id.0);
         }
         Ok(())
@@ -437,19 +437,14 @@ impl Tcp {
         quick: bool,
     ) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
-        pcb.pingpong = !quick;
-        if quick {
-            pcb.quickacks = QUICKACKS_MAX;
-            // One that is owed goes.
-            pcb.ack_now |= pcb.timers.ack_ns.is_some();
-        }
+        pcb.ack.set_quick(quick, pcb.timers.ack_ns.is_some());
         self.after_event(now_ns, id.0);
         Ok(())
     }
 
     pub(crate) fn quick_ack(&self, id: TcpId) -> Option<bool> {
         let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
-        Some(!pcb.pingpong)
+        Some(!pcb.ack.pingpong)
     }
 
     pub(crate) fn set_keep_alive(
@@ -640,9 +635,9 @@ impl Pcb {
         }
         if due(self.timers.ack_ns) {
             self.timers.ack_ns = None;
-            self.ack_now = true;
+            self.ack.now = true;
             // There was no answer to go with.
-            self.pingpong = false;
+            self.ack.pingpong = false;
         }
         if due(self.timers.keepalive_or_time_wait_ns) {
             self.timers.keepalive_or_time_wait_ns = None;

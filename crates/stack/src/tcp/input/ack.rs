@@ -89,7 +89,7 @@ impl Pcb {
             dsack: arrived_twice,
             flight,
         };
-        if self.ecn && told.ece {
+        if self.ecn.enabled && told.ece {
             self.on_ecn_congestion();
         }
         self.recover(now_ns, progress);

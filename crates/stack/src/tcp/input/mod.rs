@@ -7,12 +7,11 @@ pub(super) mod train;
 use super::TcpError;
 use super::buffer::receive_buffer::{Insertion, SHORT_RTT_NS};
 use super::info::{add, count};
-use super::pcb::{DELAYED_ACK_NS, Pcb, QUICKACKS_MAX, State, Timestamps};
+use super::pcb::{Pcb, QUICKACKS_MAX, State, Timestamps};
 use super::recovery::rtt::RTO_MIN_NS;
 use super::seq::Seq;
 use crate::deadline::{as_ns, from_ns};
 use ack::AckInfo;
-use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Options, Repr};
 
 /// A segment with a correct checksum.
@@ -42,9 +41,6 @@ pub(super) enum Effect {
 /// with it. An application that learns of the end mostly closes at once; a peer of one that
 /// does not waits no longer than this.
 const FIN_ACK_NS: u64 = 1_000_000;
-/// Shortest time, in nanoseconds, between challenge ACKs of a connection, so that two confused
-/// peers do not answer one another for ever (RFC 5961 §7).
-const CHALLENGE_INTERVAL_NS: u64 = 100_000_000;
 /// Round-trip time, in nanoseconds, that is assumed before it is measured.
 const RTT_UNKNOWN_NS: u64 = 100_000_000;
 /// Age, in nanoseconds, from which on TS.Recent is invalid (RFC 7323 §5.5).
@@ -100,7 +96,7 @@ impl Pcb {
             };
         }
         if arrived.has(Flags::RST) {
-            if has_ack && self.give_up_ecn() {
+            if has_ack && self.ecn.give_up() {
                 // A middlebox may have refused the offer, not the connection (RFC
                 // 3168 §6.1.1.1): the SYN goes once more without it.
                 self.recovery.force_retransmit |= self.scoreboard.mark_lost(|_| true) > 0;
@@ -127,19 +123,19 @@ impl Pcb {
             // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
             // with an acknowledgment.
             self.state = State::SynReceived;
-            self.ecn &= arrived.has(Flags::ECE | Flags::CWR);
+            self.ecn.enabled &= arrived.has(Flags::ECE | Flags::CWR);
             self.scoreboard.mark_lost(|_| true);
             self.recovery.force_retransmit = true;
             return Effect::Nothing;
         }
         let ecn = arrived.has(Flags::ECE) && !arrived.has(Flags::CWR);
-        self.ecn &= ecn;
+        self.ecn.enabled &= ecn;
         // The window of a SYN is not shifted.
         self.open(now_ns, arrived.seq, ack, arrived.repr.window.into());
         self.end_opening(arrived);
-        self.ack_now = true;
+        self.ack.now = true;
         // A question was ready: answers will be awaited, not acknowledged.
-        self.pingpong = self.send.unsent() > 0;
+        self.ack.pingpong = self.send.unsent() > 0;
         if !arrived.payload.is_empty() {
             // The window that our SYN told.
             self.receive.advertise_on_syn();
@@ -163,7 +159,7 @@ impl Pcb {
     pub(super) fn negotiate(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         let options = &arrived.repr.options;
         self.receive.start(arrived.seq);
-        self.acknowledged = self.receive.nxt;
+        self.ack.last_sent = self.receive.nxt;
         self.send.mss_peer = peer_mss(options);
         match options.window_scale {
             Some(scale) => self.send.scale = scale.min(14),
@@ -237,7 +233,7 @@ impl Pcb {
         }
         if arrived.has(Flags::RST) || arrived.has(Flags::SYN) {
             // RFC 5961 §3.2: only the very next number resets; §4.2: no SYN does.
-            self.challenge(now_ns);
+            self.ack.challenge(now_ns);
             return Effect::Unexpected;
         }
         if !arrived.has(Flags::ACK) {
@@ -255,7 +251,7 @@ impl Pcb {
             effect = Effect::Opened;
         }
         if !self.ack_is_plausible(ack) {
-            self.challenge(now_ns);
+            self.ack.challenge(now_ns);
             return Effect::Unexpected;
         }
         self.note_segment(now_ns);
@@ -295,7 +291,7 @@ impl Pcb {
         }
         let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
         if silent_ns > RTO_MIN_NS && silent_ns > self.rtt.rto_ns() {
-            self.quickacks = QUICKACKS_MAX;
+            self.ack.quick = QUICKACKS_MAX;
         }
         self.last_segment_ns = now_ns;
     }
@@ -323,18 +319,13 @@ impl Pcb {
         let Some((value, _)) = timestamps else {
             return;
         };
-        let acknowledged = self.acknowledged;
+        let acknowledged = self.ack.last_sent;
         if let Some(ours) = &mut self.timestamps
             && seq.at_most(acknowledged)
             && Seq(ours.recent).at_most(Seq(value))
         {
             (ours.recent, ours.recent_ns) = (value, now_ns);
         }
-    }
-
-    /// Sends the SYN without the offer of ECN from now on; whether it had one.
-    pub(super) fn give_up_ecn(&mut self) -> bool {
-        std::mem::take(&mut self.ecn)
     }
 
     /// The peer's SYN came again, alone or with an acknowledgment: one that does
@@ -346,7 +337,7 @@ impl Pcb {
             arrived.has(Flags::ECE | Flags::CWR)
         };
         if arrived.seq == self.receive.irs && !agrees {
-            self.ecn = false;
+            self.ecn.enabled = false;
         }
     }
 
@@ -387,22 +378,13 @@ impl Pcb {
             // What comes again tells that our acknowledgment was lost.
             self.receive
                 .note_duplicate(arrived.data_seq(), arrived.payload.len());
-            self.ack_now = true;
+            self.ack.now = true;
             // A FIN that comes again starts TIME-WAIT anew.
             if self.state == State::TimeWait {
                 self.timers.keepalive_or_time_wait_ns = None;
             }
         } else {
-            self.challenge(now_ns);
-        }
-    }
-
-    /// An acknowledgment that asks a stranger for proof (RFC 5961).
-    fn challenge(&mut self, now_ns: u64) {
-        let lately = |then_ns: NonZeroU64| now_ns < then_ns.get() + CHALLENGE_INTERVAL_NS;
-        if !self.challenged_ns.is_some_and(lately) {
-            self.challenged_ns = NonZeroU64::new(now_ns.max(1));
-            self.ack_now = true;
+            self.ack.challenge(now_ns);
         }
     }
 
@@ -424,13 +406,10 @@ impl Pcb {
         );
         if !receives {
             // The peer has said that nothing follows.
-            self.ack_now |= arrived.len() > 0;
+            self.ack.now |= arrived.len() > 0;
             return;
         }
-        if self.ecn && arrived.has(Flags::CWR) {
-            self.send_ece = false;
-        }
-        self.send_ece |= self.ecn && arrived.ce;
+        self.ecn.note_segment(arrived.has(Flags::CWR), arrived.ce);
         if !arrived.payload.is_empty() {
             let before = self.receive.nxt;
             let taken = self.receive.insert(arrived.data_seq(), arrived.payload);
@@ -441,7 +420,7 @@ impl Pcb {
         if arrived.has(Flags::FIN) {
             self.take_fin(now_ns, arrived.data_seq().plus(arrived.payload.len()));
         } else {
-            self.ack_now |= self.end_if_all_came();
+            self.ack.now |= self.end_if_all_came();
         }
     }
 
@@ -471,25 +450,12 @@ impl Pcb {
         self.receive.autotune(now_ns, count, rtt_ns, near);
     }
 
-    /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
+    /// Acknowledges received data, at once or later: see `AckState::schedule`.
     #[inline]
     pub(super) fn schedule_ack(&mut self, now_ns: u64, taken: Insertion) {
-        match taken {
-            Insertion::InOrder if self.quickacks > 0 && !self.pingpong => {
-                self.quickacks -= 1;
-                self.ack_now = true;
-            }
-            Insertion::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
-                if self.timers.ack_ns.is_none() {
-                    self.timers.ack_ns = from_ns(now_ns + DELAYED_ACK_NS);
-                }
-            }
-            Insertion::InOrder => self.ack_now = true,
-            Insertion::FilledHole | Insertion::OutOfOrder | Insertion::Duplicate => {
-                self.quickacks = QUICKACKS_MAX;
-                self.ack_now = true;
-            }
-        }
+        let ahead = (self.receive.nxt, self.mss);
+        self.ack
+            .schedule(now_ns, taken, ahead, &mut self.timers.ack_ns);
     }
 
     /// The peer's FIN came, behind the bytes before `fin` (RFC 9293 §3.10.7.4,
@@ -501,11 +467,11 @@ impl Pcb {
         if fin.at_most(self.receive.rcv_adv) {
             self.receive.finish(fin);
         }
-        if self.end_if_all_came() && opens && !self.ack_now {
+        if self.end_if_all_came() && opens && !self.ack.now {
             let by_ns = as_ns(self.timers.ack_ns).unwrap_or(u64::MAX);
             self.timers.ack_ns = from_ns(by_ns.min(now_ns + FIN_ACK_NS));
         } else {
-            self.ack_now = true;
+            self.ack.now = true;
         }
     }
 

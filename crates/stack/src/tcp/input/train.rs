@@ -142,7 +142,7 @@ impl Tcp {
         }
         let pcb = self.pcbs.get_mut_untracked(train.name)?;
         let taken = pcb.take_next(now_ns, train, frame);
-        if pcb.quickacks > 0 {
+        if pcb.ack.quick > 0 {
             self.train = None;
         }
         taken
@@ -184,7 +184,7 @@ impl Pcb {
         );
         let is_plain = receives && !self.orphaned && self.fast_path_allowed();
         let says_nothing =
-            self.ack_now && self.quickacks == 0 && self.in_output_queue && self.in_notify_queue;
+            self.ack.now && self.ack.quick == 0 && self.in_output_queue && self.in_notify_queue;
         let hears_nothing =
             self.is_current_ack(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
         is_plain && says_nothing && hears_nothing
@@ -219,7 +219,7 @@ impl Pcb {
         self.send.same_window(seq);
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
-        if self.quickacks > 0 {
+        if self.ack.quick > 0 {
             // It has been silent for long.
             self.schedule_ack(now_ns, Insertion::InOrder);
         }

@@ -258,7 +258,7 @@ impl Pcb {
         }
         let wnd = usize::from(syn.repr.window);
         self.send.first_window(syn.seq, self.send.una, wnd);
-        self.acknowledged = self.receive.nxt;
+        self.ack.last_sent = self.receive.nxt;
         self.tfo = Some(Box::new(TfoConnect {
             option: None,
             len: 0,

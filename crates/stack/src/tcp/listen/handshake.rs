@@ -228,7 +228,7 @@ impl Pcb {
     /// Makes it one that a peer's SYN opens.
     pub(in crate::tcp) fn answer(&mut self, now_ns: u64, syn: &Arrived<'_>) {
         self.state = State::SynReceived;
-        self.ecn &= syn.has(Flags::ECE | Flags::CWR);
+        self.ecn.enabled &= syn.has(Flags::ECE | Flags::CWR);
         self.negotiate(now_ns, syn);
     }
 

@@ -216,7 +216,7 @@ impl Pcb {
         if self.send.wants() {
             (self.send.wants_fin_alone() && self.scoreboard.is_empty()).then_some(true)
         } else {
-            self.ack_now.then_some(false)
+            self.ack.now.then_some(false)
         }
     }
 
@@ -231,7 +231,7 @@ impl Pcb {
         fin: bool,
     ) -> (OutputStatus, bool) {
         let mut flags = Flags::ACK;
-        for (set, flag) in [(fin, Flags::FIN), (self.send_ece, Flags::ECE)] {
+        for (set, flag) in [(fin, Flags::FIN), (self.ecn.send_ece, Flags::ECE)] {
             flags = if set { flags | flag } else { flags };
         }
         let mut segment = TxSegment {
@@ -277,7 +277,7 @@ impl Pcb {
 
     /// Whether there may be something to send; if not, nothing is looked up.
     fn has_output(&self) -> bool {
-        self.ack_now
+        self.ack.now
             || self.probe_window
             || self.recovery.force_retransmit
             || self.send.nxt == self.send.iss
@@ -322,7 +322,7 @@ impl Pcb {
         };
         // A mark of ours goes with one segment alone, and each has its own urgent
         // pointer.
-        if self.send_cwr || self.recovery.force_retransmit || self.is_urgent() {
+        if self.ecn.send_cwr || self.recovery.force_retransmit || self.is_urgent() {
             return most;
         }
         let cwnd = self.congestion.cwnd;
@@ -415,7 +415,7 @@ impl Pcb {
             let end = self.send.nxt.plus(len + usize::from(fin));
             return Some(NextSegment::New(self.send.nxt, end));
         }
-        match (self.probe_window, self.ack_now) {
+        match (self.probe_window, self.ack.now) {
             (true, _) => Some(NextSegment::WindowProbe),
             (false, true) => Some(NextSegment::PureAck),
             (false, false) => None,
@@ -432,7 +432,7 @@ impl Pcb {
         {
             return Some(NextSegment::Retransmit(sent.start, sent.end));
         }
-        let answers = self.ack_now && self.state == State::SynReceived;
+        let answers = self.ack.now && self.state == State::SynReceived;
         answers.then_some(NextSegment::PureAck)
     }
 
@@ -483,7 +483,7 @@ impl Pcb {
             payload_len,
             urgent,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
-            traffic_class: if self.ecn && fresh && !self.is_opening() {
+            traffic_class: if self.ecn.enabled && fresh && !self.is_opening() {
                 self.options.traffic_class | ECT0
             } else {
                 self.options.traffic_class
@@ -517,12 +517,12 @@ impl Pcb {
         let mut set = |flag: Flags, when: bool| flags = if when { flags | flag } else { flags };
         set(Flags::ACK, self.state != State::SynSent);
         match self.state {
-            State::SynSent => set(Flags::ECE | Flags::CWR, self.ecn),
-            State::SynReceived if is_syn => set(Flags::ECE, self.ecn),
+            State::SynSent => set(Flags::ECE | Flags::CWR, self.ecn.enabled),
+            State::SynReceived if is_syn => set(Flags::ECE, self.ecn.enabled),
             _ => {
-                set(Flags::ECE, self.send_ece);
+                set(Flags::ECE, self.ecn.send_ece);
                 let fresh = matches!(next, NextSegment::New(..)) && payload_len > 0;
-                set(Flags::CWR, self.send_cwr && fresh);
+                set(Flags::CWR, self.ecn.send_cwr && fresh);
             }
         }
         flags
@@ -565,12 +565,12 @@ impl Pcb {
                 self.probe_window = false;
                 let answers = self.counts.bytes_in > 0 && !self.is_opening();
                 if len > 0 && answers && now_ns < self.last_received_ns + DELAYED_ACK_NS {
-                    self.pingpong = true;
+                    self.ack.pingpong = true;
                 }
                 self.send.nxt = end;
                 self.send.sws_override = false;
                 self.recovery.on_transmit(end.since(start));
-                self.send_cwr = false;
+                self.ecn.send_cwr = false;
             }
             NextSegment::Retransmit(start, end) => {
                 if start == self.send.una {
@@ -615,8 +615,8 @@ impl Pcb {
 
     /// A segment is out that acknowledges all that has come.
     fn acknowledged_all(&mut self) {
-        self.ack_now = false;
+        self.ack.now = false;
         self.timers.ack_ns = None;
-        self.acknowledged = self.receive.nxt;
+        self.ack.last_sent = self.receive.nxt;
     }
 }

@@ -346,7 +346,7 @@ impl Pcb {
         if self.recovery.phase == Phase::Open && !before {
             self.congestion.on_mark(self.scoreboard.snd_inflight());
             self.recovery.cwr_until = Some(self.send.nxt);
-            self.send_cwr = true;
+            self.ecn.send_cwr = true;
         }
     }
 
@@ -480,7 +480,7 @@ impl Pcb {
         }
         // Perhaps a middlebox drops what offers ECN (RFC 3168 §6.1.1.1).
         if self.state == State::SynSent {
-            self.give_up_ecn();
+            self.ecn.give_up();
         }
         // RFC 1122 §4.2.3.5: perhaps the way is wrong.
         if self

@@ -208,7 +208,7 @@ impl Pcb {
         TimeWaitSock {
             key,
             expires_ns,
-            challenged_ns: self.challenged_ns,
+            challenged_ns: self.ack.challenged_ns,
             snd_nxt: self.send.nxt,
             wnd_max: self.send.wnd_max,
             rcv_nxt: self.receive.nxt,
@@ -228,7 +228,7 @@ impl Pcb {
         self.state = State::TimeWait;
         (self.orphaned, self.in_time_wait_queue) = (true, true);
         self.timers.keepalive_or_time_wait_ns = from_ns(record.expires_ns);
-        self.challenged_ns = record.challenged_ns;
+        self.ack.challenged_ns = record.challenged_ns;
         let send = &mut self.send;
         (send.una, send.nxt, send.closed) = (record.snd_nxt, record.snd_nxt, true);
         send.first_window(record.rcv_nxt, record.snd_nxt, record.wnd_max as usize);
@@ -237,14 +237,14 @@ impl Pcb {
         self.receive.fin = Some(fin);
         self.receive.rcv_adv = record.rcv_adv;
         self.receive.scale = record.rcv_scale;
-        self.acknowledged = record.rcv_nxt;
+        self.ack.last_sent = record.rcv_nxt;
         self.timestamps = record.timestamps.map(|(offset, recent)| Timestamps {
             offset,
             recent,
             recent_ns: record.expires_ns - TIME_WAIT_NS,
         });
         self.timestamps_required = record.timestamps_required;
-        (self.sack, self.ecn) = (record.sack, false);
+        (self.sack, self.ecn.enabled) = (record.sack, false);
         self.pair.link = record.link;
         self.options.hop_limit = record.hop_limit;
         self.options.traffic_class = record.traffic_class;
