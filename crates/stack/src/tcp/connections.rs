@@ -536,7 +536,7 @@ impl Tcp {
                 urgent: 0,
                 // RFC 7323 §3.2: a RST has timestamps, too.
                 options: Options {
-                    timestamps: pcb.timestamps.map(|ours| (pcb.clock(now_ns), ours.recent)),
+                    timestamps: pcb.negotiated.timestamp_option(now_ns),
                     ..Options::default()
                 },
             };

@@ -160,11 +160,12 @@ impl Pcb {
             retries: self.recovery.retries,
             probes: self.keep_alive_probes,
             backoff: self.rtt.backoff(),
-            timestamps: self.timestamps.is_some() && !self.is_opening(),
-            sack: self.sack,
+            timestamps: self.negotiated.timestamps.is_some() && !self.is_opening(),
+            sack: self.negotiated.sack,
             ecn: self.ecn.enabled,
             syn_data_acked: self.syn_data_acked,
             window_scales: self
+                .negotiated
                 .window_scaling
                 .then_some((self.send.scale, self.receive.scale)),
             rto_ns: self.rtt.rto_ns(),

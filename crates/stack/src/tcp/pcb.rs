@@ -2,9 +2,11 @@
 
 mod ack_state;
 mod ecn;
+mod negotiated;
 mod socket_pair;
 
 pub(super) use ack_state::{DELAYED_ACK_NS, QUICKACKS_MAX};
+pub(super) use negotiated::Timestamps;
 
 use super::buffer::receive_buffer::ReceiveBuffer;
 use super::buffer::send_buffer::SendBuffer;
@@ -25,6 +27,7 @@ use crate::iface::{HeaderCache, Interface};
 use crate::slab::Handle;
 use ack_state::AckState;
 use ecn::Ecn;
+use negotiated::Negotiated;
 use socket_pair::SocketPair;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -53,16 +56,6 @@ pub enum State {
     TimeWait,
     /// The connection is over, perhaps by an error, and waits for the application.
     Closed,
-}
-
-/// The state of timestamps, if both sides send them (RFC 7323 §3).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Timestamps {
-    /// Offset of this connection's timestamp clock.
-    pub(super) offset: u32,
-    /// TS.Recent, and the time at which it arrived.
-    pub(super) recent: u32,
-    pub(super) recent_ns: u64,
 }
 
 /// Least value of [`TcpConfig::mss_max`], in bytes.
@@ -144,16 +137,10 @@ pub(super) struct Pcb {
     mss_advertised: u16,
     /// The longest segment received.
     pub(super) mss_received: u16,
-    /// Whether window scaling was negotiated.
-    pub(super) window_scaling: bool,
-    /// Whether selective acknowledgments were negotiated.
-    pub(super) sack: bool,
+    pub(super) negotiated: Negotiated,
     pub(super) ecn: Ecn,
-    pub(super) timestamps: Option<Timestamps>,
 
     pub(super) ack: AckState,
-    /// See [`TcpConfig::timestamps_required`].
-    pub(super) timestamps_required: bool,
     /// Whether a probe must be sent: for the window, or to keep the connection alive.
     pub(super) probe_window: bool,
     pub(super) last_sent_ns: u64,
@@ -247,12 +234,14 @@ impl Pcb {
             mss: MSS_FIRST,
             mss_advertised: u16::try_from(most).unwrap_or(u16::MAX),
             mss_received: 0,
-            window_scaling: true,
-            sack: config.sack,
+            negotiated: Negotiated {
+                timestamps: None,
+                timestamps_required: config.timestamps_required,
+                window_scaling: true,
+                sack: config.sack,
+            },
             ecn: Ecn::new(config.ecn),
-            timestamps: None,
             ack: AckState::new(),
-            timestamps_required: config.timestamps_required,
             probe_window: false,
             last_sent_ns: now_ns,
             last_segment_ns: now_ns,
@@ -309,17 +298,12 @@ impl Pcb {
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
         let path = (path_mtu - self.pair.headers_len()).min(self.mss_advertised.into());
         let room = usize::from(self.send.mss_peer).min(path);
-        let mss = room - self.timestamps_len();
+        let mss = room - self.negotiated.timestamps_len();
         if mss != self.mss {
             self.mss = mss;
             self.congestion.set_mss(mss);
         }
         room
-    }
-
-    /// Bytes of the timestamps option in a segment; 0 without timestamps.
-    pub(super) fn timestamps_len(&self) -> usize {
-        if self.timestamps.is_some() { 12 } else { 0 }
     }
 
     /// Bytes of options and payload that a segment may carry by the path's MTU, before the
@@ -340,12 +324,6 @@ impl Pcb {
     /// The MSS that this side's SYN announces.
     pub(super) fn mss_advertised(&self) -> u16 {
         self.mss_advertised
-    }
-
-    /// The timestamp clock of this connection, in milliseconds.
-    pub(super) fn clock(&self, at_ns: u64) -> u32 {
-        let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
-        ((at_ns / 1_000_000) as u32).wrapping_add(offset)
     }
 
     /// The headers, created in place if they do not exist.

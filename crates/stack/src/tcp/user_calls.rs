@@ -571,7 +571,7 @@ impl Pcb {
             && let Some(bytes) = options.receive_buffer
         {
             self.receive.set_limit(bytes.get() as usize);
-            if self.send.nxt == self.send.iss && self.window_scaling {
+            if self.send.nxt == self.send.iss && self.negotiated.window_scaling {
                 self.receive.choose_scale();
             }
         }

@@ -112,7 +112,7 @@ impl Pcb {
     /// An acknowledgment that others have overtaken: what it tells selectively
     /// may still be new.
     fn take_old_ack(&mut self, now_ns: u64, told: &AckInfo<'_>) {
-        if !self.sack || told.sack.is_empty() {
+        if !self.negotiated.sack || told.sack.is_empty() {
             return;
         }
         let una = self.send.una;
@@ -135,7 +135,7 @@ impl Pcb {
     /// §4).
     fn is_dsack(&mut self, told: &AckInfo<'_>) -> bool {
         let (ack, blocks) = (told.ack, told.sack);
-        let Some(&(start, end)) = blocks.first().filter(|_| self.sack) else {
+        let Some(&(start, end)) = blocks.first().filter(|_| self.negotiated.sack) else {
             return false;
         };
         let (start, end) = (Seq(start), Seq(end));
@@ -159,10 +159,13 @@ impl Pcb {
         let outstanding = self.scoreboard.snd_inflight();
         let min_rtt_ns = self.rtt.min_ns();
         let echo = told.timestamps.map(|(_, echo)| echo);
-        let echo = echo.filter(|_| self.timestamps.is_some());
-        let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
+        let echo = echo.filter(|_| self.negotiated.timestamps.is_some());
+        let offset = self
+            .negotiated
+            .timestamps
+            .map_or(0, |timestamps| timestamps.offset);
         let counts = &mut self.counts;
-        let (rack, sack, mss) = (&mut self.rack, self.sack, self.mss);
+        let (rack, sack, mss) = (&mut self.rack, self.negotiated.sack, self.mss);
         let congestion = &mut self.congestion;
         let mut latest_ns: Option<u64> = None;
         let mut again_ns: Option<u64> = None;
@@ -196,7 +199,7 @@ impl Pcb {
         // In the order of their numbers: what is told of at once has not come out
         // of order.
         let partly = self.scoreboard.acknowledge(ack, &mut delivered);
-        if self.sack && !told.sack.is_empty() {
+        if self.negotiated.sack && !told.sack.is_empty() {
             let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
             let count = told.sack.len().min(blocks.len());
             for (block, &(start, end)) in blocks.iter_mut().zip(told.sack) {

@@ -276,7 +276,7 @@ impl Pcb {
         }
         self.headers_mut();
         if let Some(headers) = &mut self.headers {
-            let timestamps = self.timestamps.is_some();
+            let timestamps = self.negotiated.timestamps.is_some();
             let filter = &mut headers.filter;
             filter.arm_tcp(&self.pair.remote, &self.pair.local, timestamps);
         }
@@ -331,7 +331,7 @@ impl Pcb {
     /// The length of a header that is as expected.
     #[inline]
     fn header_len(&self) -> usize {
-        match self.timestamps {
+        match self.negotiated.timestamps {
             Some(_) => Repr::LEN_MIN + 12,
             None => Repr::LEN_MIN,
         }
@@ -402,7 +402,7 @@ impl Pcb {
             State::SynReceived => ack == self.send.una,
             _ => self.orphaned && !payload.is_empty(),
         };
-        if unfit || !in_order || self.is_old(now_ns, timestamps) {
+        if unfit || !in_order || self.negotiated.is_old(now_ns, timestamps) {
             return None;
         }
         if received.checksum_ok {
@@ -459,7 +459,7 @@ impl Pcb {
             && self.send.una.at_most(told.ack)
             && told.ack.at_most(self.send.nxt);
         let is_bytes = count > 0 && !words.finish();
-        let is_new = in_order && is_bytes && !self.is_old(now_ns, told.timestamps);
+        let is_new = in_order && is_bytes && !self.negotiated.is_old(now_ns, told.timestamps);
         if !is_new || !parts.header_is_right() {
             return None;
         }

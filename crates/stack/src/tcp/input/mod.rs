@@ -43,9 +43,6 @@ pub(super) enum Effect {
 const FIN_ACK_NS: u64 = 1_000_000;
 /// Round-trip time, in nanoseconds, that is assumed before it is measured.
 const RTT_UNKNOWN_NS: u64 = 100_000_000;
-/// Age, in nanoseconds, from which on TS.Recent is invalid (RFC 7323 §5.5).
-const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
-
 /// Least MSS, in bytes, that a peer may ask for (Linux's `TCP_MIN_SND_MSS`): all options and
 /// eight bytes. A peer with a smaller MSS would cause a hundred segments for each one that
 /// other peers get (CVE-2019-11479), and larger segments than it accepts must not be sent
@@ -107,7 +104,11 @@ impl Pcb {
         }
         // Who echoes what we have not sent since we began answers another SYN
         // (RFC 7323 §3.2).
-        if has_ack && !self.echoes_us(now_ns, arrived) {
+        if has_ack
+            && !self
+                .negotiated
+                .is_echo_of_syn(now_ns, arrived.repr.options.timestamps)
+        {
             return Effect::SendRst;
         }
         if !arrived.has(Flags::SYN) {
@@ -144,17 +145,6 @@ impl Pcb {
         Effect::Opened
     }
 
-    /// Whether the echo that comes with an answer to our SYN is of one that we
-    /// have sent, if there is an echo.
-    fn echoes_us(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
-        let (Some(ours), Some((_, echo))) = (self.timestamps, arrived.repr.options.timestamps)
-        else {
-            return true;
-        };
-        let (first, last) = (self.clock(ours.recent_ns), self.clock(now_ns));
-        Seq(first).at_most(Seq(echo)) && Seq(echo).at_most(Seq(last))
-    }
-
     /// Takes up what the peer's SYN offers.
     pub(super) fn negotiate(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         let options = &arrived.repr.options;
@@ -163,10 +153,10 @@ impl Pcb {
         self.send.mss_peer = peer_mss(options);
         match options.window_scale {
             Some(scale) => self.send.scale = scale.min(14),
-            None => (self.receive.scale, self.window_scaling) = (0, false),
+            None => (self.receive.scale, self.negotiated.window_scaling) = (0, false),
         }
-        self.sack &= options.sack_permitted;
-        self.timestamps = match (options.timestamps, self.timestamps) {
+        self.negotiated.sack &= options.sack_permitted;
+        self.negotiated.timestamps = match (options.timestamps, self.negotiated.timestamps) {
             (Some((value, _)), Some(ours)) => Some(Timestamps {
                 recent: value,
                 recent_ns: now_ns,
@@ -274,7 +264,7 @@ impl Pcb {
         if !arrived.has(Flags::SYN) || arrived.has(Flags::ACK) || arrived.has(Flags::RST) {
             return false;
         }
-        match (self.timestamps, arrived.repr.options.timestamps) {
+        match (self.negotiated.timestamps, arrived.repr.options.timestamps) {
             (Some(ours), Some((value, _))) if value != ours.recent => {
                 Seq(ours.recent).before(Seq(value))
             }
@@ -299,33 +289,14 @@ impl Pcb {
     /// PAWS (RFC 7323 §5.3).
     fn is_old_duplicate(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
         let timestamps = arrived.repr.options.timestamps;
-        !arrived.has(Flags::RST) && self.is_old(now_ns, timestamps)
+        !arrived.has(Flags::RST) && self.negotiated.is_old(now_ns, timestamps)
     }
 
-    /// Whether timestamps say that a segment is an old one.
-    #[inline]
-    pub(super) fn is_old(&self, now_ns: u64, timestamps: Option<(u32, u32)>) -> bool {
-        let (Some(ours), Some((value, _))) = (self.timestamps, timestamps) else {
-            // Once agreed on, every segment but a RST has one (§3.2).
-            return self.timestamps.is_some() && self.timestamps_required;
-        };
-        let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
-        known && Seq(value).before(Seq(ours.recent))
-    }
-
-    /// RFC 7323 §4.3: the value that is echoed.
+    /// Updates TS.Recent from a segment that begins at `seq` (RFC 7323 §4.3).
     #[inline]
     pub(super) fn note_timestamp(&mut self, now_ns: u64, seq: Seq, timestamps: Option<(u32, u32)>) {
-        let Some((value, _)) = timestamps else {
-            return;
-        };
-        let acknowledged = self.ack.last_sent;
-        if let Some(ours) = &mut self.timestamps
-            && seq.at_most(acknowledged)
-            && Seq(ours.recent).at_most(Seq(value))
-        {
-            (ours.recent, ours.recent_ns) = (value, now_ns);
-        }
+        let begins = (seq, self.ack.last_sent);
+        self.negotiated.note_timestamp(now_ns, begins, timestamps);
     }
 
     /// The peer's SYN came again, alone or with an acknowledgment: one that does
@@ -435,10 +406,10 @@ impl Pcb {
     }
 
     fn autotune_receive(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
-        if let (Some(_), Some((_, echo))) = (self.timestamps, timestamps)
+        if let (Some(_), Some((_, echo))) = (self.negotiated.timestamps, timestamps)
             && count >= self.mss_received.into()
         {
-            let age_ms = self.clock(now_ns).wrapping_sub(echo);
+            let age_ms = self.negotiated.clock(now_ns).wrapping_sub(echo);
             self.receive.measured(1000 * age_ms.clamp(1, 60_000));
         }
         // Timestamps tell milliseconds: shorter paths are known by our own segments,

@@ -138,9 +138,12 @@ impl Tcp {
         let cookie = self
             .secret
             .cookie(now_ns, local, remote, syn.seq, remembered.mss);
-        let timestamps = pcb
-            .timestamps
-            .map(|ours| (remembered.timestamp(pcb.clock(now_ns)), ours.recent));
+        let timestamps = pcb.negotiated.timestamps.map(|ours| {
+            (
+                remembered.timestamp(pcb.negotiated.clock(now_ns)),
+                ours.recent,
+            )
+        });
         // Without timestamps nothing but the segment size is remembered.
         let keeps = timestamps.is_some();
         let options = Options {

@@ -148,7 +148,7 @@ impl Pcb {
             }
             let options_len = match &options {
                 Some(options) => options.len(),
-                None => self.timestamps_len(),
+                None => self.negotiated.timestamps_len(),
             };
             let most = room - options_len;
             let next = match opening {
@@ -240,7 +240,7 @@ impl Pcb {
             urgent: 0,
             traffic_class: self.options.traffic_class,
             options: None,
-            options_len: self.timestamps_len(),
+            options_len: self.negotiated.timestamps_len(),
             header: Plain {
                 src_port: self.pair.local.port(),
                 dst_port: self.pair.remote.port(),
@@ -248,7 +248,7 @@ impl Pcb {
                 ack: self.receive.nxt.0,
                 flags,
                 window: self.receive.advertise(self.mss),
-                timestamps: self.timestamp_option(now_ns),
+                timestamps: self.negotiated.timestamp_option(now_ns),
             },
         };
         match self.header_cache() {
@@ -436,34 +436,32 @@ impl Pcb {
         answers.then_some(NextSegment::PureAck)
     }
 
-    /// The timestamps of the next segment.
-    fn timestamp_option(&self, now_ns: u64) -> Option<(u32, u32)> {
-        self.timestamps
-            .map(|ours| (self.clock(now_ns), ours.recent))
-    }
-
     /// Whether the next segment has other options than timestamps.
     fn has_options(&self, is_syn: bool) -> bool {
-        is_syn || (self.sack && self.receive.has_blocks()) || self.is_urgent()
+        is_syn || (self.negotiated.sack && self.receive.has_blocks()) || self.is_urgent()
     }
 
     /// The options of the next segment.
     #[inline(never)]
     fn fill(&mut self, options: &mut Options, now_ns: u64, is_syn: bool) {
-        options.timestamps = self.timestamp_option(now_ns);
+        options.timestamps = self.negotiated.timestamp_option(now_ns);
         if is_syn {
             let first = self.state == State::SynSent;
             options.mss = Some(self.mss_advertised());
-            options.sack_permitted = self.sack;
+            options.sack_permitted = self.negotiated.sack;
             // An answer scales only if it was asked to (RFC 7323 §2.2).
-            let scales = first || self.window_scaling;
+            let scales = first || self.negotiated.window_scaling;
             options.window_scale = scales.then_some(self.receive.scale);
             // What a network may not let through goes once.
             let once = self.listener.is_some() || self.send.nxt == self.send.iss;
             let opening = self.tfo.as_ref().filter(|_| once);
             options.fast_open = opening.and_then(|opening| opening.option);
-        } else if self.sack {
-            let blocks = if self.timestamps.is_some() { 3 } else { 4 };
+        } else if self.negotiated.sack {
+            let blocks = if self.negotiated.timestamps.is_some() {
+                3
+            } else {
+                4
+            };
             options.sack = self.receive.sack(blocks);
         }
     }
@@ -489,7 +487,7 @@ impl Pcb {
                 self.options.traffic_class
             },
             options: None,
-            options_len: self.timestamps_len(),
+            options_len: self.negotiated.timestamps_len(),
             header: Plain {
                 src_port: self.pair.local.port(),
                 dst_port: self.pair.remote.port(),
@@ -500,7 +498,7 @@ impl Pcb {
                 },
                 flags: self.flags(next, start, end, payload_len, is_syn),
                 window: self.window_field(is_syn),
-                timestamps: self.timestamp_option(now_ns),
+                timestamps: self.negotiated.timestamp_option(now_ns),
             },
         }
     }

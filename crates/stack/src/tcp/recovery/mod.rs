@@ -155,13 +155,16 @@ impl Pcb {
             // are left to the time-out (RFC 6582 §4, "impatient").
             let partial = self.recovery.phase == Phase::Recovery
                 && self.send.una.before(self.recovery.recovery_point);
-            if self.sack || !partial || !std::mem::replace(&mut self.recovery.partial, true) {
+            if self.negotiated.sack
+                || !partial
+                || !std::mem::replace(&mut self.recovery.partial, true)
+            {
                 self.recovery.since_ns = now_ns;
             }
             self.recovery.retries = 0;
         }
         let grown = self.grown_by(progress);
-        let lost = if self.sack {
+        let lost = if self.negotiated.sack {
             self.detect_loss(now_ns)
         } else {
             self.count_duplicates(progress)
@@ -210,7 +213,7 @@ impl Pcb {
             srtt_ns: self.rtt.srtt_ns().unwrap_or(0),
             min_rtt_ns: self.rtt.min_ns(),
             inflight: self.pipe(),
-            sack: self.sack,
+            sack: self.negotiated.sack,
             in_recovery: self.recovery.phase != Phase::Open,
         }
     }
@@ -235,7 +238,7 @@ impl Pcb {
     /// the network by it, not what others have told of before.
     fn grown_by(&self, progress: AckResult) -> usize {
         // Where segments come out of order as a rule, all that arrives counts.
-        let told = match self.sack {
+        let told = match self.negotiated.sack {
             true if self.rack.reordering_bytes() > DUP_THRESH as usize * self.mss => 0,
             true => progress.acknowledged.saturating_sub(progress.delivered),
             false => self.recovery.duplicates as usize * self.mss,
@@ -311,7 +314,7 @@ impl Pcb {
     /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
     /// for a segment.
     fn delivered(&self, progress: AckResult) -> usize {
-        match (self.sack, progress.duplicate) {
+        match (self.negotiated.sack, progress.duplicate) {
             (false, true) => self.mss,
             _ => progress.delivered,
         }
@@ -409,7 +412,7 @@ impl Pcb {
     /// (RFC 8985 §7.2), if that is of use.
     fn probe_after_ns(&self) -> Option<u64> {
         let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
-        if !self.sack
+        if !self.negotiated.sack
             || !self.tail_loss_probe
             || !open
             || self.scoreboard.lost() > 0

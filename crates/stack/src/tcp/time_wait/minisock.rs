@@ -214,9 +214,12 @@ impl Pcb {
             rcv_nxt: self.receive.nxt,
             rcv_adv: self.receive.rcv_adv,
             rcv_scale: self.receive.scale,
-            timestamps: self.timestamps.map(|ours| (ours.offset, ours.recent)),
-            timestamps_required: self.timestamps_required,
-            sack: self.sack,
+            timestamps: self
+                .negotiated
+                .timestamps
+                .map(|ours| (ours.offset, ours.recent)),
+            timestamps_required: self.negotiated.timestamps_required,
+            sack: self.negotiated.sack,
             link: self.pair.link,
             hop_limit: self.options.hop_limit,
             traffic_class: self.options.traffic_class,
@@ -238,13 +241,13 @@ impl Pcb {
         self.receive.rcv_adv = record.rcv_adv;
         self.receive.scale = record.rcv_scale;
         self.ack.last_sent = record.rcv_nxt;
-        self.timestamps = record.timestamps.map(|(offset, recent)| Timestamps {
+        self.negotiated.timestamps = record.timestamps.map(|(offset, recent)| Timestamps {
             offset,
             recent,
             recent_ns: record.expires_ns - TIME_WAIT_NS,
         });
-        self.timestamps_required = record.timestamps_required;
-        (self.sack, self.ecn.enabled) = (record.sack, false);
+        self.negotiated.timestamps_required = record.timestamps_required;
+        (self.negotiated.sack, self.ecn.enabled) = (record.sack, false);
         self.pair.link = record.link;
         self.options.hop_limit = record.hop_limit;
         self.options.traffic_class = record.traffic_class;
