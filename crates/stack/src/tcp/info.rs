@@ -143,15 +143,14 @@ impl Pcb {
     pub(super) fn count_in(&mut self, now_ns: u64, len: usize) {
         count(&mut self.counts.segments_in, 1);
         if len > 0 {
-            let len = u16::try_from(len).unwrap_or(u16::MAX);
-            self.mss_received = self.mss_received.max(len);
+            self.segment_size.note_received(len);
             self.last_received_ns = now_ns;
         }
     }
 
     fn info(&self, now_ns: u64) -> TcpInfo {
         let since = |then_ns: u64| now_ns.saturating_sub(then_ns);
-        let (sacked, lost, sent_again) = self.scoreboard.counts(self.mss);
+        let (sacked, lost, sent_again) = self.scoreboard.counts(self.segment_size.mss);
         TcpInfo {
             state: self.state,
             error: self.error(),
@@ -172,10 +171,10 @@ impl Pcb {
             srtt_ns: self.rtt.srtt_ns(),
             rttvar_ns: self.rtt.rttvar_ns(),
             min_rtt_ns: self.rtt.min_ns(),
-            mss: self.mss,
-            mss_advertised: self.mss_advertised().into(),
-            mss_received: self.mss_received.into(),
-            in_flight: self.scoreboard.segments(self.mss),
+            mss: self.segment_size.mss,
+            mss_advertised: self.segment_size.advertised.into(),
+            mss_received: self.segment_size.received.into(),
+            in_flight: self.scoreboard.segments(self.segment_size.mss),
             sacked,
             lost,
             retrans: sent_again,

@@ -3,6 +3,7 @@
 mod ack_state;
 mod ecn;
 mod negotiated;
+mod segment_size;
 mod socket_pair;
 
 pub(super) use ack_state::{DELAYED_ACK_NS, QUICKACKS_MAX};
@@ -28,6 +29,7 @@ use crate::slab::Handle;
 use ack_state::AckState;
 use ecn::Ecn;
 use negotiated::Negotiated;
+use segment_size::{MSS_DEFAULT, SegmentSize};
 use socket_pair::SocketPair;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -57,11 +59,6 @@ pub enum State {
     /// The connection is over, perhaps by an error, and waits for the application.
     Closed,
 }
-
-/// Least value of [`TcpConfig::mss_max`], in bytes.
-const MSS_MIN: usize = 88;
-/// Segment size in bytes before path and peer are known (RFC 9293 §3.7.1).
-const MSS_FIRST: usize = 536;
 
 /// The timers of one connection.
 #[derive(Clone, Copy, Default, Debug)]
@@ -131,12 +128,7 @@ pub(super) struct Pcb {
     pub(super) user_timeout: UserTimeout,
     pub(super) timers: Timers,
 
-    /// Payload bytes of a full segment with the usual options.
-    pub(super) mss: usize,
-    /// Length in bytes of the longest segment that this side accepts, options included.
-    mss_advertised: u16,
-    /// The longest segment received.
-    pub(super) mss_received: u16,
+    pub(super) segment_size: SegmentSize,
     pub(super) negotiated: Negotiated,
     pub(super) ecn: Ecn,
 
@@ -201,15 +193,11 @@ impl Pcb {
         iss: Seq,
         now_ns: u64,
     ) -> Box<Pcb> {
-        let mss_max = config
-            .mss_max
-            .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
         let pair = SocketPair {
             link: host.link,
             local: *local,
             remote: *remote,
         };
-        let most = (host.mtu() - pair.headers_len()).min(mss_max);
         let (kept_board, kept_headers) = match &mut kept {
             Some(over) => (std::mem::take(&mut over.scoreboard), over.headers.take()),
             None => Default::default(),
@@ -227,13 +215,11 @@ impl Pcb {
             scoreboard: kept_board,
             rtt: Rtt::default(),
             rack: Rack::default(),
-            congestion: Congestion::new(config.congestion, MSS_FIRST, seed(iss, now_ns)),
+            congestion: Congestion::new(config.congestion, MSS_DEFAULT, seed(iss, now_ns)),
             recovery: Recovery::new(),
             user_timeout: UserTimeout::default(),
             timers: Timers::default(),
-            mss: MSS_FIRST,
-            mss_advertised: u16::try_from(most).unwrap_or(u16::MAX),
-            mss_received: 0,
+            segment_size: SegmentSize::new(host.mtu(), &pair, config.mss_max),
             negotiated: Negotiated {
                 timestamps: None,
                 timestamps_required: config.timestamps_required,
@@ -296,34 +282,14 @@ impl Pcb {
     /// Sets the segment size from the peer's MSS and the path's MTU; returns the bytes of
     /// options and payload together.
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
-        let path = (path_mtu - self.pair.headers_len()).min(self.mss_advertised.into());
+        let path = self.segment_size.of_path(path_mtu, &self.pair);
         let room = usize::from(self.send.mss_peer).min(path);
         let mss = room - self.negotiated.timestamps_len();
-        if mss != self.mss {
-            self.mss = mss;
+        if mss != self.segment_size.mss {
+            self.segment_size.mss = mss;
             self.congestion.set_mss(mss);
         }
         room
-    }
-
-    /// Bytes of options and payload that a segment may carry by the path's MTU, before the
-    /// peer's MSS is known.
-    pub(super) fn path_mss(&self, path_mtu: usize) -> usize {
-        (path_mtu - self.pair.headers_len()).min(self.mss_advertised.into())
-    }
-
-    /// Number of segments for `len` bytes, at least one.
-    #[inline]
-    pub(super) fn segments(&self, len: usize) -> usize {
-        if len <= self.mss {
-            return 1;
-        }
-        len.div_ceil(self.mss.max(1))
-    }
-
-    /// The MSS that this side's SYN announces.
-    pub(super) fn mss_advertised(&self) -> u16 {
-        self.mss_advertised
     }
 
     /// The headers, created in place if they do not exist.

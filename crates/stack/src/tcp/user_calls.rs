@@ -223,7 +223,7 @@ impl Tcp {
         }
         pcb.receive.consume(count.min(pcb.receive.readable()));
         pcb.receive.set_memory(left);
-        if pcb.receive.window_opens(pcb.mss) && !pcb.has_ended() {
+        if pcb.receive.window_opens(pcb.segment_size.mss) && !pcb.has_ended() {
             pcb.ack.now = true;
             self.wake_output(id.0);
         }
@@ -416,7 +416,7 @@ impl Tcp {
         let receive = &pcb.receive;
         // More than there is room for does not come before something is read.
         let room = receive.room(self.memory_available().bytes);
-        let shut = room <= usize::from(pcb.mss_received);
+        let shut = room <= usize::from(pcb.segment_size.received);
         let some = receive.readable() > 0;
         receive.readable() >= least || some && shut || pcb.has_ended()
     }

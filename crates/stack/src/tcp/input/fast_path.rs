@@ -473,7 +473,7 @@ impl Pcb {
         self.received(now_ns, count, told.timestamps);
         self.schedule_ack(now_ns, taken);
         // They are read: the window is as after `Tcp::consume`.
-        self.ack.now |= self.receive.window_opens(self.mss);
+        self.ack.now |= self.receive.window_opens(self.segment_size.mss);
         Some(())
     }
 }

@@ -407,7 +407,7 @@ impl Pcb {
 
     fn autotune_receive(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         if let (Some(_), Some((_, echo))) = (self.negotiated.timestamps, timestamps)
-            && count >= self.mss_received.into()
+            && count >= self.segment_size.received.into()
         {
             let age_ms = self.negotiated.clock(now_ns).wrapping_sub(echo);
             self.receive.measured(1000 * age_ms.clamp(1, 60_000));
@@ -424,7 +424,7 @@ impl Pcb {
     /// Acknowledges received data, at once or later: see `AckState::schedule`.
     #[inline]
     pub(super) fn schedule_ack(&mut self, now_ns: u64, taken: Insertion) {
-        let ahead = (self.receive.nxt, self.mss);
+        let ahead = (self.receive.nxt, self.segment_size.mss);
         self.ack
             .schedule(now_ns, taken, ahead, &mut self.timers.ack_ns);
     }

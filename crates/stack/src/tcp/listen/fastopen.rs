@@ -228,7 +228,7 @@ impl Tcp {
         let known = self.cookies.get(remote.ip());
         let path_mtu = host.path_mtu(now_ns, remote.ip());
         let mut pcb = self.connecting(now_ns, host, local, remote)?;
-        let mss = pcb.path_mss(path_mtu);
+        let mss = pcb.segment_size.of_path(path_mtu, &pcb.pair);
         let mss = known.mss.map_or(mss, |known| mss.min(known.into()));
         let room = mss.saturating_sub(OPTIONS_MAX);
         let len = if may { bytes.len().min(room) } else { 0 };

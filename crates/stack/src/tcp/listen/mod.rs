@@ -147,7 +147,7 @@ impl Tcp {
         // Without timestamps nothing but the segment size is remembered.
         let keeps = timestamps.is_some();
         let options = Options {
-            mss: Some(pcb.mss_advertised()),
+            mss: Some(pcb.segment_size.advertised),
             window_scale: remembered
                 .scale
                 .filter(|_| keeps)

@@ -90,7 +90,7 @@ impl Pcb {
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
         if now_ns == self.last_sent_ns || pipe >= cwnd {
-            let limited = pipe + self.mss > cwnd;
+            let limited = pipe + self.segment_size.mss > cwnd;
             let (una, nxt) = (self.send.una, self.send.nxt);
             let outstanding = self.scoreboard.snd_inflight();
             self.congestion.on_transmit(una, nxt, outstanding, limited);
@@ -247,7 +247,7 @@ impl Pcb {
                 seq: self.send.nxt.0,
                 ack: self.receive.nxt.0,
                 flags,
-                window: self.receive.advertise(self.mss),
+                window: self.receive.advertise(self.segment_size.mss),
                 timestamps: self.negotiated.timestamp_option(now_ns),
             },
         };
@@ -331,7 +331,7 @@ impl Pcb {
             true => self.gso_size_max(most, offload.burst.max(1).into()),
             // The scoreboard cuts at full segments, and sees one of several as
             // arrived when all of it has: so no more than a small part.
-            false if most == self.mss && self.header_cache().is_some() => {
+            false if most == self.segment_size.mss && self.header_cache().is_some() => {
                 (left * most).min(cwnd / CWND_DIVISOR)
             }
             false => return most,
@@ -447,7 +447,7 @@ impl Pcb {
         options.timestamps = self.negotiated.timestamp_option(now_ns);
         if is_syn {
             let first = self.state == State::SynSent;
-            options.mss = Some(self.mss_advertised());
+            options.mss = Some(self.segment_size.advertised);
             options.sack_permitted = self.negotiated.sack;
             // An answer scales only if it was asked to (RFC 7323 §2.2).
             let scales = first || self.negotiated.window_scaling;
@@ -530,12 +530,12 @@ impl Pcb {
         if is_syn {
             self.receive.advertise_on_syn()
         } else {
-            self.receive.advertise(self.mss)
+            self.receive.advertise(self.segment_size.mss)
         }
     }
 
     fn count_transmit(&mut self, len: usize, again: bool) {
-        let segments = self.segments(len);
+        let segments = self.segment_size.segments(len);
         let counts = &mut self.counts;
         count(&mut counts.segments_out, segments);
         if again {
@@ -556,7 +556,9 @@ impl Pcb {
                 self.scoreboard.push(start, end, now_ns);
                 self.count_paced(now_ns, end.since(start), is_first);
                 // A SYN's bytes are as many as fit, and wait for nobody.
-                let full = len == 0 || len == self.mss || len.is_multiple_of(self.mss.max(1));
+                let full = len == 0
+                    || len == self.segment_size.mss
+                    || len.is_multiple_of(self.segment_size.mss.max(1));
                 if !full && !self.is_opening() {
                     self.send.snd_sml = end;
                 }

@@ -133,7 +133,7 @@ impl Pcb {
 
     /// Bytes that are thought to be in the network.
     pub(super) fn pipe(&self) -> usize {
-        let arrived = self.recovery.duplicates as usize * self.mss;
+        let arrived = self.recovery.duplicates as usize * self.segment_size.mss;
         self.scoreboard.pipe().saturating_sub(arrived)
     }
 
@@ -143,7 +143,7 @@ impl Pcb {
             srtt_ns: self.rtt.srtt_ns().unwrap_or(0),
             min_rtt_ns: self.rtt.min_ns(),
             in_recovery: self.recovery.phase != Phase::Open,
-            mss: self.mss,
+            mss: self.segment_size.mss,
         }
     }
 
@@ -239,9 +239,9 @@ impl Pcb {
     fn grown_by(&self, progress: AckResult) -> usize {
         // Where segments come out of order as a rule, all that arrives counts.
         let told = match self.negotiated.sack {
-            true if self.rack.reordering_bytes() > DUP_THRESH as usize * self.mss => 0,
+            true if self.rack.reordering_bytes() > DUP_THRESH as usize * self.segment_size.mss => 0,
             true => progress.acknowledged.saturating_sub(progress.delivered),
-            false => self.recovery.duplicates as usize * self.mss,
+            false => self.recovery.duplicates as usize * self.segment_size.mss,
         };
         match progress.acknowledged {
             0 => 0,
@@ -263,7 +263,7 @@ impl Pcb {
         if progress.acknowledged > 0 {
             let partial = self.recovery.phase == Phase::Recovery
                 && self.send.una.before(self.recovery.recovery_point);
-            let segments = progress.acknowledged.div_ceil(self.mss.max(1)) as u32;
+            let segments = progress.acknowledged.div_ceil(self.segment_size.mss.max(1)) as u32;
             self.recovery.duplicates = if partial {
                 self.recovery
                     .duplicates
@@ -274,7 +274,10 @@ impl Pcb {
             return if partial { self.mark_first_lost() } else { 0 };
         }
         if progress.duplicate && self.recovery.phase != Phase::Loss {
-            let most = self.scoreboard.snd_inflight().div_ceil(self.mss.max(1)) as u32;
+            let most = self
+                .scoreboard
+                .snd_inflight()
+                .div_ceil(self.segment_size.mss.max(1)) as u32;
             self.recovery.duplicates = (self.recovery.duplicates + 1).min(most);
             let third = self.recovery.duplicates == DUP_THRESH;
             if third && self.recovery.phase == Phase::Open {
@@ -285,7 +288,7 @@ impl Pcb {
     }
 
     fn mark_first_lost(&mut self) -> usize {
-        self.scoreboard.split_at_first(self.mss);
+        self.scoreboard.split_at_first(self.segment_size.mss);
         let first = self.scoreboard.first().map(|sent| sent.start);
         let congestion = &mut self.congestion;
         let is_lost = |sent: &Sent| Some(sent.start) == first;
@@ -308,14 +311,17 @@ impl Pcb {
             return;
         }
         self.reduce_proportionally(progress, true);
-        self.congestion.cwnd = self.congestion.cwnd.max(self.pipe() + self.mss);
+        self.congestion.cwnd = self
+            .congestion
+            .cwnd
+            .max(self.pipe() + self.segment_size.mss);
     }
 
     /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
     /// for a segment.
     fn delivered(&self, progress: AckResult) -> usize {
         match (self.negotiated.sack, progress.duplicate) {
-            (false, true) => self.mss,
+            (false, true) => self.segment_size.mss,
             _ => progress.delivered,
         }
     }
@@ -333,10 +339,10 @@ impl Pcb {
         } else {
             let behind = recovery.prr_delivered.saturating_sub(recovery.prr_out) as usize;
             let safe = progress.acknowledged > 0 && !more_lost;
-            let more = if safe { self.mss } else { 0 };
+            let more = if safe { self.segment_size.mss } else { 0 };
             (behind.max(delivered) + more).min(ssthresh - pipe)
         };
-        self.congestion.cwnd = (pipe + quota).max(self.mss);
+        self.congestion.cwnd = (pipe + quota).max(self.segment_size.mss);
     }
 
     /// The network marked a segment of ours (RFC 3168 §6.1.2): one reduction
@@ -420,7 +426,7 @@ impl Pcb {
         {
             return None;
         }
-        let delayed_ns = if self.scoreboard.snd_inflight() <= self.mss {
+        let delayed_ns = if self.scoreboard.snd_inflight() <= self.segment_size.mss {
             WC_DEL_ACK_NS
         } else {
             0
@@ -462,7 +468,7 @@ impl Pcb {
         let new =
             self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.scoreboard.is_full();
         if !new {
-            self.scoreboard.split_at_last(self.mss);
+            self.scoreboard.split_at_last(self.segment_size.mss);
             let last = self.scoreboard.last().map(|sent| sent.start);
             self.scoreboard.mark_lost(|sent| Some(sent.start) == last);
         }
