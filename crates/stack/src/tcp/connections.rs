@@ -332,7 +332,7 @@ impl Tcp {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.in_table
         {
-            pcb.due_ns = 0;
+            pcb.timers.due_ns = 0;
             self.timers.set(name.index, 0);
         }
     }
@@ -431,7 +431,7 @@ impl Tcp {
         while let Some(index) = self.timers.pop(now_ns) {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
-                pcb.due_ns = u64::MAX;
+                pcb.timers.due_ns = u64::MAX;
                 let host = hosts.at_mut(pcb.pair.link);
                 if pcb.timeout(now_ns) {
                     self.abort(now_ns, host, name, Some(TcpError::TimedOut))
@@ -622,8 +622,8 @@ impl Pcb {
     #[inline]
     fn schedule_timers(&mut self, name: Handle, deadlines: &mut TimerHeap) {
         let at_ns = self.timers.next_ns().min(self.congestion.wake_ns());
-        if at_ns < self.due_ns {
-            self.due_ns = at_ns;
+        if at_ns < self.timers.due_ns {
+            self.timers.due_ns = at_ns;
             deadlines.set(name.index, at_ns);
         }
     }

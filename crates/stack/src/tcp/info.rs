@@ -144,7 +144,7 @@ impl Pcb {
         count(&mut self.counts.segments_in, 1);
         if len > 0 {
             self.segment_size.note_received(len);
-            self.last_received_ns = now_ns;
+            self.activity.last_received_ns = now_ns;
         }
     }
 
@@ -157,7 +157,7 @@ impl Pcb {
             peer_closed: self.has_ended(),
             ca_state: self.repair(),
             retries: self.recovery.retries,
-            probes: self.keep_alive_probes,
+            probes: self.activity.probes,
             backoff: self.rtt.backoff(),
             timestamps: self.negotiated.timestamps.is_some() && !self.is_opening(),
             sack: self.negotiated.sack,
@@ -190,9 +190,9 @@ impl Pcb {
             snd_wnd: self.send.wnd,
             rcv_wnd: self.receive.window(),
             reordering_bytes: self.rack.reordering_bytes(),
-            since_sent_ns: since(self.last_sent_ns),
-            since_received_ns: since(self.last_received_ns),
-            since_segment_ns: since(self.last_segment_ns),
+            since_sent_ns: since(self.activity.last_sent_ns),
+            since_received_ns: since(self.activity.last_received_ns),
+            since_segment_ns: since(self.activity.last_segment_ns),
             counts: self.counts,
         }
     }

@@ -1,10 +1,13 @@
 //! [`Pcb`]: the state of one connection (RFC 9293 §3.3.1).
 
 mod ack_state;
+mod activity;
 mod ecn;
 mod negotiated;
+mod reachability;
 mod segment_size;
 mod socket_pair;
+mod timers;
 
 pub(super) use ack_state::{DELAYED_ACK_NS, QUICKACKS_MAX};
 pub(super) use negotiated::Timestamps;
@@ -13,26 +16,27 @@ use super::buffer::receive_buffer::ReceiveBuffer;
 use super::buffer::send_buffer::SendBuffer;
 use super::info::Counts;
 use super::listen::fastopen::TfoConnect;
+use super::recovery::Recovery;
 use super::recovery::congestion::Congestion;
 use super::recovery::rack::Rack;
 use super::recovery::rtt::Rtt;
 use super::recovery::scoreboard::Scoreboard;
-use super::recovery::{LossTimer, Recovery};
 use super::seq::Seq;
 use super::urgent::Urgent;
 use super::user_timeout::UserTimeout;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::deadline::{OptDeadline, as_ns};
 use crate::header_filter::HeaderFilter;
 use crate::iface::{HeaderCache, Interface};
 use crate::slab::Handle;
 use ack_state::AckState;
+use activity::Activity;
 use ecn::Ecn;
 use negotiated::Negotiated;
+use reachability::Reachability;
 use segment_size::{MSS_DEFAULT, SegmentSize};
 use socket_pair::SocketPair;
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
+use timers::Timers;
 
 /// The state of a connection (RFC 9293 §3.3.2). Listeners are a type of their own, so there is
 /// no LISTEN state.
@@ -58,33 +62,6 @@ pub enum State {
     TimeWait,
     /// The connection is over, perhaps by an error, and waits for the application.
     Closed,
-}
-
-/// The timers of one connection.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Timers {
-    pub(super) loss: Option<(LossTimer, u64)>,
-    /// When a delayed acknowledgment must be sent.
-    pub(super) ack_ns: OptDeadline,
-    /// When TIME-WAIT ends, or FIN-WAIT-2 without an application, or the linger time; otherwise
-    /// when the next keep-alive probe is sent.
-    pub(super) keepalive_or_time_wait_ns: OptDeadline,
-    /// When unused buffer storage is released.
-    pub(super) shrink_ns: OptDeadline,
-}
-
-impl Timers {
-    /// When the first of the timers is due; `u64::MAX` if none runs.
-    #[inline]
-    pub(super) fn next_ns(&self) -> u64 {
-        // An unset deadline is zero; minus one it is the greatest value.
-        let before = |when: OptDeadline| as_ns(when).unwrap_or(0).wrapping_sub(1);
-        let due = before(self.ack_ns)
-            .min(before(self.keepalive_or_time_wait_ns))
-            .min(before(self.shrink_ns))
-            .saturating_add(1);
-        self.loss.map_or(due, |(_, at_ns)| at_ns.min(due))
-    }
 }
 
 /// The headers that the connection expects and sends.
@@ -135,17 +112,8 @@ pub(super) struct Pcb {
     pub(super) ack: AckState,
     /// Whether a probe must be sent: for the window, or to keep the connection alive.
     pub(super) probe_window: bool,
-    pub(super) last_sent_ns: u64,
-    pub(super) last_segment_ns: u64,
-    /// When data was last received.
-    pub(super) last_received_ns: u64,
-    pub(super) keep_alive_ns: Option<NonZeroU64>,
-    pub(super) keep_alive_probes: u32,
-
-    /// Whether sent segments arrive, as far as known; the interface has not been told yet.
-    pub(super) reachability_hint: Option<bool>,
-    /// When the interface was last told.
-    pub(super) hinted_ns: u64,
+    pub(super) activity: Activity,
+    pub(super) reachability: Reachability,
     /// The headers, while the connection is in use.
     pub(super) headers: Option<Box<Headers>>,
     /// The state of TCP Fast Open, while the connection opens by it.
@@ -163,8 +131,6 @@ pub(super) struct Pcb {
     pub(super) slow_start_after_idle: bool,
     /// See [`TcpConfig::min_tso_segs`].
     pub(super) min_tso_segs: u8,
-    /// When the connection's entry in the timer heap is due.
-    pub(super) due_ns: u64,
     pub(super) counts: Counts,
     /// Bytes of buffer storage, as counted in the total of all connections.
     pub(super) charged_bytes: u32,
@@ -229,13 +195,8 @@ impl Pcb {
             ecn: Ecn::new(config.ecn),
             ack: AckState::new(),
             probe_window: false,
-            last_sent_ns: now_ns,
-            last_segment_ns: now_ns,
-            last_received_ns: now_ns,
-            keep_alive_ns: None,
-            keep_alive_probes: 0,
-            reachability_hint: None,
-            hinted_ns: 0,
+            activity: Activity::new(now_ns),
+            reachability: Reachability::default(),
             headers: kept_headers,
             tfo: None,
             urgent: None,
@@ -245,7 +206,6 @@ impl Pcb {
             tail_loss_probe: config.tail_loss_probe,
             slow_start_after_idle: config.slow_start_after_idle,
             min_tso_segs: config.min_tso_segs,
-            due_ns: u64::MAX,
             counts: Counts::default(),
             charged_bytes: 0,
             memory_wanted: 0,
@@ -312,7 +272,7 @@ impl Pcb {
     pub(super) fn end(&mut self, error: Option<TcpError>) {
         self.state = State::Closed;
         self.error = self.error.take().or(error.map(Box::new));
-        self.timers = Timers::default();
+        self.timers.stop();
         self.congestion.wait_until(u64::MAX);
         self.scoreboard.clear();
         self.ack.now = false;

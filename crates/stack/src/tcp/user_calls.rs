@@ -12,9 +12,8 @@ use crate::slab::Handle;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
-/// Questions whether the peer is there, and the time between them
-/// (RFC 9293 §3.8.4), once a connection is idle for as long as was asked.
-const KEEP_ALIVE_PROBES: u32 = 9;
+/// Time, in nanoseconds, between keep-alive probes: 75 s (RFC 9293 §3.8.4; Linux'
+/// `tcp_keepalive_intvl`).
 const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
 /// How long nothing moves before memory is given back, in nanoseconds.
 const SHRINK_NS: u64 = 1_000_000_000;
@@ -454,7 +453,7 @@ impl Tcp {
         after_ns: Option<u64>,
     ) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
-        pcb.keep_alive_ns = after_ns.and_then(|after_ns| NonZeroU64::new(after_ns.max(1)));
+        pcb.activity.keep_alive_ns = after_ns.and_then(|after_ns| NonZeroU64::new(after_ns.max(1)));
         if pcb.can_write() {
             pcb.start_keep_alive(now_ns);
         }
@@ -619,6 +618,7 @@ impl Pcb {
             return;
         }
         self.timers.keepalive_or_time_wait_ns = self
+            .activity
             .keep_alive_ns
             .and_then(|after_ns| from_ns(now_ns.saturating_add(after_ns.get())));
     }
@@ -659,8 +659,7 @@ impl Pcb {
     /// An idle connection holds no memory (but this): what is empty is given
     /// back when nothing has moved for a while.
     pub(super) fn release(&mut self, now_ns: u64) {
-        let moved_ns = self.last_segment_ns.max(self.last_sent_ns);
-        let idle = moved_ns.saturating_add(SHRINK_NS) <= now_ns;
+        let idle = self.activity.last_ns().saturating_add(SHRINK_NS) <= now_ns;
         if idle {
             self.headers = None;
             self.scoreboard.release();
@@ -672,26 +671,17 @@ impl Pcb {
         }
     }
 
-    /// Whether a peer that was asked is given up.
-    fn is_unanswered(&self, now_ns: u64) -> bool {
-        let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
-        match self.options.user_timeout_ms {
-            Some(ms) => self.keep_alive_probes > 0 && silent_ns >= u64::from(ms.get()) * 1_000_000,
-            None => self.keep_alive_probes == KEEP_ALIVE_PROBES,
-        }
-    }
-
     fn keep_alive(&mut self, now_ns: u64) {
-        let Some(after_ns) = self.keep_alive_ns else {
+        let Some(after_ns) = self.activity.keep_alive_ns else {
             return;
         };
-        let idle_since_ns = self.last_segment_ns.saturating_add(after_ns.get());
+        let idle_since_ns = self.activity.last_segment_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
             self.timers.keepalive_or_time_wait_ns = from_ns(idle_since_ns);
-        } else if self.is_unanswered(now_ns) {
+        } else if self.activity.is_unanswered(now_ns, &self.options) {
             self.end(Some(TcpError::TimedOut));
         } else {
-            self.keep_alive_probes += 1;
+            self.activity.probes += 1;
             self.probe_window = true;
             self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + KEEP_ALIVE_EACH_NS);
         }

@@ -7,9 +7,6 @@ use crate::tcp::recovery::AckResult;
 use crate::tcp::seq::Seq;
 use weir_wire::tcp::{Flags, SackBlocks};
 
-/// Shortest time, in nanoseconds, between reports that a peer's next hop is reachable.
-const REACHABILITY_HINT_INTERVAL_NS: u64 = 5_000_000_000;
-
 /// The acknowledgment information of a segment.
 pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) seq: Seq,
@@ -77,9 +74,7 @@ impl Pcb {
             let arrived = self.send.acknowledge(ack);
             add(&mut self.counts.bytes_acknowledged, arrived);
             self.forget_urgent();
-            if now_ns.saturating_sub(self.hinted_ns) > REACHABILITY_HINT_INTERVAL_NS {
-                (self.reachability_hint, self.hinted_ns) = (Some(true), now_ns);
-            }
+            self.reachability.confirm(now_ns);
         }
         let duplicate = ack == una && !told_window && told.pure_ack && !self.scoreboard.is_empty();
         let progress = AckResult {

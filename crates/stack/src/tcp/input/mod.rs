@@ -119,7 +119,7 @@ impl Pcb {
             return Effect::SendRst;
         }
         self.negotiate(now_ns, arrived);
-        self.last_segment_ns = now_ns;
+        self.activity.last_segment_ns = now_ns;
         if !has_ack {
             // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
             // with an acknowledgment.
@@ -170,7 +170,7 @@ impl Pcb {
     /// of this window: the connection is open.
     pub(super) fn open(&mut self, now_ns: u64, seq: Seq, ack: Seq, wnd: usize) {
         self.state = State::Established;
-        self.last_received_ns = now_ns;
+        self.activity.last_received_ns = now_ns;
         self.send.first_window(seq, ack, wnd);
         let mut sent_once_ns = None;
         if let Some(first) = self.scoreboard.first().filter(|first| !first.retransmitted) {
@@ -272,18 +272,14 @@ impl Pcb {
         }
     }
 
-    /// The peer is there.
+    /// Records an acceptable segment. After a long silence of the peer, whose congestion window
+    /// is then small again, acknowledgments are not delayed.
     #[inline]
     pub(super) fn note_segment(&mut self, now_ns: u64) {
-        self.keep_alive_probes = 0;
-        if now_ns == self.last_segment_ns {
-            return;
-        }
-        let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
+        let silent_ns = self.activity.note_segment(now_ns);
         if silent_ns > RTO_MIN_NS && silent_ns > self.rtt.rto_ns() {
             self.ack.quick = QUICKACKS_MAX;
         }
-        self.last_segment_ns = now_ns;
     }
 
     /// PAWS (RFC 7323 §5.3).

@@ -214,7 +214,7 @@ impl Pcb {
             return Some(false);
         }
         count(&mut self.counts.segments_in, 1);
-        self.last_received_ns = now_ns;
+        self.activity.last_received_ns = now_ns;
         self.note_segment(now_ns);
         self.send.same_window(seq);
         self.receive.commit(payload.len());

@@ -61,7 +61,7 @@ impl Pcb {
         if self.state == State::Closed {
             return OutputStatus::Done;
         }
-        if let Some(arrives) = self.reachability_hint.take() {
+        if let Some(arrives) = self.reachability.hint.take() {
             host.reachability_hint(now_ns, self.pair.remote.ip(), arrives);
         }
         let room = self.set_path(host.path_mtu(now_ns, self.pair.remote.ip()));
@@ -89,7 +89,7 @@ impl Pcb {
             };
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
-        if now_ns == self.last_sent_ns || pipe >= cwnd {
+        if now_ns == self.activity.last_sent_ns || pipe >= cwnd {
             let limited = pipe + self.segment_size.mss > cwnd;
             let (una, nxt) = (self.send.una, self.send.nxt);
             let outstanding = self.scoreboard.snd_inflight();
@@ -272,7 +272,7 @@ impl Pcb {
 
     /// Whether its turn may come to anything.
     pub(super) fn wants_output(&self) -> bool {
-        self.state != State::Closed && (self.has_output() || self.reachability_hint.is_some())
+        self.state != State::Closed && (self.has_output() || self.reachability.hint.is_some())
     }
 
     /// Whether there may be something to send; if not, nothing is looked up.
@@ -375,7 +375,7 @@ impl Pcb {
 
     /// After a pause the network is unknown again (RFC 5681 §4.1).
     fn restart_after_idle(&mut self, now_ns: u64) {
-        let idle_ns = now_ns.saturating_sub(self.last_sent_ns);
+        let idle_ns = now_ns.saturating_sub(self.activity.last_sent_ns);
         // Who asks about a closed window has not paused.
         let may = self.send.unsent() > 0 && self.send.allows(self.send.nxt.plus(1));
         if self.slow_start_after_idle
@@ -564,7 +564,7 @@ impl Pcb {
                 }
                 self.probe_window = false;
                 let answers = self.counts.bytes_in > 0 && !self.is_opening();
-                if len > 0 && answers && now_ns < self.last_received_ns + DELAYED_ACK_NS {
+                if len > 0 && answers && now_ns < self.activity.last_received_ns + DELAYED_ACK_NS {
                     self.ack.pingpong = true;
                 }
                 self.send.nxt = end;
@@ -590,7 +590,7 @@ impl Pcb {
         }
         if matches!(next, NextSegment::New(..) | NextSegment::Retransmit(..)) {
             self.recovery.force_retransmit = false;
-            self.last_sent_ns = now_ns;
+            self.activity.last_sent_ns = now_ns;
         }
         if self.state != State::SynSent {
             self.acknowledged_all();

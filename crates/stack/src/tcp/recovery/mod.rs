@@ -497,7 +497,7 @@ impl Pcb {
             .retries
             .is_multiple_of(REACHABILITY_SUSPECT_RETRIES)
         {
-            self.reachability_hint = Some(false);
+            self.reachability.suspect();
         }
         // What it said to have, it should have acknowledged by now.
         if self.scoreboard.first().is_some_and(|sent| sent.sacked) {

@@ -1,0 +1,60 @@
+//! [`Activity`]: when a connection last sent and received, and keep-alive probes (RFC 9293
+//! §3.8.4).
+
+use super::TcpOptions;
+use std::num::NonZeroU64;
+
+/// Unanswered keep-alive probes after which the peer is given up (Linux' `tcp_keepalive_probes`).
+const PROBES_MAX: u32 = 9;
+
+/// Times of one connection, in nanoseconds; all begin with the connection.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Activity {
+    /// When data, a SYN or a FIN was last sent.
+    pub(in crate::tcp) last_sent_ns: u64,
+    /// When an acceptable segment was last received.
+    pub(in crate::tcp) last_segment_ns: u64,
+    /// When data was last received.
+    pub(in crate::tcp) last_received_ns: u64,
+    /// How long the connection is idle before the first probe (`TCP_KEEPIDLE`); `None` without
+    /// keep-alive.
+    pub(in crate::tcp) keep_alive_ns: Option<NonZeroU64>,
+    /// Number of keep-alive probes since the peer last sent a segment.
+    pub(in crate::tcp) probes: u32,
+}
+
+impl Activity {
+    pub(super) fn new(now_ns: u64) -> Activity {
+        Activity {
+            last_sent_ns: now_ns,
+            last_segment_ns: now_ns,
+            last_received_ns: now_ns,
+            keep_alive_ns: None,
+            probes: 0,
+        }
+    }
+
+    /// Records an acceptable segment: the peer is there. Returns for how long it was silent.
+    #[inline]
+    pub(in crate::tcp) fn note_segment(&mut self, now_ns: u64) -> u64 {
+        self.probes = 0;
+        let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
+        self.last_segment_ns = now_ns;
+        silent_ns
+    }
+
+    /// When a segment was last sent or received.
+    pub(in crate::tcp) fn last_ns(&self) -> u64 {
+        self.last_segment_ns.max(self.last_sent_ns)
+    }
+
+    /// Whether a peer that was probed is given up: after the user timeout, or without one after
+    /// [`PROBES_MAX`] probes.
+    pub(in crate::tcp) fn is_unanswered(&self, now_ns: u64, options: &TcpOptions) -> bool {
+        let silent_ns = now_ns.saturating_sub(self.last_segment_ns);
+        match options.user_timeout_ms {
+            Some(ms) => self.probes > 0 && silent_ns >= u64::from(ms.get()) * 1_000_000,
+            None => self.probes == PROBES_MAX,
+        }
+    }
+}
