@@ -172,9 +172,9 @@ impl Tcp {
                 self.after_event(now_ns, name);
                 return Err(DropReason::OtherLink);
             }
-            let early = pcb.tfo.as_ref().and_then(|opening| opening.listener);
+            let early = pcb.opening.early_listener();
             let asks = pcb.state == State::SynSent;
-            let asked = if asks { pcb.tfo.clone() } else { None };
+            let asked = if asks { pcb.opening.tfo.clone() } else { None };
             let retried = pcb.recovery.retries > 0;
             let challenged = pcb.ack.challenged_ns;
             pcb.receive.set_memory(left);
@@ -262,8 +262,8 @@ impl Tcp {
         {
             self.memory_waiters.pop_first();
             if let Some(pcb) = self.pcbs.get_mut(name) {
-                pcb.memory_wanted = 0;
-                if !std::mem::replace(&mut pcb.in_notify_queue, true) {
+                pcb.listed.memory_wanted = 0;
+                if !std::mem::replace(&mut pcb.listed.in_notify_queue, true) {
                     self.notify_queue.push_back(name);
                 }
             }
@@ -330,7 +330,7 @@ impl Tcp {
     /// Makes the next poll run the connection's timers.
     pub(super) fn due_now(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
-            && pcb.in_table
+            && pcb.listed.in_table
         {
             pcb.timers.due_ns = 0;
             self.timers.set(name.index, 0);
@@ -348,33 +348,37 @@ impl Tcp {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
-        if std::mem::take(&mut pcb.in_table) {
+        if std::mem::take(&mut pcb.listed.in_table) {
             let key = pcb.pair.key();
             self.table.remove(&key);
             self.timers.remove(name.index);
-            let early = pcb.tfo.take().and_then(|opening| opening.listener);
+            let early = pcb.opening.tfo.take().and_then(|opening| opening.listener);
             if let Some(listener) = early.and_then(|name| self.listeners.get_mut(name)) {
                 listener.tfo_pending -= 1;
             }
             // A connection that was not accepted has no application.
-            pcb.orphaned |= pcb.listener.is_some();
-            if pcb.in_time_wait_queue {
+            pcb.user.orphaned |= pcb.opening.listener.is_some();
+            if pcb.listed.in_time_wait_queue {
                 self.time_wait.leave();
             }
-            let was_half_open = std::mem::take(&mut pcb.is_half_open);
+            let was_half_open = std::mem::take(&mut pcb.opening.is_half_open);
             self.half_open -= usize::from(was_half_open);
-            if let Some(listener) = pcb.listener.and_then(|name| self.listeners.get_mut(name)) {
+            if let Some(listener) = pcb
+                .opening
+                .listener
+                .and_then(|name| self.listeners.get_mut(name))
+            {
                 if was_half_open {
                     listener.half_open -= 1;
                 } else if pcb.receive.readable() > 0 {
                     // The data that the peer has sent can still be accepted and read.
-                    pcb.orphaned = false;
+                    pcb.user.orphaned = false;
                 } else {
                     listener.accept_queue.retain(|opened| opened.0 != name);
                 }
             }
         }
-        if pcb.orphaned {
+        if pcb.user.orphaned {
             self.drop_pcb(name);
         }
     }
@@ -382,9 +386,10 @@ impl Tcp {
     /// Removes a PCB; its handles become invalid.
     pub(super) fn drop_pcb(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.remove(name) {
-            self.charged_bytes -= pcb.charged_bytes as usize;
-            if pcb.memory_wanted > 0 {
-                self.memory_waiters.remove(&(pcb.memory_wanted, name));
+            self.charged_bytes -= pcb.listed.charged_bytes as usize;
+            if pcb.listed.memory_wanted > 0 {
+                self.memory_waiters
+                    .remove(&(pcb.listed.memory_wanted, name));
             }
             self.pcb_cache.put(pcb);
         }
@@ -459,14 +464,16 @@ impl Tcp {
                 continue;
             };
             match pcb.output(now_ns, host, out, &mut sent) {
-                OutputStatus::Done => pcb.in_output_queue = false,
+                OutputStatus::Done => pcb.listed.in_output_queue = false,
                 OutputStatus::MoreToSend => self.output_queue[link].push_back(bits),
                 OutputStatus::DeviceFull => {
                     self.output_queue[link].push_front(bits);
                     break;
                 }
             }
-            if pcb.send.has_sent_enough() && !std::mem::replace(&mut pcb.in_notify_queue, true) {
+            if pcb.send.has_sent_enough()
+                && !std::mem::replace(&mut pcb.listed.in_notify_queue, true)
+            {
                 self.notify_queue.push_back(name);
             }
             pcb.schedule_timers(name, &mut self.timers);
@@ -540,7 +547,7 @@ impl Tcp {
                     ..Options::default()
                 },
             };
-            send(now_ns, host, pcb.options, pcb.pair.addresses(), &repr);
+            send(now_ns, host, pcb.user.options, pcb.pair.addresses(), &repr);
         }
         pcb.end(error);
         self.after_event(now_ns, name);
@@ -583,7 +590,7 @@ impl Tcp {
 
     /// Whether this is the connection between these two.
     pub(super) fn is_between(&self, name: Handle, local: &SocketAddr, remote: &SocketAddr) -> bool {
-        let pcb = self.pcbs.get(name).filter(|pcb| pcb.in_table);
+        let pcb = self.pcbs.get(name).filter(|pcb| pcb.listed.in_table);
         pcb.is_some_and(|pcb| pcb.pair.is_between(local, remote))
     }
 }
@@ -608,12 +615,12 @@ impl Pcb {
         told: &mut VecDeque<Handle>,
     ) {
         self.schedule_timers(name, deadlines);
-        if !self.in_output_queue && self.wants_output() {
-            self.in_output_queue = true;
+        if !self.listed.in_output_queue && self.wants_output() {
+            self.listed.in_output_queue = true;
             ready[usize::from(self.pair.link)].push_back(name.bits());
         }
-        let untold = self.listener.is_none() && !self.orphaned;
-        if untold && !std::mem::replace(&mut self.in_notify_queue, true) {
+        let untold = self.opening.listener.is_none() && !self.user.orphaned;
+        if untold && !std::mem::replace(&mut self.listed.in_notify_queue, true) {
             told.push_back(name);
         }
     }
@@ -628,15 +635,10 @@ impl Pcb {
         }
     }
 
-    /// Updates the connection's share in the count of storage; returns whether it has changed.
-    fn account(&mut self, held: &mut usize) -> bool {
-        let holds = self.send.capacity() + self.receive.capacity();
-        let before = self.charged_bytes as usize;
-        if holds != before {
-            *held = *held - before + holds;
-            self.charged_bytes = holds as u32;
-        }
-        holds != before
+    /// Updates the connection's share in the total storage; returns whether it has changed.
+    fn account(&mut self, total: &mut usize) -> bool {
+        let bytes = self.send.capacity() + self.receive.capacity();
+        self.listed.account(bytes, total)
     }
 
     /// Starts, or restarts, the wait of a connection that has only time to wait for; returns
@@ -644,10 +646,10 @@ impl Pcb {
     fn start_time_wait(&mut self, now_ns: u64) -> bool {
         let quiet_ns = match self.state {
             State::TimeWait => TIME_WAIT_NS,
-            State::FinWait2 if self.orphaned => FIN_WAIT_2_NS,
+            State::FinWait2 if self.user.orphaned => FIN_WAIT_2_NS,
             _ => return false,
         };
-        let is_new = !std::mem::replace(&mut self.in_time_wait_queue, true);
+        let is_new = !std::mem::replace(&mut self.listed.in_time_wait_queue, true);
         let again =
             self.state == State::TimeWait && self.timers.keepalive_or_time_wait_ns.is_none();
         if is_new || again {

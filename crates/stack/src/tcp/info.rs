@@ -132,7 +132,7 @@ pub(super) fn add(sum: &mut u64, more: usize) {
 
 impl Tcp {
     pub(crate) fn info(&self, now_ns: u64, id: TcpId) -> Option<TcpInfo> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned)?;
         Some(pcb.info(now_ns))
     }
 }
@@ -153,7 +153,7 @@ impl Pcb {
         let (sacked, lost, sent_again) = self.scoreboard.counts(self.segment_size.mss);
         TcpInfo {
             state: self.state,
-            error: self.error(),
+            error: self.user.error(),
             peer_closed: self.has_ended(),
             ca_state: self.repair(),
             retries: self.recovery.retries,
@@ -162,7 +162,7 @@ impl Pcb {
             timestamps: self.negotiated.timestamps.is_some() && !self.is_opening(),
             sack: self.negotiated.sack,
             ecn: self.ecn.enabled,
-            syn_data_acked: self.syn_data_acked,
+            syn_data_acked: self.opening.syn_data_acked,
             window_scales: self
                 .negotiated
                 .window_scaling

@@ -3,11 +3,15 @@
 mod ack_state;
 mod activity;
 mod ecn;
+mod limits;
+mod listed;
 mod negotiated;
+mod opening;
 mod reachability;
 mod segment_size;
 mod socket_pair;
 mod timers;
+mod user_side;
 
 pub(super) use ack_state::{DELAYED_ACK_NS, QUICKACKS_MAX};
 pub(super) use negotiated::Timestamps;
@@ -15,7 +19,6 @@ pub(super) use negotiated::Timestamps;
 use super::buffer::receive_buffer::ReceiveBuffer;
 use super::buffer::send_buffer::SendBuffer;
 use super::info::Counts;
-use super::listen::fastopen::TfoConnect;
 use super::recovery::Recovery;
 use super::recovery::congestion::Congestion;
 use super::recovery::rack::Rack;
@@ -27,16 +30,19 @@ use super::user_timeout::UserTimeout;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::header_filter::HeaderFilter;
 use crate::iface::{HeaderCache, Interface};
-use crate::slab::Handle;
 use ack_state::AckState;
 use activity::Activity;
 use ecn::Ecn;
+use limits::Limits;
+use listed::Listed;
 use negotiated::Negotiated;
+use opening::Opening;
 use reachability::Reachability;
 use segment_size::{MSS_DEFAULT, SegmentSize};
 use socket_pair::SocketPair;
 use std::net::SocketAddr;
 use timers::Timers;
+use user_side::UserSide;
 
 /// The state of a connection (RFC 9293 §3.3.2). Listeners are a type of their own, so there is
 /// no LISTEN state.
@@ -85,15 +91,9 @@ impl Headers {
 pub(super) struct Pcb {
     pub(super) pair: SocketPair,
     pub(super) state: State,
-    /// The listener that opened the connection, until it is accepted.
-    pub(super) listener: Option<Handle>,
-    /// Whether the connection counts among the listener's half-open ones.
-    pub(super) is_half_open: bool,
-    /// Whether the application has let the connection go.
-    pub(super) orphaned: bool,
-    /// Why the connection is over; boxed, since few connections end with an error.
-    error: Option<Box<TcpError>>,
-    pub(super) options: TcpOptions,
+    pub(super) user: UserSide,
+    pub(super) opening: Opening,
+    pub(super) limits: Limits,
 
     pub(super) send: SendBuffer,
     pub(super) receive: ReceiveBuffer,
@@ -116,37 +116,10 @@ pub(super) struct Pcb {
     pub(super) reachability: Reachability,
     /// The headers, while the connection is in use.
     pub(super) headers: Option<Box<Headers>>,
-    /// The state of TCP Fast Open, while the connection opens by it.
-    pub(super) tfo: Option<Box<TfoConnect>>,
     /// The marks of urgent data.
     pub(super) urgent: Option<Box<Urgent>>,
-    /// Whether data in a SYN was accepted, by the peer or by this side.
-    pub(super) syn_data_acked: bool,
-    /// How often this side's SYN is retransmitted.
-    pub(super) syn_retries: u8,
-    /// See [`TcpConfig::retries`].
-    pub(super) retries: u8,
-    /// See [`TcpConfig::tail_loss_probe`] and [`TcpConfig::slow_start_after_idle`].
-    pub(super) tail_loss_probe: bool,
-    pub(super) slow_start_after_idle: bool,
-    /// See [`TcpConfig::min_tso_segs`].
-    pub(super) min_tso_segs: u8,
     pub(super) counts: Counts,
-    /// Bytes of buffer storage, as counted in the total of all connections.
-    pub(super) charged_bytes: u32,
-    /// The free storage that a blocked writer waits for; 0 if no writer waits.
-    pub(super) memory_wanted: u32,
-
-    /// Whether the connection is in the output queue, and in the notify queue.
-    pub(super) in_output_queue: bool,
-    pub(super) in_notify_queue: bool,
-    /// Whether the connection is in the table of connections.
-    pub(super) in_table: bool,
-    /// Whether the connection only waits for its time to end.
-    pub(super) in_time_wait_queue: bool,
-    /// Whether the connection was let go with a linger time, after which it is reset unless
-    /// everything was acknowledged.
-    pub(super) linger_reset: bool,
+    pub(super) listed: Listed,
 }
 
 impl Pcb {
@@ -171,11 +144,9 @@ impl Pcb {
         let pcb = Pcb {
             pair,
             state: State::SynSent,
-            listener: None,
-            is_half_open: false,
-            orphaned: false,
-            error: None,
-            options: TcpOptions::default(),
+            user: UserSide::new(),
+            opening: Opening::default(),
+            limits: Limits::new(config),
             send: config.send(iss),
             receive: config.receive(),
             scoreboard: kept_board,
@@ -198,22 +169,12 @@ impl Pcb {
             activity: Activity::new(now_ns),
             reachability: Reachability::default(),
             headers: kept_headers,
-            tfo: None,
             urgent: None,
-            syn_data_acked: false,
-            syn_retries: config.syn_retries,
-            retries: config.retries,
-            tail_loss_probe: config.tail_loss_probe,
-            slow_start_after_idle: config.slow_start_after_idle,
-            min_tso_segs: config.min_tso_segs,
             counts: Counts::default(),
-            charged_bytes: 0,
-            memory_wanted: 0,
-            in_output_queue: false,
-            in_notify_queue: false,
-            in_table: true,
-            in_time_wait_queue: false,
-            linger_reset: false,
+            listed: Listed {
+                in_table: true,
+                ..Listed::default()
+            },
         };
         match kept {
             Some(mut over) => {
@@ -258,11 +219,6 @@ impl Pcb {
         self.headers.get_or_insert_with(make)
     }
 
-    /// Why the connection is over, if it ended with an error.
-    pub(super) fn error(&self) -> Option<TcpError> {
-        self.error.as_deref().copied()
-    }
-
     /// Whether the buffers occupy storage.
     pub(super) fn holds_memory(&self) -> bool {
         self.send.capacity() > 0 || self.receive.capacity() > 0 || self.headers.is_some()
@@ -271,7 +227,7 @@ impl Pcb {
     /// Ends the connection; the application gets `error`.
     pub(super) fn end(&mut self, error: Option<TcpError>) {
         self.state = State::Closed;
-        self.error = self.error.take().or(error.map(Box::new));
+        self.user.end(error);
         self.timers.stop();
         self.congestion.wait_until(u64::MAX);
         self.scoreboard.clear();

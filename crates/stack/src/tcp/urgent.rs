@@ -93,7 +93,7 @@ impl Tcp {
 
     /// Number of bytes to read up to and including the last urgent one; `None` without a mark.
     pub(crate) fn urgent(&self, id: TcpId) -> Option<usize> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned)?;
         let (mark, unread) = (pcb.urgent.as_ref()?.came?, pcb.unread());
         unread.before(mark).then(|| mark.since(unread))
     }

@@ -42,9 +42,9 @@ impl Tcp {
             .pop_front()
             .ok_or(TcpError::WouldBlock)?;
         if let Some(pcb) = self.pcbs.get_mut(accepted.0) {
-            pcb.listener = None;
+            pcb.opening.listener = None;
             // There may be something to tell since before it had an application.
-            if !std::mem::replace(&mut pcb.in_notify_queue, true) {
+            if !std::mem::replace(&mut pcb.listed.in_notify_queue, true) {
                 self.notify_queue.push_back(accepted.0);
             }
         }
@@ -120,7 +120,7 @@ impl Tcp {
 
     /// Connections let go whose bytes or FIN the peer has not acknowledged.
     pub(crate) fn orphans(&self) -> usize {
-        let unfinished = |pcb: &&Pcb| pcb.orphaned && pcb.is_orphan();
+        let unfinished = |pcb: &&Pcb| pcb.user.orphaned && pcb.is_orphan();
         self.pcbs
             .iter()
             .map(|pcb| &**pcb)
@@ -137,14 +137,14 @@ impl Tcp {
         self.pcbs
             .get_mut(id.0)
             .map(|pcb| &mut **pcb)
-            .filter(|pcb| !pcb.orphaned)
+            .filter(|pcb| !pcb.user.orphaned)
             .ok_or(TcpError::Closed)
     }
 
     pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         let left = self.memory_available();
         let pcb = self.get(id)?;
-        if let Some(error) = pcb.error() {
+        if let Some(error) = pcb.user.error() {
             return Err(error);
         }
         if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
@@ -168,7 +168,7 @@ impl Tcp {
             return;
         };
         let starved_of = clamp(pcb.send.memory_wanted(self.memory, left));
-        let before = std::mem::replace(&mut pcb.memory_wanted, starved_of);
+        let before = std::mem::replace(&mut pcb.listed.memory_wanted, starved_of);
         if before == starved_of {
             return;
         }
@@ -184,7 +184,7 @@ impl Tcp {
     fn wake_output(&mut self, name: Handle) {
         if let Some(pcb) = self.pcbs.get_mut(name)
             && pcb.state != State::Closed
-            && !std::mem::replace(&mut pcb.in_output_queue, true)
+            && !std::mem::replace(&mut pcb.listed.in_output_queue, true)
         {
             let link = pcb.pair.link;
             self.queue_output(link, name);
@@ -198,7 +198,7 @@ impl Tcp {
         if pcb.receive.readable() > 0 {
             return Ok(pcb.receive.front());
         }
-        match (pcb.error(), pcb.has_ended()) {
+        match (pcb.user.error(), pcb.has_ended()) {
             // What comes after the end changes nothing about it.
             _ if pcb.receive.has_finished() => Ok(&[]),
             (Some(error), _) => Err(error),
@@ -208,8 +208,8 @@ impl Tcp {
     }
 
     pub(crate) fn error(&self, id: TcpId) -> Option<TcpError> {
-        match self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned) {
-            Some(pcb) => pcb.error(),
+        match self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned) {
+            Some(pcb) => pcb.user.error(),
             None => Some(TcpError::Closed),
         }
     }
@@ -268,7 +268,7 @@ impl Tcp {
         let Ok(pcb) = self.get(id) else {
             return;
         };
-        pcb.orphaned = true;
+        pcb.user.orphaned = true;
         // What is not read is lost, and the peer should know (RFC 2525
         // §2.17); and who has not opened has nothing to close.
         if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
@@ -291,7 +291,7 @@ impl Tcp {
         if let Some(pcb) = self.pcbs.get_mut(id.0)
             && pcb.is_orphan()
         {
-            pcb.linger_reset = true;
+            pcb.user.linger_reset = true;
             pcb.timers.keepalive_or_time_wait_ns = from_ns(now_ns.saturating_add(time_ns));
             self.after_event(now_ns, id.0);
         }
@@ -299,19 +299,19 @@ impl Tcp {
 
     pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Interfaces, id: TcpId) {
         if let Ok(pcb) = self.get(id) {
-            pcb.orphaned = true;
+            pcb.user.orphaned = true;
             let host = hosts.at_mut(pcb.pair.link);
             self.abort(now_ns, host, id.0, None);
         }
     }
 
     pub(crate) fn state(&self, id: TcpId) -> Option<State> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned)?;
         Some(pcb.state)
     }
 
     pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned)?;
         Some((
             with_zone(pcb.pair.local, pcb.pair.link),
             with_zone(pcb.pair.remote, pcb.pair.link),
@@ -349,8 +349,8 @@ impl Tcp {
     }
 
     pub(crate) fn options(&self, id: TcpId) -> Option<TcpOptions> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
-        Some(pcb.options)
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned)?;
+        Some(pcb.user.options)
     }
 
     pub(crate) fn set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), TcpError> {
@@ -382,12 +382,12 @@ impl Tcp {
     }
 
     pub(crate) fn set_syn_retries(&mut self, id: TcpId, retries: u8) -> Result<(), TcpError> {
-        self.get(id)?.syn_retries = retries;
+        self.get(id)?.limits.syn_retries = retries;
         Ok(())
     }
 
     pub(crate) fn set_retries(&mut self, id: TcpId, retries: u8) -> Result<(), TcpError> {
-        self.get(id)?.retries = retries;
+        self.get(id)?.limits.retries = retries;
         Ok(())
     }
 
@@ -409,7 +409,7 @@ impl Tcp {
     }
 
     pub(crate) fn is_readable(&self, id: TcpId, least: usize) -> bool {
-        let Some(pcb) = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned) else {
+        let Some(pcb) = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned) else {
             return true;
         };
         let receive = &pcb.receive;
@@ -442,7 +442,7 @@ impl Tcp {
     }
 
     pub(crate) fn quick_ack(&self, id: TcpId) -> Option<bool> {
-        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.orphaned)?;
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.user.orphaned)?;
         Some(!pcb.ack.pingpong)
     }
 
@@ -465,8 +465,8 @@ impl Tcp {
     pub(crate) fn next_notified(&mut self) -> Option<TcpId> {
         while let Some(name) = self.notify_queue.pop_front() {
             if let Some(pcb) = self.pcbs.get_mut(name) {
-                pcb.in_notify_queue = false;
-                if !pcb.orphaned {
+                pcb.listed.in_notify_queue = false;
+                if !pcb.user.orphaned {
                     return Some(TcpId(name));
                 }
             }
@@ -565,7 +565,7 @@ impl Tcp {
 impl Pcb {
     /// Takes options over; those of the window, as far as they can be told yet.
     pub(super) fn set_options(&mut self, options: TcpOptions) {
-        let before = std::mem::replace(&mut self.options, options.settled());
+        let before = std::mem::replace(&mut self.user.options, options.settled());
         if before.receive_buffer != options.receive_buffer
             && let Some(bytes) = options.receive_buffer
         {
@@ -614,7 +614,7 @@ impl Pcb {
     }
 
     pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
-        if self.linger_reset {
+        if self.user.linger_reset {
             return;
         }
         self.timers.keepalive_or_time_wait_ns = self
@@ -641,9 +641,9 @@ impl Pcb {
         }
         if due(self.timers.keepalive_or_time_wait_ns) {
             self.timers.keepalive_or_time_wait_ns = None;
-            match self.in_time_wait_queue {
+            match self.listed.in_time_wait_queue {
                 true => self.end(None),
-                false if self.linger_reset => return true,
+                false if self.user.linger_reset => return true,
                 false => self.keep_alive(now_ns),
             }
         }
@@ -678,7 +678,7 @@ impl Pcb {
         let idle_since_ns = self.activity.last_segment_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
             self.timers.keepalive_or_time_wait_ns = from_ns(idle_since_ns);
-        } else if self.activity.is_unanswered(now_ns, &self.options) {
+        } else if self.activity.is_unanswered(now_ns, &self.user.options) {
             self.end(Some(TcpError::TimedOut));
         } else {
             self.activity.probes += 1;

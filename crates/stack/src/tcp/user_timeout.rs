@@ -54,8 +54,8 @@ impl Pcb {
 
     fn user_timeout_remaining_ms(&self, now_ns: u64) -> Option<u32> {
         let closed = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
-        let abandoned = (self.orphaned && closed).then_some(ORPHAN_PERSIST_MAX_MS);
-        let user = self.options.user_timeout_ms.map(|ms| ms.get());
+        let abandoned = (self.user.orphaned && closed).then_some(ORPHAN_PERSIST_MAX_MS);
+        let user = self.user.options.user_timeout_ms.map(|ms| ms.get());
         let limit_ms = user.or(abandoned)?;
         let waited_ms = ms(now_ns).wrapping_sub(self.user_timeout.since_ms);
         Some(limit_ms.saturating_sub(waited_ms))

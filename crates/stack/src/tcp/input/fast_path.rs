@@ -305,7 +305,7 @@ impl Pcb {
     /// Whether all that is missing is that our SYN is acknowledged.
     #[inline]
     fn awaits_ack_of_syn(&self) -> bool {
-        self.state == State::SynReceived && self.tfo.is_none()
+        self.state == State::SynReceived && self.opening.tfo.is_none()
     }
 
     /// Whether nothing is going on that the fast path leaves to the standard
@@ -325,7 +325,7 @@ impl Pcb {
             self.state,
             State::Established | State::FinWait1 | State::FinWait2
         );
-        is_open && !self.orphaned && self.receive.readable() == 0 && self.fast_path_allowed()
+        is_open && !self.user.orphaned && self.receive.readable() == 0 && self.fast_path_allowed()
     }
 
     /// The length of a header that is as expected.
@@ -400,7 +400,7 @@ impl Pcb {
         let unfit = match self.state {
             State::CloseWait | State::LastAck => !bare,
             State::SynReceived => ack == self.send.una,
-            _ => self.orphaned && !payload.is_empty(),
+            _ => self.user.orphaned && !payload.is_empty(),
         };
         if unfit || !in_order || self.negotiated.is_old(now_ns, timestamps) {
             return None;

@@ -248,7 +248,7 @@ impl Pcb {
         self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
         self.take_ack(now_ns, &AckInfo::from_segment(arrived, self.send.scale));
         let end = arrived.data_seq().plus(arrived.payload.len());
-        if self.orphaned && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
+        if self.user.orphaned && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
             // Nobody will read it, and the peer should know (RFC 2525 §2.17).
             self.end(None);
             return Effect::SendRst;

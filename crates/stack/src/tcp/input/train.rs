@@ -182,9 +182,11 @@ impl Pcb {
             self.state,
             State::Established | State::FinWait1 | State::FinWait2
         );
-        let is_plain = receives && !self.orphaned && self.fast_path_allowed();
-        let says_nothing =
-            self.ack.now && self.ack.quick == 0 && self.in_output_queue && self.in_notify_queue;
+        let is_plain = receives && !self.user.orphaned && self.fast_path_allowed();
+        let says_nothing = self.ack.now
+            && self.ack.quick == 0
+            && self.listed.in_output_queue
+            && self.listed.in_notify_queue;
         let hears_nothing = self.is_current_ack(told.ack, told.wnd)
             && !self.negotiated.is_old(now_ns, told.timestamps);
         is_plain && says_nothing && hears_nothing

@@ -233,7 +233,7 @@ impl Tcp {
         let room = mss.saturating_sub(OPTIONS_MAX);
         let len = if may { bytes.len().min(room) } else { 0 };
         let len = pcb.send.write(&bytes[..len], self.memory_available().bytes);
-        pcb.tfo = Some(Box::new(TfoConnect {
+        pcb.opening.tfo = Some(Box::new(TfoConnect {
             option,
             len,
             listener: None,
@@ -254,12 +254,12 @@ impl Pcb {
         if !syn.payload.is_empty() {
             self.receive.insert(syn.data_seq(), syn.payload);
             self.count_in(now_ns, syn.payload.len());
-            self.syn_data_acked = true;
+            self.opening.syn_data_acked = true;
         }
         let wnd = usize::from(syn.repr.window);
         self.send.first_window(syn.seq, self.send.una, wnd);
         self.ack.last_sent = self.receive.nxt;
-        self.tfo = Some(Box::new(TfoConnect {
+        self.opening.tfo = Some(Box::new(TfoConnect {
             option: None,
             len: 0,
             listener: Some(listener),
@@ -268,8 +268,7 @@ impl Pcb {
 
     /// Whether the application has the connection before the peer has acknowledged the SYN-ACK.
     pub(in crate::tcp) fn is_early(&self) -> bool {
-        let listener = self.tfo.as_ref().and_then(|opening| opening.listener);
-        self.state == State::SynReceived && listener.is_some()
+        self.state == State::SynReceived && self.opening.early_listener().is_some()
     }
 
     /// Whether the next segment is a SYN.
@@ -284,18 +283,18 @@ impl Pcb {
 
     /// The end of the sequence numbers of the first SYN, with its payload.
     pub(in crate::tcp) fn first_end(&self) -> Seq {
-        let len = self.tfo.as_ref().map_or(0, |opening| opening.len);
+        let len = self.opening.tfo.as_ref().map_or(0, |opening| opening.len);
         self.send.iss.plus(1 + len)
     }
 
     /// Our SYN was acknowledged, perhaps without its bytes: these were not
     /// taken, and go again at once.
     pub(in crate::tcp) fn end_opening(&mut self, arrived: &Arrived<'_>) {
-        let Some(opening) = self.tfo.take() else {
+        let Some(opening) = self.opening.tfo.take() else {
             return;
         };
         if arrived.has(Flags::SYN) && opening.len > 0 {
-            self.syn_data_acked = self.scoreboard.is_empty();
+            self.opening.syn_data_acked = self.scoreboard.is_empty();
             if !self.scoreboard.is_empty() {
                 self.scoreboard.mark_lost(|_| true);
                 self.recovery.force_retransmit = true;

@@ -71,14 +71,16 @@ impl Tcp {
         pcb.set_options(options);
         pcb.answer(now_ns, arrived);
         pcb.arm();
-        pcb.listener = Some(name);
+        pcb.opening.listener = Some(name);
         pcb.receive.set_memory(left);
         match judged {
             TfoDecision::Plain => {}
-            TfoDecision::Cookie(cookie) => pcb.tfo = Some(Box::new(TfoConnect::with(cookie))),
+            TfoDecision::Cookie(cookie) => {
+                pcb.opening.tfo = Some(Box::new(TfoConnect::with(cookie)))
+            }
             TfoDecision::Taken => pcb.accept_early_data(now_ns, arrived, name),
         }
-        pcb.is_half_open = !taken;
+        pcb.opening.is_half_open = !taken;
         self.half_open += usize::from(!taken);
         listener.half_open += usize::from(!taken);
         listener.tfo_pending += usize::from(taken);
@@ -94,13 +96,13 @@ impl Tcp {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
-        let Some(listener_name) = pcb.listener else {
+        let Some(listener_name) = pcb.opening.listener else {
             return;
         };
-        self.half_open -= usize::from(std::mem::take(&mut pcb.is_half_open));
+        self.half_open -= usize::from(std::mem::take(&mut pcb.opening.is_half_open));
         let Some(listener) = self.listeners.get_mut(listener_name) else {
             // It was closed meanwhile, and nobody else will have it.
-            pcb.orphaned = true;
+            pcb.user.orphaned = true;
             self.abort(now_ns, host, name, None);
             return;
         };
@@ -229,8 +231,8 @@ impl Tcp {
         let mut pcb = Pcb::connecting(None, config, secret, host, now_ns, &ends);
         pcb.set_options(out);
         pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
-        pcb.listener = Some(name);
-        pcb.is_half_open = true;
+        pcb.opening.listener = Some(name);
+        pcb.opening.is_half_open = true;
         self.half_open += 1;
         pcb.receive.set_memory(self.memory_available());
         let name = self.enter(now_ns, pcb);
@@ -253,7 +255,7 @@ impl Tcp {
             let Some(pcb) = self.pcbs.get_mut(name) else {
                 continue;
             };
-            (pcb.listener, pcb.orphaned) = (None, true);
+            (pcb.opening.listener, pcb.user.orphaned) = (None, true);
             let host = hosts.at_mut(pcb.pair.link);
             self.abort(now_ns, host, name, None);
         }

@@ -238,7 +238,7 @@ impl Pcb {
             start: self.send.nxt,
             payload_len: 0,
             urgent: 0,
-            traffic_class: self.options.traffic_class,
+            traffic_class: self.user.options.traffic_class,
             options: None,
             options_len: self.negotiated.timestamps_len(),
             header: Plain {
@@ -306,7 +306,7 @@ impl Pcb {
 
     /// The IP header of this connection's packets.
     fn header(&self) -> Header {
-        self.options.header(self.pair.addresses())
+        self.user.options.header(self.pair.addresses())
     }
 
     /// Bytes that one segment may carry if it is cut later: by the link, or when
@@ -368,7 +368,7 @@ impl Pcb {
             _ if halvings == 0 => burst_max,
             _ => frame_len(most).checked_shr(halvings).unwrap_or(0),
         };
-        let least = usize::from(self.min_tso_segs) * most;
+        let least = usize::from(self.limits.min_tso_segs) * most;
         let burst = near.saturating_add(paced as usize).max(least);
         burst.min(burst_max).min(cwnd / 2)
     }
@@ -378,7 +378,7 @@ impl Pcb {
         let idle_ns = now_ns.saturating_sub(self.activity.last_sent_ns);
         // Who asks about a closed window has not paused.
         let may = self.send.unsent() > 0 && self.send.allows(self.send.nxt.plus(1));
-        if self.slow_start_after_idle
+        if self.limits.slow_start_after_idle
             && may
             && self.scoreboard.is_empty()
             && idle_ns > self.rtt.rto_ns()
@@ -453,8 +453,8 @@ impl Pcb {
             let scales = first || self.negotiated.window_scaling;
             options.window_scale = scales.then_some(self.receive.scale);
             // What a network may not let through goes once.
-            let once = self.listener.is_some() || self.send.nxt == self.send.iss;
-            let opening = self.tfo.as_ref().filter(|_| once);
+            let once = self.opening.listener.is_some() || self.send.nxt == self.send.iss;
+            let opening = self.opening.tfo.as_ref().filter(|_| once);
             options.fast_open = opening.and_then(|opening| opening.option);
         } else if self.negotiated.sack {
             let blocks = if self.negotiated.timestamps.is_some() {
@@ -482,9 +482,9 @@ impl Pcb {
             urgent,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
             traffic_class: if self.ecn.enabled && fresh && !self.is_opening() {
-                self.options.traffic_class | ECT0
+                self.user.options.traffic_class | ECT0
             } else {
-                self.options.traffic_class
+                self.user.options.traffic_class
             },
             options: None,
             options_len: self.negotiated.timestamps_len(),

@@ -419,7 +419,7 @@ impl Pcb {
     fn probe_after_ns(&self) -> Option<u64> {
         let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
         if !self.negotiated.sack
-            || !self.tail_loss_probe
+            || !self.limits.tail_loss_probe
             || !open
             || self.scoreboard.lost() > 0
             || self.recovery.retries > 0
@@ -455,7 +455,7 @@ impl Pcb {
                 (self.send.sws_override, self.send.push) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
                 self.update_user_timeout(now_ns, self.waits());
-                return self.recovery.retries <= self.retries.into();
+                return self.recovery.retries <= self.limits.retries.into();
             }
         }
         self.schedule_loss(now_ns);
@@ -480,9 +480,9 @@ impl Pcb {
     fn timed_out(&mut self, now_ns: u64) -> bool {
         self.recovery.retries += 1;
         let most = if self.is_opening() {
-            self.syn_retries
+            self.limits.syn_retries
         } else {
-            self.retries
+            self.limits.retries
         };
         if self.recovery.retries > most.into() {
             return false;

@@ -71,7 +71,7 @@ impl Tcp {
         let TimeWaitQueue { order, count, .. } = &mut self.time_wait;
         if order.len() > 2 * *count + 64 {
             let pcbs = &self.pcbs;
-            order.retain(|name| pcbs.get(*name).is_some_and(|pcb| pcb.in_table));
+            order.retain(|name| pcbs.get(*name).is_some_and(|pcb| pcb.listed.in_table));
         }
     }
 
@@ -98,7 +98,7 @@ impl Tcp {
     /// The PCB that has waited longest, and when its time ends.
     fn oldest_pcb(&mut self) -> Option<(u64, Handle)> {
         while let Some(&name) = self.time_wait.order.front() {
-            if let Some(pcb) = self.pcbs.get(name).filter(|pcb| pcb.in_table) {
+            if let Some(pcb) = self.pcbs.get(name).filter(|pcb| pcb.listed.in_table) {
                 return Some((
                     as_ns(pcb.timers.keepalive_or_time_wait_ns).unwrap_or(u64::MAX),
                     name,

@@ -196,8 +196,8 @@ impl Pcb {
     #[inline]
     pub(in crate::tcp) fn can_be_minisock(&self) -> bool {
         self.state == State::TimeWait
-            && self.orphaned
-            && !self.in_output_queue
+            && self.user.orphaned
+            && !self.listed.in_output_queue
             && !self.wants_output()
     }
 
@@ -221,15 +221,15 @@ impl Pcb {
             timestamps_required: self.negotiated.timestamps_required,
             sack: self.negotiated.sack,
             link: self.pair.link,
-            hop_limit: self.options.hop_limit,
-            traffic_class: self.options.traffic_class,
+            hop_limit: self.user.options.hop_limit,
+            traffic_class: self.user.options.traffic_class,
         }
     }
 
     /// Makes it the connection that a record stands for.
     fn restore(&mut self, record: &TimeWaitSock) {
         self.state = State::TimeWait;
-        (self.orphaned, self.in_time_wait_queue) = (true, true);
+        (self.user.orphaned, self.listed.in_time_wait_queue) = (true, true);
         self.timers.keepalive_or_time_wait_ns = from_ns(record.expires_ns);
         self.ack.challenged_ns = record.challenged_ns;
         let send = &mut self.send;
@@ -249,8 +249,8 @@ impl Pcb {
         self.negotiated.timestamps_required = record.timestamps_required;
         (self.negotiated.sack, self.ecn.enabled) = (record.sack, false);
         self.pair.link = record.link;
-        self.options.hop_limit = record.hop_limit;
-        self.options.traffic_class = record.traffic_class;
+        self.user.options.hop_limit = record.hop_limit;
+        self.user.options.traffic_class = record.traffic_class;
     }
 }
 
