@@ -42,23 +42,8 @@ impl Ingress<'_> {
         }
     }
 
-    /// Takes a frame whose bytes go to who waits to read of a connection; `None`
-    /// if it is no such frame, and nothing has changed.
-    pub(crate) fn frame_into(
-        &mut self,
-        now_ns: u64,
-        frame: &[u8],
-        received: RxMeta,
-        (id, out): (TcpId, &mut [u8]),
-    ) -> Option<usize> {
-        let packet = self.read_packet(frame)?;
-        let count = self.tcp.receive_into(now_ns, packet, received, id, out)?;
-        self.count_fast();
-        Some(count)
-    }
-
-    /// As [`Ingress::frame_into`], of a frame whose `count` bytes of payload are there
-    /// already, behind its `head`.
+    /// Takes a frame whose `count` bytes of payload, behind its `head`, are in the buffer of the
+    /// connection's reader; `None` if the frame is not the expected one, and nothing has changed.
     pub(crate) fn frame_placed(
         &mut self,
         now_ns: u64,
@@ -66,21 +51,15 @@ impl Ingress<'_> {
         received: RxMeta,
         (id, count): (TcpId, usize),
     ) -> Option<()> {
-        let packet = self.read_packet(head)?;
+        if self.iface.mode != Mode::Opt {
+            return None;
+        }
+        let packet = self.iface.plain(head)?;
         self.tcp
             .receive_placed(now_ns, packet, received, id, count)?;
-        self.count_fast();
-        Some(())
-    }
-
-    /// The packet in a frame that the fast paths may take.
-    fn read_packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        (self.iface.mode == Mode::Opt).then(|| self.iface.plain(frame))?
-    }
-
-    fn count_fast(&mut self) {
         self.iface.counters.frames_in += 1;
         self.iface.counters.segments_fast += 1;
+        Some(())
     }
 
     /// The fast paths.

@@ -182,8 +182,9 @@ impl NetState {
         self.has_received(lost);
     }
 
-    /// As [`NetState::receive`], and copies the payload of connection `id` straight to `out`
-    /// where possible; returns the bytes copied. A host of several stacks copies none.
+    /// As [`NetState::receive`], and lets the links write the payload of connection `id` straight
+    /// to `out` where possible; returns the number of bytes there. A host of several stacks
+    /// places none.
     pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
         if self.shard_io.is_some() {
             self.receive(now_ns);

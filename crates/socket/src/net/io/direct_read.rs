@@ -1,5 +1,5 @@
-//! A blocking read that gets its bytes past the connection's receive buffer: copied from
-//! the frame, or written by the link.
+//! Direct data placement: a blocking read whose bytes the link writes into the caller's buffer,
+//! past the connection's receive buffer.
 
 use crate::link::DirectReceiver;
 use weir_stack::Stack;
@@ -49,7 +49,6 @@ impl DirectReceiver for DirectRead<'_> {
     fn receive(&mut self, frame: &[u8], received: RxMeta) {
         self.frames += 1;
         let received = self.with_link(received);
-        let (stack, out) = (&mut *self.stack, &mut self.out[self.count..]);
-        self.count += stack.receive_into(self.now_ns, frame, received, self.connection, out);
+        self.stack.receive_with(self.now_ns, frame, received);
     }
 }

@@ -80,29 +80,9 @@ impl Tcp {
         }
     }
 
-    /// Takes a packet of a connection for who waits to read of it, if it is one for
-    /// the fast path that the link vouches for: its bytes go to `out` and not to the
-    /// buffer, as many as it gives; `None` if nothing has changed.
-    pub(crate) fn receive_into(
-        &mut self,
-        now_ns: u64,
-        packet: &[u8],
-        received: RxMeta,
-        id: TcpId,
-        out: &mut [u8],
-    ) -> Option<usize> {
-        let pcb = self.direct_read_pcb(packet, received, id)?;
-        let parts = ParsedPacket::of(packet)?;
-        let (_, payload) = pcb.split(parts.transport)?;
-        let out = out.get_mut(..payload.len())?;
-        pcb.advance_placed(now_ns, &parts, payload.len())?;
-        out.copy_from_slice(payload);
-        self.after_direct_read(now_ns, id);
-        Some(payload.len())
-    }
-
-    /// As [`Tcp::receive_into`], of a packet whose `count` bytes of payload are there
-    /// already: `head` is what comes before them.
+    /// Takes a packet of which the link has written `count` bytes of payload to the buffer of the
+    /// connection's reader; `head` are the headers before them. `None` if the packet is not the
+    /// connection's expected next one, or received data is unread: then nothing has changed.
     pub(crate) fn receive_placed(
         &mut self,
         now_ns: u64,
@@ -111,32 +91,21 @@ impl Tcp {
         id: TcpId,
         count: usize,
     ) -> Option<()> {
-        let pcb = self.direct_read_pcb(head, received, id)?;
+        let left = self.memory_available();
+        let pcb = self.pcbs.get_mut(id.0)?;
+        let fits = received.checksum_ok && received.link == pcb.pair.link && pcb.is_read_empty();
+        if !fits || !pcb.matches_filter(head) {
+            return None;
+        }
+        pcb.receive.set_memory(left);
         let parts = ParsedPacket::of_head(head, count)?;
         if !pcb.split(parts.transport)?.1.is_empty() {
             return None;
         }
         pcb.advance_placed(now_ns, &parts, count)?;
-        self.after_direct_read(now_ns, id);
-        Some(())
-    }
-
-    /// A connection that expects this packet, and that bytes can be read from past its
-    /// buffer, which is empty.
-    fn direct_read_pcb(&mut self, packet: &[u8], received: RxMeta, id: TcpId) -> Option<&mut Pcb> {
-        let left = self.memory_available();
-        let pcb = self.pcbs.get_mut(id.0)?;
-        let fits = received.checksum_ok && received.link == pcb.pair.link && pcb.is_read_empty();
-        if !fits || !pcb.matches_filter(packet) {
-            return None;
-        }
-        pcb.receive.set_memory(left);
-        Some(pcb)
-    }
-
-    fn after_direct_read(&mut self, now_ns: u64, id: TcpId) {
         self.last_pcb = Some(id.0);
         self.after_event(now_ns, id.0);
+        Some(())
     }
 
     /// How many bytes come before the payload of a connection's next packet, if its
