@@ -133,9 +133,6 @@ impl Stack {
     /// Processes a frame with what the link knows of it. If the link vouches for them, the
     /// frame may be several TCP segments merged into one of up to 64 KB.
     pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: RxMeta) {
-        if self.tcp.expects_train() && self.receive_train(now_ns, frame, &received) {
-            return;
-        }
         let Some(host) = self.interfaces.get_mut(received.link) else {
             let counters = &mut self.interfaces.at_mut(0).counters;
             counters.frames_in += 1;
@@ -157,23 +154,6 @@ impl Stack {
                 self.disarm();
             }
         }
-    }
-
-    /// Processes a frame that repeats the headers of the previous frame (a packet train).
-    /// Returns false, with nothing done, if the frame does not continue the train.
-    #[inline(never)]
-    fn receive_train(&mut self, now_ns: u64, frame: &[u8], received: &RxMeta) -> bool {
-        let Some(is_right) = self.tcp.receive_train(now_ns, frame, received) else {
-            return false;
-        };
-        let counters = &mut self.interfaces.at_mut(received.link).counters;
-        counters.frames_in += 1;
-        if is_right {
-            counters.segments_fast += 1
-        } else {
-            counters.drop(DropReason::ChecksumWrong)
-        }
-        true
     }
 
     /// Ends the fast paths of addresses that the host has lost. The standard path then drops
