@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `pcb` | the state of one connection |
+//! | `pcb` | the state of one connection, a submodule a role |
 //! | `connections` | all connections: look-up for each segment, timers, order of output |
 //! | `user_calls`, `info` | the user calls (9293 §3.9.1), and `TCP_INFO` |
 //! | `input` | a segment arrives: acceptance test; acknowledgment (`ack`); header prediction (`fast_path`, `train`) |

@@ -1,4 +1,16 @@
-//! [`Pcb`]: the state of one connection (RFC 9293 §3.3.1).
+//! [`Pcb`]: the state of one connection (RFC 9293 §3.3.1), by role:
+//!
+//! | part | what |
+//! |---|---|
+//! | `pair`, `state` | the sockets that identify the connection; its state |
+//! | `user`, `opening`, `limits` | the application's side; how it was opened; its configuration |
+//! | `send`, `receive` | SND.* and RCV.* with the bytes (`buffer`) |
+//! | `scoreboard`, `rtt`, `rack`, `congestion`, `recovery` | segments in flight and losses (`recovery`) |
+//! | `segment_size`, `negotiated`, `ecn` | what both sides and the path have agreed on |
+//! | `ack`, `probe_window` | acknowledgments and probes that are owed |
+//! | `timers`, `user_timeout`, `activity` | deadlines; the limit on unacknowledged data; times, keep-alive |
+//! | `reachability`, `headers`, `urgent` | hints to neighbour discovery; expected and cached headers; urgent marks |
+//! | `listed`, `counts` | the stack's queues and sums that have the connection; its counts |
 
 mod ack_state;
 mod activity;

