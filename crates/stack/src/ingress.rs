@@ -22,7 +22,7 @@ use crate::udp::Sockets;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{AddrPair, Protocol};
 
-/// A link's layers and what is above them.
+/// The interface of one link, and the protocols above it.
 pub(crate) struct Ingress<'a> {
     pub(crate) iface: &'a mut Interface,
     pub(crate) tcp: &'a mut Tcp,
@@ -82,7 +82,7 @@ impl Ingress<'_> {
         Some(())
     }
 
-    /// The fast paths.
+    /// The fast paths of TCP and UDP: tries the header filters.
     #[inline]
     fn direct(&mut self, now_ns: u64, packet: &[u8], received: RxMeta) -> FastPathVerdict {
         if self.iface.mode != Mode::Opt {
@@ -118,7 +118,7 @@ impl Ingress<'_> {
         to_group: bool,
         (received, connection): (RxMeta, Option<Handle>),
     ) -> Result<(), DropReason> {
-        // What comes of it stays where it is: it is many bytes to move.
+        // The result is matched in place, since it is too large to be moved for nothing.
         match &mut self.iface.packet(now_ns, bytes, to_group) {
             Ok(Input::Datagram(incoming)) => {
                 (incoming.checksum_ok, incoming.connection) = (received.checksum_ok, connection);
@@ -131,7 +131,7 @@ impl Ingress<'_> {
         }
     }
 
-    /// Takes a packet that came in fragments.
+    /// Takes a packet that was reassembled from fragments.
     #[cold]
     fn whole(&mut self, now_ns: u64, bytes: &[u8], to_group: bool) -> Result<(), DropReason> {
         match self.iface.packet(now_ns, bytes, to_group)? {
@@ -139,13 +139,13 @@ impl Ingress<'_> {
                 incoming.fragmented = true;
                 self.datagram(now_ns, &incoming)
             }
-            // Fragments of fragments: nobody honest makes them.
+            // No correct host sends fragments of fragments.
             Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
         }
     }
 
-    /// Keeps a packet put together of fragments for another stack of this host,
-    /// if it is one's; whether it is.
+    /// Keeps a reassembled packet that belongs to another stack of this host; returns whether
+    /// it does.
     fn keep_if_misdirected(&mut self, packet: &[u8]) -> Result<bool, DropReason> {
         let Some(shard) = &mut self.tcp.shard else {
             return Ok(false);
@@ -190,7 +190,8 @@ impl Ingress<'_> {
         done
     }
 
-    /// An ICMP error is believed only about something that we can have sent.
+    /// Processes an ICMP error, which counts only if it quotes a packet that this host can have
+    /// sent (RFC 5927).
     pub(crate) fn report(&mut self, now_ns: u64, report: Report<'_>) -> Result<(), DropReason> {
         let (Report::Unreachable {
             addresses,

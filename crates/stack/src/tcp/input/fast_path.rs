@@ -27,17 +27,16 @@ use weir_wire::tcp::{Flags, Repr};
 /// The result of a packet on the fast path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FastPathVerdict {
-    /// It was taken.
+    /// The segment was taken.
     Taken,
-    /// It was not, for this reason.
+    /// The segment was dropped, for this reason.
     Dropped(DropReason),
-    /// It takes the standard path; this is its connection, if it is known.
+    /// The segment takes the standard path; its connection, if known.
     Standard(Option<Handle>),
 }
 
 impl Tcp {
-    /// Takes an IP packet that came to our station alone, if it is one for the
-    /// fast path.
+    /// Takes an IP packet of a unicast frame if its connection's header filter expects it.
     #[inline]
     pub(crate) fn fast_path(
         &mut self,
@@ -108,17 +107,16 @@ impl Tcp {
         Some(())
     }
 
-    /// How many bytes come before the payload of a connection's next packet, if its
-    /// bytes may be read past the buffer.
+    /// Bytes of the headers of a connection's next packet, if its payload may be placed in the
+    /// reader's buffer; otherwise `None`.
     pub(crate) fn head_len(&self, id: TcpId) -> Option<usize> {
         let pcb = self.pcbs.get(id.0)?;
         pcb.is_read_empty()
             .then(|| pcb.pair.ip_header_len() + pcb.header_len())
     }
 
-    /// Connections of addresses that are not ours any more expect nothing. They
-    /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
-    /// out or are closed.
+    /// Disarms the filters of connections whose address the host has lost. The connections stay
+    /// until they time out or are closed, since the address may come back (RFC 2131 §4.4.5).
     pub(crate) fn disarm(&mut self, hosts: &Interfaces) {
         self.train = None;
         for pcb in self.pcbs.iter_mut() {
@@ -130,8 +128,7 @@ impl Tcp {
         }
     }
 
-    /// The connection that a packet seems to be of, and whether its filter is
-    /// known to accept it.
+    /// The probable connection of a packet, and whether its filter is known to accept the packet.
     #[inline]
     fn connection_of(&mut self, packet: &[u8], received: RxMeta) -> Option<(Handle, bool)> {
         if let Some(channel) = received.channel {
@@ -152,7 +149,7 @@ impl Tcp {
         self.look_up(packet).map(|name| (name, false))
     }
 
-    /// The connection between the ends that a packet tells.
+    /// Looks up the connection by a packet's addresses and ports.
     fn look_up(&mut self, packet: &[u8]) -> Option<Handle> {
         let half = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let tcp = Protocol::TCP.0;
@@ -209,14 +206,14 @@ fn is_syn(packet: &[u8]) -> bool {
         .is_some_and(|flags| flags & Flags::SYN.0 != 0)
 }
 
-/// A TCP header's words, and those of timestamps if it has them.
+/// The words of a TCP header, and of its timestamps option if there is one.
 struct Words<'a> {
     fixed: &'a [[u8; 4]; 5],
     options: &'a [[u8; 4]],
 }
 
 impl Words<'_> {
-    /// Whether it says that no more follows.
+    /// Whether FIN is set.
     #[inline]
     fn finish(&self) -> bool {
         self.fixed[3][1] & Flags::FIN.0 != 0
@@ -233,8 +230,8 @@ impl Words<'_> {
 }
 
 impl Pcb {
-    /// Arms the filter once both sides have said what options they take: what it
-    /// accepts of a connection that is not open yet need not be looked up.
+    /// Arms the filter once the options are negotiated, which may be before the connection is
+    /// open.
     pub(in crate::tcp) fn arm(&mut self) {
         if !self.is_flowing() && self.state != State::SynReceived {
             return;
@@ -257,8 +254,7 @@ impl Pcb {
         headers.is_some_and(|headers| headers.filter.accepts(packet))
     }
 
-    /// Whether bytes can be on their way: also once either side has said that
-    /// it has no more, since much of what was written before may be to come.
+    /// Whether data may be in flight in either direction, also after a FIN.
     #[inline]
     fn is_flowing(&self) -> bool {
         matches!(
@@ -271,14 +267,14 @@ impl Pcb {
         )
     }
 
-    /// Whether all that is missing is that our SYN is acknowledged.
+    /// Whether only the acknowledgment of this side's SYN-ACK is missing.
     #[inline]
     fn awaits_ack_of_syn(&self) -> bool {
         self.state == State::SynReceived && self.opening.tfo.is_none()
     }
 
-    /// Whether nothing is going on that the fast path leaves to the standard
-    /// one.
+    /// Whether the connection is in a state that the fast path handles: no loss recovery, no
+    /// data out of order.
     #[inline]
     pub(in crate::tcp) fn fast_path_allowed(&self) -> bool {
         (self.is_flowing() || self.awaits_ack_of_syn())
@@ -288,7 +284,7 @@ impl Pcb {
             && self.receive.is_in_order()
     }
 
-    /// Whether bytes are expected, and none are to be read that came before.
+    /// Whether data is expected and all received data is read.
     fn is_read_empty(&self) -> bool {
         let is_open = matches!(
             self.state,
@@ -297,7 +293,7 @@ impl Pcb {
         is_open && !self.user.orphaned && self.receive.readable() == 0 && self.fast_path_allowed()
     }
 
-    /// The length of a header that is as expected.
+    /// Bytes of the expected TCP header.
     #[inline]
     fn header_len(&self) -> usize {
         match self.negotiated.timestamps {
@@ -306,7 +302,7 @@ impl Pcb {
         }
     }
 
-    /// The words of a header that is as expected, and the payload.
+    /// The words of the expected header, and the payload.
     #[inline]
     fn split<'a>(&self, segment: &'a [u8]) -> Option<(Words<'a>, &'a [u8])> {
         let (header, payload) = segment.split_at_checked(self.header_len())?;
@@ -332,15 +328,14 @@ impl Pcb {
         }
     }
 
-    /// What a segment tells whose header is as expected.
+    /// The acknowledgment information of a segment with the expected header.
     pub(in crate::tcp) fn ack_info_of(&self, segment: &[u8]) -> Option<AckInfo<'static>> {
         let (words, payload) = self.split(segment)?;
         Some(self.ack_info(&words, payload))
     }
 
-    /// Takes a segment whose headers are as expected: whether its checksums
-    /// are right; `None` if it is out of order or tells nothing new, and
-    /// nothing has changed.
+    /// Takes a segment with the expected headers; returns whether its checksums are right. `None`
+    /// if the segment is out of order or has nothing new: then nothing has changed.
     #[inline]
     fn take_predicted(
         &mut self,
@@ -365,7 +360,8 @@ impl Pcb {
             && self.send.una.at_most(ack)
             && ack.at_most(self.send.nxt)
             && tells;
-        // What nobody may or will read is the standard path's, and what opens nothing.
+        // The standard path handles data that the application cannot read, and segments that do
+        // not open the connection.
         let unfit = match self.state {
             State::CloseWait | State::LastAck => !bare,
             State::SynReceived => ack == self.send.una,
@@ -410,8 +406,8 @@ impl Pcb {
         Some(true)
     }
 
-    /// [`Pcb::take_predicted`] of a segment whose bytes, so many, are read where they are:
-    /// the buffer is empty.
+    /// As [`Pcb::take_predicted`], for a segment whose `count` bytes of payload the link has placed
+    /// in the reader's buffer; the receive buffer is empty.
     fn advance_placed(
         &mut self,
         now_ns: u64,
@@ -441,7 +437,7 @@ impl Pcb {
         let taken = self.receive.advance_placed(count);
         self.received(now_ns, count, told.timestamps);
         self.schedule_ack(now_ns, taken);
-        // They are read: the window is as after `Tcp::consume`.
+        // The bytes count as read: the window opens as in `Tcp::consume`.
         self.ack.now |= self.receive.window_opens(self.segment_size.mss);
         Some(())
     }

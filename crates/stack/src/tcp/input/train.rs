@@ -39,16 +39,15 @@ pub(in crate::tcp) struct Train {
     tcp_at: usize,
     payload_at: usize,
     frame_len: usize,
-    /// The headers, and which of their bits are those of the next; who sent the
-    /// frame does not count, and payload is none of them.
+    /// The headers, and a mask of the bits that the next segment's headers share with them. The
+    /// frame's source address does not count, nor do bytes of payload.
     value: [u64; WORDS],
     mask: [u64; WORDS],
-    /// The sum of the pseudo-header and the TCP header without its number and
-    /// its checksum.
+    /// The sum of the pseudo-header and the TCP header, without sequence number and checksum.
     rest: Sum,
     timestamps: Option<(u32, u32)>,
-    /// What [`Slab::changes`](crate::slab::Slab::changes) said of the PCBs: what
-    /// was found of them then is so as long as that stays.
+    /// [`Slab::changes`](crate::slab::Slab::changes) of the PCBs when the segment was
+    /// remembered. While it stays, so does all that was found of the connection.
     changes: u64,
 }
 
@@ -67,7 +66,7 @@ fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
 }
 
 impl Train {
-    /// What follows a packet in order, from which `told` was read.
+    /// The prediction of what follows `packet`, whose acknowledgment information is `told`.
     fn behind(
         host: &Interface,
         packet: &[u8],
@@ -107,7 +106,7 @@ impl Train {
         }
     }
 
-    /// Whether a frame's headers are those of the next, but for its number.
+    /// Whether a frame's headers are the predicted ones; the sequence number is not tested.
     #[inline]
     fn continues(&self, frame: &[u8]) -> bool {
         let Some(header) = frame.as_chunks().0.first_chunk::<WORDS>() else {
@@ -122,7 +121,7 @@ impl Train {
 }
 
 impl Tcp {
-    /// Whether a frame may be next in a train.
+    /// Whether a segment is predicted.
     #[inline]
     pub(crate) fn expects_train(&self) -> bool {
         self.train.is_some()
@@ -151,7 +150,7 @@ impl Tcp {
         taken
     }
 
-    /// Remembers a long segment that was taken, if the next may be like it.
+    /// Predicts the segment after a long one that was taken, if only bytes can be new in it.
     #[inline(never)]
     pub(in crate::tcp) fn remember(
         &mut self,
@@ -178,8 +177,8 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Whether more bytes in order, with which the same is told, leave nothing to
-    /// do but to keep them.
+    /// Whether further bytes in order, with the same acknowledgment information, need nothing but
+    /// to be kept.
     fn needs_nothing_more(&self, now_ns: u64, told: &AckInfo<'_>) -> bool {
         let receives = matches!(
             self.state,
@@ -195,9 +194,9 @@ impl Pcb {
         is_plain && says_nothing && hears_nothing
     }
 
-    /// [`Pcb::take_predicted`] of a frame that continues a train. Whatever else that
-    /// does, it has done with the segment before, which was as long and told the same:
-    /// echoed are the timestamps of what is acknowledged next.
+    /// As [`Pcb::take_predicted`], for a frame that continues a train. Whatever else that function
+    /// does, it has done for the segment before, which was as long and had the same acknowledgment
+    /// information; TS.Recent is that of the first segment not acknowledged yet.
     #[inline(always)]
     fn take_next(&mut self, now_ns: u64, train: &Train, frame: &[u8]) -> Option<bool> {
         let (headers, payload) = frame.split_at_checked(train.payload_at)?;
@@ -225,7 +224,7 @@ impl Pcb {
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
         if self.ack.quick > 0 {
-            // It has been silent for long.
+            // The peer was silent for long.
             self.schedule_ack(now_ns, Insertion::InOrder);
         }
         Some(true)
