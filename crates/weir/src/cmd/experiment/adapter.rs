@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Instant;
 use sys::World;
-use weir_stack::experiment::adapter::{End, Split, Transport, pair, round_trips, transfer};
+use weir_experiments::adapter::{End, Split, Transport, pair, round_trips, transfer};
 use weir_stack::iface::Mode;
 
 /// Measure what TCP and UDP cost in the kernel and in the application's process

@@ -4,9 +4,9 @@ use crate::error::CliError;
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use weir_experiments::adapter::{End, Transport};
 use weir_lab::net::{Host, Lab};
 use weir_link::net::Tap;
-use weir_stack::experiment::adapter::{End, Transport};
 
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 7000);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 7);
