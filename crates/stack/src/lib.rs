@@ -11,7 +11,7 @@
 //! | [`iface`] | the link and IP layers of each link: configuration, limits, counters |
 //! | [`udp`] | UDP sockets |
 //! | [`tcp`] | TCP, split by role |
-//! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
+//! | [`pcb`] | the trait of PCB tables, and the stack's table; listeners |
 //! | [`Shards`] | several stacks that are one host |
 //!
 //! Two hosts exchange a datagram; the first two frames are the ARP request and its reply
