@@ -131,7 +131,7 @@ fn measure(
 ) -> Result<(), CliError> {
     let (latency, throughput) = match (protocols.mode(), kernels) {
         (Some(mode), _) => both(args, || Ok(pair(mode, transport, SEED, START_NS)))?,
-        (None, Some(world)) => both(args, || world.pair(transport))?,
+        (None, Some(world)) => both(args, || world.pair(transport).map_err(CliError::run))?,
         (None, None) => return Ok(()),
     };
     report.latency(Latency::new(transport, protocols, &latency));
