@@ -15,7 +15,10 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire", "ring"]),
     ("packetdrill", &["wire", "stack"]),
-    ("experiments", &["wire", "stack"]),
+    (
+        "experiments",
+        &["wire", "filter", "demux", "ring", "link", "stack", "lab"],
+    ),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("tap", &["wire", "ring", "link"]),
     ("ctap", &["tap"]),
@@ -107,7 +110,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
-    "crates/weir/src/cmd/experiment/packet_filter/receive.rs",
+    "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",
 ];

@@ -16,8 +16,10 @@
 //! [`WeirHost`] is our stack, by [`Mode::Mux`](weir_stack::iface::Mode) or
 //! [`Mode::Opt`](weir_stack::iface::Mode); whoever has another implements [`End`].
 
+mod kernel_hosts;
 mod weir_host;
 
+pub use kernel_hosts::{Kernel, KernelHostsError, World};
 pub use weir_host::{WeirHost, pair};
 
 /// TCP or UDP.

@@ -1,7 +1,6 @@
 //! `weir experiment adapter`: what protocols cost by the kernel and by ours.
 
 mod report;
-mod sys;
 
 use crate::error::{CliError, say};
 use crate::report::plot;
@@ -10,8 +9,7 @@ use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Instant;
-use sys::World;
-use weir_experiments::adapter::{End, Split, Transport, pair, round_trips, transfer};
+use weir_experiments::adapter::{End, Split, Transport, World, pair, round_trips, transfer};
 use weir_stack::iface::Mode;
 
 /// Measure what TCP and UDP cost in the kernel and in the application's process

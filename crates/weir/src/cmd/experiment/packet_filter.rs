@@ -1,22 +1,5 @@
 //! `weir experiment packet-filter`: the 1987 paper's measurements, §6.
 
-mod bench;
-mod bench_demux;
-mod cost;
-mod cpus;
-mod error;
-mod figures;
-mod filters;
-pub mod paper;
-mod receive;
-mod send;
-
-pub use bench::{Bench, Progress, STEPS, Settings};
-pub use cost::Kind;
-pub use error::MeasureError;
-pub use figures::{BreakEven, Figures, Line, Row};
-pub use receive::receiver;
-
 mod report;
 
 use crate::error::CliError;
@@ -25,6 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Duration;
+use weir_experiments::packet_filter::{
+    Bench, Figures, MeasureError, Progress, STEPS, Settings, receiver,
+};
 
 /// Measure what the 1987 paper measured, on this machine's kernel
 ///

@@ -1,9 +1,9 @@
 //! What `weir experiment packet-filter` prints.
 
-use super::{BreakEven, Figures, Line, Row, paper};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
+use weir_experiments::packet_filter::{BreakEven, Figures, Line, Row, paper};
 
 fn kernel() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
@@ -142,8 +142,8 @@ fn break_even(even: &BreakEven) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Kind;
     use super::*;
+    use weir_experiments::packet_filter::Kind;
 
     #[test]
     fn what_could_be_chance_is_said_to_be_below_that() {

@@ -1,8 +1,8 @@
 //! The kernel's protocols as one end: a TAP interface is their link.
 
+use super::{End, Transport};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use weir_experiments::adapter::{End, Transport};
 use weir_lab::net::{Host, Lab};
 use weir_link::net::Tap;
 
