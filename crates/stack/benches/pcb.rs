@@ -16,13 +16,10 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::num::NonZeroU32;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
-use weir_stack::pcb::{
-    Bsd, ChunkSource, Key, Key4, Key6, Mtf, PcbId, Sequent, Table, TableChunk, Weir,
-};
+use weir_stack::pcb::{ChunkSource, Key, Key4, Key6, PcbId, Table, TableChunk, Weir};
 
 const ROUNDS: usize = 11;
 /// Look-ups of one round, at most.
@@ -208,39 +205,6 @@ fn version(count: u32, v6: bool, results: &Recorder) {
     results.record(&name("in batches"), batch / swiss, table, bar);
 }
 
-fn papers(count: u32, results: &Recorder) {
-    let mut state = 7;
-    let queries: Vec<Key> = (0..2000)
-        .map(|_| Key::V4(key4((random(&mut state) % u64::from(count)) as u32)))
-        .collect();
-    let chains = |n| NonZeroU32::new(n).expect("not zero");
-    let mut tables: Vec<(&str, Box<dyn Table>)> = vec![
-        ("bsd", Box::new(Bsd::new())),
-        ("mtf", Box::new(Mtf::new())),
-        ("sequent(19)", Box::new(Sequent::new(chains(19), 1))),
-        ("sequent(100)", Box::new(Sequent::new(chains(100), 1))),
-        ("weir", Box::new(Weir::new(1))),
-    ];
-    for (_, table) in &mut tables {
-        for index in 0..count {
-            table
-                .insert(Key::V4(key4(index)), PcbId(index))
-                .expect("it is new");
-        }
-    }
-    let mut contestants: Vec<Contestant<'_>> = Vec::new();
-    for (name, table) in &mut tables {
-        let run = || queries.iter().map(|key| pcb(table.find(key))).sum();
-        contestants.push((name, Box::new(run)));
-    }
-    let times = compare(&mut contestants, queries.len());
-    for ((name, _), time) in contestants.iter().zip(&times) {
-        println!("{name:>14} {count:>6} {time:>10.1}");
-        let name = format!("pcb: table {name}, {count} connections");
-        results.record(&name, *time, Unit::Nanoseconds, Bar::None);
-    }
-}
-
 /// The longest single insert, in microseconds, of each table, and the longest
 /// time that nothing took. What a table does at one insert it does in every run,
 /// and what the machine does it does at another: of each insert the shortest of
@@ -309,10 +273,6 @@ fn main() {
         for &count in &counts {
             version(count, v6, &results);
         }
-    }
-    println!("\nns a look-up of the papers' tables");
-    for count in [1_000, 2_000, 10_000] {
-        papers(count, &results);
     }
     println!();
     all_pauses(&counts[2..], &results);

@@ -11,9 +11,8 @@
 //! | [`iface`] | the link and IP layers of each link: configuration, limits, counters |
 //! | [`udp`] | UDP sockets |
 //! | [`tcp`] | TCP, split by role |
-//! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
+//! | [`pcb`] | the trait of PCB tables, and the stack's table; listeners |
 //! | [`Shards`] | several stacks that are one host |
-//! | [`experiment`] | the papers' experiments with PCB tables |
 //!
 //! Two hosts exchange a datagram; the first two frames are the ARP request and its reply
 //! (RFC 826):
@@ -62,7 +61,6 @@
 //! - A host forwards nothing.
 
 mod deadline;
-pub mod experiment;
 mod header_filter;
 pub mod iface;
 mod ingress;

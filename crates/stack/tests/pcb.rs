@@ -1,169 +1,50 @@
-//! Every table equals a map, whatever is done to it, and counts what it
-//! examines as the 1992 paper does.
+//! The table equals a map, whatever is done to it, and examines hardly more than one PCB.
+
+#[path = "common/tables.rs"]
+mod tables;
 
 use proptest::prelude::*;
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use weir_stack::pcb::{
-    Bsd, ChunkSource, InsertError, Key, Listeners, Mtf, PcbId, Sequent, Table, TableChunk, Weir,
+use tables::{
+    chosen_keys, equals_a_map, examined_under_attack, filled, forgets_what_it_cached, key,
+    remote_key, steps,
 };
-
-fn tables(seed: u128) -> Vec<(&'static str, Box<dyn Table>)> {
-    let chains = |n| NonZeroU32::new(n).unwrap();
-    vec![
-        ("bsd", Box::new(Bsd::new())),
-        ("mtf", Box::new(Mtf::new())),
-        ("sequent(1)", Box::new(Sequent::new(chains(1), seed))),
-        ("sequent(19)", Box::new(Sequent::new(chains(19), seed))),
-        ("weir", Box::new(Weir::new(seed))),
-    ]
-}
-
-/// Connection `index` of a server: by version, 64 addresses' ports in turn; over
-/// IPv6 of one of 20 addresses of the server's own.
-fn key(v6: bool, index: u32) -> Key {
-    let port = 1024 + (index % 64) as u16;
-    let (local, remote): (IpAddr, IpAddr) = if v6 {
-        let remote = 0x2001_0db8_u128 << 96 | u128::from(index / 64);
-        (
-            Ipv6Addr::from_bits(0xfd << 120 | u128::from(index % 20)).into(),
-            Ipv6Addr::from_bits(remote).into(),
-        )
-    } else {
-        let remote = Ipv4Addr::from_bits(0x0a00_0000 + index / 64);
-        (Ipv4Addr::LOCALHOST.into(), remote.into())
-    };
-    let local = SocketAddr::new(local, 80);
-    Key::new(local, SocketAddr::new(remote, port)).unwrap()
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Insert(bool, u32),
-    Remove(bool, u32),
-    Find(bool, u32),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let index = prop_oneof![0..30u32, 0..2000u32];
-    let step = (0..4u8, any::<bool>(), index).prop_map(|(kind, v6, index)| match kind {
-        0 | 1 => Step::Insert(v6, index),
-        2 => Step::Remove(v6, index),
-        _ => Step::Find(v6, index),
-    });
-    prop::collection::vec(step, 0..400)
-}
+use weir_stack::pcb::{ChunkSource, InsertError, Key, Listeners, PcbId, Table, TableChunk, Weir};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn tables_equal_a_map(seed in any::<u128>(), steps in steps()) {
-        for (name, mut table) in tables(seed) {
-            let mut model = HashMap::new();
-            for (number, &step) in steps.iter().enumerate() {
-                let pcb = PcbId(number as u32);
-                match step {
-                    Step::Insert(v6, index) => {
-                        let key = key(v6, index);
-                        let expected = match model.get(&key) {
-                            Some(&old) => Err(InsertError::Exists(old)),
-                            None => Ok(()),
-                        };
-                        prop_assert_eq!(table.insert(key, pcb), expected, "{}", name);
-                        model.entry(key).or_insert(pcb);
-                    }
-                    Step::Remove(v6, index) => {
-                        let key = key(v6, index);
-                        prop_assert_eq!(table.remove(&key), model.remove(&key), "{}", name);
-                    }
-                    Step::Find(v6, index) => {
-                        let key = key(v6, index);
-                        prop_assert_eq!(table.find(&key), model.get(&key).copied(), "{}", name);
-                    }
-                }
-                prop_assert_eq!(table.len(), model.len(), "{}", name);
-            }
-            let keys: Vec<Key> = (0..600).map(|n| key(n % 3 == 0, n * 7 % 2000)).collect();
-            let mut found = vec![None; keys.len()];
-            let before = table.examined();
-            table.find_batch(&keys, &mut found);
-            let by_batch = table.examined() - before;
-            for (key, found) in keys.iter().zip(&found) {
-                prop_assert_eq!(*found, model.get(key).copied(), "{}", name);
-            }
-            if name == "weir" {
-                let before = table.examined();
-                keys.iter().for_each(|key| { table.find(key); });
-                prop_assert_eq!(by_batch, table.examined() - before, "batches count alike");
-            }
-        }
-    }
-}
-
-/// Examined by one look-up.
-fn cost(table: &mut dyn Table, index: u32) -> u64 {
-    let before = table.examined();
-    assert_eq!(table.find(&key(false, index)), Some(PcbId(index)));
-    table.examined() - before
-}
-
-fn filled(table: &mut dyn Table, count: u32) {
-    for index in 0..count {
-        table.insert(key(false, index), PcbId(index)).unwrap();
+    fn the_table_equals_a_map(seed in any::<u128>(), steps in steps()) {
+        let mut table = Weir::new(seed);
+        equals_a_map("weir", &mut table, &steps)?;
+        let keys: Vec<Key> = (0..600).map(|n| key(n % 3 == 0, n * 7 % 2000)).collect();
+        let mut found = vec![None; keys.len()];
+        let before = table.examined();
+        table.find_batch(&keys, &mut found);
+        let by_batch = table.examined() - before;
+        let before = table.examined();
+        keys.iter().for_each(|key| { table.find(key); });
+        prop_assert_eq!(by_batch, table.examined() - before, "batches count alike");
     }
 }
 
 #[test]
-fn bsd_examines_its_cache_and_then_the_list_from_the_newest() {
-    let mut table = Bsd::new();
-    filled(&mut table, 100);
-    assert_eq!(cost(&mut table, 99), 1, "nothing is cached at first");
-    assert_eq!(cost(&mut table, 99), 1, "the cache");
-    assert_eq!(cost(&mut table, 0), 101, "the cache, and the whole list");
-    assert_eq!(cost(&mut table, 98), 3);
-    let before = table.examined();
-    assert_eq!(table.find(&key(false, 100)), None);
-    assert_eq!(table.examined() - before, 101);
-    assert_eq!(table.remove(&key(false, 98)), Some(PcbId(98)));
-    assert_eq!(cost(&mut table, 99), 1, "what is gone is not cached");
+fn a_freed_pcb_is_not_found() {
+    forgets_what_it_cached("weir", &mut Weir::new(1));
 }
 
 #[test]
-fn a_freed_pcb_is_not_found_through_the_cache() {
-    for (name, mut table) in tables(1) {
-        filled(&mut *table, 3);
-        cost(&mut *table, 1);
-        table.remove(&key(false, 1));
-        assert_eq!(table.find(&key(false, 1)), None, "{name}");
-        table.insert(key(false, 7), PcbId(7)).unwrap(); // takes the freed node
-        assert_eq!(table.find(&key(false, 1)), None, "{name}");
-        assert_eq!(table.find(&key(false, 7)), Some(PcbId(7)), "{name}");
-    }
-}
-
-#[test]
-fn mtf_moves_what_it_finds_to_the_front() {
-    let mut table = Mtf::new();
-    filled(&mut table, 100);
-    assert_eq!(cost(&mut table, 0), 100);
-    assert_eq!(cost(&mut table, 0), 1);
-    assert_eq!(cost(&mut table, 99), 2);
-    assert_eq!(cost(&mut table, 0), 2);
-    assert_eq!(cost(&mut table, 1), 100);
-}
-
-#[test]
-fn sequent_with_one_chain_is_bsd() {
-    let mut bsd = Bsd::new();
-    let mut sequent = Sequent::new(NonZeroU32::MIN, 5);
-    filled(&mut bsd, 60);
-    filled(&mut sequent, 60);
-    for index in [3, 3, 59, 0, 1, 1, 0, 30] {
-        assert_eq!(cost(&mut bsd, index), cost(&mut sequent, index));
+fn chosen_keys_cost_nothing() {
+    for (attack, keys) in chosen_keys(2000) {
+        let examined = examined_under_attack(&mut Weir::new(0x5eed), &keys);
+        let bounds = 1.0..=1.02;
+        assert!(
+            examined.iter().all(|each| bounds.contains(each)),
+            "{attack}: {examined:?}"
+        );
     }
 }
 
@@ -267,86 +148,6 @@ fn weir_examines_one_pcb_whatever_the_keys() {
             assert!(each < 1.02, "seed {seed}, {pattern}: {each} examined");
         }
     }
-}
-
-/// What an attacker's connections cost who looks up one that was there first,
-/// and the attacker's own, in PCBs examined. The attacker knows the tables and
-/// all that is hashed, but not the secret: it has sought keys that collide by a
-/// secret of its own, and keys that collide by any hash that takes no secret.
-#[test]
-fn chosen_keys_cost_the_papers_tables_all_and_weir_nothing() {
-    let count = 2000_u32;
-    let chosen = colliding(count as usize);
-    let structured: Vec<Key> = (0..count)
-        .map(|n| remote_key(n << 12, (n >> 4) as u16))
-        .collect();
-    for (attack, keys) in [("sought", &chosen), ("structured", &structured)] {
-        for (name, mut table) in tables(0x5eed) {
-            let good = remote_key(0xc633_6407, 40_000);
-            table.insert(good, PcbId(count)).unwrap();
-            for (index, &key) in keys.iter().enumerate() {
-                table.insert(key, PcbId(index as u32)).unwrap();
-            }
-            let mut examined = [0, 0];
-            for (index, key) in keys.iter().enumerate().rev() {
-                for (sum, key, pcb) in [(0, key, index as u32), (1, &good, count)] {
-                    let before = table.examined();
-                    assert_eq!(table.find(key), Some(PcbId(pcb)));
-                    examined[sum] += table.examined() - before;
-                }
-            }
-            let [theirs, ours] = examined.map(|sum| sum as f64 / f64::from(count));
-            println!("{attack:10} {name:12} attacker {theirs:8.2}, other {ours:8.2}");
-            let all = f64::from(count);
-            // Whoever sends from each connection in turn gets the most out of a
-            // list; a hash with a secret leaves a chain's share.
-            let bounds = match name {
-                "bsd" | "sequent(1)" => (all / 2.0..=all + 2.0, all..=all + 2.0),
-                "mtf" => (all / 2.0..=all + 2.0, 1.9..=3.1),
-                // The cache of its chain spares the other most of it.
-                "sequent(19)" => (all / 57.0..=all / 14.0, 2.0..=all / 19.0),
-                _ => (1.0..=1.02, 1.0..=1.02),
-            };
-            assert!(bounds.0.contains(&theirs), "{attack}, {name}: {theirs}");
-            assert!(bounds.1.contains(&ours), "{attack}, {name}: {ours}");
-        }
-    }
-}
-
-/// A connection of a stranger's choice to one server.
-fn remote_key(address: u32, port: u16) -> Key {
-    let local = SocketAddr::from(([192, 0, 2, 1], 80));
-    let remote = SocketAddr::new(Ipv4Addr::from_bits(address).into(), port);
-    Key::new(local, remote).unwrap()
-}
-
-/// Keys that come to one chain of a table of 256, by a secret that the
-/// attacker has drawn: each costs the others of its chain one PCB there.
-fn colliding(count: usize) -> Vec<Key> {
-    let chains = NonZeroU32::new(256).unwrap();
-    let mut guessed = Sequent::new(chains, 0xbad);
-    let first = remote_key(1, 1);
-    guessed.insert(first, PcbId(0)).unwrap();
-    let mut found = Vec::new();
-    let mut number = 0_u32;
-    while found.len() < count {
-        number += 1;
-        let key = remote_key(0x0a00_0000 + (number >> 8), 1024 + (number & 0xff) as u16);
-        // A key that is not there is looked for in the whole chain.
-        let before = guessed.examined();
-        guessed.find(&key);
-        if guessed.examined() > before {
-            found.push(key);
-        }
-    }
-    // It is as it was meant to be: by that secret, one chain has them all.
-    for (index, &key) in found.iter().take(100).enumerate() {
-        guessed.insert(key, PcbId(1 + index as u32)).unwrap();
-    }
-    let before = guessed.examined();
-    guessed.find(&found[200]);
-    assert!(guessed.examined() - before > 100);
-    found
 }
 
 /// Any secret does: keys in steps, by which a hash with a bad secret would put

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -15,6 +15,10 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire", "ring"]),
     ("packetdrill", &["wire", "stack"]),
+    (
+        "experiments",
+        &["wire", "filter", "demux", "ring", "link", "stack", "lab"],
+    ),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("tap", &["wire", "ring", "link"]),
     ("ctap", &["tap"]),
@@ -24,8 +28,18 @@ const ARROWS: [(&str, &[&str]); 14] = [
     (
         "weir",
         &[
-            "wire", "filter", "demux", "ring", "link", "stack", "broker", "tap", "socket", "lab",
+            "wire",
+            "filter",
+            "demux",
+            "ring",
+            "link",
+            "stack",
+            "broker",
+            "tap",
+            "socket",
+            "lab",
             "apps",
+            "experiments",
         ],
     ),
 ];
@@ -96,7 +110,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
-    "crates/weir/src/cmd/experiment/packet_filter/receive.rs",
+    "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",
 ];

@@ -84,6 +84,7 @@ pub const BENCHES: &[Listed] = &[
     row("stack/goodput", Bench("weir-stack", "goodput", ""), &[], 30),
     row("stack/rates", Bench("weir-stack", "rates", ""), &[], 60),
     row("stack/rates idle", Bench("weir-stack", "rates", "1000000"), &[], 60),
+    row("experiments/paper_tables", Bench("weir-experiments", "paper_tables", ""), &[], 5),
     row("socket/tap", Bench("weir-socket", "tap", ""), &[Root, Tun], 45),
     row("socket/shards", Bench("weir-socket", "shards", ""), &[Root, Tun], 60),
     row("socket/loss", Bench("weir-socket", "loss", ""), &[Root, Tun], 420),

@@ -68,9 +68,10 @@ impl HashedKey {
     }
 }
 
-/// The hash of one table.
+/// The keyed hash of one table, over tuples of `A` words of addresses; see
+/// `hash.rs` for what is proven of it.
 #[derive(Clone)]
-pub(crate) struct KeyHash<const A: usize> {
+pub struct KeyHash<const A: usize> {
     /// Of all words of addresses but the last; the last one is not used.
     factors: [u128; A],
     ports: u64,
@@ -80,7 +81,7 @@ pub(crate) struct KeyHash<const A: usize> {
 
 impl<const A: usize> KeyHash<A> {
     /// A hash of its own for each seed.
-    pub(crate) fn new(seed: u128) -> KeyHash<A> {
+    pub fn new(seed: u128) -> KeyHash<A> {
         let word = |index: u64| {
             let mut sip = DefaultHasher::new();
             sip.write_u128(seed);
@@ -101,7 +102,7 @@ impl<const A: usize> KeyHash<A> {
 
     /// 64 bits, of which the upper ones are the best.
     #[inline]
-    pub(crate) fn hash(&self, key: &Tuple<A>) -> u64 {
+    pub fn hash(&self, key: &Tuple<A>) -> u64 {
         let last = key.addresses[A - 1].wrapping_mul(self.last);
         let mut sum = last.wrapping_add(self.ports.wrapping_mul(u64::from(key.ports)));
         for (factor, &word) in self.factors.iter().zip(&key.addresses[..A - 1]) {

@@ -1,17 +1,11 @@
 //! PCB tables: find the connection that a segment belongs to.
 //!
-//! Four algorithms stand behind one trait, [`Table`], and each counts the
-//! PCBs it examines, the measure of McKenney and Dove, "Efficient
-//! Demultiplexing of Incoming TCP Packets" (Computing Systems, 1992):
+//! [`Table`] is the trait of them. A table counts the PCBs that it examines, the
+//! measure of McKenney and Dove, "Efficient Demultiplexing of Incoming TCP
+//! Packets" (Computing Systems, 1992). [`Weir`] is the stack's table: a keyed
+//! hash, and tags that lie beside what they stand for. The paper's tables are in
+//! the crate `weir-experiments`.
 //!
-//! | table | paper | finds a PCB by |
-//! |---|---|---|
-//! | [`Bsd`] | §3.1, figure 1 | a list, and a cache of the PCB found last |
-//! | [`Mtf`] | §3.2, figures 2 and 3 | a list; a look-up moves its PCB to the front |
-//! | [`Sequent`] | §3.3, figure 8 | *h* lists chosen by a hash, a cache for each |
-//! | [`Weir`] | – | a keyed hash, and tags that lie beside what they stand for |
-//!
-//! The stack uses [`Weir`]; the other tables exist for comparison.
 //! [`Listeners`] finds the listener of an address and port in constant time.
 //!
 //! ```
@@ -26,26 +20,19 @@
 //! assert_eq!(table.examined(), 1);
 //! ```
 
-mod bsd;
 mod bucket;
 mod chunk;
 mod hash;
 mod interned_addr;
 mod key;
 mod linear_hash;
-mod list;
 mod listeners;
-mod mtf;
-mod sequent;
 mod weir;
 
-pub use bsd::Bsd;
 pub use chunk::{ChunkSource, TableChunk};
-pub(crate) use hash::KeyHash;
+pub use hash::KeyHash;
 pub use key::{Key, Key4, Key6, Tuple};
 pub use listeners::Listeners;
-pub use mtf::Mtf;
-pub use sequent::Sequent;
 pub use weir::Weir;
 
 /// Names a PCB: its place in the array of the stack's PCBs.

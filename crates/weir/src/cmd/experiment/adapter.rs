@@ -1,7 +1,6 @@
 //! `weir experiment adapter`: what protocols cost by the kernel and by ours.
 
 mod report;
-mod sys;
 
 use crate::error::{CliError, say};
 use crate::report::plot;
@@ -10,8 +9,7 @@ use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Instant;
-use sys::World;
-use weir_stack::experiment::adapter::{End, Split, Transport, pair, round_trips, transfer};
+use weir_experiments::adapter::{End, Split, Transport, World, pair, round_trips, transfer};
 use weir_stack::iface::Mode;
 
 /// Measure what TCP and UDP cost in the kernel and in the application's process
@@ -131,7 +129,7 @@ fn measure(
 ) -> Result<(), CliError> {
     let (latency, throughput) = match (protocols.mode(), kernels) {
         (Some(mode), _) => both(args, || Ok(pair(mode, transport, SEED, START_NS)))?,
-        (None, Some(world)) => both(args, || world.pair(transport))?,
+        (None, Some(world)) => both(args, || world.pair(transport).map_err(CliError::run))?,
         (None, None) => return Ok(()),
     };
     report.latency(Latency::new(transport, protocols, &latency));

@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use crate::report::plot::{self, Frame, draw};
 use std::path::Path;
-use weir_stack::experiment::tpca::{Settings, analysis};
+use weir_experiments::tpca::{Settings, analysis};
 
 /// Steps of a line.
 const STEPS: u32 = 200;

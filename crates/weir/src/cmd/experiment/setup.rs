@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use weir_stack::experiment::setup::{Report, Settings, SetupError, run as open};
-use weir_stack::experiment::tpca::Algorithm;
+use weir_experiments::setup::{Report, Settings, SetupError, run as open};
+use weir_experiments::tpca::Algorithm;
 
 /// Open thousands of TCP connections at once, and write on each
 ///

@@ -8,7 +8,7 @@ use crate::report::stdout;
 use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use weir_stack::experiment::tpca::{
+use weir_experiments::tpca::{
     Algorithm, Cost, Measured, Method, Settings, Stated, Workload, analysis, simulate, stated,
 };
 

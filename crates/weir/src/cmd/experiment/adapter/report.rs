@@ -8,7 +8,7 @@ use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
 use serde::Serialize;
 use std::path::Path;
-use weir_stack::experiment::adapter::{Split, Transport};
+use weir_experiments::adapter::{Split, Transport};
 
 /// One-byte round trips.
 #[derive(Serialize, Clone, Debug)]

@@ -1,148 +1,9 @@
-//! The measured figures beside those of the paper.
+//! What `weir experiment packet-filter` prints.
 
-use super::cost::Kind;
-use super::paper;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
-use std::time::Duration;
-
-/// A row of one of the paper's tables.
-#[derive(Debug, Serialize)]
-pub(super) struct Row {
-    table: &'static str,
-    what: String,
-    frame_bytes: Option<usize>,
-    paper_ms: Option<f64>,
-    now_ns: f64,
-    /// The kernel's program alone, with the delivery.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    program_ns: Option<f64>,
-}
-
-impl Row {
-    pub(super) fn new(
-        table: &'static str,
-        what: &str,
-        frame_bytes: Option<usize>,
-        paper_ms: Option<f64>,
-        now_ns: f64,
-    ) -> Row {
-        Row {
-            table,
-            what: what.to_owned(),
-            frame_bytes,
-            paper_ms,
-            now_ns,
-            program_ns: None,
-        }
-    }
-
-    pub(super) fn with_program(self, program_ns: f64) -> Row {
-        Row {
-            program_ns: Some(program_ns),
-            ..self
-        }
-    }
-}
-
-/// Resolution of the kernel's figures: whole nanoseconds per frame.
-const RESOLUTION_NS: f64 = 1.0;
-
-/// §6.1's line for one kind of filters.
-#[derive(Debug, Serialize)]
-pub(super) struct Line {
-    kind: &'static str,
-    fixed_ns: f64,
-    each_ns: f64,
-    /// What could be chance: two standard errors of the line's slope.
-    each_noise_ns: f64,
-    /// The same of a point: two standard deviations from the line.
-    noise_ns: f64,
-    /// Filters tested, nanoseconds.
-    points: Vec<(u32, f64)>,
-}
-
-impl Line {
-    /// The line of least squares through these points.
-    pub(super) fn new(kind: Kind, points: Vec<(u32, f64)>) -> Line {
-        let count = points.len() as f64;
-        let mean = |of: fn(&(u32, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-        let (x, y) = (mean(|point| point.0.into()), mean(|point| point.1));
-        let mut products = (0.0, 0.0);
-        for point in &points {
-            let dx = f64::from(point.0) - x;
-            products.0 += dx * (point.1 - y);
-            products.1 += dx * dx;
-        }
-        let each_ns = match products.1 {
-            0.0 => 0.0,
-            squares => products.0 / squares,
-        };
-        let fixed_ns = y - each_ns * x;
-        let off = |point: &(u32, f64)| point.1 - fixed_ns - each_ns * f64::from(point.0);
-        let squares: f64 = points.iter().map(off).map(|off| off * off).sum();
-        let noise_ns = 2.0 * (squares / (count - 2.0).max(1.0)).sqrt().max(RESOLUTION_NS);
-        Line {
-            kind: kind.name(),
-            fixed_ns,
-            each_ns,
-            each_noise_ns: noise_ns / products.1.sqrt().max(1.0),
-            noise_ns,
-            points,
-        }
-    }
-
-    /// The most filters that were tried.
-    fn tried(&self) -> u32 {
-        self.points.last().map_or(0, |point| point.0)
-    }
-}
-
-/// §6.5.3: how many filters, all of which are tested, cost as much as a
-/// process that demultiplexes for nothing.
-#[derive(Debug, Serialize)]
-pub(super) struct BreakEven {
-    kind: &'static str,
-    /// What the process costs more, with batches.
-    margin_ns: f64,
-    /// Filters at which the measured cost exceeds that; `None`: not among
-    /// those tried.
-    filters: Option<u32>,
-    /// The most that were tried.
-    tried: u32,
-    /// What so many cost more than one.
-    growth_ns: f64,
-    /// How much of that could be chance.
-    noise_ns: f64,
-}
-
-impl BreakEven {
-    pub(super) fn new(line: &Line, margin_ns: f64) -> BreakEven {
-        let first = line.points.first().map_or(0.0, |point| point.1);
-        let over = |point: &&(u32, f64)| point.1 - first > margin_ns;
-        let grows = line.each_ns > line.each_noise_ns;
-        let reached = grows && line.points.iter().find(over).is_some();
-        BreakEven {
-            kind: line.kind,
-            margin_ns,
-            noise_ns: line.noise_ns,
-            filters: reached.then(|| 1 + (margin_ns / line.each_ns) as u32),
-            tried: line.tried(),
-            growth_ns: line.points.last().map_or(0.0, |point| point.1) - first,
-        }
-    }
-}
-
-/// Everything.
-#[derive(Debug)]
-pub(super) struct Report {
-    pub(super) rows: Vec<Row>,
-    pub(super) lines: Vec<Line>,
-    pub(super) break_even: Vec<BreakEven>,
-    pub(super) time: Duration,
-    pub(super) rounds: u32,
-}
+use weir_experiments::packet_filter::{BreakEven, Figures, Line, Row, paper};
 
 fn kernel() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
@@ -196,48 +57,46 @@ struct JsonBreakEven<'a> {
     now: &'a [BreakEven],
 }
 
-impl Report {
-    pub(super) fn json(&self) -> Json<'_> {
-        Json {
-            kernel: kernel(),
-            each_ms: self.time.as_millis(),
-            rounds: self.rounds,
-            rows: &self.rows,
-            cost_line: JsonLine {
-                paper_fixed_ms: paper::LINE.0,
-                paper_each_ms: paper::LINE.1,
-                now: &self.lines,
-            },
-            break_even: JsonBreakEven {
-                paper: paper::BREAK_EVEN,
-                now: &self.break_even,
-            },
-        }
+pub(super) fn json(figures: &Figures) -> Json<'_> {
+    Json {
+        kernel: kernel(),
+        each_ms: figures.time.as_millis(),
+        rounds: figures.rounds,
+        rows: &figures.rows,
+        cost_line: JsonLine {
+            paper_fixed_ms: paper::LINE.0,
+            paper_each_ms: paper::LINE.1,
+            now: &figures.lines,
+        },
+        break_even: JsonBreakEven {
+            paper: paper::BREAK_EVEN,
+            now: &figures.break_even,
+        },
     }
+}
 
-    pub(super) fn table(&self) -> String {
-        let columns = [
-            Left("table"),
-            Left("each frame"),
-            Right("bytes"),
-            Right("1987"),
-            Right("now"),
-            Right("program"),
-        ];
-        let mut rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
-        rows.extend(self.lines.iter().map(line));
-        rows.extend(self.break_even.iter().map(break_even));
-        format!(
-            "The packet filter of 1987 and this kernel, Linux {}; best of {} rounds of {} ms\n\n{}\n\n\
-             1987, break-even: {}.\n\
-             program: the kernel's part alone, delivery included; <: less than what could be chance.",
-            kernel(),
-            self.rounds,
-            self.time.as_millis(),
-            format::table(&columns, rows),
-            paper::BREAK_EVEN,
-        )
-    }
+pub(super) fn table(figures: &Figures) -> String {
+    let columns = [
+        Left("table"),
+        Left("each frame"),
+        Right("bytes"),
+        Right("1987"),
+        Right("now"),
+        Right("program"),
+    ];
+    let mut rows: Vec<Vec<String>> = figures.rows.iter().map(row).collect();
+    rows.extend(figures.lines.iter().map(line));
+    rows.extend(figures.break_even.iter().map(break_even));
+    format!(
+        "The packet filter of 1987 and this kernel, Linux {}; best of {} rounds of {} ms\n\n{}\n\n\
+         1987, break-even: {}.\n\
+         program: the kernel's part alone, delivery included; <: less than what could be chance.",
+        kernel(),
+        figures.rounds,
+        figures.time.as_millis(),
+        format::table(&columns, rows),
+        paper::BREAK_EVEN,
+    )
 }
 
 fn row(row: &Row) -> Vec<String> {
@@ -284,17 +143,7 @@ fn break_even(even: &BreakEven) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_goes_through_its_points() {
-        let points = [1, 2, 4, 8].map(|n| (n, 100.0 + 3.0 * f64::from(n)));
-        let line = Line::new(Kind::Ranges, points.to_vec());
-        assert!((line.fixed_ns - 100.0).abs() < 1e-9);
-        assert!((line.each_ns - 3.0).abs() < 1e-9);
-        let even = BreakEven::new(&line, 15.0);
-        assert_eq!(even.filters, Some(6));
-        assert_eq!(BreakEven::new(&line, 30.0).filters, None);
-    }
+    use weir_experiments::packet_filter::Kind;
 
     #[test]
     fn what_could_be_chance_is_said_to_be_below_that() {

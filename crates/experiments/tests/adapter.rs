@@ -1,9 +1,7 @@
 //! Round trips and transfers between two of our hosts: all bytes arrive, and
 //! by `Opt` on the fast path.
 
-use weir_stack::experiment::adapter::{
-    End, Stalled, Transport, WeirHost, pair, round_trips, transfer,
-};
+use weir_experiments::adapter::{End, Stalled, Transport, WeirHost, pair, round_trips, transfer};
 use weir_stack::iface::Mode;
 
 const START_NS: u64 = 1_000_000_000;

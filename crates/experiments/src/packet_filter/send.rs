@@ -1,7 +1,6 @@
 //! Table 6-1: the cost of sending.
 
-use super::Bench;
-use crate::error::CliError;
+use super::{Bench, MeasureError};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 use weir_lab::load::Sink;
@@ -21,8 +20,8 @@ const FRAMES_PER_CLOCK_READ: u64 = 256;
 /// Nanoseconds for each of the frames that `send` sends, which says how many.
 fn ns_per_frame(
     time: Duration,
-    mut send: impl FnMut() -> Result<u64, CliError>,
-) -> Result<f64, CliError> {
+    mut send: impl FnMut() -> Result<u64, MeasureError>,
+) -> Result<f64, MeasureError> {
     let (mut sent, mut looked) = (0, 0);
     let start = Instant::now();
     loop {
@@ -44,10 +43,9 @@ pub(super) fn frames(
     frame: &[u8],
     batch: usize,
     time: Duration,
-) -> Result<f64, CliError> {
-    let _sink = Sink::new(to, Hook::XdpNative).map_err(CliError::run)?;
-    let sender = from.host().run(|| Sender::open(from.index()));
-    let sender = sender.map_err(CliError::run)?;
+) -> Result<f64, MeasureError> {
+    let _sink = Sink::new(to, Hook::XdpNative)?;
+    let sender = from.host().run(|| Sender::open(from.index()))?;
     let frames = vec![frame; batch];
     ns_per_frame(time, || {
         let sent = match batch {
@@ -57,23 +55,22 @@ pub(super) fn frames(
         match sent {
             Ok(sent) => Ok(sent as u64),
             Err(SendError::Full) => Ok(0),
-            Err(error) => Err(CliError::run(error)),
+            Err(error) => Err(error.into()),
         }
     })
 }
 
 /// The same by UDP, whose frames have that length; the other end drops them.
-pub(super) fn datagrams(bench: &Bench, frame_bytes: usize) -> Result<f64, CliError> {
-    let _sink = Sink::new(&bench.eth_b, Hook::XdpNative).map_err(CliError::run)?;
+pub(super) fn datagrams(bench: &Bench<'_>, frame_bytes: usize) -> Result<f64, MeasureError> {
+    let _sink = Sink::new(&bench.eth_b, Hook::XdpNative)?;
     let socket = bench.eth_a.host().run(|| {
         let socket = UdpSocket::bind((A, 0))?;
         socket.connect((B, 5000))?;
         std::io::Result::Ok(socket)
-    });
-    let socket = socket.map_err(CliError::run)?;
+    })?;
     let payload = vec![0; frame_bytes - HEADERS_BYTES];
     ns_per_frame(bench.time, || {
-        socket.send(&payload).map_err(CliError::run)?;
+        socket.send(&payload)?;
         Ok(1)
     })
 }

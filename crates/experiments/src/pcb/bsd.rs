@@ -1,7 +1,7 @@
 //! BSD: a linear list with a one-entry cache (the 1992 paper, §3.1).
 
 use super::list::{List, NONE, Nodes};
-use super::{InsertError, Key, PcbId, Table};
+use weir_stack::pcb::{InsertError, Key, PcbId, Table};
 
 /// The list of 4.3BSD-Reno: the PCB found last is looked at first, then the
 /// whole list from its front, where new connections are.

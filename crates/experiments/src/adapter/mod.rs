@@ -13,11 +13,13 @@
 //!
 //! The link is not measured: it is another in each case. Everything runs on
 //! one thread, one part after the other, so that no part waits for another.
-//! [`WeirHost`] is our stack, by [`Mode::Mux`](crate::iface::Mode) or
-//! [`Mode::Opt`](crate::iface::Mode); whoever has another implements [`End`].
+//! [`WeirHost`] is our stack, by [`Mode::Mux`](weir_stack::iface::Mode) or
+//! [`Mode::Opt`](weir_stack::iface::Mode); whoever has another implements [`End`].
 
+mod kernel_hosts;
 mod weir_host;
 
+pub use kernel_hosts::{Kernel, KernelHostsError, World};
 pub use weir_host::{WeirHost, pair};
 
 /// TCP or UDP.

@@ -3,8 +3,8 @@
 //! them by what the paper neglects.
 
 use std::num::NonZeroU32;
-use weir_stack::experiment::tpca::analysis as eq;
-use weir_stack::experiment::tpca::{
+use weir_experiments::tpca::analysis as eq;
+use weir_experiments::tpca::{
     Algorithm, Method, Settings, SettingsError, Workload, simulate, stated,
 };
 

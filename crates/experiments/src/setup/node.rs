@@ -1,12 +1,13 @@
 //! A host of the run: a whole stack, and before it the table under test.
 
 use super::{LINK_FRAMES, Settings};
-use crate::pcb::{Bsd, Key, Mtf, PcbId, Sequent, Table, Weir};
-use crate::stack::TxSink;
-use crate::tcp::TcpConfig;
-use crate::{Config, Prefix, Stack};
+use crate::pcb::{Bsd, Mtf, Sequent};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use weir_stack::TxSink;
+use weir_stack::pcb::{Key, PcbId, Table, Weir};
+use weir_stack::tcp::TcpConfig;
+use weir_stack::{Config, Prefix, Stack};
 use weir_wire::ethernet::Address;
 
 use super::super::tpca::Algorithm;

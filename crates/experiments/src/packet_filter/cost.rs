@@ -1,13 +1,9 @@
 //! The cost of a frame in the kernel, by the number of filters tested.
 
 use super::bench_demux::BenchDemux;
-use crate::error::CliError;
-use crate::filterset::compile::Compiler;
+use super::{MeasureError, filters};
 use weir_demux::Filter;
-use weir_filter::ir::Program;
-use weir_filter::lang::Language;
 use weir_link::bpf::TestRun;
-use weir_wire::LinkType;
 
 /// Frames of one run; as many as fit into the port's queue.
 const FRAMES: u32 = 1000;
@@ -18,7 +14,7 @@ const RUNS: u32 = 30;
 /// Filters that differ in one thing, and how the kernel finds the one that
 /// accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
     /// `udp dst port N`: one look-up, however many.
     SingleSubtable,
     /// `udp dst portrange N-M`: alike but for a range, which is tested one
@@ -29,9 +25,11 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::SingleSubtable, Kind::Ranges, Kind::Whole];
+    /// All kinds.
+    pub const ALL: [Kind; 3] = [Kind::SingleSubtable, Kind::Ranges, Kind::Whole];
 
-    pub(super) fn name(self) -> &'static str {
+    /// As figures name it.
+    pub fn name(self) -> &'static str {
         match self {
             Kind::SingleSubtable => "udp dst port N",
             Kind::Ranges => "udp dst portrange N-M",
@@ -49,7 +47,7 @@ impl Kind {
     }
 
     /// A filter that accepts datagrams to this port.
-    fn filter(self, compiler: &Compiler, dst_port: u16) -> Result<Filter, CliError> {
+    fn filter(self, dst_port: u16) -> Result<Filter, MeasureError> {
         let text = match self {
             Kind::SingleSubtable => format!("udp dst port {dst_port}"),
             Kind::Ranges => format!("udp dst portrange {dst_port}-{}", dst_port + 1),
@@ -60,60 +58,57 @@ impl Kind {
                     "filter {{\nb0:\n  v0 = load.2 [36]\n  br eq v0, {dst_port}, b1, b2\n\
                      b1:\n  v1 = len\n  ret v1\nb2:\n  ret 0\n}}"
                 );
-                let program: Program = text.parse().map_err(CliError::run)?;
-                return Ok(Filter::new(program));
+                return filters::program(&text);
             }
         };
-        let compiled = compiler
-            .compile(Language::Expr, text.as_bytes(), LinkType::EN10MB)
-            .map_err(CliError::run)?;
-        Ok(Filter::new(compiled.program))
+        filters::expression(&text)
     }
 }
 
 /// Numbers of filters tested, the last of which accepts the frame, and the
 /// nanoseconds that the kernel spends on it, its delivery included.
-pub(super) fn points(kind: Kind, frame: &[u8]) -> Result<Vec<(u32, f64)>, CliError> {
-    let compiler = Compiler::default();
+pub(super) fn points(kind: Kind, frame: &[u8]) -> Result<Vec<(u32, f64)>, MeasureError> {
     let dst_port = u16::from_be_bytes([frame[36], frame[37]]);
     let count = kind.filters_max();
     // Two apart, so that no range accepts a frame meant for the next.
     let mut filters = (1..count)
-        .map(|index| kind.filter(&compiler, dst_port + 2 * index))
+        .map(|index| kind.filter(dst_port + 2 * index))
         .collect::<Result<Vec<_>, _>>()?;
-    filters.push(kind.filter(&compiler, dst_port)?);
+    filters.push(kind.filter(dst_port)?);
     let mut points = Vec::new();
     let mut tested = 1;
     while tested <= filters.len() {
         let last = &filters[filters.len() - tested..];
-        let mut divider = BenchDemux::new(last)?;
-        points.push((tested as u32, program(&mut divider, frame)?));
+        let mut demux = BenchDemux::new(last)?;
+        points.push((tested as u32, program(&mut demux, frame)?));
         tested *= 4;
     }
     Ok(points)
 }
 
 /// Nanoseconds that the kernel spends on a frame that is delivered.
-pub(super) fn program(divider: &mut BenchDemux, frame: &[u8]) -> Result<f64, CliError> {
+pub(super) fn program(demux: &mut BenchDemux, frame: &[u8]) -> Result<f64, MeasureError> {
     let run = TestRun {
         repeat: FRAMES,
         ..TestRun::new(frame)
     };
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
-        let ran = divider.program.test_run(&run, &mut []);
-        best = best.min(ran.map_err(CliError::run)?.duration.as_nanos() as f64);
+        let ran = demux.program.test_run(&run, &mut []);
+        best = best.min(ran?.duration.as_nanos() as f64);
         let mut delivered = 0;
         loop {
-            let records = divider.reader.peek().map_err(CliError::run)?;
+            let records = demux.reader.peek()?;
             if records.is_empty() {
                 break;
             }
             delivered += records.len();
         }
         if delivered != FRAMES as usize {
-            let message = format!("{delivered} of {FRAMES} frames were delivered");
-            return Err(CliError::run(message));
+            return Err(MeasureError::Undelivered {
+                delivered,
+                sent: FRAMES,
+            });
         }
     }
     Ok(best)

@@ -1,6 +1,6 @@
 //! Linked lists of PCBs, as the tables of the paper keep them.
 
-use super::{ENTRIES_MAX, InsertError, Key, PcbId};
+use weir_stack::pcb::{ENTRIES_MAX, InsertError, Key, PcbId};
 
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! One port in the kernel, with any number of filters.
 
-use crate::error::CliError;
+use super::MeasureError;
 use weir_demux::kernel::{Hook, KernelPlan, MapRole, Options, PortSettings};
 use weir_demux::{Binding, Filter, Target};
 use weir_link::bpf::Program;
@@ -21,7 +21,7 @@ pub(super) struct BenchDemux {
 
 impl BenchDemux {
     /// The filters are tried in this order, and take.
-    pub(super) fn new(filters: &[Filter]) -> Result<BenchDemux, CliError> {
+    pub(super) fn new(filters: &[Filter]) -> Result<BenchDemux, MeasureError> {
         let mut plan = KernelPlan::new(Options {
             ports_max: 1,
             ..Options::default()
@@ -35,17 +35,14 @@ impl BenchDemux {
                 tag: 0,
             };
             // The maps are made and filled only afterwards.
-            let _ = plan.bind(binding).map_err(CliError::run)?;
+            let _ = plan.bind(binding)?;
         }
-        let maps = PlanMaps::new(&plan).map_err(CliError::run)?;
-        let (ring, reader) = weir_link::bpf::ring(RING_BYTES).map_err(CliError::run)?;
+        let maps = PlanMaps::new(&plan)?;
+        let (ring, reader) = weir_link::bpf::ring(RING_BYTES)?;
         let place = 0_u32.to_ne_bytes();
-        maps.map(MapRole::Rings)
-            .put(&place, &ring)
-            .map_err(CliError::run)?;
-        maps.set_port(0, PortSettings::default(), true)
-            .map_err(CliError::run)?;
-        let program = maps.load(&plan, Hook::Xdp).map_err(CliError::run)?;
+        maps.map(MapRole::Rings).put(&place, &ring)?;
+        maps.set_port(0, PortSettings::default(), true)?;
+        let program = maps.load(&plan, Hook::Xdp)?;
         Ok(BenchDemux {
             program,
             reader,

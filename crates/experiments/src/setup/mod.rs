@@ -20,13 +20,13 @@
 mod node;
 
 use super::tpca::Algorithm;
-use crate::pcb::Key;
-use crate::tcp::{ListenerId, State, TcpId};
 use node::Node;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
+use weir_stack::pcb::Key;
+use weir_stack::tcp::{ListenerId, State, TcpId};
 
 /// Connections of one run, at most.
 pub const CONNECTIONS_MAX: u32 = 1_000_000;

@@ -2,8 +2,8 @@
 //! the tables examine what they should.
 
 use std::num::NonZeroU32;
-use weir_stack::experiment::setup::{Report, Settings, SetupError, WRITE_BYTES, WRITES, run};
-use weir_stack::experiment::tpca::Algorithm;
+use weir_experiments::setup::{Report, Settings, SetupError, WRITE_BYTES, WRITES, run};
+use weir_experiments::tpca::Algorithm;
 
 fn settings(algorithm: Algorithm, connections: u32) -> Settings {
     Settings {

@@ -1,12 +1,10 @@
 //! The kernel's protocols as one end: a TAP interface is their link.
 
-use crate::error::CliError;
-use std::fmt::Display;
-use std::io::{Read, Write};
+use super::{End, Transport};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use weir_lab::net::{Host, Lab};
 use weir_link::net::Tap;
-use weir_stack::experiment::adapter::{End, Transport};
 
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 7000);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 7);
@@ -14,7 +12,7 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2
 const FRAME_MAX: usize = 2048;
 
 /// A kernel's TCP/IP with one socket, in a namespace of its own.
-pub(super) struct Kernel {
+pub struct Kernel {
     tap: Tap,
     socket: Socket,
     buffer: Vec<u8>,
@@ -26,26 +24,40 @@ enum Socket {
 }
 
 /// Two namespaces, each with a TAP interface. What it makes goes with it.
-pub(super) struct World {
+pub struct World {
     client: Host,
     server: Host,
 }
 
-fn failure(error: impl Display) -> CliError {
-    CliError::run(error)
+/// Why there are no hosts of the kernel's.
+#[derive(thiserror::Error, Debug)]
+pub enum KernelHostsError {
+    /// The namespaces, or what is set in them.
+    #[error(transparent)]
+    Net(#[from] weir_lab::net::Error),
+    /// A TAP interface or a socket.
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 impl World {
-    pub(super) fn new() -> Result<World, CliError> {
+    /// Makes both.
+    ///
+    /// # Errors
+    /// If there is no right to make network namespaces.
+    pub fn new() -> Result<World, KernelHostsError> {
         let lab = Lab::new();
         Ok(World {
-            client: lab.host("client").map_err(failure)?,
-            server: lab.host("server").map_err(failure)?,
+            client: lab.host("client")?,
+            server: lab.host("server")?,
         })
     }
 
     /// Client and server, tied to each other.
-    pub(super) fn pair(&self, transport: Transport) -> Result<(Kernel, Kernel), CliError> {
+    ///
+    /// # Errors
+    /// If an interface cannot be made, or a socket.
+    pub fn pair(&self, transport: Transport) -> Result<(Kernel, Kernel), KernelHostsError> {
         let taps = self.taps()?;
         let (client, server) = match transport {
             Transport::Udp => {
@@ -57,8 +69,8 @@ impl World {
                         Ok::<_, std::io::Error>(Socket::Udp(socket))
                     })
                 };
-                let client = bound(&self.client, CLIENT, SERVER).map_err(failure)?;
-                let server = bound(&self.server, SERVER, CLIENT).map_err(failure)?;
+                let client = bound(&self.client, CLIENT, SERVER)?;
+                let server = bound(&self.server, SERVER, CLIENT)?;
                 (client, server)
             }
             Transport::Tcp => self.connect(&taps)?,
@@ -73,27 +85,25 @@ impl World {
     }
 
     /// Both interfaces, which know one another.
-    fn taps(&self) -> Result<[Tap; 2], CliError> {
+    fn taps(&self) -> Result<[Tap; 2], KernelHostsError> {
         let open = |host: &Host, local: SocketAddr| {
-            let tap = host.run(|| Tap::open("tap0")).map_err(failure)?;
+            let tap = host.run(|| Tap::open("tap0"))?;
             // Nothing else is to be on the link.
             let key = "net.ipv6.conf.tap0.disable_ipv6";
-            host.set_sysctl(key, "1").map_err(failure)?;
-            let device = host.device("tap0").map_err(failure)?;
-            device.up().map_err(failure)?;
-            device.add_address(local.ip(), 24).map_err(failure)?;
-            Ok::<_, CliError>((tap, device))
+            host.set_sysctl(key, "1")?;
+            let device = host.device("tap0")?;
+            device.up()?;
+            device.add_address(local.ip(), 24)?;
+            Ok::<_, KernelHostsError>((tap, device))
         };
         let (client, client_device) = open(&self.client, CLIENT)?;
         let (server, server_device) = open(&self.server, SERVER)?;
-        let knows = client_device.add_neighbour(SERVER.ip(), server_device.mac());
-        knows.map_err(failure)?;
-        let knows = server_device.add_neighbour(CLIENT.ip(), client_device.mac());
-        knows.map_err(failure)?;
+        client_device.add_neighbour(SERVER.ip(), server_device.mac())?;
+        server_device.add_neighbour(CLIENT.ip(), client_device.mac())?;
         Ok([client, server])
     }
 
-    fn connect(&self, taps: &[Tap; 2]) -> Result<(Socket, Socket), CliError> {
+    fn connect(&self, taps: &[Tap; 2]) -> Result<(Socket, Socket), KernelHostsError> {
         let connect = || -> std::io::Result<(TcpStream, TcpStream)> {
             let listener = self.server.run(|| TcpListener::bind(SERVER))?;
             let client = self.client.run(|| TcpStream::connect(SERVER))?;
@@ -116,8 +126,7 @@ impl World {
                 std::thread::yield_now();
             }
             connect.join().expect("it does not panic")
-        })
-        .map_err(failure)?;
+        })?;
         Ok((Socket::Tcp(client), Socket::Tcp(server)))
     }
 }

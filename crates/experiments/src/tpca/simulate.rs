@@ -2,8 +2,9 @@
 
 use super::traffic::{Arrival, Model, Users};
 use super::{Algorithm, Cost, Settings, SettingsError, Workload};
-use crate::pcb::{Bsd, InsertError, Key, Key4, Mtf, PcbId, Sequent, Table, Weir};
+use crate::pcb::{Bsd, Mtf, Sequent};
 use std::net::Ipv4Addr;
+use weir_stack::pcb::{InsertError, Key, Key4, PcbId, Table, Weir};
 
 /// What is simulated: the equations' assumptions, or the users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

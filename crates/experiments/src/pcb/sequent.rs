@@ -1,10 +1,10 @@
 //! Sequent: hash chains, each a list with a one-entry cache (the 1992 paper,
 //! §3.3, figure 8).
 
-use super::hash::KeyHash;
 use super::list::{List, NONE, Nodes};
-use super::{InsertError, Key, PcbId, Table};
 use std::num::NonZeroU32;
+use weir_stack::pcb::KeyHash;
+use weir_stack::pcb::{InsertError, Key, PcbId, Table};
 
 #[derive(Clone, Copy)]
 struct Chain {
@@ -24,7 +24,7 @@ pub struct Sequent {
 
 impl Sequent {
     /// A table without connections, with `chains` chains. The paper leaves
-    /// the hash open; this is the one of [`super::Weir`], keyed by `seed`.
+    /// the hash open; this is the one of [`weir_stack::pcb::Weir`], keyed by `seed`.
     pub fn new(chains: NonZeroU32, seed: u128) -> Sequent {
         let chain = Chain {
             list: List::EMPTY,

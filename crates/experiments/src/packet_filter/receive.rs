@@ -9,10 +9,10 @@
 //! The generator offers more frames than the receiver takes: the receiver never
 //! waits for frames, only for its turn on the CPU.
 
-use super::Bench;
 use super::bench_demux::BenchDemux;
-use crate::error::CliError;
-use std::io::{IoSlice, PipeWriter, Read, Write, pipe};
+use super::{Bench, MeasureError};
+use std::ffi::OsString;
+use std::io::{self, IoSlice, PipeWriter, Read, Write, pipe};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_demux::Filter;
@@ -61,33 +61,31 @@ const NUMBER: usize = 42;
 
 /// Nanoseconds for each frame that arrives where it should.
 pub(super) fn receive(
-    bench: &Bench,
+    bench: &Bench<'_>,
     frame_bytes: usize,
     filters: &[Filter],
     demultiplexed: Demultiplexed,
     batches: Batches,
-) -> Result<f64, CliError> {
-    let mut divider = BenchDemux::new(filters)?;
+) -> Result<f64, MeasureError> {
+    let mut demux = BenchDemux::new(filters)?;
     let hook = Hook::XdpNative;
     let attach = || Dispatcher::attach(bench.eth_b.index(), hook, None);
-    let dispatcher = bench.b.run(attach).map_err(CliError::run)?;
-    dispatcher.set(&divider.program).map_err(CliError::run)?;
+    let dispatcher = bench.b.run(attach)?;
+    dispatcher.set(&demux.program)?;
     let flow = bench.flow(frame_bytes);
-    let generator = Generator::new(&bench.eth_a, &flow).map_err(CliError::run)?;
-    let mut generator = generator.realtime();
+    let mut generator = Generator::new(&bench.eth_a, &flow)?.realtime();
     let sending = bench
         .cpus
-        .start_source(|| generator.start(u64::MAX, Rate::Flat))?;
-    let sending = sending.map_err(CliError::run)?;
+        .start_source(|| generator.start(u64::MAX, Rate::Flat))??;
     let received = match demultiplexed {
-        Demultiplexed::InKernel => count(&mut divider.reader, batches, bench.time),
-        Demultiplexed::ByProcess => pass_on(&mut divider.reader, batches, bench.time, frame_bytes),
+        Demultiplexed::InKernel => count(&mut demux.reader, batches, bench.time),
+        Demultiplexed::ByProcess => pass_on(bench, &mut demux.reader, batches, frame_bytes),
     };
-    sending.stop().map_err(CliError::run)?;
+    sending.stop()?;
     bench.cpus.free()?;
     let (frames, elapsed) = received?;
     if frames == 0 {
-        return Err(CliError::run("no frame arrived"));
+        return Err(MeasureError::NoFrame);
     }
     Ok(elapsed.as_nanos() as f64 / frames as f64)
 }
@@ -97,24 +95,19 @@ fn read(
     reader: &mut Reader,
     batches: Batches,
     time: Duration,
-    mut take: impl FnMut(&Batch<'_>) -> Result<(), CliError>,
-) -> Result<(u64, Duration), CliError> {
+    mut take: impl FnMut(&Batch<'_>) -> Result<(), MeasureError>,
+) -> Result<(u64, Duration), MeasureError> {
     let (mut frames, mut looked) = (0, 0);
     let (mut start, mut last) = (None, None);
     loop {
-        if reader
-            .wait(Some(FIRST_FRAME_TIMEOUT))
-            .map_err(CliError::run)?
-            == Woke::TimedOut
-        {
-            return Err(CliError::run("no frame arrived for seconds"));
+        if reader.wait(Some(FIRST_FRAME_TIMEOUT))? == Woke::TimedOut {
+            return Err(MeasureError::FirstFrame);
         }
-        let batch = reader.peek_at_most(batches.records_max());
-        let batch = batch.map_err(CliError::run)?;
+        let batch = reader.peek_at_most(batches.records_max())?;
         for frame in frames_of(&batch) {
             let number = Some(number(frame));
             if number <= last {
-                return Err(CliError::run("frames arrived out of order"));
+                return Err(MeasureError::OutOfOrder);
             }
             last = number;
         }
@@ -151,78 +144,88 @@ fn count(
     reader: &mut Reader,
     batches: Batches,
     time: Duration,
-) -> Result<(u64, Duration), CliError> {
+) -> Result<(u64, Duration), MeasureError> {
     read(reader, batches, time, |_| Ok(()))
 }
 
 /// Passes frames on through a pipe, and returns the count of the process at its
 /// other end.
 fn pass_on(
+    bench: &Bench<'_>,
     reader: &mut Reader,
     batches: Batches,
-    time: Duration,
     frame_bytes: usize,
-) -> Result<(u64, Duration), CliError> {
+) -> Result<(u64, Duration), MeasureError> {
     let read_bytes = match batches {
         Batches::No => frame_bytes,
         Batches::Yes => READ_BYTES,
     };
-    let (mut child, mut pipe) = start_receiver(frame_bytes, read_bytes)?;
-    let passed = read(reader, batches, time, |batch| write_all(&mut pipe, batch));
+    let (mut child, mut pipe) = start_receiver(bench.receiver, frame_bytes, read_bytes)?;
+    let passed = read(reader, batches, bench.time, |batch| {
+        write_all(&mut pipe, batch)
+    });
     drop(pipe);
-    let mut counted = String::new();
-    let heard = child
+    let mut said = String::new();
+    let output = child
         .stdout
         .take()
-        .map(|mut out| out.read_to_string(&mut counted));
-    let ended = child.wait().map_err(CliError::run)?;
+        .map_or(Ok(0), |mut out| out.read_to_string(&mut said));
+    let status = child.wait()?;
     passed?;
-    let odd = || CliError::run(format!("the receiver said `{counted}` and ended ({ended})"));
-    heard.ok_or_else(odd)?.map_err(CliError::run)?;
-    let (frames, nanos) = counted.trim().split_once(' ').ok_or_else(odd)?;
-    let [frames, nanos] = [frames, nanos].map(|number| number.parse::<u64>().ok());
-    let nanos = Duration::from_nanos(nanos.ok_or_else(odd)?);
-    Ok((frames.ok_or_else(odd)?, nanos))
+    output?;
+    counted(&said).ok_or(MeasureError::Receiver { said, status })
 }
 
-fn start_receiver(frame_bytes: usize, read_bytes: usize) -> Result<(Child, PipeWriter), CliError> {
-    let failed =
-        |error| CliError::run(format!("cannot start the process behind the pipe: {error}"));
-    let (input, pipe) = pipe().map_err(failed)?;
-    let this = std::env::current_exe().map_err(failed)?;
-    let child = Command::new(this)
-        .args(["experiment", "packet-filter", "--receiver"])
+/// Frames and nanoseconds, as [`receiver`] prints them.
+fn counted(said: &str) -> Option<(u64, Duration)> {
+    let (frames, nanos) = said.trim().split_once(' ')?;
+    Some((
+        frames.parse().ok()?,
+        Duration::from_nanos(nanos.parse().ok()?),
+    ))
+}
+
+fn start_receiver(
+    command: &[OsString],
+    frame_bytes: usize,
+    read_bytes: usize,
+) -> Result<(Child, PipeWriter), MeasureError> {
+    let (input, pipe) = pipe().map_err(MeasureError::StartReceiver)?;
+    let child = Command::new(&command[0])
+        .args(&command[1..])
         .args([frame_bytes.to_string(), read_bytes.to_string()])
         .stdin(input)
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(failed)?;
+        .map_err(MeasureError::StartReceiver)?;
     Ok((child, pipe))
 }
 
 /// One system call for the batch, unless the pipe is full.
-fn write_all(pipe: &mut PipeWriter, batch: &Batch<'_>) -> Result<(), CliError> {
-    let failed = |error| CliError::run(format!("the pipe to the receiver: {error}"));
+fn write_all(pipe: &mut PipeWriter, batch: &Batch<'_>) -> Result<(), MeasureError> {
     let mut frames = frames_of(batch);
     if batch.len() == 1 {
         let frame = frames.next().unwrap_or_default();
-        return pipe.write_all(frame).map_err(failed);
+        return pipe.write_all(frame).map_err(MeasureError::Pipe);
     }
     let mut slices: Vec<IoSlice<'_>> = frames.map(IoSlice::new).collect();
-    let mut left = &mut slices[..];
-    while !left.is_empty() {
-        let written = pipe.write_vectored(left).map_err(failed)?;
-        IoSlice::advance_slices(&mut left, written);
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let written = pipe.write_vectored(rest).map_err(MeasureError::Pipe)?;
+        IoSlice::advance_slices(&mut rest, written);
     }
     Ok(())
 }
 
-/// The process behind the pipe: counts frames from standard input, and prints
-/// how many came after the first read, and in how many nanoseconds.
-pub(super) fn receiver(frame_bytes: usize, read_bytes: usize) -> Result<(), CliError> {
+/// The process behind the pipe: counts frames from standard input. Returns how
+/// many came after the first read, and in how long.
+///
+/// # Errors
+/// If standard input cannot be read.
+pub fn receiver(frame_bytes: usize, read_bytes: usize) -> Result<(usize, Duration), MeasureError> {
     let mut input = std::io::stdin().lock();
     let mut buffer = vec![0; read_bytes];
-    let mut read = || rustix::io::read(&mut input, &mut buffer).map_err(CliError::run);
+    let mut read = || rustix::io::read(&mut input, &mut buffer).map_err(io::Error::from);
     let first = read()?;
     let start = Instant::now();
     let (mut bytes, mut last) = (0, first);
@@ -230,7 +233,5 @@ pub(super) fn receiver(frame_bytes: usize, read_bytes: usize) -> Result<(), CliE
         last = read()?;
         bytes += last;
     }
-    let elapsed = start.elapsed().as_nanos();
-    let frames = bytes / frame_bytes.max(1);
-    writeln!(std::io::stdout(), "{frames} {elapsed}").map_err(CliError::output)
+    Ok((bytes / frame_bytes.max(1), start.elapsed()))
 }

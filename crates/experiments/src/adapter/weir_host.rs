@@ -1,12 +1,12 @@
 //! Our stack as one end.
 
 use super::{End, Transport};
-use crate::iface::{Channel, Mode, RxMeta};
-use crate::stack::TxSink;
-use crate::tcp::TcpId;
-use crate::udp::UdpId;
-use crate::{Config, Prefix, Stack};
 use std::net::{Ipv4Addr, SocketAddr};
+use weir_stack::TxSink;
+use weir_stack::iface::{Channel, Mode, RxMeta};
+use weir_stack::tcp::TcpId;
+use weir_stack::udp::UdpId;
+use weir_stack::{Config, Prefix, Stack};
 use weir_wire::ethernet::Address;
 
 const CLIENT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 7000);

@@ -2,7 +2,7 @@
 //! 1992 paper, §3.2).
 
 use super::list::{List, NONE, Nodes};
-use super::{InsertError, Key, PcbId, Table};
+use weir_stack::pcb::{InsertError, Key, PcbId, Table};
 
 /// A linear list in the order of last use.
 pub struct Mtf {

@@ -1,9 +1,9 @@
 //! Who sends when: the segments that reach the server, in order.
 
 use super::{RATE_PER_S, Settings, THINK_MEAN_S};
-use crate::rng::Rng;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use weir_stack::rng::Rng;
 
 /// What users do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

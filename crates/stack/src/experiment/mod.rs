@@ -1,5 +1,0 @@
-//! The papers' experiments, repeated: their values beside ours.
-
-pub mod adapter;
-pub mod setup;
-pub mod tpca;
