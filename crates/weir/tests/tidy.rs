@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
+    ("meter", &["wire", "filter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire", "ring"]),
@@ -25,7 +26,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
         "weir",
         &[
             "wire", "filter", "demux", "ring", "link", "stack", "broker", "tap", "socket", "lab",
-            "apps",
+            "apps", "meter",
         ],
     ),
 ];
@@ -48,10 +49,11 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
 ];
 
 /// Where code takes time, randomness and I/O from its caller.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
+    "crates/meter/src",
     "crates/stack/src",
     "crates/apps/src/router/engine",
 ];
