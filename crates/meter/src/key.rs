@@ -1,6 +1,7 @@
 //! What tells on a link whose traffic a frame is.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A property of frames that belongs to one subscriber at a time.
@@ -24,4 +25,20 @@ pub enum Key {
     Mac([u8; 6]),
     /// A PPPoE session identifier (RFC 2516 §4).
     Pppoe(u16),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Ipv4(address) => write!(f, "{address}"),
+            Key::Ipv6(address) => write!(f, "{address}"),
+            Key::Prefix(address, length) => write!(f, "{address}/{length}"),
+            Key::Vlan(outer, None) => write!(f, "vlan {outer}"),
+            Key::Vlan(outer, Some(inner)) => write!(f, "vlan {outer}.{inner}"),
+            Key::Mac([a, b, c, d, e, g]) => {
+                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            }
+            Key::Pppoe(session) => write!(f, "pppoe {session}"),
+        }
+    }
 }

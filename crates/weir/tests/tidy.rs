@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("meter", &["wire", "filter"]),
+    ("ledger", &["meter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire", "ring"]),
@@ -26,7 +27,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
         "weir",
         &[
             "wire", "filter", "demux", "ring", "link", "stack", "broker", "tap", "socket", "lab",
-            "apps", "meter",
+            "apps", "meter", "ledger",
         ],
     ),
 ];
