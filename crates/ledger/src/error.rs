@@ -48,7 +48,10 @@ pub enum LedgerError {
         /// Why.
         source: std::io::Error,
     },
-    /// A time, a duration or a time zone that is none.
+    /// There is no store of this name yet.
+    #[error("{0}: no spool is there yet: has its counter begun?")]
+    Missing(PathBuf),
+    /// A time that the calendar lacks.
     #[error("{0}")]
     Time(String),
 }
