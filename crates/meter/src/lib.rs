@@ -18,6 +18,7 @@
 
 mod chunk;
 mod key;
+pub mod parse;
 mod record;
 mod session;
 
