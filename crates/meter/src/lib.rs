@@ -22,8 +22,9 @@ pub mod parse;
 mod record;
 pub mod services;
 mod session;
+pub mod sessions;
 
 pub use chunk::{Chunk, ChunkId, Manifest};
-pub use key::Key;
+pub use key::{Key, KeyKind, ParseKeyError};
 pub use record::{Counts, Direction, Flags, Measure, Owner, OwnerKind, Record, Totals};
 pub use session::{SessionEvent, SessionEventKind, SessionInfo, SessionSource};
