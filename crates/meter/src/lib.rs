@@ -18,6 +18,7 @@
 
 mod chunk;
 mod key;
+pub mod measure;
 pub mod parse;
 mod record;
 pub mod services;
