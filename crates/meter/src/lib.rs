@@ -17,9 +17,11 @@
 //! NetTap 2000 paper, §2 (Libretto: NetCounter and NetMediator).
 
 mod chunk;
+pub mod engine;
 mod key;
 pub mod measure;
 pub mod parse;
+pub mod period;
 mod record;
 pub mod services;
 mod session;
