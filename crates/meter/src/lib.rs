@@ -22,6 +22,7 @@ mod key;
 pub mod measure;
 pub mod parse;
 pub mod period;
+pub mod radius;
 mod record;
 pub mod services;
 mod session;
