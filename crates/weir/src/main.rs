@@ -9,6 +9,7 @@ mod http;
 mod input;
 mod iperf;
 mod longest;
+mod radius;
 mod rarp;
 mod report;
 mod signals;
