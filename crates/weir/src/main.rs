@@ -9,10 +9,12 @@ mod http;
 mod input;
 mod iperf;
 mod longest;
+mod radius;
 mod rarp;
 mod report;
 mod signals;
 mod stack;
+mod store;
 mod watchdog;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +42,8 @@ enum Command {
     Host(cmd::host::Args),
     Echo(cmd::echo::Args),
     Iperf(cmd::iperf::Args),
+    Mediate(cmd::mediate::Args),
+    Usage(cmd::usage::Args),
     Rarpd(cmd::rarpd::Args),
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
@@ -79,6 +83,8 @@ fn run() -> ExitCode {
         Command::Host(args) => cmd::host::run(&args),
         Command::Echo(args) => cmd::echo::run(&args),
         Command::Iperf(args) => cmd::iperf::run(&args),
+        Command::Mediate(args) => cmd::mediate::run(&args),
+        Command::Usage(args) => cmd::usage::run(&args),
         Command::Rarpd(args) => cmd::rarpd::run(&args),
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
+    ("meter", &["wire", "filter"]),
+    ("ledger", &["meter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire", "ring"]),
@@ -40,6 +42,8 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "lab",
             "apps",
             "experiments",
+            "meter",
+            "ledger",
         ],
     ),
 ];
@@ -62,10 +66,11 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
 ];
 
 /// Where code takes time, randomness and I/O from its caller.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
+    "crates/meter/src",
     "crates/stack/src",
     "crates/apps/src/router/engine",
 ];

@@ -1,0 +1,108 @@
+//! The bytes of a chunk: eight of magic and version, then postcard's encoding of [`Chunk`].
+//!
+//! postcard writes integers as LEB128: a row of two measures takes about ten bytes.
+
+use crate::LedgerError;
+use crate::error::name;
+use sha2::{Digest, Sha256};
+use weir_meter::{Chunk, Totals};
+
+/// The largest chunk that is accepted, in bytes: about six million rows.
+pub const CHUNK_BYTES_MAX: usize = 64 << 20;
+
+/// "weirchk" and the version.
+const MAGIC: &[u8; 8] = b"weirchk\x01";
+
+/// A chunk as bytes, with their hash.
+#[derive(Clone, Debug)]
+pub struct Encoded {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Their SHA-256: what the next chunk names as `previous`.
+    pub hash: [u8; 32],
+}
+
+impl Encoded {
+    /// Bytes that came from elsewhere, not yet checked.
+    pub fn of(bytes: Vec<u8>) -> Encoded {
+        let hash = Sha256::digest(&bytes).into();
+        Encoded { bytes, hash }
+    }
+}
+
+/// The bytes of a chunk.
+pub fn encode(chunk: &Chunk) -> Encoded {
+    let bytes = postcard::to_extend(chunk, MAGIC.to_vec());
+    Encoded::of(bytes.expect("a vector takes all of a chunk"))
+}
+
+/// The chunk of these bytes, whatever they are.
+///
+/// # Errors
+///
+/// If they are no chunk, or one that contradicts itself: an index beyond its table, another number
+/// of measures, records or another sum than its manifest says.
+pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
+    let damaged = |id: String, why: &str| LedgerError::Damaged {
+        id,
+        why: why.to_owned(),
+    };
+    let unknown = || "of unknown identity".to_owned();
+    if bytes.len() > CHUNK_BYTES_MAX {
+        return Err(damaged(unknown(), "longer than 64 MiB"));
+    }
+    let Some(body) = bytes.strip_prefix(MAGIC) else {
+        return Err(damaged(
+            unknown(),
+            "it does not begin as a chunk of version 1",
+        ));
+    };
+    let (chunk, rest) = postcard::take_from_bytes::<Chunk>(body)
+        .map_err(|error| damaged(unknown(), &error.to_string()))?;
+    let wrong = |why: &str| Err(damaged(name(&chunk.manifest.id), why));
+    if !rest.is_empty() {
+        return wrong("bytes behind its end");
+    }
+    let (owners, services) = (chunk.owners.len(), chunk.services.len());
+    let fits = |index: usize, of: usize| index < of;
+    for record in &chunk.records {
+        if !fits(record.owner as usize, owners) || !fits(record.service.into(), services) {
+            return wrong("a record names an owner or a service that the chunk lacks");
+        }
+        if record.counts.len() != chunk.measures.len() {
+            return wrong("a record has not one count a measure");
+        }
+    }
+    if chunk.manifest.records as usize != chunk.records.len() {
+        return wrong("its manifest gives another number of records");
+    }
+    match sums(&chunk) {
+        Some(sums) if sums == chunk.manifest.totals => Ok(chunk),
+        _ => wrong("its records do not add up to the totals of its manifest"),
+    }
+}
+
+/// The sums of a chunk's packets and bytes by direction; none if a sum is beyond 64 bits.
+pub(crate) fn sums(chunk: &Chunk) -> Option<Totals> {
+    let column = |name: &str| {
+        chunk
+            .measures
+            .iter()
+            .position(|measure| measure.name == name)
+    };
+    let (packets, bytes) = (column("packets"), column("bytes"));
+    let mut sums = Totals::default();
+    for record in &chunk.records {
+        let direction = record.direction as usize;
+        for (sum, column) in [
+            (&mut sums.packets[direction], packets),
+            (&mut sums.bytes[direction], bytes),
+        ] {
+            let Some(count) = column.map(|at| record.counts[at]) else {
+                continue;
+            };
+            *sum = sum.checked_add(count)?;
+        }
+    }
+    Some(sums)
+}

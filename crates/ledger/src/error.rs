@@ -1,0 +1,98 @@
+//! What can go wrong with a store.
+
+use std::path::PathBuf;
+use weir_meter::ChunkId;
+
+/// A failure of a spool or a ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The database refuses.
+    #[error("{path}: {source}{}", remedy(source))]
+    Database {
+        /// The store's file.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// The file is a store of another version.
+    #[error(
+        "{path}: layout {found}, this weir knows {known}: use a weir of the version that made it, or another --store"
+    )]
+    Layout {
+        /// The store's file.
+        path: PathBuf,
+        /// Its layout.
+        found: i64,
+        /// What this program reads and writes.
+        known: i64,
+    },
+    /// The file is a database, but of something else.
+    #[error("{0}: not a store of weir: name another file")]
+    Foreign(PathBuf),
+    /// A chunk cannot be read.
+    #[error("chunk {id}: {why}")]
+    Damaged {
+        /// Which one, as far as it is known.
+        id: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A chunk with an identity that the store has, and other content.
+    #[error("chunk {} is in the store with other content: two counters have the same name, or one was changed", name(.0))]
+    Contradiction(Box<ChunkId>),
+    /// An output's file cannot be written.
+    #[error("{path}: {source}")]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no store of this name yet.
+    #[error("{0}: no spool is there yet: has its counter begun?")]
+    Missing(PathBuf),
+    /// A time that the calendar lacks.
+    #[error("{0}")]
+    Time(String),
+}
+
+impl LedgerError {
+    /// Whether the disk, or the quota on it, is full.
+    pub fn is_full(&self) -> bool {
+        match self {
+            LedgerError::Database { source, .. } => full(source),
+            LedgerError::Output { source, .. } => matches!(
+                source.kind(),
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+            ),
+            _ => false,
+        }
+    }
+}
+
+fn full(source: &rusqlite::Error) -> bool {
+    source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+}
+
+fn remedy(source: &rusqlite::Error) -> &'static str {
+    match source.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => ": make room on its disk; nothing is lost meanwhile",
+        Some(rusqlite::ErrorCode::CannotOpen) => {
+            ": is the folder there, and may this user write to it?"
+        }
+        Some(rusqlite::ErrorCode::DatabaseBusy) => ": another program holds it; try again later",
+        Some(rusqlite::ErrorCode::ReadOnly) => ": this user may not write to it",
+        _ => "",
+    }
+}
+
+/// `counter/boot epoch/period/number`.
+pub(crate) fn name(id: &ChunkId) -> String {
+    let ChunkId {
+        counter,
+        boot_epoch,
+        period,
+        number,
+    } = id;
+    format!("{counter}/{boot_epoch:016x}/{period}/{number}")
+}

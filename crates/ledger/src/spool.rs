@@ -1,0 +1,364 @@
+//! The counter's own store: chunks that the ledger has not acknowledged, and the log of sessions.
+
+use crate::LedgerError;
+use crate::codec::{Encoded, encode};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::path::{Path, PathBuf};
+use weir_meter::{Chunk, ChunkId, SessionEvent};
+
+/// "weiS": what SQLite's `application_id` says of a spool.
+const APPLICATION: i64 = 0x7765_6953;
+const LAYOUT: i64 = 1;
+
+const SCHEMA: &str = "
+CREATE TABLE chunk (
+    sequence   INTEGER PRIMARY KEY AUTOINCREMENT,
+    counter    TEXT NOT NULL,
+    boot_epoch INTEGER NOT NULL,
+    period     INTEGER NOT NULL,
+    number     INTEGER NOT NULL,
+    hash       BLOB NOT NULL,
+    bytes      BLOB NOT NULL,
+    UNIQUE (counter, boot_epoch, period, number)
+) STRICT;
+-- What stays when chunks are deleted: the end of each counter's chain, and what its next period
+-- starts from.
+CREATE TABLE head (
+    counter    TEXT PRIMARY KEY,
+    boot_epoch INTEGER NOT NULL,
+    period     INTEGER NOT NULL,
+    hash       BLOB NOT NULL,
+    base       BLOB NOT NULL
+) STRICT;
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    event  TEXT NOT NULL
+) STRICT;
+";
+
+/// A chunk in a spool.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its place in the order of storing.
+    pub sequence: i64,
+    /// Its bytes and hash.
+    pub encoded: Encoded,
+}
+
+/// The store of one counter, or of several on one machine.
+#[derive(Debug)]
+pub struct Spool {
+    path: PathBuf,
+    db: Connection,
+}
+
+impl Spool {
+    /// Opens the spool, or makes one.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or made, is no spool, or of another version.
+    pub fn open(path: &Path) -> Result<Spool, LedgerError> {
+        let db = open(path, APPLICATION, LAYOUT, SCHEMA)?;
+        Ok(Spool {
+            path: path.to_owned(),
+            db,
+        })
+    }
+
+    /// Puts all chunks of a period on the disk, all or none, with the cumulative values from which
+    /// the next period is counted. Fills in each chunk's `previous`. When this returns, they are
+    /// durable. Chunks that are there already are left as they are.
+    ///
+    /// # Errors
+    ///
+    /// If the disk is full or fails: then nothing has changed, and the period can be stored later.
+    pub fn store(&mut self, chunks: &mut [Chunk], base: &[u8]) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        self.store_all(chunks, base).map_err(of(&path))
+    }
+
+    fn store_all(&mut self, chunks: &mut [Chunk], base: &[u8]) -> rusqlite::Result<()> {
+        let transaction = self.db.transaction()?;
+        for chunk in chunks {
+            let id = chunk.manifest.id.clone();
+            let head: Option<(i64, i64, Vec<u8>)> = transaction
+                .query_row(
+                    "SELECT boot_epoch, period, hash FROM head WHERE counter = ?1",
+                    [&id.counter],
+                    |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+                )
+                .optional()?;
+            let same_epoch = head
+                .as_ref()
+                .is_some_and(|head| head.0 == bits(id.boot_epoch));
+            // A period before the head's was stored before: this is a repetition.
+            if same_epoch
+                && head
+                    .as_ref()
+                    .is_some_and(|head| id.period < head.1.cast_unsigned())
+            {
+                continue;
+            }
+            let there: bool = transaction
+                .prepare_cached(
+                    "SELECT 1 FROM chunk WHERE counter = ?1 AND boot_epoch = ?2 AND period = ?3
+                     AND number = ?4",
+                )?
+                .exists(key(&id))?;
+            if there {
+                continue;
+            }
+            let hash = head.and_then(|head| head.2.try_into().ok());
+            chunk.manifest.previous = hash.unwrap_or_default();
+            let encoded = encode(chunk);
+            transaction
+                .prepare_cached(
+                    "INSERT INTO chunk (counter, boot_epoch, period, number, hash, bytes)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute(params![
+                    id.counter,
+                    bits(id.boot_epoch),
+                    bits(id.period),
+                    id.number,
+                    encoded.hash,
+                    encoded.bytes
+                ])?;
+            transaction
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO head (counter, boot_epoch, period, hash, base)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![
+                    id.counter,
+                    bits(id.boot_epoch),
+                    bits(id.period),
+                    encoded.hash,
+                    base
+                ])?;
+        }
+        transaction.commit()
+    }
+
+    /// The counter's last durable period: boot epoch, number, and the cumulative values at its end.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn last(&self, counter: &str) -> Result<Option<(u64, u64, Vec<u8>)>, LedgerError> {
+        self.db
+            .query_row(
+                "SELECT boot_epoch, period, base FROM head WHERE counter = ?1",
+                [counter],
+                |row| {
+                    let (epoch, period): (i64, i64) = (row.get(0)?, row.get(1)?);
+                    Ok((epoch.cast_unsigned(), period.cast_unsigned(), row.get(2)?))
+                },
+            )
+            .optional()
+            .map_err(of(&self.path))
+    }
+
+    /// The first chunk behind this place in the order of storing that no ledger has acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn next(&self, after: i64) -> Result<Option<Stored>, LedgerError> {
+        self.db
+            .prepare_cached(
+                "SELECT sequence, hash, bytes FROM chunk WHERE sequence > ?1
+                 ORDER BY sequence LIMIT 1",
+            )
+            .and_then(|mut select| {
+                select
+                    .query_row([after], |row| {
+                        Ok(Stored {
+                            sequence: row.get(0)?,
+                            encoded: Encoded {
+                                hash: row.get(1)?,
+                                bytes: row.get(2)?,
+                            },
+                        })
+                    })
+                    .optional()
+            })
+            .map_err(of(&self.path))
+    }
+
+    /// Number of chunks that wait for the ledger's acknowledgment.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn waiting(&self) -> Result<u64, LedgerError> {
+        let count = self
+            .db
+            .query_row("SELECT count(*) FROM chunk", [], |row| row.get::<_, i64>(0));
+        count.map(i64::cast_unsigned).map_err(of(&self.path))
+    }
+
+    /// Deletes a chunk that the ledger has acknowledged. The acknowledgment names the hash: one of
+    /// other content deletes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn acknowledge(&mut self, id: &ChunkId, hash: &[u8; 32]) -> Result<bool, LedgerError> {
+        let (counter, epoch, period, number) = key(id);
+        self.db
+            .execute(
+                "DELETE FROM chunk WHERE counter = ?1 AND boot_epoch = ?2 AND period = ?3
+                 AND number = ?4 AND hash = ?5",
+                params![counter, epoch, period, number, hash],
+            )
+            .map(|deleted| deleted > 0)
+            .map_err(of(&self.path))
+    }
+
+    /// Puts session events on the disk, all or none, and numbers them. When this returns, they are
+    /// durable and may be answered.
+    ///
+    /// # Errors
+    ///
+    /// If the disk is full or fails: then none of them is stored.
+    pub fn log(&mut self, events: &mut [SessionEvent]) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        let mut log = || {
+            let transaction = self.db.transaction()?;
+            {
+                let mut insert =
+                    transaction.prepare_cached("INSERT INTO event (event) VALUES (?1)")?;
+                for event in &mut *events {
+                    let json = serde_json::to_string(event).expect("an event is JSON");
+                    let number = insert.insert([json])?;
+                    event.number = number.cast_unsigned();
+                }
+            }
+            transaction.commit()
+        };
+        log().map_err(of(&path))
+    }
+
+    /// The session events behind this number, in order, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or has an event that cannot be.
+    pub fn events(&self, after: u64, limit: u32) -> Result<Vec<SessionEvent>, LedgerError> {
+        let rows = self
+            .db
+            .prepare_cached(
+                "SELECT number, event FROM event WHERE number > ?1 ORDER BY number LIMIT ?2",
+            )
+            .and_then(|mut select| {
+                select
+                    .query_map(params![bits(after), limit], |row| {
+                        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+                    })?
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .map_err(of(&self.path))?;
+        let events = rows.into_iter().map(|(number, json)| {
+            let mut event: SessionEvent =
+                serde_json::from_str(&json).map_err(|error| LedgerError::Damaged {
+                    id: format!("session event {number} of {}", self.path.display()),
+                    why: error.to_string(),
+                })?;
+            event.number = number.cast_unsigned();
+            Ok(event)
+        });
+        events.collect()
+    }
+
+    /// Forgets the session events up to this number: the sessions that they made are in the base.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn forget_events(&mut self, up_to: u64) -> Result<(), LedgerError> {
+        self.db
+            .execute("DELETE FROM event WHERE number <= ?1", [bits(up_to)])
+            .map(drop)
+            .map_err(of(&self.path))
+    }
+}
+
+/// SQLite's integers are signed: the same 64 bits.
+pub(crate) fn bits(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+pub(crate) fn key(id: &ChunkId) -> (&str, i64, i64, u32) {
+    let epoch = bits(id.boot_epoch);
+    (&id.counter, epoch, bits(id.period), id.number)
+}
+
+pub(crate) fn of(path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError + use<> {
+    let path = path.to_owned();
+    move |source| LedgerError::Database {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// Opens a store of this kind and layout, or makes one.
+pub(crate) fn open(
+    path: &Path,
+    application: i64,
+    layout: i64,
+    schema: &str,
+) -> Result<Connection, LedgerError> {
+    let error = of(path);
+    let mut db = Connection::open(path).map_err(&error)?;
+    db.busy_timeout(std::time::Duration::from_secs(10))
+        .map_err(&error)?;
+    let pragma = |db: &Connection, name: &str| {
+        db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
+    };
+    let found = pragma(&db, "application_id").map_err(|source| {
+        if source.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) {
+            LedgerError::Foreign(path.to_owned())
+        } else {
+            error(source)
+        }
+    })?;
+    // A commit is on the disk when it returns; readers do not wait for a writer.
+    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+        .map_err(&error)?;
+    // Two programs that start together: one of them makes the tables.
+    let transaction = db
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .map_err(&error)?;
+    let empty = transaction
+        .query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
+            row.get(0)
+        })
+        .map_err(&error)?;
+    let found = if found == 0 {
+        pragma(&transaction, "application_id").map_err(&error)?
+    } else {
+        found
+    };
+    if found == 0 && empty {
+        let versions =
+            format!("PRAGMA application_id = {application}; PRAGMA user_version = {layout};");
+        transaction
+            .execute_batch(&format!("{schema}{versions}"))
+            .map_err(&error)?;
+    } else if found != application {
+        return Err(LedgerError::Foreign(path.to_owned()));
+    } else {
+        let found = pragma(&transaction, "user_version").map_err(&error)?;
+        if found != layout {
+            return Err(LedgerError::Layout {
+                path: path.to_owned(),
+                found,
+                known: layout,
+            });
+        }
+    }
+    transaction.commit().map_err(&error)?;
+    Ok(db)
+}

@@ -1,0 +1,457 @@
+//! Spool and ledger: each chunk once, whatever happens between.
+
+use jiff::tz::TimeZone;
+use std::fs;
+use std::path::{Path, PathBuf};
+use weir_ledger::{
+    Accepted, Difference, Encoded, Format, Group, Ledger, LedgerError, Spool, UsageQuery, encode,
+};
+use weir_meter::{
+    Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record,
+    SessionEvent, SessionEventKind, SessionInfo, SessionSource, Totals,
+};
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder =
+            std::env::temp_dir().join(format!("weir-ledger-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const MINUTE: i64 = 60_000_000_000;
+
+/// A period's chunk: alice with one record a direction, and an address without an owner.
+fn chunk(period: u64, start: i64, packets: u64) -> Chunk {
+    let owner = |kind, subscriber: &str, key| Owner {
+        kind,
+        subscriber: subscriber.to_owned(),
+        session: "nas/1".to_owned(),
+        keys: vec![key],
+        class: vec![b"gold".to_vec()],
+        chargeable_user: None,
+        started_unix_ns: 0,
+    };
+    let record = |owner, direction, packets| Record {
+        owner,
+        service: 0,
+        direction,
+        flags: Flags::default(),
+        counts: vec![packets, packets * 100, 3],
+    };
+    let totals = Totals {
+        packets: [packets + 1, packets],
+        bytes: [(packets + 1) * 100, packets * 100],
+    };
+    let measure = |name: &str, additive| Measure {
+        name: name.to_owned(),
+        additive,
+    };
+    Chunk {
+        manifest: Manifest {
+            id: ChunkId {
+                counter: "pop-1".to_owned(),
+                boot_epoch: u64::MAX - 1,
+                period,
+                number: 0,
+            },
+            last: true,
+            monotonic_ns: [0, 1],
+            unix_ns: [start, start + MINUTE],
+            wall_step_ns: 0,
+            records: 3,
+            totals,
+            link: totals,
+            lost_inside: 0,
+            gap_unix_ns: None,
+            previous: [0; 32],
+        },
+        measures: vec![
+            measure("packets", true),
+            measure("bytes", true),
+            measure("peak", false),
+        ],
+        services: vec!["web".to_owned()],
+        owners: vec![
+            owner(
+                OwnerKind::Session,
+                "alice",
+                Key::Ipv4([192, 0, 2, 1].into()),
+            ),
+            owner(
+                OwnerKind::Unattributed,
+                "",
+                Key::Ipv4([192, 0, 2, 9].into()),
+            ),
+        ],
+        records: vec![
+            record(0, Direction::Up, packets),
+            record(0, Direction::Down, packets),
+            record(1, Direction::Up, 1),
+        ],
+    }
+}
+
+fn deliver_all(spool: &mut Spool, ledger: &mut Ledger) -> usize {
+    let (mut after, mut accepted) = (0, 0);
+    while let Some(stored) = spool.next(after).unwrap() {
+        let (chunk, _) = ledger.accept(&stored.encoded).unwrap();
+        assert!(
+            spool
+                .acknowledge(&chunk.manifest.id, &stored.encoded.hash)
+                .unwrap()
+        );
+        after = stored.sequence;
+        accepted += 1;
+    }
+    accepted
+}
+
+#[test]
+fn a_chunk_counts_once_however_often_it_is_stored_and_delivered() {
+    let folder = Folder::new("once");
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    for period in 0..5 {
+        let mut chunks = [chunk(period, MINUTE * period as i64, 10 + period)];
+        spool.store(&mut chunks, b"base").unwrap();
+        // As after a crash between storing and going on.
+        spool.store(&mut chunks, b"base").unwrap();
+    }
+    assert_eq!(spool.waiting().unwrap(), 5);
+    let first = spool.next(0).unwrap().unwrap();
+    for expected in [Accepted::New, Accepted::Known, Accepted::Known] {
+        assert_eq!(ledger.accept(&first.encoded).unwrap().1, expected);
+    }
+    drop((spool, ledger));
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    assert_eq!(deliver_all(&mut spool, &mut ledger), 5);
+    assert_eq!(spool.waiting().unwrap(), 0);
+    // A period that was acknowledged and deleted is not stored again.
+    spool
+        .store(&mut [chunk(2, 2 * MINUTE, 12)], b"base")
+        .unwrap();
+    assert_eq!(spool.waiting().unwrap(), 0);
+    assert_eq!(
+        spool.last("pop-1").unwrap(),
+        Some((u64::MAX - 1, 4, b"base".to_vec()))
+    );
+    let proof = ledger.prove(None, None).unwrap();
+    assert!(proof.holds(), "{proof:#?}");
+    assert_eq!(proof.periods.len(), 5);
+    assert_eq!(proof.link().packets, [10 + 11 + 12 + 13 + 14 + 5, 60]);
+}
+
+#[test]
+fn a_missing_or_changed_chunk_is_named() {
+    let folder = Folder::new("chain");
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    for period in 0..3 {
+        spool
+            .store(&mut [chunk(period, MINUTE * period as i64, 10)], b"")
+            .unwrap();
+    }
+    let mut stored = Vec::new();
+    while let Some(next) = spool.next(stored.last().map_or(0, |(at, _)| *at)).unwrap() {
+        stored.push((next.sequence, next.encoded));
+    }
+    ledger.accept(&stored[0].1).unwrap();
+    ledger.accept(&stored[2].1).unwrap();
+    let proof = ledger.prove(None, None).unwrap();
+    assert_eq!(
+        proof.periods[1].differences,
+        [Difference::Chain { chunk: 0 }]
+    );
+    // Other content under the same identity.
+    let forged = encode(&chunk(0, 0, 11));
+    assert!(matches!(
+        ledger.accept(&forged),
+        Err(LedgerError::Contradiction(_))
+    ));
+    // A record whose sum is not the manifest's.
+    let mut wrong = chunk(7, 0, 10);
+    wrong.records[0].counts[0] += 1;
+    let refused = ledger.accept(&encode(&wrong)).unwrap_err().to_string();
+    assert!(refused.contains("do not add up"), "{refused}");
+    // A link's total that is not the sum of the records: accepted, and named.
+    let mut uneven = chunk(8, 8 * MINUTE, 10);
+    uneven.manifest.link.packets[0] += 1;
+    ledger.accept(&encode(&uneven)).unwrap();
+    let proof = ledger.prove(Some(8 * MINUTE), None).unwrap();
+    assert!(
+        matches!(
+            &proof.periods[0].differences[..],
+            [Difference::Records { .. }]
+        ),
+        "{proof:?}"
+    );
+}
+
+#[test]
+fn hostile_bytes_are_refused_and_change_nothing() {
+    let folder = Folder::new("hostile");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    let good = encode(&chunk(0, 0, 10)).bytes;
+    for length in 0..good.len() {
+        assert!(
+            ledger
+                .accept(&Encoded::of(good[..length].to_vec()))
+                .is_err(),
+            "{length}"
+        );
+    }
+    // Each byte changed: refused, or a chunk that is consistent in itself.
+    for at in 0..good.len() {
+        for value in [0, 0x7f, 0x80, 0xff] {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            let _ = weir_ledger::decode(&bytes);
+        }
+    }
+    assert!(ledger.prove(None, None).unwrap().periods.is_empty());
+}
+
+#[test]
+fn outputs_appear_whole_and_once_and_agree_with_the_ledger() {
+    let folder = Folder::new("outputs");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    for period in 0..3 {
+        ledger
+            .accept(&encode(&chunk(period, MINUTE * period as i64, 10)))
+            .unwrap();
+    }
+    let csv = ledger.deliver("billing", Format::Csv, &folder.0).unwrap();
+    let json = ledger
+        .deliver("json", Format::JsonLines, &folder.0)
+        .unwrap();
+    assert_eq!((csv[0].records, json[0].records), (9, 9));
+    assert!(
+        ledger
+            .deliver("billing", Format::Csv, &folder.0)
+            .unwrap()
+            .is_empty()
+    );
+    ledger.accept(&encode(&chunk(3, 3 * MINUTE, 10))).unwrap();
+    assert_eq!(
+        ledger.deliver("billing", Format::Csv, &folder.0).unwrap()[0].records,
+        3
+    );
+    let proof = ledger.prove(None, None).unwrap();
+    assert!(proof.holds(), "{proof:#?}");
+    assert_eq!(proof.periods[0].outputs, ["billing", "json"]);
+    assert_eq!(proof.periods[3].outputs, ["billing"]);
+    // A file that somebody changed, and one that is gone.
+    let text = fs::read_to_string(&csv[0].path).unwrap();
+    fs::write(&csv[0].path, text.replacen(",10,1000,", ",9,1000,", 1)).unwrap();
+    fs::remove_file(&json[0].path).unwrap();
+    let proof = ledger.prove(None, None).unwrap();
+    let differences = &proof.periods[0].differences;
+    assert!(
+        matches!(&differences[0], Difference::Output { output, .. } if output == "billing"),
+        "{differences:?}"
+    );
+    assert!(
+        matches!(&differences[1], Difference::OutputFile { output, .. } if output == "json"),
+        "{differences:?}"
+    );
+    // Both can be written again.
+    let again = ledger
+        .replay(0, MINUTE, Format::Csv, &folder.at("again.csv"))
+        .unwrap();
+    assert_eq!(again.records, 3);
+}
+
+#[test]
+fn an_output_that_cannot_be_written_goes_on_later() {
+    let folder = Folder::new("later");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    ledger.accept(&encode(&chunk(0, 0, 10))).unwrap();
+    let nowhere = folder.at("missing");
+    let refused = ledger
+        .deliver("billing", Format::Csv, &nowhere)
+        .unwrap_err();
+    assert!(refused.to_string().contains("missing"), "{refused}");
+    fs::create_dir(&nowhere).unwrap();
+    // More has arrived meanwhile: the planned file first, then another.
+    ledger.accept(&encode(&chunk(1, MINUTE, 10))).unwrap();
+    let files = ledger.deliver("billing", Format::Csv, &nowhere).unwrap();
+    assert_eq!(
+        files.iter().map(|file| file.records).collect::<Vec<_>>(),
+        [3, 3]
+    );
+    assert!(ledger.prove(None, None).unwrap().holds());
+}
+
+#[test]
+fn usage_is_summed_by_the_clock_of_the_zone() {
+    let folder = Folder::new("usage");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    // 2026-10-25: the day has 25 hours there, from 22:00 to 23:00 UTC the next day.
+    let midnight: jiff::Timestamp = "2026-10-24T22:00:00Z".parse().unwrap();
+    let midnight = i64::try_from(midnight.as_nanosecond()).unwrap();
+    for hour in 0..26 {
+        ledger
+            .accept(&encode(&chunk(
+                hour,
+                midnight + 60 * MINUTE * hour as i64,
+                10,
+            )))
+            .unwrap();
+    }
+    let rows = |group| {
+        let query = UsageQuery {
+            group,
+            subscriber: Some("alice".to_owned()),
+            ..UsageQuery::default()
+        };
+        ledger.usage(&query, &zone).unwrap()
+    };
+    let days = rows(Group::Day);
+    let days: Vec<_> = days
+        .iter()
+        .map(|row| (row.time.as_deref().unwrap(), row.packets[0]))
+        .collect();
+    assert_eq!(days, [("2026-10-25", 250), ("2026-10-26", 10)]);
+    assert_eq!(rows(Group::Hour).len(), 26);
+    assert_eq!(rows(Group::Month)[0].time.as_deref(), Some("2026-10"));
+    let whole = &rows(Group::Whole)[0];
+    assert_eq!((whole.packets, whole.bytes), ([260, 260], [26_000, 26_000]));
+    // The largest of a period, not a sum.
+    assert_eq!(whole.more["peak"], [3, 3]);
+    let all = ledger.usage(&UsageQuery::default(), &zone).unwrap();
+    assert_eq!(all[1].subscriber, "192.0.2.9");
+    assert_eq!(
+        (all[1].owner, all[1].packets),
+        (OwnerKind::Unattributed, [26, 0])
+    );
+}
+
+#[test]
+fn an_erased_subscriber_leaves_counts_and_no_name() {
+    let folder = Folder::new("erase");
+    let path = folder.at("ledger");
+    let mut ledger = Ledger::open(&path).unwrap();
+    ledger.accept(&encode(&chunk(0, 0, 10))).unwrap();
+    assert_eq!(ledger.erase("alice").unwrap(), 1);
+    assert_eq!(ledger.erase("alice").unwrap(), 0);
+    assert!(ledger.prove(None, None).unwrap().holds());
+    let rows = ledger
+        .usage(&UsageQuery::default(), &TimeZone::UTC)
+        .unwrap();
+    assert_eq!(
+        (&*rows[0].subscriber, rows[0].packets),
+        ("(erased)", [10, 10])
+    );
+    drop(ledger);
+    let bytes = fs::read(&path).unwrap();
+    assert!(
+        !bytes.windows(5).any(|part| part == b"alice"),
+        "the name is still in the file"
+    );
+}
+
+#[test]
+fn retention_keeps_what_outputs_lack_and_the_chain() {
+    let folder = Folder::new("retention");
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    for period in 0..4 {
+        spool
+            .store(&mut [chunk(period, MINUTE * period as i64, 10)], b"")
+            .unwrap();
+    }
+    deliver_all(&mut spool, &mut ledger);
+    // An output that has had nothing yet keeps everything.
+    let nowhere = folder.at("missing");
+    ledger
+        .deliver("billing", Format::Csv, &nowhere)
+        .unwrap_err();
+    assert_eq!(ledger.delete_before(i64::MAX).unwrap(), 0);
+    fs::create_dir(&nowhere).unwrap();
+    ledger.deliver("billing", Format::Csv, &nowhere).unwrap();
+    assert_eq!(ledger.delete_before(2 * MINUTE + 1).unwrap(), 2);
+    let proof = ledger.prove(None, None).unwrap();
+    assert_eq!(proof.periods.len(), 2);
+    assert!(proof.holds(), "{proof:#?}");
+    ledger.back_up(&folder.at("copy")).unwrap();
+    let copy = Ledger::open(&folder.at("copy")).unwrap();
+    assert_eq!(copy.prove(None, None).unwrap(), proof);
+}
+
+#[test]
+fn session_events_are_numbered_and_come_back() {
+    let folder = Folder::new("events");
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let info = SessionInfo {
+        id: "nas/1".to_owned(),
+        subscriber: "alice".to_owned(),
+        keys: vec![
+            Key::Prefix([192, 0, 2, 0].into(), 24),
+            Key::Vlan(7, Some(9)),
+        ],
+        class: vec![vec![0, 255]],
+        chargeable_user: None,
+        reported: Some([1, 2, 3, u64::MAX]),
+    };
+    let event = |kind| SessionEvent {
+        number: 0,
+        received_unix_ns: 5,
+        happened_unix_ns: Some(4),
+        source: SessionSource::Radius,
+        kind,
+    };
+    let mut events = vec![
+        event(SessionEventKind::Up(info.clone())),
+        event(SessionEventKind::Down(info)),
+        event(SessionEventKind::AllDown {
+            server: "nas".to_owned(),
+        }),
+    ];
+    spool.log(&mut events).unwrap();
+    assert_eq!(
+        events.iter().map(|event| event.number).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    drop(spool);
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    assert_eq!(spool.events(0, 10).unwrap(), events);
+    spool.forget_events(2).unwrap();
+    assert_eq!(spool.events(0, 10).unwrap(), events[2..]);
+}
+
+#[test]
+fn another_file_is_refused_and_left_as_it_is() {
+    let folder = Folder::new("foreign");
+    let text = folder.at("text");
+    fs::write(
+        &text,
+        "not a database, but a text of some length: ".repeat(50),
+    )
+    .unwrap();
+    let said = |path: &Path| Ledger::open(path).unwrap_err().to_string();
+    assert!(
+        said(&text).contains("not a store of weir"),
+        "{}",
+        said(&text)
+    );
+    drop(Spool::open(&folder.at("spool")).unwrap());
+    assert!(said(&folder.at("spool")).contains("not a store of weir"));
+    assert!(said(&folder.at("missing/ledger")).contains("is the folder there"));
+}

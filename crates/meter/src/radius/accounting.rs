@@ -1,0 +1,507 @@
+//! From Accounting-Requests to session events.
+//!
+//! | what arrives | rule |
+//! |---|---|
+//! | Start | the session begins; with the identity of one that runs, see below |
+//! | Interim-Update of a session that runs | what is known of it is renewed |
+//! | Interim-Update of an unknown session | the session begins, Acct-Session-Time ago |
+//! | Stop | the session ends |
+//! | Stop of an unknown session | noted, so that its late Start begins nothing |
+//! | Start or Interim-Update after Stop | nothing, if the session of the Stop had begun by then |
+//! | Accounting-On, Accounting-Off | all sessions of the access server end |
+//! | a retransmission, with old or new identifier | nothing new: events are idempotent |
+//! | a session of which nothing is heard for the stated time | it ends |
+//!
+//! RADIUS identifies a session by access server and Acct-Session-Id. Access servers repeat
+//! Acct-Session-Ids after a reboot: a Start that is later than the running session's by more than
+//! [`SAME_START_NS`], or that has another user, is another session, and ends the former.
+//!
+//! Octets are 64 bits with Acct-Input-Gigawords and Acct-Output-Gigawords (RFC 2869 §5.1, 5.2); for
+//! access servers that swap directions, the caller says so. They are kept for audit alone.
+
+use super::packet::{ACCOUNTING_REQUEST, Packet, attribute};
+use crate::{Key, SessionEvent, SessionEventKind, SessionInfo, SessionSource};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Two starts of one Acct-Session-Id within this time are the same start: Event-Timestamp has
+/// seconds, and Acct-Delay-Time too.
+pub const SAME_START_NS: i64 = 3_000_000_000;
+/// How long the end of a session is remembered against what arrives late.
+pub const ENDED_KEPT_NS: i64 = 600_000_000_000;
+/// Sessions that run, and ends that are remembered, at most, each.
+pub const SESSIONS_MAX: usize = 2_000_000;
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// What a packet says of accounting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Acct-Status-Type.
+    pub status: Status,
+    /// The access server: NAS-Identifier, else NAS-IP-Address or NAS-IPv6-Address, else the address
+    /// that the packet came from.
+    pub server: String,
+    /// Acct-Session-Id.
+    pub session: String,
+    /// User-Name.
+    pub user: String,
+    /// When it happened: Event-Timestamp, else the time of receipt less Acct-Delay-Time. Unix
+    /// nanoseconds.
+    pub happened_ns: i64,
+    /// Whether the packet said so itself.
+    pub has_timestamp: bool,
+    /// Acct-Session-Time, nanoseconds.
+    pub lasted_ns: i64,
+    /// What the session owns.
+    pub keys: Vec<Key>,
+    /// Class attributes.
+    pub class: Vec<Vec<u8>>,
+    /// Chargeable-User-Identity.
+    pub chargeable_user: Option<Vec<u8>>,
+    /// Octets, then packets, up then down.
+    pub reported: Option<[u64; 4]>,
+}
+
+/// Acct-Status-Type (RFC 2866 §5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Start.
+    Start,
+    /// Stop.
+    Stop,
+    /// Interim-Update.
+    Interim,
+    /// Accounting-On or Accounting-Off.
+    Restart,
+}
+
+/// Why an Accounting-Request stands for no event.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// Another code.
+    #[error("a packet of code {0}, not an Accounting-Request")]
+    Code(u8),
+    /// No Acct-Status-Type, or one that stands for no session: tunnels and failures.
+    #[error("an Acct-Status-Type that begins or ends no session: {0:?}")]
+    Status(Option<u32>),
+    /// No Acct-Session-Id (RFC 2866 §5.5 requires it).
+    #[error("no Acct-Session-Id")]
+    Session,
+    /// The table of sessions is full.
+    #[error("more than {SESSIONS_MAX} sessions")]
+    Full,
+}
+
+impl Request {
+    /// Reads a packet that has been verified, received at this Unix time in nanoseconds from this
+    /// address. `swapped` says that the access server counts from its own side, so that its input is
+    /// what goes to the subscriber.
+    ///
+    /// # Errors
+    ///
+    /// If it is no request that stands for an event.
+    pub fn read(
+        packet: &Packet<'_>,
+        from: IpAddr,
+        received_ns: i64,
+        swapped: bool,
+    ) -> Result<Request, RequestError> {
+        if packet.code() != ACCOUNTING_REQUEST {
+            return Err(RequestError::Code(packet.code()));
+        }
+        let status = packet.number(attribute::ACCT_STATUS_TYPE);
+        let status = match status {
+            Some(1) => Status::Start,
+            Some(2) => Status::Stop,
+            Some(3) => Status::Interim,
+            Some(7 | 8) => Status::Restart,
+            other => return Err(RequestError::Status(other)),
+        };
+        let text = |kind| packet.first(kind).map(text);
+        let session = text(attribute::ACCT_SESSION_ID).unwrap_or_default();
+        if session.is_empty() && status != Status::Restart {
+            return Err(RequestError::Session);
+        }
+        let seconds = |kind| i64::from(packet.number(kind).unwrap_or(0)) * SECOND_NS;
+        let timestamp = packet.number(attribute::EVENT_TIMESTAMP);
+        let happened_ns = match timestamp {
+            Some(seconds) => i64::from(seconds) * SECOND_NS,
+            None => received_ns.saturating_sub(seconds(attribute::ACCT_DELAY_TIME)),
+        };
+        Ok(Request {
+            status,
+            server: server(packet, from),
+            session,
+            user: text(attribute::USER_NAME).unwrap_or_default(),
+            happened_ns,
+            has_timestamp: timestamp.is_some(),
+            lasted_ns: seconds(attribute::ACCT_SESSION_TIME),
+            keys: keys(packet),
+            class: packet
+                .attributes()
+                .filter(|(kind, _)| *kind == attribute::CLASS)
+                .map(|(_, value)| value.to_vec())
+                .collect(),
+            chargeable_user: packet
+                .first(attribute::CHARGEABLE_USER_IDENTITY)
+                .map(<[u8]>::to_vec),
+            reported: reported(packet, swapped),
+        })
+    }
+
+    fn info(&self, started_ns: i64) -> SessionInfo {
+        let [server, session] = [&self.server, &self.session].map(|text| escaped(text));
+        SessionInfo {
+            id: format!("{server}/{session}/{}", started_ns.div_euclid(SECOND_NS)),
+            subscriber: self.user.clone(),
+            keys: self.keys.clone(),
+            class: self.class.clone(),
+            chargeable_user: self.chargeable_user.clone(),
+            reported: self.reported,
+        }
+    }
+}
+
+/// The text without `/`, which divides the parts of a session's identifier.
+fn escaped(text: &str) -> String {
+    text.replace('%', "%25").replace('/', "%2F")
+}
+
+fn unescaped(text: &str) -> String {
+    text.replace("%2F", "/").replace("%25", "%")
+}
+
+fn server(packet: &Packet<'_>, from: IpAddr) -> String {
+    let name = packet.first(attribute::NAS_IDENTIFIER).map(text);
+    let ipv4 = || octets::<4>(packet.first(attribute::NAS_IP_ADDRESS)?).map(Ipv4Addr::from);
+    let ipv6 = || octets::<16>(packet.first(attribute::NAS_IPV6_ADDRESS)?).map(Ipv6Addr::from);
+    name.filter(|name| !name.is_empty())
+        .or_else(|| ipv4().map(|address| address.to_string()))
+        .or_else(|| ipv6().map(|address| address.to_string()))
+        .unwrap_or_else(|| from.to_string())
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn octets<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
+    value.try_into().ok()
+}
+
+fn reported(packet: &Packet<'_>, swapped: bool) -> Option<[u64; 4]> {
+    let number = |kind| packet.number(kind).map(u64::from);
+    let octets = |low, high| number(low).map(|low| low | number(high).unwrap_or(0) << 32);
+    let up = octets(
+        attribute::ACCT_INPUT_OCTETS,
+        attribute::ACCT_INPUT_GIGAWORDS,
+    );
+    let down = octets(
+        attribute::ACCT_OUTPUT_OCTETS,
+        attribute::ACCT_OUTPUT_GIGAWORDS,
+    );
+    let packets = [
+        attribute::ACCT_INPUT_PACKETS,
+        attribute::ACCT_OUTPUT_PACKETS,
+    ];
+    let [packets_up, packets_down] = packets.map(|kind| number(kind).unwrap_or(0));
+    let (up, down) = (up?, down?);
+    Some(if swapped {
+        [down, up, packets_down, packets_up]
+    } else {
+        [up, down, packets_up, packets_down]
+    })
+}
+
+/// The keys of a session's attributes. Framed-IP-Address 255.255.255.255 and 255.255.255.254 stand
+/// for no address (RFC 2865 §5.8).
+fn keys(packet: &Packet<'_>) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for (kind, value) in packet.attributes() {
+        let key = match kind {
+            attribute::FRAMED_IP_ADDRESS => octets::<4>(value)
+                .filter(|octets| !matches!(octets, [255, 255, 255, 254 | 255] | [0, 0, 0, 0]))
+                .map(|octets| Key::Ipv4(octets.into())),
+            attribute::FRAMED_IPV6_ADDRESS => {
+                octets::<16>(value).map(|octets| Key::Ipv6(octets.into()))
+            }
+            attribute::FRAMED_IPV6_PREFIX | attribute::DELEGATED_IPV6_PREFIX => prefix(value),
+            attribute::FRAMED_ROUTE | attribute::FRAMED_IPV6_ROUTE => route(value),
+            _ => None,
+        };
+        keys.extend(key.filter(|key| !keys.contains(key)));
+    }
+    keys
+}
+
+/// A prefix: a reserved byte, the length in bits, and the bytes of the prefix that are not zero
+/// (RFC 3162 §2.3).
+fn prefix(value: &[u8]) -> Option<Key> {
+    let [_, length, given @ ..] = value else {
+        return None;
+    };
+    if given.len() > 16 || *length > 128 {
+        return None;
+    }
+    let mut octets = [0; 16];
+    octets[..given.len()].copy_from_slice(given);
+    Some(Key::Prefix(masked(octets.into(), *length), *length))
+}
+
+/// The prefix of `PREFIX GATEWAY METRIC…`; without a length it is that of a host.
+fn route(value: &[u8]) -> Option<Key> {
+    let text = std::str::from_utf8(value).ok()?;
+    let first = text.split_whitespace().next()?;
+    let (address, length) = match first.split_once('/') {
+        Some((address, length)) => (address.parse().ok()?, Some(length.parse().ok()?)),
+        None => (first.parse::<IpAddr>().ok()?, None),
+    };
+    let whole = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.unwrap_or(whole);
+    (length <= whole).then(|| Key::Prefix(masked(address, length), length))
+}
+
+/// The address with the bits beyond the length zero.
+fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            Ipv4Addr::from_bits(address.to_bits() & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            Ipv6Addr::from_bits(address.to_bits() & mask).into()
+        }
+    }
+}
+
+/// Access server and Acct-Session-Id.
+type Identity = (String, String);
+
+#[derive(Clone, Debug)]
+struct Running {
+    info: SessionInfo,
+    started_ns: i64,
+    heard_ns: i64,
+}
+
+/// The sessions of RADIUS that run, and those that ended lately.
+#[derive(Clone, Debug, Default)]
+pub struct Accounting {
+    running: HashMap<Identity, Running>,
+    /// When they ended; by time of receipt, so that the oldest are forgotten first.
+    ended: HashMap<Identity, i64>,
+    ended_by_time: BTreeMap<i64, Vec<Identity>>,
+}
+
+impl Accounting {
+    /// Number of sessions that run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// The events that a request stands for, in order; none for one that changes nothing. The caller
+    /// makes them durable before it answers.
+    ///
+    /// # Errors
+    ///
+    /// If the table of sessions is full.
+    pub fn events(
+        &mut self,
+        request: &Request,
+        received_ns: i64,
+    ) -> Result<Vec<SessionEventKind>, RequestError> {
+        self.forget(received_ns);
+        let identity = (request.server.clone(), request.session.clone());
+        match request.status {
+            Status::Restart => {
+                let server = &request.server;
+                // What began after the restart goes on: the request was late.
+                let ended = self.running.extract_if(|identity, running| {
+                    identity.0 == *server && running.started_ns <= request.happened_ns
+                });
+                let ended: Vec<_> = ended.collect();
+                let later = self.running.keys().any(|identity| identity.0 == *server);
+                if ended.is_empty() && later {
+                    return Ok(Vec::new());
+                }
+                if later {
+                    let infos = ended
+                        .into_iter()
+                        .map(|(_, it)| SessionEventKind::Down(it.info));
+                    return Ok(infos.collect());
+                }
+                Ok(vec![SessionEventKind::AllDown {
+                    server: escaped(server),
+                }])
+            }
+            Status::Start | Status::Interim => self.up(identity, request, received_ns),
+            Status::Stop => Ok(self.down(identity, request, received_ns)),
+        }
+    }
+
+    fn up(
+        &mut self,
+        identity: Identity,
+        request: &Request,
+        received_ns: i64,
+    ) -> Result<Vec<SessionEventKind>, RequestError> {
+        let is_start = request.status == Status::Start;
+        let started_ns = if is_start {
+            request.happened_ns
+        } else {
+            request.happened_ns.saturating_sub(request.lasted_ns)
+        };
+        if let Some(ended_ns) = self.ended.get(&identity) {
+            // Late: of the session that has ended. A later start is another session.
+            if !is_start || started_ns <= *ended_ns {
+                return Ok(Vec::new());
+            }
+        }
+        let mut events = Vec::new();
+        if let Some(running) = self.running.get_mut(&identity) {
+            let later = started_ns - running.started_ns > SAME_START_NS;
+            let other = running.info.subscriber != request.user;
+            if !(is_start && (later || other)) {
+                running.heard_ns = received_ns.max(running.heard_ns);
+                let mut info = request.info(running.started_ns);
+                // An Interim-Update may leave out what has not changed.
+                if info.keys.is_empty() {
+                    info.keys.clone_from(&running.info.keys);
+                }
+                if info.class.is_empty() {
+                    info.class.clone_from(&running.info.class);
+                }
+                info.chargeable_user = info
+                    .chargeable_user
+                    .or_else(|| running.info.chargeable_user.clone());
+                info.reported = info.reported.or(running.info.reported);
+                if info == running.info {
+                    return Ok(Vec::new());
+                }
+                running.info = info.clone();
+                return Ok(vec![SessionEventKind::Up(info)]);
+            }
+            if started_ns < running.started_ns {
+                // The start of an earlier session with this identity, late.
+                return Ok(Vec::new());
+            }
+            events.push(SessionEventKind::Down(running.info.clone()));
+        } else if self.running.len() >= SESSIONS_MAX {
+            return Err(RequestError::Full);
+        }
+        let info = request.info(started_ns);
+        let running = Running {
+            info: info.clone(),
+            started_ns,
+            heard_ns: received_ns,
+        };
+        self.running.insert(identity, running);
+        events.push(SessionEventKind::Up(info));
+        Ok(events)
+    }
+
+    fn down(
+        &mut self,
+        identity: Identity,
+        request: &Request,
+        received_ns: i64,
+    ) -> Vec<SessionEventKind> {
+        let started_ns = request.happened_ns.saturating_sub(request.lasted_ns);
+        if let Some(running) = self.running.get(&identity)
+            && running.started_ns > request.happened_ns.saturating_add(SAME_START_NS)
+        {
+            // The end of an earlier session with this identity, late.
+            return Vec::new();
+        }
+        let running = self.running.remove(&identity);
+        if running.is_none() && self.ended.contains_key(&identity) {
+            return Vec::new();
+        }
+        if self.ended.len() < SESSIONS_MAX {
+            self.ended.insert(identity.clone(), request.happened_ns);
+            let others = self.ended_by_time.entry(received_ns).or_default();
+            others.push(identity);
+        }
+        let info = match running {
+            Some(running) => {
+                let mut info = request.info(running.started_ns);
+                if info.keys.is_empty() {
+                    info.keys = running.info.keys;
+                }
+                if info.class.is_empty() {
+                    info.class = running.info.class;
+                }
+                info.chargeable_user = info.chargeable_user.or(running.info.chargeable_user);
+                info
+            }
+            None => request.info(started_ns),
+        };
+        vec![SessionEventKind::Down(info)]
+    }
+
+    /// Takes up an event of the log, after a restart of the program.
+    pub fn restore(&mut self, event: &SessionEvent) {
+        let parts = |info: &SessionInfo| {
+            let mut parts = info.id.split('/');
+            let (server, session, start) = (parts.next()?, parts.next()?, parts.next()?);
+            let started_ns = start.parse::<i64>().ok()?.checked_mul(SECOND_NS)?;
+            Some(((unescaped(server), unescaped(session)), started_ns))
+        };
+        if event.source != SessionSource::Radius {
+            return;
+        }
+        let received_ns = event.received_unix_ns;
+        match &event.kind {
+            SessionEventKind::Up(info) => {
+                let Some((identity, started_ns)) = parts(info) else {
+                    return;
+                };
+                let running = Running {
+                    info: info.clone(),
+                    started_ns,
+                    heard_ns: received_ns,
+                };
+                self.running.insert(identity, running);
+            }
+            SessionEventKind::Down(info) => {
+                let Some((identity, _)) = parts(info) else {
+                    return;
+                };
+                self.running.remove(&identity);
+                let happened_ns = event.happened_unix_ns.unwrap_or(received_ns);
+                self.ended.insert(identity.clone(), happened_ns);
+                let others = self.ended_by_time.entry(received_ns).or_default();
+                others.push(identity);
+            }
+            SessionEventKind::AllDown { server } => {
+                let server = unescaped(server);
+                self.running.retain(|identity, _| identity.0 != server);
+            }
+        }
+    }
+
+    /// Ends the sessions of which nothing has been heard for this time.
+    pub fn silent(&mut self, now_ns: i64, limit_ns: i64) -> Vec<SessionEventKind> {
+        let silent = |running: &Running| now_ns.saturating_sub(running.heard_ns) > limit_ns;
+        let mut ended: Vec<_> = self.running.extract_if(|_, it| silent(it)).collect();
+        ended.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let infos = ended.into_iter().map(|(_, running)| running.info);
+        infos.map(SessionEventKind::Down).collect()
+    }
+
+    /// Forgets the ends that are long past.
+    fn forget(&mut self, now_ns: i64) {
+        while let Some(oldest) = self.ended_by_time.first_entry()
+            && now_ns.saturating_sub(*oldest.key()) > ENDED_KEPT_NS
+        {
+            for identity in oldest.remove() {
+                self.ended.remove(&identity);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+use super::*;
+use crate::radius::packet::request;
+
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));
+/// A time in seconds.
+const T: i64 = 1_700_000_000;
+
+/// An Accounting-Request, with attributes as they are on the wire.
+fn read(status: u32, attributes: &[(u8, &[u8])]) -> Request {
+    let status = status.to_be_bytes();
+    let mut all: Vec<(u8, &[u8])> = vec![(attribute::ACCT_STATUS_TYPE, &status)];
+    all.extend_from_slice(attributes);
+    let bytes = request(1, &all, b"s");
+    let packet = Packet::new(&bytes).unwrap();
+    Request::read(&packet, SERVER, T * SECOND_NS, false).unwrap()
+}
+
+/// A request of alice's session 1 that happened at `T + at` seconds, after `lasted` seconds.
+fn at(status: u32, at: i64, lasted: u32) -> Request {
+    let time = u32::try_from(T + at).unwrap().to_be_bytes();
+    let lasted = lasted.to_be_bytes();
+    let attributes: [(u8, &[u8]); 5] = [
+        (attribute::USER_NAME, b"alice"),
+        (attribute::ACCT_SESSION_ID, b"1"),
+        (attribute::FRAMED_IP_ADDRESS, &[192, 0, 2, 1]),
+        (attribute::EVENT_TIMESTAMP, &time),
+        (attribute::ACCT_SESSION_TIME, &lasted),
+    ];
+    read(status, &attributes)
+}
+
+/// Which events the requests make: `+` and `-` with the start of the session in seconds after `T`.
+fn run(requests: &[Request]) -> Vec<String> {
+    let mut accounting = Accounting::default();
+    let mut events = Vec::new();
+    for (number, request) in requests.iter().enumerate() {
+        let received = (T + 1000 + number as i64) * SECOND_NS;
+        events.extend(accounting.events(request, received).unwrap());
+    }
+    let start = |info: &SessionInfo| {
+        let start = info.id.rsplit('/').next().unwrap();
+        start.parse::<i64>().unwrap() - T
+    };
+    let written = events.iter().map(|event| match event {
+        SessionEventKind::Up(info) => format!("+{}", start(info)),
+        SessionEventKind::Down(info) => format!("-{}", start(info)),
+        SessionEventKind::AllDown { server } => format!("all of {server}"),
+    });
+    written.collect()
+}
+
+const START: u32 = 1;
+const STOP: u32 = 2;
+const INTERIM: u32 = 3;
+const ON: u32 = 7;
+
+#[test]
+fn each_order_of_requests_has_its_rule() {
+    let on = |seconds: i64| {
+        let time = u32::try_from(T + seconds).unwrap().to_be_bytes();
+        read(ON, &[(attribute::EVENT_TIMESTAMP, &time)])
+    };
+    for (what, requests, events) in [
+        (
+            "in order",
+            vec![at(START, 0, 0), at(INTERIM, 60, 60), at(STOP, 90, 90)],
+            vec!["+0", "-0"],
+        ),
+        (
+            "retransmitted",
+            vec![
+                at(START, 0, 0),
+                at(START, 0, 0),
+                at(STOP, 9, 9),
+                at(STOP, 9, 9),
+            ],
+            vec!["+0", "-0"],
+        ),
+        (
+            "Start lost",
+            vec![at(INTERIM, 60, 60), at(STOP, 90, 90)],
+            vec!["+0", "-0"],
+        ),
+        (
+            "Start late",
+            vec![at(INTERIM, 60, 60), at(START, 0, 0)],
+            vec!["+0"],
+        ),
+        (
+            "Stop before Start",
+            vec![at(STOP, 90, 90), at(START, 0, 0)],
+            vec!["-0"],
+        ),
+        (
+            "Interim after Stop",
+            vec![at(START, 0, 0), at(STOP, 90, 90), at(INTERIM, 60, 60)],
+            vec!["+0", "-0"],
+        ),
+        (
+            "late Interim after Stop",
+            vec![at(START, 0, 0), at(STOP, 90, 90), at(INTERIM, 95, 95)],
+            vec!["+0", "-0"],
+        ),
+        (
+            "the identifier again, later",
+            vec![
+                at(START, 0, 0),
+                at(STOP, 90, 90),
+                at(START, 200, 0),
+                at(STOP, 300, 100),
+            ],
+            vec!["+0", "-0", "+200", "-200"],
+        ),
+        (
+            "the identifier again, without a Stop",
+            vec![at(START, 0, 0), at(START, 200, 0), at(STOP, 300, 100)],
+            vec!["+0", "-0", "+200", "-200"],
+        ),
+        (
+            "the Stop of the former session, late",
+            vec![at(START, 0, 0), at(START, 200, 0), at(STOP, 90, 90)],
+            vec!["+0", "-0", "+200"],
+        ),
+        (
+            "restart",
+            vec![at(START, 0, 0), on(100), at(START, 200, 0)],
+            vec!["+0", "all of 203.0.113.1", "+200"],
+        ),
+        (
+            "restart, late",
+            vec![at(START, 200, 0), on(100)],
+            vec!["+200"],
+        ),
+    ] {
+        assert_eq!(run(&requests), events, "{what}");
+    }
+}
+
+#[test]
+fn an_interim_update_renews_what_it_says_and_keeps_the_rest() {
+    let mut accounting = Accounting::default();
+    accounting.events(&at(START, 0, 0), T * SECOND_NS).unwrap();
+    let time = u32::try_from(T + 60).unwrap().to_be_bytes();
+    let update = read(
+        INTERIM,
+        &[
+            (attribute::USER_NAME, b"alice"),
+            (attribute::ACCT_SESSION_ID, b"1"),
+            (attribute::EVENT_TIMESTAMP, &time),
+            (attribute::ACCT_INPUT_OCTETS, &[0, 0, 0, 5]),
+            (attribute::ACCT_INPUT_GIGAWORDS, &[0, 0, 0, 2]),
+            (attribute::ACCT_OUTPUT_OCTETS, &[0xff; 4]),
+            (attribute::ACCT_OUTPUT_PACKETS, &[0, 0, 0, 9]),
+        ],
+    );
+    let events = accounting.events(&update, (T + 60) * SECOND_NS).unwrap();
+    let [SessionEventKind::Up(info)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(info.keys, [Key::Ipv4([192, 0, 2, 1].into())]);
+    assert_eq!(info.reported, Some([(2 << 32) + 5, 0xffff_ffff, 0, 9]));
+    assert!(
+        accounting
+            .events(&update, (T + 61) * SECOND_NS)
+            .unwrap()
+            .is_empty()
+    );
+    let silent = accounting.silent((T + 3662) * SECOND_NS, 3600 * SECOND_NS);
+    assert!(
+        matches!(&silent[..], [SessionEventKind::Down(_)]),
+        "{silent:?}"
+    );
+    assert_eq!(accounting.running(), 0);
+}
+
+#[test]
+fn all_kinds_of_addresses_are_keys() {
+    let mut delegated = [0_u8; 9];
+    delegated[..8].copy_from_slice(&[0, 56, 0x20, 1, 0xd, 0xb8, 0, 1]);
+    delegated[8] = 0xff;
+    let v6 = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let request = read(
+        START,
+        &[
+            (attribute::ACCT_SESSION_ID, b"1"),
+            (attribute::FRAMED_IP_ADDRESS, &[255, 255, 255, 254]),
+            (attribute::FRAMED_IP_ADDRESS, &[192, 0, 2, 1]),
+            (attribute::FRAMED_ROUTE, b"198.51.100.77/26 192.0.2.1 1"),
+            (attribute::FRAMED_ROUTE, b"198.51.100.1/99 192.0.2.1 1"),
+            (attribute::FRAMED_ROUTE, b"\xff"),
+            (attribute::DELEGATED_IPV6_PREFIX, &delegated),
+            (attribute::FRAMED_IPV6_PREFIX, &[0, 129, 1]),
+            (attribute::FRAMED_IPV6_ADDRESS, &v6),
+            (attribute::FRAMED_IPV6_ROUTE, b"2001:db8:ffff::/0 :: 1"),
+        ],
+    );
+    let written: Vec<String> = request.keys.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        written,
+        [
+            "192.0.2.1",
+            "198.51.100.64/26",
+            "2001:db8:1:ff00::/56",
+            "2001:db8::1",
+            "::/0"
+        ]
+    );
+}
+
+#[test]
+fn directions_can_be_swapped_and_servers_are_named() {
+    let octets: [(u8, &[u8]); 5] = [
+        (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, 1]),
+        (attribute::ACCT_SESSION_ID, b"1"),
+        (attribute::ACCT_INPUT_OCTETS, &[0, 0, 0, 1]),
+        (attribute::ACCT_OUTPUT_OCTETS, &[0, 0, 0, 2]),
+        (attribute::NAS_IDENTIFIER, b"pop/1"),
+    ];
+    let bytes = request(1, &octets, b"s");
+    let packet = Packet::new(&bytes).unwrap();
+    let read = |swapped| Request::read(&packet, SERVER, 0, swapped).unwrap();
+    assert_eq!(read(false).reported, Some([1, 2, 0, 0]));
+    assert_eq!(read(true).reported, Some([2, 1, 0, 0]));
+    let mut accounting = Accounting::default();
+    let events = accounting.events(&read(false), 0).unwrap();
+    let [SessionEventKind::Up(info)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(info.id, "pop%2F1/1/0");
+    // From the log after a restart of the program: the same session.
+    let mut restored = Accounting::default();
+    restored.restore(&SessionEvent {
+        number: 1,
+        received_unix_ns: 0,
+        happened_unix_ns: None,
+        source: SessionSource::Radius,
+        kind: events[0].clone(),
+    });
+    assert!(restored.events(&read(false), 5).unwrap().is_empty());
+    assert_eq!(restored.running(), 1);
+}
+
+#[test]
+fn what_stands_for_no_session_is_refused() {
+    let refused = |attributes: &[(u8, &[u8])]| {
+        let bytes = request(1, attributes, b"s");
+        let packet = Packet::new(&bytes).unwrap();
+        Request::read(&packet, SERVER, 0, false).unwrap_err()
+    };
+    let status: (u8, &[u8]) = (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, 1]);
+    assert_eq!(refused(&[]), RequestError::Status(None));
+    assert_eq!(
+        refused(&[(attribute::ACCT_STATUS_TYPE, &[0, 0, 0, 9])]),
+        RequestError::Status(Some(9))
+    );
+    assert_eq!(
+        refused(&[(attribute::ACCT_STATUS_TYPE, &[1])]),
+        RequestError::Status(None)
+    );
+    assert_eq!(refused(&[status]), RequestError::Session);
+}

@@ -1,0 +1,226 @@
+//! Requests in batches: read, verified, made durable, answered.
+
+use super::Clients;
+use crate::error::CliError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_meter::radius::accounting::{Accounting, Request, RequestError};
+use weir_meter::radius::packet::{self, Packet};
+use weir_meter::{SessionEvent, SessionEventKind, SessionSource};
+
+/// Requests that become durable together at most. One commit takes a few milliseconds on a disk,
+/// whatever its size.
+const BATCH_MAX: usize = 256;
+/// Between two looks for sessions that are silent.
+const SILENCE_INTERVAL_NS: i64 = 1_000_000_000;
+
+/// Makes events durable, and numbers them.
+pub(crate) type Log<'a> = &'a mut dyn FnMut(&mut [SessionEvent]) -> Result<(), String>;
+
+/// What became of packets, stable for scripts.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Stats {
+    /// Requests answered.
+    pub(crate) answered: u64,
+    /// Of these, those that changed nothing: retransmissions, late ones, tunnels.
+    pub(crate) without_event: u64,
+    /// Packets of addresses that are no client's.
+    pub(crate) unknown_clients: u64,
+    /// Requests with an authenticator that is not of the client's secret.
+    pub(crate) bad_authenticators: u64,
+    /// Packets that are no Accounting-Request, or lack what RFC 2866 requires.
+    pub(crate) malformed: u64,
+    /// Requests not answered, since their events could not be made durable: the client sends them
+    /// again.
+    pub(crate) not_durable: u64,
+    /// Requests not answered, since there are too many sessions.
+    pub(crate) too_many_sessions: u64,
+}
+
+/// The server: a socket and the sessions.
+#[derive(Debug)]
+pub(crate) struct Server {
+    socket: UdpSocket,
+    clients: Clients,
+    accounting: Accounting,
+    silence: Option<Duration>,
+    silence_due_ns: i64,
+    batch: Batch,
+    stats: Stats,
+}
+
+/// Events that are not yet durable, and the replies that wait for that.
+#[derive(Debug, Default)]
+struct Batch {
+    events: Vec<SessionEvent>,
+    replies: Vec<(Vec<u8>, SocketAddr)>,
+}
+
+impl Server {
+    /// Binds the address; sessions of which nothing is heard for `silence` end.
+    pub(crate) fn bind(
+        address: SocketAddr,
+        clients: Clients,
+        silence: Option<Duration>,
+    ) -> Result<Server, CliError> {
+        let bound = UdpSocket::bind(address).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            // Requests that arrive while a batch is being made durable wait in the kernel.
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
+            Ok(socket)
+        });
+        let socket = bound.map_err(|error| {
+            CliError::run(format!("cannot listen for RADIUS on {address}: {error}"))
+        })?;
+        Ok(Server {
+            socket,
+            clients,
+            accounting: Accounting::default(),
+            silence,
+            silence_due_ns: 0,
+            batch: Batch::default(),
+            stats: Stats::default(),
+        })
+    }
+
+    /// Takes up the log of events, after a restart of the program.
+    pub(crate) fn restore(&mut self, event: &SessionEvent) {
+        self.accounting.restore(event);
+    }
+
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Waits for requests at most this long, takes a batch of them, makes their events durable by
+    /// `log`, answers them, and gives the events in order.
+    ///
+    /// If the events cannot be made durable, none is answered, the error is given, and the next call
+    /// tries again before it reads anything: nothing is forgotten.
+    pub(crate) fn serve(
+        &mut self,
+        wait: Duration,
+        log: Log<'_>,
+    ) -> Result<Vec<SessionEvent>, String> {
+        if self.batch.events.is_empty() {
+            self.wait(wait).map_err(|error| error.to_string())?;
+            let now_ns = unix_ns();
+            self.read_batch(now_ns).map_err(|error| error.to_string())?;
+            self.end_silent(now_ns);
+        }
+        if !self.batch.events.is_empty()
+            && let Err(why) = log(&mut self.batch.events)
+        {
+            self.stats.not_durable += self.batch.replies.len() as u64;
+            // The clients send them again.
+            self.batch.replies.clear();
+            return Err(why);
+        }
+        let batch = std::mem::take(&mut self.batch);
+        for (reply, to) in batch.replies {
+            // A reply that is lost is asked for again.
+            let _ = self.socket.send_to(&reply, to);
+            self.stats.answered += 1;
+        }
+        Ok(batch.events)
+    }
+
+    fn wait(&self, wait: Duration) -> io::Result<()> {
+        let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
+        match poll(&mut ready, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_batch(&mut self, now_ns: i64) -> io::Result<()> {
+        let mut bytes = [0; packet::LEN_MAX + 1];
+        for _ in 0..BATCH_MAX {
+            match self.socket.recv_from(&mut bytes) {
+                Ok((length, from)) => self.take(&bytes[..length], from, now_ns),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // What the network says of an earlier reply.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a packet: its events and its reply wait in the batch.
+    fn take(&mut self, bytes: &[u8], from: SocketAddr, now_ns: i64) {
+        let Some(client) = self.clients.of(from.ip()) else {
+            self.stats.unknown_clients += 1;
+            return;
+        };
+        let Ok(packet) = Packet::new(bytes) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        if packet.verify_request(client.secret()).is_err() {
+            self.stats.bad_authenticators += 1;
+            return;
+        }
+        let request = Request::read(&packet, from.ip(), now_ns, client.is_swapped());
+        let made = match &request {
+            Ok(request) => self.accounting.events(request, now_ns),
+            // Tunnels and failures are no sessions; the client is to stop sending them.
+            Err(RequestError::Status(Some(_))) => Ok(Vec::new()),
+            Err(_) => {
+                self.stats.malformed += 1;
+                return;
+            }
+        };
+        let Ok(kinds) = made else {
+            self.stats.too_many_sessions += 1;
+            return;
+        };
+        if kinds.is_empty() {
+            self.stats.without_event += 1;
+        }
+        let happened = request.ok().filter(|request| request.has_timestamp);
+        let happened = happened.map(|request| request.happened_ns);
+        let events = kinds.into_iter().map(|kind| event(kind, now_ns, happened));
+        self.batch.events.extend(events);
+        let reply = packet.response(client.secret());
+        self.batch.replies.push((reply, from));
+    }
+
+    fn end_silent(&mut self, now_ns: i64) {
+        let Some(limit) = self.silence else { return };
+        if now_ns < self.silence_due_ns {
+            return;
+        }
+        self.silence_due_ns = now_ns.saturating_add(SILENCE_INTERVAL_NS);
+        let limit_ns = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
+        let kinds = self.accounting.silent(now_ns, limit_ns);
+        let events = kinds.into_iter().map(|kind| event(kind, now_ns, None));
+        self.batch.events.extend(events);
+    }
+}
+
+fn event(kind: SessionEventKind, received_unix_ns: i64, happened: Option<i64>) -> SessionEvent {
+    SessionEvent {
+        number: 0,
+        received_unix_ns,
+        happened_unix_ns: happened,
+        source: SessionSource::Radius,
+        kind,
+    }
+}
+
+fn unix_ns() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

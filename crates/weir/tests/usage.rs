@@ -1,0 +1,271 @@
+//! `weir mediate` and `weir usage`: nothing lost, nothing twice, whatever ends the mediator.
+
+mod common;
+
+use common::{stdout, weir};
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use weir_ledger::{Format, Ledger, Spool};
+use weir_meter::{
+    Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals,
+};
+use weir_wire::rng::SplitMix64;
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("weir-usage-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A chunk of a period of one minute: a record for each of these packet counts.
+fn chunk(counter: &str, period: u64, packets: &[u64]) -> Chunk {
+    let start = i64::try_from(period).unwrap() * 60_000_000_000;
+    let sum = packets.iter().sum::<u64>();
+    let totals = Totals {
+        packets: [sum, 0],
+        bytes: [sum * 64, 0],
+    };
+    let owners = (0..packets.len()).map(|number| Owner {
+        kind: OwnerKind::Session,
+        subscriber: format!("subscriber-{number}"),
+        session: format!("{counter}/{number}"),
+        keys: vec![Key::Vlan(7, Some(number as u16))],
+        class: Vec::new(),
+        chargeable_user: None,
+        started_unix_ns: 0,
+    });
+    let records = packets.iter().zip(0..).map(|(packets, owner)| Record {
+        owner,
+        service: 0,
+        direction: Direction::Up,
+        flags: Flags::default(),
+        counts: vec![*packets, packets * 64],
+    });
+    let measure = |name: &str| Measure {
+        name: name.to_owned(),
+        additive: true,
+    };
+    Chunk {
+        manifest: Manifest {
+            id: ChunkId {
+                counter: counter.to_owned(),
+                boot_epoch: 1,
+                period,
+                number: 0,
+            },
+            last: true,
+            monotonic_ns: [0, 1],
+            unix_ns: [start, start + 60_000_000_000],
+            wall_step_ns: 0,
+            records: u32::try_from(packets.len()).unwrap(),
+            totals,
+            link: totals,
+            lost_inside: 0,
+            gap_unix_ns: None,
+            previous: [0; 32],
+        },
+        measures: vec![measure("packets"), measure("bytes")],
+        services: vec!["all".to_owned()],
+        owners: owners.collect(),
+        records: records.collect(),
+    }
+}
+
+fn configure(folder: &Folder, counters: &[&str]) -> String {
+    let mut text = format!("store = '{}'\ninterval = '1ms'\n", folder.text("ledger"));
+    for counter in counters {
+        text += &format!("[[counter]]\nspool = '{}'\n", folder.text(counter));
+    }
+    for (name, format) in [("billing", "csv"), ("archive", "json-lines")] {
+        text += &format!(
+            "[[output]]\nname = '{name}'\nformat = '{format}'\nfolder = '{}'\n",
+            folder.0.display()
+        );
+    }
+    let path = folder.text("mediator.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// Packets in all files of an output's format.
+fn packets_of_files(folder: &Path, format: Format) -> u64 {
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| Format::of_path(path) == Some(format));
+    files
+        .map(|path| {
+            let text = fs::read_to_string(path).unwrap();
+            let packets = text.lines().filter_map(|line| match format {
+                Format::Csv => line.split(',').nth_back(2)?.parse::<u64>().ok(),
+                Format::JsonLines => {
+                    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                    line["packets"].as_u64()
+                }
+            });
+            packets.sum::<u64>()
+        })
+        .sum()
+}
+
+#[test]
+fn a_mediator_killed_at_any_time_loses_nothing_and_counts_nothing_twice() {
+    const SEED: u64 = 18;
+    println!("seed {SEED}");
+    let mut random = SplitMix64::new(SEED);
+    let folder = Folder::new("kills");
+    let counters = ["one", "two"];
+    let config = configure(&folder, &counters);
+    let mut spools = counters.map(|name| Spool::open(&folder.at(name)).unwrap());
+    let mut sum = 0;
+    let mut killed = 0;
+    for period in 0..40 {
+        let mut mediator = weir(["mediate", "--config", &config])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        for (spool, counter) in spools.iter_mut().zip(counters) {
+            let packets: Vec<u64> = (0..200).map(|_| random.bits() % 1000).collect();
+            sum += packets.iter().sum::<u64>();
+            let mut chunks = [chunk(counter, period, &packets)];
+            spool.store(&mut chunks, b"").unwrap();
+        }
+        let pause = Duration::from_micros(random.bits() % 60_000);
+        if mediator.wait(pause).unwrap().is_none() {
+            killed += 1;
+            mediator.signal(Signal::KILL).unwrap();
+        }
+        mediator.ended(Duration::from_secs(30)).unwrap();
+    }
+    assert!(
+        killed > 20,
+        "only {killed} mediators were still there to be killed"
+    );
+    let run = weir(["mediate", "--config", &config, "--once", "--json"])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    for spool in &spools {
+        assert_eq!(spool.waiting().unwrap(), 0);
+    }
+    let store = folder.text("ledger");
+    let proof = weir(["usage", "--store", &store, "--prove", "--json"])
+        .output()
+        .unwrap();
+    assert!(proof.status.success(), "{proof:?}");
+    let proof: serde_json::Value = serde_json::from_str(&stdout(&proof)).unwrap();
+    assert_eq!(proof["holds"], true);
+    assert_eq!(proof["link"]["packets"][0], sum);
+    assert_eq!(proof["periods"].as_array().unwrap().len(), 80);
+    for format in [Format::Csv, Format::JsonLines] {
+        assert_eq!(packets_of_files(&folder.0, format), sum, "{format:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_and_a_missing_folder_are_said_once_and_lose_nothing() {
+    let folder = Folder::new("missing");
+    let config = configure(&folder, &["one"]);
+    let text = fs::read_to_string(&config).unwrap();
+    let there = folder.0.display().to_string();
+    let nowhere = folder.text("nowhere");
+    let text = text.replace(
+        &format!("folder = '{there}'"),
+        &format!("folder = '{nowhere}'"),
+    );
+    fs::write(&config, text).unwrap();
+    // No spool yet, and no folder.
+    let run = weir(["mediate", "--config", &config, "--once"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(said.contains("no spool is there yet"), "{said}");
+    let mut spool = Spool::open(&folder.at("one")).unwrap();
+    spool.store(&mut [chunk("one", 0, &[1, 2])], b"").unwrap();
+    let run = weir(["mediate", "--config", &config, "--once"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(said.matches("nowhere/billing-").count(), 1, "{said}");
+    fs::create_dir(&nowhere).unwrap();
+    let run = weir(["mediate", "--config", &config, "--once"])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    assert_eq!(packets_of_files(Path::new(&nowhere), Format::Csv), 3);
+}
+
+#[test]
+fn a_table_is_what_a_person_reads() {
+    let folder = Folder::new("table");
+    let store = folder.text("ledger");
+    let run = weir(["usage", "--store", &store]).output().unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert!(said.contains("no store there yet"), "{said}");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    ledger
+        .accept(&weir_ledger::encode(&chunk("one", 0, &[1, 2000])))
+        .unwrap();
+    let run = weir(["usage", "--store", &store]).output().unwrap();
+    let table = stdout(&run);
+    assert!(
+        table.contains("subscriber-1  all           2,000   128,000"),
+        "{table}"
+    );
+    assert!(
+        table.ends_with(
+            "Total: 2,001 packets with 128,064 bytes up, 0 packets with 0 bytes down.\n"
+        ),
+        "{table}"
+    );
+    let run = weir([
+        "usage",
+        "--store",
+        &store,
+        "--subscriber",
+        "subscriber-0",
+        "--json",
+    ])
+    .output()
+    .unwrap();
+    let rows: serde_json::Value = serde_json::from_str(&stdout(&run)).unwrap();
+    assert_eq!(rows[0]["bytes"], serde_json::json!([64, 0]));
+    assert_eq!(rows.as_array().unwrap().len(), 1);
+    let run = weir(["usage", "--store", &store, "--since", "soon"])
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(2));
+    let svg = folder.text("usage.svg");
+    let run = weir(["usage", "--store", &store, "--svg", &svg, "--zone", "UTC"])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    assert!(
+        fs::read_to_string(&svg)
+            .unwrap()
+            .contains("Usage from 1970-01-01T00:00")
+    );
+}
