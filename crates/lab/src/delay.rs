@@ -95,13 +95,13 @@ impl DelayLine {
             way(count..count + 1, 0..count),
         ];
         let is_over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_over);
+        let over = Arc::clone(&is_over);
         let thread = thread::Builder::new()
             .name("delay line".to_owned())
             .spawn(move || {
                 // Without it the kernel rounds each wait up by 50 µs.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                carry(&ends, ways, &told);
+                carry(&ends, ways, &over);
             })?;
         Ok(DelayLine {
             ends: is_over,

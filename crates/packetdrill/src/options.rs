@@ -258,14 +258,14 @@ impl Inner {
     /// Why a connection failed, if nobody was told.
     fn pending(&mut self, fd: i32) -> Answer<Option<Errno>> {
         let socket = self.socket(fd)?;
-        let (Some(id), None) = (socket.stream(), socket.told) else {
+        let (Some(id), None) = (socket.stream(), socket.reported) else {
             return Ok(None);
         };
         let now_ns = self.now_ns;
         let info = self.stack.tcp_info(now_ns, id);
         let error = info.and_then(|info| info.error);
         if error.is_some() {
-            self.socket(fd)?.told = error;
+            self.socket(fd)?.reported = error;
         }
         Ok(error.map(errno))
     }

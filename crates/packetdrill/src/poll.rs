@@ -30,7 +30,7 @@ pub(crate) struct Epoll {
 struct Watched {
     fd: i32,
     events: u32,
-    told: u64,
+    data: u64,
     /// What had happened when it was reported last, for edges.
     seen: Option<u64>,
     disarmed: bool,
@@ -42,12 +42,12 @@ impl Epoll {
         self.watched.retain(|watched| watched.fd != fd);
     }
 
-    fn control(&mut self, operation: i32, fd: i32, events: u32, told: u64) -> Answer {
+    fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Answer {
         let place = self.watched.iter().position(|watched| watched.fd == fd);
         let watched = Watched {
             fd,
             events,
-            told,
+            data,
             seen: None,
             disarmed: false,
         };
@@ -100,18 +100,18 @@ impl Simulation {
     }
 
     pub(crate) fn epoll_ctl(&self, epoll: i32, operation: i32, fd: i32, event: usize) -> Answer {
-        let (events, told) = match operation {
+        let (events, data) = match operation {
             libc::EPOLL_CTL_DEL => (0, 0),
             _ => {
                 let bytes = user_memory::take(event, EPOLL_EVENT)?;
                 let events = u32::from_ne_bytes(bytes[..4].try_into().expect("four bytes"));
-                let told = &bytes[EPOLL_EVENT - 8..];
-                (events, u64::from_ne_bytes(told.try_into().expect("eight")))
+                let data = &bytes[EPOLL_EVENT - 8..];
+                (events, u64::from_ne_bytes(data.try_into().expect("eight")))
             }
         };
         let mut inner = self.lock();
         inner.socket(fd)?;
-        inner.epoll(epoll)?.control(operation, fd, events, told)
+        inner.epoll(epoll)?.control(operation, fd, events, data)
     }
 
     pub(crate) fn epoll_wait(
@@ -132,10 +132,10 @@ impl Simulation {
         };
         let found = self.wait(until_ns, attempt).unwrap_or(Ok(Vec::new()))?;
         let mut bytes = Vec::new();
-        for (events, told) in &found {
+        for (events, data) in &found {
             bytes.extend_from_slice(&events.to_ne_bytes());
             bytes.resize(bytes.len() + EPOLL_EVENT - 12, 0);
-            bytes.extend_from_slice(&told.to_ne_bytes());
+            bytes.extend_from_slice(&data.to_ne_bytes());
         }
         user_memory::give(events, &bytes)?;
         Ok(found.len() as i64)
@@ -165,7 +165,7 @@ impl Inner {
             }
             one.seen = Some(happened);
             one.disarmed = one.events & ONESHOT != 0;
-            found.push((events, one.told));
+            found.push((events, one.data));
         }
         self.epoll(epoll)?.watched = watched;
         Ok(found)
@@ -221,7 +221,7 @@ impl Inner {
         set(RDHUP, ended);
         set(OUT | WRNORM, can_write);
         if info.state == State::Closed {
-            let failed = info.error.is_some() && socket.told.is_none();
+            let failed = info.error.is_some() && socket.reported.is_none();
             set(IN | RDNORM | OUT | WRNORM | HUP | RDHUP, true);
             set(ERR, failed);
         }

@@ -313,7 +313,7 @@ impl Inner {
             }
             Err(TcpError::WouldBlock) if self.socket(fd)?.deaf => Ok(Vec::new()),
             Err(TcpError::WouldBlock) => Err(AGAIN),
-            Err(error) => match self.socket(fd)?.told.replace(error) {
+            Err(error) => match self.socket(fd)?.reported.replace(error) {
                 Some(_) => Ok(Vec::new()),
                 None => Err(errno(error)),
             },
@@ -341,8 +341,8 @@ impl Inner {
         };
         match self.stack.tcp_state(id) {
             Some(State::Closed) | None => {
-                let told = self.socket(fd)?.told;
-                return Err(match (told, self.failure(fd, id)) {
+                let reported = self.socket(fd)?.reported;
+                return Err(match (reported, self.failure(fd, id)) {
                     (None, Some(error)) => error,
                     _ => Errno(libc::EPIPE),
                 });

@@ -64,7 +64,7 @@ pub(crate) struct Socket {
     /// Its connection was open once.
     pub(crate) was_open: bool,
     /// Why its connection failed was told.
-    pub(crate) told: Option<TcpError>,
+    pub(crate) reported: Option<TcpError>,
     /// `connect` was called, and waits for the first bytes (`TCP_FASTOPEN_CONNECT`).
     pub(crate) deferred: Option<SocketAddr>,
     /// Bytes that were written.
@@ -117,7 +117,7 @@ impl Socket {
             },
             deaf: false,
             was_open: false,
-            told: None,
+            reported: None,
             deferred: None,
             written: 0,
             watched: Vec::new(),

@@ -336,7 +336,7 @@ impl Inner {
         let now_ns = self.now_ns;
         let error = self.stack.tcp_info(now_ns, id)?.error?;
         if let Ok(socket) = self.socket(fd) {
-            socket.told = Some(error);
+            socket.reported = Some(error);
         }
         Some(errno(error))
     }

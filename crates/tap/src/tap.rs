@@ -63,7 +63,7 @@ pub struct Tap {
     /// Dropped before the gate, so that another process can take the gate over.
     pub(crate) liveness: Option<LivenessLock>,
     pub(crate) gate: Gate,
-    pub(crate) state: Rc<SharedPage>,
+    pub(crate) page: Rc<SharedPage>,
     pub(crate) pool: Rc<Pool>,
     pub(crate) config: Config,
     pub(crate) counts: Counts,
@@ -216,7 +216,7 @@ impl Tap {
         }
         let flow_cache = config
             .flow_cache
-            .map(|flow_cache| FlowCache::new(flow_cache, &tap.state));
+            .map(|flow_cache| FlowCache::new(flow_cache, &tap.page));
         match flow_cache.transpose() {
             Ok(flow_cache) => tap.flow_cache = flow_cache,
             Err(error) => {
@@ -232,7 +232,7 @@ impl Tap {
         Tap {
             pool,
             links: Vec::new(),
-            state: Rc::clone(gate.state()),
+            page: Rc::clone(gate.page()),
             liveness: None,
             gate,
             config,
@@ -270,7 +270,7 @@ impl Tap {
                 return Ok(census);
             }
         }
-        self.state.shut();
+        self.page.shut();
         self.liveness = None;
         let links = self.links.iter_mut().filter_map(Option::take);
         links.chain(self.untapped.drain(..)).for_each(TapLink::end);
@@ -378,14 +378,14 @@ impl Tap {
                 .use_flow_cache(number, cache.kernel(), link.completes)?;
             // No socket is there yet that could be handed anything.
             for (queue, at) in link.queues.iter_mut().zip(0..) {
-                queue.note_all_drained(&self.state, number as u32, at);
+                queue.note_all_drained(&self.page, number as u32, at);
             }
         }
         if let Ok(sender) = &self.burst {
             link.burst = sender.add(&link, number);
         }
         link.put_sockets(&self.gate, number)?;
-        self.state.set_longest(number as u32, link.longest);
+        self.page.set_longest(number as u32, link.longest);
         self.links[number] = Some(link);
         Ok(())
     }

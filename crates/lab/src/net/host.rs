@@ -99,16 +99,16 @@ impl Host {
     ) -> Result<Host, Error> {
         let what = format!("making host `{name}`");
         let (keeper, jobs) = channel::<Job>();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let inside = || {
             enter()?;
             Ok((open_namespace()?, Netlink::open()?))
         };
         thread::Builder::new()
             .name(format!("host {name}"))
-            .spawn(move || keep(inside, &jobs, &tell))
+            .spawn(move || keep(inside, &jobs, &sender))
             .map_err(failed(&*what))?;
-        let made = told.recv().map_err(io::Error::other);
+        let made = receiver.recv().map_err(io::Error::other);
         let (namespace, netlink) = made.flatten().map_err(failed(&*what))?;
         Ok(Host(Arc::new(Inner {
             name: name.to_owned(),
@@ -191,11 +191,11 @@ impl Host {
         &self,
         f: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let (tell, told) = channel();
-        let job = move || drop(tell.send(f()));
+        let (sender, receiver) = channel();
+        let job = move || drop(sender.send(f()));
         let sent = self.0.keeper.send(Box::new(job));
         sent.map_err(|_| io::Error::other("the host's thread has ended"))?;
-        told.recv().map_err(io::Error::other).flatten()
+        receiver.recv().map_err(io::Error::other).flatten()
     }
 
     /// Sets a kernel parameter of this host, such as `net.ipv4.ip_forward`.

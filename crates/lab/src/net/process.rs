@@ -177,12 +177,12 @@ impl Drop for Process {
 
 /// Reads a pipe to its end, on a thread.
 fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<u8>>> {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
         // The reader may have given up.
-        let _ = tell.send(read.map(|_| bytes));
+        let _ = sender.send(read.map(|_| bytes));
     });
-    told
+    receiver
 }

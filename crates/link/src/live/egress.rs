@@ -44,7 +44,7 @@ const CHUNKS_BYTES: [usize; 2] = [2048, 4096];
 
 /// Why a path was not made.
 #[derive(Debug, thiserror::Error)]
-pub enum PathError {
+pub enum EgressError {
     /// The rules are none.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -95,8 +95,8 @@ pub enum PathError {
     },
 }
 
-fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PathError {
-    move |error| PathError::System {
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EgressError {
+    move |error| EgressError::System {
         what,
         source: error.into(),
     }
@@ -125,7 +125,7 @@ pub struct EgressPath {
 
 /// What a path has carried.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct PathCounts {
+pub struct EgressCounts {
     /// Frames passed to the interface.
     pub passed: u64,
     /// Frames refused by the rules.
@@ -138,18 +138,18 @@ impl EgressPath {
     /// under the same name, and its counters' under `<name>-counts`.
     ///
     /// # Errors
-    /// Without privilege, and see [`PathError`].
+    /// Without privilege, and see [`EgressError`].
     pub fn open(
         name: &str,
         ifindex: u32,
         rules: &EgressRules,
         pins: &PinFolder,
-    ) -> Result<(EgressPath, EgressSocket), PathError> {
+    ) -> Result<(EgressPath, EgressSocket), EgressError> {
         let interface = Interface::numbered(ifindex)?;
         let len = interface.frame_bytes_max();
         let Some(chunk_bytes) = CHUNKS_BYTES.into_iter().find(|bytes| len <= *bytes) else {
             let interface = interface.name;
-            return Err(PathError::TooLong { interface, len });
+            return Err(EgressError::TooLong { interface, len });
         };
         let spec = MapSpec {
             mmapable: true,
@@ -189,8 +189,8 @@ impl EgressPath {
     /// one.
     ///
     /// # Errors
-    /// See [`PathError`].
-    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<EgressPath>, PathError> {
+    /// See [`EgressError`].
+    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<EgressPath>, EgressError> {
         let (Some(attachment), Some(counts)) = (pins.get(name)?, pins.get(&counts_of(name))?)
         else {
             return Ok(None);
@@ -203,9 +203,9 @@ impl EgressPath {
     }
 
     /// What it has carried.
-    pub fn counts(&self) -> PathCounts {
+    pub fn counts(&self) -> EgressCounts {
         let count = |at| self.counts.load_u64(0, at).unwrap_or_default();
-        PathCounts {
+        EgressCounts {
             passed: count(PASSED),
             refused: count(REFUSED),
         }
@@ -215,7 +215,7 @@ impl EgressPath {
     ///
     /// # Errors
     /// When the kernel does not say.
-    pub fn is_open(&self) -> Result<bool, PathError> {
+    pub fn is_open(&self) -> Result<bool, EgressError> {
         Ok(self.attachment.info()?.ifindex.is_some())
     }
 
@@ -224,8 +224,8 @@ impl EgressPath {
     /// namespace that the path was made in.
     ///
     /// # Errors
-    /// See [`PathError`].
-    pub fn retire(&self) -> Result<(), PathError> {
+    /// See [`EgressError`].
+    pub fn retire(&self) -> Result<(), EgressError> {
         match self.attachment.info()?.ifindex {
             Some(near) => veth::down(near).map_err(failed("set its device down")),
             None => Ok(()),
@@ -235,9 +235,9 @@ impl EgressPath {
     /// Ends the path, whoever holds its socket, and removes the pins.
     ///
     /// # Errors
-    /// See [`PathError`].
-    pub fn close(self, pins: &PinFolder) -> Result<(), PathError> {
-        close_path(&self.name, pins)
+    /// See [`EgressError`].
+    pub fn close(self, pins: &PinFolder) -> Result<(), EgressError> {
+        close_egress(&self.name, pins)
     }
 }
 
@@ -247,8 +247,8 @@ impl EgressPath {
 /// removed, which nobody uses any more.
 ///
 /// # Errors
-/// See [`PathError`].
-pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
+/// See [`EgressError`].
+pub fn close_egress(name: &str, pins: &PinFolder) -> Result<(), EgressError> {
     // The device first: without its check it must not be.
     match veth::delete(name) {
         Ok(()) => {}
@@ -257,7 +257,7 @@ pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
                 && Attachment::from_fd(check).info()?.ifindex.is_some()
             {
                 let name = name.to_owned();
-                return Err(PathError::Elsewhere { name });
+                return Err(EgressError::Elsewhere { name });
             }
         }
         Err(error) => return Err(failed("remove its device")(error)),
@@ -265,7 +265,7 @@ pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
     unpin(name, pins)
 }
 
-fn unpin(name: &str, pins: &PinFolder) -> Result<(), PathError> {
+fn unpin(name: &str, pins: &PinFolder) -> Result<(), EgressError> {
     pins.unpin(name)?;
     pins.unpin(&counts_of(name))?;
     Ok(())
@@ -313,7 +313,7 @@ const SKB_VLAN_PRESENT: i16 = 20;
 const SKB_DATA: i16 = 76;
 const SKB_DATA_END: i16 = 80;
 
-fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, PathError> {
+fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, EgressError> {
     let mut asm = Asm::new();
     let (accept, refuse) = (asm.label(), asm.label());
     asm.extend([

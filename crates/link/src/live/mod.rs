@@ -20,7 +20,7 @@ mod egress_rules;
 mod send;
 
 pub use dispatcher::{Dispatcher, IN_FLIGHT_MAX, LiveError, sweep};
-pub use egress::{EgressPath, EgressSocket, PathCounts, PathError, close_path};
+pub use egress::{EgressCounts, EgressError, EgressPath, EgressSocket, close_egress};
 pub use egress_rules::{EgressRules, RulesError};
 pub use send::{SendError, Sender};
 

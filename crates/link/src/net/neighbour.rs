@@ -67,10 +67,12 @@ impl Neighbours {
             .attributes
             .push(NeighbourAttribute::LinkLayerAddress(hardware));
         let flags = if news.replaces { NLM_F_REPLACE } else { 0 };
-        let told = self
+        let confirmed = self
             .0
             .request(RouteNetlinkMessage::NewNeighbour(message), flags);
-        told.map(|_| true).or_else(|error| unknown(error, false))
+        confirmed
+            .map(|_| true)
+            .or_else(|error| unknown(error, false))
     }
 
     /// What the kernel holds of it; `None` if it does not know it.

@@ -12,7 +12,7 @@ use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::unprivileged;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
-    Dispatcher, EgressPath, EgressRules, EgressSocket, PathError, RulesError, close_path,
+    Dispatcher, EgressError, EgressPath, EgressRules, EgressSocket, RulesError, close_egress,
 };
 use weir_ring::{SendError, XskTx};
 
@@ -420,12 +420,12 @@ fn without_its_maker_a_path_still_checks() {
     assert_eq!(path.arrived(), 1);
     assert!(EgressPath::adopt("none", &path.pins).unwrap().is_none());
     // In another namespace nobody takes the check off while the path is used.
-    let elsewhere = path.link.b.run(|| close_path(&path.name, &path.pins));
-    assert!(matches!(elsewhere, Err(PathError::Elsewhere { .. })));
+    let elsewhere = path.link.b.run(|| close_egress(&path.name, &path.pins));
+    assert!(matches!(elsewhere, Err(EgressError::Elsewhere { .. })));
     // The next maker ends it, whoever still holds the socket.
     path.link
         .a
-        .run(|| close_path(&path.name, &path.pins))
+        .run(|| close_egress(&path.name, &path.pins))
         .unwrap();
     assert!(!path.has_device());
     let refused = (0..100).any(|_| {
@@ -436,7 +436,7 @@ fn without_its_maker_a_path_still_checks() {
     assert!(refused, "the holder is told");
     path.link
         .a
-        .run(|| close_path(&path.name, &path.pins))
+        .run(|| close_egress(&path.name, &path.pins))
         .unwrap();
     assert_eq!(path.pins.list().unwrap().0.len(), 0);
 }

@@ -313,11 +313,11 @@ impl Neighbours {
         (solicited, replaces): (bool, bool),
     ) -> Option<Vec<Vec<u8>>> {
         let known = self.entries.get_mut(&ip)?;
-        let told = match (known.is_resolved(), hardware) {
+        let link_addr = match (known.is_resolved(), hardware) {
             (false, hardware) => hardware?,
             (true, hardware) => hardware.unwrap_or(known.hardware),
         };
-        let changed = known.is_resolved() && told != known.hardware;
+        let changed = known.is_resolved() && link_addr != known.hardware;
         if changed && !replaces {
             if let State::Reachable { .. } = known.state {
                 known.state = State::Stale;
@@ -327,8 +327,8 @@ impl Neighbours {
         }
         let first = !known.is_resolved();
         match (solicited, first || changed) {
-            (true, _) => Some(self.set_resolved(ip, told, reachable(now_ns))),
-            (false, true) => Some(self.set_resolved(ip, told, State::Stale)),
+            (true, _) => Some(self.set_resolved(ip, link_addr, reachable(now_ns))),
+            (false, true) => Some(self.set_resolved(ip, link_addr, State::Stale)),
             (false, false) => Some(Vec::new()),
         }
     }

@@ -120,21 +120,21 @@ impl Interface {
 
     /// Bytes of the longest packet to an address on our link.
     fn mtu_to(&self, to: IpAddr) -> usize {
-        self.mtu_told[usize::from(to.is_ipv6())]
+        self.interface_mtu[usize::from(to.is_ipv6())]
     }
 
     /// A router says what the link's longest packet of IPv6 is: less than we
     /// know, not more (RFC 4861 §6.3.4).
     pub(super) fn set_mtu_v6(&mut self, mtu: usize) {
         if (MTU_V6_MIN..=self.mtu).contains(&mtu) {
-            self.mtu_told[1] = mtu;
+            self.interface_mtu[1] = mtu;
         }
     }
 
     /// A DHCP server says what the link's longest packet of IPv4 is.
     pub(super) fn set_mtu_v4(&mut self, mtu: usize) {
         if (MTU_V4_MIN..=self.mtu).contains(&mtu) {
-            self.mtu_told[0] = mtu;
+            self.interface_mtu[0] = mtu;
         }
     }
 

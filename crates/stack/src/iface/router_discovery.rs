@@ -184,8 +184,8 @@ impl Interface {
         let near = incoming.hop_limit == nd::HOP_LIMIT && src.is_unicast_link_local();
         if let Some(parsed) = Advertisement::parse(message) {
             return Some(match parsed {
-                Ok(told) if near && self.discovery.enabled => {
-                    self.advertised_by(now_ns, src, &told);
+                Ok(advertised) if near && self.discovery.enabled => {
+                    self.advertised_by(now_ns, src, &advertised);
                     Ok(())
                 }
                 Ok(_) => Err(DropReason::RouterRefused),
@@ -203,10 +203,10 @@ impl Interface {
         })
     }
 
-    fn advertised_by(&mut self, now_ns: u64, router: Ipv6Addr, told: &Advertisement<'_>) {
-        self.discovery.managed |= told.managed;
-        let mut default = (told.preference, u32::from(told.lifetime_s));
-        for option in told.options() {
+    fn advertised_by(&mut self, now_ns: u64, router: Ipv6Addr, advertised: &Advertisement<'_>) {
+        self.discovery.managed |= advertised.managed;
+        let mut default = (advertised.preference, u32::from(advertised.lifetime_s));
+        for option in advertised.options() {
             match option {
                 RouterOption::Source(hardware) if !hardware.is_multicast() => {
                     let waited = self.neighbours.update(router.into(), hardware);
@@ -323,29 +323,33 @@ impl Interface {
         }
     }
 
-    fn process_prefix(&mut self, now_ns: u64, told: &PrefixInformation) {
-        let Some(prefix) = Prefix::new(told.prefix.into(), told.len) else {
+    fn process_prefix(&mut self, now_ns: u64, advertised: &PrefixInformation) {
+        let Some(prefix) = Prefix::new(advertised.prefix.into(), advertised.len) else {
             return;
         };
-        if told.prefix.is_unicast_link_local() || told.prefix.is_multicast() {
+        if advertised.prefix.is_unicast_link_local() || advertised.prefix.is_multicast() {
             return;
         }
-        if told.on_link {
+        if advertised.on_link {
             let mut entry = Entry::new(prefix.network(), None, Origin::Advertised);
-            entry.until_ns = after(now_ns, told.valid_s);
+            entry.until_ns = after(now_ns, advertised.valid_s);
             self.learn(now_ns, entry, PREFIXES_MAX, |other| other.gateway.is_none());
         }
-        if told.autonomous && told.len == 64 && told.preferred_s <= told.valid_s {
-            self.automatic(now_ns, told);
+        if advertised.autonomous
+            && advertised.len == 64
+            && advertised.preferred_s <= advertised.valid_s
+        {
+            self.automatic(now_ns, advertised);
         }
     }
 
     /// An address in an advertised network: made, or its times changed (RFC
     /// 4862 §5.5.3).
-    fn automatic(&mut self, now_ns: u64, told: &PrefixInformation) {
-        let valid_until_ns = after(now_ns, told.valid_s);
-        let preferred_until_ns = after(now_ns, told.preferred_s);
-        let network = Prefix::new(told.prefix.into(), 64).expect("64 bits are fewer than 128");
+    fn automatic(&mut self, now_ns: u64, advertised: &PrefixInformation) {
+        let valid_until_ns = after(now_ns, advertised.valid_s);
+        let preferred_until_ns = after(now_ns, advertised.preferred_s);
+        let network =
+            Prefix::new(advertised.prefix.into(), 64).expect("64 bits are fewer than 128");
         let mut count = 0;
         for owned in self.routes.addresses_mut() {
             if owned.origin != Origin::Advertised {
@@ -358,16 +362,16 @@ impl Interface {
             owned.deprecated = preferred_until_ns <= now_ns;
             let life = &mut owned.lifetimes;
             let left_ns = life.valid_until_ns.saturating_sub(now_ns);
-            let told_ns = valid_until_ns - now_ns;
+            let advertised_ns = valid_until_ns - now_ns;
             life.preferred_until_ns = preferred_until_ns;
-            if told_ns > VALID_LIFETIME_MIN_NS || told_ns > left_ns {
+            if advertised_ns > VALID_LIFETIME_MIN_NS || advertised_ns > left_ns {
                 life.valid_until_ns = valid_until_ns;
             } else if left_ns > VALID_LIFETIME_MIN_NS {
                 life.valid_until_ns = now_ns.saturating_add(VALID_LIFETIME_MIN_NS);
             }
             return;
         }
-        if told.valid_s == 0 {
+        if advertised.valid_s == 0 {
             return;
         }
         if count >= AUTOMATIC_MAX {
@@ -378,7 +382,7 @@ impl Interface {
             preferred_until_ns,
             valid_until_ns,
         };
-        self.take_stable(now_ns, told.prefix, life, 0);
+        self.take_stable(now_ns, advertised.prefix, life, 0);
     }
 
     /// RFC 4861 §8.1: from the router that packets went to, to a neighbour.

@@ -44,10 +44,10 @@ const ARRIVAL_MAX_NS: u64 = 2_000_000;
 
 impl Queue {
     /// What a process before us was handed is not on its way to us.
-    pub(crate) fn note_all_drained(&mut self, state: &SharedPage, link: u32, number: u32) {
-        let handed = state.delivered(link, number);
+    pub(crate) fn note_all_drained(&mut self, page: &SharedPage, link: u32, number: u32) {
+        let handed = page.delivered(link, number);
         self.in_flight.drained = handed;
-        state.set_drained(link, number, handed);
+        page.set_drained(link, number, handed);
     }
 
     /// Notes the number of a frame that was taken, let in in this epoch.
@@ -60,11 +60,11 @@ impl Queue {
     /// are not.
     pub(crate) fn note_drained(
         &mut self,
-        state: &SharedPage,
+        page: &SharedPage,
         (link, number): (u32, u32),
         now: u64,
     ) -> bool {
-        let handed = state.delivered(link, number);
+        let handed = page.delivered(link, number);
         let in_flight = &mut self.in_flight;
         let mut settled = in_flight.taken(handed);
         if in_flight.delivered != handed {
@@ -79,7 +79,7 @@ impl Queue {
         }
         if settled > self.in_flight.drained {
             self.in_flight.drained = settled;
-            state.set_drained(link, number, settled);
+            page.set_drained(link, number, settled);
         }
         settled != handed
     }
@@ -98,7 +98,7 @@ impl Tap {
         for (link, number) in self.links.iter_mut().zip(0..).filter(|_| is_sent) {
             let queues = link.iter_mut().flat_map(|link| &mut link.queues);
             for (queue, at) in queues.zip(0..) {
-                is_pressed |= queue.note_drained(&self.state, (number, at), now);
+                is_pressed |= queue.note_drained(&self.page, (number, at), now);
             }
         }
         cache.set_pressed(is_pressed);

@@ -112,7 +112,7 @@ struct Out {
 #[derive(Debug)]
 pub struct FlowCache {
     kernel: FlowMaps,
-    state: Rc<SharedPage>,
+    page: Rc<SharedPage>,
     config: FlowCacheConfig,
     /// The slots of valid entries.
     numbers: HashMap<FlowKey, u32>,
@@ -138,7 +138,7 @@ pub struct FlowCache {
 impl FlowCache {
     pub(crate) fn new(
         config: FlowCacheConfig,
-        state: &Rc<SharedPage>,
+        page: &Rc<SharedPage>,
     ) -> Result<FlowCache, TapError> {
         let entries = config.entries_max;
         if !(1..=FLOW_ENTRIES_MAX).contains(&entries) {
@@ -151,8 +151,8 @@ impl FlowCache {
         let kernel =
             FlowMaps::new(config.kinds, entries).map_err(weir_link::xdp::GateError::from)?;
         Ok(FlowCache {
-            held_back_before: (state.held_back(), state.held_back_entries()),
-            state: Rc::clone(state),
+            held_back_before: (page.held_back(), page.held_back_entries()),
+            page: Rc::clone(page),
             tending: Tending::new(kernel.cells_per_entry()),
             kernel,
             config,

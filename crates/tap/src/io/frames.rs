@@ -91,7 +91,7 @@ impl Tap {
             if self.busy_at < self.check_until
                 && (self.config.bypass == Bypass::Wire || self.members.is_some())
                 && frame.meta().is_some_and(|meta| meta as u32 != self.epoch)
-                && self.state.bypass_counts().no_meta == 0
+                && self.page.bypass_counts().no_meta == 0
             {
                 link.counts.stale += 1;
                 continue;
@@ -242,15 +242,15 @@ impl Tap {
             return LinkCounts::default();
         };
         LinkCounts {
-            bypassed: self.state.bypassed(link.0 as u32),
-            to_host: self.state.to_host(link.0 as u32),
+            bypassed: self.page.bypassed(link.0 as u32),
+            to_host: self.page.to_host(link.0 as u32),
             ..found.counted()
         }
     }
 
     /// The counters of the tap.
     pub fn counts(&self) -> Counts {
-        let trips = self.state.bypass_counts();
+        let trips = self.page.bypass_counts();
         Counts {
             hung: trips.hung,
             died: trips.died,
@@ -268,10 +268,10 @@ impl Tap {
     /// # Errors
     /// The reason.
     pub fn is_open(&self) -> Result<(), BypassReason> {
-        if self.state.gate().0 {
+        if self.page.gate().0 {
             Ok(())
         } else {
-            Err(self.state.shut_reason())
+            Err(self.page.shut_reason())
         }
     }
 }

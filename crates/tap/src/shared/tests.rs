@@ -143,13 +143,13 @@ fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
     in_the_middle(|_| {
         let path = meeting();
         let mut founder = shared(&path);
-        let state_fd = founder.gate.fds().state.try_clone_to_owned().unwrap();
+        let state_fd = founder.gate.fds().page.try_clone_to_owned().unwrap();
         // The third dies, as the last that holds the first link.
         std::thread::spawn(move || {
             let map = weir_link::bpf::Map::from_fd(state_fd).unwrap();
-            let state = Rc::new(SharedPage::of(&map).unwrap());
-            let word = state.lock_liveness(2).unwrap().unwrap();
-            std::mem::forget((state, word));
+            let page = Rc::new(SharedPage::of(&map).unwrap());
+            let word = page.lock_liveness(2).unwrap().unwrap();
+            std::mem::forget((page, word));
         })
         .join()
         .unwrap();

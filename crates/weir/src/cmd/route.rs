@@ -344,7 +344,7 @@ impl StatsReporter<'_> {
         if wanted
             && (last
                 || due(
-                    self.last_report.as_ref().map(|told| told.0),
+                    self.last_report.as_ref().map(|report| report.0),
                     REPORT_INTERVAL,
                 ))
         {

@@ -67,17 +67,17 @@ fn query_resolver(
 ) -> Result<Vec<SocketAddr>, CliError> {
     /// How often it is looked whether a signal came.
     const LOOK_EACH: Duration = Duration::from_millis(50);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let asked = (name.to_owned(), port);
     let look_up = move || {
         let found = asked.to_socket_addrs();
         // Nobody waits any more if a signal came.
-        let _ = tell.send(found.map(Iterator::collect));
+        let _ = sender.send(found.map(Iterator::collect));
     };
     let thread = thread::Builder::new().spawn(look_up);
     thread.map_err(|error| CliError::run(format!("cannot start a thread: {error}")))?;
     loop {
-        match told.recv_timeout(LOOK_EACH) {
+        match receiver.recv_timeout(LOOK_EACH) {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => {
                 return Err(CliError::run(format!(

@@ -33,7 +33,7 @@ impl Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let (asked, host) = (Arc::clone(&stop), bench.dut().clone());
         let cpu = bench.setup().cpus.dut;
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let work = move || {
             let start = || {
                 host.enter()?;
@@ -42,11 +42,11 @@ impl Worker {
             };
             let mut opened = match start() {
                 Ok((opened, number)) => {
-                    let _ = tell.send(Ok(number));
+                    let _ = sender.send(Ok(number));
                     opened
                 }
                 Err(error) => {
-                    let _ = tell.send(Err(error));
+                    let _ = sender.send(Err(error));
                     return Ok(());
                 }
             };
@@ -62,7 +62,7 @@ impl Worker {
             thread: Some(thread.map_err(failed(format!("starting {name}")))?),
             number: 0,
         };
-        let started = told.recv().map_err(io::Error::other).flatten();
+        let started = receiver.recv().map_err(io::Error::other).flatten();
         worker.number = started.map_err(failed(format!("starting {name}")))?;
         Ok(worker)
     }

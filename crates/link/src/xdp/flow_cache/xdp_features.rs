@@ -104,9 +104,9 @@ impl XdpFeatureMonitor {
             let Some(body) = message.get(HEADER..len) else {
                 continue;
             };
-            let told = body.get(GENERIC..).and_then(device_of);
+            let changed = body.get(GENERIC..).and_then(device_of);
             if let (Some(&NETDEV_CMD_DEV_CHANGE_NTF), Some((ifindex, supports_ndo_xmit))) =
-                (body.first(), told)
+                (body.first(), changed)
             {
                 return Some(XdpFeatureEvent::Changed {
                     ifindex,

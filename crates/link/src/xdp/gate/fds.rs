@@ -10,7 +10,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct GateFds<F> {
     /// The page that is shared with the programs.
-    pub state: F,
+    pub page: F,
     /// The sockets that frames go to.
     pub sockets: F,
     /// Which link is joined to which.
@@ -37,7 +37,7 @@ impl Gate {
     /// [theirs](Self::link_fds).
     pub fn fds(&self) -> GateFds<BorrowedFd<'_>> {
         GateFds {
-            state: self.state_map.as_fd(),
+            page: self.page_map.as_fd(),
             sockets: self.sockets.as_fd(),
             peers: self.peers.as_fd(),
         }
@@ -60,14 +60,14 @@ impl Gate {
     /// # Errors
     /// See [`GateError`].
     pub fn from_fds(gate_fds: GateFds<OwnedFd>) -> Result<Gate, GateError> {
-        let state_map = Map::from_fd(gate_fds.state)?;
-        let state = Rc::new(SharedPage::of(&state_map)?);
-        if !state.is_current() {
+        let page_map = Map::from_fd(gate_fds.page)?;
+        let page = Rc::new(SharedPage::of(&page_map)?);
+        if !page.is_current() {
             return Err(GateError::OtherVersion);
         }
         Ok(Gate {
-            state,
-            state_map,
+            page,
+            page_map,
             sockets: Map::from_fd(gate_fds.sockets)?,
             peers: Map::from_fd(gate_fds.peers)?,
             links: Vec::new(),

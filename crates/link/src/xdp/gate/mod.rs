@@ -29,8 +29,8 @@ use std::sync::atomic::Ordering;
 /// Programs at links.
 #[derive(Debug)]
 pub struct Gate {
-    state: Rc<SharedPage>,
-    state_map: Map,
+    page: Rc<SharedPage>,
+    page_map: Map,
     sockets: Map,
     peers: Map,
     links: Vec<Option<GateLink>>,
@@ -108,23 +108,21 @@ impl Gate {
     /// # Errors
     /// See [`GateError`].
     pub fn new(bypass: Bypass) -> Result<Gate, GateError> {
-        let state_map = SharedPage::make()?;
-        let state = Rc::new(SharedPage::of(&state_map)?);
-        state
-            .init_liveness_locks()
+        let page_map = SharedPage::make()?;
+        let page = Rc::new(SharedPage::of(&page_map)?);
+        page.init_liveness_locks()
             .map_err(|source| GateError::System {
                 what: "make locks that outlive their owner",
                 source,
             })?;
-        state.set_bypass(bypass);
-        state.set_limit(None);
-        state
-            .atomic_u64(at::VERSION)
+        page.set_bypass(bypass);
+        page.set_limit(None);
+        page.atomic_u64(at::VERSION)
             .store(shared_page::VERSION, Ordering::Release);
         let sockets = MapSpec::xsk_map(LINKS_MAX * QUEUES_MAX);
         Ok(Gate {
-            state,
-            state_map,
+            page,
+            page_map,
             sockets: Map::create("weir_tap_socks", &sockets)?,
             peers: Map::create("weir_tap_peers", &MapSpec::dev_map(LINKS_MAX))?,
             links: Vec::new(),
@@ -179,7 +177,7 @@ impl Gate {
             // It stays as what is pinned does.
             Some(_) => {
                 if promiscuous::set(&interface.name, true).map_err(failed)? {
-                    let links = self.state.atomic_u32(at::PROMISCUOUS);
+                    let links = self.page.atomic_u32(at::PROMISCUOUS);
                     links.fetch_or(1 << link, Ordering::Relaxed);
                 }
                 None
@@ -207,7 +205,7 @@ impl Gate {
 
     /// What programs work on.
     pub(super) fn maps(&self) -> [&Map; 3] {
-        [&self.state_map, &self.sockets, &self.peers]
+        [&self.page_map, &self.sockets, &self.peers]
     }
 
     /// Has a link's program ask these cached verdicts before it hands a frame
@@ -257,7 +255,7 @@ impl Gate {
         if let Some(tc) = &gone.tc {
             first = first.and(tc.detach());
         }
-        let was_set = self.state.atomic_u32(at::PROMISCUOUS);
+        let was_set = self.page.atomic_u32(at::PROMISCUOUS);
         let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
         let mut first = first.map_err(GateError::from);
         if was_set & 1 << link != 0
@@ -295,7 +293,7 @@ impl Gate {
             if self.link(link).tc.is_some() {
                 continue;
             }
-            let program = program::tc(peer, &self.state_map)?;
+            let program = program::tc(peer, &self.page_map)?;
             match Attachment::new(&program, self.link(link).ifindex, Hook::TcIngress) {
                 Ok(tc) => {
                     if let Some(pins) = &self.pins {
@@ -316,7 +314,7 @@ impl Gate {
     /// Says whether frames of a link may be redirected in the driver to the
     /// one it is joined to; otherwise tc does it, which every device can.
     pub fn set_native_redirect(&self, link: usize, is_native: bool) {
-        let word = self.state.atomic_u32(at::FLOW_CACHE);
+        let word = self.page.atomic_u32(at::FLOW_CACHE);
         if is_native {
             word.fetch_or(1 << link, Ordering::SeqCst)
         } else {
@@ -334,8 +332,8 @@ impl Gate {
     }
 
     /// What is shared with the programs.
-    pub fn state(&self) -> &Rc<SharedPage> {
-        &self.state
+    pub fn page(&self) -> &Rc<SharedPage> {
+        &self.page
     }
 
     /// Where on the link frames are taken.
@@ -374,7 +372,7 @@ impl Gate {
     /// # Errors
     /// See [`GateError`]; goes on to the end all the same, and gives the first.
     pub fn end(mut self) -> Result<(), GateError> {
-        self.state.shut();
+        self.page.shut();
         let mut first = Ok(());
         for link in 0..self.links.len() {
             first = first.and(self.remove(link));

@@ -33,7 +33,7 @@ impl Gate {
         Gate::clean_others(&place, interfaces)?;
         if let Some(mut gate) = Gate::adopt(&place.folder, &numbers)? {
             gate.refuse_if_owned(interfaces)?;
-            gate.state.set_bypass(bypass);
+            gate.page.set_bypass(bypass);
             gate.adopted = true;
             gate.pins = Some(place);
             gate.renew()?;
@@ -41,7 +41,7 @@ impl Gate {
         }
         Gate::remove_pins(&place.folder, interfaces)?;
         let mut gate = Gate::new(bypass)?;
-        place.folder.pin(STATE, &gate.state_map)?;
+        place.folder.pin(STATE, &gate.page_map)?;
         place.folder.pin(SOCKETS, &gate.sockets)?;
         place.folder.pin(PEERS, &gate.peers)?;
         gate.pins = Some(place);
@@ -57,7 +57,7 @@ impl Gate {
     /// One that several processes share may have lost the one that had its
     /// place.
     fn refuse_if_owned(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
-        if self.state.is_owned() {
+        if self.page.is_owned() {
             Err(GateError::in_use(interfaces, None))
         } else {
             Ok(())
@@ -79,18 +79,18 @@ impl Gate {
     /// What an earlier process has left of these links.
     fn stale(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
         let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
-        let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
+        let (Some(page), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
         else {
             return Ok(None);
         };
-        let state_map = Map::from_fd(state)?;
-        let state = Rc::new(SharedPage::of(&state_map)?);
-        if !state.is_current() {
+        let page_map = Map::from_fd(page)?;
+        let page = Rc::new(SharedPage::of(&page_map)?);
+        if !page.is_current() {
             return Err(GateError::OtherVersion);
         }
         Ok(Some(Gate {
-            state,
-            state_map,
+            page,
+            page_map,
             sockets: Map::from_fd(sockets)?,
             peers: Map::from_fd(peers)?,
             links,

@@ -110,7 +110,7 @@ pub(in crate::xdp) fn check(host: &HostFilter) -> Result<(), EmitError> {
 }
 
 /// The program at tc ingress: what XDP has passed to be joined in the kernel.
-pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
+pub(in crate::xdp) fn tc(peer: u32, page: &Map) -> Result<Program, LoadError> {
     let mut asm = Asm::new();
     let next = asm.label();
     let [first, second] = Insn::load_map_value(PAGE, STATE_MAP, 0);
@@ -128,7 +128,7 @@ pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
     asm.push(Insn::exit());
     let load = Load {
         name: "weir_tap_wire",
-        maps: &[state.as_fd()],
+        maps: &[page.as_fd()],
         ..Load::new(ProgramType::SchedCls)
     };
     let insns = asm.finish(&Limits::default());

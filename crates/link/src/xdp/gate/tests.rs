@@ -127,7 +127,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
     };
     a.run(|| {
         let left = attach().unwrap();
-        let version = left.state.atomic_u64(at::VERSION);
+        let version = left.page.atomic_u64(at::VERSION);
         version.store(1, Ordering::Release);
         drop(left);
         let refused = attach();
@@ -176,12 +176,12 @@ fn what_a_process_has_is_nobody_elses() {
         };
         let both = [&second, &first];
         refused(Gate::clean_stale(&both).map(drop), &both);
-        gate.state.open(1);
+        gate.page.open(1);
         refused(attach(&both, false).map(drop), &both);
         for outlive in [true, false] {
             refused(attach(&[&second, &third], outlive).map(drop), &[&second]);
         }
-        gate.state.shut();
+        gate.page.shut();
         refused(attach(&both, true).map(drop), &both);
         assert!(gate.is_attached(0).unwrap() && gate.is_attached(1).unwrap());
         drop(gate);

@@ -451,14 +451,14 @@ mod tests {
         });
         setrlimit(Resource::Memlock, before).unwrap();
         let error = bound.unwrap_err();
-        let is_told = matches!(
+        let is_named = matches!(
             error,
             XskError::MemoryLocked {
                 asked_kib: 4096,
                 limit_kib: 1024
             }
         );
-        assert!(is_told, "{error:?}");
+        assert!(is_named, "{error:?}");
         let said = error.to_string();
         for part in ["4096 KiB", "1024 KiB", "ulimit -l 4096", "--ring"] {
             assert!(said.contains(part), "{part}: {said}");

@@ -69,10 +69,10 @@ pub(super) fn segment(carried: &Carried<'_>) -> Option<String> {
 
 /// Options by the names that tcpdump gives them.
 fn option_names(mut rest: &[u8]) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     while let Some(kind) = byte(rest, 0) {
         if kind < 2 {
-            told.push(if kind == 0 { "eol" } else { "nop" }.to_owned());
+            summary.push(if kind == 0 { "eol" } else { "nop" }.to_owned());
             if kind == 0 {
                 break;
             }
@@ -81,13 +81,13 @@ fn option_names(mut rest: &[u8]) -> Vec<String> {
         }
         let len = usize::from(byte(rest, 1).unwrap_or_default());
         let Some(option) = rest.get(..len).filter(|option| option.len() >= 2) else {
-            told.push("cut".to_owned());
+            summary.push("cut".to_owned());
             break;
         };
         rest = &rest[len..];
-        told.push(option_name(kind, option).unwrap_or_else(|| format!("kind {kind} of {len}")));
+        summary.push(option_name(kind, option).unwrap_or_else(|| format!("kind {kind} of {len}")));
     }
-    told
+    summary
 }
 
 fn option_name(kind: u8, option: &[u8]) -> Option<String> {
@@ -120,10 +120,10 @@ fn payload_of(carried: &Carried<'_>, payload: &[u8]) -> Option<String> {
     let is_of = |port| half(carried.bytes, 0) == Some(port) || half(carried.bytes, 2) == Some(port);
     if is_of(53) {
         // Behind its length (RFC 1035 section 4.2.2).
-        return dns::message(payload.get(2..)?, false).map(|told| format!(", DNS {told}"));
+        return dns::message(payload.get(2..)?, false).map(|summary| format!(", DNS {summary}"));
     }
-    if let Some(told) = tls(payload) {
-        return Some(format!(", TLS {told}"));
+    if let Some(summary) = tls(payload) {
+        return Some(format!(", TLS {summary}"));
     }
     let line = payload
         .split(|byte| *byte == b'\r' || *byte == b'\n')

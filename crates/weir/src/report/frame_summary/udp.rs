@@ -17,8 +17,8 @@ pub(super) fn datagram(carried: &Carried<'_>, depth: usize) -> Option<String> {
     let payload = carried
         .bytes
         .get(HEADER_LEN..carried.bytes.len().min(len.max(HEADER_LEN)));
-    let told = payload.and_then(|payload| payload_of(carried, payload, depth));
-    Some(text + &told.map_or_else(String::new, |told| format!(", {told}")))
+    let summary = payload.and_then(|payload| payload_of(carried, payload, depth));
+    Some(text + &summary.map_or_else(String::new, |summary| format!(", {summary}")))
 }
 
 fn payload_of(carried: &Carried<'_>, payload: &[u8], depth: usize) -> Option<String> {
@@ -26,7 +26,7 @@ fn payload_of(carried: &Carried<'_>, payload: &[u8], depth: usize) -> Option<Str
     let is_of = |one: &[u16]| ports.iter().any(|port| one.contains(port));
     if is_of(&[53, 5353, 5355]) {
         let is_multicast = is_of(&[5353]);
-        return dns::message(payload, is_multicast).map(|told| format!("DNS {told}"));
+        return dns::message(payload, is_multicast).map(|summary| format!("DNS {summary}"));
     }
     if is_of(&[67, 68]) {
         return dhcp::v4(payload);
