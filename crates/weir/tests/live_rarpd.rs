@@ -1,4 +1,4 @@
-//! `weir rarpd`, both its ends, across a link.
+//! `weir rarpd`, client and server, across a link.
 
 mod common;
 #[path = "common/live.rs"]
@@ -56,7 +56,7 @@ fn an_ordinary_user_serves_as_the_policy_grants() {
     );
     first.signal(Signal::TERM);
     first.end();
-    // Sending is granted, but not this type of frames.
+    // The grant permits sending, but not this EtherType.
     let other = broker("send = true");
     let ask = ["rarpd", "eth0", "--ask", "--socket", &socket];
     let refused = net.weir_as_nobody(&ask).end();

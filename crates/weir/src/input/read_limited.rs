@@ -1,4 +1,4 @@
-//! Reading whole files of text, of which none may be endless.
+//! Reads whole files with a length limit.
 
 use crate::config::Wrong;
 use crate::error::CliError;
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The bytes of the file at `path`, `-` being standard input, if they are at
-/// most `len_max`. The length that the system states is not relied on: a pipe
-/// and a device have none. A file that cannot be read is a failure at run
-/// time, one that is longer is refused.
+/// The bytes of the file at `path` (`-`: standard input), at most `len_max`.
+/// The length that the system reports is not used: a pipe and a device have
+/// none. A file that cannot be read is a failure at run time; a longer one is
+/// refused.
 pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin {
@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-/// As [`read`], of a file of TOML; what is no text is refused.
+/// As [`read`], for TOML: bytes that are not UTF-8 are refused.
 pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, CliError> {
     String::from_utf8(read(path, len_max)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
