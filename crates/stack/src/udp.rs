@@ -281,7 +281,7 @@ impl Sockets {
         if socket.connection() == Some(key) {
             return Ok(socket.ends());
         }
-        // From now on the socket is bound to this address alone.
+        // From now on the socket is bound to this address only.
         let ends = UdpAddrs {
             local,
             both: false,
@@ -291,7 +291,7 @@ impl Sockets {
         self.set_peer(id, ends)
     }
 
-    /// Gives a socket other addresses; returns its addresses before.
+    /// Sets a socket's addresses; returns the previous ones.
     pub(crate) fn set_peer(&mut self, id: UdpId, ends: UdpAddrs) -> Result<UdpAddrs, BindError> {
         let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
         let (before, place, pcb) = (socket.ends(), socket.bind_key(), PcbId(id.0.index));
@@ -315,8 +315,8 @@ impl Sockets {
         if socket.is_bound {
             self.binds.remove(place, pcb);
         }
-        // Another socket may be bound to that very address; then only the table of
-        // connections finds this socket.
+        // If another socket is bound to the same address, only the connection table finds this
+        // socket.
         let entered = self.binds.insert(moved, pcb, ends.remote.is_none());
         socket.is_bound = entered.is_ok();
         Ok(before)
