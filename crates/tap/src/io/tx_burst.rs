@@ -1,5 +1,5 @@
 //! Bursts of frames sent in copy mode without a socket buffer for each: see
-//! [`weir_link::xdp::Bulk`].
+//! [`weir_link::xdp::TxBurst`].
 
 use crate::clock;
 use crate::io::queue::{Push, Queue, TapLink};
@@ -75,7 +75,8 @@ const BACKOFF_NS: u64 = 1_000_000_000;
 const BACKOFF_MAX_NS: u64 = 64 * BACKOFF_NS;
 const BACKOFF_RESET_NS: u64 = 60 * BACKOFF_NS;
 
-/// Until when sockets send, since a call was held up: then the next may be.
+/// The time until which sockets send, since a burst was delayed and the next
+/// may be too.
 #[derive(Clone, Copy, Default, Debug)]
 struct Backoff {
     until: u64,
@@ -149,7 +150,7 @@ impl BurstSender {
                 match event {
                     XdpFeatureEvent::Changed { ifindex, .. } if ifindex != link.interface.index => {
                     }
-                    // Whatever else there is against it stays.
+                    // Other reasons against bursts remain.
                     XdpFeatureEvent::Changed {
                         supports_ndo_xmit: false,
                         ..
@@ -172,7 +173,8 @@ impl BurstSender {
         counts: &mut Counts,
     ) -> Result<(), Push> {
         let kept = queue.ring.unsubmitted_len().map_err(Push::Ring)?;
-        // Frames that nobody frees keep memory of the kernel's: few of them.
+        // Frames that a receiver never frees occupy kernel memory: their number
+        // is limited.
         if kept < FRAMES_MIN || self.burst.pools() >= PAGE_POOLS_MAX || !self.backoff.has_ended(now)
         {
             return Ok(());
