@@ -189,7 +189,7 @@ impl CConfig {
             1 => Bypass::Wire,
             2 => Bypass::Drop,
             other => {
-                failed(format!("{other} is no bypass: see enum weir_bypass"));
+                failed(format!("{other} is not a bypass: see enum weir_bypass"));
                 return None;
             }
         };
@@ -439,7 +439,7 @@ pub unsafe extern "C" fn weir_take(tap: *mut CTap, link: c_int, to: *mut *mut CF
         return -1;
     };
     if to.is_null() {
-        return failed("a place for the frame is missing");
+        return failed("the pointer for the frame is null");
     }
     let Some(link) = tap.link(link) else {
         return -1;
