@@ -37,7 +37,7 @@ pub fn seeds(usual: u64) -> Seeds {
 
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    let wrong = |_| panic!("{name}={value} is no number");
+    let wrong = |_| panic!("{name}={value} is not a number");
     Some(value.parse().unwrap_or_else(wrong))
 }
 

@@ -150,7 +150,7 @@ pub fn file(path: &str, remedy: &str) -> bool {
 /// # Panics
 /// Under CI without it, and if `name` is a path.
 pub fn program(name: &str) -> Option<Command> {
-    assert!(!name.contains('/'), "`{name}` is no name of a program");
+    assert!(!name.contains('/'), "`{name}` is not the name of a program");
     match find(name) {
         Some(path) => Some(Command::at(&path)),
         None => {

@@ -164,7 +164,7 @@ fn a_malformed_line_is_named() {
     ] {
         let file = File::new(name, &format!("{good}\n{bad}\n{good}"));
         let error = read(&file.0).unwrap_err().to_string();
-        let place = format!("{}:3: no measurement: ", file.0.display());
+        let place = format!("{}:3: not a measurement: ", file.0.display());
         assert!(error.starts_with(&place) && error.contains(said), "{error}");
     }
     let file = File::new("good", &format!("{good}\n{good}"));

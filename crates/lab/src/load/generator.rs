@@ -91,7 +91,7 @@ pub enum GeneratorError {
     },
     /// The other end of the link drops redirected frames.
     #[error(
-        "the other end of `{device}` takes no redirected frames: attach an XDP program or turn on GRO there"
+        "the other end of `{device}` does not accept redirected frames: attach an XDP program or turn on GRO there"
     )]
     NotTaken {
         /// The sending device.
@@ -116,7 +116,7 @@ pub enum GeneratorError {
     #[error(transparent)]
     Attached(#[from] ObjectError),
     /// No devices were passed, or devices of several hosts.
-    #[error("a generator sends out of devices of one host, and out of one at least")]
+    #[error("a generator needs at least one device, and all of one host")]
     Devices,
     /// The thread could not be started.
     #[error("the generator's thread: {0}")]

@@ -206,7 +206,7 @@ pub enum TemplateError {
         len: usize,
     },
     /// A field is outside the frame.
-    #[error("{width} bytes at {offset} are not inside of the frame of {len} bytes")]
+    #[error("{width} bytes at {offset} are not inside the frame of {len} bytes")]
     Outside {
         /// Its offset.
         offset: usize,
@@ -222,7 +222,7 @@ pub enum TemplateError {
         width: usize,
     },
     /// A count or divisor is 0 or too large.
-    #[error("{count} {what}: it must be 1 to 2147483647")]
+    #[error("{count} {what}: the number must be 1 to 2147483647")]
     Count {
         /// The count's name.
         what: &'static str,
@@ -230,7 +230,7 @@ pub enum TemplateError {
         count: u32,
     },
     /// Two fields refer to one checksum.
-    #[error("more than one field is covered by a checksum: one is possible")]
+    #[error("more than one field has a checksum: at most one is possible")]
     Checksums,
     /// Frames to be sent in turn differ outside the bytes that the generator
     /// writes.

@@ -37,7 +37,7 @@ pub enum ReadError {
         error: io::Error,
     },
     /// A line is not a measurement.
-    #[error("{place}: no measurement: {error}")]
+    #[error("{place}: not a measurement: {error}")]
     Line {
         /// The line.
         place: LineRef,

@@ -11,7 +11,7 @@ use thiserror::Error;
 pub enum RecordError {
     /// The value is not a finite number, such as a ratio to 0; JSON cannot
     /// represent it.
-    #[error("{name}: {value} is no result")]
+    #[error("{name}: {value} is not a finite number")]
     NotFinite {
         /// The measurement's name.
         name: String,
@@ -338,7 +338,10 @@ mod tests {
         let file = Scratch::new("infinite");
         let ratio = 1.0 / 0.0;
         let error = recorder(&file.0).try_record("a: b", ratio, Unit::RateOf("x"), Bar::None);
-        assert_eq!(error.unwrap_err().to_string(), "a: b: inf is no result");
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "a: b: inf is not a finite number"
+        );
         assert_eq!(std::fs::read(&file.0).unwrap(), b"");
         // A device that is always full.
         let full = Path::new("/dev/full");

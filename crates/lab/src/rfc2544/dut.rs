@@ -151,7 +151,7 @@ impl Started {
                 Ready::After(time) if start.elapsed() >= time => return Ok(()),
                 Ready::Said(word, _) if self.log.says(word) => return Ok(()),
                 Ready::Said(word, limit) if start.elapsed() >= limit => {
-                    let what = format!("`{}` did not say `{word}` within {limit:?}", self.name);
+                    let what = format!("`{}` did not print `{word}` within {limit:?}", self.name);
                     return Err(self.failed(what));
                 }
                 _ => thread::sleep(POLL_INTERVAL),

@@ -91,9 +91,7 @@ impl fmt::Display for SinkKind {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The frame size is not valid on Ethernet.
-    #[error(
-        "frames of {size} bytes: they must have {SIZE_MIN} to {SIZE_MAX}, check sequence included"
-    )]
+    #[error("frames of {size} bytes: they must have {SIZE_MIN} to {SIZE_MAX}, FCS included")]
     Size {
         /// The requested size, in bytes.
         size: usize,

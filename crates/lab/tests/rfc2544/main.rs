@@ -440,7 +440,7 @@ fn a_program_is_started_checked_and_ended() {
     let mute = Ready::Said("ready", Duration::from_millis(50));
     let silent = failure("echo steady; sleep 100", mute);
     assert!(
-        silent.contains("did not say `ready`") && silent.contains("steady"),
+        silent.contains("did not print `ready`") && silent.contains("steady"),
         "{silent}"
     );
     let unclean = failure(
