@@ -37,7 +37,7 @@ pub enum PlanError {
     #[error(transparent)]
     Pin(#[from] PinError),
     /// The number of possible CPUs is unknown.
-    #[error("how many CPUs the kernel has is not known ({0})")]
+    #[error("the number of CPUs is unknown ({0})")]
     Cpus(#[from] io::Error),
     /// The slot is not one of the plan's.
     #[error("slot {slot} is not one of the plan's {ports_max}")]

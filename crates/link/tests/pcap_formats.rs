@@ -246,8 +246,7 @@ fn each_damage_has_its_name_and_place() {
     let (_, error) = read(b"GET / HTTP/1.1");
     assert_eq!(
         error.unwrap().to_string(),
-        "at byte 0: not a capture file: it starts with the bytes 47 45 54 20; expected \
-         pcap or pcapng, plain or packed with gzip or zstd"
+        "at byte 0: not a capture file: it starts with the bytes 47 45 54 20; expected pcap or pcapng, plain or compressed with gzip or zstd"
     );
     let (_, error) = read(&pcap_header(LITTLE, MICRO, (3, 0), 0, 1));
     assert!(matches!(

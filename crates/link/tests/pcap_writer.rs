@@ -196,7 +196,7 @@ fn a_full_disk_is_told() {
     assert!(
         error
             .to_string()
-            .contains("cannot write the capture behind byte"),
+            .contains("cannot write the capture after byte"),
         "{error}"
     );
     assert!(matches!(

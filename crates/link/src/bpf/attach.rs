@@ -102,7 +102,9 @@ pub enum AttachError {
         source: io::Error,
     },
     /// The attachment was detached, or its interface was removed.
-    #[error("the program is attached no longer: its interface is gone, or someone detached it")]
+    #[error(
+        "the program is no longer attached: its interface is gone, or another process detached it"
+    )]
     Gone,
     /// Any other error.
     #[error("the kernel refused to {what} ({source})")]

@@ -24,7 +24,7 @@ pub enum MapError {
         found: usize,
     },
     /// The map is full.
-    #[error("the map is full: it was made for {entries_max} entries")]
+    #[error("the map is full: it has room for {entries_max} entries")]
     Full {
         /// The map's largest number of entries.
         entries_max: u32,

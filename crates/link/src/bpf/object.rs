@@ -44,7 +44,7 @@ pub enum ObjectError {
         id: u32,
     },
     /// Any other error.
-    #[error("the kernel did not say what there is of eBPF {kind:?} ({source})")]
+    #[error("the kernel did not report eBPF {kind:?} ({source})")]
     System {
         /// The kind.
         kind: ObjectKind,

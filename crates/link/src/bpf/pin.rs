@@ -30,7 +30,7 @@ pub enum PinError {
     },
     /// Another user can change the folder.
     #[error(
-        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must be one's own, with mode 700", path.display()
+        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must belong to this user, with mode 700", path.display()
     )]
     NotOurs {
         /// The folder.

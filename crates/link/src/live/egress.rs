@@ -55,7 +55,7 @@ pub enum PathError {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// The interface's frames are longer than a chunk.
-    #[error("frames of `{interface}` have up to {len} bytes; a checked path carries at most 4096")]
+    #[error("frames of `{interface}` have up to {len} bytes; a sending path carries at most 4096")]
     TooLong {
         /// Its name.
         interface: String,
@@ -86,7 +86,7 @@ pub enum PathError {
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// Any other error.
-    #[error("a checked path could not {what} ({source}); it needs root")]
+    #[error("a sending path could not {what} ({source}); it needs root")]
     System {
         /// The operation that failed.
         what: &'static str,

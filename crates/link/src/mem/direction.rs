@@ -59,7 +59,7 @@ impl Default for Impairments {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidImpairments {
     /// A probability above 1,000,000 parts per million.
-    #[error("a chance of {0} in a million; at most 1000000 is possible")]
+    #[error("a probability of {0} parts per million; at most 1000000 is possible")]
     Chance(u32),
     /// A rate of zero.
     #[error("a rate of 0 bits a second; use a loss of 1000000 ppm for a dead line")]
@@ -70,13 +70,13 @@ pub enum InvalidImpairments {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DropReason {
     /// The frame is longer than the link's maximum.
-    #[error("longer than the link takes")]
+    #[error("longer than the link accepts")]
     TooLong,
     /// The line's queue is full.
     #[error("the queue for the line is full")]
     QueueFull,
     /// Too many frames or bytes are between the ends: the receiver is too slow.
-    #[error("too much is held between the ends")]
+    #[error("too many frames are between the ends")]
     HeldFull,
     /// The frame was lost on the line.
     #[error("lost on the line")]

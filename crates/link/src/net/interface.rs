@@ -26,7 +26,7 @@ pub enum InterfaceError {
         there: Vec<String>,
     },
     /// The kernel's answer could not be read.
-    #[error("the kernel does not tell of its interfaces ({source})")]
+    #[error("cannot read the interfaces from the kernel ({source})")]
     System {
         /// The system's error.
         source: io::Error,

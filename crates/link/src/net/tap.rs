@@ -197,7 +197,7 @@ impl Tap {
     fn open_as(name: &str, flags: libc::c_int) -> io::Result<Tap> {
         if !is_a_name(name) {
             let message = format!(
-                "`{name}` is no name of an interface: give 1 to {NAME_MAX} bytes, without `/`, \
+                "`{name}` is not an interface name: give 1 to {NAME_MAX} bytes, without `/`, \
                  `:`, `%` and blanks"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));

@@ -18,7 +18,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The system could not read more of the file.
-    #[error("cannot read on at byte {offset}: {source}")]
+    #[error("cannot read further at byte {offset}: {source}")]
     Read {
         /// Bytes read before the error; of a compressed file, decompressed
         /// bytes.
@@ -52,7 +52,7 @@ impl Error {
 
 fn unpacked(packing: Option<Compression>) -> String {
     packing.map_or_else(String::new, |packing| {
-        format!(" of the data unpacked from {packing}")
+        format!(" of the data decompressed from {packing}")
     })
 }
 
@@ -78,8 +78,7 @@ pub enum Damage {
     },
     /// The first bytes are not the magic number of pcap, pcapng, gzip or zstd.
     #[error(
-        "not a capture file: it starts with the bytes {:02x} {:02x} {:02x} {:02x}; expected pcap \
-         or pcapng, plain or packed with gzip or zstd",
+        "not a capture file: it starts with the bytes {:02x} {:02x} {:02x} {:02x}; expected pcap or pcapng, plain or compressed with gzip or zstd",
         .0[0], .0[1], .0[2], .0[3]
     )]
     Magic([u8; 4]),
@@ -155,7 +154,7 @@ pub enum Damage {
     #[error("more than {0} interfaces")]
     Interfaces(usize),
     /// The compressed data is corrupt or truncated.
-    #[error("the packed data is damaged: {0}")]
+    #[error("the compressed data is damaged: {0}")]
     Packed(io::Error),
 }
 

@@ -28,7 +28,7 @@ pub enum WriteError {
         source: io::Error,
     },
     /// The system refused a write. Nothing can be written afterwards.
-    #[error("cannot write the capture behind byte {whole}: {source}")]
+    #[error("cannot write the capture after byte {whole}: {source}")]
     Write {
         /// Bytes of complete blocks that were written. Truncated to this
         /// length, the file is a valid capture.

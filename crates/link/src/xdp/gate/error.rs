@@ -48,7 +48,7 @@ pub enum GateError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The host filter does not fit into the programs.
-    #[error("what the host is left of its frames is too much for a filter: {0}")]
+    #[error("the filter of the host's frames is too large: {0}")]
     Host(#[from] weir_filter::backend::ebpf::EmitError),
     /// A map could not be created.
     #[error(transparent)]

@@ -130,7 +130,9 @@ impl std::str::FromStr for Bypass {
             "kernel" => Ok(Bypass::Kernel),
             "wire" => Ok(Bypass::Wire),
             "drop" => Ok(Bypass::Drop),
-            _ => Err(format!("`{text}` is no bypass: wire, kernel or drop")),
+            _ => Err(format!(
+                "`{text}` is not a bypass: give wire, kernel or drop"
+            )),
         }
     }
 }

@@ -28,7 +28,7 @@ pub enum HostFilterError {
         found: usize,
     },
     /// The text is not a valid filter.
-    #[error("`{text}` is no filter of the host's frames: {source}")]
+    #[error("`{text}` is not a filter of the host's frames: {source}")]
     Text {
         /// The text.
         text: String,
@@ -36,7 +36,7 @@ pub enum HostFilterError {
         source: expr::Error,
     },
     /// The filter does not fit into the program.
-    #[error("what the host is left of its frames is too much for a filter: {0}")]
+    #[error("the filter of the host's frames is too large: {0}")]
     TooLarge(#[from] EmitError),
 }
 
