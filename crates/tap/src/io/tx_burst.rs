@@ -16,19 +16,19 @@ use weir_link::xdp::{
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoBurst {
     /// The [configuration](crate::Config::tx_burst) does not request it.
-    #[error("it is not asked for")]
+    #[error("it is not requested")]
     NotAsked,
     /// Several processes share the tap.
     #[error("the tap is shared by processes")]
     Shared,
     /// The kernel or the process's privileges do not allow it.
-    #[error("the kernel does not let us ({why}); it takes Linux 6.3 and CAP_SYS_ADMIN")]
+    #[error("the kernel does not permit it ({why}); it needs Linux 6.3 and CAP_SYS_ADMIN")]
     Kernel {
         /// The failure.
         why: String,
     },
     /// The link is in zero-copy mode, which has no socket buffers to save.
-    #[error("it is in zero-copy mode, and needs it not")]
+    #[error("it is in zero-copy mode, which does not need it")]
     ZeroCopy,
     /// Only for veths is it known that frames stay in order.
     #[error("its driver is `{driver}`; only `veth` is known to keep frames in order")]
@@ -52,7 +52,7 @@ pub enum NoBurst {
     },
     /// The driver accepts no frames that an XDP program redirects.
     #[error(
-        "it takes no redirected frames; `ethtool -K PEER gro on` for its other end lets it, or a program at XDP there"
+        "it does not accept redirected frames; `ethtool -K PEER gro on` for its other end lets it, or a program at XDP there"
     )]
     PeerTakesNone,
 }
