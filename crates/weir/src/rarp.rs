@@ -104,7 +104,7 @@ pub(crate) fn request_address(
             )));
         }
     }
-    let message = format!("no RARP server on {interface} knows {own}");
+    let message = format!("no RARP server on {interface} has an address for {own}");
     Err(CliError::run(message))
 }
 
@@ -114,7 +114,7 @@ fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, A
     let mut port = port.open().map_err(live_port::failure)?;
     let own = port.status().map_err(live_port::failure)?.address;
     let own = own.parse().map_err(|_| {
-        let message = format!("{interface} is no Ethernet: RARP needs one");
+        let message = format!("{interface} is not an Ethernet interface, which RARP needs");
         CliError::run(message)
     })?;
     Ok((port, own))

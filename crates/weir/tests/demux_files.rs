@@ -421,7 +421,7 @@ fn a_folder_that_is_a_file_is_named() {
     let file = folder.write("in.pcap", &capture(&[53]));
     let run = demux(&file, &["-p", "a=udp", "-w", &file]);
     assert_eq!(run.status.code(), Some(1), "{run:?}");
-    assert!(stderr(&run).contains("is no folder"), "{run:?}");
+    assert!(stderr(&run).contains("is not a folder"), "{run:?}");
 }
 
 #[test]

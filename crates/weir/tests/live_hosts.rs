@@ -491,7 +491,7 @@ fn numbers_that_cannot_be_are_refused() {
     for (words, why) in [
         (
             &["iperf", KERNEL[0], "--udp", "--length", "65508"][..],
-            "no datagram has 65508 bytes: give --length at most 65507",
+            "a datagram cannot have 65508 bytes: give --length at most 65507",
         ),
         (&["iperf", "--port", "0"], "0 is not in 1..=65535"),
         (&["echo", "--port", "0"], "0 is not in 1..=65535"),
@@ -515,8 +515,18 @@ fn links_that_cannot_be_are_refused() {
         ),
         ("wire:x", "192.0.2.5/24", 2, "no links of kind `wire`"),
         ("tap:a/b", "192.0.2.5/24", 2, "without `/`"),
-        ("tap:w%d", "192.0.2.5/24", 2, "`w%d` is no name"),
-        ("tap:all", "192.0.2.5/24", 2, "`all` is no name"),
+        (
+            "tap:w%d",
+            "192.0.2.5/24",
+            2,
+            "`w%d` is not an interface name",
+        ),
+        (
+            "tap:all",
+            "192.0.2.5/24",
+            2,
+            "`all` is not an interface name",
+        ),
         ("port:eth9", "192.0.2.5/24", 1, "no interface `eth9`"),
         (
             "tap0",
@@ -546,7 +556,7 @@ fn an_interface_and_a_router_that_no_host_can_use_are_named() {
         ];
         let ended = kernel.weir_as_said(&words).end();
         assert_eq!(ended.code, Some(2), "{gateway}: {ended:?}");
-        let why = format!("gateway {gateway} is no other host's address");
+        let why = format!("gateway {gateway} is not another host's address");
         assert!(ended.stderr.contains(&why), "{ended:?}");
     }
     let tap = kernel.host.device("tap0").unwrap();
@@ -569,19 +579,24 @@ fn peers_that_cannot_be_are_told_with_a_remedy() {
             1,
             "give the router that leads to 198.51.100.1 with --gateway",
         ),
-        ("10.0.0.9", "eth0", 1, "nobody answers for 10.0.0.9"),
+        ("10.0.0.9", "eth0", 1, "no station answers for 10.0.0.9"),
         ("127.0.0.1", "eth0", 1, "no link leads to 127.0.0.1"),
-        ("224.0.0.1", "eth0", 1, "224.0.0.1 is no one host's address"),
+        (
+            "224.0.0.1",
+            "eth0",
+            1,
+            "224.0.0.1 is not the address of a single host",
+        ),
         ("10.0.0.77", "eth0", 1, "10.0.0.77 is this host's own"),
         (
             "fe80::1%eth1",
             "eth0",
             2,
-            "`%eth1` is none of the host's links",
+            "`%eth1` is not one of the host's links",
         ),
-        ("10.0.0.1", "eth0", 1, "nobody listens at port 7"),
+        ("10.0.0.1", "eth0", 1, "no application listens at port 7"),
         ("2001:db8::1", "eth0", 2, "addresses of IPv6 alone"),
-        ("10.0.0.1", "lo", 2, "lo is no Ethernet interface"),
+        ("10.0.0.1", "lo", 2, "lo is not an Ethernet interface"),
     ] {
         let arguments = ["echo", to, "--link", link, "--addr", "10.0.0.77/24"];
         let ended = net.weir(&arguments).end();

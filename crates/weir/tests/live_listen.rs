@@ -141,7 +141,7 @@ fn what_is_wrong_is_refused() {
         (&["eth0", "udp prot 53"], 2, "^^^^"),
         (&["eth7", "udp"], 1, "eth7"),
         (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
-        (&["eth0", "udp", "--for", "soon"], 2, "no number"),
+        (&["eth0", "udp", "--for", "soon"], 2, "not a number"),
         (&["eth0", "--socket", "/nowhere"], 1, "weir broker"),
         (
             &["eth0", "-w", "-", "-C", "1"],

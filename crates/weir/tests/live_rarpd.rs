@@ -113,7 +113,7 @@ fn a_wrong_table_is_refused() {
         ("\"02:00\" = \"10.0.0.9\"", "no Ethernet address"),
         (
             "\"02:00:00:00:00:01\" = \"10.0.0\"",
-            "hosts.toml:1:23: `10.0.0` is no IPv4 address",
+            "hosts.toml:1:23: `10.0.0` is not an IPv4 address",
         ),
     ];
     for (text, message) in cases {

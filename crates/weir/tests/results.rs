@@ -241,7 +241,7 @@ fn a_malformed_line_is_named_by_all() {
         let run = command.current_dir(folder.path("")).output().unwrap();
         assert_eq!(run.status.code(), Some(1), "{run:?}");
         assert!(
-            stderr(&run).contains("bad:2: no measurement: invalid type"),
+            stderr(&run).contains("bad:2: not a measurement: invalid type"),
             "{run:?}"
         );
     }
@@ -410,7 +410,7 @@ fn what_cannot_run_is_said() {
     let run = run_in(&folder, &["--only=demux/acl"]).output().unwrap();
     assert_eq!(run.status.code(), Some(2), "{run:?}");
     assert!(
-        stderr(&run).contains("is in no checkout of weir"),
+        stderr(&run).contains("is not in a checkout of weir"),
         "{run:?}"
     );
     checkout(&folder, "exit 101");

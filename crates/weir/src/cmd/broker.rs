@@ -89,9 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let listener = listen(&args.socket)?;
     let keep = args.runtime_dir().map(RuntimeDir::open).transpose();
     let keep = keep.map_err(CliError::run)?;
-    let mut fabric = KernelBackend::open().map_err(|error| {
-        CliError::run(format!("cannot speak with the kernel by netlink: {error}"))
-    })?;
+    let mut fabric = KernelBackend::open()
+        .map_err(|error| CliError::run(format!("cannot open a netlink socket: {error}")))?;
     if let Some(keep) = &keep {
         fabric = fabric.pinned(keep);
     }
@@ -132,7 +131,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(manager) = manager
         && let Err(error) = manager.notify_manager("READY=1")
     {
-        say(&format!("weir: the service manager was not told: {error}"));
+        say(&format!(
+            "weir: the service manager was not notified: {error}"
+        ));
     }
     daemon
         .run(stop.fd())
@@ -143,13 +144,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 fn clean(args: &Args) -> Result<(), CliError> {
     let Some(keep) = args.runtime_dir() else {
         return Err(CliError::refused(
-            "with another socket than the usual one, say which folder: --keep FOLDER",
+            "with a socket other than the default, name the folder: --keep FOLDER",
         ));
     };
     if !rustix::process::geteuid().is_root() {
-        return Err(CliError::run(
-            "what brokers have left can be removed by root alone",
-        ));
+        return Err(CliError::run("only root can remove what brokers have left"));
     }
     RuntimeDir::clean(keep).map_err(CliError::run)?;
     // The socket of a dead broker is removed; the socket of a running broker
@@ -233,7 +232,7 @@ fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path, keeps_nothing: bool) 
         Ok(Reloaded { kept, ended }) => say(&format!(
             "weir: the policy was read again; ports that go on: {kept}; ended: {ended}"
         )),
-        Err(why) => say(&format!("weir: the policy of before stays: {why}")),
+        Err(why) => say(&format!("weir: the previous policy stays: {why}")),
     }
 }
 
@@ -244,7 +243,8 @@ fn listen(path: &Path) -> Result<Listener, CliError> {
                 "another broker listens there: end it, or give another --socket".into()
             }
             io::ErrorKind::AlreadyExists => {
-                "a file that is no socket is there: move it away, or give another --socket".into()
+                "there is a file that is not a socket: move it away, or give another --socket"
+                    .into()
             }
             _ => error.to_string(),
         };

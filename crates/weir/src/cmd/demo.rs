@@ -341,7 +341,7 @@ fn report(
     writeln!(out, "{shown}").map_err(CliError::output)?;
     if measured.verdicts_differ > 0 {
         return Err(CliError::run(format!(
-            "the plan judged {} frames otherwise than its filters in turn: please report this, with --seed {}",
+            "the plan and its filters in turn give different verdicts on {} frames: please report this, with --seed {}",
             measured.verdicts_differ, measured.seed
         )));
     }

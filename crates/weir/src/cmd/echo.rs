@@ -292,7 +292,7 @@ impl Transport {
                 if back == message {
                     Ok(())
                 } else {
-                    Err(io::Error::other("what came back is not what was sent"))
+                    Err(io::Error::other("the echo differs from the message"))
                 }
             }
             Transport::Udp(socket) => {

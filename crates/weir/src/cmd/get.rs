@@ -77,7 +77,7 @@ pub(crate) struct Args {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("`{text}` is no time: give seconds above 0"))
+    time.ok_or_else(|| format!("`{text}` is not a time: give seconds above 0"))
 }
 
 /// Runs the command.
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         .as_deref()
         .filter(|path| *path != Path::new("-"));
     if args.json && output.is_none() {
-        let why = "--json tells on standard output, where the body goes: give a file with -o";
+        let why = "--json prints to standard output, where the body goes: give a file with -o";
         return Err(CliError::refused(why));
     }
     let stop = ShutdownSignal::watch_hangup_too()?;

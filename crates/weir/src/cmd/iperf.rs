@@ -120,7 +120,11 @@ fn number(text: &str, kilo: f64) -> Result<u64, String> {
         "m" | "M" => 2,
         "g" | "G" => 3,
         "t" | "T" => 4,
-        unit => return Err(format!("`{unit}` is no unit: give K, M, G or T, or none")),
+        unit => {
+            return Err(format!(
+                "`{unit}` is not a unit: give K, M, G or T, or none"
+            ));
+        }
     };
     let number: f64 = end.parse().map_err(|_| "give a number, such as 100M")?;
     let number = number * kilo.powi(power);
@@ -146,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), CliError> {
     if !args.time.is_finite() || args.time <= 0.0 {
         return Err(CliError::refused(format!(
-            "{} seconds are no time: give more than 0",
+            "{} seconds are not a duration: give more than 0",
             args.time
         )));
     }
@@ -155,7 +159,7 @@ fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), Cl
         .filter(|len| args.udp && *len > DATAGRAM_LEN_MAX)
     {
         return Err(CliError::refused(format!(
-            "no datagram has {length} bytes: give --length at most {DATAGRAM_LEN_MAX}"
+            "a datagram cannot have {length} bytes: give --length at most {DATAGRAM_LEN_MAX}"
         )));
     }
     let (net, to) = args.host.open_towards(server, args.port, stop)?;

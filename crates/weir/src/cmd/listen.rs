@@ -176,7 +176,7 @@ fn priority(text: &str) -> Result<u16, String> {
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok();
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("`{text}` is no number of seconds"))
+    time.ok_or_else(|| format!("`{text}` is not a number of seconds"))
 }
 
 /// Interval of checks for the end, and for changes of the interface.
@@ -371,7 +371,7 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
         && let Some(program) = taker_of(name)
     {
         args.say(&format!(
-            "{name} has {program} at XDP, before this port: it does not see what that takes"
+            "{name} has {program} at XDP, before this port, which does not get the frames that the program takes"
         ));
     }
 }
@@ -625,7 +625,8 @@ impl Listener<'_> {
             }
         }
         if is_orphan && !self.is_orphan {
-            self.args.say("the broker has gone; frames go on coming");
+            self.args
+                .say("the broker has ended; frames continue to arrive");
         } else if !is_orphan && self.is_orphan {
             self.args.say("there is a broker again");
         }

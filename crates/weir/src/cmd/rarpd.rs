@@ -103,15 +103,15 @@ fn stations(text: &str) -> Result<(BTreeMap<Address, Ipv4Addr>, Vec<Wrong>), Wro
         let (name, ip) = (station.into_inner(), ip.into_inner());
         let address: Address = name.parse().map_err(|error| Wrong::at(text, at, error))?;
         if address.is_multicast() || address == Address([0; 6]) {
-            let why = format!("{name} is the address of no one station");
+            let why = format!("{name} is not the address of a single station");
             return Err(Wrong::at(text, at, why));
         }
         let ip: Ipv4Addr = ip.parse().map_err(|_| {
-            let why = format!("`{ip}` is no IPv4 address: write one such as 10.0.0.1");
+            let why = format!("`{ip}` is not an IPv4 address: write one such as 10.0.0.1");
             Wrong::at(text, ip_at, why)
         })?;
         if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
-            let why = format!("{ip} is the address of no one host");
+            let why = format!("{ip} is not the address of a single host");
             return Err(Wrong::at(text, ip_at, why));
         }
         if let Some(first) = lines.insert(address, TextPosition::of(text, at).line) {
@@ -164,7 +164,7 @@ mod tests {
             ("\"02:00:00:00:00:0x\" = \"10.0.0.2\"", ":2:1: `02:"),
             (
                 "\"02:00:00:00:00:01\" = \"10.0.0.1/24\"",
-                ":2:23: `10.0.0.1/24` is no IPv4 address",
+                ":2:23: `10.0.0.1/24` is not an IPv4 address",
             ),
             ("\"02:00:00:00:00:01\" = 5", ":2:23: invalid type"),
         ] {

@@ -330,7 +330,7 @@ impl StatsReporter<'_> {
         if self.refused.as_deref() != view.host_refused {
             self.refused = view.host_refused.map(str::to_owned);
             if let Some(why) = &self.refused {
-                say(&format!("weir: the host is left what it was before: {why}"));
+                say(&format!("weir: the host filter is unchanged: {why}"));
             }
         }
         let due = |at: Option<Instant>, each| at.is_none_or(|at| now - at >= each);

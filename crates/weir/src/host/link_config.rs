@@ -41,7 +41,7 @@ where
 
 /// A router's address, as given to `--gateway`.
 pub(super) fn gateway(text: &str) -> Result<LinkScoped<IpAddr>, String> {
-    let wrong = |_| format!("`{text}` is no address of a router: write one such as 192.0.2.1");
+    let wrong = |_| format!("`{text}` is not a router's address: write one such as 192.0.2.1");
     text.parse().map_err(wrong)
 }
 
@@ -148,7 +148,7 @@ pub(super) fn named(links: &[String], said: Option<&str>) -> Result<Option<usize
     match found {
         Some(at) => Ok(Some(at)),
         None => Err(CliError::refused(format!(
-            "`%{said}` is none of the host's links: they are {}",
+            "`%{said}` is not one of the host's links: they are {}",
             links.join(", ")
         ))),
     }
@@ -200,7 +200,7 @@ mod tests {
             ("--addr fe80::5%tap0/64", "write fe80::5/64%tap0"),
             (
                 "--addr 192.0.2.5/24 --gateway router",
-                "`router` is no address",
+                "`router` is not a router's address",
             ),
         ] {
             let all = ["weir", "--link", "tap0"].into_iter();

@@ -81,7 +81,9 @@ impl LinkHostConfig<'_> {
         // The loopback interface has an all-zero address.
         let own = own.filter(|own| *own != [0; 6]);
         let mac = self.mac.or(own.map(Address)).ok_or_else(|| {
-            CliError::refused(format!("{name} is no Ethernet interface: choose another"))
+            CliError::refused(format!(
+                "{name} is not an Ethernet interface: choose another"
+            ))
         })?;
         let mut config = self.config(mac, &interface)?;
         // The kernel has the link-local address derived from the MAC address.
@@ -176,7 +178,7 @@ impl LinkHostConfig<'_> {
             }
             if prefix.is_network() {
                 return Err(CliError::refused(format!(
-                    "{prefix} is the network's address, no host's: give one in it, such as {}",
+                    "{prefix} is the network's address, not a host's: give one in it, such as {}",
                     first_of(prefix)
                 )));
             }

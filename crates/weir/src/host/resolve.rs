@@ -102,7 +102,7 @@ pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> CliEr
         io::ErrorKind::NetworkUnreachable
             if ip.is_unspecified() || ip.is_multicast() || ip == all =>
         {
-            format!("{error}: {ip} is no one host's address")
+            format!("{error}: {ip} is not the address of a single host")
         }
         io::ErrorKind::NetworkUnreachable if net.addresses().contains(&ip) => {
             format!("{error}: {ip} is this host's own; ask another")
@@ -111,10 +111,10 @@ pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> CliEr
             format!("{error}: give the router that leads to {ip} with --gateway")
         }
         io::ErrorKind::HostUnreachable => {
-            format!("{error}: nobody answers for {ip}, or for the router to it")
+            format!("{error}: no station answers for {ip}, or for the router to it")
         }
         io::ErrorKind::ConnectionRefused => {
-            format!("{error}: nobody listens at port {}", peer.port())
+            format!("{error}: no application listens at port {}", peer.port())
         }
         _ => error.to_string(),
     };

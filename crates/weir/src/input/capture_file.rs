@@ -68,7 +68,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
     fs::create_dir_all(folder).map_err(|error| {
         let shown = folder.display();
         let why = if error.kind() == io::ErrorKind::AlreadyExists {
-            format!("{shown} is there and is no folder: give --write another")
+            format!("{shown} exists and is not a folder: give --write another")
         } else {
             format!("cannot make the folder {shown}: {error}")
         };

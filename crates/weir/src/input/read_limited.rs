@@ -30,7 +30,7 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
         .map_err(say)?;
     if bytes.len() as u64 > len_max {
         return Err(CliError::refused(format!(
-            "{name}: longer than {len_max} bytes, the most that is read"
+            "{name}: longer than {len_max} bytes, the limit"
         )));
     }
     Ok(bytes)
@@ -42,7 +42,7 @@ pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, CliError> {
         let at = error.utf8_error().valid_up_to();
         let before = String::from_utf8_lossy(&error.as_bytes()[..at]);
         let why = format!(
-            "the byte {:#04x} is no UTF-8, which TOML is",
+            "the byte {:#04x} is not valid UTF-8, which TOML requires",
             error.as_bytes()[at]
         );
         Wrong::at(&before, at, why).refused(path)
@@ -78,7 +78,7 @@ mod tests {
         let error = text(&path, 100).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(error, CliError::Refused(_)), "{error}");
-        let said = format!("{}:2:6: the byte 0xe9 is no UTF-8", path.display());
+        let said = format!("{}:2:6: the byte 0xe9 is not valid UTF-8", path.display());
         assert!(error.to_string().starts_with(&said), "{error}");
     }
 

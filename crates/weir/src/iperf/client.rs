@@ -86,7 +86,7 @@ fn refusal(said: u8) -> String {
         state::ACCESS_DENIED => "the server is busy: try again later".to_owned(),
         state::SERVER_ERROR => "the server refuses the test".to_owned(),
         state::SERVER_TERMINATE => "the server has ended".to_owned(),
-        other => format!("the server says {other}, which we do not know"),
+        other => format!("the server sends the unknown state {other}"),
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn serve(
         Ok(state::CLIENT_TERMINATE) => return Err(unexpected("the client has ended the test")),
         Ok(other) => {
             return Err(unexpected(format!(
-                "the client says {other} within the test"
+                "the client sends state {other} during the test"
             )));
         }
         Err(error) => {
@@ -81,7 +81,7 @@ const NOT_IMPLEMENTED: u32 = 13;
 
 fn check(parameters: &Parameters) -> Result<(), (u32, String)> {
     if parameters.bidirectional {
-        let why = "the client asks for both directions at once: that is not served";
+        let why = "the client asks for both directions at once, which is not supported";
         return Err((NOT_IMPLEMENTED, why.to_owned()));
     }
     if !(1..=STREAMS_MAX).contains(&parameters.parallel) {
@@ -128,7 +128,7 @@ fn connections(
     while ways.len() < count {
         stopped(stop)?;
         if Instant::now() >= until {
-            return Err(unexpected("the client opens fewer streams than it said"));
+            return Err(unexpected("the client opens fewer streams than announced"));
         }
         let Ok((mut stream, _)) = listener.accept() else {
             continue;
@@ -155,7 +155,7 @@ fn datagrams(
     while peers.len() < count {
         stopped(stop)?;
         if Instant::now() >= until {
-            return Err(unexpected("the client opens fewer streams than it said"));
+            return Err(unexpected("the client opens fewer streams than announced"));
         }
         let Ok((bytes, from)) = socket.recv_owned() else {
             continue;

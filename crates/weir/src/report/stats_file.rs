@@ -175,7 +175,7 @@ fn cannot(path: &Path, error: &io::Error) -> CliError {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     let remedy = match code {
         Some(Errno::ISDIR) => ": name a file in it",
-        Some(Errno::NXIO) => ": nobody reads it; start its reader first",
+        Some(Errno::NXIO) => ": it has no reader; start the reader first",
         _ => "",
     };
     let path = path.display();
@@ -203,7 +203,7 @@ mod tests {
         for (path, said) in [
             (folder.clone(), "name a file in it"),
             (folder.join("none/stats.json"), "none/stats.json: No such"),
-            (fifo, "start its reader first"),
+            (fifo, "start the reader first"),
         ] {
             let refused = StatsFile::open(&path).unwrap_err();
             assert!(matches!(refused, CliError::Run(_)));

@@ -658,7 +658,7 @@ fn what_it_refuses() {
     };
     refused(&["--bypass", "none"], "wire, kernel or drop");
     refused(&["--hang-ms", "0"], "1..=60000");
-    refused(&["--vlan-a", "9-3"], "no list of VLANs");
+    refused(&["--vlan-a", "9-3"], "not a list of VLANs");
     refused(&["--ring", "100"], "a power of two");
     refused(&["--busy-poll-us", "9999999999"], "0..=1000000000");
     refused(&["--spin-us", "9999999999"], "0..=1000000000");

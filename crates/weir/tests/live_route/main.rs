@@ -378,7 +378,7 @@ fn what_is_refused_says_why() {
         (
             "[kernel]\nhost = [\"tcp prt 1\"]\n[[link]]\nname = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n",
             2,
-            "bad.toml:2:8: [kernel]: host: `(tcp prt 1)` is no filter",
+            "bad.toml:2:8: [kernel]: host: `(tcp prt 1)` is not a filter",
         ),
     ] {
         let ended = config(text);

@@ -158,7 +158,9 @@ fn mode(text: &str) -> Result<Mode, String> {
         "auto" => Ok(Mode::Auto),
         "copy" => Ok(Mode::Only(CopyMode::Copy)),
         "zero-copy" => Ok(Mode::Only(CopyMode::ZeroCopy)),
-        _ => Err(format!("`{text}` is no mode: auto, copy or zero-copy")),
+        _ => Err(format!(
+            "`{text}` is not a mode: give auto, copy or zero-copy"
+        )),
     }
 }
 
@@ -345,8 +347,8 @@ fn introduce(args: &Args, tap: &Tap) {
         for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
             if !fast.takes(link.number()) {
                 say(&format!(
-                    "weir: {name} takes no redirected frames: no fast path there; \
-                     where it is a veth, `ethtool -K PEER gro on` for its other end"
+                    "weir: {name} does not accept redirected frames: no flow cache entries lead \
+                     there; if it is a veth, `ethtool -K PEER gro on` for its other end"
                 ));
             }
         }

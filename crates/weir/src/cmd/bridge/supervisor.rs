@@ -65,9 +65,7 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
                     Ok(())
                 } else {
                     // The child has printed the reason, unless it was ended.
-                    Err(CliError::run(format!(
-                        "the bridge did not end well ({status})"
-                    )))
+                    Err(CliError::run(format!("the bridge failed ({status})")))
                 };
             }
             // The child has printed the reason.

@@ -58,7 +58,9 @@ fn checkout() -> Result<Checkout, CliError> {
     let folder = std::env::current_dir().map_err(CliError::run)?;
     Checkout::around(&folder).ok_or_else(|| {
         let folder = folder.display();
-        CliError::refused(format!("{folder} is in no checkout of weir: go to one"))
+        CliError::refused(format!(
+            "{folder} is not in a checkout of weir: change to one"
+        ))
     })
 }
 

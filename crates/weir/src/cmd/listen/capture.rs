@@ -36,7 +36,7 @@ impl Rotation {
         let text = path.as_os_str().to_string_lossy();
         let name = match self.seconds_max {
             Some(_) => {
-                let wrong = |error| format!("`{text}` is no pattern of times: {error}");
+                let wrong = |error| format!("`{text}` is not a time pattern: {error}");
                 let time = Timestamp::from_second(began_s).map_err(wrong)?;
                 strtime::format(text.as_bytes(), &time.to_zoned(TimeZone::UTC)).map_err(wrong)?
             }
