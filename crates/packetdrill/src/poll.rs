@@ -1,4 +1,4 @@
-//! What sockets are ready for: `poll` and `epoll`.
+//! Readiness of sockets: `poll` and `epoll`.
 
 use crate::simulation::{Inner, Simulation};
 use crate::socket::{Kind, SocketPhase};
@@ -8,7 +8,7 @@ use weir_stack::tcp::{State, TcpInfo};
 /// Bytes of a `struct pollfd`, and of a `struct epoll_event`.
 const POLLFD: usize = 8;
 const EPOLL_EVENT: usize = size_of::<libc::epoll_event>();
-/// Descriptors of one call, at most.
+/// Largest number of descriptors in one call.
 const FDS_MAX: usize = 1024;
 
 const IN: u32 = libc::POLLIN as u32;
@@ -21,7 +21,7 @@ const RDHUP: u32 = libc::POLLRDHUP as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 
-/// The descriptors that an epoll instance watches.
+/// The descriptors of an epoll instance.
 #[derive(Default)]
 pub(crate) struct Epoll {
     watched: Vec<Watched>,
@@ -31,13 +31,13 @@ struct Watched {
     fd: i32,
     events: u32,
     data: u64,
-    /// What had happened when it was reported last, for edges.
+    /// The event count at the last report, for edge-triggered waits.
     seen: Option<u64>,
     disarmed: bool,
 }
 
 impl Epoll {
-    /// A descriptor is closed.
+    /// Removes a closed descriptor.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watched.retain(|watched| watched.fd != fd);
     }
@@ -65,7 +65,7 @@ impl Epoll {
     }
 }
 
-/// The moment a time-out ends; `None` never.
+/// The end of a time-out; `None` for no limit.
 fn until(now_ns: u64, timeout_ms: i32) -> Option<u64> {
     let timeout_ms = u64::try_from(timeout_ms).ok()?;
     Some(now_ns + timeout_ms * 1_000_000)
@@ -151,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// What an epoll instance reports: events, and what was to be told.
+    /// The events that an epoll instance reports, with their user data.
     fn events(&mut self, epoll: i32, count: usize) -> Answer<Vec<(u32, u64)>> {
         let mut watched = std::mem::take(&mut self.epoll(epoll)?.watched);
         let mut found = Vec::new();
@@ -171,8 +171,8 @@ impl Inner {
         Ok(found)
     }
 
-    /// What a socket is ready for, and a count that changes whenever it would
-    /// wake somebody.
+    /// A socket's readiness, and a count that changes with each event that
+    /// would wake a waiter.
     pub(crate) fn readiness(&mut self, fd: i32) -> Answer<(u32, u64)> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
@@ -193,8 +193,8 @@ impl Inner {
         Ok((events | errors, happened))
     }
 
-    /// Whether a writer would be woken: a third of the room is free, as Linux
-    /// has it, and not too much waits to be sent.
+    /// Whether a waiting writer would be woken: a third of the buffer is free,
+    /// as in Linux, and not too much data is unsent.
     pub(crate) fn can_write(&mut self, fd: i32, info: &TcpInfo) -> Answer<bool> {
         let all = self.settings.notsent_lowat();
         let socket = self.socket(fd)?;

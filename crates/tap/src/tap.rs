@@ -376,7 +376,7 @@ impl Tap {
             cache.add_link(number, link.interface.index);
             self.gate
                 .use_flow_cache(number, cache.kernel(), link.completes)?;
-            // No socket is there yet that could be handed anything.
+            // No socket is in the map yet that could receive frames.
             for (queue, at) in link.queues.iter_mut().zip(0..) {
                 queue.note_all_drained(&self.page, number as u32, at);
             }
@@ -458,21 +458,21 @@ impl Tap {
         Ok(true)
     }
 
-    /// Bytes of the longest packet that a link can send, without the link-layer
-    /// header: its interface's MTU at the last pull, or less where the sockets
-    /// cannot send as much. `None` for one that is not tapped.
+    /// Size of the longest packet that a link can send, without the link-layer header: its
+    /// interface's MTU at the last pull, or less if the sockets cannot send as much. `None` if it
+    /// is not tapped.
     pub fn mtu(&self, link: LinkId) -> Option<usize> {
         let link = self.links.get(link.0)?.as_ref()?;
         Some(link.mtu())
     }
 
-    /// Answers that the kernel remembers, if [`Config::flow_cache`](crate::Config::flow_cache) says so.
+    /// The flow cache, if [`Config::flow_cache`](crate::Config::flow_cache) enables it.
     #[inline]
     pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
         self.flow_cache.as_mut()
     }
 
-    /// The same, to read.
+    /// The flow cache, for reading.
     pub fn flow_cache_stats(&self) -> Option<&FlowCache> {
         self.flow_cache.as_ref()
     }

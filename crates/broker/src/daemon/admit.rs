@@ -1,11 +1,12 @@
-//! Connections: how they begin and end.
+//! Connections: admission and end.
 //!
-//! Every user of the machine can connect, so what it takes is bounded: who has
-//! no grant is turned away at once, and new connections take at most a twentieth
-//! of a processor's time. Above that, connections wait in the listener's queue.
-//! Processor time is what counts, not the clock's: on a machine with other work
-//! the queue would get longer for every user. The superuser has a socket, a queue
-//! and a budget apart, which are served first.
+//! Every user of the machine can connect, so the cost is bounded: a user
+//! without a grant is rejected at once, and new connections take at most a
+//! twentieth of a processor's time. Beyond that, connections wait in the
+//! listener's queue. The daemon counts processor time instead of elapsed time:
+//! on a machine with other load, the queue would otherwise get longer for every
+//! user. The superuser has a separate socket, queue and budget, which are
+//! served first.
 
 use super::client::Client;
 use super::{Daemon, LISTENER, SUPERUSER_LISTENER, data, limits};
@@ -16,11 +17,11 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Connections that are accepted before anything else is done.
+/// Largest number of connections accepted before other work is done.
 const ACCEPTS_MAX: usize = 64;
 
 impl<F: Backend> Daemon<F> {
-    /// Takes in connections that wait.
+    /// Accepts waiting connections.
     pub(super) fn accept(&mut self, number: u64) {
         let began = spent();
         let mut is_out_of_descriptors = false;
@@ -28,7 +29,8 @@ impl<F: Backend> Daemon<F> {
             match self.listener(number).map(Listener::accept) {
                 None | Some(Ok(None)) => break,
                 Some(Ok(Some(channel))) => self.admit(channel),
-                // No descriptors are left: none is accepted for a moment.
+                // No free descriptors: connections are not accepted for a
+                // moment.
                 Some(Err(_)) => {
                     is_out_of_descriptors = true;
                     break;
@@ -52,7 +54,7 @@ impl<F: Backend> Daemon<F> {
         }
     }
 
-    /// Listens again, where it may.
+    /// Accepts connections again, on listeners whose pause is over.
     pub(super) fn listen_again(&mut self, now: Instant) {
         for number in self.accept_paused.clone() {
             if self.accept_budget.is_overdrawn(&number, now) {
@@ -104,11 +106,11 @@ impl<F: Backend> Daemon<F> {
         self.connections.enter(uid, grant);
         self.clients
             .insert(number, Client::new(channel, owner, grant));
-        // Of a user who has made too much work it is not read yet.
+        // A new connection of an overdrawn user is not read yet.
         self.watch(number);
     }
 
-    /// By which grant a user is let in; `None` for the superuser.
+    /// The grant that admits a user; `None` for the superuser.
     fn let_in(&self, who: &PeerCred) -> Result<Option<usize>, (ErrorKind, String)> {
         let (groups, max) = (who.gids.len(), limits::GROUPS_MAX);
         if groups > max {
@@ -142,7 +144,7 @@ impl<F: Backend> Daemon<F> {
         self.forget(number);
     }
 
-    /// A connection has ended: its ports go.
+    /// Cleans up after a connection has ended: its ports are closed.
     pub(super) fn forget(&mut self, number: u64) {
         let Some(client) = self.clients.remove(&number) else {
             return;
@@ -170,13 +172,13 @@ impl<F: Backend> Daemon<F> {
         }
     }
 
-    /// Closes a connection, with what may be in its queue.
+    /// Closes a connection, with the descriptors that may be in its queue.
     fn close(&mut self, uid: u32, channel: Channel) {
         if self.listener.refuses_descriptors() {
             return;
         }
         if let Err(channel) = channel.close() {
-            // It may be open for long.
+            // Closing may take long.
             let _ = epoll::delete(&self.epoll, &channel);
             self.closer.close(uid, channel);
             self.access.update(&self.listener, &self.closer);

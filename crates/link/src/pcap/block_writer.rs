@@ -1,23 +1,23 @@
-//! Blocks gathered before they are written, and how many arrived whole.
+//! Buffers blocks before they are written, and counts those written completely.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Where a block has its length: behind its type.
+/// Offset of a block's length: behind its type.
 const LENGTH_AT: usize = 4;
 
-/// An output that is given many whole blocks at a time.
+/// An output that receives many complete blocks at a time.
 ///
-/// Unlike a `BufWriter` it knows, when a write fails, where the last block
-/// ends that arrived: a file can be cut there, and is a capture again.
+/// Unlike `BufWriter`, it knows after a failed write where the last complete
+/// block ends: truncated there, the file is a valid capture.
 pub(super) struct Gather<W: Write> {
-    /// `None` once it was given back.
+    /// `None` once the output was returned.
     output: Option<W>,
-    /// Whole blocks, `capacity` bytes at most.
+    /// Complete blocks, at most `capacity` bytes.
     blocks: Vec<u8>,
     capacity: usize,
-    /// Bytes of whole blocks that arrived.
+    /// Bytes of complete blocks that were written.
     complete_bytes: u64,
-    /// A write failed: what would follow does not belong there.
+    /// A write failed: later blocks would not be at a block boundary.
     failed: bool,
 }
 
@@ -32,12 +32,13 @@ impl<W: Write> Gather<W> {
         }
     }
 
-    /// Bytes of whole blocks that the output took.
+    /// Bytes of complete blocks that the output has accepted.
     pub(super) fn blocks_written(&self) -> u64 {
         self.complete_bytes
     }
 
-    /// Bytes of whole blocks that the output took or will be handed.
+    /// Bytes of complete blocks that the output has accepted or that are
+    /// buffered.
     pub(super) fn len(&self) -> u64 {
         self.complete_bytes + self.blocks.len() as u64
     }
@@ -46,7 +47,7 @@ impl<W: Write> Gather<W> {
         self.output.as_ref().expect("not given back")
     }
 
-    /// Takes one block, of these parts.
+    /// Buffers one block, which consists of these parts.
     #[inline]
     pub(super) fn block(&mut self, parts: [&[u8]; 3]) -> io::Result<()> {
         let len = parts[0].len() + parts[1].len() + parts[2].len();
@@ -62,14 +63,14 @@ impl<W: Write> Gather<W> {
         Ok(())
     }
 
-    /// Hands over what is gathered, and has the output do the same.
+    /// Writes the buffered blocks and flushes the output.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.send()?;
         let flushed = output(&mut self.output).flush();
         self.noted(flushed)
     }
 
-    /// Hands over what is gathered.
+    /// Writes the buffered blocks.
     #[cold]
     fn send(&mut self) -> io::Result<()> {
         self.sound()?;
@@ -79,7 +80,7 @@ impl<W: Write> Gather<W> {
         self.noted(outcome)
     }
 
-    /// Writes a block longer than all that is gathered at a time.
+    /// Writes a block longer than the buffer.
     #[cold]
     fn directly(&mut self, parts: [&[u8]; 3], len: usize) -> io::Result<()> {
         self.sound()?;
@@ -91,7 +92,8 @@ impl<W: Write> Gather<W> {
         Ok(())
     }
 
-    /// After a failure nothing is gathered, so that each block is refused.
+    /// After a failure the buffer stays empty, so that each further block
+    /// fails.
     fn noted(&mut self, outcome: io::Result<()>) -> io::Result<()> {
         if outcome.is_err() {
             self.failed = true;
@@ -107,7 +109,7 @@ impl<W: Write> Gather<W> {
         Ok(())
     }
 
-    /// Gives the output back. What was not handed over is lost.
+    /// Returns the output. Buffered blocks are lost.
     pub(super) fn into_output(mut self) -> W {
         self.output.take().expect("not given back")
     }
@@ -116,7 +118,7 @@ impl<W: Write> Gather<W> {
 impl<W: Write> Drop for Gather<W> {
     fn drop(&mut self) {
         if self.output.is_some() && !self.failed {
-            // Nobody is there to be told.
+            // A destructor cannot report the error.
             let _ = self.send();
         }
     }
@@ -126,7 +128,7 @@ fn output<W>(output: &mut Option<W>) -> &mut W {
     output.as_mut().expect("not given back")
 }
 
-/// Writes all of `bytes`: how many arrived, and whether all did.
+/// Writes all of `bytes`; returns how many were written, and whether all were.
 fn write(output: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut arrived = 0;
     while arrived < bytes.len() {

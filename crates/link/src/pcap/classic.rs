@@ -12,25 +12,28 @@ use super::{frame_len_max, linktype, snaplen};
 
 const FILE_HEADER_LEN: usize = 24;
 const FRAME_HEADER_LEN: usize = 16;
-/// Patched libpcaps wrote interface, protocol and packet type as well.
+/// Header of patched libpcaps, which also contains interface, protocol and
+/// packet type.
 const MODIFIED_HEADER_LEN: usize = 24;
-/// What the field's upper bits may say: frame check sequence length.
+/// Bits of the link type field besides the link type: frame check sequence
+/// length.
 const LINKTYPE_RESERVED: u32 = 0x03ff_0000;
 
 const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
 const MAGIC_NANO: u32 = 0xa1b2_3c4d;
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
-/// How the two length fields of a frame are ordered.
+/// The order of a frame's two length fields.
 #[derive(Clone, Copy)]
 enum Lengths {
     CapturedFirst,
     WireFirst,
-    /// Version 2.3 was written both ways: captured is the smaller.
+    /// Version 2.3 was written in both orders: the captured length is the
+    /// smaller.
     Either,
 }
 
-/// What the file's header says about its frames.
+/// Properties of the file's frames, from its header.
 pub(super) struct Classic {
     order: ByteOrder,
     nano: bool,
@@ -40,7 +43,7 @@ pub(super) struct Classic {
     frame_max: u32,
 }
 
-/// Whether `start`, a file's first four bytes, begin a pcap file.
+/// Whether a file's first four bytes `start` are a pcap magic number.
 pub(super) fn is_magic(start: [u8; 4]) -> bool {
     let magic = u32::from_ne_bytes(start);
     [MAGIC_MICRO, MAGIC_NANO, MAGIC_MODIFIED]
@@ -49,7 +52,7 @@ pub(super) fn is_magic(start: [u8; 4]) -> bool {
 }
 
 impl Classic {
-    /// Reads the file's header, whose magic has been recognised.
+    /// Reads the file's header after its magic number was recognised.
     pub(super) fn open(input: &mut Input) -> Result<(Classic, Interface), Error> {
         if !input.has_unread(FILE_HEADER_LEN)? {
             return Err(input.cut_short(Region::FileHeader, FILE_HEADER_LEN));
@@ -138,7 +141,8 @@ impl Classic {
         }))
     }
 
-    /// The captured and the wire length from the header's two fields.
+    /// The captured and the wire length, from the frame header's two length
+    /// fields.
     #[inline]
     fn lengths(&self, first: u32, second: u32) -> (u32, u32) {
         match self.lengths {
@@ -148,7 +152,7 @@ impl Classic {
         }
     }
 
-    /// The error for a frame of which only the header is whole.
+    /// The error for a file that ends inside a frame's bytes.
     #[cold]
     fn cut_inside(&self, input: &Input, captured: u32) -> Error {
         let have = input.unread().len() - self.header_len;

@@ -1,4 +1,4 @@
-//! Writing pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
+//! Writes pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
 //! nanoseconds.
 
 use std::collections::HashMap;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use super::block_writer::Gather;
 use super::{FrameRef, Interface, NAME_LEN_MAX, frame_len_max};
 
-/// What is gathered before it is written: many writers are open at once.
+/// Bytes buffered before a write; moderate, since many writers may be open at
+/// once.
 const BUFFER_LEN: usize = 64 * 1024;
 /// The header and trailer of an enhanced packet block.
 const ENHANCED_LEN: usize = 32;
@@ -21,52 +22,52 @@ pub enum WriteError {
     /// The file cannot be made.
     #[error("cannot create {}: {source}", path.display())]
     Create {
-        /// The file asked for.
+        /// The file's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system took no more. Nothing can be written after it.
-    #[error("cannot write the capture behind byte {whole}: {source}")]
+    /// The system refused a write. Nothing can be written afterwards.
+    #[error("cannot write the capture after byte {whole}: {source}")]
     Write {
-        /// Bytes that arrived of whole blocks. A file that is cut there is a
-        /// whole capture of the frames that arrived.
+        /// Bytes of complete blocks that were written. Truncated to this
+        /// length, the file is a valid capture.
         whole: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A frame longer than its link type allows.
+    /// The frame is longer than its link type allows.
     #[error("a frame of {len} bytes cannot be written; at most {max} are possible")]
     TooLong {
-        /// The frame's captured bytes.
+        /// The frame's captured length, in bytes.
         len: usize,
         /// The limit for its link type.
         max: u32,
     },
-    /// A link type that no capture file has: their field has 16 bits.
+    /// The link type does not fit the 16-bit field of capture files.
     #[error("link type {0} cannot be written; at most 65535 are possible")]
     LinkType(u32),
 }
 
-/// Writes a pcapng file. Interfaces are described as their first frame comes.
+/// Writes a pcapng file. An interface is described before its first frame.
 ///
-/// Times are nanoseconds since 1970; a frame without one, or from before, is
-/// written with zero. Dropping a writer writes out what it holds but cannot
-/// say if that failed: call [`Writer::finish`].
+/// Timestamps are nanoseconds since 1970; a frame without a timestamp, or with
+/// one before 1970, is written with 0. Dropping a writer writes the buffered
+/// blocks but cannot report a failure: call [`Writer::finish`].
 pub struct Writer<W: Write> {
     output: Gather<W>,
-    /// Interfaces described so far.
+    /// Number of interfaces described so far.
     described: u32,
-    /// The present source's number of the last frame's interface, and the one
-    /// described here.
+    /// The last frame's interface: its number in the present source, and the
+    /// number in this file.
     last: Option<(u32, u32)>,
-    /// The same of every interface met: few, where the source has many and
-    /// the writers are many, too.
+    /// The same numbers for every interface met. A map, since a source may have
+    /// many interfaces of which each of many writers meets few.
     numbers: HashMap<u32, u32>,
 }
 
 impl Writer<File> {
-    /// Makes (or empties) the file at `path` and begins a capture in it.
+    /// Creates or truncates the file at `path` and starts a capture.
     ///
     /// # Errors
     /// [`WriteError::Create`], or [`WriteError::Write`].
@@ -81,7 +82,7 @@ impl Writer<File> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a capture in `output`, which needs no buffer of its own.
+    /// Starts a capture in `output`, which needs no buffer of its own.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -89,8 +90,8 @@ impl<W: Write> Writer<W> {
         Writer::with_buffer(output, BUFFER_LEN)
     }
 
-    /// As [`Writer::new`], gathering `buffer_len` bytes before they are
-    /// written: for many writers that are open at once.
+    /// As [`Writer::new`], with a buffer of `buffer_len` bytes: for many
+    /// writers that are open at once.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -105,7 +106,7 @@ impl<W: Write> Writer<W> {
         body.extend(0x1a2b_3c4du32.to_le_bytes());
         body.extend(1u16.to_le_bytes());
         body.extend(0u16.to_le_bytes());
-        // The section's length is not known yet.
+        // The section's length is unknown.
         body.extend(u64::MAX.to_le_bytes());
         push_option(&mut body, 4, APPLICATION.as_bytes());
         push_option(&mut body, 0, &[]);
@@ -113,11 +114,11 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes `frame`, describing its interface first if it is new.
+    /// Writes `frame`, and before it the description of a new interface.
     ///
     /// # Errors
     /// [`WriteError::Write`]; [`WriteError::TooLong`] and
-    /// [`WriteError::LinkType`], after which the file is still whole.
+    /// [`WriteError::LinkType`], after which the file is still valid.
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), WriteError> {
         let number = match self.last {
@@ -149,11 +150,11 @@ impl<W: Write> Writer<W> {
         self.put([&header, frame.bytes, &trailer[..padding + 4]])
     }
 
-    /// The frames that follow come from another reader, whose interface
-    /// numbers mean other interfaces.
+    /// Declares that the following frames come from another reader, with other
+    /// interface numbers.
     pub fn next_source(&mut self) {
         self.last = None;
-        // Not `clear`, which keeps the room.
+        // `clear` would keep the memory.
         self.numbers = HashMap::new();
     }
 
@@ -162,13 +163,12 @@ impl<W: Write> Writer<W> {
         self.described == 0
     }
 
-    /// Bytes of the capture so far, those included that the output has not got
-    /// yet.
+    /// Bytes of the capture so far, including buffered ones.
     pub fn len(&self) -> u64 {
         self.output.len()
     }
 
-    /// Hands all that was written to the output.
+    /// Writes the buffered blocks and flushes the output.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -177,12 +177,12 @@ impl<W: Write> Writer<W> {
         flushed.map_err(|source| self.failed(source))
     }
 
-    /// What is written to, which may not have all yet.
+    /// The output, which may lack buffered blocks.
     pub fn get_ref(&self) -> &W {
         self.output.output()
     }
 
-    /// Ends the capture: all is handed over, the output is given back.
+    /// Ends the capture: writes the buffered blocks and returns the output.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -205,13 +205,14 @@ impl<W: Write> Writer<W> {
         Ok(number)
     }
 
-    /// Describes an interface ahead of its frames, and gives its number here:
-    /// so that a capture without frames has a link type too. Frames are not
-    /// tied to it: [`Writer::write`] describes what it meets.
+    /// Describes an interface before its frames, so that a capture without
+    /// frames has a link type; returns the interface's number in the file.
+    /// [`Writer::write`] does not use this description: it describes the
+    /// interfaces of its frames itself.
     ///
     /// # Errors
     /// [`WriteError::Write`]; [`WriteError::LinkType`], after which the file is
-    /// still whole.
+    /// still valid.
     pub fn describe(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         let linktype = interface.linktype.0;
         let field = u16::try_from(linktype).map_err(|_| WriteError::LinkType(linktype))?;
@@ -223,7 +224,7 @@ impl<W: Write> Writer<W> {
             let end = name.floor_char_boundary(NAME_LEN_MAX);
             push_option(&mut body, 2, &name.as_bytes()[..end]);
         }
-        // Nanoseconds, whatever the source counted in.
+        // Nanoseconds, whatever the source's resolution.
         push_option(&mut body, 9, &[9]);
         push_option(&mut body, 0, &[]);
         self.block(1, &body)?;

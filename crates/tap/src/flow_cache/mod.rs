@@ -12,11 +12,11 @@
 //! they were sent with a push, or dropped. Frames carry numbers, and after each
 //! turn the application publishes for each queue the number up to which frames
 //! have drained; that is the only cost of waiting entries. If frames come so
-//! densely that no such moment occurs within [`PATIENCE`], the kernel holds
+//! densely that no such moment occurs within [`ACTIVATE_WAIT`](weir_link::xdp::ACTIVATE_WAIT), the kernel holds
 //! back (drops) the entry's frames until the application has sent its frames,
 //! or for 0.1 s; both are counted. Order is not kept for frames that the
 //! application delays itself, and for the few frames of an entry that the
-//! kernel cannot send itself, see [`FastAction::Route`].
+//! kernel cannot send itself, see [`FlowAction::Route`](weir_link::xdp::FlowAction::Route).
 //!
 //! The cost of a call does not depend on the number of entries, except where
 //! its documentation says so: work for all entries is done for some each

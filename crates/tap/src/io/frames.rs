@@ -117,11 +117,9 @@ impl Tap {
         }
     }
 
-    /// Sends a frame on a link with the next [`push`](Self::push). If the tx
-    /// ring is full, pushes first; if there is still no room, or the frame
-    /// exceeds the link's [MTU](Self::mtu), drops and counts it and returns
-    /// `false`.
-    /// link's [MTU](Self::mtu) allows.
+    /// Sends a frame on a link with the next [`push`](Self::push). If the tx ring is full, pushes
+    /// first. If there is still no room, or the frame exceeds the link's [MTU](Self::mtu), drops
+    /// and counts the frame and returns `false`.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -208,9 +206,8 @@ impl Tap {
         Some((mode, self.gate.hook(link.0)))
     }
 
-    /// Whether many frames at once may go out without socket buffers, on links
-    /// that take them so: as [`Config::tx_burst`](crate::Config::tx_burst) asks, and
-    /// the kernel allows.
+    /// Whether bursts without socket buffers may be sent: if
+    /// [`Config::tx_burst`](crate::Config::tx_burst) requests them and the kernel supports them.
     #[inline]
     pub fn uses_tx_burst(&self) -> bool {
         self.burst.is_ok()

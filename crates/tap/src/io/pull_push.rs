@@ -430,7 +430,7 @@ impl Tap {
             self.watch_links()?;
         }
         if self.is_shared() {
-            // It was done on the way.
+            // Already done in the loop.
             Ok(())
         } else {
             self.reap_if_worthwhile()
@@ -476,20 +476,20 @@ impl Tap {
         Ok(())
     }
 
-    /// When the last [`pull`](Self::pull) or [`push`](Self::push) looked at the
-    /// clock (`CLOCK_MONOTONIC`, ns).
+    /// The time of the last clock reading by [`pull`](Self::pull) or
+    /// [`push`](Self::push) (`CLOCK_MONOTONIC`, ns).
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.now_ns
     }
 
-    /// See [`Config::calls_each`](crate::Config::calls_each).
+    /// Whether [`Config::syscall_per_frame`](crate::Config::syscall_per_frame)
+    /// is set.
     pub(crate) fn syscall_per_frame(&self) -> bool {
         self.config.syscall_per_frame
     }
 
-    /// Has the kernel look for frames of a queue, whether that is of use or
-    /// not.
+    /// Makes the kernel look for frames of a queue, whether useful or not.
     pub(crate) fn call_rx(&mut self, link: LinkId, queue: usize) -> Result<(), TapError> {
         let link = self.links.get(link.0).and_then(Option::as_ref);
         if let Some(queue) = link.and_then(|link| link.queues.get(queue)) {

@@ -13,14 +13,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 
-/// Give back what comes, over TCP and UDP (RFC 862); or ask one who does
+/// Echo messages over TCP and UDP (RFC 862), as server or client
 ///
-/// Without HOST a server, which says `ready` on standard error and serves
-/// until SIGINT, SIGTERM or SIGHUP. With it a client, which sends messages, checks
-/// that they come back, and tells the times between.
+/// Without HOST a server, which prints `ready` on standard error and serves
+/// until SIGINT, SIGTERM or SIGHUP. With HOST a client, which sends messages,
+/// checks that they are echoed, and prints the round-trip times.
 ///
-/// The server gives no datagram back that comes from a transport port below 512
-/// or from its own: another echo server there would answer it for ever.
+/// The server does not answer datagrams from a transport port below 512 or from
+/// its own port number: another echo server there would answer it endlessly.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -35,7 +35,7 @@ A client's --json: {{\"sent\":n,\"came_back\":n,\"microseconds\":{{\"min\":a,\"m
 Exit status: 0; 1 if the link cannot be used, or not all came back; 2 if an option is wrong; a
 client's 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.", host::HELP))]
 pub(crate) struct Args {
-    /// Whom to ask: a name or an address
+    /// The server: a name or an address
     #[arg(value_name = "HOST")]
     server: Option<String>,
 
@@ -47,11 +47,11 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
-    /// Ask over UDP
+    /// Use UDP
     #[arg(short, long, requires = "server")]
     udp: bool,
 
-    /// How many messages
+    /// Number of messages
     #[arg(
         short,
         long,
@@ -66,20 +66,21 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=65_507))]
     size: u32,
 
-    /// Tell in JSON
+    /// Print JSON
     #[arg(long, requires = "server")]
     json: bool,
 }
 
-/// How long a client waits for an answer.
+/// Time limit for an echo.
 const IO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for opening a connection: longer, since no earlier exchange has
 /// shown that the peer answers.
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
-/// How long calls wait before they look whether to stop.
+/// How often blocking calls check for a signal.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A client may be silent for as long as it likes, but is asked then whether it
-/// is there still: one that vanished would keep its place for ever.
+/// A client may be silent indefinitely, but keep-alive probes check after this
+/// time that it still exists: a vanished client would otherwise occupy a
+/// connection forever.
 const SILENT_MAX: Duration = Duration::from_secs(15);
 /// Largest number of TCP connections at one time; further connections wait.
 const CONNECTIONS_MAX: usize = 1024;
@@ -134,8 +135,8 @@ fn no_thread(error: io::Error) -> CliError {
     CliError::run(format!("cannot start a thread: {}", limited(&error)))
 }
 
-/// Waits a little after a failed call that did not block, so that a retry loop
-/// does not spin.
+/// Pauses after a failed call that did not block, so that a retry loop does not
+/// spin.
 fn back_off(error: &io::Error) {
     if error.kind() != io::ErrorKind::WouldBlock {
         thread::sleep(STOP_POLL_INTERVAL);
@@ -166,7 +167,8 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
             its.fetch_sub(1, Relaxed);
         });
         if spawned.is_err() {
-            // The connection was dropped with the thread's work.
+            // The connection was dropped together with the failed thread's
+            // closure.
             open.fetch_sub(1, Relaxed);
             thread::sleep(STOP_POLL_INTERVAL);
         }
@@ -193,16 +195,16 @@ fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
     while !ended.load(Relaxed) {
         match socket.recv_owned() {
             Ok((_, from)) if may_be_server(from, port) => {}
-            // A reply that cannot be sent is lost, as any datagram may be.
+            // A reply that cannot be sent is lost, like any datagram.
             Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
             Err(error) => back_off(&error),
         }
     }
 }
 
-/// Whether a datagram may come from a server that answers the answer: one of the
-/// small services, or another server of echo at the same port. BSD's inetd leaves
-/// out the same transport ports.
+/// Whether a datagram may come from a server that would answer the echo: one of
+/// the small services, or another echo server at the same port. BSD's inetd
+/// ignores the same transport ports.
 fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
     const SERVERS_BELOW: u16 = 512;
     from.port() < SERVERS_BELOW || from.port() == own_port
@@ -277,7 +279,7 @@ impl Transport {
         let until = Instant::now() + IO_TIMEOUT;
         match self {
             Transport::Tcp(stream) => {
-                // No more than a send buffer takes at once.
+                // At most the size of a send buffer.
                 stream.write_all(message)?;
                 let mut back = vec![0; message.len()];
                 let mut count = 0;
@@ -290,12 +292,12 @@ impl Transport {
                 if back == message {
                     Ok(())
                 } else {
-                    Err(io::Error::other("what came back is not what was sent"))
+                    Err(io::Error::other("the echo differs from the message"))
                 }
             }
             Transport::Udp(socket) => {
                 socket.send(message)?;
-                // One that comes late answers an earlier message.
+                // A late datagram echoes an earlier message.
                 while patient(until, stop, || socket.recv_owned())?.0 != message {}
                 Ok(())
             }
@@ -303,8 +305,8 @@ impl Transport {
     }
 }
 
-/// Calls again what waits for a while, until it has something, or a signal
-/// comes, or the time is over.
+/// Repeats a call with a short timeout until it returns data, a signal arrives,
+/// or the time limit has passed.
 fn patient<T>(
     until: Instant,
     stop: &ShutdownSignal,
@@ -354,7 +356,8 @@ mod tests {
     #[test]
     fn servers_are_not_answered() {
         let from = |port| SocketAddr::from(([192, 0, 2, 1], port));
-        // Echo, chargen, DNS, and another of weir's at a port of its own.
+        // Echo, chargen, DNS, and another weir echo server with the same port
+        // number.
         assert!(
             [7, 19, 53, 511, 4007]
                 .iter()

@@ -1,4 +1,4 @@
-//! How soon a signal is acted upon: the service manager is told of the end.
+//! Reaction times to signals, as the service manager is notified.
 
 use super::{Background, LOADS, Net};
 use crate::common::{until_it_hears, weir};
@@ -8,10 +8,11 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
 
-/// What a busy machine leaves of the bound of 5 ms, in one of five runs at most.
+/// Bound on a busy machine, in place of 5 ms, which must hold in four of five
+/// runs.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Until what the socket is told has these words in it.
+/// Waits until a notification contains these words.
 fn told(manager: &UnixDatagram, words: &str) {
     let mut buffer = [0; 256];
     loop {
@@ -29,7 +30,7 @@ fn stops(name: &str, arguments: &[&str]) {
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let _other = net.hears(&net.b, "198.51.100.9", 9);
     if arguments[0] == "bridge" {
-        // Frames for b as they are.
+        // Forwards frames for b unchanged.
         let b = net.b.device("eth0").unwrap().mac();
         let gateway: IpAddr = "192.0.2.1".parse().unwrap();
         let a = net.a.device("eth0").unwrap();

@@ -1,4 +1,4 @@
-//! A thread of ours as what is tested.
+//! A device under test that is a thread of this process.
 
 use crate::affinity;
 use crate::rfc2544::dut::Running;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
 
-/// A thread in the host of what is tested, on its CPU. It ends when this is
-/// dropped.
+/// A thread in the host of the device under test, on its CPU. Dropping the
+/// value ends it.
 pub(super) struct Worker {
     name: &'static str,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<()>>>,
-    /// The kernel's number of the thread.
+    /// The thread's id.
     number: u32,
 }
 
 impl Worker {
-    /// Starts one: it opens what it needs, and then passes frames on, time
-    /// after time, what there is at the moment.
+    /// Starts a thread: `open` prepares it, and then it repeatedly forwards the
+    /// available frames.
     pub(super) fn start<T: 'static>(
         bench: &Testbed,
         name: &'static str,
@@ -95,7 +95,7 @@ impl Running for Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nobody is there to hear of an error.
+        // A destructor cannot report the error.
         let _ = self.end();
     }
 }

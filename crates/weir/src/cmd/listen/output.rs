@@ -15,11 +15,11 @@ use weir_broker::{Frame, Frames};
 use weir_link::pcap::Interface;
 use weir_wire::LinkType;
 
-/// The line at the end, stable for scripts.
+/// The summary, with a stable JSON form.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Sum {
     frames: u64,
-    /// As on the wire.
+    /// Bytes on the wire.
     bytes: u64,
     lost: u64,
 }
@@ -38,7 +38,7 @@ struct JsonFrame<'a> {
     summary: String,
 }
 
-/// An interface that is listened on.
+/// An interface with a port.
 struct Source {
     name: String,
     linktype: LinkType,
@@ -46,30 +46,30 @@ struct Source {
 
 pub(super) struct Output {
     sum: Sum,
-    /// How frames are shown, if they are.
+    /// How frames are shown; `None` to show none.
     shown: Option<Shown>,
     file: Option<Capture>,
     sources: Vec<Source>,
     snap_len: Option<u32>,
-    /// Which interface a frame is of is said with it.
+    /// Whether a frame's line contains its interface.
     names_interfaces: bool,
-    /// Segments of super-frames are frames of their own.
+    /// Whether segments of super-frames count as frames.
     split: bool,
-    /// The last file has ended.
+    /// Whether the last file has ended.
     is_over: bool,
-    /// Each frame is handed to the file at once.
+    /// Whether each frame is written to the file at once.
     packet_buffered: bool,
-    /// When the file is to be handed what it has not got yet.
+    /// When buffered frames must be written to the file.
     flush_due: Option<Instant>,
-    /// Frames go to standard output, or only the line at the end does.
+    /// Whether frames go to standard output, not only the final line.
     to_stdout: bool,
 }
 
-/// How long frames are gathered before the file is handed them: short enough for
-/// a reader at a pipe, and few enough writes.
+/// Longest time that frames are buffered: short for a reader at a pipe, and
+/// with few writes.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A frame as it is put out: as it came, or a segment of it.
+/// A frame for output: as received, or one segment of it.
 struct OutputFrame<'a> {
     frame: &'a Frame<'a>,
     bytes: Cow<'a, [u8]>,
@@ -89,12 +89,12 @@ impl<'a> OutputFrame<'a> {
         }
     }
 
-    /// The frames that go over the wire for one.
+    /// The frames on the wire that a frame represents.
     fn segments(frame: &'a Frame<'a>) -> impl Iterator<Item = OutputFrame<'a>> {
         frame.segments().enumerate().map(|(number, bytes)| {
             let whole = OutputFrame::complete(frame);
             match bytes {
-                // As it came: it is no super-frame, or could not be cut.
+                // Unchanged: not a super-frame, or it could not be segmented.
                 Cow::Borrowed(_) => whole,
                 Cow::Owned(bytes) => OutputFrame {
                     len: bytes.len() as u32,
@@ -115,7 +115,7 @@ enum Shown {
 }
 
 impl Output {
-    /// Without sources as yet; the file is begun.
+    /// An output without sources; the file is started.
     pub(super) fn new(args: &Args, stop: &ShutdownSignal) -> Result<Output, CliError> {
         let file = args.write.as_deref();
         let file = file.map(|path| Capture::create(path, args.rotation(), stop));
@@ -139,8 +139,8 @@ impl Output {
         })
     }
 
-    /// The number of the source of that name and link type, which is added if it
-    /// is new.
+    /// The number of the source with that name and link type, which is added if
+    /// new.
     pub(super) fn source(&mut self, name: &str, linktype: LinkType) -> usize {
         let mut known = self.sources.iter();
         let is_it = |one: &Source| one.name == name && one.linktype == linktype;
@@ -165,33 +165,33 @@ impl Output {
         self.sources.len() - 1
     }
 
-    /// Frames so far.
+    /// Number of frames so far.
     pub(super) fn frames(&self) -> u64 {
         self.sum.frames
     }
 
-    /// Whether no more can be put out: the last file has ended.
+    /// Whether the last file has ended, so that no frame can be written.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// When [`rest`](Self::rest) is to be called; `None` if nothing waits.
+    /// When [`rest`](Self::rest) must be called; `None` if nothing is buffered.
     pub(super) fn flush_due(&self) -> Option<Instant> {
         self.flush_due
     }
 
-    /// Whether the reader of standard output has closed it, where frames go there.
+    /// Whether frames go to standard output and its reader has closed it.
     pub(super) fn is_closed(&self, stop: &ShutdownSignal) -> bool {
         self.to_stdout && stop.wait_unless_closed(Duration::ZERO, &std::io::stdout())
     }
 
-    /// Hands the file what was written, so that its reader has it.
+    /// Writes buffered frames to the file, for its reader.
     pub(super) fn rest(&mut self) -> Result<(), CliError> {
         self.flush_due = None;
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }
 
-    /// Takes `most` of the frames of the source of that number.
+    /// Outputs at most `most` of the frames of the source with that number.
     pub(super) fn frames_came(
         &mut self,
         source: usize,
@@ -292,7 +292,7 @@ impl Output {
         writeln!(out, "{line}").map_err(CliError::output)
     }
 
-    /// Completes the file and reports; `lost` as the kernel counted it.
+    /// Completes the file and prints the summary; `lost` is the kernel's count.
     pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), CliError> {
         let written = self.file.as_mut().map_or(Ok(()), Capture::complete);
         self.sum.lost = lost.unwrap_or(self.sum.lost);
@@ -315,7 +315,7 @@ impl Output {
     }
 }
 
-/// Whether this file is standard output.
+/// Whether this path is standard output.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }

@@ -1,4 +1,4 @@
-//! UDP datagrams (RFC 768), and what is known to be in them by their ports.
+//! UDP datagrams (RFC 768), and contents recognised by their ports.
 
 use super::ip::Carried;
 use super::{byte, dhcp, dns, half, word};
@@ -9,7 +9,7 @@ pub(super) fn datagram(carried: &Carried<'_>, depth: usize) -> Option<String> {
     let ends = carried.ends()?;
     let said = half(carried.bytes, 4);
     let len = match said {
-        // Cut, or longer than the field has room for.
+        // Truncated, or longer than the field allows.
         None | Some(0) => carried.len,
         Some(len) => usize::from(len),
     };
