@@ -11,12 +11,13 @@
 //! signed number: a beat in between is no hang. Gate and epoch are one word,
 //! so that a frame carries the epoch in which it was let in.
 //!
-//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
-//! between heartbeat and XSK. While the process sleeps they hold as long as
-//! its lease; a frame that they answer does not wake it.
-//!
 //! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
-//! them from there, and wake nobody either.
+//! them behind the heartbeat, and do not wake the process.
+//!
+//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
+//! between host filter and XSK: the filter may read fields, such as ports, that the key of an
+//! entry does not have. While the process sleeps they hold as long as its lease; a frame that
+//! they answer does not wake it.
 
 use super::GateError;
 use super::liveness::{LOCK_WORD, THREADS};
@@ -258,12 +259,13 @@ impl Xdp {
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
+        // A rule of the host's filter may read fields that no key has.
+        if let Some(host) = host {
+            self.for_host(host)?;
+        }
         if let Some(spec) = self.flow_cache.take() {
             self.lookup_flow_cache(&spec);
             self.flow_cache = Some(spec);
-        }
-        if let Some(host) = host {
-            self.for_host(host)?;
         }
         self.push(&[Insn::call(helper::KTIME_GET_NS)]);
         let (awake, fine) = (self.asm.label(), self.asm.label());
