@@ -13,6 +13,8 @@ use std::time::Instant;
 pub(super) struct Client {
     pub(super) channel: Channel,
     pub(super) owner: Owner,
+    /// The number of the listener by which it came.
+    pub(super) listener: u64,
     /// The place of the grant that lets the user in; `None` for the
     /// superuser.
     pub(super) grant: Option<usize>,
@@ -33,10 +35,16 @@ pub(super) struct Client {
 
 impl Client {
     /// A connection that has said nothing yet, and is read.
-    pub(super) fn new(channel: Channel, owner: Owner, grant: Option<usize>) -> Client {
+    pub(super) fn new(
+        channel: Channel,
+        owner: Owner,
+        listener: u64,
+        grant: Option<usize>,
+    ) -> Client {
         Client {
             channel,
             owner,
+            listener,
             grant,
             since: Instant::now(),
             has_requested: false,
