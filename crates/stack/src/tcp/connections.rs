@@ -630,7 +630,8 @@ impl Pcb {
 
     /// Updates the connection's share in the count of storage; returns whether it has changed.
     fn account(&mut self, held: &mut usize) -> bool {
-        let holds = self.send.capacity() + self.receive.capacity();
+        let buffers = self.send.capacity() + self.receive.capacity();
+        let holds = buffers + self.congestion.memory();
         let before = self.charged_bytes as usize;
         if holds != before {
             *held = *held - before + holds;
