@@ -188,6 +188,55 @@ fn standard_input_is_a_file_too() {
     assert!(stdout(&run).starts_with("{\"frames\":2,\"ports\":[{\"name\":\"dns\",\"frames\":1,"));
 }
 
+/// `weir listen -r` is `tcpdump -r`: the same filter, lines, count, snap length and file.
+#[test]
+fn listen_reads_captures() {
+    let folder = Folder::new("listen-r");
+    let file = folder.write("a.pcapng", &capture(&[53, 80, 53, 99, 53]));
+    let run = |args: &[&str]| {
+        let mut command = weir(["listen", "-r", &file]);
+        command.args(args).output().unwrap()
+    };
+    let all = stdout(&run(&["-t"]));
+    assert_eq!(all.lines().count(), 6, "{all}");
+    assert!(all.ends_with("\n5 frames, 320 bytes\n"), "{all}");
+    assert!(!all.contains("In "), "no direction is known: {all}");
+    let dns = stdout(&run(&["udp", "port", "53", "-c", "2", "--json"]));
+    let lines: Vec<serde_json::Value> = dns
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((lines.len(), &lines[2]["frames"]), (3, &2.into()), "{dns}");
+    for (name, magic) in [("b.pcap", 0xa1b2_3c4d_u32), ("b.pcapng", 0x0a0d_0d0a)] {
+        let out = folder.path(name);
+        let written = run(&["port 53", "-s", "40", "-w", &out]);
+        assert_eq!(written.status.code(), Some(0), "{written:?}");
+        let bytes = std::fs::read(&out).unwrap();
+        assert_eq!(bytes[..4], magic.to_le_bytes(), "{name}");
+        let again = stdout(&weir(["listen", "-r", &out, "--json"]).output().unwrap());
+        let first: serde_json::Value = serde_json::from_str(again.lines().next().unwrap()).unwrap();
+        assert_eq!(
+            (&first["len"], &first["captured"]),
+            (&64.into(), &40.into())
+        );
+        assert_eq!(again.lines().count(), 4, "{again}");
+    }
+    for (args, said) in [
+        (&["-w", &file][..], "is being read"),
+        (&["no such filter"], "no such"),
+        (&["--take"], "--take"),
+        (&["-i", "eth0"], "--interface"),
+    ] {
+        let refused = run(args);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(errors.contains(said), "{errors}");
+    }
+    let gone = folder.path("none.pcap");
+    let missing = weir(["listen", "-r", &gone]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+}
+
 #[test]
 fn a_signal_ends_it_with_a_report() {
     let folder = Folder::new("signal");

@@ -48,7 +48,18 @@ impl<K: Hash + Eq> Budget<K> {
     }
 }
 
-/// The time spent on users, by user and by grant.
+#[cfg(test)]
+impl<K: Hash + Eq> Budget<K> {
+    /// What is counted under a key.
+    pub(super) fn remaining(&self, key: &K, now: Instant) -> Duration {
+        let known = self.spent.get(key);
+        known.map_or(Duration::ZERO, |(spent, at)| {
+            remaining(*spent, *at, now, self.share)
+        })
+    }
+}
+
+/// What users have spent, by user and by grant.
 pub(super) struct Spending {
     users: Budget<u32>,
     grants: Budget<usize>,

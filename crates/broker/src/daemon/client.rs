@@ -13,7 +13,10 @@ use std::time::Instant;
 pub(super) struct Client {
     pub(super) channel: Channel,
     pub(super) owner: Owner,
-    /// Index of the grant that admits the user; `None` for the superuser.
+    /// The number of the listener by which it came.
+    pub(super) listener: u64,
+    /// The place of the grant that lets the user in; `None` for the
+    /// superuser.
     pub(super) grant: Option<usize>,
     since: Instant,
     /// Whether a valid request has arrived.
@@ -31,11 +34,17 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A new connection, which is read.
-    pub(super) fn new(channel: Channel, owner: Owner, grant: Option<usize>) -> Client {
+    /// A connection that has said nothing yet, and is read.
+    pub(super) fn new(
+        channel: Channel,
+        owner: Owner,
+        listener: u64,
+        grant: Option<usize>,
+    ) -> Client {
         Client {
             channel,
             owner,
+            listener,
             grant,
             since: Instant::now(),
             has_requested: false,

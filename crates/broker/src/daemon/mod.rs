@@ -101,9 +101,10 @@ type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
 /// The daemon.
 pub struct Daemon<F: Backend> {
     engine: Engine<F>,
-    /// The socket for user 0 alone; `None` if it could not be created. Dropped
-    /// before the usual one, so that a successor finds both names free.
+    /// The socket for processes of user 0; `None` where there cannot be one. It is
+    /// dropped before the usual one, so that a successor finds both names free.
     superuser_listener: Option<Listener>,
+    superuser_socket_error: Option<io::Error>,
     listener: Listener,
     accounts: Accounts,
     epoll: OwnedFd,
@@ -148,7 +149,10 @@ impl<F: Backend> Daemon<F> {
     ) -> io::Result<Daemon<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, data(LISTENER), EventFlags::IN)?;
-        let superuser_listener = listener.bind_for_superuser().ok();
+        let (superuser_listener, superuser_socket_error) = match listener.bind_for_superuser() {
+            Ok(listener) => (Some(listener), None),
+            Err(error) => (None, Some(error)),
+        };
         if let Some(listener) = &superuser_listener {
             epoll::add(&epoll, listener, data(SUPERUSER_LISTENER), EventFlags::IN)?;
         }
@@ -167,6 +171,7 @@ impl<F: Backend> Daemon<F> {
             engine,
             listener,
             superuser_listener,
+            superuser_socket_error,
             accounts,
             epoll,
             clients: BTreeMap::new(),
@@ -189,9 +194,14 @@ impl<F: Backend> Daemon<F> {
         })
     }
 
-    /// Stores the state that outlives this process in a folder, and takes over
-    /// an earlier broker's state from there. Without a folder, everything ends
-    /// with this process.
+    /// Why processes of user 0 have no socket apart, if they have none. Their
+    /// connections then wait behind those of all users.
+    pub fn superuser_socket_error(&self) -> Option<&io::Error> {
+        self.superuser_socket_error.as_ref()
+    }
+
+    /// Keeps in a folder what outlives this process, and takes over what an
+    /// earlier broker has left there. Without, everything goes with this.
     ///
     /// # Errors
     /// If the kernel refuses to remove stale objects.

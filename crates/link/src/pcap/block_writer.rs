@@ -2,8 +2,9 @@
 
 use std::io::{self, ErrorKind, Write};
 
-/// Offset of a block's length: behind its type.
-const LENGTH_AT: usize = 4;
+/// The length of the block at the beginning of these bytes, which are in the output behind so many
+/// others.
+pub(super) type BlockLen = fn(&[u8], u64) -> usize;
 
 /// An output that receives many complete blocks at a time.
 ///
@@ -15,18 +16,20 @@ pub(super) struct Gather<W: Write> {
     /// Complete blocks, at most `capacity` bytes.
     blocks: Vec<u8>,
     capacity: usize,
-    /// Bytes of complete blocks that were written.
+    block_len: BlockLen,
+    /// Bytes of whole blocks that arrived.
     complete_bytes: u64,
     /// A write failed: later blocks would not be at a block boundary.
     failed: bool,
 }
 
 impl<W: Write> Gather<W> {
-    pub(super) fn new(output: W, capacity: usize) -> Gather<W> {
+    pub(super) fn new(output: W, capacity: usize, block_len: BlockLen) -> Gather<W> {
         Gather {
             output: Some(output),
             blocks: Vec::with_capacity(capacity),
             capacity,
+            block_len,
             complete_bytes: 0,
             failed: false,
         }
@@ -75,12 +78,28 @@ impl<W: Write> Gather<W> {
     fn send(&mut self) -> io::Result<()> {
         self.sound()?;
         let (arrived, outcome) = write(output(&mut self.output), &self.blocks);
-        self.complete_bytes += ends_before(&self.blocks, arrived) as u64;
+        self.complete_bytes += self.ends_before(arrived) as u64;
         self.blocks.clear();
         self.noted(outcome)
     }
 
-    /// Writes a block longer than the buffer.
+    /// The end of the last of the blocks that ends at or before `arrived`.
+    fn ends_before(&self, arrived: usize) -> usize {
+        if arrived == self.blocks.len() {
+            return arrived;
+        }
+        let mut end = 0;
+        loop {
+            let at = self.complete_bytes + end as u64;
+            let next = end + (self.block_len)(&self.blocks[end..], at);
+            if next > arrived {
+                return end;
+            }
+            end = next;
+        }
+    }
+
+    /// Writes a block longer than all that is gathered at a time.
     #[cold]
     fn directly(&mut self, parts: [&[u8]; 3], len: usize) -> io::Result<()> {
         self.sound()?;
@@ -140,22 +159,4 @@ fn write(output: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
         }
     }
     (arrived, Ok(()))
-}
-
-/// The end of the last of the `blocks` that ends at or before `arrived`.
-fn ends_before(blocks: &[u8], arrived: usize) -> usize {
-    if arrived == blocks.len() {
-        return arrived;
-    }
-    let mut end = 0;
-    loop {
-        let length: [u8; 4] = *blocks[end + LENGTH_AT..]
-            .first_chunk()
-            .expect("blocks are whole");
-        let next = end + u32::from_le_bytes(length) as usize;
-        if next > arrived {
-            return end;
-        }
-        end = next;
-    }
 }

@@ -7,7 +7,7 @@
 
 use super::byte_order::{ByteOrder, array};
 use super::input::Input;
-use super::{Damage, Error, Interface, Record, Region, Resolution};
+use super::{Damage, Error, FrameRef, Interface, Record, Region, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 
 const FILE_HEADER_LEN: usize = 24;
@@ -23,7 +23,43 @@ const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
 const MAGIC_NANO: u32 = 0xa1b2_3c4d;
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
-/// The order of a frame's two length fields.
+/// A file's header as [`Writer`](super::Writer) has it.
+pub(super) fn file_header(snaplen: u32, linktype: u16) -> [u8; FILE_HEADER_LEN] {
+    let mut header = [0; FILE_HEADER_LEN];
+    header[..4].copy_from_slice(&MAGIC_NANO.to_le_bytes());
+    header[4..6].copy_from_slice(&2_u16.to_le_bytes());
+    header[6..8].copy_from_slice(&4_u16.to_le_bytes());
+    header[16..20].copy_from_slice(&snaplen.to_le_bytes());
+    header[20..22].copy_from_slice(&linktype.to_le_bytes());
+    header
+}
+
+/// A frame's header behind [`file_header`].
+pub(super) fn frame_header(frame: &FrameRef<'_>) -> [u8; FRAME_HEADER_LEN] {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let time_ns = u64::try_from(frame.time_ns.unwrap_or(0)).unwrap_or(0);
+    let (seconds, rest) = match u32::try_from(time_ns / SECOND_NS) {
+        Ok(seconds) => (seconds, (time_ns % SECOND_NS) as u32),
+        Err(_) => (0, 0),
+    };
+    let mut header = [0; FRAME_HEADER_LEN];
+    let fields = [seconds, rest, frame.bytes.len() as u32, frame.wire_len];
+    for (field, word) in header.chunks_exact_mut(4).zip(fields) {
+        field.copy_from_slice(&word.to_le_bytes());
+    }
+    header
+}
+
+/// The length of what begins at a byte of a file with these headers.
+pub(super) fn block_len(block: &[u8], at: u64) -> usize {
+    if at == 0 {
+        return FILE_HEADER_LEN;
+    }
+    let captured = block[8..].first_chunk().expect("headers are whole");
+    FRAME_HEADER_LEN + u32::from_le_bytes(*captured) as usize
+}
+
+/// How the two length fields of a frame are ordered.
 #[derive(Clone, Copy)]
 enum Lengths {
     CapturedFirst,

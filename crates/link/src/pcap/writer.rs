@@ -1,5 +1,5 @@
-//! Writes pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
-//! nanoseconds.
+//! Writing pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
+//! nanoseconds. Or pcap (draft-ietf-opsawg-pcap), of the same byte order and unit.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,7 +7,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::block_writer::Gather;
+use super::classic;
 use super::{FrameRef, Interface, NAME_LEN_MAX, frame_len_max};
+use weir_wire::LinkType;
 
 /// Bytes buffered before a write; moderate, since many writers may be open at
 /// once.
@@ -47,16 +49,29 @@ pub enum WriteError {
     /// The link type does not fit the 16-bit field of capture files.
     #[error("link type {0} cannot be written; at most 65535 are possible")]
     LinkType(u32),
+    /// A pcap file has the link type of its header, and no other.
+    #[error(
+        "a pcap file has frames of one link type, here {first}, and not of link type {other} too: write pcapng"
+    )]
+    OtherLinkType {
+        /// The file's.
+        first: LinkType,
+        /// The frame's.
+        other: LinkType,
+    },
 }
 
-/// Writes a pcapng file. An interface is described before its first frame.
+/// Writes a pcapng file, or a pcap file ([`Writer::classic`]). Interfaces are described as their
+/// first frame comes.
 ///
 /// Timestamps are nanoseconds since 1970; a frame without a timestamp, or with
 /// one before 1970, is written with 0. Dropping a writer writes the buffered
 /// blocks but cannot report a failure: call [`Writer::finish`].
 pub struct Writer<W: Write> {
     output: Gather<W>,
-    /// Number of interfaces described so far.
+    /// The file is pcap; of this link type, as soon as its header is written.
+    classic: Option<Option<LinkType>>,
+    /// Interfaces described so far.
     described: u32,
     /// The last frame's interface: its number in the present source, and the
     /// number in this file.
@@ -97,7 +112,8 @@ impl<W: Write> Writer<W> {
     /// [`WriteError::Write`].
     pub fn with_buffer(output: W, buffer_len: usize) -> Result<Writer<W>, WriteError> {
         let mut writer = Writer {
-            output: Gather::new(output, buffer_len),
+            output: Gather::new(output, buffer_len, ng_block_len),
+            classic: None,
             described: 0,
             last: None,
             numbers: HashMap::new(),
@@ -114,11 +130,24 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes `frame`, and before it the description of a new interface.
+    /// Begins a capture of the older format, pcap, in `output`: its header is written with the first
+    /// frame or interface, whose link type all frames must have. A frame's interface is not
+    /// written, and a time from 2106 on becomes zero.
+    pub fn classic(output: W) -> Writer<W> {
+        Writer {
+            output: Gather::new(output, BUFFER_LEN, classic::block_len),
+            classic: Some(None),
+            described: 0,
+            last: None,
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// Writes `frame`, describing its interface first if it is new.
     ///
     /// # Errors
-    /// [`WriteError::Write`]; [`WriteError::TooLong`] and
-    /// [`WriteError::LinkType`], after which the file is still valid.
+    /// [`WriteError::Write`]; [`WriteError::TooLong`], [`WriteError::LinkType`] and
+    /// [`WriteError::OtherLinkType`], after which the file is still whole.
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), WriteError> {
         let number = match self.last {
@@ -129,6 +158,10 @@ impl<W: Write> Writer<W> {
         let max = frame_len_max(frame.interface.linktype);
         if len > max as usize {
             return Err(WriteError::TooLong { len, max });
+        }
+        if self.classic.is_some() {
+            let header = classic::frame_header(frame);
+            return self.put([&header, frame.bytes, &[]]);
         }
         let padding = len.next_multiple_of(4) - len;
         let whole = ((ENHANCED_LEN + len + padding) as u32).to_le_bytes();
@@ -211,11 +244,24 @@ impl<W: Write> Writer<W> {
     /// interfaces of its frames itself.
     ///
     /// # Errors
-    /// [`WriteError::Write`]; [`WriteError::LinkType`], after which the file is
-    /// still valid.
+    /// [`WriteError::Write`]; [`WriteError::LinkType`] and [`WriteError::OtherLinkType`], after
+    /// which the file is still whole.
     pub fn describe(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         let linktype = interface.linktype.0;
         let field = u16::try_from(linktype).map_err(|_| WriteError::LinkType(linktype))?;
+        if let Some(begun) = self.classic {
+            match begun {
+                None => self.put([&classic::file_header(interface.snaplen, field), &[], &[]])?,
+                Some(first) if first == interface.linktype => {}
+                Some(first) => {
+                    let other = interface.linktype;
+                    return Err(WriteError::OtherLinkType { first, other });
+                }
+            }
+            self.classic = Some(Some(interface.linktype));
+            self.described += 1;
+            return Ok(self.described - 1);
+        }
         let mut body = Vec::new();
         body.extend(field.to_le_bytes());
         body.extend(0u16.to_le_bytes());
@@ -253,6 +299,12 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// Where a block has its length: behind its type.
+fn ng_block_len(block: &[u8], _: u64) -> usize {
+    let length = block[4..].first_chunk().expect("blocks are whole");
+    u32::from_le_bytes(*length) as usize
+}
+
 /// Appends an option, padded to four bytes.
 fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     body.extend(code.to_le_bytes());
@@ -263,7 +315,90 @@ fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Reader;
     use super::*;
+
+    /// All but the interfaces is read as it was written; other link types are refused.
+    #[test]
+    fn a_classic_file_is_read_as_it_was_written() {
+        let interface = Interface {
+            snaplen: 90,
+            ..Interface::ethernet()
+        };
+        let mut writer = Writer::classic(Vec::new());
+        assert!(writer.is_empty());
+        let frame = |bytes, time_ns| FrameRef {
+            bytes,
+            wire_len: 1000,
+            time_ns,
+            interface_index: 3,
+            interface: &interface,
+        };
+        let long = [7; 90];
+        let times = [Some(1_700_000_000_123_456_789), Some(0), None, Some(-5)];
+        for time in times {
+            writer.write(&frame(&long, time)).unwrap();
+        }
+        let other = Interface {
+            linktype: LinkType::RAW,
+            ..Interface::ethernet()
+        };
+        let refused = writer.write(&FrameRef {
+            interface_index: 4,
+            interface: &other,
+            ..frame(&[], None)
+        });
+        let is_said = matches!(refused, Err(WriteError::OtherLinkType { .. }));
+        assert!(is_said, "{refused:?}");
+        assert_eq!(writer.len(), 24 + 4 * (16 + 90));
+        let file = writer.finish().unwrap();
+        let mut reader = Reader::new(std::io::Cursor::new(file)).unwrap();
+        assert_eq!(reader.interfaces()[0].snaplen, 90);
+        for time in [times[0], Some(0), Some(0), Some(0)] {
+            let read = reader.next_frame().unwrap().unwrap();
+            assert_eq!((read.bytes, read.wire_len), (&long[..], 1000));
+            assert_eq!((read.time_ns, read.linktype()), (time, LinkType::EN10MB));
+        }
+        assert!(reader.next_frame().unwrap().is_none());
+    }
+
+    /// Takes so many bytes, and then no more.
+    struct Full(Vec<u8>, usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.1 - self.0.len());
+            self.0.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_classic_file_that_is_cut_is_whole() {
+        let interface = Interface::ethernet();
+        for room in [10, 24, 100, 140, 155] {
+            let mut writer = Writer::classic(Full(Vec::new(), room));
+            for _ in 0..9 {
+                let frame = FrameRef {
+                    bytes: &[1; 34],
+                    wire_len: 34,
+                    time_ns: None,
+                    interface_index: 0,
+                    interface: &interface,
+                };
+                writer.write(&frame).unwrap();
+            }
+            let Err(WriteError::Write { whole, .. }) = writer.flush() else {
+                panic!("there was no room");
+            };
+            let frames = room.checked_sub(24).map(|rest| rest / 50);
+            assert_eq!(whole, frames.map_or(0, |frames| 24 + frames as u64 * 50));
+        }
+    }
 
     #[test]
     fn a_writer_remembers_only_the_interfaces_it_met() {

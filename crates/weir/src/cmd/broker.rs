@@ -96,6 +96,12 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let daemon = Daemon::new(listener, fabric, policy, accounts);
     let mut daemon = daemon.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
+    if let Some(error) = daemon.superuser_socket_error() {
+        let path = args.socket.display();
+        say(&format!(
+            "weir: no socket for root at {path}.root, so root waits behind other users: {error}"
+        ));
+    }
     if let Some(keep) = keep {
         let adopted = daemon.persist_in(keep).map_err(CliError::run)?;
         if adopted != Takeover::default() {

@@ -5,6 +5,8 @@ use crate::host::{self, HostArgs, LinkRequirement, any_of, any_towards};
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use serde_json::json;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -19,8 +21,10 @@ use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 /// until SIGINT, SIGTERM or SIGHUP. With HOST a client, which sends messages,
 /// checks that they are echoed, and prints the round-trip times.
 ///
-/// The server does not answer datagrams from a transport port below 512 or from
-/// its own port number: another echo server there would answer it endlessly.
+/// The server gives no datagram back that comes from a transport port below 512
+/// or from its own: another echo server there would answer it for ever. Against
+/// one at another port, it does not answer one datagram of 4,096 that come from
+/// one transport port with the same bytes, each within a second.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -192,10 +196,12 @@ fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
 }
 
 fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
+    let mut loops = LoopGuard::new();
     while !ended.load(Relaxed) {
         match socket.recv_owned() {
             Ok((_, from)) if may_be_server(from, port) => {}
-            // A reply that cannot be sent is lost, like any datagram.
+            Ok((bytes, from)) if loops.ends(from, &bytes, Instant::now()) => {}
+            // A reply that cannot be sent is lost, as any datagram may be.
             Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
             Err(error) => back_off(&error),
         }
@@ -208,6 +214,60 @@ fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
 fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
     const SERVERS_BELOW: u16 = 512;
     from.port() < SERVERS_BELOW || from.port() == own_port
+}
+
+/// Ends the loop of a datagram between this server and another at a port that
+/// tells nothing: the datagram comes back again and again, until it is not
+/// answered once. A client that repeats itself loses one in
+/// [`LoopGuard::REPEATS_MAX`].
+struct LoopGuard {
+    hasher: RandomState,
+    /// The last datagram of each hash, and how often it came.
+    entries: Vec<Repeats>,
+}
+
+#[derive(Clone, Copy)]
+struct Repeats {
+    hash: u64,
+    count: u32,
+    last: Instant,
+}
+
+impl LoopGuard {
+    /// Datagrams that are remembered: so many loops at one time are ended.
+    const ENTRIES: usize = 1 << 14;
+    /// Times that a datagram is answered in a row.
+    const REPEATS_MAX: u32 = 4096;
+    /// A datagram that comes later than this does not come from a loop.
+    const REPEATS_WITHIN: Duration = Duration::from_secs(1);
+
+    fn new() -> LoopGuard {
+        let never = Repeats {
+            hash: 0,
+            count: 0,
+            last: Instant::now(),
+        };
+        LoopGuard {
+            hasher: RandomState::new(),
+            entries: vec![never; LoopGuard::ENTRIES],
+        }
+    }
+
+    /// Whether a datagram is not to be answered.
+    fn ends(&mut self, from: SocketAddr, bytes: &[u8], now: Instant) -> bool {
+        let hash = self.hasher.hash_one((from, bytes));
+        let entry = &mut self.entries[hash as usize % LoopGuard::ENTRIES];
+        let since = now.saturating_duration_since(entry.last);
+        let repeats = entry.hash == hash && since <= LoopGuard::REPEATS_WITHIN;
+        let count = if repeats { entry.count + 1 } else { 1 };
+        let ends = count >= LoopGuard::REPEATS_MAX;
+        *entry = Repeats {
+            hash,
+            count: if ends { 0 } else { count },
+            last: now,
+        };
+        ends
+    }
 }
 
 fn run_client(
@@ -368,5 +428,42 @@ mod tests {
                 .iter()
                 .any(|port| may_be_server(from(*port), 4007))
         );
+    }
+
+    /// Datagrams that two servers give each other end, also several at once.
+    #[test]
+    fn loops_between_servers_end() {
+        const LOOPS: u32 = 100;
+        let address = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut servers = [4007, 4008].map(|port| (address(port), LoopGuard::new()));
+        let mut now = Instant::now();
+        let mut open: Vec<u32> = (0..LOOPS).collect();
+        for round in 0.. {
+            assert!(round <= 2 * LoopGuard::REPEATS_MAX, "{} go on", open.len());
+            now += Duration::from_micros(10);
+            let [here, there] = &mut servers;
+            open.retain(|number| !here.1.ends(there.0, &number.to_be_bytes(), now));
+            servers.reverse();
+            if open.is_empty() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn clients_are_answered() {
+        let from = SocketAddr::from(([192, 0, 2, 1], 40_000));
+        let (mut guard, mut now) = (LoopGuard::new(), Instant::now());
+        let mut refused = 0;
+        for number in 0..20_000_u32 {
+            now += Duration::from_micros(10);
+            refused += u32::from(guard.ends(from, &[number as u8; 64], now));
+            refused += u32::from(guard.ends(from, &number.to_be_bytes(), now));
+        }
+        for _ in 0..10_000 {
+            now += Duration::from_millis(1001);
+            refused += u32::from(guard.ends(from, b"ping", now));
+        }
+        assert_eq!(refused, 0);
     }
 }

@@ -1,7 +1,8 @@
-//! `weir listen`: the frames of a live interface that a filter accepts.
+//! `weir listen`: the frames of a live interface, or of a capture file, that a filter accepts.
 
 mod capture;
 mod output;
+mod replay;
 
 use crate::error::{CliError, say};
 use crate::input::live_port;
@@ -21,7 +22,7 @@ use weir_broker::{Bytes, Port, PortError, Timeout};
 use weir_link::bpf::program_info;
 use weir_link::net::{Interface, interfaces};
 
-/// Receive the frames of an interface that a filter accepts
+/// Receive the frames of an interface, or of a file, that a filter accepts
 ///
 /// Opens a port: through the broker if one runs, otherwise, as root, in this
 /// process. By default frames are copied; with --take neither a port of lower
@@ -36,6 +37,7 @@ Examples:
   weir listen any 'udp port 53'
   weir listen eth0 -w trace-%Y%m%d-%H%M%S.pcapng -G 3600 -s 128
   weir listen eth0 -w ring.pcapng -C 100 -W 10
+  weir listen -r ring.pcapng0 'tcp port 443' -w https.pcap
 
 A line a frame: the time of day (UTC), `In` for what comes and `Out` for what the host sends, and
 what `tcpdump -nS` says: ends, protocol, sequence numbers, options, names in DNS, TLS and HTTP; at
@@ -48,9 +50,9 @@ Exit status: 0; 1 if the interface is gone, frames cannot be written or somethin
 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM
 (what came is reported).")]
 pub(crate) struct Args {
-    /// The interface; `any` is every interface that is up or comes up later,
-    /// and that the policy grants
-    #[arg(value_name = "IF", required_unless_present = "option")]
+    /// The interface; `any` is every one that is up, or comes up later, and
+    /// that the policy grants
+    #[arg(value_name = "IF", required_unless_present_any = ["option", "read"])]
     first: Option<String>,
 
     /// A pcap-filter(7) expression; without one, all frames
@@ -60,6 +62,13 @@ pub(crate) struct Args {
     /// The interface, as an option like tcpdump's: in place of the argument IF
     #[arg(id = "option", short = 'i', long = "interface", value_name = "IF")]
     option: Option<String>,
+
+    /// Read frames from a capture file (pcap or pcapng, compressed or not) instead of an interface,
+    /// as `tcpdump -r` does; `-` is standard input. All arguments are then the filter
+    #[arg(short, long, value_name = "FILE",
+          conflicts_with_all = ["option", "take", "priority", "split", "time", "queue", "socket",
+                                "attach"])]
+    read: Option<PathBuf>,
 
     /// No effect: addresses and ports are never resolved to names
     #[arg(short = 'n', long)]
@@ -83,8 +92,8 @@ pub(crate) struct Args {
     #[arg(long)]
     split: bool,
 
-    /// Write the frames to a pcapng file, with timestamps; `-` is standard
-    /// output
+    /// Write the frames to a file, with timestamps: pcap if the name ends in
+    /// `.pcap`, else pcapng; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
@@ -194,7 +203,8 @@ impl Args {
 
     /// The filter expression: all arguments behind the interface.
     fn expression(&self) -> String {
-        let first = self.first.iter().filter(|_| self.option.is_some());
+        let has_none = self.option.is_some() || self.read.is_some();
+        let first = self.first.iter().filter(|_| has_none);
         let words: Vec<&str> = first.chain(&self.filter).map(String::as_str).collect();
         words.join(" ")
     }
@@ -320,6 +330,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         ));
     }
     let stop = ShutdownSignal::watch_hangup_too()?;
+    if let Some(path) = &args.read {
+        return replay::run(args, path, &stop);
+    }
     let mut ports = args.open_all()?;
     let mut output = Output::new(args, &stop)?;
     for one in &mut ports {

@@ -12,12 +12,13 @@
 //! beat in between does not count as a hang. Gate and epoch are one word, so that a frame carries
 //! the epoch in which it was admitted.
 //!
-//! With a flow cache ([`flow_cache`](crate::xdp::flow_cache)), the cache is consulted between
-//! heartbeat and XSK. While the process sleeps, the cache is valid as long as the lease; a frame
-//! that the cache handles does not wake the process.
+//! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
+//! them behind the heartbeat, and do not wake the process.
 //!
-//! Frames for the host's own protocols ([`HostFilter`]) are passed at the same point, and do not
-//! wake the process either.
+//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
+//! between host filter and XSK: the filter may read fields, such as ports, that the key of an
+//! entry does not have. While the process sleeps they hold as long as its lease; a frame that
+//! they answer does not wake it.
 
 use super::GateError;
 use super::liveness::{LOCK_WORD, THREADS};
@@ -254,12 +255,13 @@ impl Xdp {
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
+        // A rule of the host's filter may read fields that no key has.
+        if let Some(host) = host {
+            self.for_host(host)?;
+        }
         if let Some(spec) = self.flow_cache.take() {
             self.lookup_flow_cache(&spec);
             self.flow_cache = Some(spec);
-        }
-        if let Some(host) = host {
-            self.for_host(host)?;
         }
         self.push(&[Insn::call(helper::KTIME_GET_NS)]);
         let (awake, fine) = (self.asm.label(), self.asm.label());

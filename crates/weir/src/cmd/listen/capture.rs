@@ -79,6 +79,23 @@ impl Rotation {
     }
 }
 
+/// The format of a capture file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    Pcapng,
+    Pcap,
+}
+
+impl Format {
+    /// By the name that was given: pcap for `.pcap`, whatever rotation appends.
+    fn of(path: &Path) -> Format {
+        match path.extension() {
+            Some(end) if end.eq_ignore_ascii_case("pcap") => Format::Pcap,
+            _ => Format::Pcapng,
+        }
+    }
+}
+
 /// The destination of a capture's blocks.
 enum Sink {
     File(File),
@@ -106,6 +123,7 @@ pub(super) struct Capture {
     /// The path as given; a pattern for a rotation by time.
     path: PathBuf,
     rotation: Rotation,
+    format: Format,
     interfaces: Vec<Interface>,
     stop: ShutdownSignal,
     writer: Writer<Sink>,
@@ -135,10 +153,12 @@ impl Capture {
         let named = rotation.check_names(path, began_s);
         named.map_err(CliError::refused)?;
         let now = rotation.name(path, 0, began_s).map_err(CliError::refused)?;
-        let writer = begin(&now, is_stdout, stop)?;
+        let format = Format::of(path);
+        let writer = begin(&now, format, is_stdout, stop)?;
         let mut capture = Capture {
             path: path.to_owned(),
             rotation,
+            format,
             interfaces: Vec::new(),
             stop: stop.clone(),
             writer,
@@ -205,7 +225,7 @@ impl Capture {
         self.complete()?;
         let named = self.rotation.name(&self.path, self.number, self.began_s);
         self.now = named.map_err(CliError::run)?;
-        self.writer = begin(&self.now, false, &self.stop)?;
+        self.writer = begin(&self.now, self.format, false, &self.stop)?;
         Ok(true)
     }
 
@@ -244,13 +264,23 @@ impl Capture {
     }
 }
 
-fn begin(path: &Path, is_stdout: bool, stop: &ShutdownSignal) -> Result<Writer<Sink>, CliError> {
+fn begin(
+    path: &Path,
+    format: Format,
+    is_stdout: bool,
+    stop: &ShutdownSignal,
+) -> Result<Writer<Sink>, CliError> {
     let sink = if is_stdout {
         Sink::Stdout(io::stdout())
     } else {
         Sink::File(atomic_write::create(path, stop)?)
     };
-    Writer::new(sink).map_err(|error| CliError::run(format!("{}: {error}", path.display())))
+    match format {
+        Format::Pcap => Ok(Writer::classic(sink)),
+        Format::Pcapng => {
+            Writer::new(sink).map_err(|error| CliError::run(format!("{}: {error}", path.display())))
+        }
+    }
 }
 
 /// Number of frames in a capture.
@@ -350,6 +380,31 @@ mod tests {
         assert_eq!(of_ring.len(), 11);
         assert_eq!(*of_ring[1], ("b01".to_owned(), 1), "written over");
         assert_eq!(*of_ring[10], ("b10".to_owned(), 3));
+        std::fs::remove_dir_all(&folder).expect("it goes");
+    }
+
+    #[test]
+    fn the_name_says_which_format() {
+        let folder = folder("format");
+        let rotation = Rotation {
+            bytes_max: Some(1_000),
+            ..Rotation::default()
+        };
+        let begin = |name: &str| {
+            let bytes = std::fs::read(folder.join(name)).expect("it is there");
+            u32::from_le_bytes(*bytes.first_chunk().expect("a magic number"))
+        };
+        for (name, second, magic) in [
+            ("a.pcap", "a.pcap1", 0xa1b2_3c4d),
+            ("b.PCAP", "b.PCAP1", 0xa1b2_3c4d),
+            ("c.pcapng", "c.pcapng1", 0x0a0d_0d0a),
+            ("d", "d1", 0x0a0d_0d0a),
+        ] {
+            assert!(run(&folder, name, rotation, 4));
+            assert_eq!((begin(name), begin(second)), (magic, magic), "{name}");
+            let frames = frames_in(&folder.join(name)) + frames_in(&folder.join(second));
+            assert_eq!(frames, 4, "{name}");
+        }
         std::fs::remove_dir_all(&folder).expect("it goes");
     }
 

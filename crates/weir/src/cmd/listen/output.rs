@@ -12,7 +12,7 @@ use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_broker::{Frame, Frames};
-use weir_link::pcap::Interface;
+use weir_link::pcap::{FrameRef, Interface};
 use weir_wire::LinkType;
 
 /// The summary, with a stable JSON form.
@@ -31,7 +31,8 @@ struct JsonFrame<'a> {
     interface: Option<&'a str>,
     len: u32,
     captured: usize,
-    outgoing: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outgoing: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     segment_size: Option<u16>,
     lost_before: u32,
@@ -71,9 +72,11 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A frame for output: as received, or one segment of it.
 struct OutputFrame<'a> {
-    frame: &'a Frame<'a>,
     bytes: Cow<'a, [u8]>,
     len: u32,
+    time_ns: Option<i64>,
+    /// Whether the host sent it, where that is known.
+    is_outgoing: Option<bool>,
     segment_size: Option<u16>,
     lost_before: u32,
 }
@@ -81,9 +84,10 @@ struct OutputFrame<'a> {
 impl<'a> OutputFrame<'a> {
     fn complete(frame: &'a Frame<'a>) -> OutputFrame<'a> {
         OutputFrame {
-            frame,
             bytes: Cow::Borrowed(frame.bytes()),
             len: frame.original_len(),
+            time_ns: time_ns(frame),
+            is_outgoing: Some(frame.is_outgoing()),
             segment_size: frame.segment_size(),
             lost_before: frame.lost_before(),
         }
@@ -221,6 +225,26 @@ impl Output {
         out.flush().map_err(CliError::output)
     }
 
+    /// Takes a frame of a capture file, of the source of that number.
+    pub(super) fn frame_read(
+        &mut self,
+        out: &mut BufWriter<Stdout>,
+        source: usize,
+        frame: &FrameRef<'_>,
+        has_time: bool,
+    ) -> Result<(), CliError> {
+        let snap_len = self.snap_len.map_or(usize::MAX, |len| len as usize);
+        let piece = OutputFrame {
+            bytes: Cow::Borrowed(&frame.bytes[..frame.bytes.len().min(snap_len)]),
+            len: frame.wire_len,
+            time_ns: frame.time_ns.filter(|_| has_time),
+            is_outgoing: None,
+            segment_size: None,
+            lost_before: 0,
+        };
+        self.put_frame(out, source, &piece)
+    }
+
     fn put_frame(
         &mut self,
         out: &mut BufWriter<Stdout>,
@@ -228,8 +252,7 @@ impl Output {
         piece: &OutputFrame<'_>,
     ) -> Result<(), CliError> {
         if let Some(file) = &mut self.file {
-            let time_ns = time_ns(piece.frame);
-            let is_written = file.write(source, &piece.bytes, piece.len, time_ns)?;
+            let is_written = file.write(source, &piece.bytes, piece.len, piece.time_ns)?;
             self.is_over = !is_written;
             if self.is_over {
                 return Ok(());
@@ -251,10 +274,10 @@ impl Output {
         source: usize,
         piece: &OutputFrame<'_>,
     ) -> Result<(), CliError> {
-        let time = time_ns(piece.frame);
+        let time = piece.time_ns;
         let Source { name, linktype } = &self.sources[source];
         let summary = frame_summary::line(&piece.bytes, piece.len as usize, *linktype);
-        let outgoing = piece.frame.is_outgoing();
+        let outgoing = piece.is_outgoing;
         let interface = self.names_interfaces.then_some(name.as_str());
         let line = match shown {
             Shown::Json => {
@@ -273,7 +296,11 @@ impl Output {
             Shown::Lines => {
                 let time = time.map_or(String::new(), |time| format::time_of_day(time) + " ");
                 let interface = interface.map_or(String::new(), |name| format!("{name} "));
-                let way = if outgoing { "Out" } else { "In " };
+                let way = match outgoing {
+                    Some(true) => "Out ",
+                    Some(false) => "In  ",
+                    None => "",
+                };
                 let len = piece.len;
                 let segments = piece
                     .segment_size
@@ -286,7 +313,7 @@ impl Output {
                     captured if captured < len as usize => format!(", {captured} captured"),
                     _ => String::new(),
                 };
-                format!("{time}{interface}{way} {summary}, {len} bytes{captured}{segments}{lost}")
+                format!("{time}{interface}{way}{summary}, {len} bytes{captured}{segments}{lost}")
             }
         };
         writeln!(out, "{line}").map_err(CliError::output)
@@ -296,14 +323,19 @@ impl Output {
     pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), CliError> {
         let written = self.file.as_mut().map_or(Ok(()), Capture::complete);
         self.sum.lost = lost.unwrap_or(self.sum.lost);
+        // A file's reader asks no kernel.
+        let is_live = args.read.is_none();
         let line = if args.json {
             serde_json::to_string(&self.sum).map_err(CliError::run)?
         } else {
+            let lost = match is_live {
+                true => format!(", {} lost", format::grouped(self.sum.lost)),
+                false => String::new(),
+            };
             format!(
-                "{}, {} bytes, {} lost",
+                "{}, {} bytes{lost}",
                 format::frames(self.sum.frames),
                 format::grouped(self.sum.bytes),
-                format::grouped(self.sum.lost)
             )
         };
         if args.write.as_deref().is_some_and(is_stdout) {
