@@ -27,6 +27,9 @@ pub mod limits {
     /// Loads at computed offsets on one path of a filter that runs whole: each
     /// takes the verifier milliseconds. A `protochain` has 30.
     pub const COMPUTED_LOADS_MAX: u32 = 64;
+    /// Loads at computed offsets on all paths of a filter that runs whole: they
+    /// take the verifier some 25 ms at each hook of tc. Two `protochain` have 88.
+    pub const ALL_COMPUTED_LOADS_MAX: u32 = 96;
     /// Steps of the kernel's verifier, as [`verifier_cost`] estimates them,
     /// for all filters of one user that run whole: a tenth of a second or two.
     ///

@@ -185,6 +185,69 @@ fn nested_loads_are_counted() {
     }
 }
 
+/// A filter with so many loads at computed offsets, each on a path of its own.
+fn disjoint(loads: usize, value: usize) -> String {
+    let arm = |at: usize| {
+        let (offset, different) = (40 + at, at + value);
+        format!(
+            "(ether[14:2] = {different} and ether[ether[{offset}]] = 1 and ether[6] != ether[7])"
+        )
+    };
+    let arms: Vec<String> = (0..loads).map(arm).collect();
+    // More different values than a table's tests may have.
+    let others: Vec<String> = (20..26)
+        .map(|at| format!("ether[{at}] < ether[{}]", at + 10))
+        .collect();
+    format!("({}) and {}", arms.join(" or "), others.join(" and "))
+}
+
+/// The verifier goes through the load routine for each load, on whichever path.
+#[test]
+fn loads_on_different_paths_are_counted() {
+    let fabric = MemBackend::new();
+    fabric.add("eth0");
+    let roomy = POLICY.replace("= 4", "= 400").replace("256 KiB", "64 MiB");
+    let policy = Policy::parse(&roomy, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    for uid in [1001, 0] {
+        let asked = with(&disjoint(200, 0));
+        let refusal = engine.open(owner(1, uid), asked).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::Filter, "{refusal}");
+        let figures = "200 computed offsets in all";
+        assert!(refusal.message.contains(figures), "{refusal}");
+        assert!(refusal.message.contains("at most 96"), "{refusal}");
+    }
+    let asked = with(&disjoint(60, 0));
+    engine.open(owner(1, 1001), asked).expect("a few");
+    let _ = engine.poll_finished();
+    let asked = with(&disjoint(90, 1));
+    let refusal = engine.open(owner(1, 1001), asked).unwrap_err();
+    assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
+}
+
+/// Nested loads count in filters whose shape a table could hold, too.
+#[test]
+fn nested_loads_of_tables_are_counted() {
+    let fabric = MemBackend::new();
+    fabric.add("eth0");
+    let roomy = POLICY.replace("= 4", "= 400").replace("256 KiB", "64 MiB");
+    let policy = Policy::parse(&roomy, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    let mut fill = |connection, loads| {
+        for value in 0..8 {
+            let asked = with(&nested(loads, value));
+            if let Err(refusal) = engine.open(owner(connection, 1001), asked) {
+                assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
+                return usize::from(value);
+            }
+            let _ = engine.poll_finished();
+        }
+        8
+    };
+    assert!((1..4).contains(&fill(1, 14)), "14 nested loads are many");
+    assert_eq!(fill(1, 4), 8, "tables hold a few");
+}
+
 /// Filters of few ways that no table can hold: the kernel's verifier keeps so
 /// many conditional jumps pending, and a plan has room for so many filters.
 #[test]

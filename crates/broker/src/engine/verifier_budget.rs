@@ -10,13 +10,15 @@
 use super::Backend;
 use super::ports::{Engine, Port};
 use crate::compile::limits::{
-    COMPUTED_LOADS_MAX, GRANT_STEPS_MAX, GRANT_SUBTABLES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX,
-    SUBTABLES_MAX, USERS_STEPS_MAX, USERS_SUBTABLES_MAX,
+    ALL_COMPUTED_LOADS_MAX, COMPUTED_LOADS_MAX, GRANT_STEPS_MAX, GRANT_SUBTABLES_MAX,
+    STEPS_INTERFACE_MAX, STEPS_MAX, SUBTABLES_MAX, USERS_STEPS_MAX, USERS_SUBTABLES_MAX,
 };
 use crate::protocol::{ErrorKind, Refusal};
 use std::collections::BTreeSet;
 use weir_demux::Filter;
-use weir_demux::kernel::{SubtableSignature, computed_loads, subtable_signatures, verifier_cost};
+use weir_demux::kernel::{
+    SubtableSignature, all_computed_loads, computed_loads, subtable_signatures, verifier_cost,
+};
 
 /// The cost of a filter.
 #[derive(Debug, Default)]
@@ -112,14 +114,20 @@ fn steps<'a>(ports: impl Iterator<Item = &'a Port>) -> u64 {
 
 /// The superuser's filters too: all filters of an interface are verified together.
 fn check_computed_loads(filter: &Filter) -> Result<(), Refusal> {
-    let loads = computed_loads(filter);
-    if loads <= COMPUTED_LOADS_MAX {
+    let counts = [
+        (
+            computed_loads(filter),
+            COMPUTED_LOADS_MAX,
+            "one after the other",
+        ),
+        (all_computed_loads(filter), ALL_COMPUTED_LOADS_MAX, "in all"),
+    ];
+    let Some((loads, max, how)) = counts.into_iter().find(|(loads, max, _)| loads > max) else {
         return Ok(());
-    }
+    };
     let message = format!(
-        "the filter loads from {loads} computed offsets one after the other (as `ip[ip[0]]` \
-         does from one); at most {COMPUTED_LOADS_MAX} are allowed, since the kernel's verifier \
-         takes long for more"
+        "the filter loads from {loads} computed offsets {how} (as `ip[ip[0]]` does from one); \
+         at most {max} are allowed, since the kernel's verifier takes long for more"
     );
     Err(Refusal::new(ErrorKind::Filter, message))
 }

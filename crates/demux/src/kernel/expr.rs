@@ -27,6 +27,13 @@ impl Expr {
     pub(super) fn ops(&self) -> &[Op] {
         &self.0
     }
+
+    /// How many of the operations are loads at computed offsets.
+    pub(super) fn computed_loads(&self) -> usize {
+        let loads = self.0.iter();
+        let loads = loads.filter(|op| matches!(op, Op::Load { base: Some(_), .. }));
+        loads.count()
+    }
 }
 
 /// As deep as an expression at most: `limits::EXPR_DEPTH_MAX`.

@@ -13,6 +13,11 @@ use weir_filter::ir::{Cmp, Value};
 /// whole.
 pub(super) const TESTS_MAX: usize = 60;
 
+/// Loads at computed offsets in one expression of a table's key or tests, at most; with
+/// more, the filter is opaque, and [`verifier_cost`](super::verifier_cost()) prices the
+/// loads. An option of TCP takes three.
+pub(super) const EXPR_LOADS_MAX: usize = 4;
+
 /// An accept path, ready to be entered.
 #[derive(Clone)]
 pub(super) struct LoweredPath {
@@ -134,7 +139,11 @@ impl LoweredPath {
     }
 
     fn fits(&self) -> bool {
-        self.tests.len() <= TESTS_MAX && self.exprs().len() <= candidate::VALUES_MAX
+        let fields = self.signature.fields.iter().map(|(expr, _)| expr);
+        let mut exprs = fields.chain(self.tests.iter().flat_map(|test| &test.exprs));
+        self.tests.len() <= TESTS_MAX
+            && self.exprs().len() <= candidate::VALUES_MAX
+            && exprs.all(|expr| expr.computed_loads() <= EXPR_LOADS_MAX)
     }
 
     /// The different expressions that its tests use.

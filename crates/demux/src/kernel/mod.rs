@@ -34,7 +34,7 @@ pub use image::{Memory, Write};
 pub use lowered_path::{SubtableSignature, subtable_signatures};
 pub use maps::{Clock, Counters, Half, Hook, Lowered, MapRole, MapSpec, PortSettings, Wake};
 pub use plan::{Change, KernelBindError, KernelPlan, Options, Recompile};
-pub use verifier_cost::{computed_loads, verifier_cost};
+pub use verifier_cost::{all_computed_loads, computed_loads, verifier_cost};
 
 /// Upper bounds of the kernel half.
 pub mod limits {

@@ -11,6 +11,7 @@ mod churn;
 mod common;
 mod many;
 mod rig;
+mod verifier;
 
 use bound::binding;
 use common::{Pred, five_tuple, frame, ip_frame, program, random_filter};
