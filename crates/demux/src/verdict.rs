@@ -1,6 +1,7 @@
 //! The verdict of a plan on one frame: its deliveries, and whether it is taken.
 
 use crate::binding::{BindingId, Rank, Target};
+use crate::plan::NodeRef;
 
 /// The delivery of the frame to one binding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,10 +81,12 @@ impl Scratch {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Walk {
     pub(crate) memo: Memo,
+    /// The values of the fields that nodes of a tree read, except for lanes.
+    pub(crate) fields: Memo,
     /// Deliveries of the bindings that have accepted so far, in any order.
     pub(crate) found: Vec<Delivery>,
     /// Nodes of the tree yet to be searched, each with its best rank.
-    pub(crate) pending: Vec<(Rank, u32)>,
+    pub(crate) pending: Vec<(Rank, NodeRef)>,
 }
 
 /// Memoised values of expressions on the present frame.

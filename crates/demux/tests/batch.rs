@@ -103,3 +103,35 @@ fn as_one_by_one() {
     }
     check(&plan, &mut tape, 0);
 }
+
+/// Filters of several shapes for a connection: so many entries that frames
+/// descend a tree together.
+fn shapes(n: u32) -> [Pred; 5] {
+    let (src, dst, (src_port, dst_port)) = connection(n);
+    [
+        five_tuple(6, src, dst, src_port, dst_port),
+        and(Pred::Src(src, 32), Pred::DstPort(6, dst_port, dst_port)),
+        and(Pred::Dst(dst, 32), Pred::SrcPort(6, 0, src_port)),
+        Pred::Src(src, 32),
+        and(Pred::Src(src, 32), Pred::Dst(dst, 24)),
+    ]
+}
+
+#[test]
+fn through_a_large_tree() {
+    let mut tape = Tape::seeded(2, 100_000);
+    let mut plan = Plan::new(4);
+    for n in 0..COUNT / 4 {
+        for (kind, pred) in (0..).zip(shapes(n)) {
+            bind(&mut plan, &pred, n * 6 + kind);
+        }
+    }
+    let explained = plan.explain(0).to_string();
+    let count = explained.split(" entries in leaves").next();
+    let count = count.and_then(|text| text.split(' ').next_back()?.parse().ok());
+    assert!(
+        count.is_some_and(|count: u32| count > 16_384),
+        "{explained}"
+    );
+    check(&plan, &mut tape, 20);
+}

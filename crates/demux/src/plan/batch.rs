@@ -13,7 +13,7 @@
 use super::Plan;
 use super::run::Search;
 use super::subtable::Subtable;
-use super::tree::{NONE, Tree};
+use super::tree::{NodeRef, Tree};
 use crate::binding::Rank;
 use crate::verdict::Verdict;
 use std::hint::black_box;
@@ -25,7 +25,7 @@ const PREFETCH_BATCH: usize = 16;
 const SUBTABLES_AHEAD_MAX: usize = 8;
 
 /// Number of entries from which on a table is large: it then takes more than a
-/// megabyte, which exceeds a core's private cache.
+/// megabyte, which exceeds a core's private cache. The same holds for a tree.
 const LARGE_TABLE_ENTRIES: usize = 16_384;
 
 /// The searches of one batch.
@@ -34,8 +34,8 @@ type Searches<'s> = [Option<Search<'s>>; PREFETCH_BATCH];
 impl Plan {
     /// As [`run`](Plan::run) on each of `frames` (the captured bytes, and the
     /// length on the wire), in their order; calls `each` with the number of the
-    /// frame and the verdict. Costs much less than single runs where tables are
-    /// large.
+    /// frame and the verdict. Costs much less than single runs where tables or
+    /// the tree exceed a core's private cache.
     pub fn run_batch(
         &self,
         frames: &[(&[u8], u32)],
@@ -46,7 +46,7 @@ impl Plan {
             .step_by(PREFETCH_BATCH)
             .zip(frames.chunks(PREFETCH_BATCH))
         {
-            if !self.has_tables() {
+            if !self.is_large() {
                 for (number, (bytes, wire_len)) in (number..).zip(some) {
                     self.run(bytes, *wire_len, verdict);
                     each(number, verdict);
@@ -61,6 +61,12 @@ impl Plan {
                 each(number + at, verdict);
             }
         }
+    }
+
+    /// Whether tables or the tree exceed a core's private cache.
+    fn is_large(&self) -> bool {
+        let tree = self.index.live();
+        !self.large.is_empty() || tree.is_some_and(|(tree, _)| tree.len() >= LARGE_TABLE_ENTRIES)
     }
 
     /// Runs the tables on a batch; returns the rank of each frame's taker.
@@ -140,7 +146,7 @@ fn read_ahead(subtable: &Subtable, searches: &mut Searches<'_>) {
 fn search_together(tree: &Tree, searches: &mut Searches<'_>) {
     let mut under_way: [usize; PREFETCH_BATCH] = std::array::from_fn(|at| at);
     let mut count = searches.iter().flatten().count();
-    if tree.root() == NONE {
+    if tree.root() == NodeRef::NONE {
         return;
     }
     while count > 0 {

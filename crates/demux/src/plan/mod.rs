@@ -40,6 +40,7 @@ use slab::{Chunks, Slab};
 use std::collections::{BTreeMap, HashMap};
 use subtable::Subtable;
 use table::{Entry, NONE};
+pub(crate) use tree::NodeRef;
 use tree::Rules;
 pub use view::{EntryView, Explain, SubtableView};
 use weir_filter::ir::Program;

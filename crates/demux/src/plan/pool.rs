@@ -102,10 +102,106 @@ impl Load {
     /// The same load within the last three bytes of the frame.
     #[cold]
     fn at_end(self, rest: &[u8]) -> Option<u32> {
-        let wanted = rest.get(..4 - usize::from(self.excess) / 8)?;
-        let value = |value, byte: &u8| value << 8 | u32::from(*byte);
-        Some(wanted.iter().fold(0, value))
+        at_end(rest, self.excess)
     }
+}
+
+/// Loads that every frame makes at once: at fixed offsets, or behind one
+/// header.
+#[derive(Clone, Debug)]
+pub(super) struct Lanes {
+    header: Length,
+    loads: Vec<Lane>,
+}
+
+/// One load of [`Lanes`].
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    offset: u32,
+    /// All ones if the offset counts from the end of the header, else zero.
+    behind_header: u32,
+    mask: u32,
+    excess: u8,
+}
+
+impl Lanes {
+    /// Number of lanes, at most: five-tuple rules need seven.
+    pub(super) const MAX: usize = 8;
+
+    pub(super) fn new() -> Lanes {
+        Lanes {
+            header: Length::NONE,
+            loads: Vec::with_capacity(Lanes::MAX),
+        }
+    }
+
+    fn lane(&mut self, read: Read, mask: u32) -> Option<Lane> {
+        let Read::Load(load) = read else { return None };
+        let is_fixed = load.header == Length::NONE;
+        if !is_fixed && self.header == Length::NONE {
+            self.header = load.header;
+        }
+        (is_fixed || load.header == self.header).then_some(Lane {
+            offset: load.offset,
+            behind_header: if is_fixed { 0 } else { u32::MAX },
+            mask,
+            excess: load.excess,
+        })
+    }
+
+    /// Adds a lane and returns its number; `None` if the value is no such load,
+    /// or there are enough lanes.
+    pub(super) fn add(&mut self, read: Read, mask: u32) -> Option<usize> {
+        let number = self.loads.len();
+        if number == Lanes::MAX {
+            return None;
+        }
+        let lane = self.lane(read, mask)?;
+        self.loads.push(lane);
+        Some(number)
+    }
+
+    /// Replaces a lane; returns `false` if the value is no such load.
+    pub(super) fn replace(&mut self, number: usize, read: Read, mask: u32) -> bool {
+        let lane = self.lane(read, mask);
+        if let Some(lane) = lane {
+            self.loads[number] = lane;
+        }
+        lane.is_some()
+    }
+
+    /// Writes the values into `values`; returns the lanes that have none, a bit
+    /// for each, since the frame ends before.
+    #[inline]
+    pub(super) fn read(&self, bytes: &[u8], values: &mut [u32; Lanes::MAX]) -> u8 {
+        let header = self.header.of(bytes).unwrap_or(u32::MAX);
+        let mut missing = 0;
+        for (number, (lane, value)) in self.loads.iter().zip(values).enumerate() {
+            let start = lane.offset as usize + (header & lane.behind_header) as usize;
+            match bytes.get(start..).and_then(|rest| rest.first_chunk()) {
+                Some(word) => *value = u32::from_be_bytes(*word) >> lane.excess & lane.mask,
+                None => match lane.at_end(bytes, start) {
+                    Some(end) => *value = end,
+                    None => missing |= 1 << number,
+                },
+            }
+        }
+        missing
+    }
+}
+
+impl Lane {
+    #[cold]
+    fn at_end(&self, bytes: &[u8], start: usize) -> Option<u32> {
+        Some(at_end(bytes.get(start..)?, self.excess)? & self.mask)
+    }
+}
+
+/// A load of which `excess` of 32 bits lie beyond the frame.
+fn at_end(rest: &[u8], excess: u8) -> Option<u32> {
+    let wanted = rest.get(..4 - usize::from(excess) / 8)?;
+    let value = |value, byte: &u8| value << 8 | u32::from(*byte);
+    Some(wanted.iter().fold(0, value))
 }
 
 impl Pool {

@@ -8,7 +8,7 @@ use super::pool::Read;
 use super::residual::Residuals;
 use super::subtable::{ANY, LANES_MAX, Subtable};
 use super::table::{Entry, Found, NONE};
-use super::tree::{EntryRef, Item, NONE as NO_NODE, Node, Split, Tree};
+use super::tree::{EntryRef, Kind, LANES, List, NodeRef, ReadField, Split, Tree};
 use crate::binding::Rank;
 use crate::filter::{Snap, Test};
 use crate::verdict::{Delivery, Memoised, Verdict, Walk};
@@ -122,7 +122,11 @@ pub(super) struct Search<'s> {
     /// behind it cannot matter.
     best: Rank,
     /// The tree node to visit next.
-    at: u32,
+    at: NodeRef,
+    /// The values of a tree's lanes.
+    lanes: [u32; LANES],
+    /// The lanes that have no value, a bit for each.
+    missing: u8,
 }
 
 impl<'s> Search<'s> {
@@ -140,7 +144,9 @@ impl<'s> Search<'s> {
             wire_len,
             walk,
             best: Rank::LAST,
-            at: NO_NODE,
+            at: NodeRef::NONE,
+            lanes: [0; LANES],
+            missing: 0,
         }
     }
 
@@ -363,21 +369,36 @@ impl<'s> Search<'s> {
     /// Looks up the frame in a tree.
     fn search(&mut self, tree: &Tree) {
         self.enter(tree);
-        while self.has_pending() {
-            self.step(tree);
+        let mut at = self.at;
+        while at != NodeRef::NONE {
+            at = self.visit(tree, at);
         }
     }
 
-    /// Starts at the root of a tree.
+    /// Starts at the root of a tree: reads the lanes.
+    #[inline]
     pub(super) fn enter(&mut self, tree: &Tree) {
         self.walk.pending.clear();
         self.at = tree.root();
+        if !tree.others().is_empty() {
+            self.walk.fields.begin(tree.others().len());
+        }
+        self.missing = tree.lanes().read(self.bytes, &mut self.lanes);
+    }
+
+    #[inline]
+    fn read_field(&mut self, field: &ReadField) -> Option<u32> {
+        let value = match field.read {
+            Read::Load(load) => load.of(self.bytes),
+            read => self.read(read, field.bits.expr),
+        };
+        Some(value? & field.bits.mask)
     }
 
     /// Whether nodes remain to be visited.
     #[inline]
     pub(super) fn has_pending(&self) -> bool {
-        self.at != NO_NODE
+        self.at != NodeRef::NONE
     }
 
     /// Reads from the next node, so that the cache misses of several frames
@@ -394,63 +415,135 @@ impl<'s> Search<'s> {
     }
 
     /// Visits the next node and selects the one after it.
+    #[inline]
+    pub(super) fn step(&mut self, tree: &Tree) {
+        self.at = self.visit(tree, self.at);
+    }
+
+    /// Visits a node and returns the node to visit after it.
     ///
     /// The subtree that requires the most is tried first: its rank then bounds
     /// the search of the rest. The least rank wins in any order of trying.
     #[inline]
-    pub(super) fn step(&mut self, tree: &Tree) {
-        self.at = match tree.node(self.at) {
-            Node::Split(split) => {
+    fn visit(&mut self, tree: &Tree, at: NodeRef) -> NodeRef {
+        // The most frequent kinds first; a table of jumps is mispredicted more
+        // often.
+        if at.kind() == Kind::Split {
+            if let Some(split) = tree.split(at.number()) {
                 if split.rest_best < self.best {
                     self.walk.pending.push((split.rest_best, split.rest));
                 }
                 if split.best < self.best {
-                    self.child(tree, split)
-                } else {
-                    NO_NODE
+                    let child = self.child(tree, split);
+                    if child != NodeRef::NONE {
+                        return child;
+                    }
                 }
             }
-            Node::Leaf { item, next } if item.delivery.rank < self.best => {
-                self.try_item(tree, item);
-                *next
-            }
-            Node::Group(group) => {
-                self.try_names_of(group);
-                NO_NODE
-            }
-            Node::Leaf { .. } | Node::Free => NO_NODE,
-        };
-        while self.at == NO_NODE
-            && let Some((best, rest)) = self.walk.pending.pop()
-        {
+        } else if at.kind() == Kind::Item {
+            self.try_item(tree, at.number());
+        } else {
+            self.try_many(tree, at);
+        }
+        while let Some((best, rest)) = self.walk.pending.pop() {
             if best < self.best {
-                self.at = rest;
+                return rest;
             }
+        }
+        NodeRef::NONE
+    }
+
+    /// Tries the entries of a list or a group.
+    #[inline]
+    fn try_many(&mut self, tree: &Tree, at: NodeRef) {
+        if at.kind() == Kind::Group {
+            if let Some(group) = tree.group(at.number()) {
+                self.try_names_of(group);
+            }
+        } else if let Some(list) = tree.list(at.number()) {
+            self.try_list_of(tree, list);
         }
     }
 
+    /// Tries those entries of a list whose first check holds.
     #[inline]
-    fn child(&mut self, tree: &Tree, split: &Split) -> u32 {
-        let value = self.value(split.field.expr);
-        value.map_or(NO_NODE, |value| tree.child(split, value))
-    }
-
-    #[inline]
-    fn try_item(&mut self, tree: &Tree, item: &Item) {
-        let passes = item.passes(|field| {
-            let field = tree.field(field)?;
-            Some(self.value(field.expr)? & field.mask)
-        });
-        if !passes {
+    fn try_list_of(&mut self, tree: &Tree, list: &List) {
+        if list.best >= self.best {
             return;
         }
-        if item.delivery.snap_len == 0 {
-            self.try_entry_ref(item.name);
-        } else {
-            self.deliver(item.delivery);
+        for head in &list.heads {
+            if head.check.passes(|number| self.field(tree, number)) {
+                self.try_item(tree, head.item);
+            }
         }
     }
 
+    #[inline]
+    fn child(&mut self, tree: &Tree, split: &Split) -> NodeRef {
+        let value = match split.number {
+            Some(number) => self.field(tree, number),
+            None => self.value(split.field.expr),
+        };
+        value.map_or(NodeRef::NONE, |value| tree.child(split, value))
+    }
+
+    /// The value of a field that nodes of a tree read; `None` if a load of it
+    /// lies outside the frame.
+    #[inline]
+    fn field(&mut self, tree: &Tree, number: u16) -> Option<u32> {
+        if let Some(value) = self.lanes.get(usize::from(number)) {
+            return (self.missing >> number & 1 == 0).then_some(*value);
+        }
+        let other = usize::from(number) - LANES;
+        match self.walk.fields.get(other) {
+            Memoised::Value(value) => Some(value),
+            Memoised::NoValue => None,
+            Memoised::Unknown => self.first_value(tree, other),
+        }
+    }
+
+    #[inline(never)]
+    fn first_value(&mut self, tree: &Tree, other: usize) -> Option<u32> {
+        let value = self.read_field(tree.others().get(other)?);
+        self.walk.fields.set(other, value);
+        value
+    }
+
+    #[inline]
+    fn try_item(&mut self, tree: &Tree, number: u32) {
+        let checks = tree.lane_checks(number);
+        if !checks.is_some_and(|checks| checks.pass(&self.lanes)) {
+            return;
+        }
+        let Some(delivery) = tree.delivery(number) else {
+            return;
+        };
+        if delivery.rank >= self.best {
+            return;
+        }
+        if delivery.snap_len == 0 || self.missing != 0 {
+            self.consult(tree, number);
+        } else {
+            self.deliver(*delivery);
+        }
+    }
+
+    /// Tries an entry of which the checks on lanes hold, as far as these have
+    /// values.
+    #[inline(never)]
+    fn consult(&mut self, tree: &Tree, number: u32) {
+        if let (Some(item), Some(delivery)) = (tree.item(number), tree.delivery(number)) {
+            if item.lanes & self.missing != 0 {
+                return;
+            }
+            match delivery.snap_len {
+                0 => self.try_entry_ref(item.name),
+                _ => self.deliver(*delivery),
+            }
+        }
+    }
+
+    #[inline(never)]
     fn try_names_of(&mut self, group: &Group<EntryRef>) {
         for index in group.indexes() {
             if let Some(value) = self.value(index.expr()) {
@@ -485,7 +578,16 @@ impl<'s> Search<'s> {
 
     /// Runs the opaque programs with ranks before that of the taker found so
     /// far. Returns the rank of the taker then.
+    #[inline]
     pub(super) fn run_opaque(mut self) -> Rank {
+        if !self.plan.opaque.is_empty() {
+            self.run_each_opaque();
+        }
+        self.best
+    }
+
+    #[inline(never)]
+    fn run_each_opaque(&mut self) {
         for (&rank, &index) in &self.plan.opaque {
             if rank >= self.best {
                 break;
@@ -498,6 +600,5 @@ impl<'s> Search<'s> {
                 self.deliver(bound.delivery(index, snap_len));
             }
         }
-        self.best
     }
 }

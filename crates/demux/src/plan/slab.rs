@@ -48,6 +48,7 @@ impl<T> Chunks<T> {
         Some(item)
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         self.chunks
             .get(index >> CHUNK_BITS)?
@@ -121,5 +122,17 @@ impl<T> Slab<T> {
     /// Number of items.
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
+    }
+
+    /// Whether [`drop_last`](Slab::drop_last) has freed all memory.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.items.len() == 0
+    }
+
+    /// Drops the item of the greatest number, if it is present, and frees its
+    /// memory; returns `false` if there is no memory to free. Afterwards the
+    /// slab takes no new items.
+    pub(crate) fn drop_last(&mut self) -> bool {
+        self.items.pop().is_some()
     }
 }

@@ -1,27 +1,50 @@
-//! An entry in a leaf: its checks and its delivery, in two cache lines.
+//! An entry of a leaf: its checks, in one cache line, and what else a tree keeps
+//! of it.
 
 use super::EntryRef;
 use crate::plan::hash::WordHash;
-use crate::verdict::Delivery;
+use crate::plan::pool::{Lanes, Pool, Read};
 use std::collections::HashMap;
 use weir_filter::ir::Value;
 
-/// Number of checks that an item performs itself.
-const CHECKS: usize = 8;
+/// Number of lanes, at most.
+pub(in crate::plan) const LANES: usize = Lanes::MAX;
 /// The number of no field.
 const NO_FIELD: u16 = u16::MAX;
 
-/// An entry in a leaf, with all that most frames need of the entry.
+/// The checks of an entry on the lanes. Most frames that reach an entry read
+/// this cache line alone, and compare all lanes at once.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(in crate::plan) struct LaneChecks {
+    lo: [u32; LANES],
+    span: [u32; LANES],
+}
+
+/// What few frames need of an entry of a leaf.
 #[derive(Clone, Copy)]
 pub(in crate::plan) struct Item {
-    /// The delivery. A snap length of zero means that the entry in the subtable
-    /// has to be consulted when all checks hold.
-    pub(in crate::plan) delivery: Delivery,
     pub(in crate::plan) name: EntryRef,
-    /// The numbers of the checked fields, up to the first `NO_FIELD`.
-    fields: [u16; CHECKS],
-    lo: [u32; CHECKS],
-    span: [u32; CHECKS],
+    /// The most selective check.
+    pub(super) first: FirstCheck,
+    /// The lanes that the entry checks, a bit for each.
+    pub(in crate::plan) lanes: u8,
+}
+
+/// The most selective check of an entry.
+#[derive(Clone, Copy)]
+pub(in crate::plan) struct FirstCheck {
+    field: u16,
+    lo: u32,
+    span: u32,
+}
+
+/// An entry in a list.
+#[derive(Clone, Copy)]
+pub(in crate::plan) struct Head {
+    pub(in crate::plan) check: FirstCheck,
+    /// The number of the item.
+    pub(in crate::plan) item: u32,
 }
 
 /// Some bits of an expression.
@@ -39,84 +62,175 @@ pub(super) struct Check {
     pub(super) span: u32,
 }
 
-/// The fields that a tree's items check, by number. They stay as long as the
+/// The fields that a tree's nodes read, by number. They stay as long as the
 /// tree; when there are too many, items leave checks to the entries.
+///
+/// Most loads among the first fields are *lanes*, numbered below [`LANES`]: each
+/// frame reads all of them at once. It reads the others when a node asks.
 pub(super) struct Fields {
-    all: Vec<Bits>,
+    pub(super) lanes: Lanes,
+    /// The other fields, numbered from [`LANES`].
+    others: Vec<ReadField>,
     numbers: HashMap<Bits, u16, WordHash>,
+}
+
+/// A field, and the way to read its expression.
+#[derive(Clone, Copy)]
+pub(in crate::plan) struct ReadField {
+    pub(in crate::plan) bits: Bits,
+    pub(in crate::plan) read: Read,
 }
 
 impl Fields {
     pub(super) fn new(hash: WordHash) -> Fields {
         Fields {
-            all: Vec::new(),
+            lanes: Lanes::new(),
+            others: Vec::new(),
             numbers: HashMap::with_hasher(hash),
         }
     }
 
+    /// The fields that are no lanes.
     #[inline]
-    pub(super) fn get(&self, number: u16) -> Option<Bits> {
-        self.all.get(usize::from(number)).copied()
+    pub(super) fn others(&self) -> &[ReadField] {
+        &self.others
     }
 
-    fn number(&mut self, bits: Bits) -> Option<u16> {
+    /// The number of a field; `None` if there are too many.
+    pub(super) fn number(&mut self, bits: Bits, pool: &Pool) -> Option<u16> {
+        let read = *pool.read(bits.expr);
         if let Some(number) = self.numbers.get(&bits) {
+            // When no node reads the field any more, the pool may free the
+            // expression and use its name for another one.
+            let at = usize::from(*number);
+            if at < LANES {
+                return self.lanes.replace(at, read, bits.mask).then_some(*number);
+            }
+            self.others[at - LANES].read = read;
             return Some(*number);
         }
-        let number = u16::try_from(self.all.len()).ok();
-        let number = number.filter(|number| *number != NO_FIELD)?;
-        self.all.push(bits);
+        let number = match self.lanes.add(read, bits.mask) {
+            Some(lane) => lane as u16,
+            None => {
+                let number = u16::try_from(LANES + self.others.len()).ok();
+                let number = number.filter(|number| *number != NO_FIELD)?;
+                self.others.push(ReadField { bits, read });
+                number
+            }
+        };
         self.numbers.insert(bits, number);
         Some(number)
     }
 }
 
+impl Check {
+    /// The same check as a range of the whole expression, if the bits are its
+    /// upper ones: prefixes of all lengths then share a field.
+    fn widened(self, pool: &Pool) -> Check {
+        let Bits { expr, mask } = self.bits;
+        let free = pool.bits(expr) & !mask;
+        if self.span != 0 || free & free.wrapping_add(1) != 0 {
+            return self;
+        }
+        Check {
+            bits: Bits::whole(expr),
+            lo: self.lo,
+            span: free,
+        }
+    }
+}
+
+impl Bits {
+    /// All bits of an expression.
+    pub(super) fn whole(expr: Value) -> Bits {
+        Bits {
+            expr,
+            mask: u32::MAX,
+        }
+    }
+}
+
+impl LaneChecks {
+    /// No checks.
+    pub(super) const NOTHING: LaneChecks = LaneChecks {
+        lo: [0; LANES],
+        span: [u32::MAX; LANES],
+    };
+
+    /// Adds a check; returns `false` if no value could pass.
+    fn add(&mut self, lane: usize, lo: u32, span: u32) -> bool {
+        let hi = lo.saturating_add(span).min(self.lo[lane] + self.span[lane]);
+        let lo = lo.max(self.lo[lane]);
+        if lo > hi {
+            return false;
+        }
+        (self.lo[lane], self.span[lane]) = (lo, hi - lo);
+        true
+    }
+
+    /// Whether values pass all checks.
+    #[inline]
+    pub(in crate::plan) fn pass(&self, values: &[u32; LANES]) -> bool {
+        // No branch for each lane, so that the compiler compares several at
+        // once.
+        let mut fails = 0;
+        for ((value, lo), span) in values.iter().zip(&self.lo).zip(&self.span) {
+            fails |= u32::from(value.wrapping_sub(*lo) > *span);
+        }
+        fails == 0
+    }
+}
+
 impl Item {
-    /// Makes an item that performs the first of some checks itself; if there
-    /// are more, the entry has to be consulted.
+    /// Makes an item and its checks on lanes; returns also whether these are
+    /// all of `checks`.
     pub(super) fn new(
-        delivery: Delivery,
         name: EntryRef,
         checks: &[Check],
         fields: &mut Fields,
-    ) -> Item {
+        pool: &Pool,
+    ) -> (LaneChecks, Item, bool) {
+        let mut lane_checks = LaneChecks::NOTHING;
+        let mut are_all = true;
         let mut item = Item {
-            delivery,
             name,
-            fields: [NO_FIELD; CHECKS],
-            lo: [0; CHECKS],
-            span: [0; CHECKS],
+            first: FirstCheck {
+                field: NO_FIELD,
+                lo: 0,
+                span: 0,
+            },
+            lanes: 0,
         };
-        if checks.len() > CHECKS {
-            item.must_check_entry();
-        }
-        for (at, check) in checks.iter().enumerate().take(CHECKS) {
-            let Some(number) = fields.number(check.bits) else {
-                item.must_check_entry();
-                break;
+        for (at, check) in checks.iter().enumerate() {
+            let Check { bits, lo, span } = check.widened(pool);
+            let Some(field) = fields.number(bits, pool) else {
+                are_all = false;
+                continue;
             };
-            (item.fields[at], item.lo[at], item.span[at]) = (number, check.lo, check.span);
+            if at == 0 {
+                item.first = FirstCheck { field, lo, span };
+            }
+            let lane = usize::from(field);
+            if lane < LANES && lane_checks.add(lane, lo, span) {
+                item.lanes |= 1 << lane;
+            } else {
+                are_all = false;
+            }
         }
-        item
+        (lane_checks, item, are_all)
     }
 
-    /// Notes that the entry requires more than the checks.
-    pub(super) fn must_check_entry(&mut self) {
-        self.delivery.snap_len = 0;
+    /// Whether the first check is not among those on lanes.
+    pub(super) fn begins_outside_lanes(&self) -> bool {
+        usize::from(self.first.field) >= LANES && self.first.field != NO_FIELD
     }
+}
 
-    /// Whether a frame passes all checks; `value` returns the value of a field.
+impl FirstCheck {
+    /// Whether a frame passes; `value` returns the value of a field.
     #[inline]
-    pub(in crate::plan) fn passes(&self, mut value: impl FnMut(u16) -> Option<u32>) -> bool {
-        for ((field, lo), span) in self.fields.iter().zip(&self.lo).zip(&self.span) {
-            if *field == NO_FIELD {
-                return true;
-            }
-            let value = value(*field);
-            if value.is_none_or(|value| value.wrapping_sub(*lo) > *span) {
-                return false;
-            }
-        }
-        true
+    pub(in crate::plan) fn passes(&self, value: impl FnOnce(u16) -> Option<u32>) -> bool {
+        self.field == NO_FIELD
+            || value(self.field).is_some_and(|value| value.wrapping_sub(self.lo) <= self.span)
     }
 }

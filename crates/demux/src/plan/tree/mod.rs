@@ -22,6 +22,11 @@
 //! (2019). All entries of one subtable take the same side of each node, so a
 //! frame visits at most as many leaves as there are subtables.
 //!
+//! The kind of a node is part of its name, and nodes of each kind have an array
+//! of their own, so that what frames read fits a core's private cache for ten
+//! thousand entries: 64 bytes for the checks of each entry, and 32 for its
+//! delivery.
+//!
 //! The field of a node is chosen when a leaf grows too long, from the entries
 //! in that leaf. The first nodes of a growing tree are chosen from few entries;
 //! so the tree is rebuilt beside the old one when it has grown by half, some
@@ -29,18 +34,21 @@
 
 mod choose;
 mod item;
+mod node;
 mod rules;
 
 use super::group::Group;
 use super::hash::{WordHash, WordMix};
-use super::pool::Pool;
-use super::slab::Chunks;
-use super::slots::{PAYLOAD_MIN, Slots};
+use super::pool::{Lanes, Pool};
+use super::slab::{Chunks, Slab};
 use crate::binding::Rank;
+use crate::verdict::Delivery;
 use item::Fields;
-pub(super) use item::{Bits, Item};
+use item::Head;
+pub(super) use item::{Bits, Item, LANES, LaneChecks, ReadField};
+pub(crate) use node::NodeRef;
+pub(super) use node::{Kind, List, Split};
 pub(super) use rules::Rules;
-use std::hint::black_box;
 use weir_filter::ir::Value;
 
 /// Number of entries of a leaf before it is divided.
@@ -50,17 +58,24 @@ const LEAF_MAX: usize = 8;
 const SAMPLE: usize = 128;
 /// Number of entries that no field distinguishes, before they form a group.
 const LIST_MAX: usize = 64;
-/// The number of no node.
-pub(super) const NONE: u32 = u32::MAX;
 
 /// The name of an entry: its subtable, and its number in the subtable.
 pub(super) type EntryRef = (u32, u32);
 
 /// A decision tree over entries.
 pub(super) struct Tree {
-    nodes: Chunks<Node>,
-    free: Vec<u32>,
-    root: u32,
+    root: NodeRef,
+    splits: Slab<Split>,
+    lists: Slab<List>,
+    groups: Slab<Box<Group<EntryRef>>>,
+    /// The entries of leaves in three parts, by how many frames read them: of
+    /// most entries that a frame reaches, it reads the checks alone.
+    lane_checks: Chunks<LaneChecks>,
+    /// The deliveries. A snap length of zero means that the entry in the
+    /// subtable has to be consulted when the checks hold.
+    deliveries: Chunks<Delivery>,
+    items: Chunks<Item>,
+    free_items: Vec<u32>,
     len: usize,
     mix: WordMix,
     fields: Fields,
@@ -69,7 +84,7 @@ pub(super) struct Tree {
     /// Number of entries of a leaf before it is divided, at present.
     leaf_max: usize,
     /// Leaves to check when the tree is complete, since they may be too long.
-    wide: Vec<u32>,
+    wide: Vec<NodeRef>,
     /// Expressions that nodes hash; the tree holds one use of each in the pool.
     exprs: Vec<Value>,
 }
@@ -77,70 +92,41 @@ pub(super) struct Tree {
 /// The fields whose values all entries below a node share.
 type Path = Vec<Bits>;
 
-/// A node of the tree. Its number stays valid while its kind changes in place.
-#[repr(align(128))]
-pub(super) enum Node {
-    Free,
-    Split(Split),
-    /// An entry of a leaf; a leaf is a list of them, sorted by rank.
-    Leaf {
-        item: Item,
-        next: u32,
-    },
-    /// Many entries that no field distinguishes.
-    Group(Box<Group<EntryRef>>),
-}
-
-// Two cache lines, which a processor fetches together.
-const _: () = assert!(size_of::<Node>() == 128);
-
-/// An inner node: a hash table over one field.
-pub(super) struct Split {
-    pub(super) field: Bits,
-    /// Entries that do not require the whole field.
-    pub(super) rest: u32,
-    /// A lower bound on the ranks of the entries in the rest.
-    pub(super) rest_best: Rank,
-    /// A lower bound on the ranks of the entries in the children.
-    pub(super) best: Rank,
-    slots: Slots,
-}
-
-impl Split {
-    fn new(field: Bits) -> Split {
-        Split {
-            field,
-            rest: NONE,
-            rest_best: Rank::LAST,
-            best: Rank::LAST,
-            slots: Slots::new(),
-        }
-    }
-
-    #[inline]
-    fn child(&self, hash: u32) -> u32 {
-        let found = self.slots.find(hash, |_| true);
-        found.map_or(NONE, |(_, payload)| payload - PAYLOAD_MIN)
-    }
-}
+/// An edge of the tree: an inner node's number, and the value of the child;
+/// `None` leads to the rest.
+type Step = (u32, Option<u32>);
 
 /// The position of an entry in a tree.
 struct EntryPath {
-    /// The inner nodes from the root, each with the entry's value there, or
-    /// `None` if the entry does not require one.
-    steps: Vec<(u32, Option<u32>)>,
+    /// The edges from the root.
+    steps: Vec<Step>,
     path: Path,
     /// The node below the last step.
-    end: u32,
+    end: NodeRef,
+}
+
+/// A leaf that an entry was added to.
+struct Leaf {
+    at: NodeRef,
+    /// The edge that leads to the leaf; `None` for the root.
+    edge: Option<Step>,
+    path: Path,
+    /// Number of entries; zero for a group.
+    len: usize,
 }
 
 impl Tree {
     /// An empty tree, to be built: [`refine`](Tree::refine) makes it complete.
     pub(super) fn new(mix: WordMix, group_hash: WordHash) -> Tree {
         Tree {
-            nodes: Chunks::default(),
-            free: Vec::new(),
-            root: NONE,
+            root: NodeRef::NONE,
+            splits: Slab::default(),
+            lists: Slab::default(),
+            groups: Slab::default(),
+            lane_checks: Chunks::default(),
+            deliveries: Chunks::default(),
+            items: Chunks::default(),
+            free_items: Vec::new(),
             len: 0,
             mix,
             fields: Fields::new(group_hash),
@@ -157,61 +143,113 @@ impl Tree {
     }
 
     #[inline]
-    pub(super) fn root(&self) -> u32 {
+    pub(super) fn root(&self) -> NodeRef {
         self.root
     }
 
     #[inline]
-    pub(super) fn node(&self, number: u32) -> &Node {
-        &self.nodes[number as usize]
+    pub(super) fn split(&self, number: u32) -> Option<&Split> {
+        self.splits.get(number)
     }
 
-    /// A field that items check, by number; `None` if there is no such field.
     #[inline]
-    pub(super) fn field(&self, number: u16) -> Option<Bits> {
-        self.fields.get(number)
+    pub(super) fn list(&self, number: u32) -> Option<&List> {
+        self.lists.get(number)
+    }
+
+    #[inline]
+    pub(super) fn group(&self, number: u32) -> Option<&Group<EntryRef>> {
+        self.groups.get(number).map(|group| &**group)
+    }
+
+    #[inline]
+    pub(super) fn lane_checks(&self, item: u32) -> Option<&LaneChecks> {
+        self.lane_checks.get(item as usize)
+    }
+
+    #[inline]
+    pub(super) fn delivery(&self, item: u32) -> Option<&Delivery> {
+        self.deliveries.get(item as usize)
+    }
+
+    #[inline]
+    pub(super) fn item(&self, number: u32) -> Option<&Item> {
+        self.items.get(number as usize)
+    }
+
+    /// The loads that each frame makes.
+    #[inline]
+    pub(super) fn lanes(&self) -> &Lanes {
+        &self.fields.lanes
+    }
+
+    /// The other fields that nodes read, numbered from [`LANES`].
+    #[inline]
+    pub(super) fn others(&self) -> &[ReadField] {
+        self.fields.others()
     }
 
     /// Reads from a node, to bring it into the cache.
     #[inline]
-    pub(super) fn touch(&self, number: u32) -> u64 {
-        let kind = std::mem::discriminant(self.node(number));
-        u64::from(black_box(kind) == std::mem::discriminant(&Node::Free))
+    pub(super) fn touch(&self, node: NodeRef) -> u64 {
+        let number = node.number();
+        let read = match node.kind() {
+            Kind::Split => self.split(number).map(|split| split.best),
+            Kind::List => self.list(number).map(|list| list.best),
+            Kind::Item => self.delivery(number).map(|delivery| delivery.rank),
+            Kind::Group => None,
+        };
+        read.map_or(0, Rank::to_bits)
     }
 
-    /// The child of an inner node for a value; [`NONE`] if there is none.
+    /// The child of an inner node for a value; [`NodeRef::NONE`] if there is
+    /// none.
     #[inline]
-    pub(super) fn child(&self, split: &Split, value: u32) -> u32 {
+    pub(super) fn child(&self, split: &Split, value: u32) -> NodeRef {
         split.child(self.mix.mix(value & split.field.mask))
     }
 
-    fn make(&mut self, node: Node) -> u32 {
-        if let Some(number) = self.free.pop() {
-            self.nodes[number as usize] = node;
+    fn make_item(&mut self, lane_checks: LaneChecks, delivery: Delivery, item: Item) -> u32 {
+        if let Some(number) = self.free_items.pop() {
+            let at = number as usize;
+            self.lane_checks[at] = lane_checks;
+            self.deliveries[at] = delivery;
+            self.items[at] = item;
             return number;
         }
-        self.nodes.push(node) as u32
+        self.lane_checks.push(lane_checks);
+        self.deliveries.push(delivery);
+        self.items.push(item) as u32
     }
 
-    fn free_node(&mut self, number: u32) {
-        self.nodes[number as usize] = Node::Free;
-        self.free.push(number);
+    fn free_node(&mut self, node: NodeRef) {
+        let number = node.number();
+        match node.kind() {
+            Kind::Split => drop(self.splits.remove(number)),
+            Kind::Item => self.free_items.push(number),
+            Kind::List => {
+                let list = self.lists.remove(number);
+                let heads = list.iter().flat_map(|list| &list.heads);
+                self.free_items.extend(heads.map(|head| head.item));
+            }
+            Kind::Group => drop(self.groups.remove(number)),
+        }
     }
 
     /// The path of an entry down from a node, which `path` leads to.
     fn entry_path(
         &self,
-        from: u32,
+        from: NodeRef,
         mut path: Path,
         name: EntryRef,
         rules: &Rules<'_>,
     ) -> EntryPath {
         let (mut steps, mut end) = (Vec::new(), from);
-        while end != NONE
-            && let Node::Split(split) = self.node(end)
+        while end.kind() == Kind::Split
+            && let Some(split) = self.split(end.number())
         {
             let value = rules.value(name, split.field);
-            steps.push((end, value));
+            steps.push((end.number(), value));
             end = match value {
                 Some(value) => {
                     path.push(split.field);
@@ -225,31 +263,31 @@ impl Tree {
 
     /// Adds an entry of a subtable.
     pub(super) fn insert(&mut self, name: EntryRef, rules: &mut Rules<'_>) {
-        let Some((leaf, path, len)) = self.place(self.root, Path::new(), name, rules) else {
+        let Some(leaf) = self.place(self.root, Path::new(), name, rules) else {
             return;
         };
         self.len += 1;
         // A long leaf that no field divides is retried only at powers of two.
-        if len > self.leaf_max && (len - 1).is_power_of_two() {
-            self.split_leaf(leaf, path, rules);
-        } else if len == LEAF_MAX + 1 {
-            self.wide.push(leaf);
+        if leaf.len > self.leaf_max && (leaf.len - 1).is_power_of_two() {
+            self.split_leaf(leaf, rules);
+        } else if leaf.len == LEAF_MAX + 1 {
+            self.wide.push(leaf.at);
         }
     }
 
-    /// Puts an entry where it belongs below a node; returns its leaf, and the
-    /// leaf's path and length. `None` for a group.
+    /// Puts an entry where it belongs below a node; returns its leaf. `None` if
+    /// there is no such entry.
     fn place(
         &mut self,
-        from: u32,
+        from: NodeRef,
         path: Path,
         name: EntryRef,
         rules: &Rules<'_>,
-    ) -> Option<(u32, Path, usize)> {
+    ) -> Option<Leaf> {
         let entry = rules.entry(name)?;
         let EntryPath { steps, path, end } = self.entry_path(from, path, name, rules);
         for &(at, value) in &steps {
-            if let Node::Split(split) = &mut self.nodes[at as usize] {
+            if let Some(split) = self.splits.get_mut(at) {
                 let best = match value {
                     Some(_) => &mut split.best,
                     None => &mut split.rest_best,
@@ -257,137 +295,157 @@ impl Tree {
                 *best = entry.rank.min(*best);
             }
         }
-        if end != NONE
-            && let Node::Group(group) = &mut self.nodes[end as usize]
+        let edge = steps.last().copied();
+        if end.kind() == Kind::Group
+            && let Some(group) = self.groups.get_mut(end.number())
         {
             group.insert(name, entry, rules.residuals, |name| rules.entry(name));
-            return Some((end, path, 0));
+            let (at, len) = (end, 0);
+            return Some(Leaf {
+                at,
+                edge,
+                path,
+                len,
+            });
         }
-        let item = rules.item(name, entry, &path, &mut self.fields);
-        let node = self.make(Node::Leaf { item, next: NONE });
-        if end == NONE {
-            self.attach(steps.last(), node);
-            return Some((node, path, 1));
-        }
-        let len = self.list(end, node, entry.rank);
-        Some((end, path, len))
+        let (lane_checks, delivery, item) = rules.item(name, entry, &path, &mut self.fields);
+        let item = self.make_item(lane_checks, delivery, item);
+        let mut heads = self.heads(end);
+        let is_before = |other: &Head| self.rank(other) <= entry.rank;
+        heads.insert(heads.partition_point(is_before), self.head(item));
+        let len = heads.len();
+        let at = self.set_leaf(end, edge, heads);
+        Some(Leaf {
+            at,
+            edge,
+            path,
+            len,
+        })
     }
 
-    /// Makes a leaf the child of an inner node for a value, or its rest, or the
-    /// root.
-    fn attach(&mut self, step: Option<&(u32, Option<u32>)>, leaf: u32) {
-        let Some(&(at, value)) = step else {
-            self.root = leaf;
+    /// The entries of a leaf by rank.
+    fn heads(&mut self, leaf: NodeRef) -> Vec<Head> {
+        match leaf.kind() {
+            Kind::Item => vec![self.head(leaf.number())],
+            Kind::List => {
+                let list = self.lists.get_mut(leaf.number());
+                list.map_or(Vec::new(), |list| std::mem::take(&mut list.heads))
+            }
+            Kind::Split | Kind::Group => Vec::new(),
+        }
+    }
+
+    fn head(&self, item: u32) -> Head {
+        let check = self.items[item as usize].first;
+        Head { check, item }
+    }
+
+    fn rank(&self, head: &Head) -> Rank {
+        self.deliveries[head.item as usize].rank
+    }
+
+    /// Makes a leaf consist of these entries, at least one, and returns its
+    /// node. `old` was its node, which `edge` leads to.
+    fn set_leaf(&mut self, old: NodeRef, edge: Option<Step>, heads: Vec<Head>) -> NodeRef {
+        let best = heads.first().map_or(Rank::LAST, |head| self.rank(head));
+        let is_list = old.kind() == Kind::List;
+        if let [head] = heads[..]
+            && !self.items[head.item as usize].begins_outside_lanes()
+        {
+            if is_list {
+                self.lists.remove(old.number());
+            }
+            let item = NodeRef::new(Kind::Item, head.item);
+            self.set_child(edge, item);
+            return item;
+        }
+        let list = List { best, heads };
+        if is_list && let Some(place) = self.lists.get_mut(old.number()) {
+            *place = list;
+            return old;
+        }
+        let list = NodeRef::new(Kind::List, self.lists.insert(list));
+        self.set_child(edge, list);
+        list
+    }
+
+    /// Makes an edge, or the root, lead to a node.
+    fn set_child(&mut self, edge: Option<Step>, node: NodeRef) {
+        let Some((at, value)) = edge else {
+            self.root = node;
             return;
         };
-        if let Node::Split(split) = &mut self.nodes[at as usize] {
-            match value {
-                Some(value) => split.slots.insert(self.mix.mix(value), leaf + PAYLOAD_MIN),
-                None => split.rest = leaf,
-            }
-        }
-    }
-
-    /// Inserts an entry's node into a leaf by its rank; returns the leaf's
-    /// length.
-    fn list(&mut self, leaf: u32, node: u32, rank: Rank) -> usize {
-        let (mut at, mut before, mut len) = (leaf, NONE, 1);
-        while let Some((item, next)) = self.item(at) {
-            if item.delivery.rank <= rank {
-                before = at;
-            }
-            (at, len) = (next, len + 1);
-        }
-        if before == NONE {
-            // The leaf keeps its number: its former first entry moves to the
-            // other node.
-            let first = std::mem::replace(&mut self.nodes[leaf as usize], Node::Free);
-            self.nodes[leaf as usize] = std::mem::replace(&mut self.nodes[node as usize], first);
-            self.set_next(leaf, node);
-        } else {
-            self.set_next(node, self.next(before));
-            self.set_next(before, node);
-        }
-        len
-    }
-
-    /// The item of a leaf's node, and the number of the next; `None` for
-    /// another kind of node.
-    fn item(&self, at: u32) -> Option<(&Item, u32)> {
-        match self.nodes.get(at as usize)? {
-            Node::Leaf { item, next } => Some((item, *next)),
-            _ => None,
-        }
-    }
-
-    fn next(&self, at: u32) -> u32 {
-        self.item(at).map_or(NONE, |(_, next)| next)
-    }
-
-    fn set_next(&mut self, at: u32, to: u32) {
-        if let Node::Leaf { next, .. } = &mut self.nodes[at as usize] {
-            *next = to;
+        let Some(split) = self.splits.get_mut(at) else {
+            return;
+        };
+        let Some(value) = value else {
+            split.rest = node;
+            return;
+        };
+        let hash = self.mix.mix(value);
+        match split.slots.find(hash, |_| true) {
+            Some((place, _)) => split.slots.replace(place, node.payload()),
+            None => split.slots.insert(hash, node.payload()),
         }
     }
 
     /// The names of a leaf's entries, by rank.
-    fn names(&self, leaf: u32) -> Vec<EntryRef> {
-        let first = self.item(leaf);
-        let all = std::iter::successors(first, |(_, next)| self.item(*next));
-        all.map(|(item, _)| item.name).collect()
+    fn names(&self, leaf: NodeRef) -> Vec<EntryRef> {
+        let name = |item: u32| self.item(item).map(|item| item.name);
+        match leaf.kind() {
+            Kind::Item => name(leaf.number()).into_iter().collect(),
+            Kind::List => {
+                let list = self.list(leaf.number());
+                let heads = list.iter().flat_map(|list| &list.heads);
+                heads.filter_map(|head| name(head.item)).collect()
+            }
+            Kind::Split | Kind::Group => Vec::new(),
+        }
     }
 
     /// Divides a leaf that is too long, and the resulting leaves while they are
     /// too long.
-    fn split_leaf(&mut self, leaf: u32, path: Path, rules: &mut Rules<'_>) {
-        let mut todo = vec![(leaf, path)];
-        while let Some((leaf, path)) = todo.pop() {
-            let names = self.names(leaf);
+    fn split_leaf(&mut self, leaf: Leaf, rules: &mut Rules<'_>) {
+        let mut todo = vec![leaf];
+        while let Some(leaf) = todo.pop() {
+            let names = self.names(leaf.at);
             let Some(field) = choose::field(&names, rules) else {
                 if names.len() > LIST_MAX {
-                    self.clear(leaf);
-                    self.nodes[leaf as usize] = self.gather(&names, rules);
+                    self.free_node(leaf.at);
+                    let group = self.gather(&names, rules);
+                    let number = self.groups.insert(Box::new(group));
+                    self.set_child(leaf.edge, NodeRef::new(Kind::Group, number));
                 }
                 continue;
             };
-            self.clear(leaf);
+            self.free_node(leaf.at);
             self.retain_expr(field.expr, rules.pool);
-            self.nodes[leaf as usize] = Node::Split(Split::new(field));
-            // In reverse order of rank, as each entry then becomes the first of
-            // its leaf.
-            for name in names.iter().rev() {
-                let placed = self.place(leaf, path.clone(), *name, rules);
-                let Some((leaf, path, len)) = placed else {
+            let number = self.fields.number(Bits::whole(field.expr), rules.pool);
+            let split = self.splits.insert(Split::new(field, number));
+            let split = NodeRef::new(Kind::Split, split);
+            self.set_child(leaf.edge, split);
+            for name in &names {
+                let Some(leaf) = self.place(split, leaf.path.clone(), *name, rules) else {
                     continue;
                 };
-                if len == self.leaf_max + 1 {
-                    todo.push((leaf, path));
-                } else if len == LEAF_MAX + 1 {
-                    self.wide.push(leaf);
+                if leaf.len == self.leaf_max + 1 {
+                    todo.push(leaf);
+                } else if leaf.len == LEAF_MAX + 1 {
+                    self.wide.push(leaf.at);
                 }
             }
         }
     }
 
-    /// Frees the nodes of a leaf behind its first entry.
-    fn clear(&mut self, leaf: u32) {
-        let mut at = self.next(leaf);
-        while at != NONE {
-            let next = self.next(at);
-            self.free_node(at);
-            at = next;
-        }
-    }
-
     /// Makes a group of entries that no field distinguishes.
-    fn gather(&self, names: &[EntryRef], rules: &Rules<'_>) -> Node {
+    fn gather(&self, names: &[EntryRef], rules: &Rules<'_>) -> Group<EntryRef> {
         let mut group = Group::new(&[], self.group_hash);
         for name in names {
             if let Some(entry) = rules.entry(*name) {
                 group.insert(*name, entry, rules.residuals, |name| rules.entry(name));
             }
         }
-        Node::Group(Box::new(group))
+        group
     }
 
     /// Notes that a node uses an expression, which stays in the pool as long as
@@ -412,11 +470,16 @@ impl Tree {
                 continue;
             }
             let way = self.entry_path(self.root, Path::new(), names[0], rules);
-            // Otherwise the leaf was freed and its number belongs to another
-            // entry.
+            // Otherwise the leaf was freed.
             if way.end == leaf {
                 entries = entries.saturating_sub(names.len());
-                self.split_leaf(leaf, way.path, rules);
+                let leaf = Leaf {
+                    at: leaf,
+                    edge: way.steps.last().copied(),
+                    path: way.path,
+                    len: names.len(),
+                };
+                self.split_leaf(leaf, rules);
             }
         }
         false
@@ -428,44 +491,36 @@ impl Tree {
             return;
         };
         let way = self.entry_path(self.root, Path::new(), name, rules);
-        if way.end == NONE {
+        if way.end == NodeRef::NONE {
             return;
         }
         self.len -= 1;
-        let is_empty = match &mut self.nodes[way.end as usize] {
-            Node::Group(group) => {
+        let is_empty = match self.groups.get_mut(way.end.number()) {
+            Some(group) if way.end.kind() == Kind::Group => {
                 group.remove(name, entry, rules.residuals, |name| rules.entry(name));
                 group.is_empty()
             }
-            _ => self.unlist(way.end, name),
+            _ => self.remove_from_leaf(&way, name),
         };
         if is_empty {
             self.prune(way);
         }
     }
 
-    /// Removes an entry from a leaf; returns `true` if it was the only one.
-    fn unlist(&mut self, leaf: u32, name: EntryRef) -> bool {
-        let (mut before, mut at) = (NONE, leaf);
-        while let Some((item, next)) = self.item(at)
-            && item.name != name
-        {
-            (before, at) = (at, next);
-        }
-        if at == NONE {
+    /// Removes an entry from a leaf; returns `true` if it is the only one, which
+    /// the leaf then still has.
+    fn remove_from_leaf(&mut self, way: &EntryPath, name: EntryRef) -> bool {
+        let names = self.names(way.end);
+        let Some(at) = names.iter().position(|other| *other == name) else {
             return false;
+        };
+        if names.len() == 1 {
+            return true;
         }
-        let next = self.next(at);
-        if before != NONE {
-            self.set_next(before, next);
-            self.free_node(at);
-        } else if next != NONE {
-            // The leaf keeps its number: the second entry moves to it.
-            let second = std::mem::replace(&mut self.nodes[next as usize], Node::Free);
-            self.nodes[leaf as usize] = second;
-            self.free.push(next);
-        }
-        before == NONE && next == NONE
+        let mut heads = self.heads(way.end);
+        self.free_items.push(heads.remove(at).item);
+        self.set_leaf(way.end, way.steps.last().copied(), heads);
+        false
     }
 
     /// Frees an empty leaf, and the nodes above it that become empty.
@@ -474,10 +529,10 @@ impl Tree {
         loop {
             self.free_node(at);
             let Some((parent, value)) = way.steps.pop() else {
-                self.root = NONE;
+                self.root = NodeRef::NONE;
                 return;
             };
-            let Node::Split(split) = &mut self.nodes[parent as usize] else {
+            let Some(split) = self.splits.get_mut(parent) else {
                 return;
             };
             match value {
@@ -487,12 +542,12 @@ impl Tree {
                         split.slots.remove(place);
                     }
                 }
-                None => (split.rest, split.rest_best) = (NONE, Rank::LAST),
+                None => (split.rest, split.rest_best) = (NodeRef::NONE, Rank::LAST),
             }
-            if split.rest != NONE || split.slots.len() > 0 {
+            if split.rest != NodeRef::NONE || split.slots.len() > 0 {
                 return;
             }
-            at = parent;
+            at = NodeRef::new(Kind::Split, parent);
         }
     }
 
@@ -506,21 +561,23 @@ impl Tree {
 
     /// Frees up to `nodes` nodes; returns `true` if none remain.
     pub(super) fn free(&mut self, nodes: usize) -> bool {
-        (0..nodes).all(|_| self.nodes.pop().is_some());
-        self.nodes.len() == 0
+        (0..nodes).all(|_| {
+            self.lane_checks.pop();
+            self.deliveries.pop();
+            self.items.pop().is_some()
+                || self.lists.drop_last()
+                || self.splits.drop_last()
+                || self.groups.drop_last()
+        });
+        self.items.len() == 0
+            && self.lists.is_bare()
+            && self.splits.is_bare()
+            && self.groups.is_bare()
     }
 
     /// The numbers of inner nodes, of entries in leaves, and of groups.
     pub(super) fn counts(&self) -> [usize; 3] {
-        let mut counts = [0; 3];
-        for at in 0..self.nodes.len() {
-            match &self.nodes[at] {
-                Node::Free => {}
-                Node::Split(_) => counts[0] += 1,
-                Node::Leaf { .. } => counts[1] += 1,
-                Node::Group(_) => counts[2] += 1,
-            }
-        }
-        counts
+        let entries = self.items.len() - self.free_items.len();
+        [self.splits.len(), entries, self.groups.len()]
     }
 }

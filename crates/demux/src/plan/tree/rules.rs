@@ -1,6 +1,6 @@
 //! The requirements of entries, as the tree reads them.
 
-use super::item::{Bits, Check, Fields, Item};
+use super::item::{Bits, Check, Fields, Item, LaneChecks};
 use super::{EntryRef, Path};
 use crate::filter::Snap;
 use crate::plan::pool::Pool;
@@ -57,26 +57,26 @@ impl Rules<'_> {
         Some(value & mask)
     }
 
-    /// The item of an entry below `path`.
+    /// The parts of an item for an entry below `path`. A snap length of zero
+    /// means that the entry requires more than the checks on lanes.
     pub(super) fn item(
         &self,
         name: EntryRef,
         entry: Entry,
         path: &Path,
         fields: &mut Fields,
-    ) -> Item {
+    ) -> (LaneChecks, Delivery, Item) {
+        let checks = self.checks(name, entry, path);
+        let (lane_checks, item, are_all) = Item::new(name, &checks, fields, self.pool);
+        let is_whole = are_all && self.ranges_only(entry);
         let delivery = Delivery {
             rank: entry.rank,
             binding: entry.binding,
             target: entry.target,
             tag: entry.tag,
-            snap_len: entry.snap,
+            snap_len: if is_whole { entry.snap } else { 0 },
         };
-        let mut item = Item::new(delivery, name, &self.checks(name, entry, path), fields);
-        if !self.ranges_only(entry) {
-            item.must_check_entry();
-        }
-        item
+        (lane_checks, delivery, item)
     }
 
     /// The fields and ranges that an entry requires and `path` does not imply,
