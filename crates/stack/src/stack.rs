@@ -690,7 +690,8 @@ impl Stack {
         self.tcp.quick_ack(connection)
     }
 
-    /// Sends keep-alive probes after `after_ns` of silence (RFC 9293 §3.8.4); `None` never.
+    /// Sends keep-alive probes after `after_ns` of silence, rounded up to milliseconds (RFC 9293
+    /// §3.8.4); `None` never.
     ///
     /// # Errors
     /// If the connection is closed.

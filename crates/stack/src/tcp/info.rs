@@ -150,7 +150,7 @@ impl Pcb {
 
     fn info(&self, now_ns: u64) -> TcpInfo {
         let since = |then_ns: u64| now_ns.saturating_sub(then_ns);
-        let (sacked, lost, sent_again) = self.scoreboard.counts(self.segment_size.mss);
+        let (sacked, lost, sent_again) = self.scoreboard.counts(self.segment_size.mss());
         TcpInfo {
             state: self.state,
             error: self.user.error(),
@@ -171,10 +171,10 @@ impl Pcb {
             srtt_ns: self.rtt.srtt_ns(),
             rttvar_ns: self.rtt.rttvar_ns(),
             min_rtt_ns: self.rtt.min_ns(),
-            mss: self.segment_size.mss,
+            mss: self.segment_size.mss(),
             mss_advertised: self.segment_size.advertised.into(),
             mss_received: self.segment_size.received.into(),
-            in_flight: self.scoreboard.segments(self.segment_size.mss),
+            in_flight: self.scoreboard.segments(self.segment_size.mss()),
             sacked,
             lost,
             retrans: sent_again,

@@ -7,7 +7,7 @@
 //! | `send`, `receive` | SND.* and RCV.* with the bytes (`buffer`) |
 //! | `scoreboard`, `rtt`, `rack`, `congestion`, `recovery` | segments in flight and losses (`recovery`) |
 //! | `segment_size`, `negotiated`, `ecn` | what both sides and the path have agreed on |
-//! | `ack`, `probe_window` | acknowledgments and probes that are owed |
+//! | `ack` | acknowledgments and probes that are owed |
 //! | `timers`, `user_timeout`, `activity` | deadlines; the limit on unacknowledged data; times, keep-alive |
 //! | `reachability`, `headers`, `urgent` | hints to neighbour discovery; expected and cached headers; urgent marks |
 //! | `listed`, `counts` | the stack's queues and sums that have the connection; its counts |
@@ -122,8 +122,6 @@ pub(super) struct Pcb {
     pub(super) ecn: Ecn,
 
     pub(super) ack: AckState,
-    /// Whether a probe must be sent: for the window, or to keep the connection alive.
-    pub(super) probe_window: bool,
     pub(super) activity: Activity,
     pub(super) reachability: Reachability,
     /// The headers, while the connection is in use.
@@ -177,7 +175,6 @@ impl Pcb {
             },
             ecn: Ecn::new(config.ecn),
             ack: AckState::new(),
-            probe_window: false,
             activity: Activity::new(now_ns),
             reachability: Reachability::default(),
             headers: kept_headers,
@@ -218,8 +215,8 @@ impl Pcb {
         let path = self.segment_size.of_path(path_mtu, &self.pair);
         let room = usize::from(self.send.mss_peer).min(path);
         let mss = room - self.negotiated.timestamps_len();
-        if mss != self.segment_size.mss {
-            self.segment_size.mss = mss;
+        if mss != self.segment_size.mss() {
+            self.segment_size.set_mss(mss);
             self.congestion.set_mss(mss);
         }
         room
@@ -245,7 +242,7 @@ impl Pcb {
         self.congestion.wait_until(u64::MAX);
         self.scoreboard.clear();
         self.ack.now = false;
-        self.probe_window = false;
+        self.ack.probe_window = false;
     }
 }
 

@@ -10,7 +10,6 @@ use crate::links::{Interfaces, strip_zone, with_zone};
 use crate::ports;
 use crate::slab::Handle;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU64;
 
 /// Time, in nanoseconds, between keep-alive probes: 75 s (RFC 9293 §3.8.4; Linux'
 /// `tcp_keepalive_intvl`).
@@ -222,7 +221,7 @@ impl Tcp {
         }
         pcb.receive.consume(count.min(pcb.receive.readable()));
         pcb.receive.set_memory(left);
-        if pcb.receive.window_opens(pcb.segment_size.mss) && !pcb.has_ended() {
+        if pcb.receive.window_opens(pcb.segment_size.mss()) && !pcb.has_ended() {
             pcb.ack.now = true;
             self.wake_output(id.0);
         }
@@ -453,7 +452,7 @@ impl Tcp {
         after_ns: Option<u64>,
     ) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
-        pcb.activity.keep_alive_ns = after_ns.and_then(|after_ns| NonZeroU64::new(after_ns.max(1)));
+        pcb.activity.set_keep_alive(after_ns);
         if pcb.can_write() {
             pcb.start_keep_alive(now_ns);
         }
@@ -619,8 +618,8 @@ impl Pcb {
         }
         self.timers.keepalive_or_time_wait_ns = self
             .activity
-            .keep_alive_ns
-            .and_then(|after_ns| from_ns(now_ns.saturating_add(after_ns.get())));
+            .keep_alive_ns()
+            .and_then(|after_ns| from_ns(now_ns.saturating_add(after_ns)));
     }
 
     /// Does what is due; whether the connection is to be reset.
@@ -672,17 +671,17 @@ impl Pcb {
     }
 
     fn keep_alive(&mut self, now_ns: u64) {
-        let Some(after_ns) = self.activity.keep_alive_ns else {
+        let Some(after_ns) = self.activity.keep_alive_ns() else {
             return;
         };
-        let idle_since_ns = self.activity.last_segment_ns.saturating_add(after_ns.get());
+        let idle_since_ns = self.activity.last_segment_ns.saturating_add(after_ns);
         if idle_since_ns > now_ns {
             self.timers.keepalive_or_time_wait_ns = from_ns(idle_since_ns);
         } else if self.activity.is_unanswered(now_ns, &self.user.options) {
             self.end(Some(TcpError::TimedOut));
         } else {
             self.activity.probes += 1;
-            self.probe_window = true;
+            self.ack.probe_window = true;
             self.timers.keepalive_or_time_wait_ns = from_ns(now_ns + KEEP_ALIVE_EACH_NS);
         }
     }

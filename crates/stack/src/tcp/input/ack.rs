@@ -160,7 +160,11 @@ impl Pcb {
             .timestamps
             .map_or(0, |timestamps| timestamps.offset);
         let counts = &mut self.counts;
-        let (rack, sack, mss) = (&mut self.rack, self.negotiated.sack, self.segment_size.mss);
+        let (rack, sack, mss) = (
+            &mut self.rack,
+            self.negotiated.sack,
+            self.segment_size.mss(),
+        );
         let congestion = &mut self.congestion;
         let mut latest_ns: Option<u64> = None;
         let mut again_ns: Option<u64> = None;

@@ -438,7 +438,7 @@ impl Pcb {
         self.received(now_ns, count, told.timestamps);
         self.schedule_ack(now_ns, taken);
         // The bytes count as read: the window opens as in `Tcp::consume`.
-        self.ack.now |= self.receive.window_opens(self.segment_size.mss);
+        self.ack.now |= self.receive.window_opens(self.segment_size.mss());
         Some(())
     }
 }

@@ -157,11 +157,7 @@ impl Pcb {
         }
         self.negotiated.sack &= options.sack_permitted;
         self.negotiated.timestamps = match (options.timestamps, self.negotiated.timestamps) {
-            (Some((value, _)), Some(ours)) => Some(Timestamps {
-                recent: value,
-                recent_ns: now_ns,
-                ..ours
-            }),
+            (Some((value, _)), Some(ours)) => Some(Timestamps::new(ours.offset, value, now_ns)),
             _ => None,
         };
     }
@@ -420,7 +416,7 @@ impl Pcb {
     /// Acknowledges received data, at once or later: see `AckState::schedule`.
     #[inline]
     pub(super) fn schedule_ack(&mut self, now_ns: u64, taken: Insertion) {
-        let ahead = (self.receive.nxt, self.segment_size.mss);
+        let ahead = (self.receive.nxt, self.segment_size.mss());
         self.ack
             .schedule(now_ns, taken, ahead, &mut self.timers.ack_ns);
     }

@@ -217,11 +217,9 @@ impl Pcb {
     ) -> Box<Pcb> {
         let (iss, offset) = secret.isn(now_ns, ends.0, ends.1);
         let mut pcb = Pcb::new(kept, config, host, ends, iss, now_ns);
-        pcb.negotiated.timestamps = config.timestamps.then_some(Timestamps {
-            offset,
-            recent: 0,
-            recent_ns: now_ns,
-        });
+        pcb.negotiated.timestamps = config
+            .timestamps
+            .then(|| Timestamps::new(offset, 0, now_ns));
         pcb
     }
 

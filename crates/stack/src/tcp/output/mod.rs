@@ -90,7 +90,7 @@ impl Pcb {
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
         if now_ns == self.activity.last_sent_ns || pipe >= cwnd {
-            let limited = pipe + self.segment_size.mss > cwnd;
+            let limited = pipe + self.segment_size.mss() > cwnd;
             let (una, nxt) = (self.send.una, self.send.nxt);
             let outstanding = self.scoreboard.snd_inflight();
             self.congestion.on_transmit(una, nxt, outstanding, limited);
@@ -209,7 +209,7 @@ impl Pcb {
     /// flight, and if so, which: true is the FIN.
     #[inline]
     fn pure_ack(&self) -> Option<bool> {
-        let asks = self.probe_window || self.recovery.force_retransmit;
+        let asks = self.ack.probe_window || self.recovery.force_retransmit;
         if asks || self.is_opening() || self.scoreboard.lost() > 0 || self.has_options(false) {
             return None;
         }
@@ -247,7 +247,7 @@ impl Pcb {
                 seq: self.send.nxt.0,
                 ack: self.receive.nxt.0,
                 flags,
-                window: self.receive.advertise(self.segment_size.mss),
+                window: self.receive.advertise(self.segment_size.mss()),
                 timestamps: self.negotiated.timestamp_option(now_ns),
             },
         };
@@ -288,7 +288,7 @@ impl Pcb {
     /// The same of what does not wait for the pacing rate.
     fn has_urgent_output(&self) -> bool {
         self.ack.now
-            || self.probe_window
+            || self.ack.probe_window
             || self.recovery.force_retransmit
             || self.send.nxt == self.send.iss
     }
@@ -344,7 +344,7 @@ impl Pcb {
             true => self.gso_size_max(most, offload.burst.max(1).into()),
             // The scoreboard cuts at full segments, and sees one of several as
             // arrived when all of it has: so no more than a small part.
-            false if most == self.segment_size.mss && self.header_cache().is_some() => {
+            false if most == self.segment_size.mss() && self.header_cache().is_some() => {
                 (left * most).min(cwnd / CWND_DIVISOR)
             }
             false => return most,
@@ -428,7 +428,7 @@ impl Pcb {
             let end = self.send.nxt.plus(len + usize::from(fin));
             return Some(NextSegment::New(self.send.nxt, end));
         }
-        match (self.probe_window, self.ack.now) {
+        match (self.ack.probe_window, self.ack.now) {
             (true, _) => Some(NextSegment::WindowProbe),
             (false, true) => Some(NextSegment::PureAck),
             (false, false) => None,
@@ -543,7 +543,7 @@ impl Pcb {
         if is_syn {
             self.receive.advertise_on_syn()
         } else {
-            self.receive.advertise(self.segment_size.mss)
+            self.receive.advertise(self.segment_size.mss())
         }
     }
 
@@ -570,12 +570,12 @@ impl Pcb {
                 self.count_paced(now_ns, end.since(start), is_first);
                 // A SYN's bytes are as many as fit, and wait for nobody.
                 let full = len == 0
-                    || len == self.segment_size.mss
-                    || len.is_multiple_of(self.segment_size.mss.max(1));
+                    || len == self.segment_size.mss()
+                    || len.is_multiple_of(self.segment_size.mss().max(1));
                 if !full && !self.is_opening() {
                     self.send.snd_sml = end;
                 }
-                self.probe_window = false;
+                self.ack.probe_window = false;
                 let answers = self.counts.bytes_in > 0 && !self.is_opening();
                 if len > 0 && answers && now_ns < self.activity.last_received_ns + DELAYED_ACK_NS {
                     self.ack.pingpong = true;
@@ -598,7 +598,7 @@ impl Pcb {
             NextSegment::PureAck => self.count_transmit(0, false),
             NextSegment::WindowProbe => {
                 self.count_transmit(0, false);
-                self.probe_window = false;
+                self.ack.probe_window = false;
             }
         }
         if matches!(next, NextSegment::New(..) | NextSegment::Retransmit(..)) {

@@ -29,6 +29,9 @@ pub(in crate::tcp) struct AckState {
     pub(in crate::tcp) now: bool,
     /// Number of further acknowledgments that are not delayed.
     pub(in crate::tcp) quick: u8,
+    /// Whether a probe must be sent, which the peer acknowledges: for the window, or to keep the
+    /// connection alive.
+    pub(in crate::tcp) probe_window: bool,
     /// Whether the application answers what it receives, so that acknowledgments go with data.
     pub(in crate::tcp) pingpong: bool,
 }
@@ -40,6 +43,7 @@ impl AckState {
             last_sent: Seq(0),
             now: false,
             quick: QUICKACKS_MAX,
+            probe_window: false,
             pingpong: false,
         }
     }

@@ -2,7 +2,7 @@
 //! §3.8.4).
 
 use super::TcpOptions;
-use std::num::NonZeroU64;
+use std::num::NonZeroU32;
 
 /// Unanswered keep-alive probes after which the peer is given up (Linux' `tcp_keepalive_probes`).
 const PROBES_MAX: u32 = 9;
@@ -16,9 +16,9 @@ pub(in crate::tcp) struct Activity {
     pub(in crate::tcp) last_segment_ns: u64,
     /// When data was last received.
     pub(in crate::tcp) last_received_ns: u64,
-    /// How long the connection is idle before the first probe (`TCP_KEEPIDLE`); `None` without
-    /// keep-alive.
-    pub(in crate::tcp) keep_alive_ns: Option<NonZeroU64>,
+    /// How long the connection is idle before the first probe (`TCP_KEEPIDLE`), in milliseconds;
+    /// `None` without keep-alive.
+    keep_alive_ms: Option<NonZeroU32>,
     /// Number of keep-alive probes since the peer last sent a segment.
     pub(in crate::tcp) probes: u32,
 }
@@ -29,9 +29,24 @@ impl Activity {
             last_sent_ns: now_ns,
             last_segment_ns: now_ns,
             last_received_ns: now_ns,
-            keep_alive_ns: None,
+            keep_alive_ms: None,
             probes: 0,
         }
+    }
+
+    /// Sets how long the connection is idle before the first keep-alive probe, rounded up to
+    /// milliseconds; `None` ends keep-alive.
+    pub(in crate::tcp) fn set_keep_alive(&mut self, after_ns: Option<u64>) {
+        self.keep_alive_ms = after_ns.map(|after_ns| {
+            let ms = u32::try_from(after_ns.div_ceil(1_000_000)).unwrap_or(u32::MAX);
+            NonZeroU32::new(ms).unwrap_or(NonZeroU32::MIN)
+        });
+    }
+
+    /// How long the connection is idle before the first keep-alive probe, in nanoseconds; `None`
+    /// without keep-alive.
+    pub(in crate::tcp) fn keep_alive_ns(&self) -> Option<u64> {
+        self.keep_alive_ms.map(|ms| u64::from(ms.get()) * 1_000_000)
     }
 
     /// Records an acceptable segment: the peer is there. Returns for how long it was silent.

@@ -2,6 +2,7 @@
 //! `tcp_options_received`).
 
 use crate::tcp::seq::Seq;
+use std::num::NonZeroU64;
 
 /// Age, in nanoseconds, from which on TS.Recent is invalid: 24 days (RFC 7323 §5.5).
 const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
@@ -11,9 +12,21 @@ const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
 pub(in crate::tcp) struct Timestamps {
     /// Offset of this connection's timestamp clock.
     pub(in crate::tcp) offset: u32,
-    /// TS.Recent, and the time at which it arrived.
+    /// TS.Recent, and the time at which it arrived; not zero, so that no timestamps take no more
+    /// room than some.
     pub(in crate::tcp) recent: u32,
-    pub(in crate::tcp) recent_ns: u64,
+    pub(in crate::tcp) recent_ns: NonZeroU64,
+}
+
+impl Timestamps {
+    /// Timestamps whose TS.Recent arrived at `recent_ns`, which is at least 1.
+    pub(in crate::tcp) fn new(offset: u32, recent: u32, recent_ns: u64) -> Timestamps {
+        Timestamps {
+            offset,
+            recent,
+            recent_ns: NonZeroU64::new(recent_ns).unwrap_or(NonZeroU64::MIN),
+        }
+    }
 }
 
 /// The options of one connection. Before the handshake they are what this side offers; the
@@ -56,7 +69,7 @@ impl Negotiated {
             // Once negotiated, every segment but a RST has timestamps (§3.2).
             return self.timestamps.is_some() && self.timestamps_required;
         };
-        let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
+        let known = now_ns.saturating_sub(ours.recent_ns.get()) < RECENT_NS;
         known && Seq(value).before(Seq(ours.recent))
     }
 
@@ -76,7 +89,7 @@ impl Negotiated {
             && seq.at_most(last_ack_sent)
             && Seq(ours.recent).at_most(Seq(value))
         {
-            (ours.recent, ours.recent_ns) = (value, now_ns);
+            *ours = Timestamps::new(ours.offset, value, now_ns);
         }
     }
 
@@ -90,7 +103,7 @@ impl Negotiated {
         let (Some(ours), Some((_, echo))) = (self.timestamps, timestamps) else {
             return true;
         };
-        let (first, last) = (self.clock(ours.recent_ns), self.clock(now_ns));
+        let (first, last) = (self.clock(ours.recent_ns.get()), self.clock(now_ns));
         Seq(first).at_most(Seq(echo)) && Seq(echo).at_most(Seq(last))
     }
 }

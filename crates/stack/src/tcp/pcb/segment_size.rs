@@ -12,7 +12,7 @@ const MSS_MIN: usize = 88;
 pub(in crate::tcp) struct SegmentSize {
     /// Payload of a full segment with the usual options (Eff.snd.MSS of RFC 9293 §3.7.1): what
     /// the peer, the path and this side's own limit allow.
-    pub(in crate::tcp) mss: usize,
+    mss: u32,
     /// The longest segment that this side accepts, options included: the MSS that its SYN
     /// announces.
     pub(in crate::tcp) advertised: u16,
@@ -27,10 +27,21 @@ impl SegmentSize {
         let limit = limit.map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
         let advertised = (link_mtu - pair.headers_len()).min(limit);
         SegmentSize {
-            mss: MSS_DEFAULT,
+            mss: MSS_DEFAULT as u32,
             advertised: u16::try_from(advertised).unwrap_or(u16::MAX),
             received: 0,
         }
+    }
+
+    /// Payload of a full segment with the usual options.
+    #[inline]
+    pub(in crate::tcp) fn mss(&self) -> usize {
+        self.mss as usize
+    }
+
+    /// Sets the payload of a full segment, which an IP packet bounds.
+    pub(super) fn set_mss(&mut self, mss: usize) {
+        self.mss = mss as u32;
     }
 
     /// Bytes of options and payload that a segment may carry on a path of this MTU, before the
@@ -42,10 +53,10 @@ impl SegmentSize {
     /// Number of segments for `len` bytes, at least one.
     #[inline]
     pub(in crate::tcp) fn segments(&self, len: usize) -> usize {
-        if len <= self.mss {
+        if len <= self.mss() {
             return 1;
         }
-        len.div_ceil(self.mss.max(1))
+        len.div_ceil(self.mss().max(1))
     }
 
     /// Records the payload of a received segment.

@@ -133,7 +133,7 @@ impl Pcb {
 
     /// Bytes that are thought to be in the network.
     pub(super) fn pipe(&self) -> usize {
-        let arrived = self.recovery.duplicates as usize * self.segment_size.mss;
+        let arrived = self.recovery.duplicates as usize * self.segment_size.mss();
         self.scoreboard.pipe().saturating_sub(arrived)
     }
 
@@ -143,7 +143,7 @@ impl Pcb {
             srtt_ns: self.rtt.srtt_ns().unwrap_or(0),
             min_rtt_ns: self.rtt.min_ns(),
             in_recovery: self.recovery.phase != Phase::Open,
-            mss: self.segment_size.mss,
+            mss: self.segment_size.mss(),
         }
     }
 
@@ -239,9 +239,13 @@ impl Pcb {
     fn grown_by(&self, progress: AckResult) -> usize {
         // Where segments come out of order as a rule, all that arrives counts.
         let told = match self.negotiated.sack {
-            true if self.rack.reordering_bytes() > DUP_THRESH as usize * self.segment_size.mss => 0,
+            true if self.rack.reordering_bytes()
+                > DUP_THRESH as usize * self.segment_size.mss() =>
+            {
+                0
+            }
             true => progress.acknowledged.saturating_sub(progress.delivered),
-            false => self.recovery.duplicates as usize * self.segment_size.mss,
+            false => self.recovery.duplicates as usize * self.segment_size.mss(),
         };
         match progress.acknowledged {
             0 => 0,
@@ -263,7 +267,9 @@ impl Pcb {
         if progress.acknowledged > 0 {
             let partial = self.recovery.phase == Phase::Recovery
                 && self.send.una.before(self.recovery.recovery_point);
-            let segments = progress.acknowledged.div_ceil(self.segment_size.mss.max(1)) as u32;
+            let segments = progress
+                .acknowledged
+                .div_ceil(self.segment_size.mss().max(1)) as u32;
             self.recovery.duplicates = if partial {
                 self.recovery
                     .duplicates
@@ -277,7 +283,7 @@ impl Pcb {
             let most = self
                 .scoreboard
                 .snd_inflight()
-                .div_ceil(self.segment_size.mss.max(1)) as u32;
+                .div_ceil(self.segment_size.mss().max(1)) as u32;
             self.recovery.duplicates = (self.recovery.duplicates + 1).min(most);
             let third = self.recovery.duplicates == DUP_THRESH;
             if third && self.recovery.phase == Phase::Open {
@@ -288,7 +294,7 @@ impl Pcb {
     }
 
     fn mark_first_lost(&mut self) -> usize {
-        self.scoreboard.split_at_first(self.segment_size.mss);
+        self.scoreboard.split_at_first(self.segment_size.mss());
         let first = self.scoreboard.first().map(|sent| sent.start);
         let congestion = &mut self.congestion;
         let is_lost = |sent: &Sent| Some(sent.start) == first;
@@ -314,14 +320,14 @@ impl Pcb {
         self.congestion.cwnd = self
             .congestion
             .cwnd
-            .max(self.pipe() + self.segment_size.mss);
+            .max(self.pipe() + self.segment_size.mss());
     }
 
     /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
     /// for a segment.
     fn delivered(&self, progress: AckResult) -> usize {
         match (self.negotiated.sack, progress.duplicate) {
-            (false, true) => self.segment_size.mss,
+            (false, true) => self.segment_size.mss(),
             _ => progress.delivered,
         }
     }
@@ -339,10 +345,10 @@ impl Pcb {
         } else {
             let behind = recovery.prr_delivered.saturating_sub(recovery.prr_out) as usize;
             let safe = progress.acknowledged > 0 && !more_lost;
-            let more = if safe { self.segment_size.mss } else { 0 };
+            let more = if safe { self.segment_size.mss() } else { 0 };
             (behind.max(delivered) + more).min(ssthresh - pipe)
         };
-        self.congestion.cwnd = (pipe + quota).max(self.segment_size.mss);
+        self.congestion.cwnd = (pipe + quota).max(self.segment_size.mss());
     }
 
     /// The network marked a segment of ours (RFC 3168 §6.1.2): one reduction
@@ -426,7 +432,7 @@ impl Pcb {
         {
             return None;
         }
-        let delayed_ns = if self.scoreboard.snd_inflight() <= self.segment_size.mss {
+        let delayed_ns = if self.scoreboard.snd_inflight() <= self.segment_size.mss() {
             WC_DEL_ACK_NS
         } else {
             0
@@ -451,7 +457,7 @@ impl Pcb {
             LossTimer::Persist => {
                 self.recovery.retries += 1;
                 self.rtt.on_rto();
-                self.probe_window = true;
+                self.ack.probe_window = true;
                 (self.send.sws_override, self.send.push) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
                 self.update_user_timeout(now_ns, self.waits());
@@ -468,7 +474,7 @@ impl Pcb {
         let new =
             self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.scoreboard.is_full();
         if !new {
-            self.scoreboard.split_at_last(self.segment_size.mss);
+            self.scoreboard.split_at_last(self.segment_size.mss());
             let last = self.scoreboard.last().map(|sent| sent.start);
             self.scoreboard.mark_lost(|sent| Some(sent.start) == last);
         }

@@ -241,10 +241,8 @@ impl Pcb {
         self.receive.rcv_adv = record.rcv_adv;
         self.receive.scale = record.rcv_scale;
         self.ack.last_sent = record.rcv_nxt;
-        self.negotiated.timestamps = record.timestamps.map(|(offset, recent)| Timestamps {
-            offset,
-            recent,
-            recent_ns: record.expires_ns - TIME_WAIT_NS,
+        self.negotiated.timestamps = record.timestamps.map(|(offset, recent)| {
+            Timestamps::new(offset, recent, record.expires_ns - TIME_WAIT_NS)
         });
         self.negotiated.timestamps_required = record.timestamps_required;
         (self.negotiated.sack, self.ecn.enabled) = (record.sack, false);
