@@ -3,6 +3,8 @@
 
 mod read;
 
+pub use read::inside_prefix;
+
 use crate::engine::{Inside, Settings, Unit};
 use crate::measure::{Accepted, ActiveTime, Flows, Gaps, Measurement};
 use crate::period::CHUNK_RECORDS;

@@ -486,7 +486,7 @@ fn inside(table: &CaptureTable, has_list: bool, names: &dyn Names) -> Result<Ins
 ///
 /// # Errors
 /// What would be right.
-pub(super) fn inside_prefix(text: &str) -> Result<Key, String> {
+pub fn inside_prefix(text: &str) -> Result<Key, String> {
     let bare = text.strip_prefix("net ").unwrap_or(text).trim();
     let key = bare.parse().ok();
     let is_address =
