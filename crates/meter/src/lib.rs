@@ -17,8 +17,10 @@
 //! NetTap 2000 paper, §2 (Libretto: NetCounter and NetMediator).
 
 mod chunk;
+pub mod config;
 pub mod engine;
 mod key;
+pub mod list;
 pub mod measure;
 pub mod parse;
 pub mod period;
