@@ -18,7 +18,9 @@
 
 mod chunk;
 mod key;
+pub mod parse;
 mod record;
+pub mod services;
 mod session;
 
 pub use chunk::{Chunk, ChunkId, Manifest};
