@@ -13,7 +13,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("demux", &["wire", "filter"]),
     ("meter", &["wire", "filter"]),
     ("ring", &[]),
-    ("link", &["wire", "filter", "demux", "ring"]),
+    ("link", &["wire", "filter", "demux", "meter", "ring"]),
     ("stack", &["wire", "ring"]),
     ("packetdrill", &["wire", "stack"]),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
