@@ -14,6 +14,7 @@ pub use fds::{GateFds, LinkFds};
 
 use super::flow_cache::FlowMaps;
 use super::host_filter::HostFilter;
+use super::meter::MeterStage;
 use super::xsk::promiscuous;
 use super::xsk::socket::Xsk;
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
@@ -37,6 +38,8 @@ pub struct Gate {
     pins: Option<PinDir>,
     adopted: bool,
     host: Option<HostFilter>,
+    /// What counts the frames of each link, by the link's number.
+    meters: Vec<MeterStage>,
 }
 
 #[derive(Debug)]
@@ -63,6 +66,21 @@ impl Gate {
         bypass: Bypass,
         outlive: bool,
     ) -> Result<Gate, GateError> {
+        Gate::attach_metered(interfaces, bypass, outlive, &[])
+    }
+
+    /// As [`attach`](Self::attach); the frames of each interface are counted by the stage in the
+    /// same place of `meters`, from the first one on, whatever the gate does with them. What an
+    /// earlier process has left counts until it is taken over, and from then on these do.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn attach_metered(
+        interfaces: &[&Interface],
+        bypass: Bypass,
+        outlive: bool,
+        meters: &[MeterStage],
+    ) -> Result<Gate, GateError> {
         let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
         let mut sorted = numbers.clone();
         sorted.sort_unstable();
@@ -73,9 +91,11 @@ impl Gate {
             return Err(GateError::Links { what });
         }
         let made = if outlive {
-            Gate::attach_pinned(interfaces, bypass)
+            Gate::attach_pinned(interfaces, bypass, meters)
         } else {
-            Gate::new(bypass)?.add_all(interfaces)
+            let mut gate = Gate::new(bypass)?;
+            gate.meters = meters.to_vec();
+            gate.add_all(interfaces)
         };
         let Err(GateError::Taken { interface, by }) = made else {
             return made;
@@ -83,7 +103,7 @@ impl Gate {
         // By what an earlier one with another bypass has left?
         if !outlive {
             match Gate::clean_owned_stale(interfaces) {
-                Ok(true) => return Gate::attach(interfaces, bypass, outlive),
+                Ok(true) => return Gate::attach_metered(interfaces, bypass, outlive, meters),
                 Err(error @ GateError::InUse { .. }) => return Err(error),
                 Ok(false) | Err(_) => {}
             }
@@ -131,6 +151,7 @@ impl Gate {
             pins: None,
             adopted: false,
             host: None,
+            meters: Vec::new(),
         })
     }
 
@@ -152,7 +173,13 @@ impl Gate {
             let what = format!("{} more", interface.name);
             return Err(GateError::Links { what });
         }
-        let program = program::xdp(link as u32, self.maps(), None, self.host.as_ref())?;
+        let program = program::xdp(
+            link as u32,
+            self.maps(),
+            None,
+            self.host.as_ref(),
+            self.meters.get(link),
+        )?;
         let ifindex = interface.index;
         let attach = |hook| Attachment::new(&program, ifindex, hook).map(|made| (made, hook));
         let attached = match attach(Hook::XdpNative) {
@@ -224,7 +251,13 @@ impl Gate {
     ) -> Result<(), GateError> {
         flow_maps.set_egress(link as u32, self.link(link).ifindex)?;
         let (maps, host) = (self.maps(), self.host.as_ref());
-        let program = program::xdp(link as u32, maps, Some((flow_maps, completes)), host)?;
+        let program = program::xdp(
+            link as u32,
+            maps,
+            Some((flow_maps, completes)),
+            host,
+            self.meter(link),
+        )?;
         Ok(self.link(link).xdp.replace(&program)?)
     }
 
@@ -237,11 +270,16 @@ impl Gate {
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link {
                 let host = self.host.as_ref();
-                let program = program::xdp(number as u32, self.maps(), None, host)?;
+                let program = program::xdp(number as u32, self.maps(), None, host, self.meter(number))?;
                 link.xdp.replace(&program)?;
             }
         }
         Ok(())
+    }
+
+    /// What counts the frames of a link.
+    pub(super) fn meter(&self, link: usize) -> Option<&MeterStage> {
+        self.meters.get(link)
     }
 
     /// Takes the program off one link, and leaves the interface as it was.

@@ -28,6 +28,7 @@ use crate::xdp::abi::{
 };
 use crate::xdp::flow_cache::{FlowMaps, FlowProgramSpec, program as flow_program};
 use crate::xdp::host_filter::HostFilter;
+use crate::xdp::meter::MeterStage;
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
@@ -66,16 +67,17 @@ pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
 /// The program at XDP of link number `link`, with these maps: the page, the
 /// sockets, and which link each is joined to. With the maps of `flow_cache`,
 /// and whether checksums of the link may be left to the device; and what the
-/// host's protocols are to have.
+/// host's protocols are to have; `meter` counts each frame first.
 pub(in crate::xdp) fn xdp(
     link: u32,
     maps: [&Map; 3],
     flow_cache: Option<(&FlowMaps, bool)>,
     host: Option<&HostFilter>,
+    meter: Option<&MeterStage>,
 ) -> Result<Program, GateError> {
     let spec = flow_cache.map(|(flow_maps, completes)| flow_maps.spec(completes));
     let maps = self::maps(maps, flow_cache.map(|(flow_maps, _)| flow_maps));
-    load(link, &maps, spec, host)
+    load(link, &maps, spec, host, meter)
 }
 
 /// The maps of a program, in the order in which it names them.
@@ -93,12 +95,16 @@ pub(in crate::xdp) fn load(
     maps: &[BorrowedFd<'_>],
     flow_cache: Option<FlowProgramSpec>,
     host: Option<&HostFilter>,
+    meter: Option<&MeterStage>,
 ) -> Result<Program, GateError> {
-    let insns = Xdp::new(link, flow_cache).assemble(host)?;
+    let stage = meter.map(|stage| (stage, maps.len() as u16));
+    let insns = Xdp::new(link, flow_cache).assemble(host, stage)?;
+    let of_stage = meter.into_iter().flat_map(MeterStage::maps);
+    let maps: Vec<BorrowedFd<'_>> = maps.iter().copied().chain(of_stage).collect();
     let load = Load {
         name: PROGRAM_NAME,
         frags: true,
-        maps,
+        maps: &maps,
         ..Load::new(ProgramType::Xdp)
     };
     Ok(Program::load(&insns, &load)?)
@@ -106,7 +112,7 @@ pub(in crate::xdp) fn load(
 
 /// Whether a filter of the host's frames fits into the program.
 pub(in crate::xdp) fn check(host: &HostFilter) -> Result<(), EmitError> {
-    Xdp::new(0, None).assemble(Some(host)).map(drop)
+    Xdp::new(0, None).assemble(Some(host), None).map(drop)
 }
 
 /// The program at tc ingress: what XDP has passed to be joined in the kernel.
@@ -162,8 +168,22 @@ impl Xdp {
         insns.iter().for_each(|insn| self.asm.push(*insn));
     }
 
-    fn assemble(mut self, host: Option<&HostFilter>) -> Result<Vec<Insn>, EmitError> {
-        self.push(&[Insn::mov64(CTX, Reg::R1)]);
+    /// With a stage that counts, whose maps begin at that place.
+    fn assemble(
+        mut self,
+        host: Option<&HostFilter>,
+        meter: Option<(&MeterStage, u16)>,
+    ) -> Result<Vec<Insn>, EmitError> {
+        let routines = match meter {
+            Some((stage, first_place)) => {
+                let routines = stage.emit(&mut self.asm, first_place)?;
+                Some((stage, routines))
+            }
+            None => {
+                self.push(&[Insn::mov64(CTX, Reg::R1)]);
+                None
+            }
+        };
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
         self.liveness(host)?;
         self.stamp();
@@ -177,6 +197,9 @@ impl Xdp {
         self.shut(BypassReason::Hung, at::HUNG);
         self.asm.bind(bypass);
         self.around();
+        if let Some((stage, routines)) = routines {
+            stage.emit_routines(&mut self.asm, routines);
+        }
         self.asm.finish(&Limits::default())
     }
 
