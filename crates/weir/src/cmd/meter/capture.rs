@@ -11,7 +11,7 @@ use std::path::Path;
 use weir_link::names::SystemNames;
 use weir_link::pcap::{Error, Reader};
 use weir_meter::config::Config;
-use weir_meter::engine::{Engine, Frame, Inside, LinkIndex, Refusal};
+use weir_meter::engine::{Engine, Frame, LinkIndex, Refusal};
 use weir_meter::period::{Moment, Schedule};
 use weir_meter::{Chunk, SessionInfo};
 use weir_wire::LinkType;
@@ -45,12 +45,10 @@ pub(super) fn run(
             for (linktype, refusal) in &meter.refusals {
                 gaps.troubles.push(refused(*linktype, refusal));
             }
-            if meter.frames > 0 && output.is_all_outside() && args.inside.is_empty() {
-                if let Inside::Prefixes(_) = config.inside {
-                    say(
-                        "weir: no frame is from or to a subscriber: name their networks by --inside NET",
-                    );
-                }
+            if meter.frames > 0 && config.each_address && output.is_all_outside() {
+                say(
+                    "weir: no frame is from or to a subscriber: name their networks by --inside NET",
+                );
             }
             meter.frames
         }
