@@ -9,6 +9,8 @@
 //! cell of {packets, bytes}; the cost is net of the same program without the
 //! count. The candidates run in turn, in one process.
 
+mod flow_counter;
+mod stage;
 mod tables;
 
 use weir_filter::backend::ebpf::{Insn, Reg};
@@ -28,5 +30,8 @@ fn main() {
     let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
     if wanted("tables") {
         tables::tables(&results);
+    }
+    if wanted("stage") {
+        stage::stage(&results);
     }
 }

@@ -1,12 +1,13 @@
 //! The whole stage: fields of the frame, key, class, cell and totals.
 
-use super::tables::{SEED, flow_counter, run};
+use super::flow_counter::{self, Driver};
+use super::tables::{SEED, run};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 use weir_filter::lang::expr::NoNames;
 use weir_lab::results::{Bar, Recorder, Unit};
 use weir_lab::rng::Rng;
-use weir_link::bpf::{Hook, Program};
+use weir_link::bpf::Hook;
 use weir_link::xdp::{CutOwner, Meter, MeterSpec};
 use weir_meter::services::{Service, Services};
 use weir_meter::{Direction, Key};
@@ -60,14 +61,22 @@ pub(crate) fn stage(results: &Recorder) {
             order.swap(at, rng.below(at + 1));
         }
         for number in order {
-            meter.insert(Key::Ipv4(address(number)), number).expect("room");
+            meter
+                .insert(Key::Ipv4(address(number)), number)
+                .expect("room");
         }
         let insert_ns = inserted.elapsed().as_secs_f64() * 1e9 / f64::from(subscribers);
         let stage = meter.stage(Direction::Up);
-        let metered = stage.program_with_sources(subscribers, true).expect("a program");
-        let plain = stage.program_with_sources(subscribers, false).expect("a program");
-        let flow = flow_counter(subscribers);
-        measure(results, &mut meter, subscribers, [&plain, &metered], &flow);
+        let flow = flow_counter::FlowCounter::new(subscribers);
+        let programs = [
+            flow_counter::nothing(),
+            stage.program(Hook::XdpNative).expect("a program"),
+            flow.program,
+        ];
+        let drivers = programs.map(|program| Driver::new(subscribers, program));
+        measure(results, &mut meter, subscribers, &drivers);
+        let (flows, counted) = flow_counter::counted(&flow.flows);
+        println!("  the flow counter counted {counted} packets in {flows} flows");
         let mib = meter.memory_bytes() as f64 / f64::from(1 << 20);
         println!("  made in {made:.0?}, a key inserted in {insert_ns:.0} ns, {mib:.0} MiB");
         if subscribers == 1_000_000 {
@@ -80,26 +89,21 @@ pub(crate) fn stage(results: &Recorder) {
     }
 }
 
-fn measure(
-    results: &Recorder,
-    meter: &mut Meter,
-    subscribers: u32,
-    programs: [&Program; 2],
-    flow: &(Program, Program),
-) {
+fn measure(results: &Recorder, meter: &mut Meter, subscribers: u32, drivers: &[Driver; 3]) {
     let frame = frame();
-    let [mut plain, mut metered, mut flow_base, mut flow_counted] = [f64::INFINITY; 4];
+    let mut best = [f64::INFINITY; 3];
     for _ in 0..ROUNDS {
-        plain = plain.min(run(programs[0], &frame));
-        metered = metered.min(run(programs[1], &frame));
-        flow_base = flow_base.min(run(&flow.0, &frame));
-        flow_counted = flow_counted.min(run(&flow.1, &frame));
+        for (best, driver) in best.iter_mut().zip(drivers) {
+            *best = best.min(run(&driver.program, &frame));
+        }
     }
-    let (stage, counter) = (metered - plain, flow_counted - flow_base);
+    let [stage, counter] = [best[1] - best[0], best[2] - best[0]];
     let began = Instant::now();
     let cut = meter.cut().expect("a cut");
     let flipped = began.elapsed();
-    let rows = cut.cells().filter(|cell| matches!(cell.owner, CutOwner::Row(_)));
+    let rows = cut
+        .cells()
+        .filter(|cell| matches!(cell.owner, CutOwner::Row(_)));
     let (rows, packets) = rows.fold((0, 0), |(rows, sum), cell| (rows + 1, sum + cell.packets));
     let read = began.elapsed() - flipped;
     let began = Instant::now();

@@ -195,7 +195,7 @@ fn fill_flat(table: &Map, slot: u32, keys: u32) {
 }
 
 /// Picks a key: r6, and its kind in r7.
-fn driver(asm: &mut Asm, keys: u32) {
+pub(crate) fn driver(asm: &mut Asm, keys: u32) {
     asm.extend(Insn::load_map_value(Reg::R2, 0, 0));
     asm.extend([
         Insn::load(op::DW, Reg::R6, Reg::R2, 0),
@@ -353,7 +353,7 @@ fn emit_find(asm: &mut Asm, find: Label, slot: u32, pages: u32) {
 }
 
 /// Nanoseconds of one run, of one call.
-fn run(program: &Program, frame: &[u8]) -> f64 {
+pub(crate) fn run(program: &Program, frame: &[u8]) -> f64 {
     let mut run = TestRun::new(frame);
     run.repeat = RUNS;
     let start = Instant::now();

@@ -23,12 +23,25 @@ pub(crate) fn address_keys() -> Vec<(Key, u32)> {
     let mut keys = Vec::new();
     for host in 0..4 {
         keys.push(Key::Ipv4(Ipv4Addr::new(10, 0, 0, host)));
-        keys.push(Key::Ipv6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into())));
+        keys.push(Key::Ipv6(Ipv6Addr::new(
+            0x2001,
+            0xdb8,
+            0,
+            0,
+            0,
+            0,
+            0,
+            host.into(),
+        )));
     }
     let v4 = |text: &str, len| prefix(text.parse::<Ipv4Addr>().unwrap().into(), len);
     let v6 = |text: &str, len| prefix(IpAddr::V6(text.parse().unwrap()), len);
     keys.extend([v4("10.0.0.0", 29), v4("10.1.0.0", 16), v4("10.1.0.8", 30)]);
-    keys.extend([v6("2001:db8:1::", 48), v6("2001:db8:1::8", 126), v6("2001:db8::", 56)]);
+    keys.extend([
+        v6("2001:db8:1::", 48),
+        v6("2001:db8:1::8", 126),
+        v6("2001:db8::", 56),
+    ]);
     keys.into_iter().zip(0..).collect()
 }
 
@@ -56,7 +69,11 @@ pub(crate) fn frame(rng: &mut Rng) -> Vec<u8> {
         frame.extend((rng.below(5) as u16 | (rng.below(8) << 13) as u16).to_be_bytes());
     }
     let is_v6 = rng.chance(50);
-    let packet = if is_v6 { packet_v6(rng) } else { packet_v4(rng) };
+    let packet = if is_v6 {
+        packet_v6(rng)
+    } else {
+        packet_v4(rng)
+    };
     if rng.chance(20) {
         frame.extend([0x88, 0x64, 0x11, if rng.chance(10) { 9 } else { 0 }]);
         frame.extend((rng.below(6) as u16).to_be_bytes());

@@ -73,7 +73,11 @@ fn assert_counted(meter: &mut Meter, mut sums: [u64; 2], sent: Sent) {
         sums = [sums[0] + more[0], sums[1] + more[1]];
     }
     let more = packets(meter);
-    assert_eq!([sums[0] + more[0] + sums[1] + more[1]], [expected], "{sent:?}");
+    assert_eq!(
+        [sums[0] + more[0] + sums[1] + more[1]],
+        [expected],
+        "{sent:?}"
+    );
     // Sources come in turn.
     assert!(sums[0].abs_diff(sums[1]) <= u64::from(SOURCES) + sent.dropped);
 }
@@ -87,9 +91,8 @@ fn a_gate_counts_each_frame_while_its_owner_changes() {
     let services = services();
     let mut meter = Meter::create(&spec(&services, false)).unwrap();
     insert_half(&mut meter);
-    let interfaces = || {
-        [&line.left, &line.right].map(|device| Interface::numbered(device.index()).unwrap())
-    };
+    let interfaces =
+        || [&line.left, &line.right].map(|device| Interface::numbered(device.index()).unwrap());
     let stages = [meter.stage(Direction::Up), meter.stage(Direction::Down)];
     let attach = || {
         line.middle.run(|| {
@@ -164,8 +167,17 @@ fn frames_at_tc_are_counted_through_a_kill() {
     let began = Instant::now();
     let services = services();
     // Its tag says that it is ready.
-    while !folder.list().unwrap().0.iter().any(|name| name.starts_with("meter-out-"))
-        || Meter::open(&folder, &spec(&services, false)).unwrap().meter.tag(0) != 1
+    while !folder
+        .list()
+        .unwrap()
+        .0
+        .iter()
+        .any(|name| name.starts_with("meter-out-"))
+        || Meter::open(&folder, &spec(&services, false))
+            .unwrap()
+            .meter
+            .tag(0)
+            != 1
     {
         assert!(began.elapsed() < SOON, "the process is not ready");
         std::thread::sleep(Duration::from_millis(20));
@@ -214,7 +226,10 @@ fn super_frames_count_as_the_segments_that_they_become() {
     }
     const BYTES: usize = 3_000_000;
     for counts_ip in [false, true] {
-        let line = Linear::new(Offloads::OFF).unwrap().with_addresses().unwrap();
+        let line = Linear::new(Offloads::OFF)
+            .unwrap()
+            .with_addresses()
+            .unwrap();
         for device in [&line.eth_a, &line.left] {
             device.set_offloads(Offloads::VETH).unwrap();
         }
@@ -225,7 +240,9 @@ fn super_frames_count_as_the_segments_that_they_become() {
         let services = services();
         let mut meters = [(); 2].map(|()| {
             let mut meter = Meter::create(&spec(&services, counts_ip)).unwrap();
-            meter.insert(Key::Ipv4(Ipv4Addr::new(10, 9, 0, 1)), 0).unwrap();
+            meter
+                .insert(Key::Ipv4(Ipv4Addr::new(10, 9, 0, 1)), 0)
+                .unwrap();
             meter
         });
         let places = [(&line.middle, &line.left), (&line.b, &line.eth_b)];
@@ -255,7 +272,10 @@ fn super_frames_count_as_the_segments_that_they_become() {
         let frames = line.left.counters().unwrap().rx_frames - before;
         let [supers, segments] = meters.each_mut().map(of_row_0);
         assert_eq!(supers, segments, "IP: {counts_ip}");
-        assert!(segments[0] > 2 * frames, "{frames} super-frames, {segments:?}");
+        assert!(
+            segments[0] > 2 * frames,
+            "{frames} super-frames, {segments:?}"
+        );
         assert!(segments[1] > BYTES as u64);
     }
 }

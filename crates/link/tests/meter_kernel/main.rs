@@ -95,7 +95,10 @@ fn assert_adds_up(cut: &Cut<'_>) {
 }
 
 fn run(program: &Program, frame: &[u8]) -> u32 {
-    program.test_run(&TestRun::new(frame), &mut []).unwrap().returned
+    program
+        .test_run(&TestRun::new(frame), &mut [])
+        .unwrap()
+        .returned
 }
 
 const HOOKS: [Hook; 2] = [Hook::XdpNative, Hook::TcIngress];
@@ -118,15 +121,28 @@ fn equals_the_oracle(counts_ip: bool, keys: &[(Key, u32)], seed: u64) {
     let programs: Vec<(Direction, Hook, Program)> = directions
         .into_iter()
         .flat_map(|direction| HOOKS.map(|hook| (direction, hook)))
-        .map(|(direction, hook)| (direction, hook, meter.stage(direction).program(hook).unwrap()))
+        .map(|(direction, hook)| {
+            (
+                direction,
+                hook,
+                meter.stage(direction).program(hook).unwrap(),
+            )
+        })
         .collect();
     for batch in 0..8 {
         let frames: Vec<Vec<u8>> = (0..BATCH).map(|_| frames::frame(&mut rng)).collect();
         let mut expected = Counts::new();
         let mut runs = Vec::new();
         for frame in frames.iter().filter(|frame| frame.len() >= FRAME_BYTES_MIN) {
-            let (direction, hook, program) = rng.choose(&programs);
-            run(program, frame);
+            let chosen = rng.below(programs.len());
+            let (direction, hook, _) = &programs[chosen];
+            let mut program = &programs[chosen].2;
+            // The kernel refuses to make an skb of some cut packets: XDP then, which is before it
+            // in the list.
+            if program.test_run(&TestRun::new(frame), &mut []).is_err() {
+                program = &programs[chosen - 1].2;
+                run(program, frame);
+            }
             oracle.count(&mut expected, frame, *direction);
             runs.push((*direction, *hook, program, frame));
         }

@@ -55,11 +55,7 @@ fn a_key_passes_to_another_row_and_ends() {
     assert_eq!(meter.remove(key).unwrap(), None);
     run(&program, &frame);
     let found = packets(&mut meter);
-    let expected = [
-        (CutOwner::Row(3), 1),
-        (CutOwner::Row(4), 2),
-        (unknown, 2),
-    ];
+    let expected = [(CutOwner::Row(3), 1), (CutOwner::Row(4), 2), (unknown, 2)];
     assert_eq!(found, expected);
     meter.insert(key, 99).unwrap();
     run(&program, &frame);
@@ -82,7 +78,8 @@ fn a_slot_is_used_again_after_the_next_cut() {
         for number in &keys {
             meter.insert(Key::Ipv4(address(*number)), 1).unwrap();
         }
-        keys.iter().for_each(|number| _ = run(&program, &from(address(*number))));
+        keys.iter()
+            .for_each(|number| _ = run(&program, &from(address(*number))));
         assert_eq!(packets(&mut meter), [(CutOwner::Row(1), 128)]);
         for number in &keys {
             assert_eq!(meter.remove(Key::Ipv4(address(*number))).unwrap(), Some(1));
@@ -140,13 +137,18 @@ fn prefix_lengths_come_and_go_up_to_a_limit() {
     for len in 8..16 {
         meter.insert(key(len), len.into()).unwrap();
     }
-    assert!(matches!(meter.insert(key(20), 1), Err(MeterError::Lengths { .. })));
+    assert!(matches!(
+        meter.insert(key(20), 1),
+        Err(MeterError::Lengths { .. })
+    ));
     for len in (8..16).rev() {
         run(&program, &frame);
         assert_eq!(packets(&mut meter), [(CutOwner::Row(len.into()), 1)]);
         meter.remove(key(len)).unwrap();
     }
-    meter.insert(Key::Prefix(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), 20).unwrap();
+    meter
+        .insert(Key::Prefix(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), 20)
+        .unwrap();
     meter.insert(key(20), 21).unwrap();
     run(&program, &frame);
     run(&program, &from(Ipv4Addr::new(192, 0, 2, 1)));
@@ -169,7 +171,9 @@ fn unknown_addresses_are_bounded_and_make_room_again() {
     let flood = |meter: &mut Meter, first: u32| {
         (first..first + 1000).for_each(|number| _ = run(&program, &from(address(number))));
         let found = packets(meter);
-        let overflow = found.iter().filter(|(owner, _)| *owner == CutOwner::Overflow);
+        let overflow = found
+            .iter()
+            .filter(|(owner, _)| *owner == CutOwner::Overflow);
         let overflow: u64 = overflow.map(|(_, packets)| packets).sum();
         let apart = found.len() as u64 - 1;
         assert_eq!(overflow + apart, 1000);
@@ -253,7 +257,9 @@ fn counters_and_keys_outlive_the_process() {
     let program = up(&meter);
     let key = Key::Ipv4(address(1));
     meter.insert(key, 5).unwrap();
-    meter.insert(Key::Prefix(Ipv4Addr::new(10, 9, 0, 0).into(), 16), 6).unwrap();
+    meter
+        .insert(Key::Prefix(Ipv4Addr::new(10, 9, 0, 0).into(), 16), 6)
+        .unwrap();
     meter.set_tag(5, 12345);
     run(&program, &from(address(1)));
     let before = counts(&meter.cut().unwrap());
@@ -284,5 +290,9 @@ fn counters_and_keys_outlive_the_process() {
     assert_eq!(packets(&mut previous), [(CutOwner::Unknown(key), 1)]);
     assert_ne!(opened.meter.boot_epoch(), epoch);
     Meter::unpin(&folder).unwrap();
-    assert!(!Meter::open(&folder, &spec(&others, false)).unwrap().is_adopted);
+    assert!(
+        !Meter::open(&folder, &spec(&others, false))
+            .unwrap()
+            .is_adopted
+    );
 }

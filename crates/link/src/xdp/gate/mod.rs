@@ -270,7 +270,8 @@ impl Gate {
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link {
                 let host = self.host.as_ref();
-                let program = program::xdp(number as u32, self.maps(), None, host, self.meter(number))?;
+                let program =
+                    program::xdp(number as u32, self.maps(), None, host, self.meter(number))?;
                 link.xdp.replace(&program)?;
             }
         }

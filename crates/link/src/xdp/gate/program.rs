@@ -1,6 +1,7 @@
 //! The programs at a tap's links: fixed, the rest is in the shared page.
 //!
 //! ```text
+//!  (metered: first counted)
 //!             gate shut ────────────────────────────────┐
 //!  frame ─► gate? ─► owner alive? ─► heartbeat? ─► XSK  │
 //!                        │ all died     │ behind       ▼
@@ -14,6 +15,9 @@
 //! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
 //! between heartbeat and XSK. While the process sleeps they hold as long as
 //! its lease; a frame that they answer does not wake it.
+//!
+//! Where frames are metered ([`MeterStage`]) that comes before all else, so that
+//! a frame is counted once whatever happens to it here.
 //!
 //! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
 //! them from there, and wake nobody either.

@@ -134,7 +134,10 @@ impl Meter {
             return;
         }
         for slot in 0..self.geometry.unknown() {
-            let (page, at) = ((slot / SLOTS) as usize, (slot % SLOTS * SLOT_BYTES) as usize);
+            let (page, at) = (
+                (slot / SLOTS) as usize,
+                (slot % SLOTS * SLOT_BYTES) as usize,
+            );
             let word = self.unknown.u64(page, at + 16).expect("a slot");
             let third = word.load(Ordering::Acquire);
             let row = self.geometry.subscribers + slot;
@@ -179,7 +182,10 @@ impl Meter {
         let Some(slot) = row.checked_sub(self.geometry.subscribers) else {
             return CutOwner::Row(row);
         };
-        let (page, at) = ((slot / SLOTS) as usize, (slot % SLOTS * SLOT_BYTES) as usize);
+        let (page, at) = (
+            (slot / SLOTS) as usize,
+            (slot % SLOTS * SLOT_BYTES) as usize,
+        );
         let word = |at| self.unknown.load_u64(page, at);
         let key = |words, third: u64| SlotKey {
             words,

@@ -53,11 +53,12 @@ pub(super) mod at {
     pub(in crate::xdp::meter) const SPILLED: usize = 96;
     /// Which of the two lists of prefix lengths is in force.
     pub(in crate::xdp::meter) const LIST: usize = 104;
+    /// Always zero, which the verifier does not know.
+    pub(in crate::xdp::meter) const ZERO: usize = 112;
     /// [list][family][entry] {mask, mask, kind and length}: the longest first, ended by a zero.
     pub(in crate::xdp::meter) const PREFIXES: usize = 256;
     pub(in crate::xdp::meter) const PREFIX_BYTES: usize = 24;
-    pub(in crate::xdp::meter) const FAMILY_BYTES: usize =
-        PREFIX_BYTES * super::PREFIX_LENGTHS_MAX;
+    pub(in crate::xdp::meter) const FAMILY_BYTES: usize = PREFIX_BYTES * super::PREFIX_LENGTHS_MAX;
     pub(in crate::xdp::meter) const LIST_BYTES: usize = 2 * FAMILY_BYTES;
 }
 

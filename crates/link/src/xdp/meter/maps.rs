@@ -133,7 +133,11 @@ impl Geometry {
         let spill = u64::from(self.spill()) * 88;
         let cells = 2 * u64::from(self.rows()) * u64::from(self.cell_bytes());
         let tags = 8 * u64::from(self.subscribers);
-        pages(self.slot_pages) + pages(self.unknown_pages.max(1)) + spill + cells + tags
+        pages(self.slot_pages)
+            + pages(self.unknown_pages.max(1))
+            + spill
+            + cells
+            + tags
             + u64::from(SERVICES_BYTES)
     }
 }
@@ -178,7 +182,11 @@ impl Maps {
             slots: array("weir_meter_keys", PAGE_BYTES, geometry.slot_pages)?,
             spill: Map::create("weir_meter_spil", &MapSpec::hash(24, 8, geometry.spill()))?,
             unknown: array("weir_meter_unkn", PAGE_BYTES, geometry.unknown_pages.max(1))?,
-            cells: array("weir_meter_cell", geometry.cell_bytes(), 2 * geometry.rows())?,
+            cells: array(
+                "weir_meter_cell",
+                geometry.cell_bytes(),
+                2 * geometry.rows(),
+            )?,
             totals: array("weir_meter_tot", 4 * CELL_BYTES, cpus)?,
             services: array("weir_meter_serv", SERVICES_BYTES, 1)?,
             tags: array("weir_meter_tags", 8, geometry.subscribers)?,
@@ -253,8 +261,18 @@ impl Maps {
                 None => return Ok(None),
             }
         }
-        let Ok([control, slots, spill, unknown, cells, totals, services, tags]) =
-            <[Map; 8]>::try_from(found)
+        let Ok(
+            [
+                control,
+                slots,
+                spill,
+                unknown,
+                cells,
+                totals,
+                services,
+                tags,
+            ],
+        ) = <[Map; 8]>::try_from(found)
         else {
             return Ok(None);
         };

@@ -1,9 +1,9 @@
 //! What counts in a meter's maps: a part of a gate's program, or a program of its own at tc.
 
+use super::Meter;
 use super::error::MeterError;
 use super::maps::{Maps, unpin};
 use super::program::{self, At, Routines, Spec};
-use super::Meter;
 use crate::bpf::{Attachment, Hook, Load, PinFolder, Program, ProgramType};
 use crate::net::Interface;
 use crate::xdp::abi::XDP_PASS;

@@ -31,6 +31,10 @@ impl Emit<'_> {
         self.by_ports();
         self.class_of_r3(listed + 3, classified);
         self.asm.bind(classified);
+        if self.spec.filters.is_empty() {
+            return Ok(());
+        }
+        self.forget(&[stack::CLASS]);
         self.filters()
     }
 

@@ -231,10 +231,7 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     asm.extend(Insn::load_map(Reg::R1, map));
     asm.push(Insn::call(helper::MAP_LOOKUP_ELEM));
     asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), none);
-    asm.extend([
-        Insn::mov64(PAGE, Reg::R0),
-        Insn::alu64(op::LSH, HOME, 6),
-    ]);
+    asm.extend([Insn::mov64(PAGE, Reg::R0), Insn::alu64(op::LSH, HOME, 6)]);
 }
 
 /// r4 = the offset of a probe, r1 = its slot, r3 = the slot's third word.

@@ -192,8 +192,25 @@ impl Emit<'_> {
 
     /// Goes to `to` unless the first piece has `bytes` bytes behind `from`; r1 is lost.
     fn within(&mut self, from: Reg, bytes: i32, to: Label) {
-        self.push(&[Insn::mov64(Reg::R1, from), Insn::alu64(op::ADD, Reg::R1, bytes)]);
+        self.push(&[
+            Insn::mov64(Reg::R1, from),
+            Insn::alu64(op::ADD, Reg::R1, bytes),
+        ]);
         self.asm.jump(Insn::jump64(op::JGT, Reg::R1, END), to);
+    }
+
+    /// Has the verifier forget what it knows of fields: it would follow what comes next, look-ups
+    /// above all, once for each combination of values that it knows.
+    fn forget(&mut self, fields: &[i16]) {
+        self.value_of(Reg::R2, place::CONTROL);
+        self.push(&[Insn::load(op::DW, Reg::R2, Reg::R2, at::ZERO as i16)]);
+        for field in fields {
+            self.push(&[
+                Insn::load(op::DW, Reg::R1, Reg::FP, *field),
+                Insn::alu64(op::ADD, Reg::R1, Reg::R2),
+                Insn::store(op::DW, Reg::FP, *field, Reg::R1),
+            ]);
+        }
     }
 
     /// Bank, lengths, and the first piece of the frame.
@@ -209,7 +226,12 @@ impl Emit<'_> {
         for field in [stack::IP_BYTES, stack::START, stack::OUTER, stack::INNER] {
             self.set(field, 0);
         }
-        for field in [stack::PPPOE, stack::FAMILY, stack::ADDRESS_REST, stack::PROTOCOL] {
+        for field in [
+            stack::PPPOE,
+            stack::FAMILY,
+            stack::ADDRESS_REST,
+            stack::PROTOCOL,
+        ] {
             self.set(field, 0);
         }
         self.set(stack::TRANSPORT, transport::NOT_IP);

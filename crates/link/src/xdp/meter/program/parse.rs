@@ -50,6 +50,14 @@ impl Emit<'_> {
         if self.hook == At::Tc {
             self.segments();
         }
+        self.forget(&[
+            stack::OUTER,
+            stack::INNER,
+            stack::PPPOE,
+            stack::FAMILY,
+            stack::TRANSPORT,
+            stack::PROTOCOL,
+        ]);
     }
 
     /// Tags and PPPoE, then to `v4` or `v6`, with [`AT`] at the packet; else to `done`.
@@ -142,8 +150,7 @@ impl Emit<'_> {
     /// Stores r2 as the bytes of the packet, but at most r3, those behind the link header.
     fn ip_bytes_of_r2(&mut self) {
         let fits = self.asm.label();
-        self.asm
-            .jump(Insn::jump64(op::JLE, Reg::R2, Reg::R3), fits);
+        self.asm.jump(Insn::jump64(op::JLE, Reg::R2, Reg::R3), fits);
         self.push(&[Insn::mov64(Reg::R2, Reg::R3)]);
         self.asm.bind(fits);
         self.push(&[Insn::store(op::DW, Reg::FP, stack::IP_BYTES, Reg::R2)]);
@@ -314,7 +321,10 @@ impl Emit<'_> {
         ]);
         self.jump(op::JNE, Reg::R2, 6, udp);
         self.jump(op::JGT, Reg::R5, HEADER_AT_MAX, done);
-        self.push(&[Insn::mov64(Reg::R2, FRAME), Insn::alu64(op::ADD, Reg::R2, Reg::R5)]);
+        self.push(&[
+            Insn::mov64(Reg::R2, FRAME),
+            Insn::alu64(op::ADD, Reg::R2, Reg::R5),
+        ]);
         self.within(Reg::R2, 20, done);
         self.push(&[
             Insn::load(op::B, Reg::R2, Reg::R2, TCP_OFFSET_AT),
