@@ -6,8 +6,10 @@ use crate::config;
 use crate::error::{CliError, Incomplete, say};
 use crate::input::capture_file;
 use crate::signals::ShutdownSignal;
+use crate::store;
 use std::collections::HashMap;
 use std::path::Path;
+use weir_ledger::{Accepted, Encoded, Ledger, LedgerError};
 use weir_link::names::SystemNames;
 use weir_link::pcap::{Error, Reader};
 use weir_meter::config::Config;
@@ -26,7 +28,7 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let mut gaps = Incomplete::default();
-    let mut output = Output::new(args.json);
+    let mut output = Output::new(args);
     let counted = match capture_file::open(path, &stop) {
         Ok(mut reader) => {
             let mut meter = CaptureMeter {
@@ -64,7 +66,12 @@ pub(super) fn run(
     };
     let printed = output.end(&config::name(path), counted, args.top, config.unit);
     let failure = output.failure.take().map_or(Ok(()), Err);
-    gaps.outcome().and(failure).and(printed)
+    // The records of a part of a capture would contradict those of the whole.
+    let stored = match gaps.signal {
+        None => output.store(args),
+        Some(_) => Ok(()),
+    };
+    gaps.outcome().and(failure).and(printed).and(stored)
 }
 
 fn refused(linktype: LinkType, refusal: &Refusal) -> String {
@@ -83,15 +90,58 @@ struct Output {
     table: Table,
     json: Option<JsonLines>,
     failure: Option<CliError>,
+    /// What is to be stored at the end, in order; `None` without a store.
+    to_store: Option<Vec<Encoded>>,
 }
 
 impl Output {
-    fn new(json: bool) -> Output {
+    fn new(args: &Args) -> Output {
         Output {
             table: Table::default(),
-            json: json.then(JsonLines::default),
+            json: args.json.then(JsonLines::default),
             failure: None,
+            to_store: (!args.no_store).then(Vec::new),
         }
+    }
+
+    /// Takes a chunk of a period that has ended, and keeps it for the store, too.
+    fn take(&mut self, mut chunk: Chunk) {
+        self.chunk(&chunk);
+        if let Some(chunks) = &mut self.to_store {
+            chunk.manifest.previous = chunks.last().map_or([0; 32], |before| before.hash);
+            chunks.push(weir_ledger::encode(&chunk));
+        }
+    }
+
+    /// Puts the records into the store, where `weir usage` finds them: once, however often the
+    /// capture is metered.
+    fn store(&mut self, args: &Args) -> Result<(), CliError> {
+        let Some(chunks) = self.to_store.take().filter(|chunks| !chunks.is_empty()) else {
+            return Ok(());
+        };
+        let path = store::path_made(args.store.as_deref())?;
+        let mut ledger = Ledger::open(&path).map_err(CliError::run)?;
+        let mut new = 0;
+        for chunk in &chunks {
+            match ledger.accept(chunk) {
+                Ok((_, accepted)) => new += usize::from(accepted == Accepted::New),
+                Err(error @ LedgerError::Contradiction(_)) => {
+                    return Err(CliError::run(format!(
+                        "{}: {error}: to meter a capture again by another configuration, give the \
+                         counter another name, or another --store",
+                        path.display()
+                    )));
+                }
+                Err(error) => return Err(CliError::run(error)),
+            }
+        }
+        if new == 0 {
+            say(&format!(
+                "weir: {} has the records of this capture already: they count once",
+                path.display()
+            ));
+        }
+        Ok(())
     }
 
     /// Takes a chunk of a period that has ended.
@@ -172,7 +222,7 @@ impl CaptureMeter<'_> {
             last = Some((linktype, link));
             let (engine, schedule) = self.state.as_mut().expect("begun");
             while let Some(boundary) = schedule.due(now_ns) {
-                engine.cut(moment(boundary), 0, None, &mut |chunk| output.chunk(&chunk));
+                engine.cut(moment(boundary), 0, None, &mut |chunk| output.take(chunk));
             }
             engine.count(&Frame {
                 bytes: frame.bytes,
@@ -225,7 +275,7 @@ impl CaptureMeter<'_> {
     /// The last period ends with the last frame.
     fn last(&mut self, now_ns: u64, output: &mut Output) {
         if let Some((engine, _)) = &mut self.state {
-            engine.cut(moment(now_ns), 0, None, &mut |chunk| output.chunk(&chunk));
+            engine.cut(moment(now_ns), 0, None, &mut |chunk| output.take(chunk));
         }
     }
 }

@@ -65,6 +65,15 @@ pub(crate) struct Args {
     /// Subscribers to show, those with the most bytes; 0 for all
     #[arg(long, value_name = "N", default_value_t = 50, conflicts_with = "json")]
     top: usize,
+
+    /// Where the records are kept, for `weir usage` [default: as `weir usage`
+    /// has it]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_store")]
+    store: Option<PathBuf>,
+
+    /// Do not keep the records
+    #[arg(long)]
+    no_store: bool,
 }
 
 fn period(text: &str) -> Result<u64, String> {
