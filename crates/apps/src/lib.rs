@@ -17,5 +17,8 @@
 //! Every table of the engine has a limit, which the constant of the table
 //! states; [`router::engine`] lists the protocols that the router does not
 //! speak.
+//!
+//! `docs/explanation/forwarding.md` explains the engine; `weir route` is the
+//! command.
 
 pub mod router;

@@ -7,7 +7,7 @@ use rustix::net::{RecvFlags, recv};
 use std::net::Ipv4Addr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -49,13 +49,17 @@ impl Net {
         }
     }
 
-    fn config(&self) -> Config {
+    /// The router's configuration; the host is left what `host` accepts, in
+    /// TOML.
+    fn config(&self, host: &str) -> Config {
         let mac = self.b.mac();
         let text = format!(
             r#"
             [icmp]
             per_second = 0
             burst = 0
+            [kernel]
+            host = {host}
             [[link]]
             name = "left"
             addresses = ["192.0.2.1/24", "2001:db8:1::1/64"]
@@ -78,10 +82,12 @@ impl Net {
         Config::parse(&text, &[]).unwrap()
     }
 
-    fn route(&self, is_fast: bool) -> Running {
-        let (config, host) = (self.config(), self.r.clone());
+    fn route(&self, is_fast: bool, host: &str) -> Running {
+        let (config, host) = (self.config(host), self.r.clone());
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
+        let to_host = Arc::new(AtomicU64::new(0));
+        let left_to_host = Arc::clone(&to_host);
         let (ready, is_ready) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             host.enter().unwrap();
@@ -98,6 +104,9 @@ impl Net {
                     .flow_cache_stats()
                     .map(|fast| fast.counts())
                     .unwrap_or_default();
+                let first = view.tap.links().next().expect("two links");
+                let to_host = view.tap.link_counts(first).to_host;
+                left_to_host.store(to_host, Ordering::Relaxed);
                 let _ = ready.send(());
                 if asked.load(Ordering::Relaxed) {
                     ControlFlow::Break(())
@@ -109,12 +118,18 @@ impl Net {
             counts
         });
         is_ready.recv().expect("the router runs");
-        Running { stop, thread }
+        Running {
+            stop,
+            to_host,
+            thread,
+        }
     }
 }
 
 struct Running {
     stop: Arc<AtomicBool>,
+    /// Number of frames of the first link that were left to the host.
+    to_host: Arc<AtomicU64>,
     thread: JoinHandle<FlowCacheStats>,
 }
 
@@ -230,7 +245,7 @@ fn the_same_leaves_with_cached_verdicts_as_without() {
     let [without, with] = [false, true].map(|is_fast| {
         let net = Net::new();
         let frames = frames(&net, SEED);
-        let running = net.route(is_fast);
+        let running = net.route(is_fast, "false");
         let out = through(&net, &frames);
         (out, running.end())
     });
@@ -241,4 +256,69 @@ fn the_same_leaves_with_cached_verdicts_as_without() {
     assert_eq!(with.0.len(), without.0.len());
     assert!(with.1.traffic.frames > 300, "{:?}", with.1);
     assert!(without.0.len() > 500);
+}
+
+/// UDP datagrams to an address beyond the router, to ports in turn; the last
+/// four bytes tell one from another.
+fn datagrams(net: &Net, dst: Ipv4Addr, ports: &[u16], count: u32) -> Vec<Vec<u8>> {
+    let datagram = |number: u32| {
+        let mut frame = udp_v4(Ipv4Addr::new(192, 0, 2, 8), dst, 64, 64, false);
+        let header = ethernet::Repr {
+            dst: net.links[0].mac(),
+            src: net.a.mac(),
+            ether_type: EtherType::IPV4,
+        };
+        header.emit(&mut frame);
+        let port = ports[number as usize % ports.len()];
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        // No checksum (RFC 768).
+        frame[40..42].fill(0);
+        let end = frame.len();
+        frame[end - 4..].copy_from_slice(&number.to_be_bytes());
+        frame
+    };
+    (0..count).map(datagram).collect()
+}
+
+/// A rule of `kernel.host` reads ports, which the key of an entry has not: the
+/// rule comes first, for addresses that the host has and for one that it gains
+/// while there is an entry.
+#[test]
+fn an_entry_never_bypasses_a_host_rule() {
+    if !testenv::root() {
+        return;
+    }
+    const HOSTS: u16 = 5555;
+    const OTHER: u16 = 2000;
+    let [has, gains] = [1, 2].map(|last| Ipv4Addr::new(203, 0, 113, last));
+    let net = Net::new();
+    let lo = net.r.device("lo").unwrap();
+    lo.add_address(has, 32).unwrap();
+    let running = net.route(true, "\"udp dst port 5555\"");
+    for dst in [has, gains] {
+        let plain = datagrams(&net, dst, &[OTHER], 100);
+        assert_eq!(through(&net, &plain).len(), 100, "to {dst}");
+        if dst == gains {
+            lo.add_address(gains, 32).unwrap();
+            let sender = net.a.host().run(|| Sender::open(net.a.index())).unwrap();
+            let probe = &datagrams(&net, dst, &[HOSTS], 1)[0];
+            let (before, began) = (running.to_host.load(Ordering::Relaxed), Instant::now());
+            while running.to_host.load(Ordering::Relaxed) == before {
+                assert!(
+                    began.elapsed().as_secs() < 10,
+                    "{gains} is never the host's"
+                );
+                sender.send(probe).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        let mixed = datagrams(&net, dst, &[OTHER, HOSTS], 200);
+        let out = through(&net, &mixed);
+        let to_host = out
+            .iter()
+            .filter(|packet| packet[24..26] == HOSTS.to_be_bytes());
+        assert_eq!((to_host.count(), out.len()), (0, 100), "to {dst}");
+    }
+    let counts = running.end();
+    assert!(counts.traffic.frames > 200, "{counts:?}");
 }

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_link::bpf::{PinError, PinFolder};
-use weir_link::live::PathError;
+use weir_link::live::EgressError;
 
 /// The default path of the folder.
 pub const FOLDER_DEFAULT: &str = "/run/weir";
@@ -370,7 +370,7 @@ fn sweep_all(pins: &Arc<PinFolder>) -> Result<(), SweepError> {
     let deadline = Instant::now() + EXIT_WAIT_MAX;
     loop {
         match crate::engine::kernel::sweep(pins, &[], &[]) {
-            Err(SweepError::Path(PathError::Elsewhere { .. })) if Instant::now() < deadline => {
+            Err(SweepError::Path(EgressError::Elsewhere { .. })) if Instant::now() < deadline => {
                 std::thread::sleep(EXIT_WAIT_MAX / 50);
             }
             swept => return swept,

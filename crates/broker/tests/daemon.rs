@@ -724,16 +724,18 @@ fn ports_that_take_long_to_bind_hold_nobody_up() {
         clients
     });
     opening.join().unwrap();
-    running.fabric.take_to_bind(Duration::from_millis(100));
-    // The superuser waits for one of them, and another user for some.
+    let bind_time = Duration::from_millis(200);
+    running.fabric.take_to_bind(bind_time);
+    // The superuser waits for one of them, and another user for some: not for half.
+    let limit = 20 * bind_time;
     for _ in 0..5 {
         let time = answered(&running);
-        assert!(time < Duration::from_secs(1), "the superuser: {time:?}");
+        assert!(time < limit, "the superuser: {time:?}");
     }
     let began = Instant::now();
     as_user(few, &[], || running.connect().open(copy("udp"))).unwrap();
     let time = began.elapsed();
-    assert!(time < Duration::from_secs(1), "another user: {time:?}");
+    assert!(time < limit, "another user: {time:?}");
     // The user's budget: a burst of 100 ms, and a quarter of the time.
     let open = running.connect().ask(RequestKind::Ports { after: None }).0;
     let Response::Ports { ports, .. } = open else {

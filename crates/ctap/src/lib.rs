@@ -1,11 +1,37 @@
-//! `weir_tap` for C: the functions of `include/weir_tap.h`, which says what
-//! each does, and no more than calls into it.
+//! `weir_tap` for C: the functions that `include/weir_tap.h` declares and
+//! documents. Each calls the Rust function of the crate `weir_tap` with the same
+//! purpose.
 //!
-//! What goes wrong is a negative result, or none, and a message for the thread
-//! (`weir_error`). A tap and its frames belong to the thread that made them;
-//! calls from another are refused.
+//! | C | Rust |
+//! |---|---|
+//! | `weir_map`, `weir_between`, `weir_join` | [`Tap::map`], two links joined for the bypass, [`Tap::join`] |
+//! | `weir_tap`, `weir_untap` | [`Tap::tap`], [`Tap::untap`] |
+//! | `weir_pull`, `weir_push` | [`Tap::pull`], [`Tap::push`] |
+//! | `weir_take`, `weir_give`, `weir_alloc`, `weir_free` | [`Tap::take`], [`Tap::give`], [`Tap::alloc`], drop of a [`Frame`] |
+//! | `weir_share`, `weir_members`, `weir_unmap` | [`Tap::share`], number of processes, [`Tap::unmap`] |
+//!
+//! A minimal forwarder in C:
+//!
+//! ```c
+//! struct weir *tap = weir_between(NULL, "eth1", "eth2");
+//! for (;;) {
+//!     struct weir_frame *frame;
+//!     if (weir_pull(tap, 0, 100000) < 0) break;   /* message: weir_error() */
+//!     for (int link = 0; link < 2; link++)
+//!         while (weir_take(tap, link, &frame) > 0)
+//!             weir_give(tap, 1 - link, frame);
+//!     weir_push(tap);
+//! }
+//! weir_unmap(tap, NULL);
+//! ```
+//!
+//! Errors are a negative result or a null pointer, with a message for the
+//! thread (`weir_error`). A tap and its frames belong to the thread that
+//! created them; calls from another thread fail.
+//!
+//! Next: `docs/how-to/share-a-tap.md`, `examples/`, and the crate `weir_tap`.
 
-// The C ABI: what comes are the caller's pointers.
+// The C ABI: arguments are the caller's pointers.
 #![allow(unsafe_code)]
 
 use std::cell::{RefCell, UnsafeCell};
@@ -42,15 +68,15 @@ pub struct CCensus {
 
 /// `struct weir`.
 ///
-/// No reference to all of it that can write is ever made: another thread may
-/// look at the number meanwhile.
+/// No exclusive reference to the whole structure is created: another thread may
+/// read the thread number meanwhile.
 #[derive(Debug)]
 pub struct CTap {
     thread: usize,
     own: UnsafeCell<Own>,
 }
 
-/// What of a tap is its thread's alone.
+/// The part of a tap that only its thread uses.
 #[derive(Debug)]
 struct Own {
     tap: Tap,
@@ -59,7 +85,7 @@ struct Own {
 
 /// `struct weir_frame`.
 ///
-/// As with [`CTap`], other threads may look at the number.
+/// As for [`CTap`], other threads may read the thread number.
 #[derive(Debug)]
 pub struct CFrame {
     thread: usize,
@@ -67,21 +93,22 @@ pub struct CFrame {
 }
 
 thread_local! {
-    /// What went wrong last.
+    /// The last error message.
     static MESSAGE: RefCell<CString> = RefCell::default();
-    /// Tells threads apart, those that have ended included.
+    /// A number that is unique among all threads, including those that have
+    /// ended.
     static THREAD: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed)
     };
 }
 
-/// Which thread this is.
+/// The calling thread's number.
 fn thread() -> usize {
     THREAD.with(|number| *number)
 }
 
-/// Notes what went wrong.
+/// Stores the error message.
 fn failed(error: impl Display) -> c_int {
     let text = error.to_string().replace('\0', " ");
     MESSAGE.set(CString::new(text).unwrap_or_default());
@@ -90,42 +117,41 @@ fn failed(error: impl Display) -> c_int {
 
 const OTHER_THREAD: &str = "a tap and its frames belong to the thread that made them";
 
-/// A tap of this thread's.
+/// The tap, if it belongs to the calling thread.
 ///
 /// # Safety
-/// The pointer is null or came from `weir_map` or `weir_join`, was not given
-/// to `weir_unmap` since, and nobody else uses it as long as the result lives.
+/// The pointer is null or came from `weir_map` or `weir_join`, was not passed
+/// to `weir_unmap` since, and is not used otherwise while the result lives.
 unsafe fn ours<'a>(tap: *mut CTap) -> Option<&'a mut Own> {
-    // SAFETY: the caller's promise; a reference that only reads, and what it
-    // reads before the number is compared is never written.
+    // SAFETY: the caller's promise; the reference only reads, and the fields
+    // read before the comparison of the thread number are never written.
     let tap = unsafe { tap.as_ref() };
     let Some(tap) = tap.filter(|tap| tap.thread == thread()) else {
         failed(OTHER_THREAD);
         return None;
     };
-    // SAFETY: the tap is this thread's, which has no other reference, by the
-    // caller's promise; no other thread gets here.
+    // SAFETY: the tap belongs to this thread, which has no other reference by
+    // the caller's promise; other threads do not get here.
     Some(unsafe { &mut *tap.own.get() })
 }
 
-/// A frame of this thread's.
+/// The frame, if it belongs to the calling thread.
 ///
 /// # Safety
-/// The pointer is null or came from `weir_take` or `weir_alloc`, was not given
-/// away since, and this thread does not use it otherwise as long as the result
-/// lives.
+/// The pointer is null or came from `weir_take` or `weir_alloc`, was not passed
+/// on since, and is not used otherwise by this thread while the result lives.
 unsafe fn our_frame<'a>(frame: *mut CFrame) -> Option<&'a mut Frame> {
-    // SAFETY: the caller's promise; it reads only, as above.
+    // SAFETY: the caller's promise; only read, as above.
     let frame = unsafe { frame.as_ref() }.filter(|frame| frame.thread == thread())?;
     // SAFETY: as above.
     Some(unsafe { &mut *frame.frame.get() })
 }
 
-/// A text of the caller's.
+/// The bytes of a C string.
 ///
 /// # Safety
-/// The pointer is null or leads to a text that ends with a zero and lives as
-/// long as the result.
+/// The pointer is null or points to a NUL-terminated string that lives as long
+/// as the result.
 unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
     if text.is_null() {
         failed("a name is missing: it is a null pointer");
@@ -163,7 +189,7 @@ impl CConfig {
             1 => Bypass::Wire,
             2 => Bypass::Drop,
             other => {
-                failed(format!("{other} is no bypass: see enum weir_bypass"));
+                failed(format!("{other} is not a bypass: see enum weir_bypass"));
                 return None;
             }
         };
@@ -180,10 +206,10 @@ impl CConfig {
     }
 }
 
-/// The configuration that a pointer leads to, or the default.
+/// The configuration at the pointer; the default for null.
 ///
 /// # Safety
-/// The pointer is null or leads to a `struct weir_config`.
+/// The pointer is null or points to a `struct weir_config`.
 unsafe fn config(config: *const CConfig) -> Option<Config> {
     // SAFETY: the caller's promise.
     match unsafe { config.as_ref() } {
@@ -208,16 +234,16 @@ fn boxed(tap: Result<Tap, weir_tap::TapError>) -> *mut CTap {
     }
 }
 
-/// What went wrong last in this thread.
+/// The last error message of the calling thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_error() -> *const c_char {
     MESSAGE.with_borrow(|message| message.as_ptr())
 }
 
-/// The default configuration.
+/// Writes the default configuration.
 ///
 /// # Safety
-/// The pointer leads to room for a `struct weir_config`.
+/// The pointer points to room for a `struct weir_config`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_config_default(to: *mut CConfig) {
     // SAFETY: the caller's promise.
@@ -227,7 +253,7 @@ pub unsafe extern "C" fn weir_config_default(to: *mut CConfig) {
 /// `mbuf_map`.
 ///
 /// # Safety
-/// The pointer is null or leads to a `struct weir_config`.
+/// The pointer is null or points to a `struct weir_config`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_map(from: *const CConfig) -> *mut CTap {
     // SAFETY: the caller's promise.
@@ -240,7 +266,7 @@ pub unsafe extern "C" fn weir_map(from: *const CConfig) -> *mut CTap {
 /// `mbuf_map` and two links, joined for the bypass.
 ///
 /// # Safety
-/// As [`weir_map`]; both names are texts.
+/// As for [`weir_map`]; both names are C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_between(
     from: *const CConfig,
@@ -259,7 +285,7 @@ pub unsafe extern "C" fn weir_between(
 /// Joins a shared tap.
 ///
 /// # Safety
-/// As [`weir_map`]; the path is a text.
+/// As for [`weir_map`]; the path is a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_join(path: *const c_char, from: *const CConfig) -> *mut CTap {
     // SAFETY: the caller's promise.
@@ -270,10 +296,10 @@ pub unsafe extern "C" fn weir_join(path: *const c_char, from: *const CConfig) ->
     }
 }
 
-/// Lets others join.
+/// Lets other processes join.
 ///
 /// # Safety
-/// A tap, see the header; the path is a text.
+/// A tap, see the header; the path is a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_share(tap: *mut CTap, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
@@ -288,15 +314,15 @@ pub unsafe extern "C" fn weir_share(tap: *mut CTap, path: *const c_char) -> c_in
 /// `mbuf_unmap`.
 ///
 /// # Safety
-/// A tap, see the header; it is gone behind this. `census` is null or leads
-/// to room for a `struct weir_census`.
+/// A tap, see the header, which must not be used afterwards. `census` is null
+/// or points to room for a `struct weir_census`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_int {
     // SAFETY: the caller's promise.
     if unsafe { ours(tap) }.is_none() {
         return -1;
     }
-    // SAFETY: it came from `Box::into_raw`, and is not used again.
+    // SAFETY: the pointer came from `Box::into_raw`, and is not used again.
     let tap = unsafe { Box::from_raw(tap) };
     match tap.own.into_inner().tap.unmap() {
         Ok(found) => {
@@ -313,7 +339,8 @@ pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_i
                 tx,
             };
             if !census.is_null() {
-                // SAFETY: not null, so room for one by the caller's promise.
+                // SAFETY: not null, and therefore room for a structure by the
+                // caller's promise.
                 unsafe { census.write(found) };
             }
             0
@@ -355,7 +382,7 @@ pub unsafe extern "C" fn weir_push(tap: *mut CTap) -> c_int {
 /// `interface_tap`.
 ///
 /// # Safety
-/// A tap, see the header; the name is a text.
+/// A tap, see the header; the name is a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_tap(tap: *mut CTap, interface: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
@@ -412,15 +439,15 @@ pub unsafe extern "C" fn weir_take(tap: *mut CTap, link: c_int, to: *mut *mut CF
         return -1;
     };
     if to.is_null() {
-        return failed("a place for the frame is missing");
+        return failed("the pointer for the frame is null");
     }
     let Some(link) = tap.link(link) else {
         return -1;
     };
     match tap.tap.take(link) {
         Ok(Some(frame)) => {
-            // SAFETY: not null, so a place for one by the caller's promise,
-            // which need not hold a value yet.
+            // SAFETY: not null, and therefore room for a pointer by the
+            // caller's promise; the room may be uninitialised.
             unsafe { to.write(framed(frame)) };
             1
         }
@@ -436,11 +463,11 @@ fn framed(frame: Frame) -> *mut CFrame {
     }))
 }
 
-/// Takes a frame back from the caller.
+/// Takes ownership of a frame back from the caller.
 ///
 /// # Safety
 /// The pointer is null or came from `weir_take` or `weir_alloc`, and was not
-/// given away since.
+/// passed on since.
 unsafe fn unframed(frame: *mut CFrame) -> Option<Frame> {
     // SAFETY: the caller's promise.
     let is_ours = unsafe { frame.as_ref() }.is_some_and(|frame| frame.thread == thread());
@@ -448,14 +475,14 @@ unsafe fn unframed(frame: *mut CFrame) -> Option<Frame> {
         failed(OTHER_THREAD);
         return None;
     }
-    // SAFETY: it came from `Box::into_raw`, and is not used again.
+    // SAFETY: the pointer came from `Box::into_raw`, and is not used again.
     Some(unsafe { Box::from_raw(frame) }.frame.into_inner())
 }
 
 /// Sends a frame on a link, `tap_out`.
 ///
 /// # Safety
-/// A tap and a frame, see the header; the frame is gone behind this.
+/// A tap and a frame, see the header; the frame must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_give(tap: *mut CTap, link: c_int, frame: *mut CFrame) -> c_int {
     // SAFETY: the caller's promise.
@@ -469,7 +496,7 @@ pub unsafe extern "C" fn weir_give(tap: *mut CTap, link: c_int, frame: *mut CFra
     tap.tap.give(link, frame).map_or_else(failed, c_int::from)
 }
 
-/// A frame of one's own, `mbuf_alloc`.
+/// A new frame, `mbuf_alloc`.
 ///
 /// # Safety
 /// A tap, see the header.
@@ -483,14 +510,14 @@ pub unsafe extern "C" fn weir_alloc(tap: *mut CTap) -> *mut CFrame {
 /// Drops a frame, `mbuf_dealloc`.
 ///
 /// # Safety
-/// A frame, see the header; it is gone behind this.
+/// A frame, see the header, which must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_free(frame: *mut CFrame) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { unframed(frame) }.map_or(-1, |_| 0)
 }
 
-/// The bytes of a piece of a frame.
+/// The bytes of a fragment of a frame.
 ///
 /// # Safety
 /// A frame, see the header, and room for a length.
@@ -503,8 +530,8 @@ pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut us
     };
     match frame.frag_mut(piece as usize) {
         Some(bytes) => {
-            // SAFETY: not null, so a place for one by the caller's promise,
-            // which need not hold a value yet.
+            // SAFETY: not null, and therefore room for a length by the caller's
+            // promise; the room may be uninitialised.
             unsafe { len.write(bytes.len()) };
             bytes.as_mut_ptr()
         }
@@ -512,10 +539,10 @@ pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut us
     }
 }
 
-/// Makes a frame these bytes.
+/// Sets the bytes of a frame.
 ///
 /// # Safety
-/// A frame, see the header, and as many bytes as said.
+/// A frame, see the header, and `len` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_set(frame: *mut CFrame, bytes: *const u8, len: usize) -> c_int {
     // SAFETY: the caller's promise.
@@ -532,7 +559,7 @@ pub unsafe extern "C" fn weir_set(frame: *mut CFrame, bytes: *const u8, len: usi
     }
 }
 
-/// How many processes have the tap.
+/// Number of processes that share the tap.
 ///
 /// # Safety
 /// A tap, see the header.

@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where cargo puts what this crate builds: beside the test, or above it.
+/// The folder of Cargo's build results: the test's or its parent.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
@@ -22,7 +22,7 @@ fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("libweirtap.a is not beside {}", test.display()))
 }
 
-/// A folder of the test's own; gone with this value.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +40,7 @@ impl Drop for Folder {
     }
 }
 
-/// `None` (after `skip`) without a compiler.
+/// The compiled example; `None` (after `skip`) without a compiler.
 fn compiled(folder: &Folder) -> Option<PathBuf> {
     let program = folder.0.join("tap_forward");
     let mut cc = testenv::program("cc")?;
@@ -62,7 +62,7 @@ fn compiled(folder: &Folder) -> Option<PathBuf> {
     Some(program)
 }
 
-/// It says that it is ready.
+/// Starts the example and waits for its `ready`.
 fn start(host: &Host, program: &Path, arguments: &[&str]) -> Process {
     let mut command = Command::built(program);
     command.args(arguments);
@@ -76,7 +76,7 @@ fn start(host: &Host, program: &Path, arguments: &[&str]) -> Process {
     process
 }
 
-/// Ends it; what it says then.
+/// Ends the example; returns its last output.
 fn end(mut process: Process) -> String {
     let says = process.child_mut().stdout.take().unwrap();
     process.signal(Signal::TERM).unwrap();
@@ -134,7 +134,7 @@ fn what_fails_says_why() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
-/// The header has each function, and no other.
+/// The header declares exactly the library's functions.
 #[test]
 fn the_header_and_the_library_name_the_same_functions() {
     let header = std::fs::read_to_string(root().join("include/weir_tap.h")).unwrap();
@@ -144,7 +144,7 @@ fn the_header_and_the_library_name_the_same_functions() {
         text[..end.unwrap_or(text.len())].to_owned()
     };
     let mut here: Vec<String> = source.split("extern \"C\" fn ").skip(1).map(name).collect();
-    // Declarations begin a line and have a parenthesis behind the name.
+    // A declaration starts a line and has a parenthesis behind the name.
     let declared = header.lines().filter(|line| {
         let starts = |word: &&str| line.starts_with(word);
         ["int ", "void ", "struct weir", "const char", "uint8_t "]

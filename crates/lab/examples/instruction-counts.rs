@@ -1,16 +1,15 @@
-//! Prints how many classic BPF instructions each expression of the shared
-//! corpus takes, ours beside libpcap's.
+//! Prints the number of classic BPF instructions for each expression of the shared corpus, weir's
+//! beside libpcap's.
 //!
 //! ```text
 //! cargo run --release -p weir-lab --example instruction-counts [--all | EXPRESSION …]
 //! ```
 //!
-//! Without arguments: the sums by family, and every expression that takes more
-//! than libpcap's, with a frame on which the two programs differ, if one was
-//! found. With `--all`: every expression. Twice, from our front end and from
-//! libpcap's own unoptimised programs. Programs of libpcap that the kernel
-//! refuses are counted apart. `WEIR_LIBPCAP=/path/libpcap.so` names another
-//! libpcap.
+//! Without arguments: the sums by family, and every expression with more instructions than
+//! libpcap's, with a frame on which the two programs differ, if one was found. With `--all`: every
+//! expression. Both from weir's front end and from libpcap's unoptimised programs. libpcap's
+//! programs that the kernel refuses are counted separately. `WEIR_LIBPCAP=/path/libpcap.so` selects
+//! another libpcap.
 
 use std::collections::BTreeMap;
 use weir_filter::lang::cbpf::Insn;
@@ -20,7 +19,7 @@ use weir_lab::corpus::Entry;
 use weir_lab::oracle::Oracle;
 use weir_wire::LinkType;
 
-/// Lengths of some programs, libpcap's and ours.
+/// Total lengths of some programs, libpcap's and weir's.
 #[derive(Default)]
 struct Sums {
     libpcap: Vec<usize>,

@@ -1,12 +1,12 @@
-//! How fast the generator is, and whether it keeps to a rate:
-//! `cargo run --release -p weir-lab --example rates`, as root.
+//! The generator's maximum rate, and its precision at lower rates: `cargo run
+//! --release -p weir-lab --example rates`, as root.
 
 use std::time::{Duration, Instant};
 use weir_lab::load::{Generator, Order, Rate, Search, Sink, Trial, Udp};
 use weir_lab::net::{Device, Lab};
 use weir_link::bpf::Hook;
 
-/// Frames of a measurement at full rate.
+/// Number of frames at the maximum rate.
 const FRAMES: u64 = 3_000_000;
 
 fn udp(from: &Device, to: &Device) -> Udp {
@@ -78,7 +78,7 @@ fn main() -> anyhow::Result<()> {
             elapsed: sent.elapsed.max(Duration::from_nanos(1)),
         })
     });
-    // Its error is one of anyhow's, which is no `std::error::Error` itself.
+    // The error type is anyhow's, which does not implement `std::error::Error`.
     let outcome = outcome.map_err(|error| anyhow::anyhow!("{error}"))?;
     let (trials, took) = (outcome.trials.len(), start.elapsed());
     println!(

@@ -1,5 +1,5 @@
-//! Two hosts and a link, made, used and gone again:
-//! `cargo run -p weir-lab --example two_hosts`, as root.
+//! Creates two hosts and a link, uses and removes them: `cargo run -p weir-lab
+//! --example two_hosts`, as root.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};

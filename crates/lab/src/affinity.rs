@@ -1,4 +1,4 @@
-//! Which CPU runs what, and before whom: measurements need both.
+//! CPU affinity and real-time priority of threads, for measurements.
 #![allow(unsafe_code)] // Calls that the safe libraries lack.
 
 use rustix::process::Pid;
@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The CPUs that the calling thread may run on, in order.
+/// The CPUs that the calling thread may run on, in ascending order.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU)
@@ -18,10 +18,10 @@ pub fn allowed() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Has a thread run on that CPU only: `None` for the calling one.
+/// Restricts a thread to one CPU; `None` is the calling thread.
 ///
 /// # Errors
-/// If there is no such CPU here, or no such thread.
+/// If there is no such CPU or thread.
 pub fn pin(thread: Option<u32>, cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         let message = format!("there is no CPU {cpu}");
@@ -33,17 +33,18 @@ pub fn pin(thread: Option<u32>, cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(thread, &set)?)
 }
 
-/// Has a command's process run on that CPU only.
+/// Restricts the process of a command to one CPU.
 pub fn pin_command(command: &mut Command, cpu: usize) {
     // SAFETY: the closure makes one system call, and neither allocates nor
-    // takes a lock, but for the message of a CPU that does not exist.
+    // takes a lock, except for the message about a CPU that does not exist.
     unsafe { command.pre_exec(move || pin(None, cpu)) };
 }
 
-/// Gives a thread the lowest of the real-time priorities, or an ordinary one
-/// again: `None` for the calling one. With it, it runs before all that is not
-/// real-time; the kernel still keeps a twentieth of each second for the others.
-/// Threads and processes that it starts do not inherit it.
+/// Gives a thread the lowest real-time priority, or the ordinary scheduling
+/// policy again; `None` is the calling thread. A real-time thread runs before
+/// all ordinary ones, but the kernel reserves a twentieth of each second for
+/// the latter. Threads and processes that it starts do not inherit the
+/// priority.
 ///
 /// # Errors
 /// Without privilege, or if there is no such thread.
@@ -51,9 +52,9 @@ pub fn set_realtime(thread: Option<u32>, on: bool) -> io::Result<()> {
     set_level(thread, i32::from(on))
 }
 
-/// Has a thread run before those that are [real-time](set_realtime): `None`
-/// for the calling one. The one that starts and ends them must, or they would
-/// keep it from doing so.
+/// Gives a thread a higher priority than [`set_realtime`] does; `None` is the
+/// calling thread. The thread that starts and stops real-time threads needs it,
+/// since they would otherwise keep it from running.
 ///
 /// # Errors
 /// Without privilege, or if there is no such thread.
@@ -61,7 +62,7 @@ pub fn set_foremost(thread: Option<u32>) -> io::Result<()> {
     set_level(thread, 2)
 }
 
-/// The real-time priority of that level; an ordinary one for zero.
+/// Sets the real-time priority to `level`; 0 selects the ordinary policy.
 fn set_level(thread: Option<u32>, level: i32) -> io::Result<()> {
     let policy = match level {
         0 => libc::SCHED_OTHER,
@@ -71,7 +72,7 @@ fn set_level(thread: Option<u32>, level: i32) -> io::Result<()> {
         sched_priority: level,
     };
     let thread = thread.unwrap_or(0) as i32;
-    // SAFETY: the parameters are read only; zero is the calling thread.
+    // SAFETY: the parameters are only read; 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! Frames to judge filters on: real captures, the same frames under other
-//! link types, and damaged ones.
+//! Frames for tests of filters: real captures, the same frames with other link
+//! types, and damaged frames.
 
 use weir_wire::LinkType;
 
@@ -7,12 +7,12 @@ use crate::oracle::{Capture, Frame, Oracle};
 use crate::rng::Rng;
 use crate::testenv;
 
-/// A capture file's name and what libpcap reads from it.
+/// A capture file's name, and its content as libpcap reads it.
 pub type NamedCapture = (String, Capture);
 
-/// Every capture of [`testenv::capture_files`], read by libpcap itself, so that
-/// our own reader is not its own judge. A file that libpcap cannot read to
-/// its end keeps the frames before the damage.
+/// Every capture of [`testenv::capture_files`], read by libpcap, so that weir's
+/// own reader is not part of the oracle. Of a file that libpcap cannot read
+/// completely, the frames before the damage are kept.
 pub fn captures(oracle: &Oracle) -> Vec<NamedCapture> {
     let files = testenv::capture_files();
     let read = |path: &std::path::PathBuf| {
@@ -22,7 +22,7 @@ pub fn captures(oracle: &Oracle) -> Vec<NamedCapture> {
     files.iter().filter_map(read).collect()
 }
 
-/// The link types that [`relink`] gives frames of.
+/// The link types that [`relink`] supports.
 pub const LINKTYPES: [LinkType; 10] = [
     LinkType::EN10MB,
     LinkType::RAW,
@@ -40,9 +40,9 @@ const ETHERTYPE_IP: u16 = 0x0800;
 const ETHERTYPE_IP6: u16 = 0x86dd;
 const ETHERTYPE_MPLS: u16 = 0x8847;
 
-/// An Ethernet frame as `linktype` would have carried it, or `None` where
-/// that link type carries no such packet. `turn` picks among the forms that
-/// a link type has (byte orders, framings, directions).
+/// Converts an Ethernet frame to `linktype`; `None` if that link type cannot
+/// carry the packet. `turn` selects among the variants of a link type (byte
+/// orders, framings, directions).
 pub fn relink(frame: &Frame, linktype: LinkType, turn: usize) -> Option<Frame> {
     let ether = Ether::of(&frame.bytes)?;
     let (header, payload) = match linktype {
@@ -77,11 +77,11 @@ pub fn relink(frame: &Frame, linktype: LinkType, turn: usize) -> Option<Frame> {
     })
 }
 
-/// An Ethernet frame taken apart.
+/// A parsed Ethernet frame.
 struct Ether<'a> {
     destination: &'a [u8],
     source: &'a [u8],
-    /// The type, or the length of an 802.3 frame.
+    /// The EtherType, or the length of an 802.3 frame.
     kind: u16,
     payload: &'a [u8],
 }
@@ -120,13 +120,14 @@ impl<'a> Ether<'a> {
             .or_else(|| self.of_type(ETHERTYPE_IP6))
     }
 
-    /// The protocol field of cooked headers: a type, or 4 for 802.2 LLC.
+    /// The protocol field of cooked headers: an EtherType, or 4 for 802.2 LLC.
     fn protocol(&self) -> [u8; 2] {
         let protocol = if self.kind <= 1500 { 4 } else { self.kind };
         protocol.to_be_bytes()
     }
 
-    /// To us, broadcast, multicast or outgoing.
+    /// The packet type of a cooked header: to this host, broadcast, multicast
+    /// or outgoing.
     fn packet_type(&self, turn: usize) -> u8 {
         match self.destination {
             [0xff, ..] => 1,
@@ -154,8 +155,8 @@ impl<'a> Ether<'a> {
         header
     }
 
-    /// The address family, whose number for IPv6 depends on the system, in
-    /// this or the other byte order.
+    /// The address family in either byte order; the number for IPv6 depends on
+    /// the system.
     fn family(&self, turn: usize) -> Option<u32> {
         let family = match self.kind {
             ETHERTYPE_IP => 2,
@@ -188,7 +189,8 @@ impl<'a> Ether<'a> {
         Some(header)
     }
 
-    /// A 3 Mb/s header: the last byte of each address, and IP's type there.
+    /// A 3 Mb/s Ethernet header: the last byte of each address, and that
+    /// network's type for IP.
     fn experimental(&self) -> Vec<u8> {
         let kind = match self.kind {
             ETHERTYPE_IP => 0x0201u16,
@@ -200,15 +202,15 @@ impl<'a> Ether<'a> {
     }
 }
 
-/// A damaged copy: cut short, bits flipped, or a header field set to an
-/// extreme.
+/// A damaged copy: truncated, with bits flipped, or with a header field set to
+/// an extreme value.
 pub fn damage(rng: &mut Rng, frame: &Frame) -> Frame {
     let mut bytes = frame.bytes.clone();
     let mut wire_len = frame.wire_len;
     if bytes.is_empty() {
         return frame.clone();
     }
-    // The first bytes hold the headers, where damage shows.
+    // The first bytes hold the headers, where damage has effects.
     let near = bytes.len().min(64);
     match rng.below(4) {
         0 => bytes.truncate(rng.below(near + 1)),

@@ -1,4 +1,4 @@
-//! Classic BPF instructions, ours beside libpcap's.
+//! Sizes of classic BPF programs: weir's compared with libpcap's.
 
 use crate::corpus::{self, Entry};
 use crate::oracle::Oracle;
@@ -13,33 +13,33 @@ use weir_filter::lang::cbpf::{Insn, lift, run, verify};
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 
-/// The programs of one expression.
+/// The programs for one expression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The expression.
     pub entry: Entry,
-    /// libpcap's, optimised by libpcap.
+    /// libpcap's program, optimised by libpcap.
     pub libpcap: Vec<Insn>,
-    /// libpcap's before its optimiser.
+    /// libpcap's program before its optimiser.
     pub unoptimised: Vec<Insn>,
-    /// From our front end, by our optimiser; `None` where ours refuses it.
+    /// weir's program; `None` if weir refuses the expression.
     pub weir: Option<Vec<Insn>>,
-    /// libpcap's unoptimised program, by our optimiser; `None` where it cannot
-    /// be lifted (it has a loop).
+    /// libpcap's unoptimised program, optimised by weir; `None` if it cannot be
+    /// lifted because it has a loop.
     pub lifted: Option<Vec<Insn>>,
 }
 
 impl Row {
-    /// Whether the kernel refuses libpcap's program: it jumps back, which we
-    /// never do, or loads from scratch memory that nothing was stored to,
-    /// where libpcap's optimiser dropped the stores. Such programs are not
-    /// comparable in length.
+    /// Whether the kernel refuses libpcap's program: it jumps backwards, or
+    /// loads from scratch memory that was not stored to, because libpcap's
+    /// optimiser removed the stores. Such programs are not comparable in
+    /// length.
     pub fn is_refused(&self) -> bool {
         verify(&self.libpcap).is_err()
     }
 }
 
-/// The row of one expression; `None` where libpcap refuses it.
+/// The programs for one expression; `None` if libpcap refuses the expression.
 pub fn row(oracle: &Oracle, entry: &Entry, context: &Context<'_>) -> Option<Row> {
     let link = context.linktype;
     let libpcap = oracle.compile(&entry.text, link, true).ok()?;
@@ -54,7 +54,7 @@ pub fn row(oracle: &Oracle, entry: &Entry, context: &Context<'_>) -> Option<Row>
     })
 }
 
-/// The rows of the whole corpus.
+/// The programs for the whole corpus.
 pub fn rows(oracle: &Oracle, context: &Context<'_>) -> Vec<Row> {
     let entries = corpus::entries();
     let rows = entries.iter();
@@ -67,12 +67,13 @@ fn optimised(mut program: Program) -> Option<Vec<Insn>> {
     emit(&program).ok()
 }
 
-/// Frames that [`difference`] tries.
+/// Number of frames that [`difference`] tries.
 const TRIES: usize = 60_000;
 
-/// A frame on which two programs give different verdicts: proof that they do
-/// not do the same work. Frames are made from what the programs compare, and
-/// cut near what they load. `None` says only that none was found.
+/// A frame on which two programs have different verdicts, which proves that
+/// they are not equivalent. Frames are made from the constants that the
+/// programs compare with, and truncated near the offsets that they load. `None`
+/// only means that no difference was found.
 pub fn difference(one: &[Insn], other: &[Insn], seed: u64) -> Option<Frame> {
     let mut clues = clues(one);
     clues.extend(self::clues(other));
@@ -84,7 +85,7 @@ pub fn difference(one: &[Insn], other: &[Insn], seed: u64) -> Option<Frame> {
     })
 }
 
-/// A place in the frame and a constant that it is compared with.
+/// An offset in the frame and a constant that its value is compared with.
 #[derive(Clone, Copy)]
 struct FieldConstant {
     offset: usize,
@@ -98,7 +99,7 @@ fn clues(insns: &[Insn]) -> Vec<FieldConstant> {
     for insn in insns {
         match class(insn.code) {
             LD if matches!(mode(insn.code), ABS | IND) => {
-                // The usual IPv4 header, where one is skipped.
+                // The usual IPv4 header length, if the program skips a header.
                 let base = if mode(insn.code) == IND { 20 } else { 0 };
                 let width = match size(insn.code) {
                     B => 1,

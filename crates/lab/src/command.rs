@@ -1,9 +1,9 @@
-//! Programs that tests start, each with a limit on every wait for it.
+//! Programs that tests start, with a time limit on every wait.
 //!
-//! A test has a [`Command`] from one of three places: [`need::program`] finds
-//! a program of the system, and skips the test without it; [`Command::built`]
-//! is a program of this checkout; [`Command::itself`] is the test's own
-//! executable again. `crates/weir/tests/tidy.rs` refuses any other.
+//! A test gets a [`Command`] in one of three ways: [`need::program`] finds a
+//! program of the system, and skips the test without it; [`Command::built`] is
+//! a program built from this checkout; [`Command::itself`] is the test's own
+//! executable. `crates/weir/tests/tidy.rs` refuses any other way.
 //!
 //! [`need::program`]: crate::testenv::program
 
@@ -16,16 +16,15 @@ use std::path::Path;
 use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-/// How long [`Command::output`] and [`Command::status`] wait for the end of a
-/// process: many times what the longest program of a test takes on two loaded
-/// cores.
+/// Time limit of [`Command::output`] and [`Command::status`]: many times the
+/// duration of a test's longest program on two loaded cores.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// A program to be started, as [`std::process::Command`].
 #[derive(Debug)]
 pub struct Command {
     inner: std::process::Command,
-    /// Whether the test has said where standard output and error go.
+    /// Whether the test has set standard output and standard error.
     directed: [bool; 2],
 }
 
@@ -33,20 +32,21 @@ pub struct Command {
 pub type Resource = rustix::process::Resource;
 
 impl Command {
-    /// A program that this checkout has built: `env!("CARGO_BIN_EXE_weir")`,
-    /// or what a test has compiled.
+    /// A program built from this checkout: `env!("CARGO_BIN_EXE_weir")`, or a
+    /// program that a test has compiled.
     ///
     /// # Panics
-    /// If the path is relative: a name would be looked up in `PATH`, which
-    /// [`need::program`](crate::testenv::program) does.
+    /// If the path is relative: a name is looked up in `PATH`, by
+    /// [`need::program`](crate::testenv::program).
     pub fn built(program: impl AsRef<Path>) -> Command {
         let program = program.as_ref();
         assert!(program.is_absolute(), "{program:?} is no absolute path");
         Command::at(program)
     }
 
-    /// This test's executable. Its path is a link of procfs, which a user who
-    /// may not search the folders above the executable can follow too.
+    /// This test's executable. Its path is a symbolic link of procfs, which
+    /// works also for a user without search permission on the executable's
+    /// folders.
     pub fn itself() -> Command {
         Command::at("/proc/self/exe".as_ref())
     }
@@ -103,7 +103,7 @@ impl Command {
         self
     }
 
-    /// As [`std::process::Command::stdin`], but that there is none by default.
+    /// As [`std::process::Command::stdin`]; by default there is no input.
     pub fn stdin(&mut self, input: impl Into<Stdio>) -> &mut Command {
         self.inner.stdin(input);
         self
@@ -123,7 +123,7 @@ impl Command {
         self
     }
 
-    /// As [`CommandExt::uid`]: the groups go too.
+    /// As [`CommandExt::uid`]; supplementary groups are dropped.
     pub fn uid(&mut self, uid: u32) -> &mut Command {
         self.inner.uid(uid);
         self
@@ -135,17 +135,17 @@ impl Command {
         self
     }
 
-    /// Has the process run with at most `most` of a resource, as ulimit(1).
+    /// Limits a resource of the process to `most`, as ulimit(1) does.
     pub fn limit(&mut self, resource: Resource, most: u64) -> &mut Command {
         self.limits(resource, Some(most), Some(most))
     }
 
-    /// As [`Command::limit`], with a soft limit alone.
+    /// As [`Command::limit`], for the soft limit only.
     pub fn soft_limit(&mut self, resource: Resource, most: u64) -> &mut Command {
         self.limits(resource, Some(most), None)
     }
 
-    /// Has the process be run with these limits; `None` keeps the hard one.
+    /// Sets these limits of the process; `None` keeps the hard limit.
     #[allow(unsafe_code)] // What a child does before it becomes the program.
     fn limits(&mut self, resource: Resource, soft: Option<u64>, hard: Option<u64>) -> &mut Command {
         use rustix::process::{Rlimit, getrlimit, setrlimit};
@@ -160,13 +160,13 @@ impl Command {
         self
     }
 
-    /// Starts the process: it and what it starts are killed when the
-    /// [`Process`] is dropped, or the calling thread ends.
+    /// Starts the process. The process and its descendants are killed when the
+    /// [`Process`] is dropped or the calling thread ends.
     ///
     /// # Errors
     /// As [`std::process::Command::spawn`].
     pub fn spawn(&mut self) -> io::Result<Process> {
-        // A group of its own, so that all of it can be killed.
+        // A process group of its own, so that all of it can be killed.
         self.inner.process_group(0);
         Process::start_in_session(&mut self.inner)
     }
@@ -174,8 +174,8 @@ impl Command {
     /// As [`std::process::Command::output`].
     ///
     /// # Errors
-    /// As there, and `TimedOut` if the process has not ended within
-    /// [`LIMIT`]; it is killed then.
+    /// As for [`std::process::Command::output`], and `TimedOut` if the process
+    /// has not ended within [`LIMIT`]; it is then killed.
     pub fn output(&mut self) -> io::Result<Output> {
         if !self.directed[0] {
             self.inner.stdout(Stdio::piped());

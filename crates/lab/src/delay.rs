@@ -1,7 +1,7 @@
-//! A line that holds each frame for some time, between descriptors of which
-//! each read and each write is a frame: TAP interfaces, sequenced-packet
-//! sockets. The line may have a bottleneck, and several stations at its near end
-//! that share it.
+//! A delay line: forwards frames between descriptors (TAP interfaces or
+//! sequenced-packet sockets, with one frame for each read or write) after a
+//! delay. The line may have a bottleneck, which several stations at its near
+//! end share.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -15,64 +15,63 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The longest frame, in bytes.
+/// Length of the longest frame, in bytes.
 const FRAME_LEN_MAX: usize = 2048;
-/// Frames that one direction holds at most; more are dropped.
+/// Largest number of frames in one direction; more are dropped.
 const QUEUE_MAX: usize = 100_000;
-/// Frames that are read in one go before those that are due are written.
+/// Largest number of frames read before due frames are written.
 const BATCH: usize = 32;
-/// How often a line that carries nothing looks whether it is to end.
+/// How often an idle line checks whether it should stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A rate that a line carries in each direction, behind a queue that drops what
-/// finds it full.
+/// A rate limit for each direction, with a drop-tail queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Bottleneck {
-    /// Bits of frames a second.
+    /// The rate, in bits per second.
     pub bits_per_s: u64,
-    /// Bytes of the queue.
+    /// The queue's size, in bytes.
     pub queue_bytes: usize,
 }
 
-/// The line. It ends when this is dropped.
+/// A delay line; dropping it stops it.
 #[derive(Debug)]
 pub struct DelayLine {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// One direction.
+/// One direction of the line.
 struct Direction {
     from: Range<usize>,
     to: Range<usize>,
     delay: Duration,
     bottleneck: Option<Bottleneck>,
-    /// The bottleneck sends until then what has come so far.
+    /// Time at which the bottleneck has sent all queued frames.
     busy_until: Instant,
-    /// Frames, and when they are due.
+    /// Frames with their due times.
     queue: VecDeque<(Instant, Vec<u8>)>,
-    /// Storage of frames that have gone.
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
 }
 
 impl DelayLine {
-    /// Starts a thread that carries frames between two non-blocking
-    /// descriptors, each frame `delay` after it came. What the other end has no
-    /// room for is dropped.
+    /// Starts a thread that forwards frames between two non-blocking
+    /// descriptors with a delay. Frames for which the other end has no room are
+    /// dropped.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If the thread cannot be started.
     pub fn start(ends: [OwnedFd; 2], delay: Duration) -> io::Result<DelayLine> {
         let [near, far] = ends;
         DelayLine::shared(vec![near], far, delay, None)
     }
 
     /// As [`DelayLine::start`], with a bottleneck that several near ends share.
-    /// What comes from the far end goes to all near ends: each takes what is for
-    /// its hardware address.
+    /// Frames from the far end go to all near ends, each of which filters by
+    /// its MAC address.
     ///
     /// # Errors
-    /// As [`DelayLine::start`].
+    /// As for [`DelayLine::start`].
     pub fn shared(
         near: Vec<OwnedFd>,
         far: OwnedFd,
@@ -95,13 +94,14 @@ impl DelayLine {
             way(count..count + 1, 0..count),
         ];
         let is_over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_over);
+        let over = Arc::clone(&is_over);
         let thread = thread::Builder::new()
             .name("delay line".to_owned())
             .spawn(move || {
-                // Without it the kernel rounds each wait up by 50 µs.
+                // Otherwise the kernel's timer slack delays each wake-up by 50
+                // µs.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                carry(&ends, ways, &told);
+                carry(&ends, ways, &over);
             })?;
         Ok(DelayLine {
             ends: is_over,
@@ -144,7 +144,8 @@ fn carry(ends: &[OwnedFd], mut ways: [Direction; 2], is_over: &AtomicBool) {
 }
 
 impl Direction {
-    /// Reads what has come, and writes what is due; whether it did anything.
+    /// Reads available frames and writes due ones; returns whether there were
+    /// any.
     fn turn(&mut self, ends: &[OwnedFd], frame: &mut [u8]) -> bool {
         let mut did = false;
         for from in self.from.clone() {
@@ -171,7 +172,7 @@ impl Direction {
         did
     }
 
-    /// Takes a frame to carry, or drops it.
+    /// Queues a frame, or drops it.
     fn take(&mut self, ends: &[OwnedFd], frame: &[u8]) {
         if self.delay.is_zero() && self.bottleneck.is_none() {
             for to in &ends[self.to.clone()] {

@@ -1,5 +1,5 @@
-//! Memory between two pages that must not be touched: code that reads a byte
-//! too far, or one too early, dies at once.
+//! Memory between two guard pages: code that reads or writes outside of a frame
+//! crashes at once.
 
 #![expect(
     unsafe_code,
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 /// Room for one frame, with a guard page on each side.
 #[derive(Debug)]
 pub struct Guarded {
-    /// The first guard page.
+    /// Address of the first guard page.
     start: *mut u8,
     page: usize,
     /// Bytes between the guard pages.
@@ -23,7 +23,7 @@ impl Guarded {
     /// Room for frames of up to `bytes_max` bytes.
     ///
     /// # Panics
-    /// If the system gives no memory.
+    /// If memory cannot be mapped.
     pub fn new(bytes_max: usize) -> Guarded {
         let page = rustix::param::page_size();
         let room = bytes_max.next_multiple_of(page).max(page);
@@ -35,35 +35,36 @@ impl Guarded {
             .expect("memory can be mapped")
             .cast::<u8>();
         for guard in [start, start.wrapping_add(page + room)] {
-            // SAFETY: a page of the mapping above, into which nothing points.
+            // SAFETY: a page of the mapping above, to which no reference
+            // exists.
             unsafe { mprotect(guard.cast(), page, MprotectFlags::empty()) }
                 .expect("memory can be protected");
         }
         Guarded { start, page, room }
     }
 
-    /// `bytes`, the last of them right before a guard page.
+    /// Copies `bytes` to the end of the room, directly before a guard page.
     ///
     /// # Panics
-    /// If there are more than there is room for.
+    /// If `bytes` does not fit.
     pub fn at_end(&mut self, bytes: &[u8]) -> &[u8] {
         self.copy_in(bytes, self.room - bytes.len())
     }
 
-    /// `bytes`, the first of them right behind a guard page.
+    /// Copies `bytes` to the start of the room, directly behind a guard page.
     ///
     /// # Panics
-    /// If there are more than there is room for.
+    /// If `bytes` does not fit.
     pub fn at_start(&mut self, bytes: &[u8]) -> &[u8] {
         self.copy_in(bytes, 0)
     }
 
-    /// A frame that fills the room with zeros but for `marks`, which are
-    /// positions and their bytes. Only the pages of the marks cost memory, if
-    /// nothing else was placed before: for frames of many gigabytes.
+    /// A frame that fills the room with zeros, except for `marks`: offsets and
+    /// their bytes. If the room was not used before, only the pages with marks
+    /// need memory, so that the frame may have many gigabytes.
     pub fn sparse(&mut self, marks: &[(usize, u8)]) -> &[u8] {
         // SAFETY: the whole room, readable, writable and zeroed; the slice
-        // borrows `self`, so no other one exists.
+        // borrows `self`, so that no other slice exists.
         let frame = unsafe { std::slice::from_raw_parts_mut(self.start.add(self.page), self.room) };
         for &(position, byte) in marks {
             frame[position] = byte;
@@ -73,8 +74,8 @@ impl Guarded {
 
     fn copy_in(&mut self, bytes: &[u8], offset: usize) -> &[u8] {
         assert!(offset + bytes.len() <= self.room, "no room for the frame");
-        // SAFETY: within the room, which is readable, writable and zeroed;
-        // the slice borrows `self`, so no other one exists.
+        // SAFETY: inside the room, which is readable, writable and zeroed; the
+        // slice borrows `self`, so that no other slice exists.
         let place = unsafe {
             std::slice::from_raw_parts_mut(self.start.add(self.page + offset), bytes.len())
         };

@@ -1,20 +1,52 @@
-//! Networks of namespaces and load for tests, benchmarks and `weir lab`; and
-//! oracles, corpora, rule sets and frames for tests and benchmarks.
+//! Test networks, load generation and measurement for tests, benches and `weir
+//! lab`.
 //!
-//! - [`net`]: hosts, links and bridges, and their ordinary traffic.
-//! - [`load`]: frames at a rate, sinks, the lossless rate.
-//! - [`delay`], [`lossy`]: lines that hold frames, and that lose some.
-//! - [`frames`]: short ones, by hand.
-//! - [`affinity`]: which CPU runs what, and before whom.
-//! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
-//! - [`results`]: what benches measure, and what is required of it.
-//! - [`command`]: the programs that a test starts.
-//! - [`testenv`]: what a test needs from its surroundings.
-//! - [`wait`]: waits with limits.
-//! - [`seeds`]: which random runs it makes.
+//! | module | what |
+//! |---|---|
+//! | [`net`] | a network of namespaces: hosts, links, bridges, and ordinary traffic between them |
+//! | [`load`] | a frame generator at a fixed rate, sinks, the search for the lossless rate |
+//! | [`delay`], [`lossy`] | lines that delay frames, and that lose frames |
+//! | [`frames`] | short frames, built byte by byte |
+//! | [`affinity`] | CPU affinity and real-time priority |
+//! | [`rfc2544`] | the tests of RFC 2544 for bridges and routers |
+//! | [`results`] | results of benches: required and measured values |
+//! | [`command`] | programs that a test starts, with time limits |
+//! | [`testenv`] | what a test needs from its machine; skips the test otherwise |
+//! | [`wait`] | waits with time limits |
+//! | [`seeds`] | the random runs of a test |
 //!
-//! All else comes with the feature `oracles`, which the `weir` binary is built
-//! without.
+//! A test network needs root; a test skips without it:
+//!
+//! ```
+//! use weir_lab::net::Pair;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! if !weir_lab::testenv::root() {
+//!     return Ok(());
+//! }
+//! let pair = Pair::new()?; // two hosts, 10.0.0.1 and 10.0.0.2, and a link
+//! let server = pair.server(7)?;
+//! pair.send(7, 1)?;
+//! let mut datagram = [0; 4];
+//! server.recv(&mut datagram)?;
+//! assert_eq!(datagram, [0; 4]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The feature `oracles` adds the modules for tests only: libpcap as an oracle,
+//! the corpus of filter expressions, rule sets, random programs and captured
+//! frames. The `weir` binary is built without it.
+//!
+//! # Invariants
+//!
+//! - A network is held by descriptors and threads only: the kernel removes it
+//!   when its process ends, even by SIGKILL.
+//! - Every wait has a time limit.
+//! - Random choices come from a seed, which a failure prints.
+//!
+//! Next: `docs/contributing/testing.md`, and `docs/how-to/measure.md` for `weir
+//! lab`.
 
 pub mod affinity;
 #[cfg(feature = "oracles")]

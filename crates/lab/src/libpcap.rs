@@ -1,16 +1,16 @@
-//! libpcap, found at run time.
+//! Loads libpcap at run time.
 #![expect(unsafe_code, reason = "a library is loaded, and its initialisers run")]
 
 use libloading::{Error, Library};
 use std::ffi::OsStr;
 
-/// Names another libpcap than the system's.
+/// Environment variable with the path of another libpcap than the system's.
 pub(crate) const VARIABLE: &str = "WEIR_LIBPCAP";
 
-/// How to get one.
+/// How to install libpcap.
 pub(crate) const REMEDY: &str = "install libpcap0.8, or set WEIR_LIBPCAP to a libpcap.so";
 
-/// Opens the library that [`VARIABLE`] names, else the system's.
+/// Opens the library that [`VARIABLE`] names, otherwise the system's.
 pub(crate) fn open() -> Result<Library, Error> {
     match std::env::var_os(VARIABLE) {
         Some(name) => load(&name),

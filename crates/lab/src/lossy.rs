@@ -1,6 +1,5 @@
-//! Loss by a BPF program: it passes the frames that come in by one device on to
-//! another of the same namespace, but for those that a seed chooses by their
-//! number.
+//! Packet loss by a BPF program: forwards the frames received on one device to another of the same
+//! namespace, except those selected by a seed and the frame's number.
 
 use crate::net::Device;
 use crate::rng::Rng;
@@ -10,10 +9,10 @@ use std::sync::atomic::Ordering;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 use weir_link::bpf::{Attachment, Hook, Load, Map, MapMemory, MapSpec, Program, ProgramType};
 
-/// What the program does with a frame: `TC_ACT_SHOT`.
+/// Verdicts of the program: `TC_ACT_SHOT`.
 const DROP: i32 = 2;
 
-/// Where in the map's value each number is, of 8 bytes.
+/// Offsets of the 8-byte words in the map's value.
 const INDEX: i16 = 0;
 const DROPPED: i16 = 8;
 const SEED: i16 = 16;
@@ -28,10 +27,10 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    /// Passes on what comes in by `from` to `to`, and drops nothing yet.
+    /// Forwards frames received by `from` to `to`, without loss at first.
     ///
     /// # Errors
-    /// What the kernel says: it wants privilege, and Linux 6.6.
+    /// The kernel's error: needs privilege and Linux 6.6.
     pub fn between(from: &Device, to: &Device) -> io::Result<Lossy> {
         let spec = MapSpec {
             mmapable: true,
@@ -55,14 +54,14 @@ impl Lossy {
         })
     }
 
-    /// From now on drops so many of a million frames, which the seed chooses by
-    /// their numbers, from 0 on.
+    /// From now on drops `per_million` of a million frames; the seed selects them by their number,
+    /// counted from 0.
     ///
     /// # Panics
-    /// If they are more than a million.
+    /// If `per_million` exceeds one million.
     pub fn begin(&self, seed: u64, per_million: u32) {
         assert!(per_million <= 1_000_000);
-        // The seed is scattered first, so that neighbouring ones have nothing in common.
+        // The seed is mixed first, so that neighbouring seeds are independent.
         let seed = Rng::new(seed).bits() as u32;
         let share = u64::from(u32::MAX) * u64::from(per_million) / 1_000_000;
         for (offset, value) in [
@@ -75,7 +74,7 @@ impl Lossy {
         }
     }
 
-    /// How many frames came, and how many of them were dropped.
+    /// Numbers of frames received and dropped.
     pub fn counts(&self) -> (u64, u64) {
         let load = |offset| self.number(offset).load(Ordering::Acquire);
         (load(INDEX), load(DROPPED))
@@ -87,8 +86,8 @@ impl Lossy {
     }
 }
 
-/// The program: a frame is dropped if the hash of its number and the seed (the
-/// finaliser of MurmurHash3) is below the share.
+/// The program: drops a frame if the hash of its number and the seed (the finaliser of MurmurHash3)
+/// is below the loss rate.
 fn program(to: u32) -> Vec<Insn> {
     let [value, value_upper] = Insn::load_map_value(Reg::R6, 0, 0);
     let hashed = [(16, 0x85eb_ca6b_u32), (13, 0xc2b2_ae35), (16, 1)];

@@ -1,12 +1,11 @@
-//! libpcap as an oracle: what it accepts, what it compiles to, and what its
-//! programs say of a frame.
+//! libpcap as an oracle: the expressions that it accepts, its programs, and
+//! their verdicts.
 //!
-//! The library is opened at run time by `dlopen`, on purpose not by the
-//! `pcap` crate: that one links at build time, so `cargo test --workspace`
-//! could not even build on a machine without libpcap, and one build could
-//! not be held against two versions of it. Here a missing library skips the
-//! tests that ask for it ([`testenv::skip`]), and `WEIR_LIBPCAP=/path/libpcap.so`
-//! names another version.
+//! The library is opened at run time by `dlopen`. The `pcap` crate links at
+//! build time, so that `cargo test --workspace` would not build without
+//! libpcap, and one build could not be compared with two versions. A missing
+//! library skips the tests that need it ([`testenv::skip`]), and
+//! `WEIR_LIBPCAP=/path/libpcap.so` selects another version.
 //!
 //! ```no_run
 //! use weir_lab::oracle::Oracle;
@@ -36,8 +35,8 @@ use weir_wire::LinkType;
 
 use crate::{libpcap, testenv};
 
-/// The snap length that [`Oracle::compile`] asks for, tcpdump's default: what
-/// an accepting program returns.
+/// The snap length of [`Oracle::compile`], tcpdump's default: the return value
+/// of an accepting program.
 pub const SNAPLEN: u32 = 262_144;
 
 /// libpcap's `PCAP_NETMASK_UNKNOWN`.
@@ -46,11 +45,11 @@ const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 /// libpcap's `PCAP_ERRBUF_SIZE`.
 const ERRBUF_BYTES: usize = 256;
 
-/// The most instructions that libpcap's interpreter is asked to run.
+/// Largest number of instructions that libpcap's interpreter is given.
 const INSNS_MAX: usize = 1 << 20;
 
-/// A capture file's header: byte order, version, two that are zero, the snap
-/// length and the link type.
+/// A capture file's header: magic number, version, two zero words, snap length
+/// and link type.
 const FILE_HEADER_WORDS: usize = 6;
 
 /// C's `pcap_t`.
@@ -89,17 +88,17 @@ type NextEx =
 
 /// A loaded libpcap.
 ///
-/// Usable from several threads: compiling takes a lock, running does not.
+/// Can be used by several threads: compiling takes a lock, running does not.
 ///
-/// Expressions are compiled on the handle of an empty capture file, as
-/// `tcpdump -r` does, and not on one of `pcap_open_dead`: only there does
-/// libpcap know that nothing can be asked of a live device, and that address
-/// families may be another system's.
+/// Expressions are compiled on the handle of an empty capture file, as by
+/// `tcpdump -r`, not on one of `pcap_open_dead`: only then does libpcap know
+/// that there is no live device to query, and that address families may be
+/// another system's.
 pub struct Oracle {
     version: String,
-    /// The handle to compile on for each link type and snap length. Locked
-    /// around `pcap_compile`: before 1.8 its parser was one global, and its
-    /// look-ups of names share static buffers still.
+    /// The handle for each link type and snap length. Locked during
+    /// `pcap_compile`: before 1.8 its parser was global, and its name look-ups
+    /// still share static buffers.
     handles: Mutex<HashMap<(u32, u32), OpenHandle>>,
     open_offline: OpenOffline,
     close: Close,
@@ -110,7 +109,8 @@ pub struct Oracle {
     validate: Validate,
     data_link: DataLink,
     next_ex: NextEx,
-    /// Last, so that it is unloaded after everything else is gone.
+    /// The last field, so that it is dropped, and the library unloaded, after
+    /// everything else.
     _library: Library,
 }
 
@@ -126,22 +126,23 @@ pub struct Frame {
 /// A capture file as libpcap reads it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capture {
-    /// The link type of every frame (libpcap reads no file with several).
+    /// The link type of every frame (libpcap reads no file with several link
+    /// types).
     pub linktype: LinkType,
     /// The frames, in order.
     pub frames: Vec<Frame>,
-    /// Why reading stopped early, if it did.
+    /// The error that ended reading early.
     pub error: Option<String>,
 }
 
 impl Oracle {
-    /// Opens the library that `WEIR_LIBPCAP` names, else the system's
-    /// `libpcap.so.1` or `libpcap.so.0.8`; `None` (after [`testenv::skip`])
-    /// where there is none.
+    /// Opens the library that `WEIR_LIBPCAP` names, otherwise the system's
+    /// `libpcap.so.1` or `libpcap.so.0.8`; `None` (after [`testenv::skip`]) if
+    /// there is none.
     ///
     /// # Panics
-    /// If `WEIR_LIBPCAP` is set and cannot be used, or under CI if there is
-    /// no libpcap.
+    /// If `WEIR_LIBPCAP` names a library that cannot be used, or under CI
+    /// without libpcap.
     pub fn load() -> Option<Oracle> {
         match (
             libpcap::open().and_then(Oracle::of),
@@ -159,7 +160,7 @@ impl Oracle {
         // <pcap/bpf.h> give it in every version since 1.0.
         unsafe {
             let lib_version: LibVersion = *library.get(b"pcap_lib_version\0")?;
-            // A static string of the library's.
+            // A static string of the library.
             let version = CStr::from_ptr(lib_version()).to_string_lossy().into_owned();
             Ok(Oracle {
                 version,
@@ -178,12 +179,13 @@ impl Oracle {
         }
     }
 
-    /// What the library calls itself, as `libpcap version 1.10.3 (with …)`.
+    /// The library's version string, such as `libpcap version 1.10.3 (with …)`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The version's numbers, as `(1, 10)`; `None` if it names none.
+    /// The version as numbers, such as `(1, 10)`; `None` if the string has
+    /// none.
     pub fn version_numbers(&self) -> Option<(u32, u32)> {
         let numbers = self.version.strip_prefix("libpcap version ")?;
         let (major, rest) = numbers.split_once('.')?;
@@ -202,8 +204,8 @@ impl Oracle {
         self.compile_with(text, linktype, SNAPLEN, NETMASK_UNKNOWN, optimise)
     }
 
-    /// As [`compile`](Self::compile), with the snap length and the netmask
-    /// (host order; all ones: unknown) to compile for.
+    /// As [`compile`](Self::compile), with the given snap length and netmask
+    /// (host order; all ones: unknown).
     pub fn compile_with(
         &self,
         text: &str,
@@ -213,7 +215,7 @@ impl Oracle {
         optimise: bool,
     ) -> Result<Filter<'_>, String> {
         let text = CString::new(text).map_err(|_| "a zero byte in the text".to_owned())?;
-        // A poisoned lock guards nothing broken: the panic was a test's.
+        // A poisoned lock protects valid data: the panic was in a test.
         let mut handles = self.handles.lock().unwrap_or_else(|held| held.into_inner());
         let handle = match handles.entry((linktype.0, snaplen)) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -223,8 +225,8 @@ impl Oracle {
             len: 0,
             insns: std::ptr::null_mut(),
         };
-        // SAFETY: the handle is open and, with the lock held, ours alone; the
-        // text ends in a zero byte, and `raw` is the library's to fill in.
+        // SAFETY: the handle is open and, with the lock held, not in use
+        // elsewhere; the text is NUL-terminated, and the library fills `raw`.
         let error = unsafe {
             let status = (self.compile)(
                 handle.0.as_ptr(),
@@ -245,8 +247,8 @@ impl Oracle {
         }
     }
 
-    /// A filter of given instructions, for libpcap's interpreter to run; the
-    /// error says that libpcap's own validation refused them.
+    /// A filter with given instructions for libpcap's interpreter; an error if
+    /// libpcap's validation refuses them.
     pub fn filter_of(&self, insns: &[Insn]) -> Result<Filter<'_>, String> {
         if insns.is_empty() || insns.len() > INSNS_MAX {
             return Err(format!("{} instructions", insns.len()));
@@ -280,7 +282,7 @@ impl Oracle {
         self.open_file(&file.0).map(OpenHandle)
     }
 
-    /// Reads a capture file the way libpcap does.
+    /// Reads a capture file with libpcap.
     pub fn read(&self, path: &Path) -> Result<Capture, String> {
         let mut frames = Vec::new();
         let (linktype, error) = self.visit(path, |bytes, wire_len| {
@@ -296,9 +298,9 @@ impl Oracle {
         })
     }
 
-    /// Shows `visit` each frame of a capture file, as `pcap_next_ex` lends it:
-    /// the captured bytes and the length on the wire. Gives the file's link
-    /// type, and why reading stopped early, if it did.
+    /// Calls `visit` with each frame of a capture file, as `pcap_next_ex` lends
+    /// it: captured bytes and wire length. Returns the file's link type, and
+    /// the error that ended reading early, if any.
     pub fn visit(
         &self,
         path: &Path,
@@ -318,8 +320,8 @@ impl Oracle {
         let name = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| "a zero byte in the path".to_owned())?;
         let mut message = [0 as c_char; ERRBUF_BYTES];
-        // SAFETY: the name ends in a zero byte, the buffer has the size that
-        // the library documents; null is checked.
+        // SAFETY: the name is NUL-terminated, the buffer has the documented
+        // size; the result is checked for null.
         let handle = unsafe { (self.open_offline)(name.as_ptr(), message.as_mut_ptr()) };
         NonNull::new(handle).ok_or_else(|| {
             // SAFETY: on failure the library has written a C string there.
@@ -340,9 +342,9 @@ impl Oracle {
         loop {
             let mut header: *const RawHeader = std::ptr::null();
             let mut bytes: *const c_uchar = std::ptr::null();
-            // SAFETY: the handle is open; on success (1) both pointers are
-            // set, to a header and to `caplen` bytes, valid until the next
-            // call, and let go before it.
+            // SAFETY: the handle is open; on success (1) both pointers refer to
+            // a header and to `caplen` bytes, valid until the next call, and
+            // are not used after it.
             unsafe {
                 match (self.next_ex)(handle.as_ptr(), &raw mut header, &raw mut bytes) {
                     1 => {
@@ -356,7 +358,7 @@ impl Oracle {
         }
     }
 
-    /// The handle's last error.
+    /// The handle's last error message.
     ///
     /// # Safety
     /// `handle` is open.
@@ -371,17 +373,17 @@ impl Drop for Oracle {
     fn drop(&mut self) {
         let handles = self.handles.get_mut();
         for (_, handle) in handles.unwrap_or_else(|held| held.into_inner()).drain() {
-            // SAFETY: the handle is open, and nobody has it after this.
+            // SAFETY: the handle is open, and not used afterwards.
             unsafe { (self.close)(handle.0.as_ptr()) }
         }
     }
 }
 
-/// An open `pcap_t`, which is used under a lock.
+/// An open `pcap_t`, used under a lock.
 struct OpenHandle(NonNull<Handle>);
 
-// SAFETY: libpcap keeps no thread's state in a handle; one thread at a time
-// uses it.
+// SAFETY: libpcap keeps no thread-specific state in a handle; one thread at a
+// time uses it.
 unsafe impl Send for OpenHandle {}
 
 /// A file that is deleted when dropped.
@@ -400,16 +402,16 @@ impl NamedFile {
 
 impl Drop for NamedFile {
     fn drop(&mut self) {
-        // A file left behind harms nobody.
+        // A file left behind does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A program that libpcap compiled or was given to run.
+/// A program compiled by libpcap or given to its interpreter.
 pub struct Filter<'o> {
     oracle: &'o Oracle,
     raw: RawProgram,
-    /// The instructions, if they are ours and not libpcap's.
+    /// The instructions, if this process and not libpcap allocated them.
     owned: Option<Vec<Insn>>,
 }
 
@@ -422,13 +424,13 @@ unsafe impl Sync for Filter<'_> {}
 impl Filter<'_> {
     /// Its instructions.
     pub fn insns(&self) -> &[Insn] {
-        // SAFETY: pointer and length are libpcap's, or of `owned`, and live
-        // as long as the filter.
+        // SAFETY: pointer and length are libpcap's or those of `owned`, and
+        // live as long as the filter.
         unsafe { std::slice::from_raw_parts(self.raw.insns, self.raw.len as usize) }
     }
 
-    /// What libpcap's interpreter (`pcap_offline_filter`) says of a frame:
-    /// zero rejects.
+    /// The verdict of libpcap's interpreter (`pcap_offline_filter`) on a frame:
+    /// 0 rejects.
     pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
         let header = RawHeader {
             seconds: 0,
@@ -436,9 +438,9 @@ impl Filter<'_> {
             caplen: u32::try_from(bytes.len()).expect("a frame is shorter than 4 GB"),
             len: wire_len,
         };
-        // SAFETY: the program was compiled or validated by libpcap, so that
-        // it ends and stays within its scratch memory; the header says how
-        // many bytes the frame has.
+        // SAFETY: libpcap compiled or validated the program, so that it ends
+        // and stays within its scratch memory; the header has the frame's
+        // number of bytes.
         let verdict = unsafe {
             (self.oracle.offline_filter)(&raw const self.raw, &raw const header, bytes.as_ptr())
         };
@@ -456,8 +458,8 @@ impl Drop for Filter<'_> {
     }
 }
 
-/// The file's number of a link type that libpcap on Linux calls `dlt`: they
-/// are the same, except for raw IP.
+/// The file's link type for the `dlt` of libpcap on Linux: the same number,
+/// except for raw IP.
 fn linktype_of(dlt: c_int) -> LinkType {
     match dlt {
         12 => LinkType::RAW,

@@ -1,19 +1,19 @@
 //! Random filter programs and frames, for differential and property tests.
 //!
-//! Everything is drawn from a [`Tape`] of bytes, so that one generator serves
+//! All choices are read from a [`Tape`] of bytes, so that one generator serves
 //! seeded loops ([`Tape::seeded`]), proptest (a shrinking `Vec<u8>`) and
 //! fuzzers (their input). Any tape gives a verified program: an exhausted tape
-//! reads as zeros, and zeros choose the simplest thing everywhere.
+//! reads as zeros, and zeros select the simplest alternative.
 
 use weir_filter::ir::{
     BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value, Width,
 };
 use weir_wire::rng::SplitMix64;
 
-/// Blocks in a generated program, at most.
+/// Largest number of blocks in a generated program.
 pub const BLOCKS_MAX: usize = 24;
 
-/// Captured bytes in a generated frame, at most.
+/// Largest number of captured bytes in a generated frame.
 pub const FRAME_BYTES_MAX: usize = 128;
 
 /// A finite source of choices.
@@ -43,14 +43,14 @@ impl Tape {
         Tape::new(bytes)
     }
 
-    /// The next byte, or zero when there is none left.
+    /// The next byte, or 0 at the end of the tape.
     pub fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.next).copied().unwrap_or(0);
         self.next += 1;
         byte
     }
 
-    /// A 32-bit number of four bytes.
+    /// A 32-bit number from four bytes.
     pub fn word(&mut self) -> u32 {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
@@ -65,7 +65,7 @@ impl Tape {
         items[self.below(items.len())]
     }
 
-    /// True `percent` times in a hundred.
+    /// True with a probability of `percent` %.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) >= 100 - percent
     }
@@ -76,16 +76,17 @@ pub fn seeded(seed: u64) -> Program {
     program(&mut Tape::seeded(seed, 1_500))
 }
 
-/// A random program of many branches on a few bytes and constants, loaded
-/// again and again: tests that decide each other in every way, which is what
-/// optimisers thread jumps by. Frames of [`dense_frame`] suit it.
+/// A random program with many branches on a few bytes and constants, loaded
+/// repeatedly: tests imply each other in many ways, which exercises jump
+/// threading. [`dense_frame`] makes matching frames.
 pub fn dense_program(tape: &mut Tape) -> Program {
     let count = 4 + tape.below(60);
     let mut builder = weir_filter::ir::Builder::new();
     let blocks: Vec<Block> = (1..count).map(|_| builder.block()).collect();
     for index in 0..count {
         builder.switch_to(Block(index as u32));
-        // An edge leads a little ahead, so that ways meet soon and often.
+        // Edges lead a short distance forward, so that paths join soon and
+        // often.
         let ahead = |tape: &mut Tape| {
             let ahead = blocks.get(index + tape.below(6));
             *ahead.unwrap_or(&blocks[blocks.len() - 1])
@@ -142,7 +143,7 @@ const CMPS: [Cmp; 8] = [
     Cmp::Clear,
 ];
 
-/// Constants at which operations change their behaviour.
+/// Constants near which operations change their behaviour.
 const CONSTANTS: [u32; 24] = [
     0,
     1,
@@ -171,7 +172,7 @@ const CONSTANTS: [u32; 24] = [
 ];
 
 /// A random verified program: up to [`BLOCKS_MAX`] blocks, all operations,
-/// loads at small and at variable offsets (few distinct ones, so that they
+/// loads at constant and variable offsets (few distinct ones, so that they
 /// recur), block parameters, tests as values, verdicts of several kinds.
 pub fn program(tape: &mut Tape) -> Program {
     let mut generator = Generator::skeleton(tape);
@@ -186,16 +187,15 @@ pub fn program(tape: &mut Tape) -> Program {
 
 struct Generator {
     program: Program,
-    /// For each block, the values of its own and of its dominators.
+    /// For each block, the values of the block and of its dominators.
     available: Vec<Vec<Value>>,
-    /// The offsets and constants this program likes.
+    /// The offsets and constants that this program uses.
     offsets: [u32; 4],
     constants: [u32; 4],
 }
 
 impl Generator {
-    /// Blocks with their edges and parameters, but without arguments and
-    /// instructions.
+    /// Blocks with edges and parameters, without arguments and instructions.
     fn skeleton(tape: &mut Tape) -> Generator {
         let count = 1 + tape.below(BLOCKS_MAX);
         let offsets = std::array::from_fn(|_| tape.below(48) as u32);
@@ -283,7 +283,7 @@ impl Generator {
         }
     }
 
-    /// A value available in block `index`, the latest ones most often.
+    /// A value available in block `index`, preferring recent ones.
     fn value(&self, tape: &mut Tape, index: usize) -> Option<Value> {
         let available = &self.available[index];
         if available.is_empty() {
@@ -310,7 +310,7 @@ impl Generator {
         })
     }
 
-    /// Fills in what the terminator compares, returns and passes on.
+    /// Fills in the operands, return values and arguments of the terminator.
     fn finish_term(&mut self, tape: &mut Tape, index: usize) {
         let mut term = self.program.blocks[index].term.clone();
         match &mut term {
@@ -340,10 +340,11 @@ impl Generator {
     }
 }
 
-/// The shape of a terminator of block `index` with `left` blocks behind it.
+/// A terminator of block `index`, with `left` blocks behind it.
 fn term(tape: &mut Tape, index: usize, left: usize) -> Term {
     let edge = |tape: &mut Tape| {
-        // Mostly near, sometimes to one of the last blocks, where paths meet.
+        // Mostly to a near block, sometimes to one of the last, where paths
+        // join.
         let step = match tape.below(4) {
             0..=2 => tape.below(left.min(3)),
             _ => left - 1 - tape.below(left.min(3)),
@@ -372,7 +373,7 @@ fn constant(tape: &mut Tape) -> u32 {
     }
 }
 
-/// A frame: captured bytes and its length on the wire, which is never less.
+/// A frame: captured bytes and wire length, which is at least as long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
     /// The captured bytes, at most [`FRAME_BYTES_MAX`].
@@ -381,8 +382,8 @@ pub struct Frame {
     pub wire_len: u32,
 }
 
-/// A random frame. Many bytes are constants at which programs branch, so that
-/// both sides of a test are met.
+/// A random frame. Many bytes are constants on which programs branch, so that
+/// both sides of a test occur.
 pub fn frame(tape: &mut Tape) -> Frame {
     let len = tape.below(FRAME_BYTES_MAX + 1);
     let plain = tape.below(3);
@@ -393,7 +394,8 @@ pub fn frame(tape: &mut Tape) -> Frame {
             _ => tape.byte(),
         })
         .collect();
-    // A capture file may claim fewer bytes on the wire than it has.
+    // A capture file may state a wire length below the number of captured
+    // bytes.
     let wire_len = match tape.below(8) {
         0..=3 => len as u32,
         4 | 5 => len as u32 + u32::from(tape.byte()),

@@ -1,5 +1,5 @@
-//! What stands in a BPF ring buffer, read whole and simply: the judge of what
-//! quicker readers read.
+//! A simple reader of BPF ring buffers: the oracle for the fast reader of
+//! `weir_ring`.
 #![allow(unsafe_code)] // Mapped memory.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -7,15 +7,16 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A record's header: its length, and two flags above.
+/// Bytes of a record's header: its length, with two flags in the upper bits.
 const HEADER_BYTES: usize = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
-/// A ring buffer's only reader.
+/// The only reader of a ring buffer.
 #[derive(Debug)]
 pub struct Records {
-    /// The consumer's page, and behind it the producer's and the data twice.
+    /// Address of the consumer page, followed by the producer page and the
+    /// data, mapped twice.
     consumer: *mut u8,
     producer: *mut u8,
     page: usize,
@@ -23,14 +24,14 @@ pub struct Records {
 }
 
 impl Records {
-    /// Reads the ring buffer of `ring_bytes` bytes behind a descriptor.
+    /// Maps the ring buffer of `ring_bytes` bytes with that descriptor.
     ///
     /// # Errors
-    /// Where it cannot be mapped.
+    /// If it cannot be mapped.
     pub fn new(ring: impl AsFd, ring_bytes: usize) -> io::Result<Records> {
         let page = rustix::param::page_size();
         let nowhere = std::ptr::null_mut();
-        // SAFETY: new mappings, in places of the kernel's choice.
+        // SAFETY: new mappings at addresses of the kernel's choice.
         let (consumer, producer) = unsafe {
             let both = ProtFlags::READ | ProtFlags::WRITE;
             let consumer = mmap(nowhere, page, both, MapFlags::SHARED, &ring, 0)?;
@@ -50,9 +51,10 @@ impl Records {
         })
     }
 
-    /// All records there are, and none of them is there any more.
+    /// Takes all records out of the ring buffer.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
-        // SAFETY: positions are at the start of their pages, which are mapped.
+        // SAFETY: the positions are at the start of their pages, which are
+        // mapped.
         let (consumer, producer) = unsafe {
             let producer = AtomicU64::from_ptr(self.producer.cast());
             (AtomicU64::from_ptr(self.consumer.cast()), producer)
@@ -61,8 +63,8 @@ impl Records {
         let mut records = Vec::new();
         while at < producer.load(Ordering::Acquire) {
             let place = (at as usize) & (self.ring_bytes - 1);
-            // SAFETY: a record's header is within the data, aligned to 8; the
-            // data is mapped twice, so that no record ends before it does.
+            // SAFETY: a record's header is inside the data, aligned to 8; the
+            // data is mapped twice, so that every record is contiguous.
             let (header, bytes) = unsafe {
                 let data = self.producer.add(self.page);
                 let header = AtomicU32::from_ptr(data.add(place).cast()).load(Ordering::Acquire);
@@ -85,7 +87,8 @@ impl Records {
 
 impl Drop for Records {
     fn drop(&mut self) {
-        // SAFETY: mapped by us, with these lengths; nothing borrows them.
+        // SAFETY: mapped by `new` with these lengths; no reference to them
+        // exists.
         unsafe {
             let _ = munmap(self.consumer.cast(), self.page);
             let _ = munmap(self.producer.cast(), self.page + 2 * self.ring_bytes);

@@ -1,35 +1,36 @@
-//! Readers of rings, also where they should not be: for tests of both.
+//! Ring readers for tests, including a second reader, which is a misuse.
 #![allow(unsafe_code)] // Promises of tests, and fork(2).
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::os::fd::OwnedFd;
 use weir_ring::{Error, Reader};
 
-/// A reader of a ring. Where a test opens another one before this one is
-/// dropped, it must not go by what records hold.
+/// A reader of a ring. A test that opens a second one while the first exists
+/// must not rely on the content of records.
 ///
 /// # Errors
 /// As for [`Reader::open`].
 pub fn reader(ring: OwnedFd) -> Result<Reader, Error> {
-    // SAFETY: a test opens one reader at a time; or it is about two, and then
-    // looks at lengths and adds up bytes only.
+    // SAFETY: a test opens one reader at a time, or tests two readers and then
+    // only uses lengths and sums of bytes.
     unsafe { Reader::open(ring) }
 }
 
-/// Runs something in a forked process; gives its exit status, or the negative
-/// number of the signal that killed it. What it runs must not allocate, since
-/// other threads of the test may have held the allocator's locks.
+/// Runs a function in a forked process; returns its exit status, or the
+/// negative number of the signal that killed it. The function must not
+/// allocate, since another thread may have held the allocator's lock at the
+/// fork.
 ///
 /// # Panics
-/// If there is no other process to be had.
+/// If the process cannot be forked.
 pub fn in_fork(run: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child runs what allocates nothing, by the caller's word, and
-    // ends without running anything else of this process.
+    // SAFETY: the caller promises that `run` does not allocate, and the child
+    // exits without running other code of this process.
     let child = unsafe { libc::fork() };
     match child {
         0 => {
             let status = run();
-            // SAFETY: it ends the process.
+            // SAFETY: the call ends the process.
             unsafe { libc::_exit(status.into()) }
         }
         _ => {

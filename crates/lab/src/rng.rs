@@ -1,15 +1,15 @@
-//! A seeded source of numbers for generators: one printed seed replays any
-//! failure, on any machine.
+//! A seeded pseudorandom number generator: a printed seed replays any failure
+//! on any machine.
 
 use std::ops::Range;
 use weir_wire::rng::SplitMix64;
 
-/// Numbers by [`SplitMix64`]. Not for secrets.
+/// [`SplitMix64`], with helpers. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(SplitMix64);
 
 impl Rng {
-    /// A sequence of its own for each seed.
+    /// A generator whose sequence depends on the seed.
     pub fn new(seed: u64) -> Rng {
         Rng(SplitMix64::new(seed))
     }
@@ -24,23 +24,23 @@ impl Rng {
         (self.bits() >> 32) as u32
     }
 
-    /// A number below `bound`; zero for a bound of zero.
+    /// A number below `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        // The high half of a 128-bit product spreads evenly enough for tests.
+        // The high half of a 128-bit product is uniform enough for tests.
         ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
-    /// A number in the range, which is not empty.
+    /// A number in the range, which must not be empty.
     pub fn within(&mut self, range: Range<u32>) -> u32 {
         range.start + self.below(range.len()) as u32
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with a probability of `percent` %.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the items, which are not none.
+    /// One of the items, of which there is at least one.
     pub fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
         items[self.below(items.len())]
     }
@@ -50,7 +50,7 @@ impl Rng {
         &items[self.below(items.len())]
     }
 
-    /// An index drawn by weight; the weights are not all zero.
+    /// An index drawn by weight; at least one weight is positive.
     pub fn weighted(&mut self, weights: &[u32]) -> usize {
         let total: u32 = weights.iter().sum();
         let mut left = self.below(total as usize) as u32;

@@ -1,23 +1,23 @@
-//! Which random runs a test makes, as its surroundings say.
+//! The random runs of a test, as selected by environment variables.
 //!
-//! | variable | means |
+//! | variable | meaning |
 //! |---|---|
-//! | `WEIR_SEED=n` | the run of this seed alone |
-//! | `WEIR_FIRST=n` | from this seed on, 0 unless told |
-//! | `WEIR_RUNS=n` | so many runs |
-//! | `WEIR_SECONDS=n` | as many as begin in so long; a line a minute says how many were made |
+//! | `WEIR_SEED=n` | only the run with this seed |
+//! | `WEIR_FIRST=n` | start with this seed; 0 by default |
+//! | `WEIR_RUNS=n` | number of runs |
+//! | `WEIR_SECONDS=n` | start runs for this time; the number of runs is printed each minute |
 //!
-//! A run that panics is told of with its seed.
+//! If a run panics, its seed is printed.
 
 use std::time::{Duration, Instant};
 
-/// How often a long test says how far it is.
+/// Interval of progress reports of a long test.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// The seeds, one after the other; `usual` of them if nobody asks for others.
+/// The seeds in ascending order; `usual` of them unless a variable says otherwise.
 ///
 /// # Panics
-/// If a variable is no number.
+/// If a variable is not a number.
 pub fn seeds(usual: u64) -> Seeds {
     let one = number("WEIR_SEED");
     let first = one.or_else(|| number("WEIR_FIRST")).unwrap_or(0);
@@ -37,11 +37,11 @@ pub fn seeds(usual: u64) -> Seeds {
 
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    let wrong = |_| panic!("{name}={value} is no number");
+    let wrong = |_| panic!("{name}={value} is not a number");
     Some(value.parse().unwrap_or_else(wrong))
 }
 
-/// See [`seeds`].
+/// The iterator of [`seeds`].
 pub struct Seeds {
     first: u64,
     next: u64,

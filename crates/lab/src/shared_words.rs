@@ -1,9 +1,9 @@
-//! Words of eight bytes that a program in the kernel shares with us, in the
-//! one value of a map.
+//! Words of eight bytes that a program in the kernel shares with this process,
+//! in the only value of a map.
 
 use weir_filter::backend::ebpf::{Insn, Reg, op};
 
-/// The register that has the value's address throughout such a program.
+/// The register that holds the value's address in the whole program.
 pub(crate) const SHARED: Reg = Reg::R7;
 
 /// `to` = the word at an offset.

@@ -1,14 +1,13 @@
-//! What a test needs from its surroundings, and what happens without it.
+//! What a test needs from its machine, and how it skips without it.
 //!
-//! Elsewhere than in CI a missing need skips the test and says why; with
-//! `CI=true` in the environment it fails it, so that nothing is silently
-//! left untested.
+//! A test without its need is skipped, with a reason; with `CI=true` in the environment it fails,
+//! so that nothing remains untested unnoticed.
 //!
-//! | variable | means |
+//! | variable | meaning |
 //! |---|---|
 //! | `CI=true` | a test that would be skipped fails |
-//! | `WEIR_SKIPPED=FILE` | each skip is a line of this file too: `skipped: TEST: REASON` |
-//! | `WEIR_CAPTURES=FOLDER` | the captures are there, and not beside the checkout |
+//! | `WEIR_SKIPPED=FILE` | each skip is appended to this file: `skipped: TEST: REASON` |
+//! | `WEIR_CAPTURES=FOLDER` | the folder of captures, by default beside the checkout |
 
 use crate::command::Command;
 use crate::watch;
@@ -21,19 +20,19 @@ use std::sync::OnceLock;
 use std::thread;
 use weir_link::bpf::{Map, MapSpec};
 
-/// The file that lists what was skipped.
+/// The variable that names the file of skips.
 const LIST: &str = "WEIR_SKIPPED";
 
-/// Skips the running test for `reason`: panics under CI, else prints it, past
-/// the capture of the test's output. The caller returns right after.
+/// Skips the running test for `reason`: panics under CI, otherwise prints the reason to the real
+/// standard error. The caller must return afterwards.
 ///
 /// # Panics
-/// Under CI, and if `WEIR_SKIPPED` names a file that cannot be written.
+/// Under CI, and if the file named by `WEIR_SKIPPED` cannot be written.
 pub fn skip(reason: &str) {
     let line = format!("skipped: {}: {reason}\n", test());
     if let Some(path) = std::env::var_os(LIST) {
         let file = File::options().append(true).create(true).open(&path);
-        // In one write: other tests write too.
+        // In one write, since other tests may write too.
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("{LIST}={}: {error}", path.display()));
     }
@@ -42,14 +41,12 @@ pub fn skip(reason: &str) {
     write_stderr(&line);
 }
 
-/// Writes to standard error, where `eprint!` would write to what the test
-/// harness keeps of a test.
+/// Writes to the process's standard error; `eprint!` would write to the test harness's capture.
 pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// The running test: its executable, less the hash that cargo gives it, and
-/// its name.
+/// The running test: its executable, without Cargo's hash, and its name.
 fn test() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.file_name().unwrap_or_default().to_string_lossy();
@@ -60,14 +57,14 @@ fn test() -> String {
     }
 }
 
-/// Whether this process may make network namespaces, which takes root;
-/// `false` (after [`skip`]) if not.
+/// Whether this process may create network namespaces, which needs root; `false` (after [`skip`])
+/// otherwise.
 pub fn root() -> bool {
     watch::this_test();
     allowed(has_root())
 }
 
-/// Why this process may not make network namespaces, if it may not.
+/// The reason why this process cannot create network namespaces, as an error.
 pub(crate) fn has_root() -> Result<(), String> {
     static MADE: OnceLock<Result<(), String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -81,26 +78,25 @@ pub(crate) fn has_root() -> Result<(), String> {
     made.clone()
 }
 
-/// Moves the calling thread into a network namespace of its own.
+/// Moves the calling thread into a new network namespace.
 #[allow(unsafe_code)] // A thread leaves the namespace it shares with others.
 fn own_network() -> io::Result<()> {
-    // SAFETY: the network namespace is not among what threads of a process
-    // must share for memory safety; descriptors and memory stay shared.
+    // SAFETY: threads need not share a network namespace for memory safety; descriptors and memory
+    // stay shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
     Ok(())
 }
 
-/// Whether this process can make TAP and TUN interfaces; `false` (after
-/// [`skip`]) if not. Root can where the kernel has the driver; which mode the
-/// device has is without meaning then, and processes of [`unprivileged`] have a
-/// device of their own.
+/// Whether this process can create TAP and TUN interfaces; `false` (after [`skip`]) otherwise. Root
+/// can if the kernel has the driver, whatever the device's mode is, and processes of
+/// [`unprivileged`] get a device of their own.
 ///
 /// [`unprivileged`]: crate::net::unprivileged
 pub fn tun() -> bool {
     allowed(has_tun())
 }
 
-/// Why this process can make no TAP interfaces, if it cannot.
+/// The reason why this process cannot create TAP interfaces, as an error.
 pub(crate) fn has_tun() -> Result<(), String> {
     const DEVICE: &str = "/dev/net/tun";
     let opened = File::options().read(true).write(true).open(DEVICE);
@@ -110,16 +106,14 @@ pub(crate) fn has_tun() -> Result<(), String> {
     })
 }
 
-/// Whether this process may make maps and load programs of eBPF; `false`
-/// (after [`skip`]) if not.
+/// Whether this process may create eBPF maps and load programs; `false` (after [`skip`]) otherwise.
 pub fn bpf() -> bool {
     watch::this_test();
     let made = Map::create("need", &MapSpec::array(4, 1));
     allowed(made.map(drop).map_err(|error| error.to_string()))
 }
 
-/// What a test cannot do without, that may be missing; `None` (after [`skip`]) if
-/// it is.
+/// A need that may be missing in the kernel; `None` (after [`skip`]) if `tried` is an error.
 pub fn kernel<T, E: std::fmt::Display>(what: &str, tried: Result<T, E>) -> Option<T> {
     match tried {
         Ok(there) => Some(there),
@@ -130,8 +124,8 @@ pub fn kernel<T, E: std::fmt::Display>(what: &str, tried: Result<T, E>) -> Optio
     }
 }
 
-/// A file or a folder of the system, such as `/etc/services`; `false` (after
-/// [`skip`]) without it. `remedy` says how to have it.
+/// Whether the system has a file or folder, such as `/etc/services`; `false` (after [`skip`])
+/// otherwise. `remedy` says how to install it.
 pub fn file(path: &str, remedy: &str) -> bool {
     let there = Path::new(path).exists();
     allowed(if there {
@@ -141,8 +135,7 @@ pub fn file(path: &str, remedy: &str) -> bool {
     })
 }
 
-/// A program of the system, looked up in `PATH`; `None` (after [`skip`])
-/// without it.
+/// A program of the system, found in `PATH`; `None` (after [`skip`]) without it.
 ///
 /// ```no_run
 /// # use weir_lab::testenv;
@@ -157,7 +150,7 @@ pub fn file(path: &str, remedy: &str) -> bool {
 /// # Panics
 /// Under CI without it, and if `name` is a path.
 pub fn program(name: &str) -> Option<Command> {
-    assert!(!name.contains('/'), "`{name}` is no name of a program");
+    assert!(!name.contains('/'), "`{name}` is not the name of a program");
     match find(name) {
         Some(path) => Some(Command::at(&path)),
         None => {
@@ -167,14 +160,14 @@ pub fn program(name: &str) -> Option<Command> {
     }
 }
 
-/// Whether the system has all of these programs; `false` (after [`skip`]) if
-/// not. A test asks at its start when helpers or a shell run them.
+/// Whether the system has all of these programs; `false` (after [`skip`]) otherwise. Called at the
+/// start of a test whose helpers or scripts run them.
 pub fn programs(names: &[&str]) -> bool {
     watch::this_test();
     allowed(has_programs(names))
 }
 
-/// Which of these programs the system has not, if any.
+/// The missing programs, as an error.
 pub(crate) fn has_programs(names: &[&str]) -> Result<(), String> {
     let lacking = |name: &&str| find(name).is_none();
     let lacking: Vec<&str> = names.iter().copied().filter(lacking).collect();
@@ -184,7 +177,7 @@ pub(crate) fn has_programs(names: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The first executable file of that name in `PATH`.
+/// The first executable file with that name in `PATH`.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
@@ -194,7 +187,7 @@ fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The packages of Debian whose programs tests run, where their names differ.
+/// Debian packages of programs, where the names differ.
 const PACKAGES: [(&str, &str); 12] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
@@ -221,9 +214,9 @@ fn missing(names: &[&str]) -> String {
     format!("no {names} in PATH (apt-get install {packages})")
 }
 
-/// The folder of real captures beside the checkout, `../shared/captures`, or
-/// the one that `WEIR_CAPTURES` names; `None` (after [`skip`]) without it.
-/// This is the only way to anything outside the checkout.
+/// The folder of real captures: `../shared/captures` beside the checkout, or the one that
+/// `WEIR_CAPTURES` names; `None` (after [`skip`]) without it. Nothing else outside the checkout is
+/// used.
 pub fn captures() -> Option<PathBuf> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/captures");
     let folder = std::env::var_os("WEIR_CAPTURES").map_or_else(|| beside.into(), PathBuf::from);

@@ -1,4 +1,4 @@
-//! Waits of tests: each has a limit, and says what it waited for.
+//! Waits of tests, each with a time limit and a message.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -8,17 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Long enough for anything that ought to happen on a machine that does other
-/// work too.
+/// Time limit that suffices on a machine with other work.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How often [`until`] looks.
+/// Polling interval of [`until`].
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Waits until `holds`, which is asked again and again.
+/// Waits until `holds` returns true, polling.
 ///
 /// # Panics
-/// If it does not within [`WAIT_MAX`].
+/// If it does not return true within [`WAIT_MAX`].
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -31,13 +30,13 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Ends the process of the tests if the test that calls takes 15 minutes, and
-/// says where it waits. What starts a program, or asks for a need, calls it.
+/// Ends the test process if the calling test takes 15 minutes, and prints where
+/// it waits. Functions that start a program or check a need call this one.
 pub fn limit_this_test() {
     crate::watch::this_test();
 }
 
-/// Waits until there is something to read, or the end.
+/// Waits until data or the end of the stream can be read.
 ///
 /// # Errors
 /// `TimedOut` after `limit`.
@@ -59,8 +58,8 @@ pub fn readable(fd: impl AsFd, what: &str, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// A pipe or a socket, each read of which waits for [`WAIT_MAX`] at most, and
-/// fails with `TimedOut` then.
+/// A pipe or socket each read of which waits at most [`WAIT_MAX`], and then
+/// fails with `TimedOut`.
 #[derive(Debug)]
 pub struct Limited<R> {
     inner: R,
@@ -68,13 +67,13 @@ pub struct Limited<R> {
 }
 
 impl<R: Read + AsFd> Limited<R> {
-    /// `what` the reads wait for, for the message.
+    /// `what`: the awaited data, for the message.
     pub fn new(inner: R, what: impl Into<String>) -> Limited<R> {
         let what = what.into();
         Limited { inner, what }
     }
 
-    /// Without limits again.
+    /// The inner value, without limits.
     pub fn into_inner(self) -> R {
         self.inner
     }
@@ -93,11 +92,11 @@ impl<R: AsFd> AsFd for Limited<R> {
     }
 }
 
-/// The next connection of the kernel's TCP, as [`TcpListener::accept`]; reads
-/// and writes of it are [limited](limit).
+/// Accepts a connection of the kernel's TCP, as [`TcpListener::accept`]; its
+/// reads and writes are [limited](limit).
 ///
 /// # Errors
-/// As there, and `TimedOut` if none comes within [`WAIT_MAX`].
+/// As for [`TcpListener::accept`], and `TimedOut` after [`WAIT_MAX`].
 pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let at = listener.local_addr()?;
     readable(listener, &format!("a connection to {at}"), WAIT_MAX)?;
@@ -105,19 +104,19 @@ pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((limit(stream)?, from))
 }
 
-/// A connection of the kernel's TCP, as [`TcpStream::connect`]; it, and reads
-/// and writes of the stream, take [`WAIT_MAX`] at most.
+/// Opens a connection of the kernel's TCP, as [`TcpStream::connect`];
+/// connecting, reads and writes each take at most [`WAIT_MAX`].
 ///
 /// # Errors
-/// As there.
+/// As for [`TcpStream::connect`].
 pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     limit(TcpStream::connect_timeout(&to, WAIT_MAX)?)
 }
 
-/// Has reads and writes of a stream fail after [`WAIT_MAX`].
+/// Limits reads and writes of a stream to [`WAIT_MAX`].
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn limit(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(WAIT_MAX))?;
     stream.set_write_timeout(Some(WAIT_MAX))?;

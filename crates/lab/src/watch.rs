@@ -1,14 +1,12 @@
-//! A limit on every test that uses the lab: no test waits for ever.
+//! A time limit for every test that uses the lab.
 //!
-//! The waits of the lab have limits of their own, which say what they waited
-//! for. This one stops all other waits, such as a read of a socket without a
-//! timeout: a thread ends the process of the tests when one of them takes
-//! longer than [`LIMIT`], and says which, and where the kernel has its threads
-//! wait.
+//! The lab's waits have limits of their own, with messages. This limit covers
+//! all other waits, such as a read of a socket without a timeout: when a test
+//! takes longer than [`LIMIT`], a thread ends the test process and prints the
+//! test's name and where the kernel has its threads wait.
 //!
-//! `WEIR_TEST_LIMIT=seconds` is another limit, 0 none. A test that was asked
-//! for more random runs than it usually makes has none; see
-//! [`seeds`](crate::seeds).
+//! `WEIR_TEST_LIMIT=seconds` sets another limit, 0 none. A test with more
+//! random runs than usual has no limit; see [`seeds`](crate::seeds).
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,26 +15,26 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test may take. The longest takes two minutes on two cores that
-/// other tests share with it.
+/// Time limit of a test. The longest takes two minutes on two cores that other
+/// tests share.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// How often the limit is looked at.
+/// Polling interval of the limit.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The tests that run, by the number of their thread.
+/// The running tests, by the id of their thread.
 static TESTS: Mutex<Option<HashMap<u32, Test>>> = Mutex::new(None);
 
 struct Test {
     name: String,
-    /// When the thread started, in ticks since the machine has: another
-    /// thread of the same number is another test.
+    /// Start of the thread, in ticks since boot, to distinguish a later thread
+    /// with the same id.
     thread_start: Option<u64>,
     began: Instant,
 }
 
-/// Begins the limit of the test that calls, at its first call. The main thread
-/// is no test's.
+/// Starts the limit of the calling test, at its first call. The main thread
+/// belongs to no test.
 pub(crate) fn this_test() {
     let thread = thread::current();
     let Some(name) = thread.name().filter(|name| *name != "main") else {
@@ -113,7 +111,7 @@ fn threads() -> Vec<u32> {
         .collect()
 }
 
-/// What a thread is called, and where the kernel has it wait.
+/// A thread's name, and where it waits in the kernel.
 fn waits(id: u32) -> String {
     let read = |what: &str| {
         let text = fs::read_to_string(format!("/proc/self/task/{id}/{what}"));
@@ -127,11 +125,11 @@ fn waits(id: u32) -> String {
     )
 }
 
-/// When a thread of this process started; `None` if there is none of that
-/// number. See proc_pid_stat(5).
+/// Start of a thread of this process; `None` if it does not exist. See
+/// proc_pid_stat(5).
 fn thread_start(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?;
-    // The name, in parentheses, may have blanks in it; the start is field 22.
+    // The name, in parentheses, may contain blanks; the start time is field 22.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(19)?.parse().ok()
 }

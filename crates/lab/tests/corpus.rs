@@ -1,4 +1,4 @@
-//! The corpus has the size and the mix that the differential test needs.
+//! The corpus has the size and composition that the differential test needs.
 
 use weir_lab::corpus;
 use weir_lab::oracle::Oracle;

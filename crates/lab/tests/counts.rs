@@ -1,4 +1,4 @@
-//! Our optimiser does not lose to libpcap's.
+//! weir's optimiser is not worse than libpcap's.
 
 use weir_filter::lang::expr::Context;
 use weir_lab::cbpf_sizes::{Row, row};
@@ -6,11 +6,11 @@ use weir_lab::corpus;
 use weir_lab::oracle::Oracle;
 use weir_wire::LinkType;
 
-/// One expression in this many is compared in a debug build.
+/// In a debug build, one expression in this many is compared.
 const STRIDE: usize = if cfg!(debug_assertions) { 6 } else { 1 };
 
-/// Families in which libpcap 1.10 means the same by an expression as 1.11,
-/// which we follow.
+/// Families for which libpcap 1.10 has the semantics of 1.11, which weir
+/// follows.
 const UNCHANGED: &[&str] = &[
     "accessors",
     "arithmetic",

@@ -1,8 +1,8 @@
-//! libpcap's own programs for the corpus, lifted into the IR: the same
-//! verdicts as in libpcap's interpreter, before and after optimising. It needs
-//! no front end of ours, so that a fault is plainly the lift's or a pass's.
+//! libpcap's programs for the corpus, lifted into the IR: the same verdicts as
+//! in libpcap's interpreter, before and after optimisation. weir's front end is
+//! not involved, so that an error is in the lift or in a pass.
 //!
-//! In debug mode the frames are sampled; `--release` takes them all.
+//! In debug mode the frames are sampled; `--release` uses all of them.
 
 use weir_filter::interp::Interp;
 use weir_filter::lang::cbpf::{self, Form};
@@ -13,10 +13,10 @@ use weir_lab::oracle::{Filter, Frame, Oracle};
 use weir_lab::rng::Rng;
 use weir_wire::LinkType;
 
-/// On about how many frames each expression is judged.
+/// Approximate number of frames for each expression.
 const FRAMES: usize = if cfg!(debug_assertions) { 100 } else { 3000 };
 
-/// Frames of every capture under `linktype`, and damaged ones.
+/// Frames of every capture with `linktype`, and damaged ones.
 fn frames(oracle: &Oracle, linktype: LinkType) -> Vec<Frame> {
     let mut frames = Vec::new();
     for (_, capture) in captures::captures(oracle) {
@@ -39,17 +39,17 @@ fn frames(oracle: &Oracle, linktype: LinkType) -> Vec<Frame> {
     frames
 }
 
-/// The verdicts compared; `None` for a program that is not liftable: libpcap's
-/// loops for `protochain`, its reads of scratch memory that some path leaves
-/// unwritten (the kernel refuses both), and its loads of what only the kernel
-/// knows of a packet.
+/// Number of verdicts compared; `None` for a program that cannot be lifted:
+/// libpcap's loops for `protochain`, loads of scratch memory that some path
+/// leaves unwritten (the kernel refuses both), and loads of packet properties
+/// that only the kernel knows.
 fn check(text: &str, filter: &Filter<'_>, frames: &[Frame], turn: usize) -> Option<usize> {
     let insns = filter.insns();
     for form in [Form::Listing, Form::C, Form::Decimal] {
         let written = cbpf::text(insns, form);
         let read = cbpf::parse(&written).unwrap_or_else(|error| panic!("`{text}`: {error}"));
-        // A listing does not show the operands that an instruction ignores,
-        // which libpcap leaves as they come.
+        // A listing omits the operands that an instruction ignores, which
+        // libpcap leaves arbitrary.
         assert_eq!(cbpf::text(&read, form), written, "`{text}`");
         assert!(
             form == Form::Listing || read == insns,

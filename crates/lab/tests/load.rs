@@ -1,4 +1,5 @@
-//! The generator sends what it says, when it says, and sinks count it.
+//! The generator sends the configured frames at the configured rate, and sinks
+//! count them.
 
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt,
@@ -29,7 +30,7 @@ fn flow(from: &Device, to: &Device) -> Udp {
     Udp::new(from.mac(), to.mac(), SRC, DST)
 }
 
-/// Turns on what a veth needs to take redirected frames.
+/// Enables GRO, which a veth needs in order to accept redirected frames.
 fn take_redirected(device: &Device) {
     let polling = Offloads {
         generic_receive: true,
@@ -38,7 +39,7 @@ fn take_redirected(device: &Device) {
     device.set_offloads(polling).unwrap();
 }
 
-/// A socket that keeps every frame that a host receives, 16 MiB of them.
+/// A socket that stores every frame that a host receives, up to 16 MiB.
 fn capture(device: &Device) -> OwnedFd {
     let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
     let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
@@ -56,8 +57,8 @@ fn next(socket: &OwnedFd) -> Vec<u8> {
     frame[..len].to_vec()
 }
 
-/// Number, source address, source port and destination port of a frame whose
-/// headers are right.
+/// Number, source address, source port and destination port of a frame with
+/// valid headers.
 fn flow_of(frame: &[u8]) -> (u64, Ipv4Addr, u16, u16) {
     let frame = ethernet::Frame::new(frame).unwrap();
     let packet = ipv4::Packet::new(frame.payload()).unwrap();
@@ -88,14 +89,14 @@ fn every_frame_is_right_and_of_the_right_flow() {
         let flows = Udp {
             dst_ports: 3,
             src_ports: 4,
-            // From 10.255.255.250 on, so that sums carry.
+            // From 10.255.255.250 on, so that the checksum has carries.
             src_addresses,
             order,
             frame_bytes,
             ..flow(&eth_a, &eth_b)
         };
         let mut generator = Generator::new(&eth_a, &flows).unwrap();
-        // Twice, for numbers and flows go on.
+        // Twice, since numbers and flows continue.
         for count in [1000, 4000] {
             let sent = generator.send(count, Rate::Flat).unwrap();
             assert_eq!((sent.frames, sent.dropped), (count, 0));
@@ -134,8 +135,8 @@ fn frames_arrive_without_a_sender() {
         dst_ports: 3,
         ..flow(from, to)
     };
-    // What is behind the driver: the host, a program of its own, one for the
-    // host too, and none again.
+    // Behind the driver: the host, an XDP program, a generic one (which counts
+    // as the host), and none again.
     let (from, to) = link();
     let socket = capture(&to);
     let mut arriving = Generator::arriving(&to, &flows(&from, &to)).unwrap();
@@ -159,7 +160,7 @@ fn frames_arrive_without_a_sender() {
             "{hook}"
         );
     }
-    // Nothing went over the link.
+    // No frame went over the link.
     assert_eq!(from.counters().unwrap().tx_frames, 0);
 }
 
@@ -232,8 +233,8 @@ fn a_rate_is_never_exceeded_and_delays_are_told() {
         total += count;
         assert_eq!((sent.frames, sent.dropped), (count, 0), "{rate}");
         assert_eq!(sink.counted().unwrap().frames, total, "{rate}");
-        // What comes late may be made up for by 64 frames or 100 µs, no more;
-        // what is not made up for is told.
+        // Late frames may be made up for by 64 frames or 100 µs; more is
+        // reported as delay.
         let credit = (64.0 / rate).max(100e-6);
         let least = count as f64 / rate + sent.put_off.as_secs_f64() - credit;
         let elapsed = sent.elapsed.as_secs_f64();

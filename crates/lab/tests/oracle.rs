@@ -1,4 +1,4 @@
-//! The oracle's bindings, held against facts of libpcap that are plain.
+//! The oracle's bindings, checked with simple facts about libpcap.
 
 use weir_filter::lang::cbpf::Insn;
 use weir_lab::oracle::{Oracle, SNAPLEN};

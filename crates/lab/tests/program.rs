@@ -1,4 +1,4 @@
-//! The generator makes what its users count on.
+//! The program generator has the properties that its users rely on.
 
 use std::collections::HashSet;
 use weir_filter::interp;
@@ -51,7 +51,7 @@ fn programs_hold_every_kind_of_operation_and_give_both_verdicts() {
             }
         }
     }
-    // 10 arithmetic, 2 × 8 comparisons, 3 × 2 loads, len.
+    // 10 arithmetic operations, 2 × 8 comparisons, 3 × 2 loads, len.
     assert_eq!(ops.len(), 33, "{ops:?}");
     assert!(params > 500, "{params} parameters");
     assert!(

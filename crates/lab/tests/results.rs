@@ -1,11 +1,11 @@
-//! Files of results: reading, bringing runs together, comparing old and new.
+//! Results files: reading, summarising, comparing.
 
 use std::path::PathBuf;
 use weir_lab::results::{
     Bar, Better, LineRef, Measurement, Verdict, compare, read, recorder, summarise,
 };
 
-/// A file of one test, gone with it.
+/// A temporary file.
 struct File(PathBuf);
 
 impl File {
@@ -23,7 +23,7 @@ impl Drop for File {
     }
 }
 
-/// A line as a recorder writes it, but for what `change` says.
+/// A line as a recorder writes it, with the changes that `change` makes.
 fn line(name: &str, value: f64, change: impl FnOnce(&mut Measurement)) -> String {
     let text = format!(
         r#"{{"name":"{name}","value":{value},"unit":"s","better":"less","bar":{{"at_most":8.0}},
@@ -120,7 +120,7 @@ fn what_is_worse_than_every_old_run_is_a_regression() {
         up("rate: better", &[5.0, 6.0, 7.0]),
         runs("gone", &[1.0]),
     ];
-    // One bad run is none of the median's.
+    // One bad run does not change the median.
     let new = [
         runs("cost: same", &[7.0, 90.0, 6.0]),
         runs("new", &[1.0]),
@@ -164,7 +164,7 @@ fn a_malformed_line_is_named() {
     ] {
         let file = File::new(name, &format!("{good}\n{bad}\n{good}"));
         let error = read(&file.0).unwrap_err().to_string();
-        let place = format!("{}:3: no measurement: ", file.0.display());
+        let place = format!("{}:3: not a measurement: ", file.0.display());
         assert!(error.starts_with(&place) && error.contains(said), "{error}");
     }
     let file = File::new("good", &format!("{good}\n{good}"));

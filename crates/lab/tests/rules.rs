@@ -1,4 +1,4 @@
-//! Rules, their expressions and their traffic agree, as libpcap sees them.
+//! Rules, their expressions and their traffic agree, as checked by libpcap.
 
 use std::collections::HashSet;
 

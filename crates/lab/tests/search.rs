@@ -1,4 +1,4 @@
-//! The search for the lossless rate, on models whose answer is known.
+//! The search for the lossless rate, on models with a known answer.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use weir_lab::rng::Rng;
 
 const TRIAL: Duration = Duration::from_millis(500);
 
-/// A sender that reaches `sender` frames per second, and a receiver that
-/// keeps what comes at up to `receiver`.
+/// A sender with a maximum rate `sender`, and a receiver that loses frames
+/// above `receiver`.
 struct Model {
     sender: f64,
     receiver: f64,
@@ -45,7 +45,7 @@ fn it_finds_any_capacity_within_the_resolution() {
     let mut rng = Rng::new(seed);
     for round in 0..500 {
         let resolution = [0.001, 0.01, 0.02, 0.1][round % 4];
-        // Evenly over the orders of magnitude from 10^3.3 to 10^7.
+        // Uniform over the orders of magnitude from 10^3.3 to 10^7.
         let receiver = 10f64.powf(3.3 + 3.7 * rng.below(1 << 20) as f64 / f64::from(1 << 20));
         let outcome = Model {
             sender: f64::INFINITY,
@@ -54,7 +54,7 @@ fn it_finds_any_capacity_within_the_resolution() {
         .search(&plan(resolution));
         let rate = outcome.rate.expect("the least rate passes");
         let why = format!("seed {seed:#x} round {round}: {receiver} found as {rate}");
-        // A frame more or less in a trial of half a second.
+        // One frame more or less in a trial of half a second.
         assert!(rate <= receiver + 2.0, "{why}");
         assert!(rate * (1.0 + resolution) >= receiver - 5.0, "{why}");
         assert!(!outcome.limited_by_sender, "{why}");
@@ -105,7 +105,7 @@ fn a_slow_sender_is_told_from_a_slow_receiver() {
     }
     .search(&plan(0.02));
     assert!(!outcome.limited_by_sender);
-    // Not even the highest rate is too much: that is a limit of the plan.
+    // Not even the highest rate is too high: the search's range sets the limit.
     let outcome = Model {
         sender: f64::INFINITY,
         receiver: f64::INFINITY,
@@ -115,7 +115,7 @@ fn a_slow_sender_is_told_from_a_slow_receiver() {
     assert_eq!(outcome.rate, Some(2e7));
 }
 
-/// Loses one frame in some trials, whatever the rate: noise.
+/// Loses one frame in some trials at any rate.
 #[test]
 fn attempts_forgive_noise_and_one_attempt_does_not() {
     let search = |attempts_max| {
@@ -140,7 +140,7 @@ fn attempts_forgive_noise_and_one_attempt_does_not() {
     assert!(search(1).is_none_or(|rate| rate * 1.02 < 4.9e6));
 }
 
-/// A queue that hides too high a rate from a short trial.
+/// A queue that hides an excessive rate in a short trial.
 #[test]
 fn a_longer_trial_at_the_end_corrects_the_rate() {
     let (capacity, queue) = (1e6, 1e5);
@@ -166,7 +166,8 @@ fn a_longer_trial_at_the_end_corrects_the_rate() {
     assert_eq!(last.trial.elapsed, Duration::from_secs(60));
 }
 
-/// Bursts at any rate, and little for longer: long trials are few.
+/// Withstands bursts at any rate, but only low rates for longer: long trials
+/// are few.
 #[test]
 fn a_device_that_bears_bursts_is_confirmed_in_few_trials() {
     let trial = |rate: f64, elapsed: Duration| {

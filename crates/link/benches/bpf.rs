@@ -1,10 +1,9 @@
-//! What filters cost in the kernel: instructions, emitting, loading (the
-//! verifier and the JIT compiler included), and one run, as
-//! `BPF_PROG_TEST_RUN` measures it over a million repetitions.
+//! Cost of filters in the kernel: number of instructions, generating, loading
+//! (verifier and JIT compiler included), and one run, measured by
+//! `BPF_PROG_TEST_RUN` over a million repetitions.
 //!
-//! `sudo cargo bench -p weir-link --bench bpf`; needs privilege. The time of
-//! a program that only returns is the floor: the cost of a call, and of the
-//! loop around it.
+//! `sudo cargo bench -p weir-link --bench bpf`; needs privilege. The time of a
+//! program that only returns is the floor: a call and the loop around it.
 
 use std::time::Instant;
 use weir_filter::backend::ebpf::{Insn, Options, Reg, Target, XdpLen, emit};
@@ -31,10 +30,10 @@ const TARGETS: [(&str, Target, ProgramType); 3] = [
     ("socket", Target::SocketFilter, ProgramType::SocketFilter),
 ];
 
-/// Runs whose average the kernel gives; it gives whole nanoseconds.
+/// Number of runs whose average the kernel returns, in whole nanoseconds.
 const REPEAT: u32 = 1_000_000;
 
-/// The smallest of this many times.
+/// Number of rounds, of which the smallest result counts.
 const ROUNDS: usize = 5;
 
 fn main() {
@@ -91,7 +90,8 @@ fn row(
     let how = Load::new(kind);
     let load_us = fastest(|| drop(Program::load(insns, &how)));
     let program = Program::load(insns, &how).expect("the verifier accepts it");
-    // A test run gives a socket filter the frame behind its Ethernet header.
+    // A test run passes the frame without its Ethernet header to a socket
+    // filter.
     let header = if kind == ProgramType::SocketFilter {
         14
     } else {

@@ -1,8 +1,8 @@
-//! Reading and writing captures, a frame at a time, from files in the page
-//! cache: this crate, and libpcap's `pcap_next_ex`.
+//! Reading and writing captures, frame by frame, from files in the page cache,
+//! by this crate and by libpcap's `pcap_next_ex`.
 //!
-//! `cargo bench -p weir-link --bench pcap`. Times are for a whole file; the
-//! elements a second are frames.
+//! `cargo bench -p weir-link --bench pcap`. Times are for a whole file;
+//! elements per second are frames per second.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use weir_wire::LinkType;
 
 const FRAMES: usize = 400_000;
 
-/// The files of one kind of traffic, in both formats.
+/// The captures of one kind of traffic, in both formats.
 struct Files {
     name: &'static str,
     pcap: PathBuf,
@@ -82,8 +82,8 @@ fn libpcap(oracle: &Oracle, path: &Path) -> u64 {
     sum
 }
 
-/// Has Criterion measure `run`, and gives the least time of a call in the
-/// samples that it took.
+/// Measures `run` with Criterion; returns the least time of a call in its
+/// samples.
 fn least<T>(bencher: &mut Bencher<'_>, mut run: impl FnMut() -> T) -> Duration {
     let mut least = Duration::MAX;
     bencher.iter_custom(|count| {

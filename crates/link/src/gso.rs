@@ -1,6 +1,6 @@
-//! Super-frames, cut into what goes over the wire: as the kernel cuts them
-//! for a device that does not (RFC 9293 for what a segment must be; the
-//! kernel's generic segmentation offload for the rest).
+//! Segmentation of GSO super-frames into the frames that go over the wire, as
+//! the kernel segments them for a device without the offload (RFC 9293; the
+//! kernel's generic segmentation offload).
 //!
 //! ```text
 //!  headers │ payload, several times gso_size   ─►   headers' │ gso_size
@@ -8,10 +8,10 @@
 //!                                                   headers' │ the rest
 //! ```
 //!
-//! Of TCP over IPv4 or IPv6, and of UDP where each piece is a datagram, behind
-//! VLAN tags or not. Lengths, sequence numbers, IPv4's identification (one
-//! more for each) and all checksums are those of each segment; FIN and PSH are
-//! the last one's, CWR the first one's.
+//! Supports TCP over IPv4 and IPv6, and UDP (`UDP_SEGMENT`), with or without
+//! VLAN tags. Lengths, sequence numbers, the IPv4 identification (incremented
+//! for each segment) and all checksums are each segment's own. FIN and PSH are
+//! set in the last segment only, CWR in the first only.
 
 use std::borrow::Cow;
 use weir_demux::kernel::record::{FLAG_GSO, Record};
@@ -24,7 +24,7 @@ const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// VLAN tags that are looked behind, at most.
+/// Largest number of VLAN tags that are skipped.
 const TAGS_MAX: usize = 2;
 
 /// The segments of one frame: see [`segments`].
@@ -32,11 +32,11 @@ const TAGS_MAX: usize = 2;
 pub struct Segments<'a> {
     frame: &'a [u8],
     cut: Option<Cut>,
-    /// Where the next one's payload begins; `None` at the end.
+    /// Offset of the next segment's payload; `None` at the end.
     next: Option<usize>,
 }
 
-/// Where to cut.
+/// How a super-frame is segmented.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     ip: usize,
@@ -48,10 +48,10 @@ struct Cut {
     addresses: AddrPair,
 }
 
-/// The frames that a delivered one stands for: a super-frame's segments, each
-/// whole and with right checksums, or else the frame itself, as it is. That is
-/// so too where the super-frame was cut short by a snap length, or is none
-/// that is known here, such as one in a tunnel.
+/// The frames that a delivered record represents: the segments of a
+/// super-frame, each complete and with correct checksums, otherwise the frame
+/// unchanged. The frame is also unchanged if a snap length truncated the
+/// super-frame, or if its protocols are not supported, such as a tunnel's.
 pub fn segments<'a>(record: &Record<'a>) -> Segments<'a> {
     let is_whole = record.bytes.len() == record.wire_len as usize;
     let is_super = record.flags & FLAG_GSO != 0 && is_whole;
@@ -99,7 +99,7 @@ fn put_word(frame: &mut [u8], at: usize, word: u16) {
 }
 
 impl Cut {
-    /// `None` for what needs no cutting, or cannot be cut.
+    /// `None` for a frame that needs no segmentation or cannot be segmented.
     fn of(frame: &[u8], size: u16) -> Option<Cut> {
         let mut ip = 14;
         let mut kind = word(frame, 12)?;
@@ -138,7 +138,7 @@ impl Cut {
         let len = weir_wire::ipv4::header_len(header);
         let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header.first_chunk::<20>()?;
         let addresses = AddrPair::new([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into())?;
-        // A fragment's payload has no header of its own.
+        // A later fragment has no transport header.
         let is_whole = word(header, 6)? & 0x3fff == 0;
         (len >= 20 && is_whole).then_some((ip + len, header[9], addresses))
     }
@@ -207,7 +207,7 @@ impl Cut {
         if had == 0 && !self.is_v6 {
             return;
         }
-        // A sum of zero would say that there is none (RFC 768).
+        // A UDP checksum of zero would mean that there is none (RFC 768).
         let sum = match self.sum(&segment[at..]) {
             0 => 0xffff,
             sum => sum,

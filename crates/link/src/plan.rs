@@ -1,5 +1,5 @@
-//! A plan in the kernel: the maps and programs that `weir_demux::kernel`
-//! describes, made and kept in step.
+//! A plan in the kernel: creates and updates the maps and programs that
+//! `weir_demux::kernel` describes.
 
 use crate::bpf::{
     self, Load, LoadError, Map, MapError, MapMemory, PinError, PinFolder, Program, ProgramType,
@@ -11,16 +11,16 @@ use weir_demux::kernel::{
     Change, Counters, Half, Hook, KernelPlan, LowerError, MapRole, MapSpec, PortSettings, Write,
 };
 
-/// Why a plan was not put into the kernel.
+/// Why a plan was not installed in the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A map was not made or changed.
+    /// A map could not be created or changed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A program was not made.
+    /// A program could not be generated.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// A program was not loaded.
+    /// A program could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The kernel is too old for the plan's programs.
@@ -28,23 +28,23 @@ pub enum PlanError {
         "the plan's program needs Linux 6.9 (loops by `may_goto`), and this is {release}: {source}"
     )]
     OldKernel {
-        /// What runs here.
+        /// The running kernel's release.
         release: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: LoadError,
     },
-    /// What outlives the process was not pinned or found.
+    /// A pin could not be created or found.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The number of CPUs is not known.
-    #[error("how many CPUs the kernel has is not known ({0})")]
+    /// The number of possible CPUs is unknown.
+    #[error("the number of CPUs is unknown ({0})")]
     Cpus(#[from] io::Error),
-    /// A slot beyond those the plan was made for.
+    /// The slot is not one of the plan's.
     #[error("slot {slot} is not one of the plan's {ports_max}")]
     Slot {
         /// The slot.
         slot: u32,
-        /// How many there are.
+        /// The plan's number of slots.
         ports_max: u32,
     },
 }
@@ -57,9 +57,9 @@ struct PlanMap {
     memory: Option<MapMemory>,
 }
 
-/// The maps that ports hang on, whatever the plan: rings, settings and
-/// counters. Pinned, they outlive the process, and its plan's programs with
-/// them; the next process makes its plan [over](PlanMaps::create) them.
+/// The maps of the ports, which every plan of the link uses: rings, settings
+/// and counters. Pinned, they outlive the process together with its plan's
+/// programs; the next process [creates](PlanMaps::create) its plan with them.
 #[derive(Debug)]
 pub struct PortMaps {
     made: [(MapRole, Map); 3],
@@ -72,10 +72,10 @@ const PORT_ROLES: [(MapRole, &str); 3] = [
 ];
 
 impl PortMaps {
-    /// Those that are pinned in a folder, if all are.
+    /// The pinned maps of a folder; `None` unless all are there.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn pinned(pins: &PinFolder) -> Result<Option<PortMaps>, PlanError> {
         let mut made = Vec::new();
         for (part, name) in PORT_ROLES {
@@ -88,10 +88,10 @@ impl PortMaps {
         Ok(made.ok().map(|made| PortMaps { made }))
     }
 
-    /// Removes their pins, and those of all second halves.
+    /// Removes their pins, and the pins of all second halves.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn unpin(pins: &PinFolder) -> Result<(), PlanError> {
         for (_, name) in PORT_ROLES {
             pins.unpin(name)?;
@@ -99,36 +99,39 @@ impl PortMaps {
         unpin_halves(pins, &[])
     }
 
-    /// For how many ports they were made: what the plan's options must say.
+    /// The number of ports that the maps have room for; the plan's options must
+    /// have the same.
     pub fn ports_max(&self) -> u32 {
         self.made[0].1.entries_max()
     }
 }
 
-/// The maps of a plan, by place.
+/// The maps of a plan, by role.
 ///
-/// What a change needs, in this order: [`apply`](Self::apply); if it asks for
-/// programs, [`load`](Self::load) one for each hook and swap it in.
+/// After a change of the plan: call [`apply`](Self::apply). If it asks for
+/// programs, [`load`](Self::load) one for each hook and put it into the hook's
+/// slot.
 ///
-/// Programs go on in second halves that these maps hold: drop them, or end the
-/// process without having [pinned](Self::pin) them, and programs that are left
-/// in place let every frame pass.
+/// A plan's program tail-calls a second half that these maps hold. When this
+/// value is dropped, or the process ends without [pins](Self::pin), programs
+/// that stay attached pass every frame.
 #[derive(Debug)]
 pub struct PlanMaps {
     made: Vec<PlanMap>,
-    /// By hook, the edition that the second half in place is for, and one.
+    /// For each hook, one more than the edition that the installed second half
+    /// belongs to.
     halves: [AtomicU64; 3],
-    /// By hook and half, whether the program that was loaded last
+    /// For each hook and half, whether the last loaded program
     /// [needs](Program::needs_perfmon) `CAP_PERFMON`.
     perfmon: [[AtomicBool; 2]; 3],
 }
 
 impl PlanMaps {
-    /// Makes the maps of a plan and fills them. Rings of any size may be put
+    /// Creates the maps of a plan and fills them. Rings of any size can be put
     /// into [`MapRole::Rings`] later.
     ///
     /// # Errors
-    /// Without privilege, and where the kernel refuses a map.
+    /// Without privilege, and if the kernel refuses a map.
     pub fn new(plan: &KernelPlan) -> Result<PlanMaps, PlanError> {
         let made = plan.maps().into_iter().map(|spec| make(plan, spec));
         Ok(PlanMaps {
@@ -138,11 +141,11 @@ impl PlanMaps {
         })
     }
 
-    /// Makes the maps of a plan, but for those of the ports. Until its
-    /// program is put in place, the one that is there goes on undisturbed.
+    /// Creates the maps of a plan, except those of the ports. A running program
+    /// of an earlier plan is not disturbed.
     ///
     /// # Errors
-    /// As for [`new`](Self::new); also for maps that the plan cannot use.
+    /// As for [`new`](Self::new); also if the plan cannot use `ports`.
     pub fn create(plan: &KernelPlan, ports: PortMaps) -> Result<PlanMaps, PlanError> {
         let mut ports = ports.made.into_iter().collect::<Vec<_>>();
         let mut made = Vec::new();
@@ -171,12 +174,12 @@ impl PlanMaps {
         })
     }
 
-    /// Pins those of the ports, if they are not, and the arrays of the second
-    /// halves: of another process's plan, which may still run, they stay until
-    /// [`pin_only`](Self::pin_only).
+    /// Pins the ports' maps, unless they are pinned, and the arrays of the
+    /// second halves. The arrays of another process's plan, which may still
+    /// run, stay until [`pin_only`](Self::pin_only).
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn pin(&self, pins: &PinFolder) -> Result<(), PlanError> {
         for (part, name) in PORT_ROLES {
             if pins.get(name)?.is_none() {
@@ -189,30 +192,30 @@ impl PlanMaps {
         Ok(())
     }
 
-    /// Removes second halves that are not these maps': once these maps'
-    /// programs are in all places.
+    /// Removes the pins of other plans' second halves: call this when these
+    /// maps' programs are in all slots.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn pin_only(&self, pins: &PinFolder) -> Result<(), PlanError> {
         let own = self.half_pins()?;
         let own: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
         unpin_halves(pins, &own)
     }
 
-    /// Names by the number of the map: those of two plans can stand side by
-    /// side.
+    /// The names contain the map's id, so that two plans can be pinned
+    /// together.
     fn half_pins(&self) -> Result<Vec<(String, &Map)>, PlanError> {
         let arrays = [MapRole::XdpDelivery, MapRole::TcDelivery].map(|part| self.map(part));
         let named = arrays.map(|map| Ok((format!("{HALF_PIN}{}", map.info()?.id), map)));
         named.into_iter().collect()
     }
 
-    /// Brings the maps in step with the plan after a change. Changes are
-    /// applied in the order in which they were made.
+    /// Updates the maps after a change of the plan. Changes must be applied in
+    /// the order in which they were made.
     ///
     /// # Errors
-    /// If maps of a new edition cannot be made; the old ones are kept then.
+    /// If maps of a new edition cannot be created; the old ones are kept.
     pub fn apply(&mut self, plan: &KernelPlan, change: &Change) -> Result<(), PlanError> {
         if change.renewed || self.is_behind(plan) {
             let mut renewed = Vec::new();
@@ -229,15 +232,15 @@ impl PlanMaps {
         Ok(())
     }
 
-    /// Makes the writes that no change has given yet: new programs rely on
-    /// them.
+    /// Makes the plan's pending writes that no change contains yet: new
+    /// programs rely on them.
     pub fn flush(&self, plan: &KernelPlan) {
         if !self.is_behind(plan) {
             self.write(plan.pending());
         }
     }
 
-    /// Maps of a new edition could not be made.
+    /// Whether maps of a new edition could not be created.
     fn is_behind(&self, plan: &KernelPlan) -> bool {
         let made = self.made.iter().map(|made| made.spec);
         !made.eq(plan.maps())
@@ -255,12 +258,12 @@ impl PlanMaps {
         }
     }
 
-    /// Loads the plan's program for a hook: the first half of it. The second
-    /// is loaded and put in its place first, if the one there is of another
-    /// edition of index and store; programs that are in use go on in it.
+    /// Loads the first half of the plan's program for a hook. If the installed
+    /// second half belongs to another edition of index and store, the second
+    /// half is loaded and installed first; running programs then tail-call it.
     ///
     /// # Errors
-    /// If it cannot be made, or the kernel refuses it.
+    /// If the program cannot be generated, or the kernel refuses it.
     pub fn load(&self, plan: &KernelPlan, hook: Hook) -> Result<Program, PlanError> {
         self.flush(plan);
         let loaded = &self.halves[hook as usize];
@@ -303,22 +306,22 @@ impl PlanMaps {
     }
 
     /// Whether a hook's program was loaded without the verifier's barriers
-    /// against speculative execution, which it takes only so.
+    /// against speculative execution, because the verifier accepts it only so.
     pub fn needs_perfmon(&self, hook: Hook) -> bool {
         let needs = &self.perfmon[hook as usize];
         needs.iter().any(|half| half.load(Ordering::Relaxed))
     }
 
-    /// The map that plays a part.
+    /// The map with that role.
     pub fn map(&self, part: MapRole) -> &Map {
         let found = self.made.iter().find(|made| made.spec.role == part);
         &found.expect("every part has a map").map
     }
 
-    /// Sets what a port asks for. `fresh`: nothing is lost yet.
+    /// Writes a port's settings. `fresh`: the port has no losses yet.
     ///
     /// # Errors
-    /// For a slot that the plan does not have.
+    /// If the plan does not have that slot.
     pub fn set_port(
         &self,
         slot: u32,
@@ -342,11 +345,11 @@ impl PlanMaps {
         Ok(())
     }
 
-    /// What was counted for a port, over all CPUs, since the maps were made
-    /// or the slot's counters cleared.
+    /// A port's counters, summed over all CPUs, since the maps were created or
+    /// the counters cleared.
     ///
     /// # Errors
-    /// A refusal of the system.
+    /// The system's error.
     pub fn counters(&self, slot: u32) -> Result<Counters, PlanError> {
         let map = self.map(MapRole::Counters);
         let mut counters = Counters::default();
@@ -357,10 +360,10 @@ impl PlanMaps {
         Ok(counters)
     }
 
-    /// Sets a port's counters to zero, for its next owner.
+    /// Clears a port's counters, for its next owner.
     ///
     /// # Errors
-    /// A refusal of the system.
+    /// The system's error.
     pub fn clear_counters(&self, slot: u32) -> Result<(), PlanError> {
         let zero = vec![0; Counters::BYTES * bpf::possible_cpus()?];
         Ok(self
@@ -369,7 +372,7 @@ impl PlanMaps {
     }
 }
 
-/// Says so where the kernel is simply too old.
+/// Recognises the error of a kernel that is too old.
 fn explain(error: LoadError) -> PlanError {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
     let release = release.unwrap_or_default().trim().to_owned();
@@ -381,7 +384,7 @@ fn explain(error: LoadError) -> PlanError {
     }
 }
 
-/// Whether a release is before 6.9; not if it cannot be read.
+/// Whether a kernel release is before 6.9; `false` if it cannot be parsed.
 fn is_old(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
@@ -391,7 +394,7 @@ fn is_old(release: &str) -> bool {
     }
 }
 
-/// How the pins of second halves begin.
+/// Prefix of the names of second halves' pins.
 const HALF_PIN: &str = "put-";
 
 fn unpin_halves(pins: &PinFolder, but: &[&str]) -> Result<(), PlanError> {
@@ -439,7 +442,7 @@ fn make(plan: &KernelPlan, spec: MapSpec) -> Result<PlanMap, PlanError> {
     Ok(PlanMap { spec, map, memory })
 }
 
-/// A ring of a page at least, of whatever size pages are.
+/// A ring's minimum size: at least one page, whatever the page size.
 const RING_BYTES_MIN: u32 = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Loading, running, maps: what works and what is said when it does not.
+//! Loading, running and maps of eBPF: successes and error messages.
 
 use weir_filter::backend::ebpf::{Insn, Reg, op};
 use weir_lab::command::Command;
@@ -12,7 +12,7 @@ fn constant(result: i32) -> [Insn; 2] {
     [Insn::mov32(Reg::R0, result), Insn::exit()]
 }
 
-/// Whether programs may be loaded here; skips the test if not.
+/// Whether this process may load programs; skips the test otherwise.
 fn permitted() -> bool {
     let loaded = Program::load(&constant(0), &Load::new(ProgramType::Xdp));
     if let Err(error) = &loaded {
@@ -48,11 +48,12 @@ fn a_users_program_says_that_it_has_no_barriers() {
     };
     let plain = Program::load(&constant(0), &load).unwrap();
     assert!(!plain.needs_perfmon());
-    // It gives away an address, which the verifier lets who may read them.
+    // The program leaks an address, which the verifier permits only to
+    // privileged callers.
     let address = [Insn::mov64(Reg::R0, Reg::FP), Insn::exit()];
     let leaks = Program::load(&address, &load).unwrap();
     assert!(leaks.needs_perfmon());
-    // What is refused in any case says so.
+    // The verifier also rejects this for privileged callers.
     let wrong = Program::load(&[Insn::exit()], &load).unwrap_err();
     assert!(matches!(wrong, LoadError::Refused { .. }), "{wrong}");
 }
@@ -181,7 +182,7 @@ fn keys_and_values_of_the_wrong_size_never_reach_the_kernel() {
 }
 
 /// The other half of [`without_privilege_the_error_names_what_is_missing`]:
-/// runs as nobody in a process of its own, told so by the environment.
+/// runs as user nobody in a separate process, selected by the environment.
 #[test]
 fn as_nobody() {
     if std::env::var_os("WEIR_TEST_AS_NOBODY").is_none() {

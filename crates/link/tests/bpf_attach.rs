@@ -1,5 +1,5 @@
-//! Attaching and pinning for real: to interfaces of a network namespace, and
-//! in a BPF file system, of this test's own.
+//! Attaching and pinning in the running kernel: at interfaces of the test's own
+//! network namespace, and in its own BPF file system.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use weir_link::bpf::{
     Program,
 };
 
-/// Runs a test in a network namespace with a link; skips it without root.
+/// Runs a test in a network namespace with a link; skips the test without root.
 fn on_a_link(test: impl FnOnce(&Device) + Send) {
     if !testenv::root() {
         return;
@@ -99,7 +99,7 @@ fn an_attachment_loses_its_interface() {
     });
 }
 
-/// A folder of this test's own with a BPF file system, removed at the end.
+/// A temporary folder with a BPF file system.
 struct OwnMount(PathBuf);
 
 impl OwnMount {

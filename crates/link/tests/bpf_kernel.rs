@@ -1,8 +1,8 @@
-//! Emitted eBPF in the kernel: the verifier accepts it, and verdicts equal
-//! the interpreter's.
+//! Generated eBPF in the kernel: the verifier accepts it, and its verdicts
+//! equal the interpreter's.
 //!
-//! More random programs than the default:
-//! `WEIR_BPF_PROGRAMS=20000 cargo test -p weir-link --test bpf_kernel random`
+//! More random programs than by default: `WEIR_BPF_PROGRAMS=20000 cargo test -p
+//! weir-link --test bpf_kernel random`
 
 use weir_filter::backend::ebpf::{Insn, Listing, Options, Reg, Returns, Target, XdpLen, emit};
 use weir_filter::interp::Interp;
@@ -15,7 +15,7 @@ use weir_link::bpf::{FRAME_BYTES_MIN, Load, Program, ProgramType, TestRun};
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
-/// Whether programs may be loaded here; skips the test if not.
+/// Whether this process may load programs; skips the test otherwise.
 fn permitted() -> bool {
     let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
     let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
@@ -25,10 +25,10 @@ fn permitted() -> bool {
     loaded.is_ok()
 }
 
-/// XDP that is told the length on the wire.
+/// XDP with the wire length in the frame's metadata.
 const META: Target = Target::Xdp(XdpLen::Meta);
 
-/// Each way to run a filter in the kernel.
+/// Each form of a filter in the kernel.
 const TARGETS: [Target; 6] = [
     META,
     Target::Xdp(XdpLen::Linear),
@@ -50,14 +50,14 @@ fn load(filter: &Filter, options: &Options) -> Program {
         .unwrap_or_else(|error| panic!("{error}\n{}{}", head(filter), Listing(&insns)))
 }
 
-/// The text of a filter, unless that is long.
+/// The filter's text, truncated.
 fn head(filter: &Filter) -> String {
     filter.to_string().chars().take(10_000).collect()
 }
 
 fn run(program: &Program, target: Target, frame: &Frame, linear: Option<usize>) -> u32 {
     let meta = frame.wire_len.to_ne_bytes();
-    // A test run gives a socket filter the frame from its third layer on.
+    // A test run passes the frame from its network layer on to a socket filter.
     let behind_header = [&[0x88; FRAME_BYTES_MIN], &frame.bytes[..]].concat();
     let mut run = TestRun::new(&frame.bytes);
     match target {
@@ -71,8 +71,8 @@ fn run(program: &Program, target: Target, frame: &Frame, linear: Option<usize>) 
         .returned
 }
 
-/// Whether the kernel makes a test run on such a frame: it has an Ethernet
-/// header, and as an skb also the header that its Ethernet type promises.
+/// Whether the kernel can run a test on such a frame: it needs an Ethernet
+/// header, and for an skb also the header that its EtherType announces.
 fn fits(target: Target, bytes: &[u8]) -> bool {
     let header = match (target, bytes.get(12..14)) {
         (Target::SocketFilter, _) => return !bytes.is_empty(),
@@ -83,7 +83,7 @@ fn fits(target: Target, bytes: &[u8]) -> bool {
     bytes.len() >= FRAME_BYTES_MIN + header
 }
 
-/// Gives how many frames there were, and how many were accepted.
+/// Returns the number of frames, and how many were accepted.
 fn assert_equal(filter: &Filter, target: Target, frames: &[Frame]) -> (usize, usize) {
     let program = load(filter, &Options::new(target));
     let mut oracle = Interp::new(filter);
@@ -91,7 +91,7 @@ fn assert_equal(filter: &Filter, target: Target, frames: &[Frame]) -> (usize, us
     for frame in frames.iter().filter(|frame| fits(target, &frame.bytes)) {
         let mut frame = frame.clone();
         if target != META {
-            // Nobody can tell it that the frame was longer.
+            // This target has no way to receive a longer wire length.
             frame.wire_len = frame.bytes.len() as u32;
         }
         let expected = oracle.run(&frame.bytes, frame.wire_len);
@@ -128,16 +128,16 @@ fn random_programs_are_accepted_and_give_the_interpreters_verdicts() {
     );
 }
 
-/// The longest frame of one piece that a test run takes for certain.
+/// Length of a frame that a test run always accepts as one fragment.
 const LINEAR_MAX: usize = 3_400;
 
-/// Frames of all captures, by link type, evenly from each file.
+/// Frames of all captures with that link type, spread evenly over each file.
 fn captured(linktype: LinkType, per_file: usize) -> Vec<Frame> {
     let mut frames = Vec::new();
     for path in testenv::capture_files() {
         let mut reader = Reader::open(&path).expect("a capture opens");
         let mut of_file = Vec::new();
-        // A damaged file gives what it has before the damage.
+        // A damaged file yields the frames before the damage.
         while let Ok(Some(frame)) = reader.next_frame() {
             let len = frame.bytes.len();
             if frame.linktype() == linktype && (FRAME_BYTES_MIN..=LINEAR_MAX).contains(&len) {
@@ -184,8 +184,8 @@ fn expressions_give_the_interpreters_verdicts_on_real_captures() {
     assert!(filters > 1_000 && accepted > 1_000, "{filters} {accepted}");
 }
 
-/// `count` values alive at once, used as bases of loads in the end: spilled
-/// variable offsets, spilled addresses.
+/// `count` values live at once that are used as bases of loads at the end:
+/// spilled variable offsets and addresses.
 fn crowded_bases(count: u32, bounded: bool) -> Filter {
     let mut builder = Builder::new();
     let bases: Vec<_> = (0..count)
@@ -222,8 +222,8 @@ fn spilled_offsets_stay_bounded() {
     }
 }
 
-/// The verifier learns nothing from a check whose address may lie beyond
-/// 65,535: then the base is bounded anew.
+/// A check of an address that may exceed 65,535 teaches the verifier nothing:
+/// the base is bounded again.
 #[test]
 fn far_loads_behind_a_bounded_base_are_accepted() {
     if !permitted() {
@@ -246,14 +246,14 @@ fn far_loads_behind_a_bounded_base_are_accepted() {
     }
 }
 
-/// Linux 6.18 links sums to what they were made of; see `unlink` in the back
-/// end. Both ways in which it then refused random programs.
+/// Linux 6.18 links a sum to its operands; see `unlink` in the back end. Both
+/// forms by which the verifier then rejected random programs.
 #[test]
 fn sums_as_offsets_are_accepted() {
     if !permitted() {
         return;
     }
-    // An offset of which a copy was made, and a large constant added in place.
+    // A copied offset to which a large constant is added in place.
     let copied = |op: &str, constant: u32| {
         format!(
             "b0:\nv0 = load.4 [16]\nv1 = div v0, v0\nbr set v0, v1, b2, b1\n\
@@ -261,8 +261,8 @@ fn sums_as_offsets_are_accepted() {
              b2:\nv3 = {op} v0, {constant}\nv4 = load.2 [v3 + 3]\nv5 = or v4, 1\nret v5"
         )
     };
-    // A byte that goes into a difference, which is compared before the byte
-    // is an offset.
+    // A byte that is part of a difference, which is compared before the byte is
+    // used as an offset.
     let compared = |op: &str, constant: u32| {
         format!(
             "b0:\nv0 = and {constant}, 0x21\nv1 = load.1 [15]\nv2 = {op} v1, v0\n\
@@ -285,13 +285,14 @@ fn sums_as_offsets_are_accepted() {
     }
 }
 
-/// What a long chain is made of.
+/// The form of a long chain of tests.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     tests: u32,
-    /// One test that holds accepts; otherwise one that does not rejects.
+    /// One test that holds accepts; otherwise one test that fails rejects.
     any: bool,
-    /// New loads now and then, and bits tested instead of values.
+    /// Whether values are loaded again at times, and bits tested instead of
+    /// values.
     mixed: bool,
 }
 
@@ -336,8 +337,8 @@ fn word_frames(words: &[u32]) -> Vec<Frame> {
     words.iter().map(frame).collect()
 }
 
-/// Longer than the verifier's pile of branches (8,192), and than a jump's
-/// 16 bits.
+/// Longer than the verifier's stack of branches (8,192), and than a jump's
+/// 16-bit offset.
 #[test]
 fn long_chains_are_accepted() {
     if !permitted() {
@@ -362,7 +363,7 @@ fn a_list_of_two_thousand_hosts_is_accepted() {
     let context = Context::new(LinkType::EN10MB);
     let mut filter = compile(&hosts.join(" or "), &context).expect("it compiles");
     let frames = captured(LinkType::EN10MB, 5);
-    // With a call for each of its 18,000 loads the verifier takes 20 s.
+    // With a helper call for each of its 18,000 loads, verification takes 20 s.
     for target in [META, Target::Xdp(XdpLen::Whole)] {
         assert_equal(&filter, target, &frames);
     }
@@ -394,7 +395,8 @@ fn frames_of_several_pieces_are_read_throughout() {
     }
 }
 
-/// Frames cut at every place: what the pointers do not reach, calls do.
+/// Frames fragmented at every offset: bytes outside the first fragment are read
+/// by helper calls.
 #[test]
 fn where_a_frame_is_cut_makes_no_difference() {
     if !permitted() {
@@ -406,7 +408,8 @@ fn where_a_frame_is_cut_makes_no_difference() {
         cut.linear = Some(20);
         match probe.test_run(&cut, &mut []) {
             Ok(_) => assert_cuts_make_no_difference(target),
-            // Not a matter of setting up, so not a skip.
+            // An error of this call is not a missing need, so the test does not
+            // skip.
             Err(error) => {
                 eprintln!("{target:?}: this kernel cuts no frames in a test run: {error}")
             }
@@ -467,7 +470,7 @@ fn verdicts_become_the_codes_asked_for() {
     }
 }
 
-/// Metadata too short for the length rejects.
+/// A frame whose metadata is too short for the length is rejected.
 #[test]
 fn without_its_metadata_a_frame_is_rejected() {
     if !permitted() {

@@ -1,4 +1,4 @@
-//! Every kind of map against the kernel, alone and from a program.
+//! Every map type in the kernel, by system calls and from a program.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{Insn, Listing, Reg, helper, op};
@@ -8,7 +8,7 @@ use weir_link::bpf::{
     TestRun,
 };
 
-/// Whether maps may be made here; skips the test if not.
+/// Whether this process may create maps; skips the test otherwise.
 fn permitted() -> bool {
     let made = Map::create("permitted", &MapSpec::array(4, 1));
     if let Err(error) = &made {
@@ -25,7 +25,7 @@ fn keys(numbers: impl IntoIterator<Item = u32>) -> Vec<u8> {
     numbers.into_iter().flat_map(key).collect()
 }
 
-/// Loads for XDP with these maps.
+/// Loads an XDP program with these maps.
 fn load(insns: &[Insn], maps: &[BorrowedFd<'_>]) -> Result<Program, LoadError> {
     Program::load(
         insns,

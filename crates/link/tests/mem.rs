@@ -1,4 +1,4 @@
-//! The in-memory link: repeatable, and true to its settings.
+//! The in-memory link: repeatable, with the configured impairments.
 
 use weir_lab::rng::Rng;
 use weir_link::mem::{
@@ -11,8 +11,8 @@ fn one_way(a_to_b: Impairments, seed: u64) -> MemLink {
     MemLink::new(a_to_b, Impairments::default(), seed).unwrap()
 }
 
-/// Sends `count` frames, one a microsecond, each carrying its number; gives
-/// what each was told and what came through.
+/// Sends `count` numbered frames, one a microsecond; returns each result and
+/// the frames received.
 fn run(
     impairments: Impairments,
     seed: u64,
@@ -42,7 +42,7 @@ fn number(frame: &Received) -> u64 {
     u64::from_be_bytes(frame.bytes[..8].try_into().unwrap())
 }
 
-/// Every frame sent is accounted for.
+/// Checks that every frame sent is accounted for.
 fn check_sums(counters: &Counters, came: usize) {
     let dropped = counters.too_long + counters.queue_full + counters.held_full + counters.lost;
     assert_eq!(counters.sent, counters.carried + dropped);
@@ -144,7 +144,8 @@ fn losses_do_not_cluster() {
         ..Impairments::default()
     };
     let (told, ..) = run(losing, 3, 100_000);
-    // Of independent halves, a quarter are two losses in a row.
+    // With independent losses of one half, a quarter of the frames are second
+    // losses in a row.
     let pairs = told
         .windows(2)
         .filter(|pair| pair.iter().all(Result::is_err))
@@ -206,7 +207,7 @@ fn the_line_takes_its_time_and_its_queue_is_bounded() {
     };
     let mut link = one_way(slow, 0);
     let told: Vec<_> = (0..8).map(|n| link.send(End::A, 100, &frame(n))).collect();
-    // One on the line, four waiting, the rest dropped.
+    // One frame on the line, four queued, the rest dropped.
     assert!(told[..5].iter().all(Result::is_ok));
     assert!(
         told[5..]
@@ -217,11 +218,11 @@ fn the_line_takes_its_time_and_its_queue_is_bounded() {
         .map(|came| came.arrived_ns)
         .collect();
     assert_eq!(arrivals, [1, 2, 3, 4, 5].map(|n| 100 + n * 5120 + 7));
-    // As the line takes one, another may wait.
+    // When the line takes a frame, another can be queued.
     link.send(End::A, 100 + 5119, &frame(9)).unwrap_err();
     link.send(End::A, 100 + 5120, &frame(9)).unwrap();
     assert_eq!(link.counters(End::A).queue_full, 4);
-    // After a rest the line is free again.
+    // After a pause the line is free.
     link.send(End::A, MS, &frame(10)).unwrap();
     let last = std::iter::from_fn(|| link.receive(End::B, u64::MAX))
         .last()

@@ -1,4 +1,5 @@
-//! Names: the files' rules, the built-in tables, and the C library's answers.
+//! Name databases: the files' rules, the built-in tables, and the C library's
+//! answers.
 
 use std::net::IpAddr;
 
@@ -6,7 +7,7 @@ use weir_filter::lang::expr::{NameKind, Names, Transport};
 use weir_lab::testenv;
 use weir_link::names::SystemNames;
 
-/// A folder with the given files, for one test.
+/// A folder with the given files.
 fn folder(test: &str, files: &[(&str, &[u8])]) -> std::path::PathBuf {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let folder = folder.join(format!("names-{}-{test}", std::process::id()));
@@ -92,7 +93,7 @@ fn without_files_the_everyday_names_are_built_in() {
     assert!(names.candidates(NameKind::Service).len() > 200);
 }
 
-/// The built-in tables say what this machine's files say, where both speak.
+/// The built-in tables equal this machine's files where both have an entry.
 #[test]
 fn built_in_names_agree_with_the_system() {
     let (built_in, system) = (SystemNames::in_folder("/nonexistent"), SystemNames::new());
@@ -113,7 +114,7 @@ fn built_in_names_agree_with_the_system() {
     }
 }
 
-/// Every name of this machine's files, as `getent` (the C library) has it.
+/// Every name in this machine's files, compared with `getent` (the C library).
 #[test]
 fn the_c_library_gives_the_same_answers() {
     if !testenv::programs(&["getent"]) || !testenv::file("/etc/services", "apt-get install netbase")

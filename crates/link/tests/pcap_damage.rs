@@ -1,5 +1,5 @@
-//! Damaged captures: what was whole is read, the place is named, nothing
-//! panics, and memory and time stay bounded.
+//! Damaged captures: the frames before the damage are read, the error has the
+//! offset, nothing panics, and memory and time stay bounded.
 
 mod support;
 
@@ -9,7 +9,7 @@ use weir_link::pcap::{Damage, Error, fuzz};
 
 const LITTLE: Order = Order::Little;
 
-/// A small pcap file, and where each of its frames ends.
+/// A small pcap file, and the end of each of its frames.
 fn small_pcap(order: Order) -> (Vec<u8>, Vec<usize>) {
     let mut file = pcap_header(order, NANO, (2, 4), 65535, 1);
     let mut ends = Vec::new();
@@ -26,7 +26,8 @@ fn small_pcap(order: Order) -> (Vec<u8>, Vec<usize>) {
     (file, ends)
 }
 
-/// A small pcapng file, and the ends of its records with the frames so far.
+/// A small pcapng file, and the end of each record with the number of frames so
+/// far.
 fn small_pcapng(order: Order) -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut file = Vec::new();
     let mut ends = Vec::new();
@@ -106,8 +107,8 @@ fn pcapng_cut_at_every_byte() {
     }
 }
 
-/// The error names the start of the record that was cut, and how much of it
-/// is there.
+/// The error has the start of the truncated record, and the number of its bytes
+/// present.
 fn check_cut(error: Option<Error>, cut: usize, start: usize) {
     let Some(Error::Damaged {
         offset,
@@ -150,14 +151,14 @@ fn packed_files_cut_at_every_byte_keep_what_unpacks() {
                 panic!("cut at {cut}: {error:?}");
             };
         }
-        // Of gzip only the checksum is missing: all was unpacked. So small a
-        // zstd file is one block, whole or not at all.
+        // For gzip only the checksum is missing: all data was decompressed. A
+        // zstd file this small is one block, complete or absent.
         let expected = if packed[0] == 0x1f { whole.len() } else { 0 };
         assert_eq!(most, expected);
     }
 }
 
-/// Blocks before a corrupt one are given out whole, even if one read call
+/// Blocks before a corrupt one are returned completely, even if one read call
 /// meets both.
 #[test]
 fn corrupt_packed_data_keeps_what_came_before() {
@@ -169,7 +170,8 @@ fn corrupt_packed_data_keeps_what_came_before() {
     }
     let whole = read_whole(&file);
     for mut packed in [gzip(&file), zstd(&file)] {
-        // Noise does not compress, so that the middle lies in the middle.
+        // Random bytes do not compress, so the middle of the file is the middle
+        // of the data.
         let middle = packed.len() / 2;
         for byte in &mut packed[middle..middle + 200_000] {
             *byte = 0xff;

@@ -1,4 +1,5 @@
-//! What the formats allow and real captures seldom show, built by hand.
+//! Cases that the formats allow and real captures seldom contain, built by
+//! hand.
 
 mod support;
 
@@ -16,7 +17,7 @@ fn old_versions_have_their_lengths_in_the_other_order() {
         ((2, 3), (60, 4), (4, 60)),
         ((2, 3), (4, 60), (4, 60)),
         ((2, 4), (4, 60), (4, 60)),
-        // A captured length beyond the wire's is taken as it is.
+        // A captured length above the wire length is returned as it is.
         ((2, 4), (4, 2), (4, 2)),
     ] {
         for order in [LITTLE, Order::Big] {
@@ -78,11 +79,11 @@ fn a_zero_snap_length_is_no_limit() {
 
 #[test]
 fn the_link_type_field_carries_more_than_the_link_type() {
-    // The upper six bits tell of a frame check sequence.
+    // The upper six bits hold the length of a frame check sequence.
     let file = pcap_header(LITTLE, MICRO, (2, 4), 0, 0x2400_0001);
     let reader = Reader::new(std::io::Cursor::new(file)).unwrap();
     assert_eq!(reader.interfaces()[0].linktype.0, 1);
-    // Raw IP had another number once.
+    // Raw IP formerly had another number.
     let file = pcap_header(LITTLE, MICRO, (2, 4), 0, 12);
     let reader = Reader::new(std::io::Cursor::new(file)).unwrap();
     assert_eq!(reader.interfaces()[0].linktype.0, 101);
@@ -109,7 +110,7 @@ fn sections_interfaces_and_byte_orders_mix() {
     interface(&mut file, Order::Big, 2, 0, &[]);
     obsolete(&mut file, Order::Big, 0, 1 << 33, 4, b"pup!");
     simple(&mut file, Order::Big, 5, b"pup!!");
-    // The first section's first interface again: no new one.
+    // The first section's first interface again: not a new one.
     section(&mut file, LITTLE);
     block(&mut file, LITTLE, 0xbad, &[1; 64]);
     interface(&mut file, LITTLE, 1, 100, &[option(LITTLE, 2, b"eth0")]);
@@ -154,7 +155,7 @@ fn every_resolution_and_offset_gives_nanoseconds() {
         (0x80 | 63, 0, 1 << 62, 500_000_000),
         (6, 100, 1, 100_000_001_000),
         (6, -100, 1, -99_999_999_000),
-        // Beyond what fits: clamped.
+        // Out of range: clamped.
         (0, 0, u64::MAX, i64::MAX),
         (6, i64::MIN, 0, i64::MIN),
         (6, i64::MAX, u64::MAX, i64::MAX),
@@ -223,7 +224,7 @@ fn reads_as_little_as_a_pipe_gives() {
     }
 }
 
-/// The offset and the damage of an error that tells of damage.
+/// The offset and the damage of an [`Error::Damaged`].
 fn damage(error: Option<Error>) -> (u64, Damage) {
     match error {
         Some(Error::Damaged { offset, damage, .. }) => (offset, damage),
@@ -231,7 +232,7 @@ fn damage(error: Option<Error>) -> (u64, Damage) {
     }
 }
 
-/// A section and an interface of Ethernet, and where they end.
+/// A section and an Ethernet interface, and the offset of their end.
 fn begun() -> (Vec<u8>, u64) {
     let mut file = Vec::new();
     section(&mut file, LITTLE);
@@ -245,8 +246,7 @@ fn each_damage_has_its_name_and_place() {
     let (_, error) = read(b"GET / HTTP/1.1");
     assert_eq!(
         error.unwrap().to_string(),
-        "at byte 0: not a capture file: it starts with the bytes 47 45 54 20; expected \
-         pcap or pcapng, plain or packed with gzip or zstd"
+        "at byte 0: not a capture file: it starts with the bytes 47 45 54 20; expected pcap or pcapng, plain or compressed with gzip or zstd"
     );
     let (_, error) = read(&pcap_header(LITTLE, MICRO, (3, 0), 0, 1));
     assert!(matches!(
@@ -377,7 +377,7 @@ fn no_name_is_longer_than_the_limit() {
     let most = weir_link::pcap::NAME_LEN_MAX;
     for (name, kept) in [
         (vec![b'n'; 300], "n".repeat(most)),
-        // Each becomes U+FFFD, of three bytes.
+        // Each invalid byte becomes U+FFFD, three bytes.
         (vec![0xff; 300], "\u{fffd}".repeat(most / 3)),
         ("é".repeat(200).into_bytes(), "é".repeat(most / 2)),
     ] {
@@ -417,7 +417,7 @@ fn wild_lengths_are_damage() {
             "{damage:?}"
         );
     }
-    // A length that could be, in a file that does not have it.
+    // A plausible length in a file that is shorter.
     let mut long = file.clone();
     long.extend(LITTLE.u32(99));
     long.extend(LITTLE.u32(16 << 20));
@@ -431,7 +431,7 @@ fn wild_lengths_are_damage() {
             ..
         }
     ));
-    // The longest that can be is read.
+    // The longest possible length is read.
     let mut long = file;
     block(&mut long, LITTLE, 99, &vec![1; (16 << 20) - 12]);
     enhanced(&mut long, LITTLE, 0, 0, 262_144, &vec![3; 262_144]);
@@ -457,7 +457,7 @@ fn the_first_interface_is_known_before_the_first_frame() {
     let open = |file: &[u8]| Reader::new(std::io::Cursor::new(file.to_vec()));
     let mut file = Vec::new();
     section(&mut file, Order::Big);
-    // A section with nothing in it: not even that has an interface.
+    // An empty section, without an interface.
     assert!(open(&file).unwrap().interfaces().is_empty());
     block(&mut file, Order::Big, 0xbad, &[1; 64]);
     section(&mut file, LITTLE);
@@ -470,7 +470,7 @@ fn the_first_interface_is_known_before_the_first_frame() {
     assert_eq!(drain(&mut reader).0.len(), 1);
     assert_eq!(reader.interfaces().len(), 2);
 
-    // A frame of an interface that nobody described is damage, as ever.
+    // A frame of an undescribed interface is damage.
     let mut file = Vec::new();
     section(&mut file, LITTLE);
     simple(&mut file, LITTLE, 3, b"eth");

@@ -1,5 +1,5 @@
-//! Real captures: read as libpcap and tcpdump read them, in every dress they
-//! may come in.
+//! Real captures, read as libpcap and tcpdump read them, in every format and
+//! compression.
 
 mod support;
 
@@ -51,7 +51,7 @@ fn times_equal_those_of_tcpdump() {
             .arg(&path);
         let output = tcpdump.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        // What it says of a frame may run over several lines.
+        // tcpdump may print a frame on several lines.
         let theirs: Vec<i64> = text.lines().filter_map(nanoseconds).collect();
         let ours: Vec<i64> = open_and_drain(&path)
             .iter()
@@ -61,7 +61,7 @@ fn times_equal_those_of_tcpdump() {
     }
 }
 
-/// The time that a line of `tcpdump -tt` starts with.
+/// The timestamp at the start of a line of `tcpdump -tt`.
 fn nanoseconds(line: &str) -> Option<i64> {
     let (seconds, rest) = line.split_once('.')?;
     let fraction = rest.get(..9)?;
@@ -89,7 +89,7 @@ fn every_dress_gives_the_same_frames() {
         for order in [Order::Little, Order::Big] {
             for magic in [MICRO, NANO] {
                 let other = read_whole(&as_pcap(&seen, order, magic, 262_144));
-                // One interface, and times to the file's unit.
+                // One interface, and timestamps in the file's unit.
                 let unit = if magic == NANO { 1 } else { 1000 };
                 let expected = seen.iter().cloned().map(|frame| Seen {
                     interface: 0,

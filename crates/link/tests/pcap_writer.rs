@@ -1,4 +1,4 @@
-//! What is written reads back the same, here and in the tools that people use.
+//! Written captures are read back unchanged, by this crate and by common tools.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn frame<'a>(interface: &'a Interface, index: u32, time_ns: i64, bytes: &'a [u8]
     }
 }
 
-/// A scratch file of the test's own.
+/// The path of a temporary file.
 fn scratch(name: &str) -> std::path::PathBuf {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     folder.join(format!("{}-{name}", std::process::id()))
@@ -60,7 +60,7 @@ fn interfaces_are_described_as_they_are_met() {
     let long = vec![1; max + 1];
     let refused = writer.write(&frame(&ether, 0, 6, &long));
     assert!(matches!(refused, Err(WriteError::TooLong { len, .. }) if len == max + 1));
-    // Another source's interface 4 is another interface.
+    // Interface 4 of another source is another interface.
     writer.next_source();
     writer.write(&frame(&ether, 4, 7, &long[..max])).unwrap();
     let file = writer.finish().unwrap();
@@ -154,7 +154,7 @@ fn the_usual_tools_read_what_is_written() {
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        // tcpdump shows the bytes of what it does not know on further lines.
+        // tcpdump prints the bytes of unknown protocols on further lines.
         let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('1')).collect();
         assert_eq!(frames.len(), 3, "{text}");
         assert!(frames[2].starts_with(expected), "{text}");
@@ -196,7 +196,7 @@ fn a_full_disk_is_told() {
     assert!(
         error
             .to_string()
-            .contains("cannot write the capture behind byte"),
+            .contains("cannot write the capture after byte"),
         "{error}"
     );
     assert!(matches!(
@@ -205,7 +205,7 @@ fn a_full_disk_is_told() {
     ));
 }
 
-/// Takes so many bytes and no more.
+/// Accepts a number of bytes and then fails.
 struct Small(Vec<u8>, usize);
 
 impl std::io::Write for Small {
@@ -226,8 +226,8 @@ impl std::io::Write for Small {
 #[test]
 fn after_a_failed_write_it_says_where_the_last_whole_frame_ends() {
     let ether = described(LinkType::EN10MB, None);
-    // Short frames that are gathered, long ones that are not; and the disk is
-    // full at each byte of a few frames.
+    // Short frames, which are buffered, and long frames, which are not; the
+    // disk is full at each byte of a few frames.
     for (frame_len, gathered) in [(61, 4096), (5, 64), (700, 256)] {
         for room in 400..2200 {
             let output = Small(Vec::new(), room);

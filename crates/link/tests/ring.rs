@@ -1,4 +1,4 @@
-//! The reader of rings against the kernel's.
+//! The ring reader with the kernel as producer.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,8 @@ fn open(ring: OwnedFd) -> Reader {
     rings::reader(ring).unwrap()
 }
 
-/// A program that writes one record a run: a number that counts runs, in 8 to
-/// 64 bytes by the number. What did not fit is counted.
+/// A program that writes one record a run: a run counter, in 8 to 64 bytes
+/// depending on the counter. Records without room are counted.
 struct Producer {
     program: Program,
     ring: Map,
@@ -22,9 +22,9 @@ struct Producer {
 }
 
 impl Producer {
-    /// For tc: a test run of XDP waits for the kernel's grace period.
+    /// For tc: a test run of XDP waits for an RCU grace period.
     ///
-    /// Skips the test and gives `None` without privilege.
+    /// `None`, with the test skipped, without privilege.
     fn new(ring_bytes: u32) -> Option<Producer> {
         let spec = MapSpec {
             mmapable: true,
@@ -50,7 +50,7 @@ impl Producer {
             Insn::store(op::DW, Reg::R6, 0, Reg::R3),
             Insn::alu64(op::SUB, Reg::R3, 1),
             Insn::alu64(op::AND, Reg::R3, 0x38),
-            // What comes behind the number reads as a header of 1 GiB.
+            // The bytes behind the counter would read as a header of 1 GiB.
             payload(-56),
             payload(-48),
             payload(-40),
@@ -103,7 +103,7 @@ impl Producer {
     }
 }
 
-/// Reads and gives back all there is, and looks at no byte.
+/// Reads and releases all records without looking at their bytes.
 fn take_all(reader: &mut Reader) -> usize {
     let mut taken = 0;
     while let Ok(batch) = reader.peek()
@@ -128,7 +128,8 @@ fn a_second_reader_leads_no_slice_out_of_the_ring() {
         let records = batch.len();
         assert!(records > 0);
         assert!(take_all(&mut second) >= records);
-        // Round and round: headers are where payload was, and the other way.
+        // Several times around the ring: headers are where payload was, and the
+        // reverse.
         for more in 0..6 {
             producer.produce(40 + 3 * round + more);
             take_all(&mut second);
@@ -171,11 +172,12 @@ fn a_forked_process_cannot_use_the_reader() {
         1
     });
     assert_eq!(ended, 1);
-    // The parent's copy of the batch went into the closure, and is released.
+    // The parent's copy of the batch was moved into the closure and is
+    // released.
     assert_eq!(take_all(&mut reader), 0);
 }
 
-/// The number in a record, whose length must be that of the number.
+/// The counter in a record, whose length must be the counter's.
 fn number(record: &[u8]) -> u64 {
     let (number, _) = record.split_first_chunk().expect("8 bytes at least");
     let number = u64::from_ne_bytes(*number);
@@ -255,7 +257,7 @@ fn the_next_reader_goes_on_where_the_last_one_was() {
         producer.produce(4);
         let numbers: Vec<u64> = reader.peek().unwrap().iter().map(number).collect();
         assert_eq!(numbers, [start, start + 1, start + 2, start + 3]);
-        // Dropped as if killed: awake, without an exact position published.
+        // Dropped as after a kill: awake, without an exact position published.
     }
 }
 
@@ -303,7 +305,8 @@ fn a_sleeping_reader_is_always_woken() {
             let reading = scope.spawn(|| {
                 let mut read = 0;
                 loop {
-                    // A lost wake-up would be a whole second without a record.
+                    // A lost wake-up would cost a whole second without a
+                    // record.
                     let woke = reader.wait(Some(Duration::from_secs(1))).unwrap();
                     if woke == Woke::TimedOut {
                         assert!(done.load(Ordering::SeqCst), "asleep after {read}");

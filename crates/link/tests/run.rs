@@ -1,4 +1,4 @@
-//! Several writes in one system call: their order, and what of them counts.
+//! Several writes in one system call: their order and results.
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io::{IoSlice, Read};
@@ -9,7 +9,7 @@ use weir_lab::net::Lab;
 use weir_lab::testenv;
 use weir_link::net::{Tap, WriteBatch};
 
-/// As the system has it, if it does.
+/// A `WriteBatch`; `None` if the system lacks io_uring.
 fn run() -> Option<WriteBatch> {
     let run = WriteBatch::new();
     if let Err(error) = &run {
@@ -18,7 +18,7 @@ fn run() -> Option<WriteBatch> {
     run.ok()
 }
 
-/// Each as three parts.
+/// Each frame as three buffers.
 fn writes(frames: &[Vec<u8>]) -> Vec<[IoSlice<'_>; 3]> {
     frames
         .iter()
@@ -92,7 +92,7 @@ fn a_tap_interface_takes_frames_while_it_is_up() {
         .unwrap();
     let tap = host.run(|| Tap::open_offloading("tap0")).unwrap();
     let device = host.device("tap0").unwrap();
-    // The driver's header, then an Ethernet frame to all.
+    // The driver's header, then a broadcast Ethernet frame.
     let frame = |n: u8| {
         let mut frame = vec![0; 10];
         frame.extend_from_slice(&[0xff; 6]);

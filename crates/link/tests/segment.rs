@@ -1,5 +1,6 @@
-//! Super-frames that a test of the kernel's does not send: IPv6, UDP, tags,
-//! and what cannot be cut. What the kernel cuts is in the test `live`.
+//! Segmentation of super-frames that the kernel tests do not cover: IPv6, UDP,
+//! VLAN tags, and frames that cannot be segmented. The test `live` covers those
+//! that the kernel segments.
 
 use std::borrow::Cow;
 use weir_demux::kernel::record::{FLAG_GSO, Record};

@@ -1,5 +1,5 @@
-//! What an unprivileged sender may send, over chains of extension headers, as
-//! a receiver that believes everything would read them.
+//! Egress rules over chains of extension headers, compared with a receiver that accepts every
+//! header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_filter::interp;
@@ -39,7 +39,7 @@ fn may(program: &Program, ethertype: u16, packet: &[u8]) -> bool {
     interp::run(program, &frame, frame.len() as u32) != 0
 }
 
-/// An IPv6 packet of headers, the first of which has that number.
+/// An IPv6 packet with these headers; `first` is the first one's number.
 fn ip6(src: Ipv6Addr, first: u8, headers: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, headers.len() as u8, first, 255];
     packet.extend(src.octets());
@@ -48,15 +48,15 @@ fn ip6(src: Ipv6Addr, first: u8, headers: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A message about a target.
+/// An ICMPv6 message about a target.
 fn icmp6(kind: u8, target: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
     message.extend(target.octets());
     message
 }
 
-/// A message of neighbour discovery with options, each of them a type, a length in
-/// units of 8 bytes, and a link-layer address.
+/// A neighbour discovery message with options, each a type, a length in units of 8 bytes, and a
+/// link-layer address.
 fn discovery(kind: u8, flags: u8, target: Ipv6Addr, options: &[(u8, u8, [u8; 6])]) -> Vec<u8> {
     let mut message = icmp6(kind, target);
     if kind == 133 {
@@ -70,16 +70,16 @@ fn discovery(kind: u8, flags: u8, target: Ipv6Addr, options: &[(u8, u8, [u8; 6])
     message
 }
 
-/// Where a header chain leads.
+/// The end of a header chain.
 #[derive(PartialEq, Eq, Debug)]
 enum Meant {
     /// A message of that type, and its target.
     Icmp6(u8, Vec<u8>),
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
-/// What a receiver that knows every header finds in the first fragment.
+/// What a receiver that supports every header finds in the first fragment.
 fn read_ip6(packet: &[u8]) -> Meant {
     let (mut next, mut rest) = (packet[6], &packet[40..]);
     while rest.len() >= 8 {
@@ -104,7 +104,7 @@ fn read_ip6(packet: &[u8]) -> Meant {
     Meant::Other
 }
 
-/// Router advertisements, redirects, and neighbour advertisements for others.
+/// Router advertisements, redirects, and neighbour advertisements for other addresses.
 fn is_harmful(meant: &Meant) -> bool {
     match meant {
         Meant::Icmp6(134 | 137, _) => true,
@@ -113,7 +113,7 @@ fn is_harmful(meant: &Meant) -> bool {
     }
 }
 
-/// Up to four extension headers, and what they hide.
+/// Up to four extension headers, and the header behind them.
 fn chain(tape: &mut Tape) -> (u8, Vec<u8>) {
     let target = tape.pick(&[OWN, OTHER]);
     let kind = tape.pick(&[
@@ -133,7 +133,7 @@ fn chain(tape: &mut Tape) -> (u8, Vec<u8>) {
                 };
                 vec![0, 0, 0, offset | tape.byte() & 1, 1, 2, 3, 4]
             }
-            // Whole units of 8 bytes, as IPv6 has them.
+            // Whole units of 8 bytes.
             AUTHENTICATION => vec![0; 16 + 8 * units],
             _ => vec![0; 8 + 8 * units],
         };
@@ -250,8 +250,8 @@ fn what_ipv6_hosts_send_for_themselves_may_go() {
     }
 }
 
-/// A neighbour that believes an option of another link-layer address sends there what
-/// is for the host (RFC 4861 sections 7.2.3, 7.2.5).
+/// A neighbour that accepts an option with another link-layer address sends the host's packets
+/// there (RFC 4861 sections 7.2.3, 7.2.5).
 #[test]
 fn neighbours_are_told_of_no_other_link_layer_address() {
     let program = program();
@@ -283,8 +283,7 @@ fn neighbours_are_told_of_no_other_link_layer_address() {
         ] {
             assert!(!passes(options), "{kind}: {options:02x?}");
         }
-        // Bytes that the packet has, and its payload length does not count, or
-        // the other way round.
+        // The packet has bytes that its payload length does not count, or the reverse.
         let mut packet = ip6(OWN, ICMP6, &message(&[(option, 1, OTHER_MAC)]));
         packet[5] -= 8;
         assert!(may(&program, 0x86dd, &packet), "{kind}: padding");
@@ -323,8 +322,8 @@ fn neighbours_are_told_of_no_other_link_layer_address() {
     assert!(!probe(&[(nonce, 1, [7; 6]), (source, 1, OTHER_MAC)]));
 }
 
-/// A probe for an address that another host is about to use would make that host
-/// choose another one (RFC 5227 section 2.1.1).
+/// A probe for an address that another host is about to use would make that host choose another
+/// address (RFC 5227 section 2.1.1).
 #[test]
 fn arp_probes_are_for_own_addresses() {
     let program = program();
@@ -348,7 +347,7 @@ fn arp_probes_are_for_own_addresses() {
     }
 }
 
-/// An IPv4 packet of a protocol, with options, at a place of its datagram.
+/// An IPv4 packet of a protocol, with options, at an offset of its datagram.
 fn ip4(protocol: u8, options: &[u8], offset: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; 20];
     packet[0] = 0x45 + (options.len() / 4) as u8;

@@ -1,4 +1,4 @@
-//! Generated traffic: the same from a seed, in order, and right to the bit.
+//! Generated traffic: repeatable, in order, and valid to the last bit.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn a_seed_gives_the_same_traffic_in_order_of_time() {
     }
 }
 
-/// What a frame carries: its network layer and, of IP, its transport.
+/// A frame's network layer and, for IP, its transport.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Carried {
     Arp,
@@ -37,7 +37,7 @@ enum Carried {
     Echo,
 }
 
-/// Parses a frame to the end, checking all that can be checked.
+/// Parses a frame completely, with all possible checks.
 fn dissect(bytes: &[u8]) -> (Option<u16>, Option<AddrPair>, Carried, &[u8]) {
     let frame = ethernet::Frame::new(bytes).unwrap();
     assert!(bytes.len() >= 60 && bytes.len() <= 1518, "{}", bytes.len());
@@ -124,7 +124,7 @@ fn every_frame_is_right_and_the_mix_is_a_mix() {
 
 #[test]
 fn connections_open_talk_and_close_in_order() {
-    // What is expected of each direction: the next sequence number.
+    // The next sequence number expected in each direction.
     let mut next: HashMap<(String, u16, u16), u32> = HashMap::new();
     let (mut opened, mut closed) = (0, 0);
     for frame in generate(4, Medium::Ethernet) {
@@ -188,7 +188,7 @@ fn the_three_megabit_ethernet_carries_pups() {
     }
 }
 
-/// tshark checks every checksum for itself.
+/// tshark verifies every checksum.
 #[test]
 fn tshark_finds_no_wrong_checksum() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,9 +1,9 @@
 //! Runs packetdrill's TCP scripts against weir's stack, or the kernel's, and
-//! says which pass: `scripts CHECKOUT [--ipv6|--mapped] [--kernel] [PART…]`.
+//! prints which pass: `scripts CHECKOUT [--ipv6|--mapped] [--kernel] [PART…]`.
 //!
-//! CHECKOUT is a built checkout of packetdrill; with PARTs only scripts run
-//! whose path contains one. Each runs in a network namespace of its own, so as
-//! root; nothing is left behind.
+//! CHECKOUT is a built checkout of packetdrill; with PARTs, only scripts run
+//! whose path contains one of them. Each script runs in a network namespace of
+//! its own, which needs root; nothing is left behind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -17,10 +17,10 @@ const IPV6: &str = "--ip_version=ipv6 --mtu=1520 --local_ip=fd3d:0a0b:17d6::1 \
     -D TFO_COOKIE=c1d1e9742a47a9bc";
 const ERRORS_OF_IPV4: &str = "-D CMSG_LEVEL_IP=SOL_IP -D CMSG_TYPE_RECVERR=IP_RECVERR";
 const ERRORS_OF_IPV6: &str = "-D CMSG_LEVEL_IP=SOL_IPV6 -D CMSG_TYPE_RECVERR=IPV6_RECVERR";
-/// A device of the name that scripts use; it carries nothing.
+/// A device with the name that scripts use; it carries no frames.
 const DEVICE: &str = "ip link set lo up && ip tuntap add dev tun0 mode tun && \
     ip link set tun0 up";
-/// Longer than any script takes, in seconds.
+/// Time limit of a script, in seconds.
 const TIME: &str = "60";
 
 fn main() -> ExitCode {
@@ -35,7 +35,8 @@ fn main() -> ExitCode {
         eprintln!("usage: scripts CHECKOUT [--ipv6|--mapped] [--kernel] [PART…]");
         return ExitCode::from(2);
     };
-    // Scripts run in folders of their own, where a relative path means another.
+    // Scripts run in their own folders, where a relative path has another
+    // meaning.
     let checkout = Path::new(checkout);
     let checkout = fs::canonicalize(checkout).unwrap_or_else(|_| checkout.to_owned());
     let net = checkout.join("gtests/net");
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What packetdrill said was wrong, in a line.
+/// packetdrill's error message, in one line.
 fn reason(text: &str) -> &str {
     let telling = |line: &&str| line.contains(".pkt:") || line.contains("Error");
     let mut lines = text.lines().filter(|line| !line.contains("sysctl"));
@@ -129,7 +130,8 @@ fn collect(folder: &Path, scripts: &mut Vec<PathBuf>) {
     }
 }
 
-/// The shared object: cargo puts it beside the folder of examples.
+/// The path of the shared object, which Cargo writes beside the folder of
+/// examples.
 fn object() -> PathBuf {
     let here = env::current_exe().unwrap_or_default();
     let folder = here.ancestors().nth(2).unwrap_or(Path::new("."));

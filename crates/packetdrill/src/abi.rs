@@ -1,13 +1,14 @@
 //! The table of functions that packetdrill calls, in the order and with the
 //! types of its `packetdrill.h`.
 //!
-//! Pointers of the caller's are numbers here: nobody but `memory` follows them.
+//! The caller's pointers are integers here: only `user_memory` dereferences
+//! them.
 
 use crate::simulation::Simulation;
 use crate::{Answer, Errno, interpose, user_memory};
 use libc::{c_int, c_uint, c_ulong, c_void, nfds_t, size_t, socklen_t, ssize_t};
 
-/// What is given back to each function first.
+/// The first argument of each function, as `init` set it.
 type Userdata = *mut c_void;
 
 macro_rules! interface {
@@ -68,14 +69,17 @@ interface! {
     splice(from: c_int, from_offset: usize, to: c_int, to_offset: usize, len: size_t, flags: c_uint) -> ssize_t;
 }
 
-/// What packetdrill looks up in the shared object: fills its table.
+/// The function that packetdrill looks up in the shared object: it fills the
+/// table.
 ///
-/// `flags` is the text of `--so_flags`, or null: `local4=`, `local6=` (our
-/// addresses with their prefix lengths) and `mtu=`, separated by commas.
+/// `flags` is the text of `--so_flags`, or null: `local4=` and `local6=` (the
+/// stack's addresses with prefix lengths) and `mtu=`, separated by commas.
 ///
 /// # Safety
-/// `interface` is a place for one [`Interface`], which nothing refers to.
-// SAFETY: the name is the one that packetdrill looks for, and nobody else has.
+/// `interface` points to room for one [`Interface`], to which no reference
+/// exists.
+// SAFETY: the name is the one that packetdrill looks up, and no other symbol
+// has it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn packetdrill_interface_init(flags: usize, interface: *mut Interface) {
     let flags = user_memory::take_text(flags, 1024);
@@ -87,27 +91,28 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: usize, interface: *mu
         }
     };
     interpose::begin(world);
-    // SAFETY: packetdrill gives a place for its table, which nothing refers to
-    // yet.
+    // SAFETY: packetdrill passes room for its table, to which no reference
+    // exists yet.
     unsafe { interface.write(table(world.cast())) };
 }
 
 extern "C" fn free(userdata: Userdata) {
     interpose::end();
-    // SAFETY: `init` made it of a box, and packetdrill calls this once, last.
+    // SAFETY: `init` created it from a box, and packetdrill calls this function
+    // once, last.
     drop(unsafe { Box::from_raw(userdata.cast::<Simulation>()) });
 }
 
 fn simulation<'a>(userdata: Userdata) -> &'a Simulation {
-    // SAFETY: packetdrill hands back what `init` gave it, until `free`; a world
-    // is changed only behind its lock.
+    // SAFETY: packetdrill passes back the pointer that `init` set, until
+    // `free`; a simulation is changed only under its lock.
     unsafe { &*userdata.cast::<Simulation>() }
 }
 
-/// An answer as C has it: -1, and `errno`.
+/// A result in C's form: -1 and `errno` on failure.
 pub(crate) fn answer(answer: Answer) -> i64 {
     answer.unwrap_or_else(|Errno(number)| {
-        // SAFETY: `errno` of this thread, which nobody else writes.
+        // SAFETY: `errno` belongs to this thread.
         unsafe { *libc::__errno_location() = number };
         -1
     })

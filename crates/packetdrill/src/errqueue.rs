@@ -1,6 +1,6 @@
-//! The queue of errors (`MSG_ERRQUEUE`): buffers of zero-copy writes that are
-//! free again, and when bytes went and arrived. And what wakes who waits for
-//! an edge (`EPOLLET`).
+//! The error queue of a socket (`MSG_ERRQUEUE`): completions of zero-copy
+//! writes, and timestamps of transmission and acknowledgement. Also the events
+//! for edge-triggered waits (`EPOLLET`).
 
 use crate::sendmsg::Message;
 use crate::simulation::{AGAIN, Inner, Simulation};
@@ -10,33 +10,33 @@ use weir_stack::tcp::{State, TcpInfo};
 
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
-/// What was written was copied after all: a descriptor of this kind has no
-/// other way.
+/// The data was copied in spite of `MSG_ZEROCOPY`: the only way for this kind
+/// of descriptor.
 const ZEROCOPY_COPIED: u8 = 1;
-/// What a time-stamp is of: `SCM_TSTAMP_*`.
+/// Types of timestamps: `SCM_TSTAMP_*`.
 pub(crate) const SENT: u32 = 0;
 pub(crate) const SCHEDULED: u32 = 1;
 pub(crate) const ACKNOWLEDGED: u32 = 2;
-/// Notices of one socket, at most: the oldest goes.
+/// Largest number of events of one socket; the oldest is discarded.
 const EVENTS_MAX: usize = 4096;
 
-/// Something that waits in the queue of errors.
+/// An event in the error queue.
 #[derive(Clone, Debug)]
 pub(crate) enum ErrEvent {
-    /// The buffers of these writes are free.
+    /// The buffers of these writes can be reused.
     ZeroCopy { first: u32, last: u32 },
-    /// A byte went or arrived.
+    /// A byte was sent or acknowledged.
     Timestamp { of: u32, byte: u32, at_ns: u64 },
 }
 
-/// A write that somebody wants to be told about.
+/// A write for which the application has requested a timestamp.
 #[derive(Clone, Debug)]
 pub(crate) enum TxWatch {
     Free { write: u32, end: u64 },
     Stamp { of: u32, byte: u32, end: u64 },
 }
 
-/// What a socket looked like when it was looked at last.
+/// The state of a socket at its last check.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Seen {
     bytes_in: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Seen {
 
 impl Socket {
     fn push(&mut self, notice: ErrEvent) {
-        // Writes that follow one another share a notice.
+        // Successive writes share one event.
         if let (ErrEvent::ZeroCopy { first, last }, Some(ErrEvent::ZeroCopy { last: before, .. })) =
             (&notice, self.notices.back_mut())
             && before.wrapping_add(1) == *first
@@ -61,7 +61,7 @@ impl Socket {
         self.happened += 1;
     }
 
-    /// Takes the notices that are due by what a connection tells.
+    /// Adds the events that follow from a connection's state.
     fn collect(&mut self, now_ns: u64, info: &TcpInfo) {
         let arrived = info.counts.bytes_acknowledged;
         let sent = self.written.saturating_sub(info.unsent as u64);
@@ -90,7 +90,7 @@ impl Socket {
 }
 
 impl Simulation {
-    /// The next notice, with the control messages that tell it.
+    /// The next event, as control messages.
     pub(crate) fn receive_event(&self, fd: i32, message: &Message) -> Answer {
         let mut inner = self.lock();
         let socket = inner.socket(fd)?;
@@ -100,7 +100,7 @@ impl Simulation {
         user_memory::give(message.control.0, &control[..len])?;
         let cut = match notice {
             ErrEvent::ZeroCopy { .. } => 0,
-            // The bytes themselves, for which nobody has room.
+            // The data itself is not returned: the caller has no room for it.
             ErrEvent::Timestamp { .. } => libc::MSG_TRUNC,
         };
         message.finish(libc::MSG_ERRQUEUE | cut, len)?;
@@ -109,7 +109,7 @@ impl Simulation {
 }
 
 impl Inner {
-    /// Looks what has happened to each socket.
+    /// Checks each socket for events.
     pub(crate) fn poll_sockets(&mut self) {
         let now_ns = self.now_ns;
         let fds: Vec<i32> = self.entries.keys().copied().collect();
@@ -182,7 +182,7 @@ fn control(notice: &ErrEvent, is_v6: bool) -> Vec<u8> {
     }
 }
 
-/// `struct sock_extended_err`, and nobody's address.
+/// `struct sock_extended_err`, with an empty address.
 fn extended(
     error: u32,
     (origin, code): (u8, u8),

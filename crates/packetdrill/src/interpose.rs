@@ -1,39 +1,39 @@
 //! `getsockopt` and `sendfile` of the whole process.
 //!
-//! packetdrill reads `TCP_INFO` for a script's assertions by the function of
-//! the C library, not by the table it was given, and so it sends files. Loaded
-//! ahead of that library (`LD_PRELOAD`), these answer for our descriptors and
-//! leave all others to the kernel.
+//! packetdrill calls the C library's functions, not its table, to read
+//! `TCP_INFO` for a script's assertions and to send files. Loaded before that
+//! library (`LD_PRELOAD`), these functions handle the simulation's descriptors
+//! and pass all others to the kernel.
 
 use crate::abi::answer;
 use crate::simulation::Simulation;
 use libc::{c_int, c_long};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The world that packetdrill has made; null before and after.
+/// The simulation that packetdrill has created; null before and after.
 static WORLD: AtomicPtr<Simulation> = AtomicPtr::new(std::ptr::null_mut());
 
-/// There is a world now.
+/// Registers the simulation.
 pub(crate) fn begin(world: *mut Simulation) {
     WORLD.store(world, Ordering::Release);
 }
 
-/// There is none any more.
+/// Unregisters the simulation.
 pub(crate) fn end() {
     WORLD.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-/// The world, if a descriptor is one of its.
+/// The simulation, if the descriptor is one of its own.
 fn simulation_of(fd: c_int) -> Option<&'static Simulation> {
-    // SAFETY: the pointer is null, or the world that lives until `free`, which
-    // packetdrill calls last of all.
+    // SAFETY: the pointer is null, or refers to the simulation, which lives
+    // until `free`, packetdrill's last call.
     let world = unsafe { WORLD.load(Ordering::Acquire).as_ref() };
     world.filter(|world| world.owns(fd))
 }
 
 /// As getsockopt(2).
-// SAFETY: the name is the C library's, and so is the meaning: what is not ours
-// goes to the kernel as it came.
+// SAFETY: name and meaning are the C library's; calls for other descriptors are
+// passed to the kernel unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn getsockopt(
     fd: c_int,
@@ -45,21 +45,21 @@ pub extern "C" fn getsockopt(
     if let Some(world) = simulation_of(fd) {
         return answer(world.getsockopt(fd, level, name, value, len)) as c_int;
     }
-    // SAFETY: the caller's own system call; the kernel judges its pointers.
+    // SAFETY: the caller's own system call; the kernel checks its pointers.
     let result: c_long =
         unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) };
     result as c_int
 }
 
 /// As sendfile(2).
-// SAFETY: the name is the C library's, and so is the meaning: what is not ours
-// goes to the kernel as it came.
+// SAFETY: name and meaning are the C library's; calls for other descriptors are
+// passed to the kernel unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn sendfile(to: c_int, from: c_int, offset: usize, count: usize) -> isize {
     if let Some(world) = simulation_of(to) {
         return answer(world.sendfile(to, from, offset, count)) as isize;
     }
-    // SAFETY: the caller's own system call; the kernel judges its pointers.
+    // SAFETY: the caller's own system call; the kernel checks its pointers.
     let result: c_long = unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) };
     result as isize
 }

@@ -1,25 +1,35 @@
-//! Lets Google packetdrill's scripts judge weir's stack: a shared object for
-//! its `--so_filename`.
+//! Runs Google packetdrill's scripts against weir's stack: a shared object for packetdrill's
+//! `--so_filename`.
 //!
-//! packetdrill calls sockets, hands over packets and asks for the time; here
-//! one [`weir_stack::Stack`] answers, in virtual time, so that a script of ten
-//! seconds takes a few milliseconds and a busy machine spoils nothing.
+//! packetdrill calls socket functions, injects packets and reads the clock; here one
+//! [`weir_stack::Stack`] serves these calls in virtual time. A script of ten seconds takes a few
+//! milliseconds, and other load on the machine does not affect the result.
 //!
 //! | module | what |
 //! |---|---|
 //! | `abi` | the table of functions that packetdrill calls |
-//! | `memory` | the caller's memory, reached as the kernel reaches it |
-//! | `interpose` | `getsockopt` and `sendfile` of the process, for our descriptors |
-//! | `world` | the clock, the stack and the link between them and packetdrill |
-//! | `socket`, `calls`, `transfer` | sockets, and what is done with them |
-//! | `options`, `info` | their options, `TCP_INFO` |
-//! | `ready` | `poll`, `epoll` |
-//! | `notices` | the queue of errors: zero-copy, timestamps |
-//! | `settings` | what the scripts set for the kernel |
+//! | `user_memory` | access to the caller's memory, as by the kernel |
+//! | `interpose` | `getsockopt` and `sendfile` of the process, for the simulation's descriptors |
+//! | `simulation` | clock, stack, and the link between them and packetdrill |
+//! | `socket`, `syscalls`, `sendmsg` | sockets, and the system calls on them |
+//! | `options`, `tcp_info` | socket options, `TCP_INFO` |
+//! | `poll` | `poll`, `epoll` |
+//! | `errqueue` | the error queue: zero-copy completions, timestamps |
+//! | `sysctl` | the kernel settings that scripts make |
 //!
-//! How to run it: `docs/contributing/packetdrill.md`.
+//! Example: one of packetdrill's scripts against weir, as root, in a network
+//! namespace with a device `tun0`:
+//!
+//! ```text
+//! cargo build --release -p weir-packetdrill
+//! SO=$PWD/target/release/libweir_packetdrill.so
+//! env LD_PRELOAD=$SO packetdrill --so_filename=$SO \
+//!     --local_ip=192.168.0.1 --remote_ip=192.0.2.1 SCRIPT.pkt
+//! ```
+//!
+//! `docs/contributing/packetdrill.md` explains how to run all scripts, and the known differences.
 
-// The C ABI of a shared object: what comes are the caller's pointers.
+// The C ABI of a shared object: arguments are the caller's pointers.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -35,7 +45,7 @@ mod sysctl;
 mod tcp_info;
 mod user_memory;
 
-/// The number of an error as C knows it.
+/// An error number of C.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) i32);
 

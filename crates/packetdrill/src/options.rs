@@ -1,4 +1,4 @@
-//! Options of sockets: set, kept and given back.
+//! Socket options: `setsockopt` and `getsockopt`.
 
 use crate::simulation::{Inner, Simulation};
 use crate::socket::{Options, Socket, SocketPhase, errno};
@@ -8,9 +8,9 @@ use weir_stack::tcp::{FastOpenServer, TcpConfig, TcpOptions};
 
 const SOCKET: i32 = libc::SOL_SOCKET;
 const TCP: i32 = libc::IPPROTO_TCP;
-/// Bytes of an option's value, at most.
+/// Largest length of an option's value, in bytes.
 const VALUE_MAX: usize = 256;
-/// `SO_MEMINFO` and how many numbers it gives.
+/// `SO_MEMINFO`, and the number of its values.
 const SO_MEMINFO: i32 = 55;
 const MEMINFO_VARS: usize = 9;
 const TCP_CC_INFO: i32 = 26;
@@ -22,7 +22,7 @@ const SERVER_WITHOUT_COOKIE: u32 = 0x200;
 const SERVER_WITHOUT_OPTION: u32 = 0x400;
 
 impl Options {
-    /// What connections that begin now take from these.
+    /// Applies the options to the configuration of new connections.
     pub(crate) fn apply(&self, config: &mut TcpConfig) {
         config.send_buffer = self.send_buffer;
         let mss = self.number(TCP, libc::TCP_MAXSEG);
@@ -43,13 +43,13 @@ impl Options {
         kept.next().map(|(_, value)| value.as_slice())
     }
 
-    /// A number that was set; zero if it was not.
+    /// The value that was set; 0 if none was.
     pub(crate) fn number(&self, level: i32, name: i32) -> i32 {
         self.kept((level, name)).and_then(number).unwrap_or(0)
     }
 }
 
-/// The number that a value is: one byte or four.
+/// A value of one byte or four as a number.
 fn number(value: &[u8]) -> Option<i32> {
     match *value {
         [a, b, c, d, ..] => Some(i32::from_ne_bytes([a, b, c, d])),
@@ -105,7 +105,7 @@ impl Inner {
         let options = &mut socket.options;
         match option {
             (SOCKET, libc::SO_SNDBUF) => {
-                // Linux counts its own overhead too: twice as much.
+                // Linux doubles the value to account for its overhead.
                 let bytes = number(value).ok_or(wrong)?.max(0) as usize;
                 options.send_buffer = 2 * bytes;
             }
@@ -143,7 +143,7 @@ impl Inner {
         Ok(0)
     }
 
-    /// Lets what was set take effect on a socket's connection.
+    /// Applies the options to a socket's connection.
     pub(crate) fn apply(&mut self, fd: i32) -> Answer<()> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
@@ -187,8 +187,8 @@ impl Inner {
         done.map_err(errno)
     }
 
-    /// Lets a listener take connections that begin with bytes, if it is set to
-    /// (ip-sysctl's `tcp_fastopen`).
+    /// Enables TCP Fast Open on a listener, if configured (`tcp_fastopen` in
+    /// ip-sysctl).
     pub(crate) fn open_fast(&mut self, fd: i32) -> Answer<()> {
         let bits = self.settings.fast_open();
         let key = self.settings.fast_open_key();
@@ -255,17 +255,17 @@ impl Inner {
         }
     }
 
-    /// Why a connection failed, if nobody was told.
+    /// The error of a connection, if it was not reported yet.
     fn pending(&mut self, fd: i32) -> Answer<Option<Errno>> {
         let socket = self.socket(fd)?;
-        let (Some(id), None) = (socket.stream(), socket.told) else {
+        let (Some(id), None) = (socket.stream(), socket.reported) else {
             return Ok(None);
         };
         let now_ns = self.now_ns;
         let info = self.stack.tcp_info(now_ns, id);
         let error = info.and_then(|info| info.error);
         if error.is_some() {
-            self.socket(fd)?.told = error;
+            self.socket(fd)?.reported = error;
         }
         Ok(error.map(errno))
     }

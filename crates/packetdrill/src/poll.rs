@@ -1,4 +1,4 @@
-//! What sockets are ready for: `poll` and `epoll`.
+//! Readiness of sockets: `poll` and `epoll`.
 
 use crate::simulation::{Inner, Simulation};
 use crate::socket::{Kind, SocketPhase};
@@ -8,7 +8,7 @@ use weir_stack::tcp::{State, TcpInfo};
 /// Bytes of a `struct pollfd`, and of a `struct epoll_event`.
 const POLLFD: usize = 8;
 const EPOLL_EVENT: usize = size_of::<libc::epoll_event>();
-/// Descriptors of one call, at most.
+/// Largest number of descriptors in one call.
 const FDS_MAX: usize = 1024;
 
 const IN: u32 = libc::POLLIN as u32;
@@ -21,7 +21,7 @@ const RDHUP: u32 = libc::POLLRDHUP as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 
-/// The descriptors that an epoll instance watches.
+/// The descriptors of an epoll instance.
 #[derive(Default)]
 pub(crate) struct Epoll {
     watched: Vec<Watched>,
@@ -30,24 +30,24 @@ pub(crate) struct Epoll {
 struct Watched {
     fd: i32,
     events: u32,
-    told: u64,
-    /// What had happened when it was reported last, for edges.
+    data: u64,
+    /// The event count at the last report, for edge-triggered waits.
     seen: Option<u64>,
     disarmed: bool,
 }
 
 impl Epoll {
-    /// A descriptor is closed.
+    /// Removes a closed descriptor.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watched.retain(|watched| watched.fd != fd);
     }
 
-    fn control(&mut self, operation: i32, fd: i32, events: u32, told: u64) -> Answer {
+    fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Answer {
         let place = self.watched.iter().position(|watched| watched.fd == fd);
         let watched = Watched {
             fd,
             events,
-            told,
+            data,
             seen: None,
             disarmed: false,
         };
@@ -65,7 +65,7 @@ impl Epoll {
     }
 }
 
-/// The moment a time-out ends; `None` never.
+/// The end of a time-out; `None` for no limit.
 fn until(now_ns: u64, timeout_ms: i32) -> Option<u64> {
     let timeout_ms = u64::try_from(timeout_ms).ok()?;
     Some(now_ns + timeout_ms * 1_000_000)
@@ -100,18 +100,18 @@ impl Simulation {
     }
 
     pub(crate) fn epoll_ctl(&self, epoll: i32, operation: i32, fd: i32, event: usize) -> Answer {
-        let (events, told) = match operation {
+        let (events, data) = match operation {
             libc::EPOLL_CTL_DEL => (0, 0),
             _ => {
                 let bytes = user_memory::take(event, EPOLL_EVENT)?;
                 let events = u32::from_ne_bytes(bytes[..4].try_into().expect("four bytes"));
-                let told = &bytes[EPOLL_EVENT - 8..];
-                (events, u64::from_ne_bytes(told.try_into().expect("eight")))
+                let data = &bytes[EPOLL_EVENT - 8..];
+                (events, u64::from_ne_bytes(data.try_into().expect("eight")))
             }
         };
         let mut inner = self.lock();
         inner.socket(fd)?;
-        inner.epoll(epoll)?.control(operation, fd, events, told)
+        inner.epoll(epoll)?.control(operation, fd, events, data)
     }
 
     pub(crate) fn epoll_wait(
@@ -132,10 +132,10 @@ impl Simulation {
         };
         let found = self.wait(until_ns, attempt).unwrap_or(Ok(Vec::new()))?;
         let mut bytes = Vec::new();
-        for (events, told) in &found {
+        for (events, data) in &found {
             bytes.extend_from_slice(&events.to_ne_bytes());
             bytes.resize(bytes.len() + EPOLL_EVENT - 12, 0);
-            bytes.extend_from_slice(&told.to_ne_bytes());
+            bytes.extend_from_slice(&data.to_ne_bytes());
         }
         user_memory::give(events, &bytes)?;
         Ok(found.len() as i64)
@@ -151,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// What an epoll instance reports: events, and what was to be told.
+    /// The events that an epoll instance reports, with their user data.
     fn events(&mut self, epoll: i32, count: usize) -> Answer<Vec<(u32, u64)>> {
         let mut watched = std::mem::take(&mut self.epoll(epoll)?.watched);
         let mut found = Vec::new();
@@ -165,14 +165,14 @@ impl Inner {
             }
             one.seen = Some(happened);
             one.disarmed = one.events & ONESHOT != 0;
-            found.push((events, one.told));
+            found.push((events, one.data));
         }
         self.epoll(epoll)?.watched = watched;
         Ok(found)
     }
 
-    /// What a socket is ready for, and a count that changes whenever it would
-    /// wake somebody.
+    /// A socket's readiness, and a count that changes with each event that
+    /// would wake a waiter.
     pub(crate) fn readiness(&mut self, fd: i32) -> Answer<(u32, u64)> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
@@ -193,8 +193,8 @@ impl Inner {
         Ok((events | errors, happened))
     }
 
-    /// Whether a writer would be woken: a third of the room is free, as Linux
-    /// has it, and not too much waits to be sent.
+    /// Whether a waiting writer would be woken: a third of the buffer is free,
+    /// as in Linux, and not too much data is unsent.
     pub(crate) fn can_write(&mut self, fd: i32, info: &TcpInfo) -> Answer<bool> {
         let all = self.settings.notsent_lowat();
         let socket = self.socket(fd)?;
@@ -221,7 +221,7 @@ impl Inner {
         set(RDHUP, ended);
         set(OUT | WRNORM, can_write);
         if info.state == State::Closed {
-            let failed = info.error.is_some() && socket.told.is_none();
+            let failed = info.error.is_some() && socket.reported.is_none();
             set(IN | RDNORM | OUT | WRNORM | HUP | RDHUP, true);
             set(ERR, failed);
         }

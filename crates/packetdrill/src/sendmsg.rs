@@ -1,4 +1,4 @@
-//! Bytes in and out of sockets.
+//! Reading from and writing to sockets.
 
 use crate::errqueue::{ACKNOWLEDGED, SCHEDULED, SENT, TxWatch, control_message};
 use crate::options::CLIENT;
@@ -8,11 +8,11 @@ use crate::{Answer, Errno, user_memory};
 use std::net::SocketAddr;
 use weir_stack::tcp::{State, TcpError, TcpId};
 
-/// Pieces of one scattered transfer, at most (UIO_MAXIOV).
+/// Largest number of buffers in one call (UIO_MAXIOV).
 const IOVECS_MAX: usize = 1024;
 const WORD: usize = size_of::<usize>();
 
-/// A `struct msghdr` of the caller's.
+/// The caller's `struct msghdr`.
 pub(crate) struct Message {
     at: usize,
     name: (usize, u32),
@@ -35,7 +35,7 @@ impl Message {
         })
     }
 
-    /// Says what was written: flags, and bytes of control messages.
+    /// Writes the result fields: flags and length of control messages.
     pub(crate) fn finish(&self, flags: i32, control_len: usize) -> Answer<()> {
         user_memory::give(self.at + 5 * WORD, &control_len.to_ne_bytes())?;
         user_memory::give(self.at + 6 * WORD, &flags.to_ne_bytes())
@@ -100,7 +100,7 @@ impl Simulation {
     ) -> Answer {
         let received = self.recv(fd, bytes, len, flags)?;
         if address_len != 0 {
-            // A stream's bytes come from nobody else.
+            // Data of a stream has no sender address.
             user_memory::give(address_len, &[0; 4])?;
         }
         Ok(received)
@@ -120,7 +120,7 @@ impl Simulation {
         Ok(received)
     }
 
-    /// Bytes are taken only when they are where the caller wants them.
+    /// Data is consumed only after it was copied to the caller.
     fn receive_into(&self, fd: i32, pieces: &[(usize, usize)], flags: i32) -> Answer {
         let len = pieces.iter().map(|(_, len)| len).sum();
         let (nonblocking, until_ns) = {
@@ -182,7 +182,7 @@ impl Simulation {
         self.transmit_to(fd, &bytes, flags, remote)
     }
 
-    /// Writes bytes, perhaps to open the connection with them.
+    /// Writes data, which may open the connection (TCP Fast Open).
     fn transmit_to(
         &self,
         fd: i32,
@@ -227,7 +227,7 @@ impl Simulation {
         }
     }
 
-    /// Writes bytes; a socket that blocks takes all of them.
+    /// Writes data; a blocking socket accepts all of it.
     pub(crate) fn transmit(&self, fd: i32, bytes: &[u8], flags: i32) -> Answer {
         let (nonblocking, until_ns) = {
             let mut inner = self.lock();
@@ -239,7 +239,7 @@ impl Simulation {
         };
         let (mut done, mut early) = (0, false);
         let attempt = |inner: &mut Inner| {
-            // What is written while the connection opens goes when it is open.
+            // Data written while the connection opens is sent once it is open.
             let opening = inner.is_opening(fd);
             if opening && nonblocking {
                 return Some(Err(AGAIN));
@@ -265,7 +265,7 @@ impl Simulation {
         }
     }
 
-    /// From a file of the kernel's, at an offset that is moved on.
+    /// Sends from a kernel file, at an offset that is advanced.
     pub(crate) fn sendfile(&self, fd: i32, from: i32, offset: usize, count: usize) -> Answer {
         let at = user_memory::take(offset, 8)?;
         let at = u64::from_ne_bytes(at.try_into().expect("eight bytes"));
@@ -302,7 +302,7 @@ impl Inner {
         }
     }
 
-    /// The bytes that can be read, at most `len`; they stay.
+    /// Readable data, at most `len` bytes, without consuming it.
     fn peek(&mut self, fd: i32, len: usize) -> Answer<Vec<u8>> {
         let id = self.stream(fd)?;
         let mut bytes = vec![0; len];
@@ -313,7 +313,7 @@ impl Inner {
             }
             Err(TcpError::WouldBlock) if self.socket(fd)?.deaf => Ok(Vec::new()),
             Err(TcpError::WouldBlock) => Err(AGAIN),
-            Err(error) => match self.socket(fd)?.told.replace(error) {
+            Err(error) => match self.socket(fd)?.reported.replace(error) {
                 Some(_) => Ok(Vec::new()),
                 None => Err(errno(error)),
             },
@@ -322,18 +322,18 @@ impl Inner {
 
     fn consume(&mut self, fd: i32, count: usize) {
         if let Ok(id) = self.stream(fd) {
-            // The connection was there to look at.
+            // The connection existed a moment ago.
             let _ = self.stack.tcp_consume(id, count);
         }
     }
 
-    /// Whether a socket's SYN waits for its answer.
+    /// Whether a socket has sent a SYN that is unanswered.
     fn is_opening(&mut self, fd: i32) -> bool {
         let id = self.stream(fd).ok();
         id.and_then(|id| self.stack.tcp_state(id)) == Some(State::SynSent)
     }
 
-    /// Writes what there is room for.
+    /// Writes as much as there is room for.
     fn put(&mut self, fd: i32, bytes: &[u8], flags: i32) -> Answer<usize> {
         let socket = self.socket(fd)?;
         let SocketPhase::Stream(id) = socket.phase else {
@@ -341,8 +341,8 @@ impl Inner {
         };
         match self.stack.tcp_state(id) {
             Some(State::Closed) | None => {
-                let told = self.socket(fd)?.told;
-                return Err(match (told, self.failure(fd, id)) {
+                let reported = self.socket(fd)?.reported;
+                return Err(match (reported, self.failure(fd, id)) {
                     (None, Some(error)) => error,
                     _ => Errno(libc::EPIPE),
                 });
@@ -372,7 +372,7 @@ impl Inner {
         }
     }
 
-    /// What is told beside bytes that were read.
+    /// The control messages for received data.
     fn control(&mut self, fd: i32) -> Answer<Vec<u8>> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
@@ -381,7 +381,7 @@ impl Inner {
         let Some(info) = id.and_then(|id| self.stack.tcp_info(now_ns, id)) else {
             return Ok(Vec::new());
         };
-        // The end of the stream counts as something to read.
+        // The end of the stream counts as readable.
         let left = match info.readable {
             0 => i32::from(info.peer_closed),
             readable => readable as i32,
@@ -392,7 +392,7 @@ impl Inner {
 }
 
 impl Socket {
-    /// Bytes were written: those who asked for it are told when they went.
+    /// Records a write, for a requested timestamp.
     pub(crate) fn watch(&mut self, taken: usize, flags: i32) {
         let end = self.written + taken as u64;
         self.written = end;

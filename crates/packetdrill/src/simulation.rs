@@ -1,13 +1,13 @@
-//! The clock, the stack, and the link between the two and packetdrill.
+//! The simulation: clock, stack, and the link between them and packetdrill.
 //!
-//! Time is virtual. It moves when packetdrill waits: for a moment (`usleep`),
-//! for a packet (`netdev_receive`), or by looking at the clock again and again
-//! (`gettimeofday`, a microsecond for each look). What falls due on the way is
-//! done at its own time.
+//! Time is virtual. It advances when packetdrill sleeps (`usleep`), waits for a
+//! packet (`netdev_receive`), or reads the clock (`gettimeofday`, one
+//! microsecond for each read). Timers on the way run at their own time.
 //!
-//! packetdrill makes calls that block from a second thread. Such a call waits
-//! here for the stack; whenever something has happened, the thread that moves
-//! the clock first lets it look, so that it ends at the moment it should.
+//! packetdrill makes blocking calls from a second thread. Such a call waits
+//! here for the stack; after each event, the thread that advances the clock
+//! first lets the call check its condition, so that the call ends at the right
+//! time.
 
 use crate::socket::Entry;
 use crate::sysctl::Settings;
@@ -23,25 +23,25 @@ use weir_stack::{Config, Prefix, Stack, TxSink};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};
 
-/// The clock's start: some moment, long enough after zero for any past.
+/// Start of the clock: late enough that times before it are positive.
 const START_NS: u64 = 1_000_000_000_000_000;
-/// How far a call may move the clock in search of what it waits for.
+/// Largest advance of the clock while a call waits.
 const ADVANCE_MAX_NS: u64 = 600_000_000_000;
-/// How long the clock waits for a thread that blocks to look, in real time.
+/// Time limit, in real time, for a blocked thread to check its condition.
 const BLOCKED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a thread has to say that its call has ended, in real time.
+/// Time limit, in real time, for a thread to report that its call has ended.
 const RETURN_TIMEOUT: Duration = Duration::from_millis(3);
 const OURS: Address = Address([2, 0, 0, 0, 0, 1]);
 const PEER: Address = Address([2, 0, 0, 0, 0, 2]);
 
-/// See the module.
+/// A simulation, as one packetdrill process uses it.
 pub(crate) struct Simulation {
     inner: Mutex<Inner>,
-    /// Something has happened.
+    /// Signalled after each event.
     happened: Condvar,
-    /// A call that blocks has looked.
+    /// Signalled when a blocked call has checked its condition.
     looked: Condvar,
-    /// Who made it: packetdrill's main thread, on which nothing blocks.
+    /// packetdrill's main thread, on which no call blocks.
     main: ThreadId,
 }
 
@@ -50,28 +50,29 @@ pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) settings: Settings,
     pub(crate) entries: HashMap<i32, Entry>,
-    /// When the stack is due.
+    /// When the stack must be polled.
     next_ns: Option<u64>,
-    /// Packets that went out, and when.
+    /// Packets sent, with their times.
     sent: VecDeque<(u64, Vec<u8>)>,
     blocked: Vec<Blocked>,
-    /// Counts what has happened.
+    /// Number of events.
     event: u64,
-    /// A call that blocked has ended, and its thread may not have said so.
+    /// A blocked call has ended, and its thread may not have reported it yet.
     ended: bool,
 }
 
 /// A call that blocks.
 struct Blocked {
     thread: ThreadId,
-    /// It gives up then.
+    /// Its time limit.
     until_ns: Option<u64>,
-    /// What it has seen.
+    /// The event count at its last check.
     event: u64,
 }
 
 thread_local! {
-    /// When a call that blocked ended, until that thread asks for the time.
+    /// The time at which a blocked call ended, until its thread reads the
+    /// clock.
     static ENDED_NS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -100,16 +101,17 @@ impl Simulation {
     }
 
     pub(crate) fn lock(&self) -> Guard<'_> {
-        // A panic elsewhere is reported there; what is here is whole.
+        // A panic elsewhere is reported there; this state is consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a descriptor is one of ours.
+    /// Whether a descriptor belongs to the simulation.
     pub(crate) fn owns(&self, fd: i32) -> bool {
         self.lock().entries.contains_key(&fd)
     }
 
-    /// Does something that may make the stack send or others go on.
+    /// Runs an action after which the stack may send and blocked calls may
+    /// continue.
     pub(crate) fn act<T>(&self, what: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.lock();
         let answer = what(&mut inner);
@@ -118,7 +120,7 @@ impl Simulation {
         answer
     }
 
-    /// Tries until there is an answer; gives none when `until_ns` has passed.
+    /// Repeats an attempt until it has a result; `None` after `until_ns`.
     pub(crate) fn wait<T>(
         &self,
         until_ns: Option<u64>,
@@ -157,7 +159,8 @@ impl Simulation {
         answer
     }
 
-    /// Nobody else would move the clock: this does.
+    /// As [`wait`](Self::wait) on the main thread: no other thread would
+    /// advance the clock.
     fn wait_alone<'a, T>(
         &'a self,
         mut inner: Guard<'a>,
@@ -178,7 +181,7 @@ impl Simulation {
         }
     }
 
-    /// Moves the clock, and does what is due on the way.
+    /// Advances the clock, and runs the timers on the way.
     fn advance<'a>(&'a self, mut inner: Guard<'a>, to_ns: u64) -> Guard<'a> {
         loop {
             let given_up = inner.blocked.iter().filter_map(|blocked| blocked.until_ns);
@@ -194,7 +197,7 @@ impl Simulation {
         inner
     }
 
-    /// Lets calls that block see what has happened.
+    /// Lets blocked calls check their conditions.
     fn settle<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
         inner.event += 1;
         self.happened.notify_all();
@@ -216,7 +219,7 @@ impl Simulation {
         Ok(0)
     }
 
-    /// The next packet that goes out. If none will, an empty one, which
+    /// The next packet sent. If there will be none, an empty packet, which
     /// packetdrill reports as an error.
     pub(crate) fn netdev_receive(&self, packet: usize, len: usize, time_us: usize) -> Answer {
         let mut inner = self.lock();
@@ -241,7 +244,7 @@ impl Simulation {
     pub(crate) fn usleep(&self, us: u32) -> Answer {
         ENDED_NS.set(None);
         if std::mem::take(&mut self.lock().ended) {
-            // packetdrill has let go of its own lock, which that thread needs.
+            // packetdrill has released its own lock, which that thread needs.
             std::thread::sleep(RETURN_TIMEOUT);
         }
         let inner = self.lock();
@@ -267,14 +270,14 @@ impl Simulation {
 impl Drop for Simulation {
     fn drop(&mut self) {
         for (_, entry) in self.lock().entries.drain() {
-            // packetdrill has closed it by close(2).
+            // packetdrill has closed the descriptor by close(2).
             entry.forget();
         }
     }
 }
 
 impl Inner {
-    /// A packet from the network.
+    /// Passes a packet from the network to the stack.
     fn receive(&mut self, packet: &[u8]) {
         let ether_type = match packet.first().map(|byte| byte >> 4) {
             Some(6) => EtherType::IPV6,
@@ -295,7 +298,7 @@ impl Inner {
         self.stack.receive(self.now_ns, &frame);
     }
 
-    /// Does what is due now, and takes what the stack sends.
+    /// Polls the stack and takes the frames that it sends.
     pub(crate) fn pump(&mut self) {
         loop {
             let mut frames = Frames::default();
@@ -310,7 +313,8 @@ impl Inner {
         self.poll_sockets();
     }
 
-    /// A frame of ours: a question for a neighbour is answered at once.
+    /// Handles a frame of the stack: a neighbour solicitation is answered at
+    /// once.
     fn leaves(&mut self, frame: &[u8]) {
         let packet = &frame[ethernet::Repr::LEN..];
         match u16::from_be_bytes([frame[12], frame[13]]) {
@@ -330,7 +334,7 @@ impl Inner {
     }
 }
 
-/// Frames in memory.
+/// A sink that stores frames.
 #[derive(Default)]
 struct Frames(Vec<Vec<u8>>);
 
@@ -342,8 +346,8 @@ impl TxSink for Frames {
 
     fn submit(&mut self) {}
 
-    /// Completes the checksum. A segment that is to be cut stays whole, as
-    /// Linux shows it to packetdrill.
+    /// Completes the checksum. A segment with pending segmentation stays
+    /// unsegmented, as Linux shows it to packetdrill.
     fn submit_partial(&mut self, partial: TxMeta, payload: [&[u8]; 2]) {
         let Some(frame) = self.0.last_mut() else {
             return;
@@ -356,7 +360,7 @@ impl TxSink for Frames {
     }
 }
 
-/// The answer to an ARP question (RFC 826): whoever is asked for is the peer.
+/// The reply to an ARP request (RFC 826), for any address.
 fn arp_answer(packet: &[u8]) -> Option<Vec<u8>> {
     let is_question = packet.len() >= 28 && packet[6..8] == [0, 1];
     is_question.then(|| {
@@ -369,8 +373,8 @@ fn arp_answer(packet: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Router and neighbour messages, and those of multicast listeners: of the
-/// link, none of packetdrill's.
+/// Whether it is a router, neighbour or multicast listener message, which
+/// concerns the link and not packetdrill.
 fn is_nd(packet: &[u8]) -> bool {
     matches!(packet.get(40), Some(130..=137 | 143))
 }
@@ -402,8 +406,8 @@ fn advertisement(packet: &[u8]) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// The stack that `--so_flags` asks for; the addresses are those that
-/// packetdrill's own runner gives to the kernel.
+/// The stack's configuration from `--so_flags`; the addresses are those that
+/// packetdrill's own runner assigns to the kernel.
 fn configure(flags: &str) -> Result<Config, String> {
     let mut local4 = "192.168.0.1/16";
     let mut local6 = "fd3d:a0b:17d6::1/48";
@@ -432,7 +436,7 @@ fn configure(flags: &str) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Another address of the same network: packetdrill's end of the link.
+/// Another address of the same network, for packetdrill's end of the link.
 fn neighbour(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(address) => IpAddr::V4((address.to_bits() ^ 2).into()),
@@ -440,5 +444,5 @@ fn neighbour(address: IpAddr) -> IpAddr {
     }
 }
 
-/// An error that says a call would have to wait.
+/// The error of a call that would block.
 pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);

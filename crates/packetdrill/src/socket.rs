@@ -1,4 +1,4 @@
-//! Sockets, and the descriptors that stand for them.
+//! Sockets and their descriptors.
 
 use crate::errqueue::{ErrEvent, Seen, TxWatch};
 use crate::poll::Epoll;
@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use weir_stack::tcp::{ListenerId, TcpError, TcpId};
 
-/// Something that a descriptor stands for. The descriptor is a real one, of
-/// nothing, so that its number is nobody else's.
+/// An object behind a descriptor. The descriptor is a real one without other use, so that its
+/// number is unique.
 pub(crate) struct Entry {
     file: ManuallyDrop<File>,
     pub(crate) kind: Kind,
@@ -38,57 +38,57 @@ impl Entry {
         self.kind
     }
 
-    /// Leaves the descriptor alone, which somebody else has closed.
+    /// Drops the entry without closing the descriptor, which the process has already closed.
     pub(crate) fn forget(self) {}
 }
 
-/// Where a socket is in its life.
+/// The phase of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SocketPhase {
-    /// Neither listens nor is connected; perhaps it has an address.
+    /// Neither listening nor connected; possibly bound to an address.
     New(Option<SocketAddr>),
     Listens(ListenerId),
-    /// It has a connection, which may be opening, or over.
+    /// Has a connection, which may be opening or closed.
     Stream(TcpId),
 }
 
 /// A TCP socket.
 pub(crate) struct Socket {
     pub(crate) phase: SocketPhase,
-    /// It was made for IPv6; IPv4 addresses are mapped.
+    /// Created for IPv6; IPv4 addresses are mapped.
     pub(crate) is_v6: bool,
     pub(crate) nonblocking: bool,
     pub(crate) options: Options,
-    /// The application reads no more.
+    /// Whether the application has shut down reading.
     pub(crate) deaf: bool,
-    /// Its connection was open once.
+    /// Whether its connection was ever established.
     pub(crate) was_open: bool,
-    /// Why its connection failed was told.
-    pub(crate) told: Option<TcpError>,
-    /// `connect` was called, and waits for the first bytes (`TCP_FASTOPEN_CONNECT`).
+    /// The error of its connection that was already reported.
+    pub(crate) reported: Option<TcpError>,
+    /// The peer of a `connect` that waits for the first data (`TCP_FASTOPEN_CONNECT`).
     pub(crate) deferred: Option<SocketAddr>,
-    /// Bytes that were written.
+    /// Number of bytes written.
     pub(crate) written: u64,
-    /// Writes that somebody wants to be told about.
+    /// Writes with a requested timestamp.
     pub(crate) watched: Vec<TxWatch>,
-    /// Writes without copies, counted.
+    /// Number of zero-copy writes.
     pub(crate) zero_copies: u32,
-    /// The byte from which time-stamps count.
+    /// The byte from which timestamps count.
     pub(crate) stamps_from: u64,
-    /// It had no room for what was written.
+    /// Whether a write found no room.
     pub(crate) starved: bool,
-    /// What it looked like last.
+    /// The state at the last check.
     pub(crate) seen: Seen,
-    /// Its queue of errors.
+    /// The error queue.
     pub(crate) notices: VecDeque<ErrEvent>,
-    /// Counts what would wake who waits for it.
+    /// Number of events that would wake a waiter.
     pub(crate) happened: u64,
 }
 
-/// What was set, for this socket and those it accepts.
+/// The options of this socket and of sockets that it accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Options that have no meaning here are kept, and given back.
+    /// Options without effect here, stored for `getsockopt`.
     pub(crate) kept: Vec<((i32, i32), Vec<u8>)>,
     pub(crate) send_buffer: usize,
     pub(crate) linger: Option<u32>,
@@ -117,7 +117,7 @@ impl Socket {
             },
             deaf: false,
             was_open: false,
-            told: None,
+            reported: None,
             deferred: None,
             written: 0,
             watched: Vec::new(),
@@ -139,7 +139,7 @@ impl Socket {
 }
 
 impl Inner {
-    /// Enters something; gives its descriptor.
+    /// Adds an object; returns its descriptor.
     pub(crate) fn enter(&mut self, kind: Kind) -> Answer<i32> {
         let (fd, entry) = Entry::open(kind)?;
         self.entries.insert(fd, entry);
@@ -155,12 +155,12 @@ impl Inner {
     }
 }
 
-/// The number of an error of the system's.
+/// The error number of a system error.
 pub(crate) fn errno_of(error: &io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The number of an error of the stack's.
+/// The error number of a stack error.
 pub(crate) fn errno(error: TcpError) -> Errno {
     Errno(match error {
         TcpError::WouldBlock => libc::EAGAIN,
@@ -201,7 +201,7 @@ pub(crate) fn take_address(at: usize, len: u32) -> Answer<Option<SocketAddr>> {
     }
 }
 
-/// Writes an address to where the caller wants it, if it does.
+/// Writes an address to the caller's buffer, if there is one.
 pub(crate) fn give_address(
     address: SocketAddr,
     is_v6: bool,

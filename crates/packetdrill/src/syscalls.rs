@@ -1,4 +1,4 @@
-//! What a program does with sockets, transfers apart.
+//! The system calls on sockets, except transfers.
 
 use crate::options::{CLIENT, CLIENT_WITHOUT_COOKIE};
 use crate::poll::Epoll;
@@ -89,7 +89,8 @@ impl Simulation {
 
     pub(crate) fn connect(&self, fd: i32, address: usize, len: u32) -> Answer {
         let remote = take_address(address, len)?;
-        // Begun and waited for under one lock: between two the clock could go on.
+        // Begun and waited for under one lock: otherwise the clock could
+        // advance in between.
         let mut nonblocking = None;
         let mut attempt = |inner: &mut Inner| {
             if nonblocking.is_none() {
@@ -195,7 +196,7 @@ impl Simulation {
 }
 
 impl Inner {
-    /// Lets what was set take effect on connections that begin now.
+    /// Applies the options to new connections.
     pub(crate) fn prepare(&mut self, fd: i32, opens: bool) -> Answer<()> {
         let mut config = self.settings.tcp(opens);
         let options = &self.socket(fd)?.options;
@@ -223,8 +224,8 @@ impl Inner {
         Ok(fd)
     }
 
-    /// What `connect` starts with: says whether the socket does not block, and
-    /// nothing where that was all.
+    /// The start of `connect`: returns whether the socket is non-blocking;
+    /// `None` if the call is complete.
     fn start(&mut self, fd: i32, remote: Option<SocketAddr>) -> Answer<Option<bool>> {
         let nonblocking = self.socket(fd)?.nonblocking;
         match remote {
@@ -235,7 +236,8 @@ impl Inner {
         Ok(remote.map(|_| nonblocking))
     }
 
-    /// Whether `connect` leaves the SYN to the first bytes, which it can carry.
+    /// Whether `connect` leaves the SYN to the first write, whose data it can
+    /// carry.
     fn defers(&mut self, fd: i32, remote: SocketAddr) -> Answer<bool> {
         let bits = self.settings.fast_open();
         let known = self.stack.tcp_has_cookie(remote.ip());
@@ -256,7 +258,8 @@ impl Inner {
         Ok(defers)
     }
 
-    /// Opens a connection by TCP Fast Open; gives how many bytes went along.
+    /// Opens a connection by TCP Fast Open; returns how many bytes the SYN
+    /// carries.
     pub(crate) fn begin_fast(
         &mut self,
         fd: i32,
@@ -304,7 +307,7 @@ impl Inner {
         self.apply(fd)
     }
 
-    /// `connect` to no address at all: the connection is reset.
+    /// `connect` with `AF_UNSPEC`: resets the connection.
     fn disconnect(&mut self, fd: i32) -> Answer<()> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
@@ -316,7 +319,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether a connection is open by now, or why it never will be.
+    /// Whether a connection is established, or the error.
     pub(crate) fn progress(&mut self, fd: i32) -> Answer<bool> {
         let id = self.socket(fd)?.stream().ok_or(Errno(libc::ENOTCONN))?;
         match self.stack.tcp_state(id) {
@@ -331,12 +334,12 @@ impl Inner {
         }
     }
 
-    /// Why a connection is over, told once.
+    /// The error of a connection, reported once.
     pub(crate) fn failure(&mut self, fd: i32, id: TcpId) -> Option<Errno> {
         let now_ns = self.now_ns;
         let error = self.stack.tcp_info(now_ns, id)?.error?;
         if let Ok(socket) = self.socket(fd) {
-            socket.told = Some(error);
+            socket.reported = Some(error);
         }
         Some(errno(error))
     }

@@ -1,5 +1,5 @@
-//! What the scripts set for the kernel: the stack is set alike, so that a
-//! script means the same to both.
+//! The kernel settings that scripts make: they also apply to the stack, so that
+//! a script has the same meaning for both.
 
 use std::fs;
 use weir_stack::tcp::TcpConfig;
@@ -23,7 +23,7 @@ impl Settings {
         fs::read_to_string(format!("{}/{name}", self.folder)).ok()
     }
 
-    /// The first numbers of a setting; none if there is no such setting.
+    /// The first numbers of a setting; empty if there is no such setting.
     fn numbers(&self, name: &str) -> Vec<u64> {
         let text = self.text(name).unwrap_or_default();
         let numbers = text.split_whitespace().map(str::parse);
@@ -38,14 +38,13 @@ impl Settings {
         self.number(name).map_or(default, |value| value != 0)
     }
 
-    /// Bytes that wait to be sent, at most, unless a socket asks for another
-    /// number.
+    /// Default size of the send buffer in bytes.
     pub(crate) fn send_buffer(&self) -> usize {
         let numbers = self.numbers("tcp_wmem");
         numbers.get(1).map_or(1 << 18, |bytes| *bytes as usize)
     }
 
-    /// Bytes not sent yet above which a socket is not writable.
+    /// Number of unsent bytes above which a socket is not writable.
     pub(crate) fn notsent_lowat(&self) -> u32 {
         let number = self.number("tcp_notsent_lowat");
         number.map_or(u32::MAX, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX))
@@ -70,7 +69,7 @@ impl Settings {
         key
     }
 
-    /// How connections behave that begin now.
+    /// The configuration of new connections.
     pub(crate) fn tcp(&self, opens: bool) -> TcpConfig {
         let defaults = TcpConfig::default();
         let receive = self.numbers("tcp_rmem");
@@ -82,7 +81,7 @@ impl Settings {
             sack: self.is_on("tcp_sack", true),
             timestamps: self.is_on("tcp_timestamps", true),
             timestamps_required: false,
-            // 1: always; 2: if the peer asks.
+            // 1: always; 2: if the peer requests it.
             ecn: match self.number("tcp_ecn") {
                 Some(1) => true,
                 Some(2) => !opens,

@@ -1,5 +1,5 @@
-//! `struct tcp_info`, as linux/tcp.h lays it out: what it counts in segments
-//! is counted in segments here.
+//! `struct tcp_info`, with the layout of linux/tcp.h; its segment counts are in
+//! segments.
 
 use crate::socket::Socket;
 use weir_stack::tcp::{CaState, State, TcpInfo};
@@ -10,7 +10,7 @@ const OPT_WSCALE: u8 = 4;
 const OPT_ECN: u8 = 8;
 const OPT_SYN_DATA: u8 = 32;
 
-/// What a socket knows beside its connection.
+/// The socket's own values.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SocketInfo {
     pub(crate) is_listening: bool,
@@ -42,7 +42,7 @@ fn state(info: Option<&TcpInfo>, facts: &SocketInfo) -> u8 {
     }
 }
 
-/// Writes fields one after the other.
+/// Appends fields.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -65,7 +65,7 @@ impl Fields {
     }
 }
 
-/// The structure's bytes; without a connection only its state.
+/// The structure's bytes; without a connection only the state.
 pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &SocketInfo) -> Vec<u8> {
     let mut fields = Fields::default();
     fields.byte(state(info, facts));
@@ -77,7 +77,7 @@ pub(crate) fn bytes(info: Option<&TcpInfo>, facts: &SocketInfo) -> Vec<u8> {
     fields.0
 }
 
-/// The fields of a byte and less.
+/// The fields of at most a byte.
 fn small(fields: &mut Fields, info: &TcpInfo) {
     fields.byte(match info.ca_state {
         CaState::Open => 0,
@@ -116,7 +116,7 @@ fn words(fields: &mut Fields, info: &TcpInfo) {
     fields.word(info.mss_received.max(536));
     fields.word(info.in_flight);
     fields.word(info.sacked);
-    // Linux counts what was lost until it has arrived, sent again or not.
+    // Linux counts lost segments until they have arrived, retransmitted or not.
     let repairs = matches!(info.ca_state, CaState::Recovery | CaState::Loss);
     fields.word(info.lost + if repairs { info.retrans } else { 0 });
     fields.word(info.retrans);
@@ -138,7 +138,7 @@ fn words(fields: &mut Fields, info: &TcpInfo) {
     fields.word(info.counts.retransmitted);
 }
 
-/// What follows, up to `tcpi_rcv_wnd`.
+/// The following fields, up to `tcpi_rcv_wnd`.
 fn longs(fields: &mut Fields, info: &TcpInfo) {
     let counts = &info.counts;
     fields.long(u64::MAX);

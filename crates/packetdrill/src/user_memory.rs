@@ -1,13 +1,13 @@
-//! The caller's memory, reached as the kernel reaches it: a wrong pointer is
-//! the error `EFAULT`, not the end of the process.
+//! Access to the caller's memory, as by the kernel: an invalid pointer causes
+//! the error `EFAULT`, not a crash.
 
 use crate::{Answer, Errno};
 use libc::{c_void, iovec};
 
-/// Bytes of one call, at most: more is cut off, as calls may do.
+/// Largest number of bytes in one call; more is truncated, as calls may do.
 const LEN_MAX: usize = 1 << 24;
 
-/// Bytes of the caller's from an address on.
+/// Reads the caller's bytes at an address.
 pub(crate) fn take(at: usize, len: usize) -> Answer<Vec<u8>> {
     let len = len.min(LEN_MAX);
     let mut bytes = vec![0; len];
@@ -16,30 +16,30 @@ pub(crate) fn take(at: usize, len: usize) -> Answer<Vec<u8>> {
     }
     let ours = piece(bytes.as_mut_ptr() as usize, len);
     let theirs = piece(at, len);
-    // SAFETY: the kernel writes at most `len` bytes into `bytes`, and looks at
-    // the caller's memory only as far as it may be read.
+    // SAFETY: the kernel writes at most `len` bytes to `bytes`, and reads the
+    // caller's memory only where it is readable.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, &theirs, 1, 0) };
     whole(copied, len).map(|()| bytes)
 }
 
-/// Writes bytes to an address of the caller's.
+/// Writes bytes to the caller's memory.
 pub(crate) fn give(at: usize, bytes: &[u8]) -> Answer<()> {
     if bytes.is_empty() {
         return Ok(());
     }
     let ours = piece(bytes.as_ptr() as usize, bytes.len());
     let theirs = piece(at, bytes.len());
-    // SAFETY: the kernel only reads `bytes`; the caller has named the place as
-    // one to be written, and what may not be written is an error.
+    // SAFETY: the kernel only reads `bytes`; the caller has passed the address
+    // as a buffer to be written, and unwritable memory is an error.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &ours, 1, &theirs, 1, 0) };
     whole(copied, bytes.len())
 }
 
-/// Bytes of a file of the caller's.
+/// Reads from one of the caller's files.
 pub(crate) fn of_file(fd: i32, offset: u64, count: usize) -> Answer<Vec<u8>> {
     let mut bytes = vec![0; count.min(LEN_MAX)];
-    // SAFETY: the kernel writes at most as many bytes into `bytes` as it has,
-    // and judges the descriptor.
+    // SAFETY: the kernel writes at most the length of `bytes`, and checks the
+    // descriptor.
     let read = unsafe {
         libc::pread(
             fd,
@@ -53,13 +53,13 @@ pub(crate) fn of_file(fd: i32, offset: u64, count: usize) -> Answer<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A number of the caller's.
+/// Reads a number from the caller's memory.
 pub(crate) fn take_u32(at: usize) -> Answer<u32> {
     let bytes = take(at, 4)?;
     Ok(u32::from_ne_bytes(bytes.try_into().expect("four bytes")))
 }
 
-/// Text that ends with a zero, as far as it is there.
+/// A NUL-terminated string, as far as it is readable.
 pub(crate) fn take_text(at: usize, len_max: usize) -> String {
     let mut text = Vec::new();
     while at != 0 && text.len() < len_max {

@@ -1,5 +1,5 @@
-//! A conversation of our own through the shared object, as packetdrill would
-//! lead it: no packetdrill is needed.
+//! A conversation through the shared object, with the calls that packetdrill
+//! makes; does not need packetdrill.
 
 #![allow(unsafe_code)] // It calls the C ABI.
 
@@ -10,7 +10,7 @@ use common::{Drill, EINPROGRESS};
 const LOCAL: [u8; 4] = [192, 168, 0, 1];
 const REMOTE: [u8; 4] = [192, 0, 2, 1];
 
-/// A TCP segment from the peer over IPv4, with right checksums.
+/// A TCP segment from the peer over IPv4, with correct checksums.
 fn segment(ports: (u16, u16), numbers: (u32, u32), flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut tcp = Vec::new();
     tcp.extend_from_slice(&ports.0.to_be_bytes());
@@ -47,7 +47,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// What a segment of ours says: ports, numbers, flags, payload.
+/// The fields of a segment: ports, numbers, flags, payload.
 struct Said {
     ports: (u16, u16),
     seq: u32,
@@ -92,12 +92,12 @@ fn a_server_is_opened_read_and_written() {
     assert_eq!(drill.write(stream, b"world"), 5);
     let (reply, _) = drill.output();
     assert_eq!(said(&reply).payload, b"world");
-    // Nobody acknowledges it: it comes again, when it should by the clock.
+    // Not acknowledged: retransmitted at the right virtual time.
     let (again, again_us) = drill.output();
     assert_eq!(said(&again).payload, b"world");
     let waited_ms = (again_us - first_us) / 1000;
     assert!((200..=1100).contains(&waited_ms), "{waited_ms} ms");
-    // What waits unread is lost by closing, which the peer learns.
+    // Unread data is lost by closing, which the peer learns by a RST.
     drill.input(&segment((4000, 8080), (106, answer.seq + 6), ACK, b"late"));
     drill.output();
     assert_eq!(drill.close(stream), 0);
@@ -110,7 +110,7 @@ fn calls_that_block_end_when_they_should_by_the_virtual_clock() {
     let socket = drill.socket();
     let start_us = drill.now_us();
     std::thread::scope(|scope| {
-        // packetdrill blocks on a second thread, and looks at the clock there.
+        // packetdrill blocks on a second thread, which reads the clock.
         let opener = scope.spawn(|| {
             let answer = drill.connect(socket, REMOTE, 80);
             (answer, drill.now_us())

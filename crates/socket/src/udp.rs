@@ -579,7 +579,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A net of three stacks, the last of which has a socket at a peer of its own.
+    /// A net of three stacks, the last of which has a socket connected to a peer.
     fn net_with(any: SocketAddr, peer: SocketAddr) -> (Net, UdpId) {
         let (near, _far) = link::mem().unwrap();
         let config = Config::new(weir_wire::ethernet::Address([2, 0, 0, 0, 0, 1]));
@@ -612,19 +612,19 @@ mod tests {
             for error in errors {
                 assert_eq!(error.unwrap().raw_os_error(), unsupported, "{to}");
             }
-            // As the kernel's own.
+            // As in the kernel.
             let kernels = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
             let error = kernels.send_to(b"x", to).unwrap_err();
             assert_eq!(error.raw_os_error(), unsupported, "{to}");
         }
-        // One of both versions has a route to neither, or to IPv4 alone.
+        // A socket for both versions has a route to neither, or to IPv4 only.
         let both = UdpSocket::bind_both(&net, 9).unwrap();
         let error = both.send_to(b"x", v6).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::NETUNREACH.raw_os_error()));
         both.send_to(b"x", peer).unwrap();
     }
 
-    /// Meanwhile another wants what the socket has.
+    /// Meanwhile another socket requests the address.
     #[test]
     fn who_is_refused_keeps_what_he_had() {
         let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
@@ -651,7 +651,7 @@ mod tests {
         assert_eq!(ties.count(), 0);
     }
 
-    /// The last of three stacks refuses, where another has the peer.
+    /// The last of three stacks refuses, since another socket has the peer.
     #[test]
     fn who_cannot_be_connected_everywhere_is_nowhere() {
         let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
@@ -674,7 +674,7 @@ mod tests {
         socket.connect(other).unwrap();
         refused();
         assert_eq!((ties(), socket.peer_addr().unwrap()), (3, other));
-        // Who was connected to before has not lost its peer to anybody.
+        // The earlier peer was not lost to another socket.
         let third = UdpSocket::bind_with(&net, any, SHARED).unwrap();
         assert!(third.connect(other).is_err());
         net.shard(2).lock().stack.udp_close(has);

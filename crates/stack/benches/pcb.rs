@@ -19,6 +19,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
+use weir_lab::rng::Rng;
 use weir_stack::pcb::{ChunkSource, Key, Key4, Key6, PcbId, Table, TableChunk, Weir};
 
 const ROUNDS: usize = 11;
@@ -59,15 +60,6 @@ fn table() -> Weir {
     let mut table = Weir::new(1);
     table.set_chunk_source(&supply());
     table
-}
-
-/// SplitMix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 fn key4(index: u32) -> Key4 {
@@ -141,9 +133,9 @@ fn in_turn<'c>(
 }
 
 fn version(count: u32, v6: bool, results: &Recorder) {
-    let mut state = 7;
+    let mut rng = Rng::new(7);
     let indices: Vec<u32> = (0..QUERIES)
-        .map(|_| ((u128::from(random(&mut state)) * u128::from(count)) >> 64) as u32)
+        .map(|_| rng.below(count as usize) as u32)
         .collect();
     let mut table = table();
     for index in 0..count {

@@ -296,8 +296,8 @@ impl Stack {
     /// addresses and routes, and without all that in their configurations.
     pub fn apply_addressing(&mut self, addressing: &AddressConfig) {
         let mut lost = false;
-        for (host, told) in self.interfaces.iter_mut().zip(&addressing.0) {
-            host.follow(told);
+        for (host, link) in self.interfaces.iter_mut().zip(&addressing.0) {
+            host.follow(link);
             lost |= host.take_removed();
         }
         if lost {

@@ -46,10 +46,12 @@ pub struct Datagram {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
     /// The address does not belong to this host.
-    #[error("{0} is no address of this host: bind one of its own, or the unspecified one")]
+    #[error("{0} is not an address of this host: bind one of its own, or the unspecified one")]
     Address(IpAddr),
     /// Another socket has the address and port.
-    #[error("another socket is at {0}: choose another transport port, or 0 for any that is free")]
+    #[error(
+        "another socket is bound to {0}: choose another transport port, or 0 for any that is free"
+    )]
     InUse(SocketAddr),
     /// No transport port is free, or the limit on sockets is reached.
     #[error("all transport ports or sockets are taken: close some first")]
@@ -75,7 +77,7 @@ pub enum SendError {
     #[error("the queue to the link is full: poll the stack, then send again")]
     Full,
     /// An ICMP error reported that an earlier datagram's destination port is closed.
-    #[error("nobody is at {0}")]
+    #[error("no application has a socket at {0}")]
     Refused(SocketAddr),
     /// The socket is closed.
     #[error("the socket is closed")]
@@ -86,10 +88,10 @@ pub enum SendError {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupError {
     /// The address is not a group of the socket's IP version.
-    #[error("{0} is no group that this socket can be in: give one of its version of IP")]
+    #[error("{0} is not a group of this socket's IP version: give one that is")]
     NoGroup(IpAddr),
     /// The socket is already a member.
-    #[error("the socket is in {0} already")]
+    #[error("the socket is already a member of {0}")]
     Joined(IpAddr),
     /// The socket is not a member.
     #[error("the socket is not in {0}: only a group that was joined can be left")]
@@ -281,7 +283,7 @@ impl Sockets {
         if socket.connection() == Some(key) {
             return Ok(socket.ends());
         }
-        // From now on the socket is bound to this address alone.
+        // From now on the socket is bound to this address only.
         let ends = UdpAddrs {
             local,
             both: false,
@@ -291,7 +293,7 @@ impl Sockets {
         self.set_peer(id, ends)
     }
 
-    /// Gives a socket other addresses; returns its addresses before.
+    /// Sets a socket's addresses; returns the previous ones.
     pub(crate) fn set_peer(&mut self, id: UdpId, ends: UdpAddrs) -> Result<UdpAddrs, BindError> {
         let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
         let (before, place, pcb) = (socket.ends(), socket.bind_key(), PcbId(id.0.index));
@@ -315,8 +317,8 @@ impl Sockets {
         if socket.is_bound {
             self.binds.remove(place, pcb);
         }
-        // Another socket may be bound to that very address; then only the table of
-        // connections finds this socket.
+        // If another socket is bound to the same address, only the connection table finds this
+        // socket.
         let entered = self.binds.insert(moved, pcb, ends.remote.is_none());
         socket.is_bound = entered.is_ok();
         Ok(before)

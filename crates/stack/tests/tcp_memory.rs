@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::tcp::{SYN_QUEUE_MAX, TcpConfig, TcpError, TcpId};
+use weir_stack::tcp::{Algorithm, SYN_QUEUE_MAX, TcpConfig, TcpError, TcpId};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -300,4 +300,46 @@ fn who_has_too_little_room_for_want_of_memory_is_told() {
     });
     assert!(told);
     assert!(pair.stacks[0].tcp_is_writable(two));
+}
+
+/// BBR keeps a sample of each time at which segments in flight were sent: they count, and are given
+/// back with the connection.
+#[test]
+fn samples_of_the_delivery_rate_count() {
+    const BYTES: usize = 4 << 20;
+    let most = |congestion| {
+        let mut pair = Pair::new(link(50 * MS, 100_000_000), 5);
+        for stack in &mut pair.stacks {
+            stack.tcp_configure(TcpConfig {
+                congestion,
+                send_initial: 2 << 20,
+                send_buffer: 2 << 20,
+                ..TcpConfig::default()
+            });
+        }
+        let (client, accepted) = open(&mut pair, 1).pop().unwrap();
+        let (mut written, mut read, mut most) = (0, 0, 0);
+        let mut buffer = vec![0; 1 << 20];
+        let done = pair.run(60 * S, |pair| {
+            let rest = (BYTES - written).min(buffer.len());
+            written += pair.stacks[0]
+                .tcp_write(client, &buffer[..rest])
+                .unwrap_or(0);
+            read += pair.stacks[1].tcp_read(accepted, &mut buffer).unwrap_or(0);
+            pair.poll_all();
+            most = most.max(pair.stacks[0].tcp_memory());
+            read == BYTES
+        });
+        assert!(done);
+        let now_ns = pair.now_ns;
+        for (stack, id) in pair.stacks.iter_mut().zip([client, accepted]) {
+            stack.tcp_abort(now_ns, id);
+        }
+        pair.run(S, |_| false);
+        assert_eq!(pair.stacks[0].tcp_memory(), 0);
+        most
+    };
+    let [cubic, bbr] = [Algorithm::Cubic, Algorithm::Bbr].map(most);
+    // Some hundred instants in flight.
+    assert!(bbr > cubic + 5_000, "{bbr} bytes, {cubic} by CUBIC");
 }

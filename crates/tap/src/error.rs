@@ -23,9 +23,7 @@ pub enum TapError {
         interface: String,
     },
     /// The interface is the host's loopback.
-    #[error(
-        "`{interface}` is the host's loopback, and the host would lose it: name an interface that leads elsewhere"
-    )]
+    #[error("`{interface}` is the host's loopback, which the host needs: name another interface")]
     Loopback {
         /// Its name.
         interface: String,
@@ -73,14 +71,10 @@ pub enum TapError {
         link: usize,
     },
     /// The links of a shared tap cannot change.
-    #[error(
-        "the tap is shared: its links are those that it had by then; end all its processes to change them"
-    )]
+    #[error("the links of a shared tap cannot change: end all its processes first")]
     IsShared,
     /// A tap with a flow cache cannot be shared.
-    #[error(
-        "a tap that has the kernel remember verdicts is one process's: share it without `Config::flow_cache`"
-    )]
+    #[error("a tap with a flow cache cannot be shared: share it without `Config::flow_cache`")]
     Remembers,
     /// The tap cannot be shared at a path.
     #[error(
@@ -101,10 +95,12 @@ pub enum TapError {
         source: io::Error,
     },
     /// The tap is shared by another version of weir.
-    #[error("the tap is shared by another version of weir: all its processes must be of one")]
+    #[error(
+        "the tap is shared by another version of weir: all its processes must have the same version"
+    )]
     OtherVersion,
     /// The largest number of processes share the tap already.
-    #[error("{MEMBERS_MAX} processes share the tap, which is as many as can: end one first")]
+    #[error("{MEMBERS_MAX} processes share the tap, which is the limit: end one first")]
     Full,
     /// A shared link is not in the calling thread's network namespace.
     #[error("the tap has `{interface}`, which is not here: join from its network namespace")]

@@ -115,7 +115,7 @@ impl LinkEvents {
         let seen: Vec<(usize, u32, LinkState)> = links
             .map(|(number, interface)| (number, interface.index, LinkState::new(interface)))
             .collect();
-        let told = seen.iter().map(|&(number, ifindex, before)| {
+        let states = seen.iter().map(|&(number, ifindex, before)| {
             let now = monitor.known().find(|one| one.index == ifindex);
             let facts = now.map_or(before, LinkState::new);
             MonitoredLink {
@@ -126,7 +126,7 @@ impl LinkEvents {
         });
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(Shared {
-            links: told.collect(),
+            links: states.collect(),
             // Initially readable: some links may have changed before.
             woken: eventfd(1, flags)?,
             failed: AtomicI32::new(0),
@@ -257,7 +257,7 @@ impl Tap {
         if !self.wakes.poll(news, now) {
             return Ok(());
         }
-        let (links, state) = (&mut self.links, &self.state);
+        let (links, page) = (&mut self.links, &self.page);
         let taken = self.link_events.as_mut().map(|news| {
             news.take(|number, facts| {
                 let Some(Some(link)) = links.get_mut(number) else {
@@ -267,7 +267,7 @@ impl Tap {
                 link.interface.running = facts.running;
                 link.is_changed = true;
                 link.measure();
-                state.set_longest(number as u32, link.longest);
+                page.set_longest(number as u32, link.longest);
                 self.wakes.is_woken = true;
             })
         });

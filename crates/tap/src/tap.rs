@@ -63,7 +63,7 @@ pub struct Tap {
     /// Dropped before the gate, so that another process can take the gate over.
     pub(crate) liveness: Option<LivenessLock>,
     pub(crate) gate: Gate,
-    pub(crate) state: Rc<SharedPage>,
+    pub(crate) page: Rc<SharedPage>,
     pub(crate) pool: Rc<Pool>,
     pub(crate) config: Config,
     pub(crate) counts: Counts,
@@ -216,7 +216,7 @@ impl Tap {
         }
         let flow_cache = config
             .flow_cache
-            .map(|flow_cache| FlowCache::new(flow_cache, &tap.state));
+            .map(|flow_cache| FlowCache::new(flow_cache, &tap.page));
         match flow_cache.transpose() {
             Ok(flow_cache) => tap.flow_cache = flow_cache,
             Err(error) => {
@@ -232,7 +232,7 @@ impl Tap {
         Tap {
             pool,
             links: Vec::new(),
-            state: Rc::clone(gate.state()),
+            page: Rc::clone(gate.page()),
             liveness: None,
             gate,
             config,
@@ -270,7 +270,7 @@ impl Tap {
                 return Ok(census);
             }
         }
-        self.state.shut();
+        self.page.shut();
         self.liveness = None;
         let links = self.links.iter_mut().filter_map(Option::take);
         links.chain(self.untapped.drain(..)).for_each(TapLink::end);
@@ -376,16 +376,16 @@ impl Tap {
             cache.add_link(number, link.interface.index);
             self.gate
                 .use_flow_cache(number, cache.kernel(), link.completes)?;
-            // No socket is there yet that could be handed anything.
+            // No socket is in the map yet that could receive frames.
             for (queue, at) in link.queues.iter_mut().zip(0..) {
-                queue.note_all_drained(&self.state, number as u32, at);
+                queue.note_all_drained(&self.page, number as u32, at);
             }
         }
         if let Ok(sender) = &self.burst {
             link.burst = sender.add(&link, number);
         }
         link.put_sockets(&self.gate, number)?;
-        self.state.set_longest(number as u32, link.longest);
+        self.page.set_longest(number as u32, link.longest);
         self.links[number] = Some(link);
         Ok(())
     }
@@ -458,21 +458,21 @@ impl Tap {
         Ok(true)
     }
 
-    /// Bytes of the longest packet that a link can send, without the link-layer
-    /// header: its interface's MTU at the last pull, or less where the sockets
-    /// cannot send as much. `None` for one that is not tapped.
+    /// Size of the longest packet that a link can send, without the link-layer header: its
+    /// interface's MTU at the last pull, or less if the sockets cannot send as much. `None` if it
+    /// is not tapped.
     pub fn mtu(&self, link: LinkId) -> Option<usize> {
         let link = self.links.get(link.0)?.as_ref()?;
         Some(link.mtu())
     }
 
-    /// Answers that the kernel remembers, if [`Config::flow_cache`](crate::Config::flow_cache) says so.
+    /// The flow cache, if [`Config::flow_cache`](crate::Config::flow_cache) enables it.
     #[inline]
     pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
         self.flow_cache.as_mut()
     }
 
-    /// The same, to read.
+    /// The flow cache, for reading.
     pub fn flow_cache_stats(&self) -> Option<&FlowCache> {
         self.flow_cache.as_ref()
     }

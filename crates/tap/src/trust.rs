@@ -1,12 +1,13 @@
 //! The trust among processes that share a tap.
 //!
-//! Members of a tap are processes of one user, or root's: both ends of the
+//! Members of a tap are processes of one user, or of root: both ends of the
 //! socket by which a process joins check the peer's user
-//! ([`fd_passing`](crate::shared::fd_passing)). Each maps the memory of all
-//! frames and every ring, to read and write. Members trust each other with the
-//! bytes of frames: a member that writes to a chunk that it does not own
-//! changes a frame while another works on it. Whatever a member writes, no
-//! process has one chunk twice, since its pool goes by bits of its own.
+//! ([`fd_passing`](crate::shared::fd_passing)). Each member maps the memory of
+//! all frames and every ring for reading and writing. Members trust each other
+//! with the bytes of frames: a member that writes to a chunk that it does not
+//! own changes a frame while another member uses it. Whatever a member writes,
+//! no process has a chunk twice, since each process tracks its own chunks in a
+//! private bitmap.
 #![allow(unsafe_code)] // The promise of whom the process trusts.
 
 use std::os::fd::OwnedFd;
@@ -16,8 +17,8 @@ use weir_ring::{RingSizes, Umem, XskRings};
 
 /// Opens the memory of a tap, as a member passes it to a process that joins.
 pub(crate) fn memory(given: OwnedFd) -> Result<Umem, UmemError> {
-    // SAFETY: it comes from a process of this user, or root's, which shares a
-    // tap; all members are such, and use the memory by this crate.
+    // SAFETY: the descriptor comes from a process of this user or of root,
+    // which shares a tap; all members run this crate's code on the memory.
     unsafe { Umem::open(given) }
 }
 
@@ -27,7 +28,7 @@ pub(crate) fn socket(
     sizes: RingSizes,
     umem: &Umem,
 ) -> Result<(Xsk, XskRings), XskError> {
-    // SAFETY: as above; the member has bound it to the tap's memory, and all
-    // members take the locks of its rings.
+    // SAFETY: as above; the member has bound the socket to the tap's memory,
+    // and all members take the locks of its rings.
     unsafe { Xsk::of_fd(given, sizes, umem) }
 }

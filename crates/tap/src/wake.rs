@@ -65,15 +65,15 @@ impl Wakes {
 }
 
 impl Tap {
-    /// Has a [`pull`](Self::pull) of a frame end early while this descriptor is
+    /// Ends a [`pull`](Self::pull) of a frame early while this descriptor is
     /// readable, see [`is_woken`](Self::is_woken).
     pub fn wake_on(&mut self, fd: OwnedFd) {
         self.wakes.add(fd);
     }
 
     /// Whether the last [`pull`](Self::pull) of a frame found a descriptor of
-    /// [`wake_on`](Self::wake_on) readable, or heard of a change of a link: at
-    /// once while it slept, and within 1 ms while there were frames.
+    /// [`wake_on`](Self::wake_on) readable, or noticed a change of a link: at
+    /// once while sleeping, and within 1 ms while frames arrive.
     #[inline]
     pub fn is_woken(&self) -> bool {
         self.wakes.is_woken

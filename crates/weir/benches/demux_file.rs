@@ -1,12 +1,12 @@
-//! Speed and memory of `weir demux` on a file in the page cache: frames a
+//! Speed and memory of `weir demux` on a file in the page cache: frames per
 //! second on one core with 100 ports, and the peak memory for a file and for
-//! one eight times as long. Then what a million ports of one shape take, from
-//! the file of ports to the report.
+//! one eight times as long. Then time and memory for a million ports of one
+//! shape.
 //!
-//! Run by `cargo bench -p weir --bench demux_file`; with `-- million`, that part
-//! alone. The rate counts what the
-//! program ran, from its start to its end, in its own code and the kernel's;
-//! the rate by the clock, which has other programs' time in it, is beside it.
+//! Run by `cargo bench -p weir --bench demux_file`; with `-- million`, only the
+//! last part. The rate is per second of the program's CPU time (user and
+//! system); the rate by the clock, which includes other programs' time, is
+//! beside it.
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::fs::{self, File};
@@ -23,13 +23,14 @@ const FRAMES: u64 = 500_000;
 const LONGER: u64 = 8;
 const PORTS: u16 = 100;
 const RUNS: usize = 5;
-/// Ports of the last part, and frames to some of them.
+/// Number of ports in the last part, and number of frames to some of them.
 const MANY: u64 = 1_000_000;
 const FEW_FRAMES: u64 = 1_000;
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn main() {
-    // `cargo test --benches` passes no --bench: then only prove that it runs.
+    // `cargo test --benches` passes no --bench: then only check that the bench
+    // runs.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let results = recorder!().seed(SEED);
     let frames = if measuring { FRAMES } else { 1000 };
@@ -44,7 +45,7 @@ fn main() {
     fs::remove_dir_all(&folder).expect("the temporary folder can be removed");
 }
 
-/// A million ports: the time from start to end, and the memory.
+/// A million ports: elapsed time and memory.
 fn measure_ports(folder: &Path, ports: u64, runs: usize, results: &Recorder) {
     let filter = |n: u64| {
         let [_, a, b, c] = (n as u32).to_be_bytes();
@@ -108,7 +109,7 @@ fn measure_frames(folder: &Path, frames: u64, runs: usize, results: &Recorder) {
     record(name, measure(name, &file, &mixed, frames, runs).0, 6e6);
 }
 
-/// Gives millions of frames in a second of processor time, and KiB of memory.
+/// Returns millions of frames per second of CPU time, and KiB of memory.
 fn measure(name: &str, file: &Path, config: &Path, frames: u64, runs: usize) -> (f64, u64) {
     let (mut by_cpu, mut by_clock) = (Vec::new(), Vec::new());
     let mut memory_kib = 0;
@@ -189,8 +190,8 @@ fn write_frames_to(folder: &Path, frames: u64, ports: u64) -> PathBuf {
     })
 }
 
-/// A pcap file of small UDP frames; `to` makes address and port of a random
-/// number.
+/// A pcap file of small UDP frames; `to` maps a random number to address and
+/// port.
 fn write_udp(path: &Path, frames: u64, to: impl Fn(u64) -> (u32, u16)) -> PathBuf {
     let mut out = BufWriter::new(File::create(path).expect("the capture can be made"));
     let mut random = SEED;
@@ -213,11 +214,11 @@ fn write_udp(path: &Path, frames: u64, to: impl Fn(u64) -> (u32, u16)) -> PathBu
     path.to_owned()
 }
 
-/// What one run took.
+/// The cost of one run.
 struct Run {
-    /// On a processor.
+    /// CPU time.
     cpu: Duration,
-    /// From start to end.
+    /// Elapsed time.
     clock: Duration,
     memory_kib: u64,
 }
@@ -236,13 +237,14 @@ fn run(file: &Path, config: &Path, frames: u64) -> Run {
     let id = child.id();
     let pid = Pid::from_child(&child);
     let mut memory_kib = 0;
-    // A pipe has not room for a million ports.
+    // A pipe has no room for a report of a million ports.
     let mut output = child.stdout.take().expect("piped");
     let reader = thread::spawn(move || {
         let mut text = String::new();
         output.read_to_string(&mut text).map(|_| text)
     });
-    // Seen to end but not yet waited for, its times can still be read.
+    // The process has ended but was not waited for, so its times can still be
+    // read.
     let ended = || {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(pid), how).expect("the child can be asked")
@@ -268,8 +270,9 @@ fn run(file: &Path, config: &Path, frames: u64) -> Run {
     }
 }
 
-/// The time of a process that has ended: of its first thread as the scheduler
-/// counts it or, if others ran too, of all in hundredths of a second.
+/// The CPU time of a process that has ended: of its first thread by the
+/// scheduler's count or, with several threads, of all in hundredths of a
+/// second.
 fn cpu_time(id: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{id}/schedstat")).ok()?;
     let first = Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?);

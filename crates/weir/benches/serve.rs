@@ -4,6 +4,7 @@
 //! ```sh
 //! sudo cargo bench -p weir --bench serve           # all, in turns
 //! sudo cargo bench -p weir --bench serve -- slow   # 20,000 slow clients beside one that is not
+//! sudo cargo bench -p weir --bench serve -- unread # 12,000 clients that read no answer
 //! ```
 //!
 //! wrk, in one network namespace, asks for one file of 1,024 bytes. Servers:
@@ -57,6 +58,9 @@ const SLOW_TIME: Duration = Duration::from_secs(20);
 const ASK_EACH: Duration = Duration::from_millis(4);
 /// How often a slow client sends another byte.
 const SLOW_EACH: Duration = Duration::from_secs(4);
+/// Clients that ask for the long file and read nothing, and its length.
+const UNREAD: usize = 12_000;
+const LONG_LEN: usize = 3 << 20;
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -116,6 +120,7 @@ impl World {
         let folder = std::env::temp_dir().join(format!("weir-serve-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder can be written");
         fs::write(folder.join("file"), [b'x'; FILE_LEN]).expect("the file can be written");
+        fs::write(folder.join("long"), vec![b'x'; LONG_LEN]).expect("the file can be written");
         World {
             client,
             server,
@@ -463,13 +468,81 @@ fn slow(world: &World, results: &Recorder) {
     println!(
         "{again} times a slow client was reset and came again; the server ran {share:.2} of the \
          time and had {} MB at most",
-        memory_kib(server.id()) * 1024 / 1_000_000
+        memory_kib(server.id(), "VmHWM:") * 1024 / 1_000_000
     );
 }
 
-fn memory_kib(process: u32) -> u64 {
+/// Asks for the long file, on a connection of its own.
+fn ask_long(ip: &str) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&at(ip), PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    Ok(stream)
+}
+
+/// How long all of the long file takes.
+fn download(ip: &str) -> io::Result<Duration> {
+    let (began, mut all) = (Instant::now(), Vec::new());
+    ask_long(ip)?.read_to_end(&mut all)?;
+    assert!(all.len() > LONG_LEN, "{} bytes", all.len());
+    Ok(began.elapsed())
+}
+
+/// Keeps clients that read nothing open until this process is killed.
+fn be_unread(ip: &str) {
+    let streams = Vec::from_iter((0..UNREAD).map(|_| ask_long(ip)));
+    println!("{}", streams.iter().flatten().count());
+    loop {
+        thread::sleep(PATIENCE);
+    }
+}
+
+/// A download alone, then beside clients that read nothing.
+fn unread(world: &World, results: &Recorder) {
+    const RMEM: &str = "net.ipv4.tcp_rmem";
+    let server = world.weir(&world.client, "tap0", WEIR_TAP);
+    let tell = |what: &str, record: &str| {
+        let time = world.client.run(|| download(WEIR_TAP));
+        let time_ms = time.map_or_else(
+            |error| panic!("{what}: {error}"),
+            |time| time.as_secs_f64() * 1e3,
+        );
+        let resident = memory_kib(server.id(), "VmRSS:") * 1024 / 1_000_000;
+        println!("{what}: 3 MiB in {time_ms:.1} ms, the server has {resident} MB");
+        results.record(record, time_ms, Unit::Milliseconds, Bar::None);
+    };
+    tell("alone", "serve: 3 MiB alone");
+    tell("alone, again", "serve: 3 MiB alone, again");
+    // The clients' kernel has no room for what they do not read.
+    let usual = world.client.sysctl(RMEM).expect("it is there");
+    let set = |value: &str| world.client.set_sysctl(RMEM, value).expect("it is taken");
+    set("2304 4096 4096");
+    let began = Instant::now();
+    let mut command = Command::itself();
+    command
+        .args(["--bench", "be-unread"])
+        .stdout(Stdio::piped());
+    let mut clients = world.client.spawn(command).expect("it starts again");
+    let output = clients.child_mut().stdout.take().expect("piped");
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    println!("{} came within {:.1?}", line.trim(), began.elapsed());
+    set(&usual);
+    tell(
+        "first beside them",
+        "serve: 3 MiB beside 12,000 clients that read nothing",
+    );
+    tell("then", "serve: 3 MiB beside them, again");
+    println!(
+        "at most {} MB",
+        memory_kib(server.id(), "VmHWM:") * 1024 / 1_000_000
+    );
+}
+
+/// A figure of a process in /proc/PID/status.
+fn memory_kib(process: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.expect("Linux tells it")
 }
@@ -478,6 +551,9 @@ fn main() {
     let has = |word: &str| std::env::args().any(|argument| argument == word);
     if has("be-slow") {
         return be_slow(WEIR_TAP);
+    }
+    if has("be-unread") {
+        return be_unread(WEIR_TAP);
     }
     // `cargo test --benches` passes no --bench: there is nothing to prove.
     if !has("--bench") || !testenv::root() || !testenv::tun() {
@@ -493,6 +569,8 @@ fn main() {
     let world = World::new(Cores { client, server });
     if has("slow") {
         slow(&world, &recorder!())
+    } else if has("unread") {
+        unread(&world, &recorder!())
     } else {
         compare(&world, &recorder!())
     }

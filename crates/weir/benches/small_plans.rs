@@ -1,9 +1,9 @@
-//! A plan against its filters in turn, where the filters are few and of many
-//! kinds: on the traffic of `weir demo`, and on real captures.
+//! A plan compared with its filters in turn, for few filters of many kinds: on
+//! the traffic of `weir demo`, and on real captures.
 //!
-//! Run by `cargo bench -p weir --bench small_plans`. Both sides use native
-//! code and their own memory again and again. They run in turn in one
-//! process, round after round, and the best round of each counts.
+//! Run by `cargo bench -p weir --bench small_plans`. Both sides use native code
+//! and reuse their memory. They run in turn in one process for several rounds,
+//! and the best round of each counts.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
 const ROUNDS: usize = 30;
-/// What one part of a round takes, at least.
+/// Minimum duration of one part of a round, in ns.
 const ROUND_NS: f64 = 1e6;
 const FRAMES: usize = 4096;
 
@@ -40,8 +40,8 @@ fn row(text: &str, priority: u16, copy: bool) -> Row {
     }
 }
 
-/// What `weir demo` binds; the filters that it writes in other languages are
-/// here as expressions of the same meaning.
+/// The bindings of `weir demo`; filters in other languages are replaced by
+/// equivalent expressions.
 fn demo() -> Vec<Row> {
     vec![
         row("", 65_535, true),
@@ -114,7 +114,7 @@ fn plan(rows: &[Row]) -> Plan {
     plan
 }
 
-/// The filters in the order in which a frame meets them.
+/// The filters in the order of evaluation.
 fn in_turn(rows: &[Row]) -> Vec<(u32, bool, Code)> {
     let mut order: Vec<u32> = (0..rows.len() as u32).collect();
     order.sort_by_key(|&at| {
@@ -129,7 +129,7 @@ fn in_turn(rows: &[Row]) -> Vec<(u32, bool, Code)> {
     compiled.collect()
 }
 
-/// Nanoseconds a frame by the plan and by the filters in turn.
+/// Nanoseconds per frame by the plan and by the filters in turn.
 fn compare(rows: &[Row], frames: &[Vec<u8>]) -> (f64, f64) {
     let (plan, filters) = (plan(rows), in_turn(rows));
     let mut verdict = Verdict::new();

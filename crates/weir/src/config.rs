@@ -1,12 +1,12 @@
-//! Configuration files: what is wrong in one is one line, the same for every
-//! command, `FILE:LINE:COLUMN: why`, as compilers say it.
+//! Configuration files: an error is one line of the same form for every
+//! command, `FILE:LINE:COLUMN: why`, as compilers print it.
 
 use crate::error::CliError;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::Path;
 
-/// A place in a text: line and column, in characters, from 1.
+/// A position in a text: line and column, in characters, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TextPosition {
     pub(crate) line: usize,
@@ -14,7 +14,7 @@ pub(crate) struct TextPosition {
 }
 
 impl TextPosition {
-    /// That of a byte of the text; the end for one behind it.
+    /// The position of a byte of the text; the end for a byte behind it.
     pub(crate) fn of(text: &str, byte: usize) -> TextPosition {
         let before = &text[..text.floor_char_boundary(byte)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -25,7 +25,7 @@ impl TextPosition {
     }
 }
 
-/// What is wrong in a file; without a place, in all of it.
+/// An error in a file; without a position, in all of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
     pub(crate) place: Option<TextPosition>,
@@ -33,7 +33,7 @@ pub(crate) struct Wrong {
 }
 
 impl Wrong {
-    /// At a byte of the text.
+    /// An error at a byte of the text.
     pub(crate) fn at(text: &str, byte: usize, why: impl fmt::Display) -> Wrong {
         Wrong {
             place: Some(TextPosition::of(text, byte)),
@@ -41,7 +41,7 @@ impl Wrong {
         }
     }
 
-    /// In no place of its own.
+    /// An error without a position.
     pub(crate) fn in_all(why: impl fmt::Display) -> Wrong {
         Wrong {
             place: None,
@@ -49,12 +49,12 @@ impl Wrong {
         }
     }
 
-    /// As the refusal of the file.
+    /// The refusal of the file with this error.
     pub(crate) fn refused(&self, path: &Path) -> CliError {
         CliError::refused(self.of(name(path)))
     }
 
-    /// The line that a person reads.
+    /// The error as a line of text.
     pub(crate) fn of(&self, file: impl fmt::Display) -> String {
         let why = &self.why;
         match self.place {
@@ -64,7 +64,7 @@ impl Wrong {
     }
 }
 
-/// What a file is called.
+/// A file's name in messages.
 pub(crate) fn name(path: &Path) -> String {
     if path == Path::new("-") {
         "standard input".to_owned()
@@ -73,7 +73,7 @@ pub(crate) fn name(path: &Path) -> String {
     }
 }
 
-/// Reads a text of TOML.
+/// Parses a TOML text.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Wrong> {
     toml::from_str(text).map_err(|error: toml::de::Error| match error.span() {
         Some(span) => Wrong::at(text, span.start, error.message()),
@@ -81,7 +81,7 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Wrong> {
     })
 }
 
-/// A message without the words of the program's types.
+/// A parser message without the names of the program's types.
 pub(crate) fn plain(message: &str) -> String {
     const WORDS: [(&str, &str); 7] = [
         ("u16", "a number from 0 to 65535"),
@@ -157,7 +157,7 @@ mod tests {
             TextPosition::of("a\nbc", 99),
             TextPosition { line: 2, column: 3 }
         );
-        // Inside of a character: its begin.
+        // Inside a character: its first byte.
         assert_eq!(
             TextPosition::of("é", 1),
             TextPosition { line: 1, column: 1 }

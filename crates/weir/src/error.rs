@@ -1,23 +1,24 @@
-//! How a command fails, and with which exit status.
+//! Errors of commands, and their exit statuses.
 
 use rustix::io::Errno;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Why a command ends without full success.
+/// Why a command ends without complete success.
 #[derive(Debug)]
 pub(crate) enum CliError {
-    /// The input is damaged, or something on the machine failed: status 1.
+    /// The input is damaged, or an operation failed: status 1.
     Run(anyhow::Error),
-    /// The request is refused: a filter that does not compile, a port given
-    /// twice, a bad file of ports. Status 2, as for unknown options.
+    /// The request is invalid: a filter that does not compile, a port given
+    /// twice, an invalid file of ports. Status 2, as for unknown options.
     Refused(anyhow::Error),
-    /// A signal asked us to end, after reporting: status 128 and its number.
+    /// A signal ended the command after its report: status 128 plus the
+    /// signal's number.
     Stopped(u8),
-    /// As [`CliError::Stopped`], where something else went wrong, too.
+    /// As [`CliError::Stopped`], with another error.
     StoppedAmid(u8, anyhow::Error),
-    /// Whoever read our output has closed it: quietly, status 0.
+    /// The reader of standard output has closed it: no message, status 0.
     OutputClosed,
 }
 
@@ -54,7 +55,7 @@ impl CliError {
         }
     }
 
-    /// Says it on standard error and gives the exit status.
+    /// Prints the error on standard error; returns the exit status.
     pub(crate) fn report(self) -> ExitCode {
         let status = match self {
             CliError::OutputClosed => return ExitCode::SUCCESS,
@@ -67,39 +68,39 @@ impl CliError {
     }
 }
 
-/// An error of the system's, and what to do where a limit of the process is met.
+/// A system error, with advice if a limit of the process was reached.
 pub(crate) fn limited(error: &io::Error) -> String {
     let remedy = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => ": raise the limit of open files (ulimit -n)",
-        // What these calls get where no thread can be started.
+        // These calls return it if no thread can be started.
         Some(Errno::AGAIN) => ": raise the limits of processes and of memory (ulimit -u, -v)",
         _ => "",
     };
     format!("{error}{remedy}")
 }
 
-/// Between two messages of one failure.
+/// Separator of two messages of one failure.
 const NEXT: &str = "\nweir: ";
 
-/// Why what is reported is not the whole of the input.
+/// Why a report does not cover the whole input.
 #[derive(Default)]
 pub(crate) struct Incomplete {
-    /// What went wrong: a message each.
+    /// The errors, one message each.
     pub(crate) troubles: Vec<String>,
     /// The signal that ended the work.
     pub(crate) signal: Option<u8>,
 }
 
 impl Incomplete {
-    /// The field `error` of a report in JSON; `None` if nothing is missing.
+    /// The field `error` of a JSON report; `None` if nothing is missing.
     pub(crate) fn error(&self) -> Option<String> {
         let troubles = self.troubles.iter().cloned();
         let messages: Vec<String> = troubles.chain(self.signal.map(stopped)).collect();
         (!messages.is_empty()).then(|| messages.join("\n"))
     }
 
-    /// How the command ends. A signal gives the exit status, whatever else
-    /// went wrong: who sent it asks whether it was heeded.
+    /// The result of the command. A signal determines the exit status in spite
+    /// of other errors: its sender checks whether it was obeyed.
     pub(crate) fn outcome(self) -> Result<(), CliError> {
         let said = anyhow::anyhow!(self.troubles.join(NEXT));
         match (self.signal, self.troubles.as_slice()) {
@@ -111,18 +112,18 @@ impl Incomplete {
     }
 }
 
-/// A line on standard error; where that is full or closed, nothing.
+/// Prints a line on standard error; a failure is ignored.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// What is said where a signal ended the work.
+/// The message when a signal ended the work.
 pub(crate) fn stopped(signal: u8) -> String {
     format!("stopped by {}", signal_name(signal))
 }
 
-/// `message` with the control characters escaped that it took from a filter
-/// or a file's name: they could drive the terminal, or turn the text around.
+/// `message` with control characters escaped, which it may contain from a
+/// filter or a file name: they could control the terminal or reverse the text.
 pub(crate) fn harmless(message: &str) -> String {
     let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(message.len());
@@ -136,7 +137,7 @@ pub(crate) fn harmless(message: &str) -> String {
     out
 }
 
-/// A signal's name, as a message has it.
+/// A signal's name in messages.
 fn signal_name(signal: u8) -> String {
     signal_hook::low_level::signal_name(signal.into())
         .map_or_else(|| format!("signal {signal}"), str::to_owned)

@@ -1,16 +1,16 @@
-//! Says where frames of a link's MTU are longer than the link's tap can send.
+//! Warns if frames of a link's MTU are longer than the tap can send.
 
 use crate::error::say;
 use weir_tap::{LinkId, Tap};
 
-/// What was said of each link.
+/// The warnings printed for each link.
 #[derive(Debug, Default)]
 pub(crate) struct MtuWarnings {
     said: Vec<(LinkId, u32)>,
 }
 
 impl MtuWarnings {
-    /// Says, once for each MTU of a link, if the tap cannot send packets of that
+    /// Warns once for each MTU of a link if the tap cannot send packets of that
     /// length.
     pub(crate) fn warn(&mut self, tap: &Tap) {
         for link in tap.links() {

@@ -1,4 +1,24 @@
-//! `weir`: the one binary. See `weir --help`.
+//! `weir`: the command-line program, with one subcommand for each task (`weir
+//! --help`).
+//!
+//! Subcommands read their arguments in [`cmd`] and build on the crates below:
+//! `weir_broker` for live ports (`listen`, `ports`, `broker`), `weir_demux` and
+//! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap` and
+//! `weir_apps` for whole links (`bridge`, `route`), `weir_socket` for hosts of
+//! weir's own (`host`, `serve`, `get`, `echo`, `iperf`), `weir_lab` for test
+//! networks and measurements (`lab`).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`cmd`] | the subcommands, one file each |
+//! | [`filterset`], [`input`], [`report`] | filters of a command, its inputs, its output |
+//! | [`host`], [`http`], [`iperf`] | a host of weir's own, and protocols on it |
+//! | [`config`], [`error`] | configuration errors with positions; exit statuses |
+//! | [`signals`], [`watchdog`] | orderly end; heartbeats for a service manager |
+//!
+//! `docs/reference/commands.md` lists every option. A new subcommand is a file
+//! in `cmd`, a variant of `cmd::Command`, and a regenerated reference
+//! (`tests/reference.rs`).
 
 mod cmd;
 mod config;
@@ -57,7 +77,7 @@ fn main() -> ExitCode {
     stack::with_enough(run)
 }
 
-/// Prints the help, the version, or what is wrong with the arguments.
+/// Prints the help, the version, or an error in the arguments.
 fn print_usage(usage: &clap::Error) -> ExitCode {
     let printed = usage.print().and_then(|()| io::stdout().flush());
     match printed {
@@ -71,7 +91,7 @@ fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return print_usage(&usage),
     };
-    // Without it a limit ends us, as it would have anyway.
+    // Otherwise the limit ends the process, as it would have anyway.
     let _ = signals::report_file_size_limit();
     let outcome = match cli.command {
         Command::Route(args) => cmd::route::run(&args),

@@ -1,6 +1,6 @@
 //! The Reverse Address Resolution Protocol (RFC 903), client and server, on
-//! ports: the example of how short a protocol in user space is.
-//! `docs/tutorials/protocol.md` goes through it.
+//! ports: an example of a short protocol in user space.
+//! `docs/tutorials/protocol.md` explains it.
 
 use crate::error::{CliError, say};
 use crate::input::live_port;
@@ -15,11 +15,11 @@ use weir_wire::EtherType;
 use weir_wire::arp::{Operation, Packet, Repr};
 use weir_wire::ethernet::{self, Address};
 
-/// How often it is looked whether to end.
+/// How often waits check for a signal.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Answers requests for the stations of `table` until a signal comes, and
-/// tells `answered` of each.
+/// Answers requests for the stations of `table` until a signal arrives, and
+/// calls `answered` for each answer.
 pub(crate) fn serve(
     interface: &str,
     socket: Option<&Path>,
@@ -40,7 +40,8 @@ pub(crate) fn serve(
     say("ready");
     while !stop.is_requested() {
         for request in receive(&mut port)? {
-            // Who does not know the station is silent.
+            // A server that does not know the station sends no answer (RFC
+            // 903).
             let Some(ip) = table.get(&request.target) else {
                 continue;
             };
@@ -69,8 +70,8 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Asks for this station's own address: writes, reads with a time-out, and
-/// tries again if need be, as the 1987 paper (§3) has it.
+/// Requests this station's own address: writes, reads with a time-out, and
+/// retries, as in §3 of the 1987 paper.
 pub(crate) fn request_address(
     interface: &str,
     socket: Option<&Path>,
@@ -103,7 +104,7 @@ pub(crate) fn request_address(
             )));
         }
     }
-    let message = format!("no RARP server on {interface} knows {own}");
+    let message = format!("no RARP server on {interface} has an address for {own}");
     Err(CliError::run(message))
 }
 
@@ -113,13 +114,13 @@ fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, A
     let mut port = port.open().map_err(live_port::failure)?;
     let own = port.status().map_err(live_port::failure)?.address;
     let own = own.parse().map_err(|_| {
-        let message = format!("{interface} is no Ethernet: RARP needs one");
+        let message = format!("{interface} is not an Ethernet interface, which RARP needs");
         CliError::run(message)
     })?;
     Ok((port, own))
 }
 
-/// The messages of the next moment.
+/// The messages that arrive within a short time.
 fn receive(port: &mut Port) -> Result<Vec<Repr>, CliError> {
     let frames = port.recv_batch(Timeout::after(STOP_POLL_INTERVAL));
     let frames = frames.map_err(live_port::failure)?;
@@ -131,7 +132,7 @@ fn receive(port: &mut Port) -> Result<Vec<Repr>, CliError> {
 }
 
 fn send(port: &mut Port, dst: Address, message: &Repr) -> Result<(), CliError> {
-    // The shortest frame of an Ethernet, without its check sequence.
+    // Minimum length of an Ethernet frame, without its FCS.
     let mut frame = [0; 60];
     let header = ethernet::Repr {
         dst,

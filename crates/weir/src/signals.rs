@@ -1,15 +1,14 @@
-//! Ending early and cleanly: SIGINT, SIGTERM and SIGHUP.
+//! Orderly end on SIGINT, SIGTERM and SIGHUP.
 //!
-//! SIGHUP, which a terminal sends as it closes, ends a command as SIGTERM does,
-//! unless it was ignored when the command began, as `nohup` has it.
+//! SIGHUP, which a terminal sends when it closes, ends a command like SIGTERM, unless it was
+//! ignored at the start, as by `nohup`.
 //!
-//! The first signal asks: what was read so far is reported and written files
-//! are completed. A later second one ends the process at once. What follows
-//! the first within a second is one with it: timeout(1) sends two, to its child
-//! and to their group, and a terminal sends one to each process of a group, of
-//! which one may pass its own on to another.
+//! After the first signal, the data read so far is reported and written files are completed. A
+//! second signal ends the process at once. Signals within one second count as one: timeout(1) sends
+//! two, to its child and to their process group, and a terminal sends one to each process of a
+//! group, of which one may forward its own to another.
 //!
-//! SIGXFSZ is not among them: see [`report_file_size_limit`].
+//! SIGXFSZ is treated separately: see [`report_file_size_limit`].
 
 use crate::error::{CliError, limited};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,10 +24,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Signals within this time are one.
+/// Time within which signals count as one.
 const SIGNAL_WINDOW: Duration = Duration::from_secs(1);
 
-/// Whether somebody asked this process to end.
+/// Whether a signal has asked this process to end.
 #[derive(Clone, Debug)]
 pub(crate) struct ShutdownSignal {
     requested: Arc<AtomicBool>,
@@ -39,13 +38,12 @@ pub(crate) struct ShutdownSignal {
 }
 
 impl ShutdownSignal {
-    /// Begins to watch for SIGINT and SIGTERM, by a command to which SIGHUP means
-    /// something else.
+    /// Starts to watch for SIGINT and SIGTERM, for a command in which SIGHUP has another meaning.
     pub(crate) fn watch() -> Result<ShutdownSignal, CliError> {
         ShutdownSignal::watch_for(&[SIGINT, SIGTERM])
     }
 
-    /// Begins to watch for SIGINT, SIGTERM, and SIGHUP unless it is ignored.
+    /// Starts to watch for SIGINT, SIGTERM, and SIGHUP unless it is ignored.
     pub(crate) fn watch_hangup_too() -> Result<ShutdownSignal, CliError> {
         if is_ignored(SIGHUP) {
             ShutdownSignal::watch_for(&[SIGINT, SIGTERM])
@@ -60,7 +58,7 @@ impl ShutdownSignal {
         stop.map_err(|error| CliError::run(cannot(error)))
     }
 
-    /// Signals within `one` are one; `between` runs after each step of it.
+    /// Signals within `one` count as one; `between` runs after each step.
     fn of(
         signals: &[c_int],
         one: Duration,
@@ -71,7 +69,7 @@ impl ShutdownSignal {
         let ends = Arc::new(AtomicBool::new(false));
         let (wake, waker) = UnixStream::pair()?;
         for &signal in signals {
-            // The first, so that we know of one that comes before the others.
+            // Registered first, so that a signal during the later steps is noticed.
             signal_hook::flag::register_usize(signal, Arc::clone(&signal_seen), signal as usize)?;
             between();
             let ends = Arc::clone(&ends);
@@ -88,7 +86,7 @@ impl ShutdownSignal {
         }
         let woken = wake.try_clone()?;
         let later = move || {
-            // Other signals interrupt it.
+            // Other signals interrupt the wait.
             while poll(&mut [PollFd::new(&woken, PollFlags::IN)], None).is_err() {}
             thread::sleep(one);
             ends.store(true, Ordering::Relaxed);
@@ -101,12 +99,12 @@ impl ShutdownSignal {
         })
     }
 
-    /// Whether a signal came.
+    /// Whether a signal has arrived.
     pub(crate) fn is_requested(&self) -> bool {
         self.requested.load(Ordering::Relaxed)
     }
 
-    /// The signal that came; 0 for none.
+    /// The signal; 0 for none.
     pub(crate) fn signal(&self) -> u8 {
         self.signal.load(Ordering::Relaxed) as u8
     }
@@ -116,33 +114,33 @@ impl ShutdownSignal {
         self.wake.as_fd()
     }
 
-    /// What becomes readable with the first signal, to be kept.
+    /// An owned descriptor that becomes readable with the first signal.
     pub(crate) fn wakes(&self) -> Result<OwnedFd, CliError> {
         let fd = self.fd().try_clone_to_owned();
         fd.map_err(|error| CliError::run(format!("cannot watch for signals: {}", limited(&error))))
     }
 
-    /// Waits for so long, or until a signal comes.
+    /// Waits for that time, or until a signal arrives.
     pub(crate) fn wait(&self, time: Duration) {
         let time = Timespec::try_from(time).unwrap_or_default();
-        // A signal ends it, which is what we wait for.
+        // A signal ends the wait.
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
-    /// As [`wait`](ShutdownSignal::wait), but ends also when the reader of `output` has closed
-    /// it; returns whether it has.
+    /// As [`wait`](ShutdownSignal::wait); also ends when the reader of `output` has closed it, and
+    /// returns whether it has.
     pub(crate) fn wait_unless_closed(&self, time: Duration, output: &impl AsFd) -> bool {
         let time = Timespec::try_from(time).unwrap_or_default();
         let mut fds = [
             PollFd::new(&*self.wake, PollFlags::IN),
             PollFd::new(output, PollFlags::empty()),
         ];
-        // A signal ends it, which is what we wait for.
+        // A signal ends the wait.
         let _ = poll(&mut fds, Some(&time));
         fds[1].revents().intersects(PollFlags::ERR)
     }
 
-    /// `input` that ends when a signal comes, even while it waits.
+    /// `input`, with an end of file as soon as a signal arrives, even during a wait.
     pub(crate) fn interruptible<I: AsFd + Send + 'static>(
         &self,
         input: I,
@@ -154,21 +152,21 @@ impl ShutdownSignal {
     }
 }
 
-/// Whether this process ignores a signal; false where /proc does not say.
+/// Whether this process ignores a signal; `false` if /proc does not show it.
 fn is_ignored(signal: c_int) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_in_set("SigIgn:", signal, &status)
 }
 
-/// Whether a signal is in a set of signals of proc_pid_status(5), in hexadecimal.
+/// Whether a signal is in a hexadecimal signal set of proc_pid_status(5).
 fn is_in_set(set: &str, signal: c_int, status: &str) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix(set));
     let bits = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
     bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
-/// A limit on the size of files (`ulimit -f`) would end the process without a
-/// word; from here on it is an error of the write that meets it.
+/// Ignores SIGXFSZ: a limit on file size (`ulimit -f`) would otherwise end the process without a
+/// message. The write that reaches the limit then fails with an error.
 pub(crate) fn report_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     Ok(())
@@ -194,8 +192,8 @@ impl<I: AsFd> Read for Interruptible<I> {
             if !fds[1].revents().is_empty() {
                 return Ok(0);
             }
-            // Past the buffer that std has for its standard input, which would
-            // hide bytes from poll.
+            // Bypasses the standard library's buffer of standard input, which would hide bytes from
+            // poll.
             match rustix::io::read(&self.input, &mut *buffer) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 read => return Ok(read?),
@@ -240,7 +238,7 @@ mod tests {
         assert!(is_ignored(13));
     }
 
-    /// This process would not live to see it otherwise.
+    /// Otherwise this process would be ended before the check.
     #[test]
     fn signals_that_come_at_once_are_one() {
         const LONG: Duration = Duration::from_secs(3600);

@@ -1,5 +1,5 @@
-//! Signs of life for those who want them: a service manager (`sd_notify(3)`)
-//! and a hardware watchdog (`/dev/watchdog`).
+//! Heartbeats for a service manager (`sd_notify(3)`) and a hardware watchdog
+//! (`/dev/watchdog`).
 
 use crate::error::CliError;
 use std::fs::{File, OpenOptions};
@@ -9,10 +9,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often to give one, unless asked to more often.
+/// Default interval of heartbeats.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Who wants to hear.
+/// The receivers of heartbeats.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     manager: Option<(UnixDatagram, SocketAddr)>,
@@ -23,7 +23,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// The service manager that the environment names, and a watchdog.
+    /// The service manager named in the environment, and a hardware watchdog.
     pub(crate) fn new(watchdog: Option<&Path>) -> Result<Watchdog, CliError> {
         let watchdog = watchdog.map(|path| {
             let opened = OpenOptions::new().write(true).open(path);
@@ -44,12 +44,12 @@ impl Watchdog {
         })
     }
 
-    /// Says that frames flow.
+    /// Reports that frames are forwarded.
     pub(crate) fn ready(&self) {
         self.notify("READY=1\nSTATUS=frames flow\n");
     }
 
-    /// Gives a sign of life, when it is time.
+    /// Sends a heartbeat if it is due.
     pub(crate) fn beat(&mut self) {
         if self
             .last_given
@@ -64,15 +64,15 @@ impl Watchdog {
         }
     }
 
-    /// Tells the manager that it has begun to end, once.
+    /// Reports once to the manager that the process has begun to end.
     pub(crate) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.is_ending, true) {
             self.notify("STOPPING=1\n");
         }
     }
 
-    /// Says that it ends; a watchdog is told to stop only where that was
-    /// asked for.
+    /// Reports the end; the hardware watchdog is stopped only if the end was
+    /// requested.
     pub(crate) fn end(mut self, as_asked: bool) {
         self.stopping();
         if let (Some(watchdog), true) = (&mut self.watchdog, as_asked) {
@@ -82,14 +82,14 @@ impl Watchdog {
 
     fn notify(&self, what: &str) {
         if let Some((socket, address)) = &self.manager {
-            // Who does not listen need not.
+            // A manager that does not listen is ignored.
             let _ = socket.send_to_addr(what.as_bytes(), address);
         }
     }
 }
 
-/// How long the service manager waits for a sign of life of this process
-/// (`sd_watchdog_enabled(3)`); `None` if it does not wait.
+/// The interval within which the service manager expects heartbeats of this
+/// process (`sd_watchdog_enabled(3)`); `None` if it expects none.
 pub(crate) fn watchdog_time() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

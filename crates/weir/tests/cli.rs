@@ -188,6 +188,55 @@ fn standard_input_is_a_file_too() {
     assert!(stdout(&run).starts_with("{\"frames\":2,\"ports\":[{\"name\":\"dns\",\"frames\":1,"));
 }
 
+/// `weir listen -r` is `tcpdump -r`: the same filter, lines, count, snap length and file.
+#[test]
+fn listen_reads_captures() {
+    let folder = Folder::new("listen-r");
+    let file = folder.write("a.pcapng", &capture(&[53, 80, 53, 99, 53]));
+    let run = |args: &[&str]| {
+        let mut command = weir(["listen", "-r", &file]);
+        command.args(args).output().unwrap()
+    };
+    let all = stdout(&run(&["-t"]));
+    assert_eq!(all.lines().count(), 6, "{all}");
+    assert!(all.ends_with("\n5 frames, 320 bytes\n"), "{all}");
+    assert!(!all.contains("In "), "no direction is known: {all}");
+    let dns = stdout(&run(&["udp", "port", "53", "-c", "2", "--json"]));
+    let lines: Vec<serde_json::Value> = dns
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((lines.len(), &lines[2]["frames"]), (3, &2.into()), "{dns}");
+    for (name, magic) in [("b.pcap", 0xa1b2_3c4d_u32), ("b.pcapng", 0x0a0d_0d0a)] {
+        let out = folder.path(name);
+        let written = run(&["port 53", "-s", "40", "-w", &out]);
+        assert_eq!(written.status.code(), Some(0), "{written:?}");
+        let bytes = std::fs::read(&out).unwrap();
+        assert_eq!(bytes[..4], magic.to_le_bytes(), "{name}");
+        let again = stdout(&weir(["listen", "-r", &out, "--json"]).output().unwrap());
+        let first: serde_json::Value = serde_json::from_str(again.lines().next().unwrap()).unwrap();
+        assert_eq!(
+            (&first["len"], &first["captured"]),
+            (&64.into(), &40.into())
+        );
+        assert_eq!(again.lines().count(), 4, "{again}");
+    }
+    for (args, said) in [
+        (&["-w", &file][..], "is being read"),
+        (&["no such filter"], "no such"),
+        (&["--take"], "--take"),
+        (&["-i", "eth0"], "--interface"),
+    ] {
+        let refused = run(args);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(errors.contains(said), "{errors}");
+    }
+    let gone = folder.path("none.pcap");
+    let missing = weir(["listen", "-r", &gone]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+}
+
 #[test]
 fn a_signal_ends_it_with_a_report() {
     let folder = Folder::new("signal");
@@ -209,12 +258,12 @@ fn a_signal_ends_it_with_a_report() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(&capture(&[53, 53])).unwrap();
     stdin.flush().unwrap();
-    // The port's file is made once the input's header has been read.
+    // The port's file is created after the input's header was read.
     let deadline = Instant::now() + Duration::from_secs(20);
     while !folder.has("out/dns.pcapng") && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Wait until it waits for more input.
+    // Waits until the process waits for more input.
     common::until_read(&stdin);
     common::interrupt(&child);
     let run = child.wait_with_output().unwrap();
@@ -234,7 +283,7 @@ fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
     let folder = Folder::new("fifo");
     let fifo = folder.path("fifo");
     common::make_fifo(&fifo);
-    // Nobody has opened its other end; then somebody has, and says no more.
+    // No process has opened the other end; then one has, and writes no more.
     for (frames, bytes) in [(0, None), (2, Some(capture(&[53, 53])))] {
         let mut child = weir(["filter", "udp", "--json", "--run", &fifo])
             .stdout(Stdio::piped())
@@ -270,7 +319,7 @@ fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
     }
 }
 
-/// Nobody reads the report, and there is no room for it.
+/// The report has no reader, and the pipe has no room for it.
 #[test]
 fn a_later_signal_ends_what_does_not_end_by_itself() {
     let folder = Folder::new("stuck");
@@ -349,7 +398,8 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
     }
 }
 
-/// Whichever file it is: it is named, and the status is that of a file.
+/// Every kind of file: the message names it, and the exit status is that for a
+/// file.
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let folder = Folder::new("unread");
@@ -447,7 +497,7 @@ fn a_filter_may_come_through_a_pipe_with_a_name() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(&decimal.stdout).unwrap();
     drop(writer);
-    // What a shell makes of <(…).
+    // As a shell's <(…) does.
     let again = weir(["filter", "--lang", "cbpf", "/dev/stdin", "--as", "cbpf"])
         .stdin(reader)
         .output()
@@ -622,7 +672,8 @@ fn a_demo_that_finds_no_room_leaves_a_whole_capture() {
     assert_eq!(kept.status.code(), Some(0), "{kept:?}");
 }
 
-/// A file that cannot be written is no wrong option, whatever the command.
+/// A file that cannot be written is a failure, not an invalid option, in every
+/// command.
 #[test]
 fn statistics_that_cannot_be_written_are_a_failure() {
     for command in ["bridge", "route"] {
@@ -640,7 +691,7 @@ fn statistics_that_cannot_be_written_are_a_failure() {
     }
 }
 
-/// Help that nobody could read is a failure; a closed reader is none.
+/// Help that cannot be written is a failure; a closed reader is not.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     for arguments in [&["--help"][..], &["--version"], &["listen", "--help"]] {

@@ -1,5 +1,5 @@
-//! What `weir demux` and `weir filter --run` leave on disk and say when
-//! something is refused or fails half-way.
+//! The files and messages of `weir demux` and `weir filter --run` when an input
+//! is refused or an operation fails midway.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn a_refused_filter_leaves_the_old_files() {
 fn files_are_emptied_only_when_all_can_be_opened() {
     let folder = Folder::new("all-or-none");
     let out = folder.path("out");
-    // A folder stands where the second port's file should.
+    // A folder has the path of the second port's file.
     fs::create_dir_all(format!("{out}/b.pcapng")).unwrap();
     fs::write(format!("{out}/a.pcapng"), b"precious").unwrap();
     let file = folder.write("in.pcap", &capture(&[53]));
@@ -107,7 +107,7 @@ fn no_output_becomes_an_input() {
     symlink(format!("{out}/a.pcapng"), &dangling).unwrap();
     for input in [format!("{out}/a.pcapng"), dangling] {
         let run = weir([])
-            // Reading on and on would meet it.
+            // Reading the growing file would never end.
             .limit(Resource::Fsize, 2000 * 512)
             .args(["demux", "-r", &file, "-r", &input, "-p", "a=", "-w", &out])
             .output()
@@ -196,8 +196,8 @@ fn a_later_link_type_that_refuses_a_filter_loses_nothing() {
     assert!(stderr(&run).contains("1 frame of link type"), "{run:?}");
 }
 
-/// A capture of a frame of each of so many link types, of which Ethernet is
-/// the first, and Ethernet again.
+/// A capture with a frame of each of that many link types, the first of which
+/// is Ethernet, and another Ethernet frame.
 fn of_link_types(count: u16) -> Vec<u8> {
     let mut bytes = section();
     for number in 0..count {
@@ -222,7 +222,7 @@ fn no_file_has_filters_compiled_for_every_link_type_there_is() {
     let counted = json(&run);
     assert_eq!(counted["frames"], 1001, "{run:?}");
     assert_eq!(counted["ports"][0]["frames"], 2, "{run:?}");
-    // 64 link types are judged, the others are nobody's.
+    // 64 link types have a plan; frames of others go to no port.
     assert_eq!(counted["ports"][1]["frames"], 63, "{run:?}");
     assert_eq!(counted["default"]["frames"], 936, "{run:?}");
     let said = counted["error"].as_str().unwrap();
@@ -270,7 +270,7 @@ fn a_signal_gives_the_status_whatever_else_went_wrong() {
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&bytes).unwrap();
-        // Until it has read them and waits for more.
+        // Waits until the process has read them and waits for more.
         until_read(&stdin);
         interrupt(&child);
         let run = child.wait_with_output().unwrap();
@@ -288,7 +288,7 @@ fn a_signal_gives_the_status_whatever_else_went_wrong() {
 #[test]
 fn a_file_that_cannot_be_written_is_named_in_the_report() {
     let folder = Folder::new("full");
-    // Few frames fail when the file is completed, many on the way.
+    // Few frames fail when the file is completed, many while it is written.
     for frames in [3, 5000] {
         let file = folder.write("in.pcap", &capture(&vec![53; frames]));
         let out = folder.path(&format!("out-{frames}"));
@@ -307,7 +307,7 @@ fn a_file_that_cannot_be_written_is_named_in_the_report() {
         );
         let errors = stderr(&run);
         assert_eq!(errors.matches("dns.pcapng").count(), 1, "{errors}");
-        // The other port's file is whole.
+        // The other port's file is complete.
         let kept = weir([
             "filter",
             "",
@@ -338,7 +338,7 @@ fn a_limit_on_file_size_is_reported_too() {
     let counted = json(&run);
     assert!(counted["frames"].as_u64().unwrap() > 1000, "{counted}");
     assert!(stderr(&run).contains("dns.pcapng"), "{run:?}");
-    // What arrived is a whole capture: each frame takes 96 bytes.
+    // The frames written form a valid capture: each frame takes 96 bytes.
     let kept = weir([
         "filter",
         "",
@@ -421,7 +421,7 @@ fn a_folder_that_is_a_file_is_named() {
     let file = folder.write("in.pcap", &capture(&[53]));
     let run = demux(&file, &["-p", "a=udp", "-w", &file]);
     assert_eq!(run.status.code(), Some(1), "{run:?}");
-    assert!(stderr(&run).contains("is no folder"), "{run:?}");
+    assert!(stderr(&run).contains("is not a folder"), "{run:?}");
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn of_several_captures_none_is_passed_over_in_silence() {
     assert!(errors.contains("torn.pcap: at byte 104"), "{errors}");
     assert!(errors.contains("1 file after it not read"), "{errors}");
 
-    // One that is not there is told before anything is read or written.
+    // A missing input is reported before anything is read or written.
     let out = folder.path("out");
     let missing = folder.path("missing.pcap");
     let run = demux(&whole, &["-r", &missing, "-p", "dns=udp", "-w", &out]);

@@ -1,6 +1,5 @@
-//! The crates that the project depends on are as `deny.toml` allows: their
-//! licences, where they come from, and that none is there twice. The same is
-//! said by cargo-deny, which a machine may lack.
+//! The dependencies are as `deny.toml` permits: licences, sources, and no
+//! duplicates. cargo-deny makes the same checks, but may not be installed.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +23,8 @@ fn strings(value: &toml::Value) -> Vec<String> {
         .collect()
 }
 
-/// The packages that the workspace is built of here, tests included; `None`
-/// (after a skip) without cargo in `PATH`.
+/// The packages that the workspace is built from on this platform, tests
+/// included; `None` (after a skip) without cargo in `PATH`.
 fn packages() -> Option<&'static [Value]> {
     static PACKAGES: OnceLock<Vec<Value>> = OnceLock::new();
     testenv::programs(&["cargo"]).then(|| PACKAGES.get_or_init(listed).as_slice())
@@ -57,8 +56,8 @@ fn name(package: &Value) -> String {
     format!("{} {}", part("name"), part("version"))
 }
 
-/// Whether an SPDX expression can be met with the licences `allowed`. `/` is
-/// how old manifests write OR. AND binds closer than OR.
+/// Whether the licences `allowed` satisfy an SPDX expression. Old manifests
+/// write `/` for OR. AND has the higher precedence.
 fn may_be_used(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ");
     let spaced = spaced.replace('(', " ( ").replace(')', " ) ");

@@ -1,5 +1,5 @@
-//! What pages and `--help` tell to run is there: subcommands and their options,
-//! benches and their parts, tests, examples.
+//! Checks that the commands in pages and `--help` exist: subcommands and
+//! options, benches and their parts, tests, examples.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Every page that is for readers, by its path.
+/// Every page for readers, by its path.
 fn pages() -> BTreeMap<PathBuf, String> {
     let mut folders = vec![root().join("docs")];
     let mut found: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"]
@@ -32,8 +32,8 @@ fn pages() -> BTreeMap<PathBuf, String> {
     found.into_iter().map(read).collect()
 }
 
-/// The code of a page: what is between backticks, and the lines of its blocks,
-/// of which `\` continues one.
+/// The code of a page: inline code, and the lines of its code blocks, with
+/// continuation lines joined.
 fn code(page: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (index, part) in page.split("```").enumerate() {
@@ -48,8 +48,8 @@ fn code(page: &str) -> Vec<String> {
     all
 }
 
-/// The words of a command after its name, wherever in the line it stands, up to
-/// what is no part of it; and the commands that are quoted in it.
+/// The words of a command after its name, anywhere in the line, up to the end
+/// of the command; and the commands quoted in it.
 fn calls(line: &str, name: &str) -> Vec<Vec<String>> {
     let mut calls = Vec::new();
     let mut outside = String::new();
@@ -80,12 +80,12 @@ fn calls(line: &str, name: &str) -> Vec<Vec<String>> {
     calls
 }
 
-/// The help of each subcommand that was asked for.
+/// The help texts of subcommands requested so far.
 #[derive(Default)]
 struct Helps(BTreeMap<Vec<String>, Option<String>>);
 
 impl Helps {
-    /// `None` if there is no such subcommand.
+    /// The help of a subcommand; `None` if it does not exist.
     fn of(&mut self, subcommand: &[String]) -> Option<&str> {
         let help = self.0.entry(subcommand.to_vec()).or_insert_with(|| {
             let run = weir([]).args(subcommand).arg("--help").output().unwrap();
@@ -95,7 +95,7 @@ impl Helps {
     }
 }
 
-/// Why a call of ours cannot be made, if it cannot.
+/// The reason why a call is not valid, if any.
 fn fault(helps: &mut Helps, words: &[String]) -> Option<String> {
     let is_name = |word: &&String| {
         word.chars()
@@ -138,7 +138,7 @@ fn commands_of_pages_and_helps_have_their_options() {
     let listed = all.split_once("Commands:").unwrap().1.lines().skip(1);
     for name in listed.map_while(|line| line.split_whitespace().next()) {
         if let Some(help) = helps.of(&[name.to_owned()]) {
-            // Its examples are a block.
+            // The examples of the help form a block.
             let examples = help.split_once("Examples:").map_or("", |(_, rest)| rest);
             let block = examples.split("\n\n").next().unwrap_or_default();
             texts.insert(
@@ -212,7 +212,7 @@ fn benches_tests_and_examples_of_pages_are_there() {
                         fault(format!("{krate} has no {kind} `{name}`"));
                         continue;
                     };
-                    // What a bench or test is told to do, it knows by name.
+                    // Arguments of a bench or test must occur in its source.
                     let told = call.iter().skip_while(|word| *word != "--").skip(1);
                     let words = told.filter(|word| {
                         kind != "example"

@@ -1,6 +1,5 @@
-//! Addresses that others give: by DHCP from dnsmasq, by advertisements of
-//! dnsmasq and radvd; and addresses that others have, the kernel being the
-//! judge.
+//! Assigned addresses: by DHCP from dnsmasq, and by advertisements from dnsmasq
+//! and radvd; and addresses that other hosts have. The kernel is the reference.
 
 mod common;
 #[path = "common/live.rs"]
@@ -17,7 +16,7 @@ use tap::{kernel, kernel_with};
 use weir_lab::net::{Host, Signal, traffic};
 use weir_lab::{testenv, wait};
 
-/// dnsmasq on the kernel's side, once it serves.
+/// Starts dnsmasq on the kernel's side; returns when it serves.
 fn dnsmasq(on: (&Host, &str), leases: &str, options: &[&str], until: &str) -> Running {
     let leases = format!("--dhcp-leasefile={leases}");
     let (host, interface) = on;
@@ -45,7 +44,7 @@ const DHCP: [&str; 2] = [
     "--dhcp-option=121,198.51.100.0/24,192.0.2.9,0.0.0.0/0,192.0.2.1",
 ];
 
-/// The address in the line that says how it was given.
+/// The address in the line that states its source.
 fn given(running: Running, how: &str) -> (Running, String) {
     let running = running.until("ready");
     let line = running.said().lines().find(|line| line.contains(how));
@@ -87,7 +86,7 @@ fn dnsmasq_gives_an_address_and_gets_it_back() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The server's own account of it.
+    // The server's log of the lease.
     let said = end_server(server);
     for words in [
         "DHCPDISCOVER",
@@ -132,7 +131,7 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
     assert_eq!((got.code, &*got.stdout), (Some(0), "a page"), "{got:?}");
 }
 
-/// A lease is the first stack's work, and its address all of theirs.
+/// The first stack obtains the lease, and all stacks use its address.
 #[test]
 fn every_shard_has_the_address_that_dnsmasq_gives() {
     let Some(kernel) = kernel() else { return };
@@ -145,7 +144,8 @@ fn every_shard_has_the_address_that_dnsmasq_gives() {
     let _server = dnsmasq(on, &leases, &DHCP, "DHCP, sockets bound");
     let host = kernel.weir_as_said(&["echo", "--link", "tap0", "--addr", "dhcp", "--shards", "3"]);
     let (host, address) = given(host, "by DHCP from 192.0.2.1");
-    // That none of 40 is a certain shard's happens once in ten million times.
+    // The probability that none of 40 connections belongs to a given shard is
+    // 1e-7.
     let to = format!("{address}:7").parse().unwrap();
     kernel.host.run(|| {
         for number in 0..40_u8 {
@@ -180,7 +180,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         return;
     }
     let folder = Folder::new("advertisements");
-    // radvd will not advertise what is not forwarded.
+    // radvd does not advertise on an interface without forwarding.
     kernel
         .host
         .set_sysctl("net/ipv6/conf/all/forwarding", "1")
@@ -189,11 +189,11 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         .host
         .set_sysctl("net/ipv6/conf/tap0/forwarding", "1")
         .unwrap();
-    // A router speaks from a link-local address.
+    // A router sends from a link-local address.
     let tap = kernel.host.device("tap0").unwrap();
     tap.add_address("fe80::1".parse::<std::net::IpAddr>().unwrap(), 64)
         .unwrap();
-    // Both versions at once, from one server.
+    // Both IP versions at once, from one server.
     let options = [
         DHCP[0],
         "--enable-ra",
@@ -235,13 +235,14 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         "by a router's advertisement",
     );
     assert!(address.starts_with("2001:db8:5:"), "{address}");
-    // The kernel reaches it by a route, and its answers come by the router.
+    // The kernel reaches the address by a route, and the answers come by the
+    // router.
     kernel.run("ip -6 route add 2001:db8:5::/64 dev tap0");
     for size in [56, 1352, 1353, 3000] {
         assert!(kernel.ping(&address, size), "{size}");
     }
     host.stop();
-    // The same address again: it is made of what stays.
+    // The same address again, since it is derived from stable values.
     let again = kernel.weir_as_said(&["host", "tap0", "--addr", "auto"]);
     let (host, again) = given(again, "by a router's advertisement");
     assert_eq!(again, address);
@@ -268,7 +269,7 @@ fn an_address_that_a_kernel_has_is_given_up() {
     net.eth_a
         .add_address("2001:db8::1".parse::<std::net::IpAddr>().unwrap(), 64)
         .unwrap();
-    // The kernel's duplicate address detection has to be over.
+    // The kernel's duplicate address detection must have ended.
     std::thread::sleep(Duration::from_secs(2));
     for at in ["10.0.0.1/24", "2001:db8::1/64"] {
         let address = at.split('/').next().unwrap();
@@ -278,7 +279,8 @@ fn an_address_that_a_kernel_has_is_given_up() {
         assert_eq!(ended.code, Some(1), "{ended:?}");
         let none = "the host has no address left on eth0: give another";
         assert!(ended.stderr.contains(none), "{ended:?}");
-        // Whoever waits for an answer ends, too, and not by his patience.
+        // A command that waits for an answer ends on the signal, before its own
+        // time limit.
         let url = format!(
             "http://{}/",
             ["10.0.0.99", "[2001:db8::99]"][usize::from(at.contains("::"))]
@@ -289,14 +291,14 @@ fn an_address_that_a_kernel_has_is_given_up() {
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stderr.contains(&said), "{ended:?}");
         assert!(ended.stderr.contains(none), "{ended:?}");
-        // With another it goes on.
+        // With another address it continues.
         net.weir(&["host", "eth0", "--addr", at, "--addr", "10.0.0.77/24"])
             .until("ready")
             .stop();
     }
 }
 
-/// What happens to an address later is said by whichever command has it.
+/// Every command reports later changes of an address.
 #[test]
 fn an_address_that_a_kernel_takes_later_is_given_up_by_any_command() {
     let Some(kernel) = kernel_with(&["ip"]) else {
@@ -309,8 +311,8 @@ fn an_address_that_a_kernel_takes_later_is_given_up_by_any_command() {
         let arguments: Vec<&str> = command.iter().copied().chain(host).collect();
         let running = kernel.weir_as_said(&arguments).until("ready");
         kernel.run("ip addr add 192.0.2.77/32 dev tap0");
-        // It is defended once, and given up when another insists (RFC 5227
-        // §2.4, b): the kernel asks three times for one who is not there.
+        // The address is defended once, and given up at the next conflict (RFC
+        // 5227 §2.4, b): the kernel probes three times.
         kernel.host.run(|| {
             let socket = UdpSocket::bind("192.0.2.77:0").unwrap();
             socket.send_to(b"x", "192.0.2.99:9").unwrap();
@@ -335,7 +337,7 @@ fn a_kernel_finds_that_an_address_is_ours() {
         .host
         .set_sysctl("net/ipv6/conf/tap0/accept_dad", "1")
         .unwrap();
-    // Ours is not in doubt any more.
+    // Duplicate address detection has ended.
     std::thread::sleep(Duration::from_millis(1500));
     kernel.run("ip -6 addr add 2001:db8::5/64 dev tap0");
     let began = Instant::now();
@@ -384,7 +386,7 @@ fn addresses_that_cannot_be_are_refused_with_a_remedy() {
     }
 }
 
-/// Beside the kernel of a live interface, by a hardware address of its own.
+/// Beside the kernel of a live interface, with a MAC address of its own.
 #[test]
 fn a_host_on_a_live_interface_is_given_addresses() {
     let Some(net) = net() else { return };

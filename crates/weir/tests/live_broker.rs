@@ -64,7 +64,7 @@ impl Brokered {
         ended.json()
     }
 
-    /// Waits until so many ports are open.
+    /// Waits until that many ports are open.
     fn until_ports(&self, count: usize) {
         let start = Instant::now();
         while self.ports().as_array().unwrap().len() != count {
@@ -113,8 +113,8 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
     }
 }
 
-/// The shipped policy keeps ARP and name lookups for the host, and hides them
-/// from no listener.
+/// The shipped policy copies ARP and name look-ups to the host, without hiding
+/// them from listeners.
 #[test]
 fn what_the_shipped_policy_claims_is_copied_to_listeners() {
     let Some(net) = net() else { return };
@@ -147,7 +147,7 @@ fn what_the_shipped_policy_claims_is_copied_to_listeners() {
     for _ in 0..3 {
         server.recv(&mut [0; 9]).expect("the host keeps its own");
     }
-    // A station that does not answer is asked for three times.
+    // A station that does not answer is solicited three times.
     net.a.run(|| {
         let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
         let _ = socket.send_to(b"?", "10.0.0.77:9");
@@ -225,7 +225,7 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     assert!(table.contains("udp dst port 5078"), "{table}");
     let costs = ["eth0 at xdp-native:\n  ", "\n  frames are seen first"];
     assert!(costs.iter().all(|cost| table.contains(cost)), "{table}");
-    // From another network namespace, where another eth0 may be.
+    // From another network namespace, which may have another eth0.
     let elsewhere = weir(["ports"]).output().unwrap();
     let elsewhere = String::from_utf8(elsewhere.stdout).unwrap();
     let row = elsewhere
@@ -276,7 +276,7 @@ fn watching_ends_with_its_reader() {
         "--socket",
         &brokered.socket,
     ];
-    // What `| head -1` is: it reads a line, and is gone.
+    // As `| head -1` does: reads a line, and closes the pipe.
     let script = format!("{} | (read -r line; date +%s%N >&2)", watch.join(" "));
     let late = || {
         let mut shell = weir_lab::testenv::program("bash").expect("bash is essential");
@@ -286,8 +286,8 @@ fn watching_ends_with_its_reader() {
         let times: Vec<u64> = ended.stderr.lines().map(|l| l.parse().unwrap()).collect();
         Duration::from_nanos(times[1] - times[0])
     };
-    // It would be as late as the next look, a second; once it was not, however
-    // the machine pauses.
+    // As late as the next check, one second; not later, however the machine
+    // pauses.
     let quickest = (0..5)
         .map(|_| late())
         .find(|late| *late < Duration::from_millis(700));
@@ -360,9 +360,9 @@ fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
     assert!(!std::fs::exists(&socket).unwrap(), "its socket goes, too");
 }
 
-/// An ordinary user's host on an interface that is no TAP, where the device of
-/// TAPs is root's alone; and what it sends is not from an address that the policy
-/// grants.
+/// An ordinary user's host on an interface that is not a TAP, where
+/// `/dev/net/tun` is root's; the policy does not grant the address that it
+/// sends from.
 #[test]
 fn a_host_whose_frames_are_refused_says_which_grant_it_needs() {
     let Some(net) = net() else { return };
@@ -430,7 +430,7 @@ fn what_brokers_have_left_is_removed_by_root_alone() {
     let Some(net) = net() else { return };
     let ended = net.weir_as_nobody(&["broker", "--clean"]).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("by root alone"), "{ended:?}");
+    assert!(ended.stderr.contains("only root can remove"), "{ended:?}");
 }
 
 #[test]
@@ -453,14 +453,14 @@ fn a_hangup_has_the_policy_read_again() {
     let copy = listen("udp");
     folder.write("policy.toml", b"[[grant]]\nusers = 5\n");
     broker.signal(Signal::HUP);
-    broker = broker.until("the policy of before stays");
+    broker = broker.until("the previous policy stays");
     folder.write("policy.toml", POLICY.replace("take = true", "").as_bytes());
     broker.signal(Signal::HUP);
     broker = broker.until("that go on: 1; ended: 1");
     let ended = taker.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("the policy has changed"), "{ended:?}");
-    // Who has no grant any more.
+    // A user who no longer has a grant.
     folder.write("policy.toml", b"");
     broker.signal(Signal::HUP);
     broker = broker.until("that go on: 0; ended: 1");

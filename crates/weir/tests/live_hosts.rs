@@ -1,5 +1,5 @@
-//! `weir host`, `weir echo` and `weir iperf`: a host of weir's beside the
-//! kernel's, over TAP and on a live interface.
+//! `weir host`, `weir echo` and `weir iperf`: a host of weir's own beside the
+//! kernel's, on TAP and on a live interface.
 
 mod common;
 #[path = "common/live.rs"]
@@ -41,7 +41,8 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
         let pings = traffic::ping(&net.a, ip(at), 5, patience).unwrap();
         assert_eq!(pings.round_trips.len(), 5, "{at}: {pings:?}");
     }
-    // Nobody listens there, while the kernel's own server is not touched.
+    // No application listens there, and the kernel's own server is not
+    // affected.
     let listener = net
         .b
         .run(|| std::net::TcpListener::bind("10.0.0.2:80"))
@@ -63,7 +64,7 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
     drop(listener);
     let counted = host.stop().json();
     assert!(counted["frames_in"].as_u64().unwrap() >= 12, "{counted}");
-    // With it gone, so are its addresses.
+    // Its addresses end with it.
     let pings = traffic::ping(&net.a, ip("10.0.0.77"), 1, Duration::from_millis(300));
     assert!(!pings.is_ok_and(|pings| !pings.round_trips.is_empty()));
 }
@@ -73,7 +74,8 @@ fn a_server_on_a_live_interface_takes_bytes_from_a_kernel() {
     let Some(net) = net() else { return };
     let arguments = ["echo", "--link", "port:eth0", "--addr", "10.0.0.77/24"];
     let echo = net.weir(&arguments).until("ready");
-    // Over a veth pair whose kernel leaves checksums and cutting to a device.
+    // Over a veth pair whose kernel leaves checksums and segmentation to a
+    // device.
     let sent: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 7 / 8) as u8).collect();
     let heard = net.a.run(|| {
         let stream = wait::connect("10.0.0.77:7".parse().unwrap()).unwrap();
@@ -91,7 +93,7 @@ fn a_server_on_a_live_interface_takes_bytes_from_a_kernel() {
     echo.stop();
 }
 
-/// Whoever is a host ends when its interface does, and says so.
+/// A host ends with a message when its interface is gone.
 #[test]
 fn hosts_end_with_their_interface() {
     let commands = [&["serve", "."][..], &["echo"], &["iperf"]];
@@ -199,11 +201,11 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
             let rate = end[side]["bits_per_second"].as_f64().unwrap();
             assert!(rate > 1e6, "{arguments}: {side} {rate}");
         }
-        // The sender tells how many segments went again.
+        // The sender reports the number of retransmissions.
         let again = end["sum_sent"]["retransmits"].as_i64().unwrap();
         assert!((0..100_000).contains(&again), "{arguments}: {again}");
     }
-    // Nothing is due again before the test is over.
+    // The next block is due only after the test.
     iperf3(
         &kernel,
         &format!("--client {} --bitrate 100 --reverse", OURS[0]),
@@ -211,7 +213,8 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
     for arguments in ["", "--reverse"] {
         let end = iperf3(
             &kernel,
-            // So slow that what comes in a pause of half a second has room.
+            // So slow that the data of a pause of half a second fits the
+            // buffer.
             &format!("--client {} --udp --bitrate 2M {arguments}", OURS[0]),
         );
         let (packets, lost) = (&end["sum"]["packets"], &end["sum"]["lost_packets"]);
@@ -263,10 +266,10 @@ fn iperf_measures_against_iperf3_of_the_kernels_side() {
     }
 }
 
-/// What the sides of iperf3's protocol say.
+/// States of iperf3's protocol.
 const WORDS: [u8; 4] = [9, 10, 1, 2];
 
-/// As iperf3's server, up to the test's running; then it goes.
+/// Acts as iperf3's server until the test is running, then disconnects.
 fn leave_within_the_test(listener: &TcpListener) {
     let (mut control, _) = wait::accept(listener).unwrap();
     control.read_exact(&mut [0; 37]).unwrap();
@@ -285,7 +288,7 @@ fn an_iperf_ends_when_its_server_goes() {
     let Some(kernel) = kernel() else { return };
     let listener = kernel.host.run(|| TcpListener::bind((KERNEL[0], 5201)));
     let listener = listener.unwrap();
-    // A test of a day.
+    // A test that would take a day.
     let words = ["iperf", KERNEL[0], "--time", "86400", "--rate", "1000"];
     let client = kernel.weir(&words);
     leave_within_the_test(&listener);
@@ -293,14 +296,15 @@ fn an_iperf_ends_when_its_server_goes() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let why = "192.0.2.1:5201: the server has closed the connection";
     assert!(ended.stderr.contains(why), "{ended:?}");
-    // Its connection waits at the listener, and nobody reads it.
+    // Its connection waits at the listener, and is never read.
     let ended = kernel.weir(&words).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let why = "the server has not answered within 10 s";
     assert!(ended.stderr.contains(why), "{ended:?}");
 }
 
-/// A client that is silent after its test's time, and one that is so before it.
+/// A client that is silent after its test's duration, and one that is silent
+/// before it.
 #[test]
 fn an_iperf_server_serves_after_clients_that_say_no_more() {
     let Some(kernel) = kernel() else { return };
@@ -320,14 +324,14 @@ fn an_iperf_server_serves_after_clients_that_say_no_more() {
     let ended = server.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("does not end its test"), "{ended:?}");
-    // It was told.
+    // The client was notified.
     let mut said = Vec::new();
     control.read_to_end(&mut said).unwrap();
     assert_eq!(said, [&WORDS[2..], &[11]].concat());
     drop(stream);
 }
 
-/// Where nobody answers, waiting.
+/// While they wait for a peer that does not answer.
 #[test]
 fn clients_that_wait_for_a_connection_end_by_a_signal() {
     let Some(kernel) = kernel() else { return };
@@ -340,7 +344,7 @@ fn clients_that_wait_for_a_connection_end_by_a_signal() {
     }
 }
 
-/// A user whose processes no other test has.
+/// A user without processes of other tests.
 const OTHER: u32 = 64_999;
 
 #[test]
@@ -355,14 +359,14 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
         let words = ["echo", "--link", "tap1", "--addr", "198.51.100.5/24"];
         Running::start(&kernel.host, command, &words)
     };
-    // Two that serve, and those of every host.
+    // Two threads that serve, and those of every host.
     let ended = start(6).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("cannot start a thread"), "{ended:?}");
     let server = start(7).until("ready");
     kernel.host.run(|| {
         for _ in 0..2 {
-            // None is left for a connection.
+            // No thread is left for a connection.
             let stream = wait::connect("198.51.100.5:7".parse().unwrap()).unwrap();
             let read = (&stream).read(&mut [0; 1]);
             assert!(read.is_err() || read.is_ok_and(|count| count == 0));
@@ -412,7 +416,7 @@ fn servers_ask_silent_clients_whether_they_are_there() {
             .host
             .run(|| wait::connect(SocketAddr::new(ip(OURS[0]), port)))
             .unwrap();
-        // Of iperf, a test of bytes whose one stream is there.
+        // An iperf test of a number of bytes, with its one stream open.
         let mut second = None;
         if command == "iperf" {
             let text = br#"{"tcp":true,"parallel":1,"num":9,"len":1000}"#;
@@ -440,7 +444,7 @@ fn servers_ask_silent_clients_whether_they_are_there() {
                 .parse::<u32>()
                 .unwrap()
         };
-        // What was acknowledged late has come before.
+        // Data acknowledged late has arrived before.
         std::thread::sleep(Duration::from_secs(1));
         let (before, began) = (segments(), Instant::now());
         while segments() == before {
@@ -453,7 +457,7 @@ fn servers_ask_silent_clients_whether_they_are_there() {
     }
 }
 
-/// With few descriptors a server is there or it is not.
+/// With few descriptors a server either works or fails to start.
 #[test]
 fn a_server_that_cannot_wait_is_never_ready() {
     let Some(kernel) = kernel() else { return };
@@ -465,7 +469,7 @@ fn a_server_that_cannot_wait_is_never_ready() {
         let mut server = Running::start(&kernel.host, command, &HOST);
         let said = server.line();
         if said == "ready\n" {
-            // It goes on, or fails without having been asked.
+            // The command continues, or fails by itself.
             server.signal(Signal::INT);
             let ended = server.end();
             assert_eq!(ended.code, Some(0), "{files}: {ended:?}");
@@ -487,7 +491,7 @@ fn numbers_that_cannot_be_are_refused() {
     for (words, why) in [
         (
             &["iperf", KERNEL[0], "--udp", "--length", "65508"][..],
-            "no datagram has 65508 bytes: give --length at most 65507",
+            "a datagram cannot have 65508 bytes: give --length at most 65507",
         ),
         (&["iperf", "--port", "0"], "0 is not in 1..=65535"),
         (&["echo", "--port", "0"], "0 is not in 1..=65535"),
@@ -511,8 +515,18 @@ fn links_that_cannot_be_are_refused() {
         ),
         ("wire:x", "192.0.2.5/24", 2, "no links of kind `wire`"),
         ("tap:a/b", "192.0.2.5/24", 2, "without `/`"),
-        ("tap:w%d", "192.0.2.5/24", 2, "`w%d` is no name"),
-        ("tap:all", "192.0.2.5/24", 2, "`all` is no name"),
+        (
+            "tap:w%d",
+            "192.0.2.5/24",
+            2,
+            "`w%d` is not an interface name",
+        ),
+        (
+            "tap:all",
+            "192.0.2.5/24",
+            2,
+            "`all` is not an interface name",
+        ),
         ("port:eth9", "192.0.2.5/24", 1, "no interface `eth9`"),
         (
             "tap0",
@@ -542,7 +556,7 @@ fn an_interface_and_a_router_that_no_host_can_use_are_named() {
         ];
         let ended = kernel.weir_as_said(&words).end();
         assert_eq!(ended.code, Some(2), "{gateway}: {ended:?}");
-        let why = format!("gateway {gateway} is no other host's address");
+        let why = format!("gateway {gateway} is not another host's address");
         assert!(ended.stderr.contains(&why), "{ended:?}");
     }
     let tap = kernel.host.device("tap0").unwrap();
@@ -565,19 +579,24 @@ fn peers_that_cannot_be_are_told_with_a_remedy() {
             1,
             "give the router that leads to 198.51.100.1 with --gateway",
         ),
-        ("10.0.0.9", "eth0", 1, "nobody answers for 10.0.0.9"),
+        ("10.0.0.9", "eth0", 1, "no station answers for 10.0.0.9"),
         ("127.0.0.1", "eth0", 1, "no link leads to 127.0.0.1"),
-        ("224.0.0.1", "eth0", 1, "224.0.0.1 is no one host's address"),
+        (
+            "224.0.0.1",
+            "eth0",
+            1,
+            "224.0.0.1 is not the address of a single host",
+        ),
         ("10.0.0.77", "eth0", 1, "10.0.0.77 is this host's own"),
         (
             "fe80::1%eth1",
             "eth0",
             2,
-            "`%eth1` is none of the host's links",
+            "`%eth1` is not one of the host's links",
         ),
-        ("10.0.0.1", "eth0", 1, "nobody listens at port 7"),
+        ("10.0.0.1", "eth0", 1, "no application listens at port 7"),
         ("2001:db8::1", "eth0", 2, "addresses of IPv6 alone"),
-        ("10.0.0.1", "lo", 2, "lo is no Ethernet interface"),
+        ("10.0.0.1", "lo", 2, "lo is not an Ethernet interface"),
     ] {
         let arguments = ["echo", to, "--link", link, "--addr", "10.0.0.77/24"];
         let ended = net.weir(&arguments).end();

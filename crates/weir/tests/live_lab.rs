@@ -1,4 +1,4 @@
-//! `weir lab` in namespaces that it makes itself.
+//! `weir lab` in namespaces that it creates itself.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn two_hosts_talk() {
     let socket = |at: usize| story["sockets"][at]["received"].as_u64().unwrap();
     assert_eq!([socket(0), socket(1), socket(2)], [100, 0, 100], "{story}");
     let port = |at: usize, what: &str| story["ports"][at][what].as_u64().unwrap();
-    // Both ways of the echo, and of each datagram that is meant.
+    // Both directions of the echo, and of each datagram that the port accepts.
     assert_eq!([1, 2, 3].map(|at| port(at, "frames")), [20, 100, 100]);
     assert_eq!([1, 2, 3].map(|at| port(at, "lost")), [0; 3]);
     let all = port(0, "frames") + port(0, "lost");

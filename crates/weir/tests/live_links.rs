@@ -16,7 +16,7 @@ use tap::{Kernel, kernel, kernel_with};
 use weir_lab::net::{Signal, traffic, unprivileged};
 use weir_lab::{testenv, wait};
 
-/// The host's, by link.
+/// The host's addresses, by link.
 const ADDRESSES: [&str; 4] = [
     "192.0.2.5/24",
     "2001:db8::5/64",
@@ -36,7 +36,7 @@ fn two() -> Option<Kernel> {
     Some(kernel)
 }
 
-/// The command on both.
+/// The command with both links.
 fn said<'a>(command: &[&'a str], addresses: &[&'a str]) -> Vec<&'a str> {
     let addresses = addresses.iter().flat_map(|one| ["--addr", *one]);
     command.iter().copied().chain(addresses).collect()
@@ -48,7 +48,7 @@ fn answers(kernel: &Kernel, at: &str) -> bool {
     pings.is_ok_and(|pings| pings.round_trips.len() == 1)
 }
 
-/// Of one address on both sides, the one on the link that was said.
+/// With the same address on both sides, the one on the named link is used.
 #[test]
 fn an_address_may_name_its_link() {
     const SAME: [u16; 8] = [0xfe80, 0, 0, 0, 0, 0, 0, 1];
@@ -63,7 +63,8 @@ fn an_address_may_name_its_link() {
         let all = said(&command, &[&ADDRESSES[..], &local].concat());
         kernel.weir_as_said(&all).end()
     };
-    // The kernel has its addresses on a TAP interface as soon as one is there.
+    // The kernel has its addresses on a TAP interface as soon as the interface
+    // exists.
     let at = SocketAddrV6::new(SAME.into(), 7, 0, tap1.index());
     let host = kernel.weir_as_said(&said(&["host", "tap0", "tap1"], &ADDRESSES));
     let host = host.until("ready");
@@ -103,13 +104,13 @@ fn a_host_answers_on_each_link_for_its_addresses_there() {
     for at in AT {
         assert!(answers(&kernel, at), "{at}");
     }
-    // By the strong model it is not there by the other link, where Linux would
-    // answer.
+    // By the strong host model the address is not reachable by the other link;
+    // Linux would answer.
     kernel.run("ip route add 198.51.100.5/32 dev tap0");
     assert!(!answers(&kernel, "198.51.100.5"));
     kernel.run("ip route del 198.51.100.5/32 dev tap0");
     assert!(answers(&kernel, "198.51.100.5"));
-    // It goes on while one is left.
+    // The host continues while one link is left.
     kernel.host.device("tap1").unwrap().delete().unwrap();
     assert!(answers(&kernel, "192.0.2.5") && !answers(&kernel, "198.51.100.5"));
     kernel.host.device("tap0").unwrap().delete().unwrap();
@@ -151,7 +152,7 @@ fn a_server_of_several_stacks_is_one_host() {
     let Some(kernel) = kernel_with(&["ip"]) else {
         return;
     };
-    // A queue for each, one for all, and several for one.
+    // A queue for each stack, one for all, and several for one stack.
     for (kind, shards) in [("multi_queue", "3"), ("", "2"), ("multi_queue", "1")] {
         kernel.run("ip link del tap0");
         kernel.run(&format!(
@@ -175,7 +176,7 @@ fn a_server_of_several_stacks_is_one_host() {
                 }
             }
         });
-        // Another would be given a part of the flows.
+        // Another process would get a part of the flows.
         for shards in ["1", "2"] {
             let other = kernel.weir(&["echo", "--shards", shards]).end();
             assert_eq!(other.code, Some(1), "{other:?}");
@@ -198,7 +199,7 @@ fn get_goes_by_the_link_that_leads_there() {
     }
     let folder = Folder::new("get-links");
     folder.write("x", b"hello");
-    // A third network, that the second link's router has.
+    // A third network, behind the second link's router.
     let lo = kernel.host.device("lo").unwrap();
     lo.add_address([203, 0, 113, 1], 32).unwrap();
     let server = format!(

@@ -1,4 +1,4 @@
-//! `weir listen` on a live link, in this process's own engine.
+//! `weir listen` on a live link, with the engine in its own process.
 
 mod common;
 #[path = "common/live.rs"]
@@ -108,7 +108,7 @@ fn what_does_not_fit_is_counted_as_lost() {
     let filter = ["--for", "2"];
     let running = net.weir(&[&listen[..], &filter].concat());
     let running = running.until("weir: port");
-    // It is stopped while more comes than its queue holds.
+    // Stopped while more frames arrive than its queue holds.
     running.signal(Signal::STOP);
     net.send(9, 1000);
     running.signal(Signal::CONT);
@@ -141,7 +141,7 @@ fn what_is_wrong_is_refused() {
         (&["eth0", "udp prot 53"], 2, "^^^^"),
         (&["eth7", "udp"], 1, "eth7"),
         (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
-        (&["eth0", "udp", "--for", "soon"], 2, "no number"),
+        (&["eth0", "udp", "--for", "soon"], 2, "not a number"),
         (&["eth0", "--socket", "/nowhere"], 1, "weir broker"),
         (
             &["eth0", "-w", "-", "-C", "1"],
@@ -170,7 +170,7 @@ fn what_is_wrong_is_refused() {
     for interface in ["eth0", "any"] {
         let ended = net.weir_as_nobody(&["listen", interface, "udp"]).end();
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        // Once, of however many interfaces.
+        // Printed once, for any number of interfaces.
         let said = ended.stderr.matches("start `weir broker`").count();
         assert_eq!(said, 1, "{ended:?}");
     }
@@ -178,11 +178,11 @@ fn what_is_wrong_is_refused() {
 
 #[test]
 fn super_frames_come_whole_or_as_what_goes_over_the_wire() {
-    /// Of a frame on this link: 1,500 bytes and an Ethernet header.
+    /// Maximum frame length on this link: 1,500 bytes and an Ethernet header.
     const FRAME_MAX: u64 = 1514;
     const SENT: usize = 200_000;
     let Some(net) = net() else { return };
-    // The device is left to segment, so that the kernel does not.
+    // Segmentation is left to the device, so that the kernel does not segment.
     for device in [&net.eth_a, &net.eth_b] {
         device.set_offloads(Offloads::VETH).unwrap();
     }
@@ -231,19 +231,20 @@ fn super_frames_come_whole_or_as_what_goes_over_the_wire() {
             .all(|(len, marked)| !marked && *len <= FRAME_MAX),
         "{split:?}"
     );
-    // Each with headers of its own, of the same length as the whole's.
+    // Each segment has headers of the super-frame's length.
     assert!(split.len() > SENT / 1460, "{}", split.len());
     let headers = 14 + 20 + 32;
     let payload = |frames: &[(u64, bool)]| frames.iter().map(|(len, _)| len - headers).sum::<u64>();
     let of_all = |frames: &[(u64, bool)]| {
-        // SYN-ACK has longer options.
+        // The SYN-ACK has longer options.
         payload(frames.get(1..).unwrap_or_default())
     };
     assert_eq!(of_all(&whole), of_all(&split));
     assert_eq!(of_all(&split), SENT as u64);
 }
 
-/// A FIFO is waited for, as by a shell, but a signal ends that.
+/// The command waits for a FIFO's reader, as a shell does, but a signal ends
+/// the wait.
 #[test]
 fn a_pipe_with_a_name_waits_for_its_reader_or_a_signal() {
     let Some(net) = net() else { return };
@@ -264,7 +265,8 @@ fn a_pipe_with_a_name_waits_for_its_reader_or_a_signal() {
     assert_eq!((read, running.end().code), (3, Some(0)));
 }
 
-/// Lines have times and directions by themselves, and say so much as tcpdump.
+/// Lines have timestamps and directions by default, and the detail of
+/// tcpdump's.
 #[test]
 fn a_line_tells_when_which_way_and_what() {
     let Some(net) = net() else { return };
@@ -295,13 +297,13 @@ fn a_line_tells_when_which_way_and_what() {
     assert_eq!(lines[2], "2 frames, 93 bytes, 0 lost");
 }
 
-/// Every interface that is up, each frame with its interface's name.
+/// Every interface that is up, with the interface's name for each frame.
 #[test]
 fn any_is_every_interface() {
     let Some(net) = net() else { return };
     let folder = Folder::new("listen-any");
     let path = folder.path("any.pcapng");
-    // As the broker makes them, through which users send.
+    // A device of an egress path, as the broker creates it.
     let own = net.lab.link(&net.a, &net.b).names("own0", "w0123456789ab");
     let own = own.connect().unwrap();
     let listen = ["listen", "any", "udp port 53", "--count", "3"];
@@ -315,7 +317,7 @@ fn any_is_every_interface() {
     net.send(53, 2);
     net.b.run(|| {
         let socket = std::net::UdpSocket::bind("10.0.0.2:0").unwrap();
-        // By way of the loopback interface.
+        // By the loopback interface.
         socket.send_to(b"x", "10.0.0.2:53").unwrap();
     });
     drop(server);
@@ -342,8 +344,8 @@ fn any_is_every_interface() {
     assert_eq!(names, ["eth0", "eth0", "lo"]);
 }
 
-/// An interface that comes later is listened on, also under the name of one that
-/// is gone; what the first had is written.
+/// An interface that comes up later is listened on, also with the name of one
+/// that is gone; the first one's frames are written.
 #[test]
 fn any_follows_interfaces_that_come_and_go() {
     let Some(net) = net() else { return };
@@ -379,7 +381,7 @@ fn any_follows_interfaces_that_come_and_go() {
     assert_eq!(frames, 4);
 }
 
-/// Frames of a file in a folder.
+/// Number of frames and size of a file in a folder.
 fn frames_in(path: &str) -> (u64, usize) {
     let mut reader = Reader::open(path).unwrap();
     let (mut frames, mut longest) = (0, 0);
@@ -436,7 +438,8 @@ fn files_rotate_and_frames_are_cut() {
         (Some(0), Some(0)),
         "{ended:?} {short:?}"
     );
-    // 1,042 bytes and 34 more a frame: a file has 930, and the fourth is the first.
+    // 1,042 bytes for a frame and 34 more: a file has 930 frames, and the
+    // fourth file overwrites the first.
     let files = ["ring0", "ring1", "ring2"].map(|name| frames_in(&folder.path(name)));
     let [(first, _), (second, longest), (third, _)] = files;
     assert_eq!(longest, 1042);
@@ -446,7 +449,8 @@ fn files_rotate_and_frames_are_cut() {
     assert_eq!(frames_in(&cut), (u64::from(FRAMES), 60));
 }
 
-/// A full file, as by a full disk: whole, and what it has is said.
+/// A file that reaches a size limit, as on a full disk, is a valid capture, and
+/// its number of frames is printed.
 #[test]
 fn a_file_that_cannot_grow_stays_whole() {
     let Some(net) = net() else { return };
@@ -470,7 +474,8 @@ fn a_file_that_cannot_grow_stays_whole() {
     assert!(ended.stderr.contains(&said), "{said}: {ended:?}");
 }
 
-/// The reader of a pipe gets frames while more arrive, never 100 ms apart.
+/// The reader of a pipe gets frames while more arrive, with delays below 100
+/// ms.
 #[test]
 fn a_pipe_gets_frames_while_more_arrive() {
     let Some(net) = net() else { return };
@@ -486,7 +491,7 @@ fn a_pipe_gets_frames_while_more_arrive() {
                 assert!(reader.next_frame().unwrap().is_some());
                 is_read.store(true, Ordering::Relaxed);
             });
-            // 400 frames are less than what is gathered.
+            // 400 frames are fewer than the buffer holds.
             for _ in 0..400 {
                 net.send(53, 1);
                 std::thread::sleep(Duration::from_millis(20));
@@ -499,7 +504,7 @@ fn a_pipe_gets_frames_while_more_arrive() {
     }
 }
 
-/// A reader that closes standard output ends the command, though no frame comes.
+/// A closed standard output ends the command even if no frame arrives.
 #[test]
 fn a_closed_output_ends_it_on_a_quiet_link() {
     let Some(net) = net() else { return };

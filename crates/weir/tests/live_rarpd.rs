@@ -1,4 +1,4 @@
-//! `weir rarpd`, both its ends, across a link.
+//! `weir rarpd`, client and server, across a link.
 
 mod common;
 #[path = "common/live.rs"]
@@ -56,7 +56,7 @@ fn an_ordinary_user_serves_as_the_policy_grants() {
     );
     first.signal(Signal::TERM);
     first.end();
-    // Sending is granted, but not this type of frames.
+    // The grant permits sending, but not this EtherType.
     let other = broker("send = true");
     let ask = ["rarpd", "eth0", "--ask", "--socket", &socket];
     let refused = net.weir_as_nobody(&ask).end();
@@ -113,7 +113,7 @@ fn a_wrong_table_is_refused() {
         ("\"02:00\" = \"10.0.0.9\"", "no Ethernet address"),
         (
             "\"02:00:00:00:00:01\" = \"10.0.0\"",
-            "hosts.toml:1:23: `10.0.0` is no IPv4 address",
+            "hosts.toml:1:23: `10.0.0` is not an IPv4 address",
         ),
     ];
     for (text, message) in cases {

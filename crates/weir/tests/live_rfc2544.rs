@@ -1,4 +1,4 @@
-//! `weir lab rfc2544` in namespaces that it makes itself.
+//! `weir lab rfc2544` in namespaces that it creates itself.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use weir_lab::testenv;
 
-/// The quickest settings that still measure.
+/// The fastest settings that still measure.
 const QUICK: [&str; 9] = [
     "lab",
     "rfc2544",
@@ -70,7 +70,7 @@ fn what_is_required_of_a_bridge_is_recorded() {
         .env("WEIR_RESULTS", &file)
         .output()
         .unwrap();
-    // On a busy machine frames are lost, which is a fault and recorded all the same.
+    // On a busy machine frames are lost, which is reported as a fault and recorded.
     assert!(matches!(run.status.code(), Some(0 | 1)), "{run:?}");
     let text = std::fs::read_to_string(&file).unwrap();
     let lines: Vec<Value> = text
@@ -97,7 +97,7 @@ fn what_is_required_of_a_bridge_is_recorded() {
         "{text}"
     );
     assert_eq!(ratio["met"], number(ratio) >= 0.8);
-    // A file that cannot be written is named.
+    // The message names a file that cannot be written.
     let run = weir(QUICK)
         .arg("--tests=throughput")
         .env("WEIR_RESULTS", folder.path("none/results.jsonl"))

@@ -1,8 +1,8 @@
-//! Every frame that enters a bridge leaves exactly once, in order, unchanged,
-//! and no frame's memory leaks: for as long as is asked for.
+//! Every frame that enters a bridge leaves exactly once, in order and unchanged, and no chunk
+//! leaks, for a configurable time.
 //!
-//! `WEIR_SOAK_SECONDS` (3), `WEIR_SOAK_RATE` (20,000 frames a second, of both
-//! directions, as far as the machine's other work lets it). An hour:
+//! `WEIR_SOAK_SECONDS` (default 3), `WEIR_SOAK_RATE` (default 20,000 frames per second, both
+//! directions, as far as other load allows). One hour:
 //!
 //! ```sh
 //! WEIR_SOAK_SECONDS=3600 WEIR_SOAK_RATE=100000 cargo test --release -p weir --test live_soak -- --nocapture every
@@ -19,10 +19,10 @@ use weir_lab::rfc2544::{
 };
 use weir_lab::testenv;
 
-/// Of the longest trial: the kernel's clock paces each.
+/// Duration of the longest trial, since each is paced by the kernel's clock.
 const TRIAL: Duration = Duration::from_secs(5);
 
-/// Frames, and what became of them.
+/// Frame counts.
 #[derive(Default, Debug)]
 struct Soaked {
     sent: u64,
@@ -30,9 +30,9 @@ struct Soaked {
     duplicated: u64,
     reordered: u64,
     corrupted: u64,
-    /// Came more than a second late, when another trial had begun.
+    /// Arrived more than a second late, during another trial.
     other: u64,
-    /// Dropped by the links at either side of the bridge, and counted there.
+    /// Dropped and counted by the links at either side of the bridge.
     by_links: u64,
     stats: Value,
 }
@@ -42,8 +42,8 @@ fn asked(name: &str, default: f64) -> f64 {
     value.map_or(default, |value| value.parse().expect("a number"))
 }
 
-/// Frames of 512 bytes both ways, each byte of them compared; at that rate
-/// before all else that the machine does, or else as it lets us.
+/// Frames of 512 bytes in both directions, with every byte compared; with real-time priority, or as
+/// far as other load allows.
 fn soak(time: Duration, rate: f64, patient: bool) -> Soaked {
     let folder = Folder::new("soak");
     let json = folder.path("stats.json");
@@ -103,7 +103,7 @@ fn soak(time: Duration, rate: f64, patient: bool) -> Soaked {
     soaked
 }
 
-/// What the bridge says that it, or the kernel before it, has not passed on.
+/// Frames that the bridge, or the kernel before it, reports as not forwarded.
 fn counted(stats: &Value) -> u64 {
     let reasons = ["rx_full", "rx_dropped", "no_room", "stale", "bypassed"];
     let links = stats["links"].as_array().unwrap();
@@ -123,7 +123,7 @@ fn every_frame_leaves_once_in_order_and_unchanged() {
     println!("{soaked:?}");
     let wrong = [soaked.duplicated, soaked.reordered, soaked.corrupted];
     assert_eq!(wrong, [0; 3], "{soaked:?}");
-    // A busy machine may keep it from its CPU: then it says what is missing.
+    // On a busy machine the bridge may be preempted: its counters then explain the missing frames.
     let missing = soaked.sent.saturating_sub(soaked.good + soaked.other);
     assert!(
         soaked.good > 0 && missing <= counted(&soaked.stats) + soaked.by_links,

@@ -1,7 +1,7 @@
-//! The generated pages of docs/reference are what would be generated now.
+//! Checks that the generated pages of docs/reference are up to date.
 //!
-//! `WEIR_BLESS=1` writes the page of commands anew; the page of results is
-//! written by `weir lab results render`.
+//! `WEIR_BLESS=1` writes the page of commands; `weir lab results render` writes
+//! the page of results.
 
 mod common;
 
@@ -23,7 +23,7 @@ const COMMANDS_HEAD: &str = "\
 What `weir` and each of its subcommands print with `--help`.
 ";
 
-/// The help of a subcommand, and of those below it, as chapters.
+/// The help of a subcommand and of its subcommands, as chapters.
 fn chapters(subcommand: &[String], page: &mut String) {
     let mut command = weir([]);
     command.args(subcommand).arg("--help").env("COLUMNS", "100");
@@ -104,8 +104,8 @@ fn source(of: &Measurement) -> String {
     texts.collect()
 }
 
-/// Whether a literal of a format string, or what stands before its arguments,
-/// can have made the beginning of `name`.
+/// Whether a literal of a format string, or its part before the arguments, can
+/// produce the start of `name`.
 fn makes(literal: &str, name: &str) -> bool {
     let mut rest = name;
     for (number, piece) in literal.split('{').enumerate() {

@@ -1,5 +1,5 @@
-//! `weir lab results`: running benches (by a cargo that only pretends),
-//! tables, and comparisons.
+//! `weir lab results`: running benches (with a fake cargo), tables, and
+//! comparisons.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn stderr(run: &Output) -> String {
     String::from_utf8(run.stderr.clone()).unwrap()
 }
 
-/// A measurement as a bench records it.
+/// A measurement as recorded by a bench.
 fn line(name: &str, value: f64, more: &Value) -> String {
     let mut line = json!({
         "name": name, "value": value, "unit": "ns", "better": "less", "bench": "weir-x y",
@@ -132,7 +132,7 @@ fn a_regression_gives_the_exit_status() {
 #[test]
 fn a_lost_requirement_gives_the_exit_status() {
     let folder = Folder::new("results-lost");
-    // Within the old range, and past the requirement.
+    // Within the old range, but the requirement is missed.
     let old = folder.write("old", three_runs([10.0, 11.0, 13.0], 12.0).as_bytes());
     let new = folder.write("new", three_runs([12.5, 12.5, 12.5], 12.0).as_bytes());
     let run = results(["diff", &old, &new]).output().unwrap();
@@ -142,7 +142,7 @@ fn a_lost_requirement_gives_the_exit_status() {
         stderr(&run).contains("1 lost requirement, see the report"),
         "{run:?}"
     );
-    // What was missed before is not lost.
+    // A requirement that was missed before is not lost.
     let run = results(["diff", &new, &new]).output().unwrap();
     assert!(run.status.success(), "{run:?}");
 }
@@ -153,7 +153,7 @@ fn the_page_has_missed_first_marks_what_is_stale_and_is_checked() {
     let commit = |id: &str| json!({"id": id, "dirty": false});
     let at_most = |most: f64| json!({"at_most": most});
     let lines = [
-        // An older commit's run does not count.
+        // A run of an older commit does not count.
         line(
             "a: met",
             9.0,
@@ -241,7 +241,7 @@ fn a_malformed_line_is_named_by_all() {
         let run = command.current_dir(folder.path("")).output().unwrap();
         assert_eq!(run.status.code(), Some(1), "{run:?}");
         assert!(
-            stderr(&run).contains("bad:2: no measurement: invalid type"),
+            stderr(&run).contains("bad:2: not a measurement: invalid type"),
             "{run:?}"
         );
     }
@@ -295,7 +295,7 @@ fn the_list_tells_names_needs_and_commands() {
     );
 }
 
-/// Makes of a folder what is taken for a checkout, with a `cargo` in it.
+/// Makes a folder look like a checkout, with a fake `cargo` in it.
 fn checkout(folder: &Folder, cargo: &str) {
     for path in ["crates/lab", "crates/weir"] {
         std::fs::create_dir_all(folder.path(path)).unwrap();
@@ -307,7 +307,7 @@ fn checkout(folder: &Folder, cargo: &str) {
     std::fs::set_permissions(cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs benches by the checkout's cargo.
+/// Runs benches with the checkout's cargo.
 fn run_in(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = results(["run"]);
     command.args(arguments).current_dir(folder.path(""));
@@ -383,7 +383,7 @@ fn benches_are_compiled_run_in_rounds_and_summed_up() {
         ]
     );
     assert!(!folder.has("out/new.skips"));
-    // Those that fail are named; the others go on.
+    // Failed benches are named; the others run.
     let benches = [
         "--only=stack/goodput",
         "--only=stack/pcb",
@@ -410,7 +410,7 @@ fn what_cannot_run_is_said() {
     let run = run_in(&folder, &["--only=demux/acl"]).output().unwrap();
     assert_eq!(run.status.code(), Some(2), "{run:?}");
     assert!(
-        stderr(&run).contains("is in no checkout of weir"),
+        stderr(&run).contains("is not in a checkout of weir"),
         "{run:?}"
     );
     checkout(&folder, "exit 101");
@@ -429,7 +429,7 @@ fn what_cannot_run_is_said() {
         stderr(&run).contains("cannot run cargo: No such file"),
         "{run:?}"
     );
-    // Without any program there is none that this bench needs.
+    // Without any program in PATH, the one that this bench needs is missing.
     let run = run_in(&folder, &["--only=weir/serve"])
         .env("PATH", "/none")
         .output()
@@ -474,7 +474,7 @@ fn a_signal_ends_the_bench_and_what_it_has_started() {
         began.elapsed() < Duration::from_secs(30),
         "it was waited for"
     );
-    // Whoever takes in orphans may not have seen its end yet.
+    // The process that adopts orphans may not have collected its status yet.
     let stat = std::fs::read_to_string(format!("/proc/{sleeping}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').map_or("", |(_, rest)| rest.trim());
     assert!(

@@ -1,12 +1,12 @@
-//! Enforces the invariants that `ARCHITECTURE.md` states. Each check here
-//! names the rule it keeps, so that a failure says what to do.
+//! Enforces the invariants of `ARCHITECTURE.md`. Each check names its rule, so
+//! that a failure says what to do.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which workspace crates a crate may depend on: the arrows of
-/// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
+/// The crates that a workspace crate may depend on: the arrows of
+/// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
 const ARROWS: [(&str, &[&str]); 17] = [
     ("wire", &[]),
     ("filter", &["wire"]),
@@ -65,7 +65,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
     "crates/tap/src/trust.rs",
 ];
 
-/// Where code takes time, randomness and I/O from its caller.
+/// Code that takes time, randomness and I/O from its caller.
 const PURE: [&str; 6] = [
     "crates/wire/src",
     "crates/filter/src",
@@ -75,7 +75,7 @@ const PURE: [&str; 6] = [
     "crates/apps/src/router/engine",
 ];
 
-/// What a pure crate does not name, and where it may all the same.
+/// Words that a pure crate must not contain, and the exceptions.
 const IMPURE_WORDS: [&str; 17] = [
     "std::fs",
     "std::net::Tcp",
@@ -96,16 +96,15 @@ const IMPURE_WORDS: [&str; 17] = [
     "weir_ring",
 ];
 
-/// The native back end's arena of executable memory is made of a mapping,
-/// and so of a file descriptor; the memory of the stack's tables is `ring`'s.
-/// Nothing else in a pure crate is.
+/// The native back end's executable memory is a mapping with a file descriptor;
+/// the memory of the stack's tables is `ring`'s. There are no other exceptions.
 const IMPURE_ALLOWED_IN: [&str; 2] = [
     "crates/filter/src/backend/native/",
     "crates/stack/src/pcb/chunk.rs",
 ];
 
-/// Where a program is started otherwise than by the lab's helpers for tests:
-/// those helpers themselves, what the product starts, and what no test runs.
+/// Files that may start programs without the lab's test helpers: the helpers
+/// themselves, code of the product, and code that no test runs.
 const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/command.rs",
     "crates/lab/src/affinity.rs",
@@ -120,7 +119,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "/examples/",
 ];
 
-/// No source file is longer, tables and tests apart.
+/// Largest length of a source file, except tables and tests.
 const FILE_LINES_MAX: usize = 800;
 
 fn root() -> PathBuf {
@@ -150,7 +149,7 @@ fn rust_files(folder: &str) -> Vec<(String, String)> {
     files
 }
 
-/// Lines of code: comments cut off.
+/// Lines of code, without comments.
 fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate();
     lines.map(|(index, line)| (index + 1, line.split("//").next().unwrap_or_default()))
@@ -177,8 +176,8 @@ fn crates_depend_only_along_the_arrows() {
     }
 }
 
-/// The workspace's crates that a manifest builds with, tests apart, whatever
-/// it calls them and on whatever target.
+/// The workspace crates in a manifest's dependencies, without dev-dependencies,
+/// under any name and for any target.
 fn used(manifest: &toml::Table) -> Vec<String> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let targets = targets.into_iter().flat_map(|table| table.values());
@@ -239,7 +238,7 @@ fn the_binary_carries_no_oracles() {
 
 #[test]
 fn unchecked_code_lives_only_where_the_architecture_allows() {
-    // Spelt in two halves so that this file does not find itself.
+    // Spelt in two halves so that this file does not match.
     let keyword = concat!("un", "safe");
     for (name, text) in rust_files("crates") {
         if UNCHECKED_CODE_MAY_LIVE_IN
@@ -268,8 +267,8 @@ fn every_unchecked_block_says_why_it_is_sound() {
             if !code.contains(block) {
                 continue;
             }
-            // The reason may stand above a statement of a few lines, but not
-            // above another block.
+            // The reason may precede a statement of a few lines, but not
+            // another block.
             let above = lines[index.saturating_sub(12)..index].iter().rev();
             let near = above.take_while(|line| !line.contains(block) && **line != "}");
             let mut near = near.chain([line]);
@@ -282,11 +281,11 @@ fn every_unchecked_block_says_why_it_is_sound() {
     }
 }
 
-/// By `need::program`, which skips a test where there is no such program, or by
-/// `Command::built` and `Command::itself`; all wait with a limit.
+/// By `need::program`, which skips a test if the program is missing, or by
+/// `Command::built` and `Command::itself`; all waits have a limit.
 #[test]
 fn tests_start_programs_by_one_helper() {
-    // Spelt in halves so that this file does not find itself.
+    // Spelt in halves so that this file does not match.
     let spellings = [
         concat!("process::", "Command"),
         concat!("posix_", "spawn"),
@@ -296,7 +295,7 @@ fn tests_start_programs_by_one_helper() {
         if PROGRAMS_STARTED_IN.iter().any(|place| name.contains(place)) {
             continue;
         }
-        // Imports of several names from one module too.
+        // Also imports of several names from one module.
         let code: String = code_lines(&text)
             .flat_map(|(_, line)| [line.trim(), " "])
             .collect();
@@ -606,8 +605,8 @@ fn every_page_is_in_the_book_once() {
     }
 }
 
-/// The page that says where things are, and whether a path that it names is
-/// there: below the root, or below `crates/`.
+/// The text of ARCHITECTURE.md, and a function that checks whether a path in it
+/// exists: below the root, or below `crates/`.
 fn architecture() -> (String, impl Fn(&Path) -> bool) {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page can be read");
     let exists = |path: &Path| {
@@ -630,7 +629,8 @@ fn paths_of_the_architecture_exist() {
             }
             continue;
         }
-        // In a drawing a file without a folder is beside the one before it.
+        // In a drawing, a file name without a folder is in the folder of the
+        // previous file.
         for line in part.lines() {
             let words = line.split([' ', ',']);
             let paths = words.filter(|word| word.ends_with(".rs") || word.ends_with('/'));

@@ -126,8 +126,8 @@ impl<'a> Packet<'a> {
     pub fn checksum_is_right(&self) -> Option<bool> {
         let end = (self.length() - Repr::CHECKSUM_LEN).next_multiple_of(2);
         self.0.get(..end + Repr::CHECKSUM_LEN)?;
-        let told = read_u16(self.0, end);
-        (told != NO_CHECKSUM).then(|| told == checksum(&self.0[..end]))
+        let stated = read_u16(self.0, end);
+        (stated != NO_CHECKSUM).then(|| stated == checksum(&self.0[..end]))
     }
 }
 

@@ -125,8 +125,10 @@ impl Shared {
         };
         let fds = || Ok([clone(fabric.wake_fd())?, clone(fabric.changes())?]);
         let fds: [OwnedFd; 2] = fds().map_err(failed("watch the interfaces"))?;
-        let told = super::local_registry::announce(namespace().unwrap_or(0));
-        let asked = told.as_ref().map(|told| told.as_fd().try_clone_to_owned());
+        let registry = super::local_registry::announce(namespace().unwrap_or(0));
+        let asked = registry
+            .as_ref()
+            .map(|registry| registry.as_fd().try_clone_to_owned());
         let asked = asked.transpose().map_err(failed("tell of ports"))?;
         let wake = fds[0].try_clone().map_err(failed("watch the interfaces"))?;
         fabric.clear_wake();
@@ -136,7 +138,7 @@ impl Shared {
                 finished: BTreeMap::new(),
                 events: BTreeMap::new(),
                 users: 0,
-                registry: told,
+                registry: registry,
             }),
             finished: Condvar::new(),
             wake,

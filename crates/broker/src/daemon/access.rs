@@ -1,17 +1,17 @@
-//! Who may connect at all, while connections cannot be closed.
+//! Access to the daemon's socket file, while connections remain to be closed.
 //!
-//! Before Linux 6.16 a user can have the closing of a connection block (see
-//! [`Closer`]), and connect again and again. Whose a connection is the daemon
-//! knows once it has accepted it, and then it has it to close. So a user with
-//! too many such connections is kept off the socket's file until they are
-//! closed; with too many of all users, everybody but the superuser is.
+//! Before Linux 6.16 a user can make the closing of a connection block (see
+//! [`Closer`]), and connect repeatedly. The daemon learns a connection's user
+//! only after accepting it, and must then close it. Therefore a user with too
+//! many unclosed connections loses access to the socket file until they are
+//! closed; with too many of all users, everybody but the superuser does.
 
 use super::closer::Closer;
 use super::limits;
 use crate::protocol::Listener;
 use std::collections::BTreeSet;
 
-/// Who is kept off the socket.
+/// The users without access to the socket.
 #[derive(Default)]
 pub(super) struct Access {
     excluded: BTreeSet<u32>,
@@ -19,12 +19,12 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Whether some user is kept off.
+    /// Whether a user is excluded.
     pub(super) fn is_limited(&self) -> bool {
         self.superuser_only || !self.excluded.is_empty()
     }
 
-    /// Goes by what is not closed yet.
+    /// Updates the access from the numbers of unclosed connections.
     pub(super) fn update(&mut self, listener: &Listener, closer: &Closer) {
         let lens = closer.lens();
         let all: usize = lens.values().sum();
@@ -33,8 +33,8 @@ impl Access {
             (is_full || self.excluded.contains(&uid)).then_some(uid)
         };
         let excluded: BTreeSet<u32> = lens.into_iter().filter_map(is_excluded).collect();
-        // Where a file system has no access control lists, the other bound
-        // holds.
+        // If the file system lacks access control lists, the limit for all
+        // users applies.
         if excluded != self.excluded {
             let _ = listener.exclude(excluded.iter().copied());
             self.excluded = excluded;

@@ -1,4 +1,4 @@
-//! How much of the daemon's time users, grants and new connections take.
+//! Budgets of the daemon's time for users, grants and new connections.
 
 use super::client::Client;
 use super::closer::Closer;
@@ -6,14 +6,15 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Keys remembered before those that have spent nothing are forgotten.
+/// Number of keys at which keys without debt are removed.
 const KEYS_MAX: usize = 1 << 12;
 
-/// Time spent under each key: a bucket that empties at a part of the clock's
-/// pace. A key above the brim is overdrawn until it has emptied to there.
+/// Time spent for each key: a leaky bucket that drains at a fraction of real
+/// time. A key above the limit is overdrawn until its level has fallen to the
+/// limit.
 pub(super) struct Budget<K> {
     burst: Duration,
-    /// In the long run one part in so many of the clock's time.
+    /// Divisor of real time: one part in `share` may be spent in the long run.
     share: u32,
     spent: HashMap<K, (Duration, Instant)>,
 }
@@ -28,7 +29,7 @@ impl<K: Hash + Eq> Budget<K> {
         }
     }
 
-    /// Notes that work was done.
+    /// Records work.
     pub(super) fn spend(&mut self, key: K, time: Duration, now: Instant) {
         let share = self.share;
         let left = |spent, at| remaining(spent, at, now, share);
@@ -40,10 +41,21 @@ impl<K: Hash + Eq> Budget<K> {
         *entry = (left(entry.0, entry.1) + time, now);
     }
 
-    /// Whether more was spent than there may be.
+    /// Whether more time was spent than permitted.
     pub(super) fn is_overdrawn(&self, key: &K, now: Instant) -> bool {
         let known = self.spent.get(key);
         known.is_some_and(|(spent, at)| remaining(*spent, *at, now, self.share) > self.burst)
+    }
+}
+
+#[cfg(test)]
+impl<K: Hash + Eq> Budget<K> {
+    /// What is counted under a key.
+    pub(super) fn remaining(&self, key: &K, now: Instant) -> Duration {
+        let known = self.spent.get(key);
+        known.map_or(Duration::ZERO, |(spent, at)| {
+            remaining(*spent, *at, now, self.share)
+        })
     }
 }
 
@@ -62,15 +74,15 @@ impl Spending {
         }
     }
 
-    /// Notes that work was done for a user under a grant.
+    /// Records work for a user under a grant.
     pub(super) fn spend(&mut self, uid: u32, grant: usize, time: Duration) {
         let now = Instant::now();
         self.users.spend(uid, time, now);
         self.grants.spend(grant, time, now);
     }
 
-    /// Whether a user is to wait: for what was spent, or until what the user
-    /// has sent is closed.
+    /// Whether a user must wait: for an overdrawn budget, or until the user's
+    /// connections are closed.
     pub(super) fn is_overdrawn(&self, client: &Client, closer: &Closer, now: Instant) -> bool {
         let Some(grant) = client.grant else {
             return false;

@@ -1,4 +1,4 @@
-//! A connection, as the daemon keeps it.
+//! The daemon's state of a connection.
 
 use super::limits;
 use crate::engine::Owner;
@@ -13,30 +13,38 @@ use std::time::Instant;
 pub(super) struct Client {
     pub(super) channel: Channel,
     pub(super) owner: Owner,
+    /// The number of the listener by which it came.
+    pub(super) listener: u64,
     /// The place of the grant that lets the user in; `None` for the
     /// superuser.
     pub(super) grant: Option<usize>,
     since: Instant,
-    /// Whether a request has come that made sense.
+    /// Whether a valid request has arrived.
     pub(super) has_requested: bool,
-    /// Whether it may have ports.
+    /// Whether the connection may have ports.
     pub(super) has_ports: bool,
-    /// Requests to open or to send, by port.
+    /// Pending requests to open or to send, by port.
     pub(super) pending: BTreeMap<u32, u32>,
-    /// What is still to be sent.
+    /// Messages still to be sent, with descriptors.
     pub(super) unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// What is waited for.
+    /// The events being waited for.
     pub(super) watched: EventFlags,
-    /// Its user has made too much work of late.
+    /// Whether reading is paused because its user's budget is overdrawn.
     pub(super) is_paused: bool,
 }
 
 impl Client {
     /// A connection that has said nothing yet, and is read.
-    pub(super) fn new(channel: Channel, owner: Owner, grant: Option<usize>) -> Client {
+    pub(super) fn new(
+        channel: Channel,
+        owner: Owner,
+        listener: u64,
+        grant: Option<usize>,
+    ) -> Client {
         Client {
             channel,
             owner,
+            listener,
             grant,
             since: Instant::now(),
             has_requested: false,
@@ -48,17 +56,17 @@ impl Client {
         }
     }
 
-    /// Whether some time limit concerns it.
+    /// Whether a time limit applies.
     pub(super) fn has_deadline(&self) -> bool {
         !self.has_requested || self.is_paused
     }
 
-    /// Whether it has said nothing for too long.
+    /// Whether it has sent no request within the time limit.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         !self.has_requested && now.duration_since(self.since) > limits::FIRST_REQUEST_TIMEOUT
     }
 
-    /// Bytes that it has not read.
+    /// Bytes of answers that the peer has not read.
     pub(super) fn unread(&self) -> usize {
         self.unsent.iter().map(|(bytes, _)| bytes.len()).sum()
     }

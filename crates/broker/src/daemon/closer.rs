@@ -1,22 +1,23 @@
-//! Closes what clients have sent, and their connections, where that may block.
+//! Closes connections, and the descriptors that clients have sent, where
+//! closing may block.
 //!
-//! Before Linux 6.16 any client may pass descriptors, and who holds the last
-//! copy of one closes it: a socket with `SO_LINGER` and unsent data blocks
-//! close(2) for as long as its owner has set, a file of a FUSE file system for
-//! as long as its owner likes. A connection that is closed takes with it what
-//! is in its queue. So a connection with descriptors in its queue is closed on
-//! a thread, one for each user at most: who blocks it has only their own
-//! connections wait. How many may wait is [`Access`](super::access::Access)'s
-//! to see to.
+//! Before Linux 6.16 any client may pass descriptors, and the holder of the
+//! last copy closes it. Closing may block: for a socket with `SO_LINGER` and
+//! unsent data as long as its owner has set, for a file of a FUSE file system
+//! as long as its owner likes. Closing a connection also closes the descriptors
+//! in its queue. Therefore a connection with descriptors in its queue is closed
+//! on a thread, at most one for each user: a user who blocks it delays only
+//! that user's own connections. [`Access`](super::access::Access) limits how
+//! many may wait.
 
 use crate::protocol::Channel;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
-/// Threads at one time.
+/// Largest number of threads.
 const THREADS_MAX: usize = 64;
-/// What is being closed.
+/// Connections to be closed.
 #[derive(Default)]
 pub(super) struct Closer {
     state: Arc<Mutex<State>>,
@@ -28,11 +29,11 @@ struct State {
     threads: usize,
 }
 
-/// What is being closed of one user.
+/// The connections to be closed of one user.
 #[derive(Default)]
 struct User {
     pending: Vec<Channel>,
-    /// In the hands of a thread.
+    /// Number being closed by a thread.
     closing: usize,
 }
 
@@ -55,24 +56,24 @@ impl Closer {
         if state.threads < THREADS_MAX && state.has_work() {
             let shared = Arc::clone(&self.state);
             let thread = Builder::new().name("weir-close".into());
-            // Without a thread they wait for the next that is closed.
+            // If no thread can be started, they wait for the next call.
             state.threads += usize::from(thread.spawn(move || close_all(&shared)).is_ok());
         }
     }
 
-    /// How many of a user's are not closed yet.
+    /// Number of a user's unclosed connections.
     pub(super) fn len_of(&self, uid: u32) -> usize {
         lock(&self.state).users.get(&uid).map_or(0, User::len)
     }
 
-    /// How many of each user's are not closed yet.
+    /// Number of each user's unclosed connections.
     pub(super) fn lens(&self) -> BTreeMap<u32, usize> {
         let state = lock(&self.state);
         let lens = state.users.iter().map(|(uid, user)| (*uid, user.len()));
         lens.collect()
     }
 
-    /// Whether everything is closed.
+    /// Whether all connections are closed.
     pub(super) fn is_idle(&self) -> bool {
         lock(&self.state).users.is_empty()
     }
@@ -83,7 +84,7 @@ impl State {
         self.users.values().any(User::is_ready)
     }
 
-    /// All that waits of a user whom no thread closes for.
+    /// All waiting connections of a user without a closing thread.
     fn take(&mut self) -> Option<(u32, Vec<Channel>)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_ready())?;
         let channels = std::mem::take(&mut user.pending);

@@ -1,10 +1,10 @@
-//! How many connections there are, and whose.
+//! Counts of connections, by user and grant.
 
 use super::limits;
 use std::collections::HashMap;
 
-/// Numbers of connections: all, by user, and by the grant that lets the user
-/// in. The superuser's count among all alone.
+/// Numbers of connections: all, by user, and by the grant that admits the user.
+/// The superuser's connections count only among all.
 #[derive(Default)]
 pub(super) struct Connections {
     all: usize,
@@ -14,11 +14,11 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Whether one more may come; `closing` of the user's are still being
-    /// closed.
+    /// Whether a further connection is permitted; `closing` of the user's
+    /// connections are still being closed.
     ///
     /// # Errors
-    /// What there are too many of.
+    /// The exceeded limit.
     pub(super) fn check(
         &self,
         uid: u32,
@@ -55,7 +55,7 @@ impl Connections {
         Ok(())
     }
 
-    /// One has come.
+    /// Counts a new connection.
     pub(super) fn enter(&mut self, uid: u32, grant: Option<usize>) {
         self.all += 1;
         match grant {
@@ -67,7 +67,7 @@ impl Connections {
         }
     }
 
-    /// One has gone.
+    /// Counts the end of a connection.
     pub(super) fn leave(&mut self, uid: u32, grant: Option<usize>) {
         self.all -= 1;
         match grant {
@@ -97,7 +97,7 @@ mod tests {
     fn many_users_of_one_grant_leave_room_for_others() {
         let mut connections = Connections::default();
         let mut entered = Vec::new();
-        // One user with as many numbers as there are.
+        // One user, up to the user limit.
         for uid in 100_000..165_536 {
             if connections.check(uid, Some(1), 0).is_ok() {
                 connections.enter(uid, Some(1));
@@ -106,7 +106,7 @@ mod tests {
         }
         assert_eq!(entered.len(), limits::GRANT_CONNECTIONS_MAX);
         connections.check(7, Some(0), 0).expect("another grant");
-        // All grants together leave the superuser's room.
+        // All grants together leave room for the superuser.
         for grant in 2..100 {
             for uid in 0..limits::GRANT_CONNECTIONS_MAX as u32 {
                 if connections.check(uid, Some(grant), 0).is_ok() {

@@ -1,11 +1,11 @@
-//! The daemon: one thread that listens, and answers each connection in turn.
+//! The daemon: one thread that accepts connections, and answers each connection
+//! in turn.
 //!
-//! It waits for no client: sockets do not block, nothing that a client sends
-//! is closed on this thread if closing may block, one request of a connection
-//! is answered before the next connection's, answers that are not read are
-//! bounded, and who makes the daemon work too much is heard later. The
-//! superuser is heard first. What a connection sends that makes no sense ends
-//! it, with a reason.
+//! The thread never waits for a client. Sockets do not block. Descriptors whose
+//! closing may block are closed on other threads. One request of a connection
+//! is answered before the next connection's. Unread answers are limited, and
+//! users whose requests take too much time are served later. The superuser is
+//! served first. An invalid message ends its connection, with a reason.
 
 mod access;
 mod admit;
@@ -40,69 +40,71 @@ pub mod limits {
 
     /// All connections.
     pub const CONNECTIONS_MAX: usize = 1 << 12;
-    /// Connections of the superuser, that no one else can have.
+    /// Connections reserved for the superuser.
     pub const SUPERUSER_CONNECTIONS_MAX: usize = 1 << 9;
     /// Connections of one user.
     pub const USER_CONNECTIONS_MAX: usize = 64;
-    /// Connections of all users whom one grant lets in.
+    /// Connections of all users admitted by one grant.
     pub const GRANT_CONNECTIONS_MAX: usize = 1 << 10;
-    /// Connections of one user that wait to be closed, from which on the user
-    /// cannot connect.
+    /// Connections of one user that wait to be closed, at which the user can no
+    /// longer connect.
     pub const USER_UNCLOSED_MAX: usize = 64;
-    /// The same of all users, from which on only the superuser can.
+    /// Connections of all users that wait to be closed, at which only the
+    /// superuser can connect.
     pub const UNCLOSED_MAX: usize = 1 << 12;
     /// Groups of a process that needs a grant.
     pub const GROUPS_MAX: usize = 1 << 10;
     /// Bytes of answers that a connection may leave unread.
     pub const UNREAD_MAX: usize = 256 << 10;
-    /// How long a new connection may stay silent.
+    /// Time limit for the first request of a connection.
     pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-    /// How long a request to open a port waits for memory of ports that the
-    /// user has closed.
+    /// Longest wait of a request to open a port for the memory of ports that
+    /// the user has closed.
     pub const FREEING_MAX: Duration = Duration::from_secs(2);
-    /// Requests that wait for that.
+    /// Requests that wait for memory.
     pub const DEFERRED_MAX: usize = 256;
-    /// Those of one connection.
+    /// Requests of one connection that wait for memory.
     pub const CONNECTION_DEFERRED_MAX: usize = 4;
-    /// Those of one user.
+    /// Requests of one user that wait for memory.
     pub const USER_DEFERRED_MAX: usize = 8;
-    /// Those of all users whom one grant lets in.
+    /// Requests of all users admitted by one grant that wait for memory.
     pub const GRANT_DEFERRED_MAX: usize = DEFERRED_MAX / 2;
 }
 
-/// Numbers of events, in the order in which they are handled.
+/// Event numbers, in the order in which events are handled.
 const SUPERUSER_LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const ENGINE_EVENTS: u64 = 2;
 const CHANGES: u64 = 3;
 const RELOAD: u64 = 4;
 const LISTENER: u64 = 5;
-/// Connections are numbered from here.
+/// The first number of a connection.
 const FIRST_CLIENT: u64 = 16;
 
-/// How often time limits are looked at, while there is anyone they concern.
+/// Interval of checks of time limits, while any applies.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Events of one look.
+/// Largest number of events from one call.
 const EVENTS_MAX: usize = 256;
 
-/// How long users' requests are answered before it is looked whether the
-/// superuser has one.
+/// Time for users' requests before the superuser's connections are checked
+/// again.
 const SLICE: Duration = Duration::from_millis(10);
 
 fn data(number: u64) -> EventData {
     EventData::new_u64(number)
 }
 
-/// What is done when the policy is to be read again.
+/// The callback that reads the policy again.
 type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
 
 /// The daemon.
 pub struct Daemon<F: Backend> {
     engine: Engine<F>,
-    /// The socket for user 0 alone; `None` where there cannot be one. It is dropped
-    /// before the usual one, so that a successor finds both names free.
+    /// The socket for processes of user 0; `None` where there cannot be one. It is
+    /// dropped before the usual one, so that a successor finds both names free.
     superuser_listener: Option<Listener>,
+    superuser_socket_error: Option<io::Error>,
     listener: Listener,
     accounts: Accounts,
     epoll: OwnedFd,
@@ -112,7 +114,7 @@ pub struct Daemon<F: Backend> {
     closer: Closer,
     access: Access,
     spending: Spending,
-    /// For connections that come, and go without having asked anything, by the
+    /// For connections that arrive, and end without a request, by the
     /// listener's number.
     accept_budget: Budget<u64>,
     deferred: Vec<Deferred>,
@@ -120,25 +122,25 @@ pub struct Daemon<F: Backend> {
     served: u64,
     reload: Option<(OwnedFd, Reload<F>)>,
     ping: Option<(Duration, Box<dyn FnMut()>)>,
-    /// When it was last looked who has ports of an earlier broker.
+    /// Time of the last check for processes with ports of an earlier broker.
     swept: Instant,
-    /// When time limits were looked at last.
+    /// Time of the last check of time limits.
     looked: Instant,
-    /// The listeners, by number, that accept nothing for a moment.
+    /// The numbers of listeners that accept nothing for a moment.
     accept_paused: BTreeSet<u64>,
-    /// Ports are left to be bound, for which there was no time.
+    /// Whether ports remain to be bound, for lack of time.
     is_behind: bool,
-    /// Asked to end, ports and all.
+    /// Asked to end, and to close all ports.
     stops: bool,
-    /// Told to end, and leave the ports to the next broker.
+    /// Asked to end, and to leave the ports to the next broker.
     leaves: bool,
 }
 
 impl<F: Backend> Daemon<F> {
-    /// A daemon that listens, over a fabric's interfaces.
+    /// A daemon that listens, for the interfaces of a fabric.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn new(
         listener: Listener,
         fabric: F,
@@ -147,7 +149,10 @@ impl<F: Backend> Daemon<F> {
     ) -> io::Result<Daemon<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, data(LISTENER), EventFlags::IN)?;
-        let superuser_listener = listener.bind_for_superuser().ok();
+        let (superuser_listener, superuser_socket_error) = match listener.bind_for_superuser() {
+            Ok(listener) => (Some(listener), None),
+            Err(error) => (None, Some(error)),
+        };
         if let Some(listener) = &superuser_listener {
             epoll::add(&epoll, listener, data(SUPERUSER_LISTENER), EventFlags::IN)?;
         }
@@ -166,6 +171,7 @@ impl<F: Backend> Daemon<F> {
             engine,
             listener,
             superuser_listener,
+            superuser_socket_error,
             accounts,
             epoll,
             clients: BTreeMap::new(),
@@ -188,32 +194,38 @@ impl<F: Backend> Daemon<F> {
         })
     }
 
+    /// Why processes of user 0 have no socket apart, if they have none. Their
+    /// connections then wait behind those of all users.
+    pub fn superuser_socket_error(&self) -> Option<&io::Error> {
+        self.superuser_socket_error.as_ref()
+    }
+
     /// Keeps in a folder what outlives this process, and takes over what an
     /// earlier broker has left there. Without, everything goes with this.
     ///
     /// # Errors
-    /// If the kernel refuses to remove what is left.
+    /// If the kernel refuses to remove stale objects.
     pub fn persist_in(&mut self, keep: RuntimeDir) -> Result<Takeover, Refusal> {
         self.engine.persist_in(keep, &self.accounts)
     }
 
-    /// How long native XDP stays at an interface that needs it no more:
-    /// [`NATIVE_HOLD`] at first.
+    /// Sets how long native XDP stays at an interface that no longer needs it;
+    /// [`NATIVE_HOLD`] by default.
     pub fn hold_native(&mut self, time: Duration) {
         self.engine.hold_native(time);
     }
 
-    /// Has `ping` called by the thread that answers requests, at least each
+    /// Calls `ping` on the thread that answers requests, at least once in each
     /// `every`.
     pub fn ping_every(&mut self, every: Duration, ping: impl FnMut() + 'static) {
         self.ping = Some((every, Box::new(ping)));
     }
 
-    /// Has `reload` called when `hangup` is readable; it reads the policy and
+    /// Calls `reload` when `hangup` is readable; `reload` reads the policy and
     /// calls [`reload`](Self::reload).
     ///
     /// # Errors
-    /// If the kernel refuses to watch it.
+    /// If the kernel refuses to watch the descriptor.
     pub fn on_hangup(
         &mut self,
         hangup: OwnedFd,
@@ -224,14 +236,13 @@ impl<F: Backend> Daemon<F> {
         Ok(())
     }
 
-    /// Goes by another policy from now on. Ports that it does not grant are
-    /// closed, which their programs are told; connections of users to whom it
-    /// grants nothing are ended. The others go on, behind the grants' filters
-    /// of now.
+    /// Replaces the policy. Ports that it does not grant are closed, and their
+    /// processes notified; connections of users without a grant are ended.
+    /// Other ports continue, with the filters of their present grants in front.
     ///
     /// # Errors
-    /// If what the host keeps for itself cannot be bound; then the policy of
-    /// before stays.
+    /// If the host's own filter cannot be bound; then the previous policy
+    /// stays.
     pub fn reload(&mut self, policy: Policy, accounts: Accounts) -> Result<Reloaded, Refusal> {
         let ping = &mut self.ping;
         let is_alive = || {
@@ -276,12 +287,12 @@ impl<F: Backend> Daemon<F> {
         Ok(reloaded)
     }
 
-    /// Serves until `stop` is readable, or the superuser asks it to end. In
-    /// the first case the ports go on, where there is a folder to
-    /// [`persist_in`](Self::persist_in) them in.
+    /// Serves until `stop` is readable, or the superuser asks the daemon to
+    /// end. In the first case the ports continue, if there is a folder for
+    /// [`persist_in`](Self::persist_in).
     ///
     /// # Errors
-    /// If waiting fails, which it has no reason to.
+    /// If waiting fails, which is not expected.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         epoll::add(&self.epoll, stop, data(STOP), EventFlags::IN)?;
         while !self.stops && !self.leaves {
@@ -347,8 +358,8 @@ impl<F: Backend> Daemon<F> {
         Ok(())
     }
 
-    /// The superuser's requests first, then the others' in turn, as many as
-    /// there is time for: the kernel reports the rest again.
+    /// Handles the superuser's requests first, then the users' in turn, within
+    /// a time limit: the kernel reports the remaining events again.
     fn handle(&mut self, events: &[Event]) {
         let mut events: Vec<(u64, EventFlags)> = events
             .iter()
@@ -363,7 +374,7 @@ impl<F: Backend> Daemon<F> {
             match number {
                 SUPERUSER_LISTENER | LISTENER => self.accept(number),
                 STOP => self.leaves = true,
-                // What it is about is looked at later.
+                // The descriptor is read later.
                 ENGINE_EVENTS => self.engine.fabric().clear_wake(),
                 CHANGES => {
                     self.engine.fabric().saw_changes();
@@ -394,7 +405,7 @@ impl<F: Backend> Daemon<F> {
         }
     }
 
-    /// Whether a number is that of a connection which is not the superuser's.
+    /// Whether a number is that of a user's connection, not of the superuser's.
     fn is_users(&self, number: u64) -> bool {
         let client = self.clients.get(&number);
         client.is_some_and(|client| !client.owner.who.is_superuser)
@@ -404,14 +415,14 @@ impl<F: Backend> Daemon<F> {
         self.clients.keys().copied().collect()
     }
 
-    /// Notes what was done for a user.
+    /// Records work for a user.
     fn spend(&mut self, uid: u32, grant: Option<usize>, time: Duration) {
         if let Some(grant) = grant {
             self.spending.spend(uid, grant, time);
         }
     }
 
-    /// Whether a user is to wait.
+    /// Whether a user must wait.
     fn is_overdrawn(&self, client: &Client, now: Instant) -> bool {
         self.spending.is_overdrawn(client, &self.closer, now)
     }
@@ -437,7 +448,7 @@ impl<F: Backend> Daemon<F> {
                 }
                 other => other.map(|_| ()),
             };
-            // Also what makes no sense takes time.
+            // Invalid requests also cost time.
             self.spend(uid, grant, began.elapsed());
             match ended {
                 Ok(()) => {}
@@ -449,7 +460,7 @@ impl<F: Backend> Daemon<F> {
     }
 
     /// The next request of a connection, if there is one. Fails if the
-    /// connection is to be ended, with the reason where the other end is there.
+    /// connection must be ended, with the reason if the peer is still there.
     fn read(&self, number: u64) -> Result<Option<Request>, Option<String>> {
         let channel = &self.clients.get(&number).ok_or(None)?.channel;
         if !self.listener.refuses_descriptors() && channel.has_descriptors() {
@@ -469,9 +480,9 @@ impl<F: Backend> Daemon<F> {
         }
     }
 
-    /// Answers requests that have come to their end. To bind a port may take
-    /// the kernel long: no more are bound than there is time for, and none of
-    /// users who have made too much work of late.
+    /// Answers requests that are complete. Binding a port may take the kernel
+    /// long: the number of bindings is limited by time, and users with an
+    /// overdrawn budget wait.
     fn answer_finished(&mut self) {
         for finished in self.engine.take_done() {
             self.answer(finished);
@@ -514,7 +525,7 @@ impl<F: Backend> Daemon<F> {
         self.say(number, &ServerMessage::Answer { to, answer }, fds);
     }
 
-    /// Sends, or puts in the queue; who does not read at all is dropped.
+    /// Sends or queues a message; a client that never reads is disconnected.
     fn say(&mut self, number: u64, said: &ServerMessage, fds: Vec<OwnedFd>) {
         let Ok(bytes) = encode(said) else { return };
         let Some(client) = self.clients.get_mut(&number) else {
@@ -528,7 +539,7 @@ impl<F: Backend> Daemon<F> {
         self.watch(number);
     }
 
-    /// Waits for what the connection needs next.
+    /// Updates the events that the connection waits for.
     fn watch(&mut self, number: u64) {
         let Some(client) = self.clients.get(&number) else {
             return;
@@ -539,7 +550,7 @@ impl<F: Backend> Daemon<F> {
         };
         client.is_paused = is_paused;
         let mut flags = EventFlags::empty();
-        // Who has answers to read is not asked for more.
+        // A client with unread answers is not read from.
         if !client.is_paused && client.unsent.is_empty() {
             flags |= EventFlags::IN;
         }

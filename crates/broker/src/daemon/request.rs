@@ -1,4 +1,4 @@
-//! Requests, and what becomes of them.
+//! Handles requests.
 
 use super::{Daemon, limits};
 use crate::engine::Backend;
@@ -7,8 +7,8 @@ use crate::protocol::{
 };
 use std::time::Instant;
 
-/// A request to open a port that waits until the kernel has freed what the
-/// user has closed.
+/// A request to open a port that waits until the kernel has freed the memory of
+/// the user's closed ports.
 pub(super) struct Deferred {
     pub(super) connection: u64,
     request: u32,
@@ -17,7 +17,7 @@ pub(super) struct Deferred {
 }
 
 impl<F: Backend> Daemon<F> {
-    /// Does what a connection asks for, or begins to.
+    /// Carries out a request, or starts to.
     pub(super) fn request(&mut self, number: u64, request: Request) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
@@ -73,7 +73,7 @@ impl<F: Backend> Daemon<F> {
         self.say(number, &ServerMessage::Answer { to, answer }, Vec::new());
     }
 
-    /// The answer comes when the engine is through with the port.
+    /// The answer is sent when the engine has finished the port.
     fn answer_later(&mut self, number: u64, port: u32, request: u32) {
         if let Some(client) = self.clients.get_mut(&number) {
             client.pending.insert(port, request);
@@ -108,8 +108,8 @@ impl<F: Backend> Daemon<F> {
         });
     }
 
-    /// Tries again to open the ports that wait for memory. Those of users who
-    /// have made too much work of late wait on.
+    /// Tries again to open the ports that wait for memory. Users with an
+    /// overdrawn budget keep waiting.
     pub(super) fn retry_deferred(&mut self) {
         for one in std::mem::take(&mut self.deferred) {
             let Some(client) = self.clients.get(&one.connection) else {

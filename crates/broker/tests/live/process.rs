@@ -130,14 +130,21 @@ impl Role {
         }
     }
 
-    /// How many frames a reader has got, when nothing comes for a while.
-    pub(crate) fn count(&mut self) -> usize {
-        while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(200)) {
+    /// How many frames a reader has got: it is waited for so many, and then until
+    /// nothing more comes for a while.
+    pub(crate) fn count(&mut self, expected: usize) -> usize {
+        loop {
+            let time = match self.count < expected {
+                true => Duration::from_secs(10),
+                false => Duration::from_millis(200),
+            };
+            let Ok(line) = self.lines.recv_timeout(time) else {
+                return self.count;
+            };
             if let Some(count) = line.strip_prefix("got ") {
                 self.count = count.parse().unwrap();
             }
         }
-        self.count
     }
 
     /// Stops it, as `kill -STOP`.

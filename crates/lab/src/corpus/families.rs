@@ -1,10 +1,11 @@
-//! Templates: each family of pcap-filter(7) crossed with its values.
+//! Templates of expressions: each family of pcap-filter(7), combined with its
+//! values.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::values::*;
 
-/// A family's name and what makes its expressions.
+/// A family's name and the function that generates its expressions.
 type Family = (&'static str, fn() -> Vec<String>);
 
 /// Every family of templates.
@@ -75,8 +76,8 @@ fn nets() -> Vec<String> {
         all.push(format!("ip6 net {net}"));
         all.push(format!("ip net {net}"));
     }
-    // Host bits are cleared here, as they must be; the last lengths of each
-    // family are too long.
+    // Host bits must be zero and are cleared here; the last lengths of each
+    // family are too long on purpose.
     for bits in 0..=33 {
         let net = Ipv4Addr::from_bits(0x0a00_020f & prefix(bits + 96) as u32);
         all.push(format!("net {net}/{bits}"));
@@ -90,7 +91,7 @@ fn nets() -> Vec<String> {
     all
 }
 
-/// The first `bits` of 128 set; all of them from 128 on.
+/// 128 bits of which the first `bits` are set; all of them for 128 and more.
 fn prefix(bits: u32) -> u128 {
     !u128::MAX.checked_shr(bits).unwrap_or(0)
 }
@@ -212,8 +213,8 @@ fn abbreviations() -> Vec<String> {
     all
 }
 
-/// Every protocol word before every type of id: most are refused, and which
-/// is part of the language.
+/// Every protocol qualifier with every type of id: most combinations are
+/// errors, and which are valid is part of the language.
 fn qualifiers() -> Vec<String> {
     let mut all = Vec::new();
     let protos = [

@@ -1,11 +1,11 @@
-//! The shared corpus of filter expressions: accepted and refused ones of
-//! every family of pcap-filter(7).
+//! The shared corpus of filter expressions, valid and invalid, of every family
+//! of pcap-filter(7).
 //!
-//! Two sources: lists written by hand (`corpus/*.txt`: realistic filters,
-//! precedence puzzles, encapsulations, errors), and templates filled in with
-//! values that occur in the captures, so that counts are neither all zero
-//! nor all. Random compositions and mutations are seeded: the corpus is the
-//! same on every machine.
+//! There are two sources. Lists written by hand (`corpus/*.txt`) contain
+//! realistic filters, precedence puzzles, encapsulations and errors. Templates
+//! are combined with values that occur in the captures, so that filters match
+//! some frames and not all. Random compositions and mutations are seeded: the
+//! corpus is the same on every machine.
 
 mod families;
 mod random;
@@ -27,13 +27,13 @@ const LISTS: [(&str, &str); 4] = [
 /// One expression of the corpus.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The family it belongs to: a list's name or a template's.
+    /// The family: a list's or a template's name.
     pub family: &'static str,
     /// The expression.
     pub text: String,
 }
 
-/// Every expression of the corpus, each text once, in a fixed order.
+/// Every expression of the corpus once, in a fixed order.
 pub fn entries() -> Vec<Entry> {
     let mut seen = HashSet::new();
     let mut entries = Vec::new();
@@ -66,7 +66,7 @@ pub fn entries() -> Vec<Entry> {
     entries
 }
 
-/// The texts of a family: for tests that need a few of one kind.
+/// The expressions of one family.
 pub fn family(name: &str) -> Vec<String> {
     let all = entries().into_iter();
     all.filter(|entry| entry.family == name)

@@ -1,5 +1,5 @@
-//! Seeded compositions of primitives, arithmetic, and mutations that break
-//! them.
+//! Seeded random expressions: compositions of primitives, arithmetic, and
+//! mutations that invalidate them.
 
 use super::values::*;
 use crate::rng::Rng;
@@ -17,7 +17,7 @@ pub(super) fn arithmetic(seed: u64, count: usize) -> Vec<String> {
     (0..count).map(|_| relation(&mut rng)).collect()
 }
 
-/// Compositions with a token removed, doubled, exchanged or damaged.
+/// Compositions with a token removed, duplicated, exchanged or damaged.
 pub(super) fn mutations(seed: u64, count: usize) -> Vec<String> {
     let mut rng = Rng::new(seed);
     (0..count).map(|_| mutated(&mut rng)).collect()
@@ -40,7 +40,8 @@ fn expression(rng: &mut Rng, depth: usize) -> String {
     }
 }
 
-/// A primitive whose id is followed by bare ids of the same kind.
+/// A primitive followed by ids without qualifiers, which inherit its
+/// qualifiers.
 fn inherited(rng: &mut Rng) -> String {
     let direction = rng.pick(&DIRECTIONS);
     let joint = rng.pick(&["and", "or", "or", "and not", "or not"]);
@@ -174,7 +175,7 @@ fn mutated(rng: &mut Rng) -> String {
     tokens.join(" ")
 }
 
-/// Exchanges two letters, or drops one; the tokens are ASCII.
+/// Exchanges or removes a letter; the tokens are ASCII.
 fn misspell(rng: &mut Rng, token: &mut String) {
     let mut bytes = std::mem::take(token).into_bytes();
     if bytes.len() >= 2 {

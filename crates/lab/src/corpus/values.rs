@@ -1,5 +1,4 @@
-//! Values that occur in the captures, most frequent first, and a few that do
-//! not.
+//! Values that occur in the captures, most frequent first, and a few others.
 
 /// IPv4 addresses.
 pub const IPV4: [&str; 14] = [
@@ -19,7 +18,7 @@ pub const IPV4: [&str; 14] = [
     "203.0.113.77",
 ];
 
-/// IPv4 networks in every way of writing one.
+/// IPv4 networks in every notation.
 pub const IPV4_NETS: [&str; 16] = [
     "10",
     "192.168",
@@ -116,7 +115,7 @@ pub const PORT_RANGES: [&str; 9] = [
     "5060-14500",
 ];
 
-/// VLAN ids, as tags in the captures carry them.
+/// VLAN ids of tags in the captures.
 pub const VLANS: [&str; 9] = ["217", "301", "303", "5", "1", "1508", "50", "0", "4095"];
 
 /// MPLS labels.
@@ -133,7 +132,7 @@ pub const PROTOCOL_NAMES: [&str; 12] = [
     "\\nosuch",
 ];
 
-/// Ethernet types, and lengths that are none.
+/// EtherTypes, and numbers that are lengths.
 pub const ETHER_TYPES: [&str; 16] = [
     "0x0800", "0x0806", "0x86dd", "0x8100", "0x88a8", "0x8847", "0x8864", "0x8863", "0x8035",
     "0x9000", "0x2573", "0xfe", "0xaa", "0xe0", "0x42", "1500",
@@ -161,7 +160,7 @@ pub const ETHER_TYPE_NAMES: [&str; 18] = [
     "loopback",
 ];
 
-/// Words that are a primitive on their own.
+/// Words that form a primitive alone.
 pub const ABBREVIATIONS: [&str; 45] = [
     "ip", "ip6", "arp", "rarp", "tcp", "udp", "sctp", "icmp", "icmp6", "igmp", "igrp", "pim",
     "vrrp", "carp", "ah", "esp", "atalk", "aarp", "decnet", "lat", "sca", "moprc", "mopdl", "iso",
@@ -169,7 +168,7 @@ pub const ABBREVIATIONS: [&str; 45] = [
     "stp", "ipx", "netbeui", "ether", "link", "fddi", "wlan", "ppp", "radio",
 ];
 
-/// Words that stand before `[` in a packet data accessor, or do not.
+/// Protocols before `[` in a packet data accessor, valid and invalid.
 pub const ACCESSORS: [&str; 34] = [
     "ether", "link", "fddi", "tr", "wlan", "ppp", "slip", "arp", "rarp", "ip", "ip6", "tcp", "udp",
     "sctp", "icmp", "icmp6", "igmp", "igrp", "pim", "vrrp", "carp", "atalk", "decnet", "lat",
@@ -237,7 +236,7 @@ pub const CONSTANTS: [&str; 57] = [
     "tcp-cwr",
 ];
 
-/// Direction qualifiers, none among them.
+/// Direction qualifiers, including none.
 pub const DIRECTIONS: [&str; 7] = [
     "",
     "src ",

@@ -1,4 +1,4 @@
-//! Frames at a rate, by a program in the kernel.
+//! The frame generator: sends frames at a rate, by a program in the kernel.
 
 use super::ingress::Ingress;
 use super::program::{Output, program, shared};
@@ -19,53 +19,54 @@ use weir_link::bpf::{
 };
 use weir_link::net::InterfaceError;
 
-/// Frames at least so far apart are slept for in between, one system call
-/// each.
+/// Interval of frames from which on the generator sleeps between frames, with
+/// one system call each.
 const SLEEP_MIN: Duration = Duration::from_micros(500);
 
-/// How often it is looked whether the last frame was sent.
+/// Polling interval for the last frame.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How long frames may go at once before the clock is read again, which costs
-/// a sixth of what sending does. In a batch they leave at once anyway.
+/// Duration for which frames may follow each other without reading the clock,
+/// which costs a sixth of sending a frame. The frames of a batch leave together
+/// in any case.
 const UNTIMED: Duration = Duration::from_micros(4);
 
-/// The most frames that go at once without it: half a batch's.
+/// Largest number of frames without reading the clock: half a batch.
 const UNTIMED_FRAMES_MAX: u64 = 32;
 
-/// How many frames may follow at once on a late one, to keep the rate.
+/// Number of frames that may follow a late one at once, to keep the rate.
 const BURST_FRAMES_MAX: u64 = 64;
 
-/// The least credit: what a slow system call takes.
+/// Minimum of the credit (see [`shared`]): the duration of a slow system call.
 const CREDIT_MIN: Duration = Duration::from_micros(100);
 
-/// The highest rate that is paced, in frames per second.
+/// Largest rate that is paced, in frames per second.
 const RATE_MAX: f64 = 1e9;
 
-/// How fast to send.
+/// The sending rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rate {
-    /// As fast as it goes.
+    /// As fast as possible.
     Flat,
-    /// So many frames per second, evenly spaced; more than 0.
+    /// Frames per second, evenly spaced; more than 0.
     PerSecond(f64),
 }
 
-/// What a generator has sent.
+/// The result of a generator's run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sent {
-    /// Frames given to the device.
+    /// Frames passed to the device.
     pub frames: u64,
-    /// How many of them the link dropped, because the other end did not take
-    /// them in time.
+    /// Frames that the link dropped, because the other end did not take them in
+    /// time.
     pub dropped: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
-    /// For how long of this time its thread had a CPU, preparations included.
-    /// What receives on that CPU is part of it.
+    /// CPU time of the generator's thread, preparations included. It includes
+    /// receive processing on that CPU.
     pub ran: Duration,
-    /// For how much of this time the generator was kept from sending, and did
-    /// not make up for it: the rate was lower than asked for.
+    /// Time by which frames were delayed without catching up: the rate was
+    /// lower than requested.
     pub put_off: Duration,
 }
 
@@ -76,54 +77,54 @@ impl Sent {
     }
 }
 
-/// Why nothing was sent.
+/// Why no frames were sent.
 #[derive(Debug, thiserror::Error)]
 pub enum GeneratorError {
-    /// The template makes no sense.
+    /// The template is not valid.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// No rate.
+    /// The rate is not valid.
     #[error("{rate} frames per second: the rate must be more than 0 and at most 1e9")]
     Rate {
-        /// What was asked for.
+        /// The requested rate.
         rate: f64,
     },
-    /// The other end of the link lets redirected frames fall.
+    /// The other end of the link drops redirected frames.
     #[error(
-        "the other end of `{device}` takes no redirected frames: attach an XDP program or turn on GRO there"
+        "the other end of `{device}` does not accept redirected frames: attach an XDP program or turn on GRO there"
     )]
     NotTaken {
-        /// The device that was to send.
+        /// The sending device.
         device: String,
     },
-    /// Its numbers could not be shared with the kernel.
+    /// The shared map could not be created.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Its program was not loaded.
+    /// The program could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Its program was not run.
+    /// The program could not be run.
     #[error(transparent)]
     Run(#[from] TestRunError),
     /// The device is gone.
     #[error(transparent)]
     Device(#[from] crate::net::Error),
-    /// What is attached to the device was not found out.
+    /// The programs attached to the device could not be queried.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// The program that is attached to the device was not reached.
+    /// The program attached to the device could not be opened.
     #[error(transparent)]
     Attached(#[from] ObjectError),
-    /// It was made for no device, or for devices of several hosts.
-    #[error("a generator sends out of devices of one host, and out of one at least")]
+    /// No devices were passed, or devices of several hosts.
+    #[error("a generator needs at least one device, and all of one host")]
     Devices,
-    /// No thread for it.
+    /// The thread could not be started.
     #[error("the generator's thread: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// A source of frames at a device, up to several million a second from one
-/// CPU. Numbers of frames count from when it was made, over all its turns.
+/// A source of frames at a device, up to several million a second on one CPU.
+/// Frames are numbered from the generator's creation, over all of its runs.
 #[derive(Debug)]
 pub struct Generator(Arc<Inner>);
 
@@ -133,7 +134,7 @@ struct Inner {
     frame: Vec<u8>,
     program: Program,
     shared: Shared,
-    /// Where frames come in, if they are not sent out.
+    /// The device at which frames arrive, if they are not sent.
     arrival: Option<Ingress>,
     realtime: AtomicBool,
     /// The CPU to run on, or [`ANY_CPU`].
@@ -141,14 +142,14 @@ struct Inner {
     batch: AtomicU32,
 }
 
-/// No CPU in particular.
+/// No particular CPU.
 const ANY_CPU: usize = usize::MAX;
 
 impl Generator {
-    /// A generator of a template's frames, sent out of a device.
+    /// A generator that sends a template's frames on a device.
     ///
     /// # Errors
-    /// For a template that cannot be sent, and without privilege.
+    /// For an invalid template, and without privilege.
     pub fn new(
         device: &Device,
         template: impl Into<Template>,
@@ -156,12 +157,12 @@ impl Generator {
         Generator::in_turn(&[(device, template.into())])
     }
 
-    /// A generator that sends a frame of each template in turn, each out of
-    /// its own device of one host. The frames have one length, and are alike
+    /// A generator that sends one frame of each template in turn, each on its
+    /// own device of one host. All frames have the same length and are equal
     /// from their 65th byte on.
     ///
     /// # Errors
-    /// As [`Generator::new`].
+    /// As for [`Generator::new`].
     pub fn in_turn(ways: &[(&Device, Template)]) -> Result<Generator, GeneratorError> {
         let Some((first, template)) = ways.first() else {
             return Err(GeneratorError::Devices);
@@ -181,16 +182,16 @@ impl Generator {
         Generator::load(devices, &sent, None)
     }
 
-    /// A generator of frames that come into a device, without another one that
-    /// sends them and without what its driver does: each goes to the XDP
-    /// program that is attached to the driver now, which does with it as it
-    /// would have done there, or where there is none up to the host. It is the
-    /// cheapest way to have a frame received.
+    /// A generator whose frames arrive at a device, without a sending device
+    /// and without the device's driver: each frame goes to the XDP program that
+    /// is attached to the driver at present and is treated by its verdict, or
+    /// to the host if there is none. This is the cheapest way to receive a
+    /// frame.
     ///
-    /// Nothing that the device itself counts or drops is seen.
+    /// The device's own counters do not include these frames.
     ///
     /// # Errors
-    /// As [`Generator::new`].
+    /// As for [`Generator::new`].
     pub fn arriving(
         device: &Device,
         template: impl Into<Template>,
@@ -225,8 +226,8 @@ impl Generator {
             };
             Program::load(&insns, &load)
         };
-        // Programs that call each other must agree on it, and the kernel does
-        // not tell what the attached one says.
+        // Programs that tail-call each other must agree on it, and the kernel
+        // does not report the attached program's setting.
         let program = match load(false) {
             Err(_) if slot.is_some() => load(true)?,
             loaded => loaded?,
@@ -244,29 +245,29 @@ impl Generator {
         })))
     }
 
-    /// Sends with real-time priority from now on, for measurements on a
-    /// machine that does other things too: the CPU that sends does nothing
-    /// else, but for a twentieth of each second.
+    /// Sends with real-time priority from now on, for measurements on a machine
+    /// with other load: the sending CPU does nothing else, except for a
+    /// twentieth of each second.
     pub fn realtime(self) -> Generator {
         self.0.realtime.store(true, Ordering::Relaxed);
         self
     }
 
-    /// Sends from that CPU from now on.
+    /// Sends on that CPU from now on.
     pub fn on_cpu(self, cpu: usize) -> Generator {
         self.0.cpu.store(cpu, Ordering::Relaxed);
         self
     }
 
-    /// Lets each frame go by itself from now on. Otherwise a frame waits for
-    /// the end of a batch of 64 runs of the program, a few microseconds, which
-    /// is what makes a generator quick.
+    /// Sends each frame separately from now on. By default a frame waits for
+    /// the end of a batch of 64 program runs, a few microseconds, which makes
+    /// the generator fast.
     pub fn unbatched(self) -> Generator {
         self.0.batch.store(1, Ordering::Relaxed);
         self
     }
 
-    /// Sends exactly `count` frames, and waits until it is done.
+    /// Sends exactly `count` frames and waits for the end.
     ///
     /// # Errors
     /// See [`GeneratorError`].
@@ -274,10 +275,10 @@ impl Generator {
         self.start(count, rate)?.wait()
     }
 
-    /// Starts to send `count` frames on a thread of its own; `u64::MAX` for
-    /// no end.
+    /// Starts to send `count` frames on a new thread; `u64::MAX` for no end.
     ///
-    /// The first frame leaves some milliseconds later: the kernel prepares.
+    /// The first frame leaves some milliseconds later, because of the kernel's
+    /// preparations.
     ///
     /// # Errors
     /// See [`GeneratorError`].
@@ -292,7 +293,8 @@ impl Generator {
         })
     }
 
-    /// Frames sent since it was made, which is the number of the next.
+    /// Number of frames sent since the generator was created: the number of the
+    /// next frame.
     pub fn sent(&self) -> u64 {
         self.0.sent()
     }
@@ -326,14 +328,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The bits of the numbers of frames that follow another one at once.
+    /// The mask of frame numbers for which the clock is not read.
     fn untimed(&self, interval: u64) -> u64 {
         if self.batch.load(Ordering::Relaxed) == 1 {
             return 0;
         }
         let fit = (UNTIMED.as_nanos() as u64) << 16;
         let frames = fit.checked_div(interval).unwrap_or(1);
-        // The greatest power of two, so that bits tell.
+        // Rounded down to a power of two, so that a mask suffices.
         (1 << frames.clamp(1, UNTIMED_FRAMES_MAX).ilog2()) - 1
     }
 
@@ -367,7 +369,7 @@ impl Inner {
             return Err(GeneratorError::NotTaken { device });
         }
         let [begun, ended] = [shared::BEGUN, shared::ENDED].map(|at| self.shared.get(at));
-        // The last frame has its interval too.
+        // The last frame also has an interval.
         let nanos = ended.saturating_sub(begun) + (interval >> 16);
         Ok(Sent {
             frames,
@@ -378,8 +380,8 @@ impl Inner {
         })
     }
 
-    /// As few system calls as can be: each waits twice for the kernel's grace
-    /// period, some milliseconds.
+    /// As few system calls as possible: each waits for two RCU grace periods of
+    /// some milliseconds.
     fn spin(&self, interval: u64) -> Result<(), GeneratorError> {
         loop {
             let limit = self.shared.get(shared::LIMIT);
@@ -387,8 +389,8 @@ impl Inner {
             if left == 0 && self.shared.get(shared::ENDED) != 0 {
                 return Ok(());
             }
-            // One more run notes the end. How many runs it takes to wait is
-            // not known: whoever waits for this calls back.
+            // A further run records the end. The number of runs needed for
+            // waiting is unknown: the waiting thread interrupts the call.
             let runs = match interval {
                 0 => left.saturating_add(1),
                 _ => u64::MAX,
@@ -397,8 +399,8 @@ impl Inner {
         }
     }
 
-    /// One run for each frame, and sleep in between. A single run waits for
-    /// nothing.
+    /// One run for each frame, with sleeps in between. A single run waits for
+    /// no grace period.
     fn sleep(&self, interval: u64) -> Result<(), GeneratorError> {
         let start = Instant::now();
         let first = self.shared.get(shared::FIRST);
@@ -407,7 +409,7 @@ impl Inner {
             let due = Duration::from_nanos((due >> 16) as u64)
                 + Duration::from_nanos(self.shared.get(shared::PUT_OFF));
             let left = due.saturating_sub(start.elapsed());
-            // Not for longer at once, so that it can be stopped.
+            // Sleeps are limited, so that the generator can be stopped.
             if self.sent() < self.shared.get(shared::LIMIT) && !left.is_zero() {
                 std::thread::sleep(left.min(Duration::from_millis(10)));
                 if left > Duration::from_millis(10) {
@@ -439,8 +441,8 @@ impl Inner {
         Ok(carried)
     }
 
-    /// Frames that the links have carried and dropped since then, as soon as
-    /// all are there: the other end may still be taking the last ones.
+    /// Frames that the links have carried and dropped since `before`, once all
+    /// of them are counted: the other end may still be receiving the last ones.
     fn taken(&self, before: (u64, u64), frames: u64) -> Result<(u64, u64), GeneratorError> {
         let mut taken = (0, 0);
         for _ in 0..50 {
@@ -455,13 +457,13 @@ impl Inner {
     }
 }
 
-/// What the calling thread has run.
+/// CPU time of the calling thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A generator at work. Dropped, it stops.
+/// A running generator; dropping it stops it.
 #[derive(Debug)]
 pub struct Sending<'a> {
     generator: &'a mut Generator,
@@ -477,13 +479,14 @@ impl Sending<'_> {
         shared.get(shared::SENT) - shared.get(shared::FIRST)
     }
 
-    /// Whether all is sent, or it has failed: [`Sending::wait`] tells.
+    /// Whether all frames were sent or sending failed: [`Sending::wait`]
+    /// returns the result.
     pub fn is_done(&self) -> bool {
         let ended = self.shared().get(shared::ENDED) != 0;
         ended || self.worker.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops it.
+    /// Stops sending.
     ///
     /// # Errors
     /// See [`GeneratorError`].
@@ -492,7 +495,7 @@ impl Sending<'_> {
         self.end()
     }
 
-    /// Waits until all is sent.
+    /// Waits until all frames were sent.
     ///
     /// # Errors
     /// See [`GeneratorError`].
@@ -505,7 +508,7 @@ impl Sending<'_> {
         while self.shared().get(shared::ENDED) == 0 && !worker.is_finished() {
             std::thread::sleep(POLL_INTERVAL);
         }
-        // It may still be running the program for nothing.
+        // The thread may still be running the program without effect.
         thread::call_back(&worker);
         worker.join().expect("the generator does not panic")
     }
@@ -519,13 +522,13 @@ impl Drop for Sending<'_> {
     fn drop(&mut self) {
         if self.worker.is_some() {
             self.shared().set(shared::LIMIT, 0);
-            // Nobody is there to hear of an error.
+            // A destructor cannot report the error.
             let _ = self.end();
         }
     }
 }
 
-/// The numbers of [`shared`].
+/// The fields of [`shared`].
 #[derive(Debug)]
 struct Shared(MapMemory);
 

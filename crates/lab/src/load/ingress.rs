@@ -1,4 +1,4 @@
-//! Where a generator's frames come in that no one sends.
+//! Where a generator's frames arrive if no device sends them.
 
 use super::generator::GeneratorError;
 use super::program::Output;
@@ -6,16 +6,16 @@ use crate::net::Device;
 use weir_link::bpf::{self, Map, MapSpec, ObjectKind, Program};
 use weir_link::net::{Interface, Xdp, XdpMode};
 
-/// A device that frames come into.
+/// A device at which frames arrive.
 #[derive(Debug)]
 pub(super) struct Ingress {
     ifindex: u32,
-    /// Has the XDP program of its driver, as long as this lives.
+    /// Holds the driver's XDP program while this value lives.
     slot: Option<Map>,
 }
 
 impl Ingress {
-    /// At that device, as it is now.
+    /// The present state of that device.
     pub(super) fn at(device: &Device) -> Result<Ingress, GeneratorError> {
         let ifindex = device.index();
         let interface = device.host().run(|| Interface::numbered(ifindex))?;
@@ -32,7 +32,8 @@ impl Ingress {
         self.slot.as_ref()
     }
 
-    /// What is behind the driver. A generic XDP program is the host's part.
+    /// The step behind the driver. A generic XDP program counts as the host's
+    /// part.
     pub(super) fn exit(&self) -> Output {
         match self.slot {
             Some(_) => Output::Program,
@@ -41,12 +42,12 @@ impl Ingress {
     }
 }
 
-/// The number of a program that runs in the driver.
+/// The id of a program that runs in the driver.
 fn native(xdp: Xdp) -> Option<u32> {
     xdp.program_id.filter(|_| xdp.mode == XdpMode::Native)
 }
 
-/// A slot with the program of that number in it.
+/// A program array with that program.
 fn slot_of(id: u32) -> Result<Map, GeneratorError> {
     let program = Program::from_fd(bpf::open(ObjectKind::Program, id, false)?);
     let slot = Map::create("generator_slot", &MapSpec::prog_array(1))?;

@@ -1,5 +1,4 @@
-//! Load: frames at a rate, what counts them, and the highest rate at which
-//! none is lost.
+//! Load: frames at a fixed rate, counting sinks, and the search for the highest rate without loss.
 //!
 //! ```no_run
 //! use weir_lab::load::{Generator, Rate, Sink, Udp};

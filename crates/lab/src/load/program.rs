@@ -1,36 +1,37 @@
-//! The generator's program: what runs in the kernel for each frame.
+//! The generator's program in the kernel, which runs for each frame.
 
 use super::template::{Field, Order, RENEWED_BYTES, Template};
 use crate::shared_words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 
-/// Numbers that the program and the generator share, each of eight bytes, at
-/// these offsets in the one value of the one map.
+/// The words that the program and the generator share: eight bytes each, at
+/// these offsets of the map's only value.
 pub(super) mod shared {
-    /// Frames sent so far; the number of the next.
+    /// Frames sent so far: the number of the next frame.
     pub(in crate::load) const SENT: usize = 0;
-    /// The program sends while `SENT` is less.
+    /// The program sends while `SENT` is below.
     pub(in crate::load) const LIMIT: usize = 8;
-    /// When the frame numbered `FIRST` was due, on the monotonic clock in
+    /// Due time of the frame numbered `FIRST`, on the monotonic clock in
     /// nanoseconds.
     pub(in crate::load) const START: usize = 16;
-    /// The number of the first frame of this turn.
+    /// The number of the first frame of this run.
     pub(in crate::load) const FIRST: usize = 24;
-    /// Nanoseconds from frame to frame, times 2^16; zero: as fast as it goes.
+    /// Interval between frames in nanoseconds, times 2^16; 0: as fast as
+    /// possible.
     pub(in crate::load) const INTERVAL: usize = 32;
-    /// By how many nanoseconds a frame may be late before the later ones are
-    /// put off.
+    /// Lateness of a frame, in nanoseconds, beyond which later frames are
+    /// delayed too.
     pub(in crate::load) const CREDIT: usize = 40;
-    /// Nanoseconds by which frames were put off.
+    /// Nanoseconds by which frames were delayed.
     pub(in crate::load) const PUT_OFF: usize = 48;
-    /// When the frame numbered `FIRST` was sent; zero before.
+    /// Time at which the frame numbered `FIRST` was sent; 0 before.
     pub(in crate::load) const BEGUN: usize = 56;
-    /// When the limit was found to be reached; zero before.
+    /// Time at which the limit was found to be reached; 0 before.
     pub(in crate::load) const ENDED: usize = 64;
-    /// The clock is read for frames whose number, from `FIRST`, has none of
-    /// these bits.
+    /// The clock is read for frames whose number, counted from `FIRST`, has
+    /// none of these bits.
     pub(in crate::load) const UNTIMED: usize = 72;
-    /// Bytes of all.
+    /// Total size in bytes.
     pub(in crate::load) const BYTES: u32 = 80;
 }
 
@@ -41,34 +42,34 @@ const XDP_PASS: i32 = 2;
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
-/// 2^64 divided by the golden ratio: multiples of it are spread evenly.
+/// 2^64 divided by the golden ratio, for multiplicative hashing.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-// What registers hold throughout.
+// Fixed uses of registers.
 const CONTEXT: Reg = Reg::R6;
 const SENT: Reg = Reg::R8;
 const FRAME: Reg = Reg::R9;
 
-/// Where frames go from the generator's program.
+/// The destination of the generator's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Output {
-    /// Out of the interface of that number.
+    /// The interface with that number.
     Out(u32),
-    /// On in the program in the only slot of the second map.
+    /// The program in the only slot of the second map.
     Program,
-    /// Up to the host.
+    /// The host's protocols.
     Host,
 }
 
-/// The program that sends the frames of (checked) templates in turn, each by
-/// its own exit:
+/// The program that sends the frames of (checked) templates in turn, each to
+/// its own destination:
 ///
-/// 1. drop what is above the limit or not due yet;
-/// 2. write the frame's start, its number, the fields of its flow, the time;
-/// 3. redirect it to the interface, or let it go where it shall.
+/// 1. drop the frame if the limit is reached or the frame is not due yet;
+/// 2. write the frame's start, number, flow fields and time;
+/// 3. redirect it to the interface, or pass it on.
 ///
-/// So the kernel's loop around the program is also what waits, without a
-/// timer and to some tens of nanoseconds.
+/// Thus the kernel's loop around the program also waits, without a timer and
+/// with a precision of some tens of nanoseconds.
 pub(super) fn program(ways: &[(&Template, Output)]) -> Vec<Insn> {
     let mut asm = Asm::new();
     let (drop, limit) = (asm.label(), asm.label());
@@ -108,13 +109,13 @@ pub(super) fn program(ways: &[(&Template, Output)]) -> Vec<Insn> {
         .expect("a generator's program is short")
 }
 
-/// Writes the frame of a template, one of so many in turn, and sends it.
+/// Writes and sends the frame of one of `ways` templates.
 fn send(asm: &mut Asm, template: &Template, exit: Output, ways: u32) {
     renew(asm, &template.frame);
     if let Some(offset) = template.number_at {
         asm.push(Insn::mov64(Reg::R1, SENT));
         asm.push(Insn::to_be(Reg::R1, 64));
-        // Eight bytes at any offset: the frame need not be aligned to them.
+        // Eight bytes at any offset: the frame need not be aligned.
         asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R1));
     }
     if !template.fields.is_empty() {
@@ -144,7 +145,7 @@ fn leave(asm: &mut Asm, exit: Output) {
             asm.extend(Insn::load_map(Reg::R2, 1));
             asm.push(Insn::mov64(Reg::R3, 0));
             asm.push(Insn::call(helper::TAIL_CALL));
-            // Only if it is not there: the frame is missed.
+            // Only if the slot is empty: the frame is then lost.
             asm.push(Insn::mov32(Reg::R0, XDP_DROP));
         }
         Output::Host => asm.push(Insn::mov32(Reg::R0, XDP_PASS)),
@@ -152,7 +153,7 @@ fn leave(asm: &mut Asm, exit: Output) {
     asm.push(Insn::exit());
 }
 
-/// Notes when the first frame is sent.
+/// Records when the first frame is sent.
 fn begin(asm: &mut Asm) {
     let begun = asm.label();
     asm.push(load(Reg::R1, shared::BEGUN));
@@ -163,8 +164,8 @@ fn begin(asm: &mut Asm) {
     asm.bind(begun);
 }
 
-/// Drops what is not due, and puts later frames off when this one is late.
-/// Frames between those that the clock is read for go with the one before.
+/// Drops a frame that is not due, and delays later frames if this one is late.
+/// Frames for which the clock is not read follow the previous frame at once.
 fn wait(asm: &mut Asm, drop: Label) {
     let due = asm.label();
     asm.push(load(Reg::R9, shared::INTERVAL));
@@ -184,7 +185,7 @@ fn wait(asm: &mut Asm, drop: Label) {
     asm.push(Insn::alu64(op::RSH, Reg::R2, 16));
     asm.push(Insn::alu64(op::ADD, Reg::R2, Reg::R1));
     asm.jump(Insn::jump64(op::JLT, Reg::R0, Reg::R2), drop);
-    // r0 = how late beyond the credit
+    // r0 = lateness beyond the credit
     asm.push(Insn::alu64(op::SUB, Reg::R0, Reg::R2));
     asm.push(load(Reg::R3, shared::CREDIT));
     asm.jump(Insn::jump64(op::JLE, Reg::R0, Reg::R3), due);
@@ -200,7 +201,7 @@ fn wait(asm: &mut Asm, drop: Label) {
 /// Writes the first bytes of the frame.
 fn renew(asm: &mut Asm, frame: &[u8]) {
     let end = frame.len().min(RENEWED_BYTES);
-    // The last one may lie over the one before it.
+    // The last write may overlap the previous one.
     for offset in (0..end).step_by(8).map(|offset| offset.min(end - 8)) {
         let word = frame[offset..offset + 8].try_into();
         let word = u64::from_ne_bytes(word.expect("of eight bytes"));
@@ -232,7 +233,7 @@ fn modulo(asm: &mut Asm, register: Reg, modulus: u32) {
     asm.push(insn);
 }
 
-/// Writes a field, and the checksum over it.
+/// Writes a field and the checksum that covers it.
 fn write_field(asm: &mut Asm, template: &Template, field: &Field) {
     value(asm, field);
     asm.push(Insn::store(
@@ -247,9 +248,9 @@ fn write_field(asm: &mut Asm, template: &Template, field: &Field) {
     }
 }
 
-/// Goes to `differs` unless a frame that was received, whose number is in r8
-/// and whose bytes are at r9, has the fields that were written to it; of
-/// `template` the bytes are those that are expected.
+/// Jumps to `differs` unless the received frame at r9, with its number in r8,
+/// has the field values that were written to it; `template` holds the expected
+/// bytes.
 pub(crate) fn compare_fields(asm: &mut Asm, template: &Template, ways: u32, differs: Label) {
     if template.fields.is_empty() {
         return;
@@ -274,14 +275,14 @@ fn size(field: &Field) -> u8 {
     }
 }
 
-/// r1 = the value of a field in the flow of r5; r2 = as it is written.
+/// r1 = the value of a field in flow r5; r2 = the value in network byte order.
 fn value(asm: &mut Asm, field: &Field) {
     asm.push(Insn::mov64(Reg::R1, Reg::R5));
     if field.divisor > 1 {
         asm.push(Insn::alu64(op::DIV, Reg::R1, field.divisor as i32));
     }
     modulo(asm, Reg::R1, field.modulus);
-    // 32 bits: what is too large starts again from zero.
+    // 32 bits: a larger value wraps.
     if field.step != 1 {
         asm.push(Insn::alu32(op::MUL, Reg::R1, field.step as i32));
     }
@@ -290,8 +291,8 @@ fn value(asm: &mut Asm, field: &Field) {
     asm.push(Insn::to_be(Reg::R2, 8 * field.width as i32));
 }
 
-/// r1 = the checksum at that place, as it is written, over the field whose
-/// value is in r1.
+/// r1 = the checksum at that offset, in network byte order, over the field
+/// whose value is in r1.
 fn checksum(asm: &mut Asm, template: &Template, field: &Field, at: usize) {
     // r1 = not fold(sum of the rest + upper half + lower half), RFC 1071.
     asm.push(Insn::mov64(Reg::R2, Reg::R1));

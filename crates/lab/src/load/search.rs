@@ -3,31 +3,30 @@
 
 use std::time::Duration;
 
-/// What to search, and how well.
+/// The range and precision of a search.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Search {
-    /// Frames per second to start from; what loses frames even here has no
+    /// The lowest rate, in frames per second; a device that loses frames even here has no
     /// throughput.
     pub rate_min: f64,
-    /// Frames per second that are not exceeded.
+    /// The highest rate, in frames per second.
     pub rate_max: f64,
-    /// The ratio between the rate that is found and the next higher one that
-    /// was tried, less one: 0.02 for two per cent.
+    /// The ratio between the next higher tried rate and the result, minus one: 0.02 for two per
+    /// cent.
     pub resolution: f64,
-    /// How often a rate is tried before it counts as one that loses, or that
-    /// the sender does not reach. RFC 2544 knows one; more forgive a machine
-    /// that does other things as well.
+    /// Number of attempts before a rate counts as lossy, or as unreachable for the sender. RFC 2544
+    /// allows one; more tolerate a machine with other load.
     pub attempts_max: u32,
-    /// How long a trial of the search takes.
+    /// Duration of a trial of the search.
     pub trial: Duration,
-    /// How long the last trial takes, which confirms the rate; at least 60 s
-    /// by RFC 2544 §24, and zero for none.
+    /// Duration of the last trial, which confirms the rate; at least 60 s by RFC 2544 §24, 0 for
+    /// none.
     pub confirmation: Duration,
 }
 
 impl Search {
-    /// A thousand to 20 million frames per second within 2 %, trials of a fifth of a
-    /// second, each of which decides, and no confirmation.
+    /// From 1,000 to 20 million frames per second within 2 %, single trials of 0.2 s, no
+    /// confirmation.
     pub const QUICK: Search = Search {
         rate_min: 1e3,
         rate_max: 2e7,
@@ -38,46 +37,46 @@ impl Search {
     };
 }
 
-/// What one trial gave.
+/// The result of one trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trial {
-    /// Frames that were sent.
+    /// Frames sent.
     pub sent: u64,
-    /// How many of them arrived.
+    /// Frames received.
     pub received: u64,
-    /// How long sending took.
+    /// Duration of sending.
     pub elapsed: Duration,
 }
 
 impl Trial {
-    /// Frames that did not arrive.
+    /// Frames lost.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
 
-    /// Frames per second that were really sent.
+    /// The rate achieved, in frames per second.
     pub fn rate(&self) -> f64 {
         self.sent as f64 / self.elapsed.as_secs_f64()
     }
 }
 
-/// A trial and the rate that was asked for.
+/// A trial and its requested rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RatedTrial {
-    /// Frames per second.
+    /// Requested rate, in frames per second.
     pub rate: f64,
-    /// What came of it.
+    /// The trial.
     pub trial: Trial,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// The highest rate found at which nothing is lost, in frames per second
-    /// that were really sent; `None` if frames are lost even at the least.
+    /// The highest rate found without loss, in frames per second achieved; `None` if frames are
+    /// lost even at the lowest rate.
     pub rate: Option<f64>,
-    /// The sender, not what was measured, set the limit: it did not reach a
-    /// higher rate, or there was none to try.
+    /// Whether the sender, not the device, set the limit: the sender did not reach a higher rate,
+    /// or the highest rate passed.
     pub limited_by_sender: bool,
     /// Every trial, in order.
     pub trials: Vec<RatedTrial>,
@@ -86,7 +85,7 @@ pub struct Outcome {
 /// Why a search ended without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError<E> {
-    /// Rates or a resolution that make no sense.
+    /// Invalid rates or resolution.
     #[error(
         "no search from {rate_min} to {rate_max} frames per second within {resolution}: rates and resolution must be positive and the first rate the lower one"
     )]
@@ -98,8 +97,8 @@ pub enum SearchError<E> {
         /// The resolution.
         resolution: f64,
     },
-    /// More arrived than was sent: the counting is wrong, or frames of
-    /// somebody else came too.
+    /// More frames were received than sent: the count is wrong, or frames from another source
+    /// arrived.
     #[error("{received} frames received of {sent} sent: something else is counted as well")]
     MoreThanSent {
         /// Frames sent.
@@ -107,21 +106,20 @@ pub enum SearchError<E> {
         /// Frames received.
         received: u64,
     },
-    /// The trial itself failed.
+    /// The trial failed.
     #[error(transparent)]
     Trial(#[from] E),
 }
 
 impl Search {
-    /// Searches with `trial`, which sends at a rate for a time and counts
-    /// what arrives.
+    /// Searches with `trial`, which sends at a rate for a time and counts the frames received.
     ///
-    /// The rates that may be tried are `rate_max` and those below it in steps
-    /// of the resolution; the search halves them, so that the number of
-    /// trials is known ahead and the same trials give the same outcome.
+    /// The candidate rates are `rate_max` and those below it in steps of the resolution. The search
+    /// bisects them, so that the number of trials is bounded and the same trials give the same
+    /// result.
     ///
     /// # Errors
-    /// For a plan without sense, and when a trial fails.
+    /// For invalid rates or resolution, and if a trial fails.
     pub fn run<E>(
         &self,
         trial: impl FnMut(f64, Duration) -> Result<Trial, E>,
@@ -138,7 +136,7 @@ impl Search {
             best: None,
             sender_is_slow: false,
         };
-        // Lossless below `low`, lossy or out of reach from `high` on.
+        // Lossless below `low`; lossy or unreachable from `high` on.
         let (mut low, mut high) = (0, steps + 1);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -160,7 +158,7 @@ impl Search {
         })
     }
 
-    /// How many steps lie between the lowest and the highest rate.
+    /// Number of steps between the lowest and the highest rate.
     fn steps(&self) -> Option<u32> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let fine = [self.rate_min, self.rate_max, self.resolution];
@@ -179,16 +177,15 @@ struct Run<'a, F> {
     search: &'a Search,
     trial: F,
     trials: Vec<RatedTrial>,
-    /// The highest rate really sent without a loss.
+    /// The highest rate achieved without loss.
     best: Option<f64>,
-    /// The lowest rate that ends the search was not reached by the sender, and
-    /// nothing was lost at it.
+    /// The sender did not reach the lowest failing rate, and nothing was lost at it.
     sender_is_slow: bool,
 }
 
 impl<F> Run<'_, F> {
-    /// Whether there may be more above: nothing is lost and the sender keeps
-    /// up, in one of the attempts.
+    /// Whether a higher rate may be possible: in one of the attempts nothing was lost and the
+    /// sender reached the rate.
     fn try_rate<E>(&mut self, asked: f64, time: Duration) -> Result<bool, SearchError<E>>
     where
         F: FnMut(f64, Duration) -> Result<Trial, E>,
@@ -208,15 +205,15 @@ impl<F> Run<'_, F> {
         Ok(false)
     }
 
-    /// Confirms the rate below step `end`, or finds a lower one that can be:
-    /// in steps that double, and halved again. So a device that bears much for
-    /// a moment and little for longer costs few long trials more.
+    /// Confirms the rate below step `end`, or finds a lower rate that can be confirmed, in doubling
+    /// steps and then by bisection. A device that withstands a high rate only briefly thus costs
+    /// few additional long trials.
     fn confirm<E>(&mut self, end: u32, steps: u32) -> Result<(), SearchError<E>>
     where
         F: FnMut(f64, Duration) -> Result<Trial, E>,
     {
         let time = self.search.confirmation;
-        // What is below `pass` was confirmed, `fail` and above was not.
+        // The rate below `pass` was confirmed; `fail` and above were not.
         let (mut pass, mut fail, mut step) = (0, end + 1, 1);
         let mut next = end;
         while next > 0 {
@@ -239,7 +236,7 @@ impl<F> Run<'_, F> {
         Ok(())
     }
 
-    /// Whether nothing is lost at that rate, in one of the attempts.
+    /// Whether nothing is lost at that rate in one of the attempts.
     fn passes<E>(&mut self, asked: f64, time: Duration) -> Result<bool, SearchError<E>>
     where
         F: FnMut(f64, Duration) -> Result<Trial, E>,

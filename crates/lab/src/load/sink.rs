@@ -1,4 +1,4 @@
-//! What counts frames and ends them.
+//! A sink: counts and drops frames.
 
 use crate::net::{Device, Offloads};
 use std::os::fd::AsFd;
@@ -7,15 +7,15 @@ use weir_link::bpf::{
     AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapSpec, Program,
 };
 
-/// A program at a device that counts every frame and drops it, there and
-/// then. It goes when it is dropped.
+/// A program at a device that counts and drops every frame. Dropping the value
+/// removes the program.
 #[derive(Debug)]
 pub struct Sink {
     counters: Map,
     _attachment: Attachment,
 }
 
-/// What a [`Sink`] has counted.
+/// The counters of a [`Sink`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counted {
     /// Frames.
@@ -24,16 +24,16 @@ pub struct Counted {
     pub bytes: u64,
 }
 
-/// Why a sink could not be made or read.
+/// Why a sink was not created or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// Its counters failed.
+    /// The counters failed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Its program was not loaded.
+    /// The program could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Its program was not attached.
+    /// The program could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The device refused a setting.
@@ -42,10 +42,10 @@ pub enum SinkError {
 }
 
 impl Sink {
-    /// Makes a sink of a device.
+    /// Attaches a sink to a device.
     ///
-    /// For a hook that is not native XDP, GRO is turned on as well: only so
-    /// does a veth take redirected frames, such as a generator's.
+    /// For other hooks than native XDP, GRO is enabled as well: only then does
+    /// a veth accept redirected frames, such as a generator's.
     ///
     /// # Errors
     /// If the device has an XDP program already, or refuses one.
@@ -72,7 +72,7 @@ impl Sink {
         })
     }
 
-    /// What came since it was made.
+    /// The frames since the sink's creation.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -88,13 +88,13 @@ impl Sink {
     }
 }
 
-/// Adds to the counters of this CPU, and drops.
+/// Increments this CPU's counters and drops the frame.
 fn program(hook: Hook) -> Vec<Insn> {
     const XDP_DROP: i32 = 1;
     const TC_ACT_SHOT: i32 = 2;
     const SKB_LEN: i16 = 0;
     let (len, drop) = if hook.is_xdp() {
-        // Of all pieces of the frame.
+        // The length of all fragments.
         let len = vec![
             Insn::mov64(Reg::R1, Reg::R6),
             Insn::call(helper::XDP_GET_BUFF_LEN),

@@ -1,66 +1,66 @@
-//! What a generator sends: one frame, and what differs from frame to frame.
+//! A generator's template: one frame, and the fields that differ from frame to
+//! frame.
 
 use std::net::Ipv4Addr;
 use weir_wire::ethernet::{self, Address};
 use weir_wire::{EtherType, Protocol, checksum, ipv4};
 
-/// Bytes of the shortest Ethernet frame, without its check sequence.
+/// Minimum length of an Ethernet frame, without its FCS, in bytes.
 pub const FRAME_BYTES_MIN: usize = 60;
 
-/// Bytes of the longest frame: what fits a page with room for the kernel.
+/// Maximum length of a frame: a page, less the kernel's head and tail room.
 pub const FRAME_BYTES_MAX: usize = 3520;
 
-/// Bytes from the start that a generator writes anew for each frame.
+/// Bytes from the start that the generator writes for each frame.
 pub(super) const RENEWED_BYTES: usize = 64;
 
-/// A number in the frame, most significant byte first, that tells its flow:
-/// `base + step * (flow / divisor % modulus)`.
+/// A big-endian number in the frame, computed from the flow: `base + step *
+/// (flow / divisor % modulus)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Where in the frame, in bytes.
+    /// Offset in the frame, in bytes.
     pub offset: usize,
-    /// Of how many bytes: 2 or 4.
+    /// Width in bytes: 2 or 4.
     pub width: usize,
-    /// The least value.
+    /// The lowest value.
     pub base: u32,
-    /// From each value to the next.
+    /// The difference between successive values.
     pub step: u32,
-    /// How many flows in a row share a value; at least 1.
+    /// Number of successive flows with the same value; at least 1.
     pub divisor: u32,
-    /// How many values there are; at least 1.
+    /// Number of values; at least 1.
     pub modulus: u32,
-    /// Where the checksum of the IPv4 header is that covers the field, if it
-    /// is one of an IPv4 header. One field at most may say so.
+    /// Offset of the IPv4 header checksum that covers the field, if it is in an
+    /// IPv4 header. At most one field may have it.
     pub checksum: Option<usize>,
 }
 
-/// In which order a generator sends the frames of its flows.
+/// The order of a generator's flows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Order {
-    /// One frame of each flow after the other, all over again.
+    /// One frame of each flow in turn, repeatedly.
     InTurn,
-    /// As if drawn by lot, the same every time.
+    /// Pseudorandom, the same in every run.
     Scattered,
 }
 
-/// A frame and what differs from frame to frame.
+/// A frame and its variable fields.
 ///
-/// The generator writes the first 64 bytes anew for each frame, so that what
-/// a receiver changes there does not come round again.
+/// The generator writes the first 64 bytes for each frame, so that a receiver's
+/// changes there do not reappear.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Template {
-    /// The frame, from [`FRAME_BYTES_MIN`] to [`FRAME_BYTES_MAX`] bytes.
+    /// The frame, of [`FRAME_BYTES_MIN`] to [`FRAME_BYTES_MAX`] bytes.
     pub frame: Vec<u8>,
-    /// How many flows there are; at least 1.
+    /// Number of flows; at least 1.
     pub flows: u32,
-    /// In which order they come.
+    /// The order of the flows.
     pub order: Order,
-    /// What tells them.
+    /// The fields that differ between flows.
     pub fields: Vec<Field>,
-    /// Where the number of the frame goes, from 0, in eight bytes most
-    /// significant first.
+    /// Offset of the frame's number, from 0, as eight big-endian bytes.
     pub number_at: Option<usize>,
-    /// Where the time goes at which the frame was handed to the device, on the
+    /// Offset of the time at which the frame was passed to the device, on the
     /// monotonic clock, in nanoseconds: eight bytes in the machine's order.
     pub time_at: Option<usize>,
 }
@@ -68,9 +68,9 @@ pub struct Template {
 /// UDP datagrams of many flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Udp {
-    /// From which station.
+    /// The source MAC address.
     pub src_mac: Address,
-    /// To which station.
+    /// The destination MAC address.
     pub dst_mac: Address,
     /// The first source address.
     pub src: Ipv4Addr,
@@ -80,26 +80,27 @@ pub struct Udp {
     pub src_port: u16,
     /// The first destination port.
     pub dst_port: u16,
-    /// How many destination ports, from the first.
+    /// Number of destination ports, from the first.
     pub dst_ports: u32,
-    /// How many source ports, from the first.
+    /// Number of source ports, from the first.
     pub src_ports: u32,
-    /// How many source addresses, from the first.
+    /// Number of source addresses, from the first.
     pub src_addresses: u32,
-    /// How many destination addresses, from the first; of source and
-    /// destination addresses one kind only may be several.
+    /// Number of destination addresses, from the first; only one of
+    /// `src_addresses` and `dst_addresses` may exceed 1.
     pub dst_addresses: u32,
-    /// From each destination address to the next.
+    /// Difference between successive destination addresses.
     pub dst_step: u32,
-    /// In which order the flows come. Neighbours in turn differ in their
-    /// destination port, then in the source port, then in the addresses.
+    /// The order of the flows. With [`Order::InTurn`], successive flows differ
+    /// first in the destination port, then in the source port, then in the
+    /// addresses.
     pub order: Order,
-    /// Bytes of a frame, without its check sequence.
+    /// Length of a frame without its FCS, in bytes.
     pub frame_bytes: usize,
 }
 
 impl Udp {
-    /// One flow of the shortest frames.
+    /// One flow of minimum-length frames.
     pub fn new(src_mac: Address, dst_mac: Address, src: Ipv4Addr, dst: Ipv4Addr) -> Udp {
         Udp {
             src_mac,
@@ -127,7 +128,7 @@ const IP_DST: usize = IP + 16;
 const UDP: usize = IP + ipv4::Repr::LEN;
 const PAYLOAD: usize = UDP + 8;
 
-/// The frame's number is the first of the payload. There is no UDP checksum,
+/// The frame's number is at the start of the payload. There is no UDP checksum,
 /// which IPv4 allows (RFC 768).
 impl From<&Udp> for Template {
     fn from(udp: &Udp) -> Template {
@@ -195,43 +196,44 @@ impl From<&Udp> for Template {
     }
 }
 
-/// Why a template cannot be sent.
+/// Why a template is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// Too short or too long.
+    /// The frame is too short or too long.
     #[error("a frame of {len} bytes: it must have {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}")]
     Length {
-        /// Its bytes.
+        /// Its length, in bytes.
         len: usize,
     },
-    /// A number lies outside of the frame.
-    #[error("{width} bytes at {offset} are not inside of the frame of {len} bytes")]
+    /// A field is outside the frame.
+    #[error("{width} bytes at {offset} are not inside the frame of {len} bytes")]
     Outside {
-        /// Where it begins.
+        /// Its offset.
         offset: usize,
-        /// Its bytes.
+        /// Its width, in bytes.
         width: usize,
-        /// The frame's bytes.
+        /// The frame's length, in bytes.
         len: usize,
     },
-    /// A field that cannot be written.
+    /// A field's width is not supported.
     #[error("a field of {width} bytes: it must have 2 or 4")]
     Width {
         /// Its bytes.
         width: usize,
     },
-    /// A count or a divisor that is zero or too large.
-    #[error("{count} {what}: it must be 1 to 2147483647")]
+    /// A count or divisor is 0 or too large.
+    #[error("{count} {what}: the number must be 1 to 2147483647")]
     Count {
-        /// What is counted.
+        /// The count's name.
         what: &'static str,
-        /// How many.
+        /// Its value.
         count: u32,
     },
-    /// Two fields of one checksum.
-    #[error("more than one field is covered by a checksum: one is possible")]
+    /// Two fields refer to one checksum.
+    #[error("more than one field has a checksum: at most one is possible")]
     Checksums,
-    /// Frames to be sent in turn that differ where they are not written anew.
+    /// Frames to be sent in turn differ outside the bytes that the generator
+    /// writes.
     #[error(
         "frames that are sent in turn must have one length and differ in their first {RENEWED_BYTES} bytes only"
     )]
@@ -239,7 +241,7 @@ pub enum TemplateError {
 }
 
 impl Template {
-    /// Whether it can be sent.
+    /// Checks that the template is valid.
     pub(super) fn check(&self) -> Result<(), TemplateError> {
         let len = self.frame.len();
         if !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&len) {
@@ -275,17 +277,17 @@ impl Template {
         Ok(())
     }
 
-    /// Whether another's frames can be sent in turn with its own.
+    /// Checks that frames of `other` can be sent in turn with this template's.
     pub(super) fn check_compatible(&self, other: &Template) -> Result<(), TemplateError> {
         let rest = |template: &Template| template.frame.get(RENEWED_BYTES..).map(<[u8]>::to_vec);
         let like = self.frame.len() == other.frame.len() && rest(self) == rest(other);
         like.then_some(()).ok_or(TemplateError::Unlike)
     }
 
-    /// The sum of 16-bit words, folded, of the header that a checksum at that
-    /// place ends, without the checksum and the `width` bytes at `field`.
+    /// The folded sum of 16-bit words of the header with the checksum at that
+    /// offset, without the checksum and the `width` bytes of `field`.
     pub(super) fn sum_without(&self, field: &Field, checksum: usize) -> u16 {
-        // The checksum is the eleventh byte of a header of 20.
+        // The checksum is at bytes 10 and 11 of a header of 20.
         let start = checksum.saturating_sub(10);
         let mut header = self.frame[start..self.frame.len().min(start + 20)].to_vec();
         for (offset, width) in [(checksum, 2), (field.offset, field.width)] {

@@ -1,5 +1,4 @@
-//! What the thread of a generator needs of the system: to be called back
-//! from a long system call.
+//! Interrupts a generator's thread in a long system call.
 #![allow(unsafe_code)] // Calls that the safe libraries lack.
 
 use std::io;
@@ -8,13 +7,13 @@ use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Makes the calling thread one that [`call_back`] can reach.
+/// Prepares the calling thread for [`call_back`].
 pub(super) fn allow_call_back() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| install().map_err(|e| e.raw_os_error().unwrap_or(0)));
     installed.map_err(io::Error::from_raw_os_error)?;
-    // SAFETY: an all-zero set is one, and both calls only read or write it;
-    // the signal is let through to this thread.
+    // SAFETY: an all-zero set is valid, and both calls only read or write it;
+    // the signal is unblocked for this thread.
     let result = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -27,26 +26,27 @@ pub(super) fn allow_call_back() -> io::Result<()> {
     }
 }
 
-/// Ends the system call that a thread is in, again and again until the thread
-/// ends: it may have been on the way into the next.
+/// Interrupts a thread's system call repeatedly until the thread ends: it may
+/// have been about to enter the next one.
 pub(super) fn call_back<T>(thread: &JoinHandle<T>) {
     while !thread.is_finished() {
-        // SAFETY: the thread was not joined, so its name is still its own.
+        // SAFETY: the thread was not joined, so its handle is valid.
         unsafe { libc::pthread_kill(thread.as_pthread_t(), signal()) };
         thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// A real-time signal that no one is known to use.
+/// A real-time signal without a known use.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 13
 }
 
-/// Has the signal do nothing but end system calls.
+/// Installs a handler that does nothing, so that the signal interrupts system
+/// calls.
 fn install() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: an all-zero action is a valid one, whose handler is then set to
-    // a function that does nothing and so is safe at any time.
+    // SAFETY: an all-zero action is valid; its handler is then set to a
+    // function that does nothing and is therefore async-signal-safe.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;

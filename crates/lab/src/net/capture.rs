@@ -1,4 +1,4 @@
-//! Every frame of a host, as tcpdump would see it.
+//! Captures every frame of a host, as tcpdump does.
 
 use super::Host;
 use super::error::{Error, failed};
@@ -7,16 +7,16 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
-/// Bytes that wait to be read, with what the kernel has besides for each
-/// frame; what comes beyond is lost.
+/// Receive buffer in bytes, including the kernel's overhead for each frame;
+/// further frames are lost.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 
 /// `ETH_P_ALL`, in network order.
 const ALL: u32 = 0x0003_u16.to_be() as u32;
 
 impl Host {
-    /// A packet socket that sees every frame of the host's devices from now
-    /// on, both ways; it does not wait for one.
+    /// A non-blocking packet socket that receives every frame of the host's
+    /// devices from now on, in both directions.
     ///
     /// # Errors
     /// Without privilege.

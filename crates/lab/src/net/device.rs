@@ -19,12 +19,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_wire::ethernet::Address;
 
-/// How long a device may take to come up. The kernel tells of carriers from a
-/// work queue that may lag behind by a second.
+/// Time limit for a device to come up. The kernel reports carriers from a work
+/// queue that may lag by a second.
 const CARRIER_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// A device of a host. It stays until it is [deleted](Device::delete) or the
-/// host is gone; clones are the same device.
+/// A device of a host. It exists until it is [deleted](Device::delete) or the
+/// host ends; clones refer to the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
     host: Host,
@@ -33,44 +33,44 @@ pub struct Device {
     mac: Address,
 }
 
-/// What a device has carried, and what it has dropped.
+/// Frame counters of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Frames received.
     pub rx_frames: u64,
     /// Their bytes.
     pub rx_bytes: u64,
-    /// Frames that came in and were dropped.
+    /// Received frames that were dropped.
     pub rx_dropped: u64,
     /// Frames sent.
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that were to be sent and were dropped.
+    /// Frames that were dropped instead of sent.
     pub tx_dropped: u64,
 }
 
-/// How a device is now.
+/// The state of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceState {
-    /// Its name, which may have been changed.
+    /// Its name, which may have changed.
     pub name: String,
-    /// Set up by its owner.
+    /// Administratively up.
     pub is_up: bool,
-    /// Up, and its other end too: frames pass.
+    /// Up, and its peer too: frames pass.
     pub is_running: bool,
-    /// Bytes of the longest packet, without the Ethernet header.
+    /// The MTU, in bytes.
     pub mtu: u32,
     /// Its Ethernet address.
     pub mac: Address,
-    /// What it has carried.
+    /// The frame counters.
     pub counters: Counters,
 }
 
 impl Device {
-    /// One that is yet to be made: its number, and with it its Ethernet
-    /// address, is chosen here and differs from every other of the lab, so
-    /// that a mistaken namespace or index is noticed.
+    /// A device to be created. Its number, and thus its MAC address, is chosen
+    /// here and unique in the lab, so that a mistaken namespace or index is
+    /// noticed.
     pub(super) fn planned(host: Host, name: String) -> Device {
         let index = host.next_number();
         let [high, low] = (index as u16).to_be_bytes();
@@ -82,7 +82,7 @@ impl Device {
         }
     }
 
-    /// The message that makes it, but for its kind.
+    /// The netlink message that creates it, without its kind.
     pub(super) fn creation(&self) -> LinkMessage {
         let mut message = self.message();
         message.attributes = vec![
@@ -110,7 +110,7 @@ impl Device {
         &self.host
     }
 
-    /// The name it was made with, or got by [`Device::rename`].
+    /// The name of its creation, or the one set by [`Device::rename`].
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -120,12 +120,12 @@ impl Device {
         self.index
     }
 
-    /// The Ethernet address it was made with.
+    /// The MAC address of its creation.
     pub fn mac(&self) -> Address {
         self.mac
     }
 
-    /// How it is now.
+    /// The present state.
     ///
     /// # Errors
     /// If it is gone.
@@ -134,7 +134,7 @@ impl Device {
         Ok(read_state(&found.map_err(self.failed("asking about"))?))
     }
 
-    /// What it has carried.
+    /// The frame counters.
     ///
     /// # Errors
     /// If it is gone.
@@ -142,7 +142,7 @@ impl Device {
         Ok(self.state()?.counters)
     }
 
-    /// Sets it up. A veth runs when both ends are up: see
+    /// Sets the device up. A veth is running when both ends are up: see
     /// [`Device::wait_running`].
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Device {
         self.flag(LinkFlags::Up, true, "setting up")
     }
 
-    /// Sets it down.
+    /// Sets the device down.
     ///
     /// # Errors
     /// If it is gone.
@@ -159,7 +159,7 @@ impl Device {
         self.flag(LinkFlags::Up, false, "setting down")
     }
 
-    /// Receives frames to any Ethernet address, or no longer.
+    /// Enables or disables promiscuous mode.
     ///
     /// # Errors
     /// If it is gone.
@@ -167,14 +167,14 @@ impl Device {
         self.flag(LinkFlags::Promisc, on, "making promiscuous")
     }
 
-    /// Whether it receives frames to any Ethernet address, by whoever's wish.
+    /// Whether it is promiscuous, for whatever reason.
     ///
     /// # Errors
     /// If it is gone.
     pub fn is_promiscuous(&self) -> Result<bool, Error> {
         let found = link(&self.host, self.message());
         let found = found.map_err(self.failed("asking about"))?;
-        // The flag of rtnetlink(7) is the user's wish alone.
+        // The flag in rtnetlink(7) only shows the administrator's setting.
         let count = found
             .attributes
             .iter()
@@ -185,20 +185,20 @@ impl Device {
         Ok(count.unwrap_or(0) > 0)
     }
 
-    /// Moves it to another host. What this device says afterwards is that it
-    /// is gone.
+    /// Moves the device to another host. Afterwards this value refers to a
+    /// device that is gone.
     ///
     /// # Errors
-    /// If it is gone already, or the other host has one of that name.
+    /// If the device is gone, or the other host has one with that name.
     pub fn move_to(&self, host: &Host) -> Result<(), Error> {
         let to = LinkAttribute::NetNsFd(host.as_fd().as_raw_fd());
         self.change(to, "moving")
     }
 
-    /// Waits until frames pass.
+    /// Waits until the device is running.
     ///
     /// # Errors
-    /// If they do not within some seconds, or it is gone.
+    /// If it is not running within some seconds, or is gone.
     pub fn wait_running(&self) -> Result<(), Error> {
         let start = Instant::now();
         while !self.state()?.is_running {
@@ -213,34 +213,33 @@ impl Device {
         Ok(())
     }
 
-    /// Sets the longest packet it carries, in bytes without the Ethernet
-    /// header.
+    /// Sets the MTU, in bytes.
     ///
     /// # Errors
-    /// If the device does not carry so long or so short ones.
+    /// If the device does not support it.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
         self.change(LinkAttribute::Mtu(mtu), &format!("setting mtu {mtu} on"))
     }
 
-    /// Gives it another name.
+    /// Renames the device.
     ///
     /// # Errors
-    /// If the name is taken, or longer than 15 bytes.
+    /// If the name is in use, or longer than 15 bytes.
     pub fn rename(&mut self, name: &str) -> Result<(), Error> {
         self.change(LinkAttribute::IfName(name.to_owned()), "renaming")?;
         name.clone_into(&mut self.name);
         Ok(())
     }
 
-    /// Makes it a port of a bridge of the same host.
+    /// Adds the device to a bridge of the same host.
     ///
     /// # Errors
-    /// If that is no bridge of this host.
+    /// If `bridge` is not a bridge of this host.
     pub fn attach_to(&self, bridge: &Device) -> Result<(), Error> {
         self.change(LinkAttribute::Controller(bridge.index), "attaching")
     }
 
-    /// Takes it out of its bridge.
+    /// Removes the device from its bridge.
     ///
     /// # Errors
     /// If it is gone.
@@ -248,10 +247,10 @@ impl Device {
         self.change(LinkAttribute::Controller(0), "detaching")
     }
 
-    /// Removes it, and with a veth its other end.
+    /// Deletes the device, and with a veth its peer.
     ///
     /// # Errors
-    /// If it is gone already.
+    /// If it is already gone.
     pub fn delete(self) -> Result<(), Error> {
         let message = RouteNetlinkMessage::DelLink(self.message());
         let done = self.host.request(message, 0);
@@ -261,7 +260,7 @@ impl Device {
     /// Sets its offloads.
     ///
     /// # Errors
-    /// If it lacks one of them.
+    /// If the device lacks one of them.
     pub fn set_offloads(&self, offloads: Offloads) -> Result<(), Error> {
         let set = self.host.run(|| offloads::set(&self.name, offloads));
         set.map_err(self.failed("setting the offloads of"))
@@ -276,10 +275,10 @@ impl Device {
         get.map_err(self.failed("reading the offloads of"))
     }
 
-    /// Gives it an address, usable at once, with the network it is in.
+    /// Adds an address, usable at once, and the route to its network.
     ///
     /// # Errors
-    /// If it has the address already.
+    /// If the device already has the address.
     pub fn add_address(&self, address: impl Into<IpAddr>, prefix_len: u8) -> Result<(), Error> {
         let address = address.into();
         let mut message = AddressMessage::default();
@@ -297,8 +296,8 @@ impl Device {
         added.map_err(self.failed(&what)).map(drop)
     }
 
-    /// Says for good which Ethernet address an address has: no ARP and no
-    /// neighbour discovery for it.
+    /// Adds a permanent neighbour entry: no ARP and no neighbour discovery for
+    /// the address.
     ///
     /// # Errors
     /// If the device is gone.
@@ -319,11 +318,11 @@ impl Device {
         added.map_err(self.failed(&what)).map(drop)
     }
 
-    /// Forgets which Ethernet address an address has: the next packet to it
-    /// asks again.
+    /// Removes a neighbour entry: the next packet to the address is resolved
+    /// again.
     ///
     /// # Errors
-    /// If it was not known.
+    /// If there was no entry.
     pub fn remove_neighbour(&self, address: impl Into<IpAddr>) -> Result<(), Error> {
         let address = address.into();
         let mut message = NeighbourMessage::default();
@@ -337,10 +336,10 @@ impl Device {
         removed.map_err(self.failed(&what)).map(drop)
     }
 
-    /// Makes a device for one VLAN (IEEE 802.1Q) above this one, up.
+    /// Creates a VLAN device (IEEE 802.1Q) on this device, up.
     ///
     /// # Errors
-    /// [`Error::NoDeviceType`] where the kernel has no such devices.
+    /// [`Error::NoDeviceType`] if the kernel lacks VLAN devices.
     pub fn vlan(&self, name: &str, id: u16) -> Result<Device, Error> {
         let info = vec![
             LinkInfo::Kind(InfoKind::Vlan),
@@ -375,7 +374,7 @@ impl Device {
         done.map_err(self.failed(what)).map(drop)
     }
 
-    /// A message about this device that says nothing more.
+    /// A netlink message with this device's number only.
     fn message(&self) -> LinkMessage {
         let mut message = LinkMessage::default();
         message.header.index = self.index;

@@ -1,20 +1,20 @@
-//! Why something could not be built.
+//! Errors of test networks.
 
 use std::io;
 
-/// Why an operation of the lab failed.
+/// Why an operation on the test network failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error("{what} is not permitted: a lab needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
     NotPermitted {
-        /// What was asked for.
+        /// The operation.
         what: String,
     },
-    /// The kernel was built without it.
+    /// The kernel lacks the kind of device.
     #[error("{what}: this kernel has no {kind} devices; load or build the module that makes them")]
     NoDeviceType {
-        /// What was asked for.
+        /// The operation.
         what: String,
         /// The kind of device.
         kind: &'static str,
@@ -24,20 +24,20 @@ pub enum Error {
     NoCarrier {
         /// The device.
         name: String,
-        /// How long was waited.
+        /// The time waited, in milliseconds.
         millis: u128,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Says what was asked for when the system says no.
+/// Adds the operation to a system error.
 pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| match source.kind() {

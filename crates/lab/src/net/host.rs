@@ -1,4 +1,4 @@
-//! Hosts: a network namespace each.
+//! Hosts, each a network namespace.
 #![allow(unsafe_code)] // A thread leaves the namespace it shares with others.
 
 use super::device::Device;
@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use weir_link::net::Netlink;
 
-/// What a new host's kernel is told: nothing is sent that no one asked for.
-/// IPv6 addresses are usable at once (no duplicate address detection, RFC
-/// 4862 §5.4), no router is solicited, no link-local address is made. Ping
-/// needs no privilege.
+/// Settings of a new host's kernel, so that it sends no frames by itself. IPv6
+/// addresses are usable at once (no duplicate address detection, RFC 4862
+/// §5.4), no router is solicited, no link-local address is created. Ping needs
+/// no privilege.
 const SYSCTLS: [(&str, &str); 8] = [
     ("net.ipv6.conf.all.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_dad", "0"),
@@ -39,15 +39,16 @@ const SYSCTLS: [(&str, &str); 8] = [
     ("net.ipv4.ping_group_range", "0 2147483647"),
 ];
 
-/// A host: a network namespace of its own, with `lo` up.
+/// A host: a network namespace with `lo` up.
 ///
-/// Clones are the same host. The namespace is held by this process alone, by
-/// a thread and descriptors: when the last clone is gone, or the process has
-/// ended in whatever way, the kernel removes it and its devices, and with a
-/// veth its other end in another host.
+/// Clones refer to the same host. Only this process holds the namespace, by a
+/// thread and descriptors: when the last clone is dropped, or the process ends
+/// in any way, the kernel removes it and its devices, and with a veth its peer
+/// in another host.
 ///
-/// The file systems are not the host's own: `/sys/class/net` shows the
-/// devices of whoever mounted it. `/proc/sys/net` and `/proc/net` are right.
+/// The file systems are the process's: `/sys/class/net` shows the devices of
+/// the namespace in which sysfs was mounted. `/proc/sys/net` and `/proc/net`
+/// are the host's.
 #[derive(Clone)]
 pub struct Host(Arc<Inner>);
 
@@ -55,11 +56,11 @@ struct Inner {
     name: String,
     namespace: OwnedFd,
     netlink: Mutex<Netlink>,
-    /// Numbers the devices of the whole lab.
+    /// The next device number of the whole lab.
     numbers: Arc<AtomicU32>,
-    /// How many devices were named so far.
+    /// Number of devices named so far.
     named: AtomicU32,
-    /// The thread that lives in the namespace, and starts processes there.
+    /// The thread in the namespace, which starts processes there.
     keeper: Sender<Job>,
 }
 
@@ -75,7 +76,7 @@ impl Host {
         Ok(host)
     }
 
-    /// The calling thread's namespace as a host, as it is.
+    /// The calling thread's namespace as a host, unchanged.
     pub(super) fn current(numbers: Arc<AtomicU32>) -> Result<Host, Error> {
         let namespace = open_namespace().map_err(failed("opening this thread's namespace"))?;
         let enter = move || Ok(move_into_link_name_space(namespace.as_fd(), NETWORK)?);
@@ -91,7 +92,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Starts the host's thread, which goes into the namespace by `enter`.
+    /// Starts the host's thread, which enters the namespace by `enter`.
     fn start(
         name: &str,
         numbers: Arc<AtomicU32>,
@@ -99,16 +100,16 @@ impl Host {
     ) -> Result<Host, Error> {
         let what = format!("making host `{name}`");
         let (keeper, jobs) = channel::<Job>();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let inside = || {
             enter()?;
             Ok((open_namespace()?, Netlink::open()?))
         };
         thread::Builder::new()
             .name(format!("host {name}"))
-            .spawn(move || keep(inside, &jobs, &tell))
+            .spawn(move || keep(inside, &jobs, &sender))
             .map_err(failed(&*what))?;
-        let made = told.recv().map_err(io::Error::other);
+        let made = receiver.recv().map_err(io::Error::other);
         let (namespace, netlink) = made.flatten().map_err(failed(&*what))?;
         Ok(Host(Arc::new(Inner {
             name: name.to_owned(),
@@ -120,27 +121,27 @@ impl Host {
         })))
     }
 
-    /// The host's name, for people.
+    /// The host's name, for messages.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Whether that is the same host.
+    /// Whether `other` is the same host.
     pub fn is(&self, other: &Host) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Runs `f` on a thread of its own in the host's namespace: sockets made
-    /// there, and what they do, are the host's. Panics in `f` go on here.
+    /// Runs `f` on a new thread in the host's namespace: its sockets are the
+    /// host's. A panic in `f` is propagated.
     ///
     /// # Panics
-    /// Without the privilege that the host was made with.
+    /// Without the privilege with which the host was created.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             self.enter().expect("the namespace of a host is entered");
             f()
         };
-        // A test's, by which a skip is told.
+        // The name of the test's thread, which skip messages contain.
         let name = thread::current().name().unwrap_or(&self.0.name).to_owned();
         let thread = thread::Builder::new().name(name);
         let result = thread::scope(|scope| {
@@ -150,8 +151,8 @@ impl Host {
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Moves the calling thread into the host, for good. [`Host::run`] does
-    /// so with a thread of its own; this is for threads that are kept.
+    /// Moves the calling thread permanently into the host's namespace.
+    /// [`Host::run`] uses a thread of its own; this is for long-lived threads.
     ///
     /// # Errors
     /// Without privilege.
@@ -159,21 +160,21 @@ impl Host {
         Ok(move_into_link_name_space(self.as_fd(), NETWORK)?)
     }
 
-    /// Starts a process in the host. It is killed with its [`Process`], and
-    /// when this process ends in whatever way.
+    /// Starts a process in the host. It is killed when its [`Process`] is
+    /// dropped, and when this process ends in any way.
     ///
     /// # Errors
-    /// As [`Command::spawn`].
+    /// As for [`Command::spawn`].
     pub fn spawn(&self, command: impl Into<Command>) -> io::Result<Process> {
         let command = command.into();
         self.keeper(move || Process::start(command))
     }
 
-    /// Runs a process in the host to its end, and gives what it wrote.
+    /// Runs a process in the host to its end; returns its output.
     ///
     /// # Errors
-    /// As [`Command::output`], and `TimedOut` if the process has not ended
-    /// within [`LIMIT`]; it is killed then.
+    /// As for [`Command::output`], and `TimedOut` if the process has not ended
+    /// within [`LIMIT`]; it is then killed.
     ///
     /// [`LIMIT`]: crate::command::LIMIT
     pub fn output(&self, command: impl Into<Command>) -> io::Result<Output> {
@@ -186,44 +187,44 @@ impl Host {
         self.spawn(command)?.output(crate::command::LIMIT)
     }
 
-    /// Runs `f` on the thread that lives as long as the host.
+    /// Runs `f` on the host's own thread.
     fn keeper<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let (tell, told) = channel();
-        let job = move || drop(tell.send(f()));
+        let (sender, receiver) = channel();
+        let job = move || drop(sender.send(f()));
         let sent = self.0.keeper.send(Box::new(job));
         sent.map_err(|_| io::Error::other("the host's thread has ended"))?;
-        told.recv().map_err(io::Error::other).flatten()
+        receiver.recv().map_err(io::Error::other).flatten()
     }
 
-    /// Sets a kernel parameter of this host, such as `net.ipv4.ip_forward`.
+    /// Sets a sysctl of this host, such as `net.ipv4.ip_forward`.
     ///
     /// # Errors
-    /// If the kernel has none of that name, or refuses the value.
+    /// If the kernel has no such sysctl, or refuses the value.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), Error> {
         let what = format!("setting {name} = {value} on host `{}`", self.name());
         self.run(|| fs::write(sysctl_path(name), value))
             .map_err(failed(what))
     }
 
-    /// A kernel parameter of this host.
+    /// A sysctl of this host.
     ///
     /// # Errors
-    /// If the kernel has none of that name.
+    /// If the kernel has no such sysctl.
     pub fn sysctl(&self, name: &str) -> Result<String, Error> {
         let what = format!("reading {name} on host `{}`", self.name());
         let value = self.run(|| fs::read_to_string(sysctl_path(name)));
         Ok(value.map_err(failed(what))?.trim_end().to_owned())
     }
 
-    /// Makes a Linux bridge, up, with nothing attached yet (see
-    /// [`Device::attach_to`]). It neither speaks the spanning tree protocol
-    /// nor looks into multicast, and forwards at once.
+    /// Creates a Linux bridge, up and without ports (see
+    /// [`Device::attach_to`]), without spanning tree and multicast snooping;
+    /// ports forward at once.
     ///
     /// # Errors
-    /// If there is a device of that name, or no bridge in this kernel.
+    /// If a device has that name, or the kernel lacks bridges.
     pub fn bridge(&self, name: &str) -> Result<Device, Error> {
         let data = vec![
             InfoBridge::StpState(BridgeStpState::Disabled),
@@ -239,15 +240,15 @@ impl Host {
         Ok(device)
     }
 
-    /// A device that is there already, such as `lo`.
+    /// An existing device, such as `lo`.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no device with that name.
     pub fn device(&self, name: &str) -> Result<Device, Error> {
         Device::existing(self.clone(), name)
     }
 
-    /// Makes a device of a kind, down.
+    /// Creates a device of a kind, down.
     pub(super) fn make_device(
         &self,
         name: &str,
@@ -296,18 +297,18 @@ impl Host {
         netlink.requests(messages, flags)
     }
 
-    /// A number that no other device of the lab has.
+    /// A number that is unique in the lab.
     pub(super) fn next_number(&self) -> u32 {
         self.0.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// `eth0`, `eth1` and so on.
+    /// The next name: `eth0`, `eth1` and so on.
     pub(super) fn next_name(&self) -> String {
         format!("eth{}", self.0.named.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// The namespace.
+/// The namespace's descriptor.
 impl AsFd for Host {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.namespace.as_fd()
@@ -320,11 +321,11 @@ impl fmt::Debug for Host {
     }
 }
 
-/// What a host's thread tells first: its namespace, and a socket in it.
+/// The first message of a host's thread: its namespace, and a socket in it.
 type Made = io::Result<(OwnedFd, Netlink)>;
 
-/// The thread of a host: goes into the namespace, then does what it is given
-/// until the host is gone.
+/// The thread of a host: enters the namespace, then runs jobs until the host is
+/// dropped.
 fn keep(inside: impl FnOnce() -> Made, jobs: &Receiver<Job>, tell: &Sender<Made>) {
     let made = inside();
     let failed = made.is_err();
@@ -338,12 +339,12 @@ fn keep(inside: impl FnOnce() -> Made, jobs: &Receiver<Job>, tell: &Sender<Made>
 
 /// Moves the calling thread into a new network namespace.
 fn make_namespace() -> io::Result<()> {
-    // SAFETY: the network namespace is not among what threads of a process
-    // must share for memory safety; descriptors and memory stay shared.
+    // SAFETY: threads need not share a network namespace for memory safety;
+    // descriptors and memory stay shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     for (name, value) in SYSCTLS {
         let path = sysctl_path(name);
-        // A kernel without IPv6 has nothing to be told about it.
+        // A kernel without IPv6 lacks this setting.
         if Path::new(&path).exists() {
             fs::write(path, value)?;
         }

@@ -1,5 +1,5 @@
-//! Three hosts in a line: `a ── left │ right ── b`, for what stands between
-//! two hosts.
+//! Three hosts in a row: `a ── left │ right ── b`, for tests of a device
+//! between two hosts.
 
 use super::{Device, Error, Host, Lab, Offloads, traffic};
 use crate::load::{Generator, GeneratorError, Udp};
@@ -7,28 +7,29 @@ use std::io;
 use std::time::Duration;
 use weir_link::net::Interface;
 
-/// The line. The ends have a device `eth0` each, the middle `left` and `right`.
+/// Three hosts in a row. Both ends have a device `eth0`, the middle has `left`
+/// and `right`.
 #[derive(Debug)]
 pub struct Linear {
     /// One end.
     pub a: Host,
-    /// What stands between.
+    /// The host in the middle.
     pub middle: Host,
     /// The other end.
     pub b: Host,
-    /// Of `a`.
+    /// The device of `a`.
     pub eth_a: Device,
-    /// Of the middle, towards `a`.
+    /// The middle's device towards `a`.
     pub left: Device,
-    /// Of the middle, towards `b`.
+    /// The middle's device towards `b`.
     pub right: Device,
-    /// Of `b`.
+    /// The device of `b`.
     pub eth_b: Device,
     _lab: Lab,
 }
 
 impl Linear {
-    /// Without addresses.
+    /// Creates the hosts without addresses.
     ///
     /// # Errors
     /// See [`Error`].
@@ -53,8 +54,8 @@ impl Linear {
         })
     }
 
-    /// Gives both ends addresses, 10.9.0.1 and 2; then their kernels send
-    /// frames of their own.
+    /// Gives both ends addresses, 10.9.0.1 and 10.9.0.2; their kernels then
+    /// also send frames of their own.
     ///
     /// # Errors
     /// See [`Error`].
@@ -65,7 +66,7 @@ impl Linear {
         Ok(self)
     }
 
-    /// Frames from `a` to `b`.
+    /// A generator of frames from `a` to `b`.
     ///
     /// # Errors
     /// See [`GeneratorError`].
@@ -75,10 +76,10 @@ impl Linear {
         Generator::new(&self.eth_a, &udp)
     }
 
-    /// Whether `b` answers one of three echo requests of `a` within a second.
+    /// Whether `b` answers one of three echo requests from `a` within a second.
     ///
     /// # Errors
-    /// What the system says, but that `b` is unreachable.
+    /// The system's error, except that `b` is unreachable.
     pub fn pings(&self) -> io::Result<bool> {
         let to = [10, 9, 0, 2].into();
         match traffic::ping(&self.a, to, 3, Duration::from_secs(1)) {
@@ -88,8 +89,8 @@ impl Linear {
         }
     }
 
-    /// Whether a program is at XDP of `left` and of `right`; not where the
-    /// device is gone.
+    /// Whether an XDP program is attached to `left` and to `right`; `false` for
+    /// a device that is gone.
     pub fn attached(&self) -> [bool; 2] {
         self.middle.run(|| {
             [&self.left, &self.right].map(|device| {

@@ -1,4 +1,4 @@
-//! Links: a pair of virtual Ethernet devices, one in each host.
+//! Links: a veth pair, with one end in each host.
 
 use super::device::Device;
 use super::error::{Error, failed};
@@ -8,7 +8,7 @@ use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, Li
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// A link that is being planned; [`LinkBuilder::connect`] makes it.
+/// The settings of a link; [`LinkBuilder::connect`] creates it.
 #[derive(Debug)]
 #[must_use = "a link is made by `connect`"]
 pub struct LinkBuilder<'a> {
@@ -34,15 +34,15 @@ impl<'a> LinkBuilder<'a> {
         }
     }
 
-    /// Names of the two devices, 15 bytes at most. By default each host
-    /// counts its own: `eth0`, `eth1` and so on.
+    /// Names of the two devices, at most 15 bytes. By default each host numbers
+    /// its own: `eth0`, `eth1` and so on.
     pub fn names(mut self, a: &str, b: &str) -> Self {
         self.names = [Some(a.to_owned()), Some(b.to_owned())];
         self
     }
 
-    /// An address for each end, both of IPv4 or both of IPv6, in a network
-    /// of that prefix. May be given several times.
+    /// An address for each end, both IPv4 or both IPv6, with a common prefix
+    /// length. Can be repeated.
     pub fn addresses(mut self, a: impl Into<IpAddr>, b: impl Into<IpAddr>, prefix_len: u8) -> Self {
         self.addresses.push(([a.into(), b.into()], prefix_len));
         self
@@ -54,31 +54,30 @@ impl<'a> LinkBuilder<'a> {
         self
     }
 
-    /// The longest packet, in bytes without the Ethernet header; by default
-    /// 1500.
+    /// The MTU in bytes; by default 1500.
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Queues each way at both ends; by default one. XDP redirection wants
-    /// as many as there are CPUs.
+    /// Number of queues in each direction at both ends; by default one. XDP
+    /// redirection needs one for each CPU.
     pub fn queues(mut self, queues: u32) -> Self {
         self.queues = queues;
         self
     }
 
-    /// Each end knows the other's Ethernet address from the start, so that
-    /// no ARP and no neighbour discovery is among the frames.
+    /// Adds permanent neighbour entries at both ends, so that there are no ARP
+    /// and neighbour discovery frames.
     pub fn neighbours(mut self) -> Self {
         self.neighbours = true;
         self
     }
 
-    /// Makes the link, both ends up and running.
+    /// Creates the link, with both ends up and running.
     ///
     /// # Errors
-    /// If a name is taken, or the kernel refuses a setting.
+    /// If a name is in use, or the kernel refuses a setting.
     pub fn connect(self) -> Result<(Device, Device), Error> {
         let ends = self.make()?;
         for (end, device) in ends.iter().enumerate() {
@@ -98,7 +97,7 @@ impl<'a> LinkBuilder<'a> {
         Ok((a, b))
     }
 
-    /// Makes both devices, down.
+    /// Creates both devices, down.
     fn make(&self) -> Result<[Device; 2], Error> {
         let plan = |end: usize| {
             let host = self.hosts[end];

@@ -1,9 +1,9 @@
-//! A small network in this machine: hosts, links and bridges, each host a
-//! network namespace.
+//! A test network on this machine: hosts, links and bridges, with a network
+//! namespace for each host.
 //!
-//! Everything is made by system calls of this process and held by it alone:
-//! no tool is run, no name appears in the file system, and whatever becomes
-//! of the process, a kill included, nothing is left behind.
+//! Everything is created by system calls of this process and held by it alone:
+//! no external tool runs, no name appears in the file system, and when the
+//! process ends in any way, even by SIGKILL, nothing remains.
 //!
 //! ```no_run
 //! use weir_lab::net::Lab;
@@ -23,7 +23,7 @@
 //! # }
 //! ```
 //!
-//! All of it needs root: tests ask [`need::root`](crate::testenv::root) first.
+//! All of it needs root: tests call [`need::root`](crate::testenv::root) first.
 
 mod capture;
 mod device;
@@ -54,18 +54,18 @@ pub use rustix::process::Signal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// The first number of a lab's devices: `lo` is 1 everywhere.
+/// The first number of a lab's devices: `lo` has number 1 in every namespace.
 const FIRST_NUMBER: u32 = 2;
 
-/// A network of hosts. Numbers of devices and Ethernet addresses are
-/// different for every device of a lab, and the same from run to run.
+/// A network of hosts. Device numbers and MAC addresses are unique in a lab,
+/// and the same in every run.
 #[derive(Debug)]
 pub struct Lab {
     numbers: Arc<AtomicU32>,
 }
 
 impl Lab {
-    /// Nothing yet.
+    /// An empty network.
     #[expect(clippy::new_without_default, reason = "making a lab is an act")]
     pub fn new() -> Lab {
         Lab {
@@ -73,7 +73,7 @@ impl Lab {
         }
     }
 
-    /// Makes a host. The name is for people only.
+    /// Creates a host. The name is for messages only.
     ///
     /// # Errors
     /// Without privilege.
@@ -81,9 +81,9 @@ impl Lab {
         Host::new(name, Arc::clone(&self.numbers))
     }
 
-    /// The network namespace that the calling thread is in, as a host of this
-    /// lab. It is left as it is, and it stays when the lab is gone; so does a
-    /// device made in it, but for a link whose other end goes.
+    /// The calling thread's network namespace as a host of this lab. It is not
+    /// changed, and remains when the lab is dropped; so does a device created
+    /// in it, except one whose peer is removed.
     ///
     /// # Errors
     /// Without privilege, or if `/proc` is not mounted.
@@ -91,7 +91,7 @@ impl Lab {
         Host::current(Arc::clone(&self.numbers))
     }
 
-    /// Plans a link of two hosts, which may be the same.
+    /// Starts the settings of a link between two hosts, which may be the same.
     pub fn link<'a>(&self, a: &'a Host, b: &'a Host) -> LinkBuilder<'a> {
         LinkBuilder::new(a, b)
     }

@@ -1,28 +1,29 @@
-//! What a device leaves to later: checksums and segmentation.
+//! Offloads of a device: checksums and segmentation.
 
 use std::io;
 use weir_link::net::Feature;
 
-/// Which work a device is trusted with that a network card would do.
+/// Work that is left to the device, as to a network card.
 ///
-/// Between two ends of a veth nobody does that work: a checksum left to the
-/// device stays partial, a segment left whole arrives as one super-frame of
-/// up to 64 KiB, and who looks at the frames sees what no wire carries.
+/// Between two ends of a veth the work is never done: a partial checksum stays
+/// partial, an unsegmented super-frame arrives with up to 64 KiB, and an
+/// observer sees frames that no wire carries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Offloads {
     /// Transmit checksums. Without them the kernel computes every checksum
-    /// before the device sees the frame; segmentation offload goes with it.
+    /// before the device gets the frame, and segmentation offload is disabled
+    /// too.
     pub tx_checksums: bool,
     /// TCP segmentation (TSO) by the device.
     pub tcp_segmentation: bool,
-    /// Segmentation as late as possible (GSO), of TCP and UDP.
+    /// Generic segmentation offload (GSO) for TCP and UDP.
     pub generic_segmentation: bool,
-    /// Joining what is received (GRO).
+    /// Generic receive offload (GRO).
     pub generic_receive: bool,
 }
 
 impl Offloads {
-    /// Frames as a wire would carry them: whole checksums, one segment each.
+    /// Frames as on a wire: complete checksums, one segment each.
     pub const OFF: Offloads = Offloads {
         tx_checksums: false,
         tcp_segmentation: false,
@@ -30,8 +31,8 @@ impl Offloads {
         generic_receive: false,
     };
 
-    /// What a new veth has: all but GRO, which is always on for TCP's own
-    /// sake only where a driver polls.
+    /// The default of a new veth: all but GRO, which would only be active where
+    /// a driver polls.
     pub const VETH: Offloads = Offloads {
         tx_checksums: true,
         tcp_segmentation: true,
@@ -39,7 +40,8 @@ impl Offloads {
         generic_receive: false,
     };
 
-    /// In the order in which they can be set: the later need the earlier.
+    /// In the order in which they can be set: later ones depend on earlier
+    /// ones.
     fn features(self) -> [(Feature, bool); 4] {
         [
             (Feature::TxChecksums, self.tx_checksums),

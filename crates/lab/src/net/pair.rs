@@ -1,31 +1,31 @@
-//! The smallest network, which most live tests want.
+//! The smallest test network: two hosts and a link.
 
 use super::{Device, Error, Host, Lab};
 use std::io;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-/// Two hosts and a link: `a`, 10.0.0.1, and `b`, 10.0.0.2, which know each
-/// other's Ethernet addresses.
+/// Two hosts and a link: `a` with 10.0.0.1, and `b` with 10.0.0.2, with
+/// permanent neighbour entries.
 #[derive(Debug)]
 pub struct Pair {
-    /// 10.0.0.1.
+    /// The host with 10.0.0.1.
     pub a: Host,
-    /// 10.0.0.2.
+    /// The host with 10.0.0.2.
     pub b: Host,
-    /// The end of `a`.
+    /// The device of `a`.
     pub eth_a: Device,
-    /// The end of `b`.
+    /// The device of `b`.
     pub eth_b: Device,
-    /// Whose numbers they have.
+    /// The lab, which numbers the devices.
     pub lab: Lab,
 }
 
-/// How long a [server](Pair::server) waits for a datagram.
+/// Time limit of a [server](Pair::server)'s receive call.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Pair {
-    /// Makes both, and waits until frames pass.
+    /// Creates both hosts and waits until frames pass.
     ///
     /// # Errors
     /// Without privilege.
@@ -44,11 +44,11 @@ impl Pair {
         })
     }
 
-    /// Sends datagrams from `a` to a UDP port of `b`: each is its number in
-    /// this call, of four bytes, the first 0.
+    /// Sends datagrams from `a` to a UDP port of `b`; each contains its number
+    /// in this call, from 0, in four bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn send(&self, dst_port: u16, count: u32) -> io::Result<()> {
         self.a.run(|| {
             let socket = UdpSocket::bind("10.0.0.1:0")?;
@@ -59,10 +59,10 @@ impl Pair {
         })
     }
 
-    /// A UDP socket of `b`'s own kernel, which waits for 200 ms at most.
+    /// A kernel UDP socket of `b`, whose receive calls wait at most 200 ms.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn server(&self, port: u16) -> io::Result<UdpSocket> {
         let socket = self.b.run(|| UdpSocket::bind(("10.0.0.2", port)))?;
         socket.set_read_timeout(Some(DRAIN_TIMEOUT))?;

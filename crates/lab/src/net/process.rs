@@ -1,4 +1,4 @@
-//! Processes in hosts: none outlives the one that started it.
+//! Processes in hosts, which never outlive the process that started them.
 #![allow(unsafe_code)] // What a child does before it becomes the program.
 
 use rustix::process::{
@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A running process in a session of its own; all of its process group is killed
-/// when this is dropped.
+/// A running process in a session of its own; its process group is killed when
+/// this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -23,11 +23,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a process, in a session of its own, that the kernel kills when
-    /// the calling thread ends.
+    /// Starts a process in a new session; the kernel kills it when the calling
+    /// thread ends.
     pub(super) fn start(mut command: Command) -> io::Result<Process> {
-        // As a service has one: where sessions share out the processor
-        // (`sched(7)`, autogroup), it has none of ours.
+        // As a service: if the kernel schedules sessions as groups (`sched(7)`,
+        // autogroup), it does not share this process's group.
         let lead = || Ok(setsid().map(drop)?);
         // SAFETY: the closure makes a system call, and neither allocates nor
         // takes a lock.
@@ -35,14 +35,14 @@ impl Process {
         Process::start_in_session(&mut command)
     }
 
-    /// The same in the session of the caller. The process leads its process
-    /// group, by the command's doing.
+    /// As [`start`], in the caller's session. `command` has made the process
+    /// the leader of its process group.
     pub(crate) fn start_in_session(command: &mut Command) -> io::Result<Process> {
         let parent = getpid();
-        // Runs after any change of user, which would undo it.
+        // Set after any change of user, which would clear it.
         let die_with_parent = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have ended before that.
+            // The parent may already have ended.
             if getppid() == Some(parent) {
                 Ok(())
             } else {
@@ -63,20 +63,20 @@ impl Process {
         self.child().id()
     }
 
-    /// The standard library's view of it, for its pipes.
+    /// The standard library's child, for its pipes.
     pub fn child(&self) -> &Child {
         &self.child
     }
 
-    /// As [`Process::child`], to take its pipes.
+    /// As [`Process::child`], for taking its pipes.
     pub fn child_mut(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Waits for its end, at most for `limit`; `None` when it still runs.
+    /// Waits at most `limit` for its end; `None` if it still runs.
     ///
     /// # Errors
-    /// As [`Child::try_wait`].
+    /// As for [`Child::try_wait`].
     pub fn wait(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let end = Instant::now() + limit;
         loop {
@@ -88,10 +88,10 @@ impl Process {
         }
     }
 
-    /// Sends a signal to it and to what it has started.
+    /// Sends a signal to its process group.
     ///
     /// # Errors
-    /// If all of them have ended.
+    /// If all of its processes have ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(kill_process_group(self.pid(), signal)?)
     }
@@ -99,16 +99,16 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// As [`Process::wait`], and `TimedOut` when it still runs after `limit`.
+    /// As for [`Process::wait`], and `TimedOut` if it still runs after `limit`.
     pub fn ended(&mut self, limit: Duration) -> io::Result<ExitStatus> {
         let status = self.wait(limit)?;
         status.ok_or_else(|| self.overdue("has not ended", limit))
     }
 
-    /// Waits for its end and gives what it wrote to its pipes.
+    /// Waits for its end; returns what it wrote to its pipes.
     ///
     /// # Errors
-    /// As [`Process::ended`]; all of its process group is killed then.
+    /// As for [`Process::ended`]; its process group is then killed.
     pub fn output(mut self, limit: Duration) -> io::Result<Output> {
         drop(self.child.stdin.take());
         let end = Instant::now() + limit;
@@ -117,7 +117,7 @@ impl Process {
             read_all(self.child.stderr.take()),
         );
         let status = self.ended(limit)?;
-        // What it has started may hold its pipes open.
+        // A descendant may hold its pipes open.
         let rest = |read: &Receiver<io::Result<Vec<u8>>>| {
             let left = end.saturating_duration_since(Instant::now());
             let read = read.recv_timeout(left);
@@ -133,7 +133,7 @@ impl Process {
     /// As [`Child::wait_with_output`], within [`LIMIT`](crate::command::LIMIT).
     ///
     /// # Errors
-    /// As [`Process::output`].
+    /// As for [`Process::output`].
     pub fn wait_with_output(self) -> io::Result<Output> {
         self.output(crate::command::LIMIT)
     }
@@ -148,7 +148,7 @@ impl Process {
     }
 }
 
-/// The standard library's view: its pipes, and whether it has ended.
+/// The standard library's child: its pipes and exit status.
 impl Deref for Process {
     type Target = Child;
 
@@ -165,8 +165,8 @@ impl DerefMut for Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // As long as its end was not waited for, its number, and so the
-        // group's, is nobody else's.
+        // Until its exit status is collected, its process id, and so the
+        // group's, is not reused.
         let unwaited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if rustix::process::waitid(rustix::process::WaitId::Pid(self.pid()), unwaited).is_ok() {
             let _ = self.signal(Signal::KILL);
@@ -175,14 +175,14 @@ impl Drop for Process {
     }
 }
 
-/// Reads a pipe to its end, on a thread.
+/// Reads a pipe to its end on a new thread.
 fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<u8>>> {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        // The reader may have given up.
-        let _ = tell.send(read.map(|_| bytes));
+        // The receiver may have given up.
+        let _ = sender.send(read.map(|_| bytes));
     });
-    told
+    receiver
 }

@@ -1,4 +1,4 @@
-//! Which table of routes packets go by.
+//! Routes and routing tables of hosts.
 
 use super::device::Device;
 use super::error::{Error, failed};
@@ -11,11 +11,11 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::net::Ipv4Addr;
 
 impl Device {
-    /// Routes these IPv4 networks of `prefix_len` bits to that router, out
-    /// here.
+    /// Routes these IPv4 networks of `prefix_len` bits to that router, by this
+    /// device.
     ///
     /// # Errors
-    /// If it is down, or there is such a route.
+    /// If the device is down, or such a route exists.
     pub fn route_networks(
         &self,
         networks: impl IntoIterator<Item = Ipv4Addr>,
@@ -36,7 +36,7 @@ impl Device {
         made.map_err(failed(what))
     }
 
-    /// A route of IPv4 out here, in that table.
+    /// An IPv4 route by this device, in that table.
     fn route(&self, table: u8) -> RouteMessage {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
@@ -47,10 +47,10 @@ impl Device {
         message
     }
 
-    /// Sends all IPv4 packets that are routed by that table out here.
+    /// Adds a default IPv4 route by this device to that table.
     ///
     /// # Errors
-    /// If it is down, or the table has such a route.
+    /// If the device is down, or the table has such a route.
     pub fn route_table(&self, table: u8) -> Result<(), Error> {
         let mut message = self.route(table);
         message.header.scope = RouteScope::Link;
@@ -60,10 +60,11 @@ impl Device {
         made.map_err(failed(what)).map(drop)
     }
 
-    /// Routes IPv4 packets that come in here by that table.
+    /// Adds a rule: IPv4 packets received by this device are routed by that
+    /// table.
     ///
     /// # Errors
-    /// If there is such a rule.
+    /// If such a rule exists.
     pub fn look_up_in(&self, table: u8) -> Result<(), Error> {
         let mut message = RuleMessage::default();
         message.header.family = AddressFamily::Inet;

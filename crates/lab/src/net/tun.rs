@@ -1,5 +1,4 @@
-//! TAP and TUN interfaces of a host's kernel, made for a user, as
-//! `ip tuntap add` makes them.
+//! Persistent TAP and TUN interfaces of a host, as created by `ip tuntap add`.
 #![allow(unsafe_code)] // The driver's commands.
 
 use super::device::Device;
@@ -10,20 +9,20 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 impl Host {
-    /// Makes a TAP interface, down, that the user `owner` may open. It stays
-    /// when no process has it open.
+    /// Creates a persistent TAP interface, down, that the user `owner` may
+    /// open.
     ///
     /// # Errors
-    /// Without the driver (`/dev/net/tun`), or if the name is taken.
+    /// Without the driver (`/dev/net/tun`), or if the name is in use.
     pub fn tap(&self, name: &str, owner: u32) -> Result<Device, Error> {
         self.tun_of(name, libc::IFF_TAP, Some(owner))
     }
 
-    /// Makes a TUN interface, whose frames are IP packets, down, for every
-    /// user that may make one.
+    /// Creates a persistent TUN interface, down, that any user with the
+    /// privilege may open; its frames are IP packets.
     ///
     /// # Errors
-    /// As [`Host::tap`].
+    /// As for [`Host::tap`].
     pub fn tun(&self, name: &str) -> Result<Device, Error> {
         self.tun_of(name, libc::IFF_TUN, None)
     }
@@ -35,7 +34,7 @@ impl Host {
     }
 }
 
-/// In the namespace of the calling thread.
+/// In the calling thread's namespace.
 fn make(name: &str, kind: i32, owner: Option<u32>) -> io::Result<()> {
     let too_long = name.len() >= libc::IFNAMSIZ;
     if too_long {
@@ -45,7 +44,8 @@ fn make(name: &str, kind: i32, owner: Option<u32>) -> io::Result<()> {
         .read(true)
         .write(true)
         .open("/dev/net/tun")?;
-    // SAFETY: `struct ifreq` is integers, for which all zeroes is a value.
+    // SAFETY: `struct ifreq` consists of integers, for which all zeros is
+    // valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
@@ -56,14 +56,14 @@ fn make(name: &str, kind: i32, owner: Option<u32>) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     };
-    // SAFETY: the command takes a `struct ifreq`, which lives until it is done.
+    // SAFETY: the command takes a `struct ifreq`, which outlives the call.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
     if let Some(owner) = owner {
         let owner = libc::c_ulong::from(owner);
-        // SAFETY: the command takes a number.
+        // SAFETY: the command takes an integer.
         checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOWNER as _, owner) })?;
     }
     let stays: libc::c_ulong = 1;
-    // SAFETY: the command takes a number.
+    // SAFETY: the command takes an integer.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, stays) })
 }

@@ -1,4 +1,5 @@
-//! As a user without any rights: uid and gid `nobody`, no capability.
+//! Runs code and processes without privilege: uid and gid `nobody`, no
+//! capabilities.
 #![allow(unsafe_code)] // What a child does before it becomes the program.
 
 use crate::command::Command;
@@ -21,20 +22,19 @@ use std::thread;
 /// The user and the group `nobody`.
 pub const NOBODY: u32 = 65534;
 
-/// Runs `f` on a thread of its own that is nobody and stays so. Panics in
-/// `f` go on here.
+/// Runs `f` on a new thread that has irrevocably become `nobody`. A panic in
+/// `f` is propagated.
 ///
-/// It has the rights of nobody but is no prisoner: memory and open
-/// descriptors are those of the whole process. Code that is to be kept from
-/// them belongs into a process: see [`command`]. Of the namespaces only the
-/// caller's are at hand; for a host's call [`Host::enter`] before, on a
-/// thread of [`Host::run`].
+/// The thread has no privilege but is not isolated: memory and open descriptors
+/// are the process's. To isolate code from them, use a process: see
+/// [`command`]. The thread stays in the caller's namespaces; for a host's, call
+/// [`Host::enter`] before, on a thread of [`Host::run`].
 ///
 /// [`Host::enter`]: super::Host::enter
 /// [`Host::run`]: super::Host::run
 ///
 /// # Panics
-/// If the caller lacks the privilege to become somebody else.
+/// If the caller lacks the privilege to change its user.
 pub fn run<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let inside = || {
         become_nobody().expect("root can become nobody");
@@ -49,22 +49,22 @@ pub fn run<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// A program of this checkout (see [`Command::built`]) that will run as nobody,
+/// A program of this checkout (see [`Command::built`]) that runs as `nobody`,
 /// without groups and capabilities: [`command_as`].
 pub fn command(program: impl AsRef<Path>) -> Command {
     command_as(program, NOBODY)
 }
 
-/// The same as the user `uid` and the group of that number.
+/// As [`command`], with the user `uid` and the group of the same number.
 ///
-/// The process has a mount namespace of its own, and in that a `/dev/net/tun`
-/// that every user may open, whatever the machine's mode is: 0600 where no
-/// udev runs. The program is there too, since a user may not be allowed to
-/// search the folders above a checkout. On a machine without `/dev/net` the
-/// process has neither.
+/// The process has its own mount namespace, with a `/dev/net/tun` that every
+/// user may open, whatever the machine's mode is (0600 without udev). The
+/// program is mounted there too, since the user may lack search permission on
+/// the folders of the checkout. On a machine without `/dev/net` the process has
+/// neither.
 ///
 /// # Panics
-/// If the path is relative, or too long for the system.
+/// If the path is relative or too long.
 pub fn command_as(program: impl AsRef<Path>, uid: u32) -> Command {
     let program = program.as_ref();
     assert!(program.is_absolute(), "{program:?} is no absolute path");
@@ -75,26 +75,27 @@ pub fn command_as(program: impl AsRef<Path>, uid: u32) -> Command {
         if let Some(own) = &own {
             own.mount()?;
         }
-        // Leaving uid 0 clears every capability, and without a capability or a
-        // set-uid program to execute none comes back.
+        // Leaving uid 0 clears every capability, and without a set-uid program
+        // none is regained.
         set_thread_groups(&[])?;
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
         set_thread_res_gid(gid, gid, gid)?;
         Ok(set_thread_res_uid(uid, uid, uid)?)
     };
-    // SAFETY: what the closure needs was made before; it makes system calls
-    // only, which neither allocate nor take a lock. The child has one thread.
+    // SAFETY: everything that the closure needs was prepared before; it makes
+    // system calls only, which neither allocate nor take a lock. The child has
+    // one thread.
     unsafe { command.pre_exec(become_user) };
     Command::of(command)
 }
 
 const DEV_NET: &str = "/dev/net";
 
-/// What a process has in its own `/dev/net`.
+/// The files in a process's own `/dev/net`.
 struct Own {
-    /// Where the program is.
+    /// The path of the program.
     path: PathBuf,
-    /// The same, and where it comes from.
+    /// The same path, and the program's origin.
     program: [CString; 2],
 }
 
@@ -107,16 +108,17 @@ impl Own {
         Own { path, program }
     }
 
-    /// Mounts it, in a namespace that the calling process has from now on.
+    /// Mounts the files, in a new mount namespace of the calling process.
     fn mount(&self) -> io::Result<()> {
         let [path, program] = &self.program;
-        // SAFETY: the file systems are not among what threads must share for
-        // memory safety, and the process has one thread.
+        // SAFETY: threads need not share a mount namespace for memory safety,
+        // and the process has one thread.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
-        // What is mounted here stays here.
+        // Mounts made here do not propagate.
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change(c"/", slave)?;
-        // A program is made to be executed; a mode without `nodev` for the device.
+        // An executable file for the program; a file on a mount without `nodev`
+        // for the device.
         let flags = MountFlags::NOSUID;
         mount(c"weir", c"/dev/net", c"tmpfs", flags, Some(c"mode=755"))?;
         let tun = makedev(10, 200);
@@ -128,7 +130,7 @@ impl Own {
             anybody,
             tun,
         )?;
-        // As the umask may have it otherwise.
+        // The umask may have removed mode bits.
         chmod(c"/dev/net/tun", anybody)?;
         let create = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         drop(open(path.as_c_str(), create, Mode::from_raw_mode(0o755))?);
@@ -136,8 +138,8 @@ impl Own {
     }
 }
 
-/// Gives up all rights of the calling thread, the C library's view of them
-/// apart, which is of the whole process.
+/// Drops all privileges of the calling thread only, by raw system calls: the C
+/// library's functions would change the whole process.
 fn become_nobody() -> io::Result<()> {
     set_no_new_privs(true)?;
     for bit in 0..u64::BITS {

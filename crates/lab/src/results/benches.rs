@@ -1,5 +1,4 @@
-//! The benches of the project: how each is run, what it needs, and how long it
-//! takes.
+//! The list of benches: command, needs, and duration of each.
 
 use super::recorder::quoted;
 use crate::{libpcap, testenv};
@@ -9,38 +8,38 @@ use std::time::Duration;
 /// A bench that `weir lab results run` runs.
 #[derive(Debug)]
 pub struct Listed {
-    /// The name by which `--only` chooses it.
+    /// The name for `--only`.
     pub name: &'static str,
-    /// What is run.
+    /// The command.
     pub runs: Runs,
-    /// What it cannot do without.
+    /// The needs without which it measures nothing.
     pub needs: &'static [Needs],
-    /// About how long it takes on two cores, once it is built.
+    /// Approximate duration in seconds on two cores, after building.
     pub about_s: u64,
 }
 
-/// What a bench is. Arguments are separated by blanks.
+/// The command of a bench. Arguments are separated by blanks.
 #[derive(Clone, Copy, Debug)]
 pub enum Runs {
     /// A bench of Cargo: package, name and arguments.
     Bench(&'static str, &'static str, &'static str),
-    /// `weir lab rfc2544`: what is tested, how, and the other arguments.
+    /// `weir lab rfc2544`: the tested command, its role, and further arguments.
     Rfc2544(&'static str, Tested, &'static str),
 }
 
-/// How `weir lab rfc2544` tests a command.
+/// The role of the command that `weir lab rfc2544` tests.
 #[derive(Clone, Copy, Debug)]
 pub enum Tested {
-    /// As a bridge: `--dut`.
+    /// A bridge: `--dut`.
     Bridge,
-    /// As a router: `--router`.
+    /// A router: `--router`.
     Router,
 }
 
-/// Something that a machine may lack.
+/// A need that a machine may not meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Needs {
-    /// The right to make network namespaces.
+    /// The privilege to create network namespaces.
     Root,
     /// `/dev/net/tun`.
     Tun,
@@ -56,9 +55,9 @@ use Tested::{Bridge, Router};
 
 const SERVE: &[Needs] = &[Root, Tun, Program("ip"), Program("nginx"), Program("wrk")];
 
-/// Every bench. Those that compare with what a machine may lack, such as
-/// `dpdk-test-acl`, run without it and record less; what they need is what they
-/// measure nothing without.
+/// Every bench. A bench with an optional peer, such as `dpdk-test-acl`, runs
+/// without it and records less; `needs` lists only what a bench cannot measure
+/// anything without.
 #[rustfmt::skip]
 pub const BENCHES: &[Listed] = &[
     row("filter/native", Bench("weir-filter", "native", "table"), &[], 30),
@@ -169,7 +168,7 @@ const fn row(name: &'static str, runs: Runs, needs: &'static [Needs], about_s: u
 }
 
 impl Runs {
-    /// The words that follow the bench's name, or `weir`.
+    /// The arguments after the bench's name, or after `weir`.
     pub fn arguments(self) -> Vec<&'static str> {
         match self {
             Bench(_, _, arguments) => arguments.split_whitespace().collect(),
@@ -189,19 +188,19 @@ impl Runs {
 }
 
 impl Listed {
-    /// How long it may take: a loaded machine is several times slower.
+    /// Time limit: several times the duration, for a loaded machine.
     pub fn limit(&self) -> Duration {
         Duration::from_secs((5 * self.about_s).max(300))
     }
 
-    /// Why it cannot run here, if it cannot.
+    /// Why it cannot run here; `None` if it can.
     pub fn lacks(&self) -> Option<String> {
         self.needs.iter().find_map(|need| need.lacks())
     }
 }
 
 impl Needs {
-    /// Why this machine, or this user, does not have it.
+    /// Why this machine or user lacks it; `None` if it does not.
     fn lacks(self) -> Option<String> {
         let found = match self {
             Root => testenv::has_root(),
@@ -227,7 +226,7 @@ impl fmt::Display for Needs {
 }
 
 impl fmt::Display for Runs {
-    /// The command line, for a shell.
+    /// The command line in shell syntax.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let arguments = self.arguments();
         match self {

@@ -1,4 +1,4 @@
-//! The checkout of weir, and its commit.
+//! The checkout of weir's sources, and its commit.
 
 use crate::net::Process;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long git may take for an answer.
+/// Time limit of a git command.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A commit of git.
@@ -32,7 +32,7 @@ impl fmt::Display for Commit {
 pub struct Checkout(PathBuf);
 
 impl Checkout {
-    /// The nearest folder at or above `start` that has weir's workspace.
+    /// The nearest folder at or above `start` with weir's workspace.
     pub fn around(start: &Path) -> Option<Checkout> {
         let is_root = |folder: &&Path| {
             let has = |path| folder.join(path).is_file();
@@ -42,13 +42,13 @@ impl Checkout {
         Some(Checkout(root.to_owned()))
     }
 
-    /// Its topmost folder.
+    /// The checkout's root folder.
     pub fn root(&self) -> &Path {
         &self.0
     }
 
-    /// Its commit; `None` without git, outside a repository, and where git
-    /// refuses to read one that is another user's.
+    /// The present commit; `None` without git, outside a repository, and if git
+    /// refuses to read another user's repository.
     pub fn commit(&self) -> Option<Commit> {
         let id = self.git(&["rev-parse", "--verify", "HEAD"])?;
         let changes = self.git(&["status", "--porcelain", "--untracked-files=no"])?;
@@ -58,11 +58,11 @@ impl Checkout {
         })
     }
 
-    /// What git prints for these arguments, if it succeeds.
+    /// The output of git with these arguments; `None` if git fails.
     fn git(&self, arguments: &[&str]) -> Option<String> {
         let mut git = Command::new("git");
         git.arg("-C").arg(&self.0).args(arguments);
-        // Reading takes no lock that another git would wait for.
+        // Takes no lock that another git process would wait for.
         git.env("GIT_OPTIONAL_LOCKS", "0");
         git.stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,48 +1,48 @@
-//! Whether new runs are worse than old ones.
+//! Compares new runs with old ones.
 
 use super::summary::Figures;
 use super::{Bar, Better, LineRef, Measurement};
 
-/// How a new median lies to the range of the old runs.
+/// The new median compared with the range of the old runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Outside, on the bad side.
+    /// Outside the range, on the worse side.
     Regression,
-    /// Outside, on the good side.
+    /// Outside the range, on the better side.
     Improvement,
-    /// Within.
+    /// Inside the range.
     Same,
 }
 
-/// One measurement, in old and new runs.
+/// One measurement in old and new runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Comparison {
-    /// What was measured.
+    /// The measurement's name.
     pub name: String,
-    /// What the values count, by the new runs.
+    /// The unit, by the new runs.
     pub unit: String,
-    /// What they are divided by, if they are ratios.
+    /// The peer of a ratio.
     pub peer: Option<String>,
-    /// The old runs, unless the name is new.
+    /// The old runs; `None` for a new name.
     pub old: Option<Figures>,
-    /// The new runs, unless the name is gone.
+    /// The new runs; `None` for a removed name.
     pub new: Option<Figures>,
-    /// What the new median is; `None` where one side is missing.
+    /// The comparison; `None` if one side is missing.
     pub verdict: Option<Verdict>,
-    /// What is required, by the last new run.
+    /// The requirement, by the last new run.
     pub bar: Bar,
 }
 
 impl Comparison {
-    /// Whether the old median meets what is required and the new one does not.
+    /// Whether the old median meets the requirement and the new one does not.
     pub fn is_requirement_lost(&self) -> bool {
         let met = |figures: &Option<Figures>| self.bar.met(figures.as_ref()?.median());
         met(&self.old) == Some(true) && met(&self.new) == Some(false)
     }
 }
 
-/// Compares measurements by name, whatever machine they are of: the old ones
-/// in their order, then those that are new.
+/// Compares measurements by name, whatever their machine: old names in their
+/// order, then new names.
 pub fn compare(old: &[(LineRef, Measurement)], new: &[(LineRef, Measurement)]) -> Vec<Comparison> {
     let mut seen = std::collections::HashSet::new();
     let all = old.iter().chain(new).map(|(_, one)| one);

@@ -1,4 +1,4 @@
-//! The machine that a measurement was made on.
+//! The machine of a measurement.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,29 +7,29 @@ use std::fs;
 /// A machine at the time of a measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// What does not change between runs.
+    /// The properties that do not change between runs.
     #[serde(flatten)]
     pub platform: Platform,
-    /// The load average of the last minute when the bench started; see
+    /// Load average of the last minute when the bench started; see
     /// proc_loadavg(5).
     pub load: f64,
 }
 
-/// What of a machine decides about its figures.
+/// The properties of a machine that determine its results.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Platform {
-    /// The kernel's release, as of uname(2).
+    /// The kernel release, as of uname(2).
     pub kernel: String,
-    /// The model of the CPU, or the architecture where Linux gives no model.
+    /// The CPU model, or the architecture if Linux reports no model.
     pub cpu: String,
-    /// CPUs that are online.
+    /// Number of online CPUs.
     pub cores: usize,
     /// Memory in bytes.
     pub memory: u64,
 }
 
 impl Machine {
-    /// This machine now. What procfs does not say is empty or 0.
+    /// This machine. Properties that procfs does not show are empty or 0.
     pub fn this() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg");

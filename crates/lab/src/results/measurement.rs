@@ -1,41 +1,41 @@
-//! One measurement, as a line of a file of results has it.
+//! One measurement, as in a line of a results file.
 
 use super::{Commit, Machine};
 use serde::{Deserialize, Serialize};
 
-/// What a value counts.
+/// The unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit<'a> {
-    /// A time in nanoseconds, of one operation where the name says no more.
+    /// Nanoseconds, of one operation unless the name says otherwise.
     Nanoseconds,
-    /// A time in microseconds.
+    /// Microseconds.
     Microseconds,
-    /// A time in milliseconds.
+    /// Milliseconds.
     Milliseconds,
-    /// A time in seconds.
+    /// Seconds.
     Seconds,
-    /// Memory in bytes.
+    /// Bytes of memory.
     Bytes,
-    /// Memory in megabytes of 10^6 bytes.
+    /// Megabytes of memory (10^6 bytes).
     Megabytes,
-    /// A number of events that are not wanted, such as lost frames.
+    /// Number of undesired events, such as lost frames.
     Losses,
-    /// Events a second: `PerSecond("frames")`.
+    /// Events per second: `PerSecond("frames")`.
     PerSecond(&'a str),
-    /// A rate in Gb/s.
+    /// Gb/s.
     GigabitsPerSecond,
-    /// A rate in Mb/s.
+    /// Mb/s.
     MegabitsPerSecond,
     /// A number without a unit, such as Jain's index of fairness.
     Index,
-    /// The rate divided by the rate of the named peer, of the same run.
+    /// The rate divided by the named peer's rate in the same run.
     RateOf(&'a str),
-    /// The time or memory divided by that of the named peer, of the same run.
+    /// The time or memory divided by the named peer's in the same run.
     CostOf(&'a str),
 }
 
 impl Unit<'_> {
-    /// The unit as tables show it; a ratio's peer stands beside it.
+    /// The unit as shown in tables; a ratio's peer is shown beside it.
     pub fn symbol(self) -> String {
         let symbol = match self {
             Unit::Nanoseconds => "ns",
@@ -55,7 +55,7 @@ impl Unit<'_> {
         symbol.to_owned()
     }
 
-    /// What the value is divided by, if it is a ratio.
+    /// The peer of a ratio; `None` for another unit.
     pub fn peer(self) -> Option<String> {
         match self {
             Unit::RateOf(peer) | Unit::CostOf(peer) => Some(peer.to_owned()),
@@ -63,7 +63,7 @@ impl Unit<'_> {
         }
     }
 
-    /// Which values are better where no requirement says so.
+    /// Which values are better, unless the requirement says so.
     pub fn better(self) -> Better {
         match self {
             Unit::PerSecond(_)
@@ -85,16 +85,16 @@ pub enum Better {
     More,
 }
 
-/// What is required of a value.
+/// The requirement on a value.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bar {
-    /// Nothing: the value is reported.
+    /// No requirement: the value is only reported.
     #[default]
     None,
-    /// The value is this at most.
+    /// At most this value.
     AtMost(f64),
-    /// The value is this at least.
+    /// At least this value.
     AtLeast(f64),
 }
 
@@ -108,7 +108,8 @@ impl Bar {
         }
     }
 
-    /// Which values are better by the requirement; `None` if there is none.
+    /// Which values are better according to the requirement; `None` if there is
+    /// none.
     pub fn better(self) -> Option<Better> {
         match self {
             Bar::None => None,
@@ -122,40 +123,41 @@ impl Bar {
     }
 }
 
-/// One measurement: a line of a file of results.
+/// One measurement: a line of a results file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measurement {
-    /// What was measured. Measurements of one name are runs of one thing.
+    /// The measurement's name. Measurements with one name are runs of the same
+    /// thing.
     pub name: String,
-    /// What came out.
+    /// The measured value.
     pub value: f64,
-    /// What the value counts: [`Unit::symbol`].
+    /// The value's unit: [`Unit::symbol`].
     pub unit: String,
-    /// What the value is divided by, if it is a ratio.
+    /// The peer of a ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
     /// Which values are better.
     pub better: Better,
-    /// What is required.
+    /// The requirement.
     #[serde(default, skip_serializing_if = "Bar::is_none")]
     pub bar: Bar,
-    /// Whether the requirement is met, if there is one.
+    /// Whether the requirement is met; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
-    /// The bench that measured: its package and name.
+    /// The bench: its package and name.
     pub bench: String,
     /// The command line that runs the bench.
     pub command: String,
-    /// When the bench started, in UTC (RFC 3339).
+    /// Start of the bench, in UTC (RFC 3339).
     pub time: String,
-    /// Where the bench ran.
+    /// The machine.
     pub machine: Machine,
-    /// The commit of the checkout, if there is one.
+    /// The checkout's commit, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
     /// weir's version.
     pub version: String,
-    /// What random choices of the bench were drawn from, if it says so.
+    /// The seed of the bench's random choices, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Results of benches as data: each measurement with what is required of it.
+//! Results of benches as data: each measurement with its requirement.
 //!
 //! A bench states both in one line:
 //!
@@ -11,16 +11,16 @@
 //! results.record("acl: fw1, 10,000 rules", ratio, Unit::RateOf("rte_acl"), Bar::AtLeast(1.0));
 //! ```
 //!
-//! With `WEIR_RESULTS=FILE` in the environment each call appends one
-//! [`Measurement`] to the file, a line of JSON (JSON Lines); without it nothing
-//! is written. `weir lab results` runs benches so, and makes tables of files.
+//! With `WEIR_RESULTS=FILE` in the environment each call appends one [`Measurement`] to the file, a
+//! line of JSON (JSON Lines); otherwise nothing is written. `weir lab results` runs benches in this
+//! way and renders tables from the files.
 //!
 //! - [`Recorder`]: appends measurements.
-//! - [`Machine`], [`Commit`]: where a measurement was made, and of what.
+//! - [`Machine`], [`Commit`]: the machine and the commit of a measurement.
 //! - [`read`]: the measurements of a file.
-//! - [`Summary`]: measurements of one name, of several runs.
+//! - [`Summary`]: measurements of one name over several runs.
 //! - [`Comparison`]: whether new runs are worse than old ones.
-//! - [`BENCHES`]: what there is to run; [`Running`]: runs it.
+//! - [`BENCHES`]: the list of benches; [`Running`]: runs them.
 
 mod benches;
 mod checkout;

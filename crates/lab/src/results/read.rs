@@ -1,4 +1,4 @@
-//! Reading files of results.
+//! Reads results files.
 
 use super::Measurement;
 use std::fmt;
@@ -6,10 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Bytes of a file of results at most: some hundred thousand measurements.
+/// Largest size of a results file, in bytes: some hundred thousand
+/// measurements.
 const FILE_MAX: u64 = 256 << 20;
 
-/// Where a measurement stands.
+/// The position of a measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LineRef {
     /// The file.
@@ -32,24 +33,24 @@ pub enum ReadError {
     File {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A line is no measurement.
-    #[error("{place}: no measurement: {error}")]
+    /// A line is not a measurement.
+    #[error("{place}: not a measurement: {error}")]
     Line {
-        /// Where it is.
+        /// The line.
         place: LineRef,
-        /// What is wrong with it.
+        /// The parser's error.
         error: serde_json::Error,
     },
 }
 
-/// The measurements of a file, with their places. Empty lines are passed over.
+/// The measurements of a file, with their positions. Empty lines are skipped.
 ///
 /// # Errors
-/// If the file cannot be read, is longer than 256 MiB, or has a line that is no
-/// measurement.
+/// If the file cannot be read, is longer than 256 MiB, or has a line that is
+/// not a measurement.
 pub fn read(file: &Path) -> Result<Vec<(LineRef, Measurement)>, ReadError> {
     let failed = |error| ReadError::File {
         file: file.to_owned(),

@@ -9,8 +9,9 @@ use thiserror::Error;
 /// Why a measurement was not recorded.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// A ratio to nothing, for example: JSON has no such number.
-    #[error("{name}: {value} is no result")]
+    /// The value is not a finite number, such as a ratio to 0; JSON cannot
+    /// represent it.
+    #[error("{name}: {value} is not a finite number")]
     NotFinite {
         /// The measurement's name.
         name: String,
@@ -22,12 +23,12 @@ pub enum RecordError {
     Write {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Makes the [`Recorder`](crate::results::Recorder) of the bench that calls it.
+/// Creates the [`Recorder`](crate::results::Recorder) of the calling bench.
 #[macro_export]
 macro_rules! recorder {
     () => {
@@ -39,16 +40,16 @@ macro_rules! recorder {
     };
 }
 
-/// Appends measurements to a file of results, or to none.
+/// Appends measurements to a results file, or discards them.
 #[derive(Debug)]
 pub struct Recorder(Option<Recording>);
 
-/// What all lines of one process share.
+/// The properties that all lines of one process share.
 #[derive(Debug)]
 struct Recording {
     file: PathBuf,
-    /// The file, opened when the process began: a bench may give up privileges
-    /// later. What is wrong with it is said when something is recorded.
+    /// The file, opened at the start of the process: a bench may drop
+    /// privileges later. An error is reported with the first measurement.
     open: Option<File>,
     bench: String,
     command: String,
@@ -59,9 +60,9 @@ struct Recording {
 }
 
 impl Recorder {
-    /// The recorder of a bench that cargo has started: [`recorder!`] fills in
-    /// the arguments. It records nothing without `WEIR_RESULTS`, and nothing
-    /// under `cargo test`, which runs benches only to see that they run.
+    /// The recorder of a bench that Cargo started: [`recorder!`] fills in the
+    /// arguments. It records nothing without `WEIR_RESULTS`, and nothing under
+    /// `cargo test`, which runs benches only to test that they run.
     ///
     /// [`recorder!`]: crate::recorder
     pub fn of_bench(package: &str, bench: &str, folder: &Path) -> Recorder {
@@ -79,7 +80,7 @@ impl Recorder {
         Recorder::named(format!("{package} {bench}"), command, folder)
     }
 
-    /// The recorder of a subcommand of `weir`, of the checkout around the
+    /// The recorder of a subcommand of `weir`, for the checkout around the
     /// current folder. It records nothing without `WEIR_RESULTS`.
     pub fn of_command(name: &str) -> Recorder {
         let arguments = std::env::args().skip(1);
@@ -94,7 +95,7 @@ impl Recorder {
         Recorder(file.map(|file| Recording::new(file.into(), bench, command, folder)))
     }
 
-    /// Has measurements say what random choices were drawn from.
+    /// Sets the seed that measurements are recorded with.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Recorder {
         if let Some(recording) = &mut self.0 {
@@ -108,15 +109,15 @@ impl Recorder {
         self.0.is_some()
     }
 
-    /// Records a measurement. Its name says what is measured, begins with the
-    /// subject and a colon, and is used by no other bench.
+    /// Records a measurement. The name states what is measured, begins with the
+    /// subject and a colon, and is unique to this bench.
     ///
-    /// A value that is no number, such as a ratio to a peer that got nothing
-    /// through, is said on standard error instead: the bench goes on.
+    /// A value that is not finite, such as a ratio to a peer without
+    /// throughput, is reported on standard error instead, and the bench
+    /// continues.
     ///
     /// # Panics
-    /// If the file cannot be written: a bench has nothing better to do. See
-    /// [`Recorder::try_record`].
+    /// If the file cannot be written. See [`Recorder::try_record`].
     pub fn record(&self, name: &str, value: f64, unit: Unit<'_>, bar: Bar) {
         match self.try_record(name, value, unit, bar) {
             Ok(()) => {}
@@ -128,7 +129,7 @@ impl Recorder {
     /// As [`Recorder::record`].
     ///
     /// # Errors
-    /// If the value is no number, or the file cannot be written.
+    /// If the value is not finite, or the file cannot be written.
     pub fn try_record(
         &self,
         name: &str,
@@ -212,7 +213,7 @@ fn opened(file: &Path) -> io::Result<File> {
     File::options().append(true).create(true).open(file)
 }
 
-/// An argument as a shell would take it.
+/// An argument in shell syntax.
 pub(super) fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/%+".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {
@@ -237,7 +238,7 @@ mod tests {
         )))
     }
 
-    /// A path in the temporary folder, removed in the end.
+    /// A path in the temporary folder, removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -304,7 +305,7 @@ mod tests {
         );
     }
 
-    /// Lines longer than what pipes and buffered writers take at once.
+    /// Lines longer than one write of a pipe or a buffered writer.
     #[test]
     fn lines_of_several_writers_are_whole() {
         let file = Scratch::new("whole");
@@ -337,7 +338,10 @@ mod tests {
         let file = Scratch::new("infinite");
         let ratio = 1.0 / 0.0;
         let error = recorder(&file.0).try_record("a: b", ratio, Unit::RateOf("x"), Bar::None);
-        assert_eq!(error.unwrap_err().to_string(), "a: b: inf is no result");
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "a: b: inf is not a finite number"
+        );
         assert_eq!(std::fs::read(&file.0).unwrap(), b"");
         // A device that is always full.
         let full = Path::new("/dev/full");
@@ -349,7 +353,7 @@ mod tests {
 
     #[test]
     fn nothing_is_recorded_where_benches_only_run_as_tests() {
-        // The harness of tests is not given --bench.
+        // The test harness is not passed --bench.
         assert!(!crate::recorder!().is_on());
     }
 

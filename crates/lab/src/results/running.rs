@@ -1,4 +1,4 @@
-//! Running the benches of the list, from a checkout.
+//! Runs the benches of the list from a checkout.
 
 use super::{Checkout, FILE, Listed, Runs};
 use crate::net::Process;
@@ -11,39 +11,40 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long compiling one bench may take, its dependencies included.
+/// Time limit for compiling one bench, dependencies included.
 const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
 
-/// How often the end of a process is asked for.
+/// Polling interval for the end of a process.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a process may take to end once it was asked to, before it is
-/// killed: programs that `weir lab rfc2544` tests are ended first.
+/// Time limit for a process to end after SIGTERM, before it is killed: `weir
+/// lab rfc2544` first ends the programs under test.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Where benches run, and write to.
+/// The context of a run.
 #[derive(Debug)]
 pub struct Running<'a> {
     /// The sources.
     pub checkout: &'a Checkout,
-    /// The file of results, by its absolute path.
+    /// The absolute path of the results file.
     pub file: PathBuf,
-    /// What benches and cargo print.
+    /// The file for the output of benches and Cargo.
     pub log: File,
-    /// A file for reasons of what a bench skips; see [`testenv`](crate::testenv).
+    /// The file for the reasons of skipped parts; see
+    /// [`testenv`](crate::testenv).
     pub skips: PathBuf,
 }
 
-/// How a process ended.
+/// The result of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// Well.
+    /// The process succeeded.
     Done,
-    /// With this status, or by this signal.
+    /// The process failed with this status or signal.
     Failed(String),
-    /// It was ended at its limit.
+    /// The process was ended at its time limit.
     Overdue(Duration),
-    /// It was ended because somebody asked.
+    /// The process was ended on request.
     Stopped,
 }
 
@@ -51,7 +52,7 @@ impl Running<'_> {
     /// Compiles a bench.
     ///
     /// # Errors
-    /// If cargo cannot be started.
+    /// If Cargo cannot be started.
     pub fn build(&self, listed: &Listed, asked: &dyn Fn() -> bool) -> io::Result<Ended> {
         let mut cargo = self.cargo()?;
         match listed.runs {
@@ -65,11 +66,11 @@ impl Running<'_> {
         ended(cargo, BUILD_LIMIT, asked)
     }
 
-    /// Runs a bench, which was [built](Running::build) before so that its limit
-    /// is its own.
+    /// Runs a bench that was [built](Running::build), so that the time limit
+    /// does not include compiling.
     ///
     /// # Errors
-    /// If cargo cannot be started.
+    /// If Cargo cannot be started.
     pub fn run(&self, listed: &Listed, asked: &dyn Fn() -> bool) -> io::Result<Ended> {
         let mut cargo = self.cargo()?;
         match listed.runs {
@@ -97,10 +98,10 @@ impl Running<'_> {
     }
 }
 
-/// Waits for the end of a process, or ends it and all that it has started.
+/// Waits for the end of a process, or ends its process group.
 fn ended(mut command: Command, limit: Duration, asked: &dyn Fn() -> bool) -> io::Result<Ended> {
-    // A group of its own, so that all of it can be ended; and so that ^C at a
-    // terminal reaches it by us alone, once.
+    // A process group of its own, so that all of it can be ended, and so that
+    // Ctrl-C at a terminal reaches it only once, by this process.
     command.process_group(0);
     let mut process = Process::start_in_session(&mut command)?;
     let end = Instant::now() + limit;
@@ -120,12 +121,12 @@ fn ended(mut command: Command, limit: Duration, asked: &dyn Fn() -> bool) -> io:
     while !has_ended(&process) && Instant::now() < end {
         thread::sleep(INTERVAL);
     }
-    // What is left of its group is killed when `process` is dropped.
+    // The rest of its group is killed when `process` is dropped.
     Ok(ended)
 }
 
-/// Whether a process has ended, without taking its status: until that is taken,
-/// the number of its group is nobody else's.
+/// Whether a process has ended, without collecting its exit status: until then
+/// its process group's id is not reused.
 fn has_ended(process: &Process) -> bool {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let pid = WaitId::Pid(Pid::from_child(process.child()));

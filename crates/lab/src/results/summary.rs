@@ -1,25 +1,25 @@
-//! Measurements of one name, over several runs.
+//! Summaries of measurements over several runs.
 
 use super::{Bar, Better, Commit, LineRef, Measurement, Platform};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// What a value was in several runs.
+/// The values of one measurement in several runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figures {
-    /// All values, the smallest first; there is one at least.
+    /// All values in ascending order; at least one.
     sorted: Vec<f64>,
 }
 
 impl Figures {
-    /// Of these values; `None` if there are none.
+    /// From these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Figures> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         (!sorted.is_empty()).then_some(Figures { sorted })
     }
 
-    /// The middle one, or the mean of both in the middle.
+    /// The median: the middle value, or the mean of the two middle values.
     pub fn median(&self) -> f64 {
         let middle = self.sorted.len() / 2;
         match self.sorted.len() % 2 {
@@ -38,12 +38,12 @@ impl Figures {
         self.sorted[self.sorted.len() - 1]
     }
 
-    /// How many runs there are.
+    /// Number of runs.
     pub fn runs(&self) -> usize {
         self.sorted.len()
     }
 
-    /// How many runs meet a requirement.
+    /// Number of runs that meet a requirement.
     pub fn meeting(&self, bar: Bar) -> usize {
         let met = |value: &&f64| bar.met(**value) == Some(true);
         self.sorted.iter().filter(met).count()
@@ -53,52 +53,52 @@ impl Figures {
 /// All runs of one measurement on one machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Summary {
-    /// What was measured.
+    /// The measurement's name.
     pub name: String,
-    /// What the values count.
+    /// The unit.
     pub unit: String,
-    /// What they are divided by, if they are ratios.
+    /// The peer of a ratio.
     pub peer: Option<String>,
     /// Which values are better.
     pub better: Better,
-    /// What is required, by the last run.
+    /// The requirement, by the last run.
     pub bar: Bar,
     /// The values.
     pub figures: Figures,
     /// The bench, by the last run.
     pub bench: String,
-    /// The command that measures it, by the last run.
+    /// The command that runs the bench, by the last run.
     pub command: String,
     /// The machine.
     pub platform: Platform,
-    /// The load averages at the start of the runs: least and most.
+    /// The lowest and highest load average at the start of the runs.
     pub load: (f64, f64),
-    /// The commits that were measured.
+    /// The commits measured.
     pub commits: BTreeSet<Commit>,
-    /// When the first and the last run began.
+    /// Start times of the first and the last run.
     pub times: (String, String),
 }
 
 impl Summary {
-    /// Whether the median meets what is required; `None` if nothing is.
+    /// Whether the median meets the requirement; `None` without one.
     pub fn met(&self) -> Option<bool> {
         self.bar.met(self.figures.median())
     }
 }
 
-/// Why measurements do not go together.
+/// Why measurements cannot be summarised together.
 #[derive(Debug, Error)]
 #[error("{place}: `{name}` is in {unit}, but in {other}")]
 pub struct SummaryError {
     name: String,
     place: LineRef,
     unit: String,
-    /// The first unit, and where it is.
+    /// The first unit, and its position.
     other: String,
 }
 
-/// Brings runs together: one summary for each name and machine, in the order
-/// in which they are first met.
+/// Combines runs: one summary for each name and machine, in the order of their
+/// first measurement.
 ///
 /// # Errors
 /// If measurements of one name have different units or peers.
@@ -127,7 +127,7 @@ pub fn summarise(measurements: &[(LineRef, Measurement)]) -> Result<Vec<Summary>
     Ok(groups.iter().filter_map(|group| summary(group)).collect())
 }
 
-/// A unit and its peer.
+/// A unit with its peer.
 pub(super) fn unit(symbol: &str, peer: Option<&str>) -> String {
     [Some(symbol), peer]
         .into_iter()

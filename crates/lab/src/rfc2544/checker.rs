@@ -1,5 +1,5 @@
-//! The program that judges what arrives: it tells loss, order, duplicates
-//! and damage apart, in the kernel and at full rate.
+//! Generates the checker: a program in the kernel that counts lost, reordered,
+//! duplicated and damaged frames at full rate.
 
 use super::frame::{DST_PORT, NUMBER_AT, SHORTEST, TAG_AT, TIME_AT};
 use crate::load::{Template, compare_fields};
@@ -7,31 +7,31 @@ use crate::shared_words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 use weir_link::bpf::Hook;
 
-/// Numbers that the program and the tester share, of eight bytes each, in the
-/// one value of the first map.
+/// The words that the program and the tester share: eight bytes each, at these
+/// offsets of the first map's only value.
 pub(super) mod shared {
-    /// The tag of the trial's frames, as the two bytes read on this machine.
+    /// The tag of the trial's frames, as two bytes in native order.
     pub(in crate::rfc2544) const TAG: usize = 0;
-    /// Frames are numbered below it.
+    /// One more than the highest frame number of the trial.
     pub(in crate::rfc2544) const LIMIT: usize = 8;
-    /// One more than the highest number so far.
+    /// One more than the highest frame number received so far.
     pub(in crate::rfc2544) const NEXT: usize = 16;
-    /// Frames as they should be, each counted once.
+    /// Correct frames, each counted once.
     pub(in crate::rfc2544) const GOOD: usize = 24;
-    /// Frames that had come before.
+    /// Duplicates of received frames.
     pub(in crate::rfc2544) const DUPLICATED: usize = 32;
-    /// Good frames that came after one with a higher number (RFC 4737 §3.3).
+    /// Correct frames received after one with a higher number (RFC 4737 §3.3).
     pub(in crate::rfc2544) const REORDERED: usize = 40;
-    /// Frames of the trial whose bytes are not as they should be.
+    /// Frames of the trial with wrong bytes.
     pub(in crate::rfc2544) const CORRUPTED: usize = 48;
-    /// Frames of nobody, or of an earlier trial.
+    /// Frames of no trial or of an earlier one.
     pub(in crate::rfc2544) const OTHER: usize = 56;
-    /// Bytes of all.
+    /// Total size in bytes.
     pub(in crate::rfc2544) const BYTES: u32 = 64;
 }
 
-/// What the program reads and writes besides: a bit for each number, and the
-/// time on the way for each number.
+/// Indices of the maps: shared words, a bit for each frame number, the latency
+/// of each frame number.
 pub(super) const SHARED_MAP: u16 = 0;
 pub(super) const SEEN_MAP: u16 = 1;
 pub(super) const TIMES_MAP: u16 = 2;
@@ -41,25 +41,25 @@ const SKB_PULL_DATA: i32 = 39;
 /// Offset of the length in `struct __sk_buff`.
 const SKB_LEN: i16 = 0;
 
-/// What is judged of a frame.
+/// The expected frames.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
-    /// Its bytes, and what differs from frame to frame.
+    /// The frame and its variable fields.
     pub(super) template: Template,
-    /// How many directions frames are sent in by turns.
+    /// Number of directions in which frames are sent in turn.
     pub(super) directions: u32,
-    /// How many of them are compared, from the first; a multiple of 4.
+    /// Number of bytes compared, from the first; a multiple of 4.
     pub(super) compared: usize,
-    /// Whether it says when it was sent.
+    /// Whether frames contain their sending time.
     pub(super) timed: bool,
 }
 
-// What registers hold throughout.
+// Fixed uses of registers.
 const CONTEXT: Reg = Reg::R6;
 const NUMBER: Reg = Reg::R8;
 const FRAME: Reg = Reg::R9;
 
-/// Where the frame's bytes and its length are in the context of a hook.
+/// Offsets of a frame's start and length in a hook's context.
 struct Context {
     data: i16,
     data_end: i16,
@@ -80,7 +80,7 @@ const TC: Context = Context {
     drop: 2,
 };
 
-/// The labels of what becomes of a frame.
+/// Labels of the results of a frame.
 #[derive(Clone, Copy)]
 struct Ends {
     other: Label,
@@ -88,8 +88,8 @@ struct Ends {
     drop: Label,
 }
 
-/// The program for a hook. Every frame ends here but for ARP, which the
-/// kernel answers: a router asks who its neighbours are.
+/// Generates the program for a hook. It consumes every frame except ARP, which
+/// the kernel answers: a router resolves its neighbours.
 pub(super) fn program(hook: Hook, expected: &Expected) -> Vec<Insn> {
     let context = if hook.is_xdp() { &XDP } else { &TC };
     let mut asm = Asm::new();
@@ -121,7 +121,7 @@ pub(super) fn program(hook: Hook, expected: &Expected) -> Vec<Insn> {
         .expect("a judge's program is short")
 }
 
-/// Has all bytes in one piece: some senders leave them in pages of their own.
+/// Makes all bytes linear: some senders leave them in separate pages.
 fn pull(asm: &mut Asm, len: usize) {
     let there = asm.label();
     asm.push(Insn::load(op::W, Reg::R1, CONTEXT, TC.data));
@@ -129,13 +129,14 @@ fn pull(asm: &mut Asm, len: usize) {
     asm.push(Insn::alu64(op::ADD, Reg::R1, len as i32));
     asm.jump(Insn::jump64(op::JLE, Reg::R1, Reg::R2), there);
     asm.push(Insn::mov64(Reg::R1, CONTEXT));
-    // All of it: zero would be what is in one piece already.
+    // The whole length: 0 would mean the linear part.
     asm.push(Insn::load(op::W, Reg::R2, CONTEXT, SKB_LEN));
     asm.push(Insn::call(SKB_PULL_DATA));
     asm.bind(there);
 }
 
-/// FRAME and NUMBER = those of a frame of this trial; others end here.
+/// Sets FRAME and NUMBER to those of a frame of this trial; other frames end
+/// here.
 fn is_of_the_trial(asm: &mut Asm, context: &Context, ends: Ends) {
     const ETHER_TYPE_AT: i16 = 12;
     const DST_PORT_AT: i16 = 36;
@@ -166,15 +167,16 @@ fn is_of_the_trial(asm: &mut Asm, context: &Context, ends: Ends) {
     asm.jump(Insn::jump64(op::JGE, NUMBER, Reg::R4), ends.corrupted);
 }
 
-/// Length and bytes are as they should be: the number, the time and the tag
-/// may be any, and the fields of the flow are those of the number.
+/// Checks length and bytes: number, time and tag may have any value, and the
+/// flow fields must be those of the number.
 fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Label) {
     let template = &expected.template;
     let len = template.frame.len();
     asm.push(Insn::load(op::W, Reg::R2, CONTEXT, context.data_end));
     asm.push(Insn::mov64(Reg::R1, FRAME));
     asm.push(Insn::alu64(op::ADD, Reg::R1, len as i32));
-    // Neither shorter nor longer; the verifier learns from the first.
+    // Neither shorter nor longer; the verifier learns from the first
+    // comparison.
     asm.jump(Insn::jump64(op::JGT, Reg::R1, Reg::R2), corrupted);
     asm.jump(Insn::jump64(op::JLT, Reg::R1, Reg::R2), corrupted);
     let varies = |at: usize| {
@@ -209,16 +211,16 @@ fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Lab
     compare_fields(asm, template, expected.directions, corrupted);
 }
 
-/// Counts a good frame, its order and its time; or a duplicate.
+/// Counts a correct frame with its order and latency, or a duplicate.
 fn note(asm: &mut Asm, timed: bool, ends: Ends) {
     const KEY: i16 = -4;
     let (duplicate, in_order, ordered) = (asm.label(), asm.label(), asm.label());
     if timed {
-        // As early as can be: what is noted below takes time as well.
+        // As early as possible, since the following code takes time.
         asm.push(Insn::call(helper::KTIME_GET_NS));
         asm.push(Insn::load(op::DW, Reg::R1, FRAME, TIME_AT as i16));
         asm.push(Insn::alu64(op::SUB, Reg::R0, Reg::R1));
-        // The frame is read no longer: its register takes the time.
+        // The frame is not read any more: its register holds the time.
         asm.push(Insn::mov64(FRAME, Reg::R0));
     }
     asm.push(Insn::mov64(Reg::R1, NUMBER));
@@ -255,7 +257,7 @@ fn note(asm: &mut Asm, timed: bool, ends: Ends) {
     asm.goto(ends.drop);
 }
 
-/// r0 = the value of an array at the number in r1.
+/// r0 = the value at index r1 of an array.
 fn look_up(asm: &mut Asm, map: u16, key: i16, missing: Label) {
     asm.push(Insn::store(op::W, Reg::FP, key, Reg::R1));
     asm.extend(Insn::load_map(Reg::R1, map));
@@ -265,7 +267,7 @@ fn look_up(asm: &mut Asm, map: u16, key: i16, missing: Label) {
     asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), missing);
 }
 
-/// Compares two bytes of a frame with a number in network order.
+/// Compares two bytes of a frame with a number in network byte order.
 fn big_endian(condition: u8, register: Reg, number: u16) -> Insn {
     Insn::jump64(condition, register, i32::from(number.to_be()))
 }

@@ -1,4 +1,4 @@
-//! What is tested: a program of its own, between two interfaces.
+//! The device under test (DUT): a program between two interfaces.
 
 use super::testbed::{Layout, Testbed};
 use super::{Error, failed};
@@ -11,31 +11,32 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is tested: it can be started between the interfaces of a bench.
+/// A device under test, which can be started between the interfaces of a test
+/// bed.
 pub trait Dut {
-    /// How reports call it.
+    /// The name in reports.
     fn name(&self) -> &str;
 
-    /// How it is tied in.
+    /// How it is connected.
     fn layout(&self) -> Layout;
 
-    /// Starts it, and returns when frames flow.
+    /// Starts it; returns when it forwards frames.
     ///
     /// # Errors
     /// If it does not start.
     fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error>;
 }
 
-/// What is being tested. Dropped, it ends, in whatever way.
+/// A running device under test. Dropping it ends it.
 pub trait Running {
-    /// Whether it still runs.
+    /// Checks that it still runs.
     ///
     /// # Errors
-    /// If it has ended by itself.
+    /// If it has ended.
     fn check(&mut self) -> Result<(), Error>;
 
-    /// Gives it real-time priority for a trial, or takes it back: between
-    /// trials it would keep everybody else from its CPU.
+    /// Enables or disables real-time priority for the duration of a trial:
+    /// otherwise it would keep other processes from its CPU between trials.
     ///
     /// # Errors
     /// Without privilege.
@@ -44,7 +45,7 @@ pub trait Running {
         Ok(())
     }
 
-    /// Ends it, and waits for its end.
+    /// Ends it and waits for its end.
     ///
     /// # Errors
     /// If it does not end cleanly.
@@ -54,35 +55,36 @@ pub trait Running {
 /// When a program is ready for frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {
-    /// When it has written that word; it fails if it takes longer than that.
+    /// When it has written that text; an error after that time.
     Said(&'static str, Duration),
-    /// So long after its start.
+    /// After that time.
     After(Duration),
 }
 
 /// A program with its arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// How reports call it.
+    /// The name in reports.
     pub name: String,
-    /// Program and arguments, not empty; `{a}` and `{b}` stand for the names
-    /// of the interfaces.
+    /// Program and arguments, at least one; `{a}` and `{b}` stand for the
+    /// interfaces' names.
     pub words: Vec<String>,
-    /// How it is tied in.
+    /// How it is connected.
     pub layout: Layout,
-    /// When frames flow.
+    /// When it is ready.
     pub ready: Ready,
-    /// Its standard input stays open, and it ends with that, not by SIGTERM.
+    /// Whether its standard input stays open until it is to end; otherwise it
+    /// ends by SIGTERM.
     pub open_input: bool,
 }
 
-/// How long a program may take to end after SIGTERM.
+/// Time limit for a program's end after SIGTERM.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether it is ready.
+/// Polling interval for readiness.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Lines and bytes of a log that an error shows, the last ones.
+/// Largest number of lines and bytes, the last ones of a log, in an error.
 const LOG_LINES_MAX: usize = 12;
 const LOG_BYTES_MAX: usize = 4096;
 
@@ -132,7 +134,7 @@ impl Program {
     }
 }
 
-/// A program that was started.
+/// A started program.
 #[derive(Debug)]
 struct Started {
     name: String,
@@ -149,7 +151,7 @@ impl Started {
                 Ready::After(time) if start.elapsed() >= time => return Ok(()),
                 Ready::Said(word, _) if self.log.says(word) => return Ok(()),
                 Ready::Said(word, limit) if start.elapsed() >= limit => {
-                    let what = format!("`{}` did not say `{word}` within {limit:?}", self.name);
+                    let what = format!("`{}` did not print `{word}` within {limit:?}", self.name);
                     return Err(self.failed(what));
                 }
                 _ => thread::sleep(POLL_INTERVAL),
@@ -180,7 +182,7 @@ impl Running for Started {
         let tasks = format!("/proc/{}/task", self.process.id());
         for task in fs::read_dir(tasks).map_err(failed(what()))? {
             let name = task.map_err(failed(what()))?.file_name();
-            // A thread may have ended since.
+            // A thread may have ended meanwhile.
             if let Ok(number) = name.to_string_lossy().parse() {
                 let _ = affinity::set_realtime(Some(number), on);
             }
@@ -212,19 +214,19 @@ impl Running for Started {
     }
 }
 
-/// What a program writes, in memory.
+/// A program's output, in memory.
 #[derive(Debug)]
 struct Log(File);
 
 impl Log {
-    /// Whether a word stands in it.
+    /// Whether the log contains a text.
     fn says(&self, word: &str) -> bool {
         let text = self.text(0);
         let mut words = text.split(|c: char| !c.is_alphanumeric());
         words.any(|said| said == word)
     }
 
-    /// Its last lines.
+    /// The last lines.
     fn tail(&self) -> String {
         let len = self.0.metadata().map_or(0, |facts| facts.len());
         let text = self.text(len.saturating_sub(LOG_BYTES_MAX as u64));
@@ -232,10 +234,9 @@ impl Log {
         lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n")
     }
 
-    /// Some of it, from an offset on.
+    /// A part of the log, from an offset on.
     fn text(&self, offset: u64) -> String {
-        // The first line that says `ready` may be far down in a talkative
-        // program's log.
+        // The first line with the ready text may be far into the log.
         let mut bytes = vec![0; 64 * LOG_BYTES_MAX];
         let len = self.0.read_at(&mut bytes, offset).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..len]).into_owned()

@@ -1,4 +1,4 @@
-//! The frames that are sent, and what is expected of those that arrive.
+//! The frames sent, and the frames expected.
 
 use crate::load::{Order, Template, Udp};
 use crate::rng::Rng;
@@ -7,69 +7,70 @@ use weir_wire::{checksum, ipv4};
 
 use std::net::Ipv4Addr;
 
-/// The frame sizes of RFC 2544 §9.1 for Ethernet, check sequence included.
+/// The frame sizes of RFC 2544 §9.1 for Ethernet, FCS included.
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 
-/// The shortest frame of Ethernet, its check sequence included.
+/// Minimum frame size of Ethernet, FCS included.
 pub const SIZE_MIN: usize = 64;
 
-/// The longest frame of Ethernet without a VLAN tag, its check sequence
-/// included.
+/// Maximum frame size of Ethernet without a VLAN tag, FCS included.
 pub const SIZE_MAX: usize = 1518;
 
-/// The check sequence that a wire would carry, and virtual links do not.
+/// Bytes of the FCS, which virtual links do not have.
 const CHECK_SEQUENCE: usize = 4;
 
-/// Offsets in a frame: Ethernet, IPv4 without options, UDP, then ours.
+/// Offsets in a frame: Ethernet, IPv4 without options, UDP, then the tester's
+/// fields.
 const TTL_AT: usize = 22;
 const IP_CHECKSUM_AT: usize = 24;
 const IP: std::ops::Range<usize> = 14..34;
-/// The number of the frame, eight bytes.
+/// The frame's number, eight bytes.
 pub(super) const NUMBER_AT: usize = 42;
-/// When it was sent, eight bytes; content like any other where nobody asks.
+/// The sending time, eight bytes; constant content in untimed trials.
 pub(super) const TIME_AT: usize = 50;
-/// Which trial it belongs to, two bytes.
+/// The trial's tag, two bytes.
 pub(super) const TAG_AT: usize = 58;
-/// What all of ours have at least.
+/// Minimum length of the tester's frames.
 pub(super) const SHORTEST: usize = 60;
 
 /// The UDP port of RFC 2544 C.2.6.4: echo.
 pub(super) const DST_PORT: u16 = 7;
 
-/// The networks of destinations: as most of the Internet's are.
+/// Prefix length of the destinations' networks, the most common one in the
+/// Internet.
 pub(super) const NETWORK_LEN: u8 = 24;
 
-/// One direction: from where to where, and what lies between.
+/// One direction: source, destination and the hops between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Direction {
-    /// Who sends.
+    /// The source MAC address.
     pub(super) src_mac: Address,
-    /// The station that the sender names.
+    /// The destination MAC address as sent.
     pub(super) dst_mac: Address,
-    /// The stations of the frame that arrives.
+    /// The destination and source MAC address as received.
     pub(super) arriving_macs: (Address, Address),
     pub(super) src: Ipv4Addr,
     pub(super) dst: Ipv4Addr,
-    /// How many destinations, from `dst` on, each in a network of its own.
+    /// Number of destinations, from `dst` on, each in a network of its own.
     pub(super) destinations: u32,
-    /// By how much the device lowers the TTL.
+    /// The number by which the device decrements the TTL.
     pub(super) hops: u8,
 }
 
-/// The bytes of a frame of that size in memory, where no wire needs a check
-/// sequence.
+/// Length in memory of a frame of that size: without FCS.
 pub(super) fn frame_bytes(size: usize) -> usize {
     size - CHECK_SEQUENCE
 }
 
-/// The frame that is sent, its number and tag zero: the same for a seed.
+/// The frame that is sent, with number and tag 0; the same for the same seed.
 pub(super) fn sent(way: &Direction, size: usize, seed: u64) -> Template {
     let udp = Udp {
         dst_port: DST_PORT,
         frame_bytes: frame_bytes(size),
         dst_addresses: way.destinations,
         dst_step: 1 << (32 - NETWORK_LEN),
-        // As they come from many senders: next to none where the last was.
+        // Scattered, as from many senders: successive destinations are rarely
+        // neighbours.
         order: Order::Scattered,
         ..Udp::new(way.src_mac, way.dst_mac, way.src, way.dst)
     };
@@ -82,7 +83,7 @@ pub(super) fn sent(way: &Direction, size: usize, seed: u64) -> Template {
     template
 }
 
-/// The frame that is to arrive: what a router changes is changed.
+/// The expected frame, with the changes that a router makes.
 pub(super) fn expected(way: &Direction, sent: &Template) -> Template {
     let mut template = sent.clone();
     let frame = &mut template.frame;

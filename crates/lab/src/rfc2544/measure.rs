@@ -1,32 +1,32 @@
-//! The measurements of RFC 2544 §26, made of trials.
+//! The measurements of RFC 2544 §26, each a series of trials.
 
 use super::tester::{TrialResult, TrialSpec};
 use super::{CheckResult, Error};
 use crate::load::{Outcome, Rate, Search, SearchError, Trial};
 use std::time::Duration;
 
-/// What gives a trial: a [`Tester`](super::Tester), or a model in tests.
+/// Runs a trial: a [`Tester`](super::Tester), or a model in tests.
 pub type RunTrial<'a> = dyn FnMut(TrialSpec) -> Result<TrialResult, Error> + 'a;
 
-/// §26.1: the highest rate at which nothing is lost.
+/// Throughput (§26.1): the highest rate without loss.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Throughput {
-    /// Frames per second really sent; `None` if frames are lost even at the
-    /// lowest rate of the search.
+    /// Frames per second achieved; `None` if frames are lost even at the lowest
+    /// rate of the search.
     pub rate: Option<f64>,
-    /// The sender set the limit, not the device: it may be faster.
+    /// Whether the sender set the limit: the device may be faster.
     pub limited_by_sender: bool,
-    /// All trials together: whether anything but loss was seen.
+    /// The sum of all trials, which shows anything other than loss.
     pub judged: CheckResult,
-    /// How many trials.
+    /// Number of trials.
     pub trials: usize,
 }
 
-/// Searches the throughput. A frame that was damaged counts as lost, and one
-/// that came twice as one.
+/// Searches the throughput. A damaged frame counts as lost, a duplicated one as
+/// one frame.
 ///
 /// # Errors
-/// For a search without sense, and when a trial fails.
+/// For an invalid search, and if a trial fails.
 pub fn throughput(search: &Search, attempt: &mut RunTrial<'_>) -> Result<Throughput, Error> {
     let mut judged = CheckResult::default();
     let found = search.run(|rate, time| {
@@ -55,11 +55,11 @@ pub fn throughput(search: &Search, attempt: &mut RunTrial<'_>) -> Result<Through
     })
 }
 
-/// Frames of a trial at least, however slow: a device that loses one in a
-/// thousand loses one of them.
+/// Minimum number of frames in a trial, so that a loss of one in a thousand is
+/// noticed at any rate.
 const FRAMES_MIN: f64 = 2000.0;
 
-/// So many frames a second for so long, or longer.
+/// A trial at that rate for that time or longer.
 pub(super) fn at_rate(rate: f64, time: Duration) -> TrialSpec {
     TrialSpec {
         rate: Rate::PerSecond(rate),
@@ -67,12 +67,12 @@ pub(super) fn at_rate(rate: f64, time: Duration) -> TrialSpec {
     }
 }
 
-/// A trial of ten thousand frames at a gentle rate, for a
-/// [`Whole`](super::CheckLevel::Whole) tester: whether the device passes on what it
-/// is given.
+/// A trial of ten thousand frames at a low rate, for a
+/// [`Whole`](super::CheckLevel::Whole) tester: tests that the device forwards
+/// frames unchanged.
 ///
 /// # Errors
-/// When the trial fails.
+/// If the trial fails.
 pub fn gentle(attempt: &mut RunTrial<'_>) -> Result<CheckResult, Error> {
     let gave = attempt(at_rate(GENTLE_RATE, GENTLE_TIME))?;
     Ok(gave.checked)
@@ -81,34 +81,34 @@ pub fn gentle(attempt: &mut RunTrial<'_>) -> Result<CheckResult, Error> {
 const GENTLE_RATE: f64 = 20_000.0;
 const GENTLE_TIME: Duration = Duration::from_millis(500);
 
-/// §26.2: how long frames are on the way.
+/// Latency (§26.2): the frames' time in transit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latency {
     /// Frames per second that were sent.
     pub rate: f64,
-    /// What became of them.
+    /// The frames' results.
     pub judged: CheckResult,
-    /// The shortest.
+    /// The minimum.
     pub min: Duration,
-    /// Half of all are not longer.
+    /// The median.
     pub p50: Duration,
-    /// Of ten, nine are not longer.
+    /// The 90th percentile.
     pub p90: Duration,
-    /// Of a hundred, 99 are not longer.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// Of a thousand, 999 are not longer.
+    /// The 99.9th percentile.
     pub p999: Duration,
-    /// The longest.
+    /// The maximum.
     pub max: Duration,
-    /// How many frames were timed.
+    /// Number of frames timed.
     pub timed: usize,
 }
 
-/// Times every frame of one trial but for the first tenth, at a rate, with a
-/// [`Timed`](super::CheckLevel::Timed) tester; `None` if none came.
+/// Times every frame of one trial, except the first tenth, at a rate, with a
+/// [`Timed`](super::CheckLevel::Timed) tester; `None` if no frame arrived.
 ///
 /// # Errors
-/// When the trial fails.
+/// If the trial fails.
 pub fn latency(
     rate: f64,
     time: Duration,
@@ -133,39 +133,39 @@ pub fn latency(
     Ok(numbers())
 }
 
-/// The least of the sorted values that is not less than that share of them
-/// (the nearest rank); the least of all for none, nothing where there is none.
+/// The percentile of sorted values by nearest rank; the minimum for a share of
+/// 0, `None` without values.
 pub fn percentile(sorted: &[u64], share: f64) -> Option<u64> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     let last = sorted.len().checked_sub(1)?;
     sorted.get(rank.saturating_sub(1).min(last)).copied()
 }
 
-/// §26.3: a point of the curve of loss.
+/// A point of the frame loss curve (§26.3).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LossPoint {
-    /// The share of the highest rate that was asked for.
+    /// The requested share of the highest rate.
     pub share: f64,
     /// Frames per second that were sent.
     pub rate: f64,
-    /// What became of them.
+    /// The frames' results.
     pub judged: CheckResult,
 }
 
 impl LossPoint {
-    /// The share of the frames that did not come as they should.
+    /// The share of frames that did not arrive correctly.
     pub fn lost(&self) -> f64 {
         let CheckResult { sent, good, .. } = self.judged;
         sent.saturating_sub(good) as f64 / (sent as f64).max(1.0)
     }
 }
 
-/// The curve of loss: from the highest rate down by tenths of it, until two
-/// trials after each other lose nothing. The highest rate is what the sender
-/// reaches at this device: a virtual link has no rate of its own.
+/// The frame loss curve: from the highest rate down in steps of a tenth, until
+/// two successive trials lose nothing. The highest rate is the one that the
+/// sender reaches with this device: a virtual link has no rate of its own.
 ///
 /// # Errors
-/// When a trial fails.
+/// If a trial fails.
 pub fn loss(time: Duration, attempt: &mut RunTrial<'_>) -> Result<Vec<LossPoint>, Error> {
     let highest = flat_rate(attempt)?;
     let (mut points, mut lossless) = (Vec::new(), 0);
@@ -186,10 +186,10 @@ pub fn loss(time: Duration, attempt: &mut RunTrial<'_>) -> Result<Vec<LossPoint>
     Ok(points)
 }
 
-/// Frames of the trial that finds the highest rate.
+/// Number of frames of the trial that finds the highest rate.
 const FLAT_FRAMES: u64 = 200_000;
 
-/// The highest rate that the sender reaches here.
+/// The highest rate that the sender reaches.
 fn flat_rate(attempt: &mut RunTrial<'_>) -> Result<f64, Error> {
     let flat = attempt(TrialSpec {
         rate: Rate::Flat,
@@ -198,26 +198,27 @@ fn flat_rate(attempt: &mut RunTrial<'_>) -> Result<f64, Error> {
     Ok(flat.sent.rate())
 }
 
-/// §26.4: the longest burst at the highest rate of which nothing is lost.
+/// Back-to-back frames (§26.4): the longest burst at the highest rate without
+/// loss.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BackToBack {
-    /// Frames of the burst, the mean of all rounds.
+    /// Frames of the burst, averaged over all rounds.
     pub frames: f64,
-    /// The least of a round.
+    /// The minimum over the rounds.
     pub frames_min: u64,
-    /// The most of a round.
+    /// The maximum over the rounds.
     pub frames_max: u64,
     /// Frames per second within a burst.
     pub rate: f64,
-    /// No round met an end: the device takes the highest rate for as long as
-    /// was tried.
+    /// Whether no round found a limit: the device sustains the highest rate for
+    /// the whole time.
     pub no_end: bool,
 }
 
-/// Searches the longest burst of at most that time in each of some rounds.
+/// Searches the longest burst of at most that time, in several rounds.
 ///
 /// # Errors
-/// When a trial fails.
+/// If a trial fails.
 pub fn back_to_back(
     longest: Duration,
     rounds: u32,
@@ -239,7 +240,7 @@ pub fn back_to_back(
     })
 }
 
-/// The longest burst within a hundredth, of at most so many frames.
+/// The longest burst to within 1 %, of at most `most` frames.
 fn longest_burst(most: u64, attempt: &mut RunTrial<'_>) -> Result<u64, Error> {
     let mut passes = |frames| {
         let gave = attempt(TrialSpec {
@@ -251,8 +252,8 @@ fn longest_burst(most: u64, attempt: &mut RunTrial<'_>) -> Result<u64, Error> {
     if passes(most)? {
         return Ok(most);
     }
-    // `low` passes and `high` does not. First up by powers of four: most
-    // bursts are much shorter than what was tried first.
+    // `low` passes and `high` does not. Starts upwards by powers of four: most
+    // bursts are much shorter than `most`.
     let (mut low, mut high) = (0, most);
     let mut next = 64;
     while next < high {

@@ -1,14 +1,12 @@
-//! A tester as RFC 2544 describes it, for bridges and routers: throughput,
-//! latency, loss and bursts, on virtual links.
+//! The tests of RFC 2544 for bridges and routers (throughput, latency, frame loss, back-to-back
+//! frames), on virtual links.
 //!
-//! A [`Testbed`] has a tester with two ends and a host between them. What is
-//! tested (a [`Dut`]: a program, or a [`Baseline`] such as the kernel's own
-//! bridge) is started in that host. A [`Tester`] sends numbered frames of
-//! known content in at one end, and a program of its own at the other tells
-//! what was lost, reordered, duplicated or damaged. The functions
-//! [`throughput`], [`latency`], [`loss`] and [`back_to_back`] make the
-//! measurements of RFC 2544 §26 of such trials. `docs/reference/rfc2544.md` says where
-//! it differs from the RFC, and why.
+//! A [`Testbed`] has a tester with two ends and a host between them, in which the device under test
+//! (a [`Dut`]: a program, or a [`Baseline`] such as the Linux bridge) is started. A [`Tester`]
+//! sends numbered frames of known content at one end; at the other end a program in the kernel
+//! counts lost, reordered, duplicated and damaged frames. The functions [`throughput`],
+//! [`latency`], [`loss`] and [`back_to_back`] make the measurements of RFC 2544 §26 from such
+//! trials. `docs/reference/rfc2544.md` lists the differences from the RFC, with reasons.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -60,14 +58,14 @@ use std::fmt;
 use std::io;
 use weir_link::bpf::{AttachError, Hook, LoadError, MapError};
 
-/// What receives frames, and so what the kernel has to do before they count:
-/// it changes every figure.
+/// The hook that receives frames. It determines the kernel's work before a frame counts, and thus
+/// every result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SinkKind {
-    /// XDP in the driver: the kernel makes no socket buffer of a frame that
-    /// comes as bytes, and unwraps one that comes in such.
+    /// XDP in the driver: the kernel allocates no socket buffer for a frame that arrives as plain
+    /// bytes, and extracts one that arrives in a socket buffer.
     Xdp,
-    /// tc: the kernel makes a socket buffer of a frame that has none.
+    /// tc: the kernel allocates a socket buffer for a frame that has none.
     Tc,
 }
 
@@ -92,18 +90,16 @@ impl fmt::Display for SinkKind {
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A frame size that Ethernet does not have.
-    #[error(
-        "frames of {size} bytes: they must have {SIZE_MIN} to {SIZE_MAX}, check sequence included"
-    )]
+    /// The frame size is not valid on Ethernet.
+    #[error("frames of {size} bytes: they must have {SIZE_MIN} to {SIZE_MAX}, FCS included")]
     Size {
-        /// What was asked for.
+        /// The requested size, in bytes.
         size: usize,
     },
-    /// A search without sense.
+    /// The search is not valid.
     #[error("{0}")]
     Search(String),
-    /// The test bed could not be built.
+    /// The test bed could not be created.
     #[error(transparent)]
     Net(#[from] crate::net::Error),
     /// The sender failed.
@@ -112,37 +108,37 @@ pub enum Error {
     /// Shared memory of the receiver failed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A program was not loaded.
+    /// A program could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A program was not attached.
+    /// A program could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The tested device did not start, or ended by itself.
+    /// The device under test did not start, or ended by itself.
     #[error("{what}{}", tail(log))]
     Dut {
-        /// What happened.
+        /// A description.
         what: String,
-        /// The last lines that it wrote.
+        /// Its last lines of output.
         log: String,
     },
-    /// Something that the peer is made of is not installed.
+    /// A component of the baseline is not installed.
     #[error("{what} is not installed: {remedy}")]
     Missing {
-        /// What.
+        /// The component.
         what: String,
-        /// How to get it.
+        /// How to install it.
         remedy: &'static str,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{what}: {source}")]
     System {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody asked to end.
+    /// The measurement was stopped on request.
     #[error("stopped")]
     Stopped,
 }
@@ -155,7 +151,7 @@ fn tail(log: &str) -> String {
     }
 }
 
-/// Says what was asked for when the system says no.
+/// Adds the operation to a system error.
 fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::System { what, source }

@@ -1,4 +1,4 @@
-//! One end that receives and judges.
+//! The receiving end, with its checker.
 
 use super::checker::{self, Expected, shared};
 use super::{Error, SinkKind};
@@ -9,34 +9,34 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_link::bpf::{Attachment, Load, Map, MapMemory, MapSpec, Program};
 
-/// How often it is looked whether all has come.
+/// Polling interval for the last frame.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// What became of the frames of one direction of a trial.
+/// Results of a trial's frames in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CheckResult {
-    /// Frames that were sent.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames that came as they should be, each counted once.
+    /// Correct frames, each counted once.
     pub good: u64,
-    /// Frames that came again.
+    /// Duplicates of received frames.
     pub duplicated: u64,
-    /// Good frames that came after one sent later (RFC 4737 §3.3).
+    /// Correct frames received after one sent later (RFC 4737 §3.3).
     pub reordered: u64,
-    /// Frames of the trial whose length or bytes were wrong.
+    /// Frames of the trial with wrong length or bytes.
     pub corrupted: u64,
-    /// Frames that are not of the trial: what the device says by itself, and
-    /// late ones of an earlier trial.
+    /// Frames that are not part of the trial: the device's own, and late ones
+    /// of an earlier trial.
     pub other: u64,
 }
 
 impl CheckResult {
-    /// Frames that did not come, not even damaged.
+    /// Frames that did not arrive, not even damaged.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.good + self.corrupted)
     }
 
-    /// Both together.
+    /// The sum of both results.
     pub(super) fn with(self, more: CheckResult) -> CheckResult {
         CheckResult {
             sent: self.sent + more.sent,
@@ -49,7 +49,7 @@ impl CheckResult {
     }
 }
 
-/// A judge at a device. It goes when it is dropped.
+/// A checker at a device. Dropping it removes the program.
 #[derive(Debug)]
 pub(super) struct Receiver {
     shared: MapMemory,
@@ -59,7 +59,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// At a device, for trials of so many frames at most.
+    /// Attaches to a device, for trials of at most `frames_max` frames.
     pub(super) fn new(
         device: &Device,
         sink: SinkKind,
@@ -75,7 +75,7 @@ impl Receiver {
             Map::create(name, &spec)
         };
         let times_max = if expected.timed { frames_max } else { 1 };
-        // In the order of their places.
+        // In the order of their indices.
         let maps = [
             array("judge", shared::BYTES, 1)?,
             array("seen", 8, frames_max.div_ceil(64))?,
@@ -98,7 +98,7 @@ impl Receiver {
         })
     }
 
-    /// Forgets what came, and judges the frames of that trial from now on.
+    /// Clears the results, and checks the frames of that trial from now on.
     pub(super) fn begin(&self, tag: [u8; 2], frames: u64) {
         self.set(shared::LIMIT, 0);
         for word in 0..frames.div_ceil(64) as usize {
@@ -120,7 +120,7 @@ impl Receiver {
         self.set(shared::LIMIT, frames);
     }
 
-    /// What came so far of the frames sent.
+    /// The results so far, of `sent` frames.
     pub(super) fn judged(&self, sent: u64) -> CheckResult {
         CheckResult {
             sent,
@@ -132,7 +132,8 @@ impl Receiver {
         }
     }
 
-    /// Waits until all sent frames have come, or none has for so long.
+    /// Waits until all sent frames have arrived, or none has arrived for that
+    /// time.
     pub(super) fn wait_drained(&self, sent: u64, patience: Duration) {
         let came = || self.get(shared::GOOD) + self.get(shared::CORRUPTED);
         let (mut last, mut since) = (came(), Instant::now());
@@ -145,8 +146,8 @@ impl Receiver {
         }
     }
 
-    /// The nanoseconds that each good frame of a timed trial was on the way,
-    /// from the numbered one on, unsorted.
+    /// The latencies, in nanoseconds, of a timed trial's correct frames with
+    /// these numbers, unsorted.
     pub(super) fn times(&self, numbers: impl Iterator<Item = u64>) -> Vec<u64> {
         let came = |number: &u64| {
             let word = self.seen.load_u64((number / 64) as usize, 0);

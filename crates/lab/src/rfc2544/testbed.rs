@@ -1,4 +1,5 @@
-//! The test bed: a tester with two ends, and what is tested between them.
+//! The test bed: a tester with two ends, and the device under test between
+//! them.
 
 use super::frame::{Direction, NETWORK_LEN};
 use super::{Error, SinkKind};
@@ -9,23 +10,23 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How the tested device is tied in, and what it does with frames.
+/// How the device under test is connected, and how it forwards frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Layout {
-    /// It passes frames on as they are.
+    /// A bridge: frames are unchanged.
     Bridge,
-    /// It is a router: frames go to its stations, and come back with a lower
-    /// TTL from another.
+    /// A router: frames are sent to its MAC addresses, and arrive from another
+    /// MAC address with a lower TTL.
     Router,
-    /// It is a router that each packet passes twice, and a program in between.
+    /// A router that each packet passes twice, with a program in between.
     Relay,
-    /// There is none: the tester's ends are tied to each other, which shows
+    /// No device: the tester's ends are connected to each other, which shows
     /// the tester's own limits.
     Cable,
 }
 
 impl Layout {
-    /// Whether frames are for its own stations.
+    /// Whether frames are sent to the device's own MAC addresses.
     pub(super) fn routes(self) -> bool {
         matches!(self, Layout::Router | Layout::Relay)
     }
@@ -34,18 +35,18 @@ impl Layout {
 /// The two CPUs of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Cpus {
-    /// Sends.
+    /// The CPU of the sender.
     pub tester: usize,
-    /// Runs the tested device's program, if it has one.
+    /// The CPU of the tested program, if there is one.
     pub dut: usize,
 }
 
 impl Cpus {
-    /// The first two that this process may use; twice the same where there is
-    /// one only.
+    /// The first two CPUs that this process may use; the same one twice if
+    /// there is only one.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn first_two() -> std::io::Result<Cpus> {
         let allowed = affinity::allowed()?;
         let tester = allowed.first().copied().unwrap_or_default();
@@ -54,51 +55,52 @@ impl Cpus {
     }
 }
 
-/// How to build a test bed.
+/// Settings of a test bed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
-    /// What receives.
+    /// The hook that receives frames.
     pub sink: SinkKind,
-    /// Who runs where.
+    /// The CPUs.
     pub cpus: Cpus,
-    /// Frames go in both directions, one each way in turn.
+    /// Whether frames are sent in both directions, one each way in turn.
     pub both_ways: bool,
-    /// How long after the last frame another one may come: a trial in which
-    /// frames are lost takes so much longer.
+    /// Time to wait for further frames after the last one: a trial with losses
+    /// takes that much longer.
     pub settle: Duration,
-    /// What the frames' contents are drawn from.
+    /// The seed of the frames' contents.
     pub seed: u64,
-    /// Frames go to so many addresses, drawn as if by lot, each in a network
-    /// of 24 bits that the router has a route to: at most
-    /// [`DESTINATIONS_MAX`]. 0: to one, in the router's own network.
+    /// Number of destination addresses, at most [`DESTINATIONS_MAX`], in
+    /// pseudorandom order, each in a /24 network that the router has a route
+    /// to. 0: one address, in the router's own network.
     pub destinations: u32,
 }
 
-/// Most destinations of a direction.
+/// Largest number of destinations in one direction.
 pub const DESTINATIONS_MAX: u32 = 1 << 20;
 
-/// Addresses of the tester's ends, and of the router that they lie behind: of
-/// the networks that RFC 2544 C.2.2 sets aside.
+/// Addresses of the tester's ends, and of the router before them: from the
+/// networks reserved by RFC 2544 C.2.2.
 const TESTER: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 19, 0, 2)];
 const ROUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1)];
 const PREFIX_LEN: u8 = 24;
-/// The first of many destinations behind either end.
+/// The first of many destinations behind each end.
 const FAR: [Ipv4Addr; 2] = [Ipv4Addr::new(48, 0, 0, 2), Ipv4Addr::new(16, 0, 0, 2)];
 
-/// A tester, and a host for what is tested, in namespaces of this process.
+/// A tester, and a host for the device under test, in namespaces of this
+/// process.
 #[derive(Debug)]
 pub struct Testbed {
     setup: Setup,
     layout: Layout,
     ends: [Device; 2],
-    /// The host of the tested device, and its interfaces.
+    /// The host of the device under test, and its interfaces.
     dut: Host,
     ports: Option<[Device; 2]>,
     _lab: Lab,
 }
 
 impl Testbed {
-    /// Builds one.
+    /// Creates a test bed.
     ///
     /// # Errors
     /// Without privilege.
@@ -128,7 +130,7 @@ impl Testbed {
             let ends = <[Device; 2]>::try_from(ends).expect(two);
             (ends, Some(<[Device; 2]>::try_from(ports).expect(two)))
         };
-        // Only so does a veth take frames that a program sends.
+        // Otherwise a veth does not accept redirected frames.
         for device in ends.iter().chain(ports.iter().flatten()) {
             device.set_offloads(Offloads {
                 generic_receive: true,
@@ -158,32 +160,32 @@ impl Testbed {
         })
     }
 
-    /// The host that the tested device belongs into.
+    /// The host of the device under test.
     pub fn dut(&self) -> &Host {
         &self.dut
     }
 
-    /// The two interfaces of the tested device; none of a cable.
+    /// The two interfaces of the device under test; `None` for a direct link.
     pub fn ports(&self) -> Option<&[Device; 2]> {
         self.ports.as_ref()
     }
 
-    /// How it was built.
+    /// The settings.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// How the tested device is tied in.
+    /// How the device under test is connected.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The tester's ends: what leaves the first arrives at the second.
+    /// The tester's ends: frames sent on the first arrive at the second.
     pub(super) fn ends(&self) -> &[Device; 2] {
         &self.ends
     }
 
-    /// The direction that begins at that end.
+    /// The direction that starts at that end.
     pub(super) fn direction(&self, from: usize) -> Direction {
         let to = 1 - from;
         let many = self.setup.destinations.min(DESTINATIONS_MAX);

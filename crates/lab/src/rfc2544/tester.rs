@@ -1,5 +1,5 @@
-//! Trials: frames at a rate through the tested device, and what became of
-//! each.
+//! Trials: frames sent at a rate through the device under test, and their
+//! results.
 
 use super::Error;
 use super::checker::Expected;
@@ -11,56 +11,54 @@ use std::fmt;
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked whether a trial is over, or is to end.
+/// Polling interval for the end of a trial and for a stop request.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// As [`POLL_INTERVAL`], whether the first frame was sent.
+/// Polling interval for the first frame.
 const FIRST_FRAME_POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Frames that teach a bridge where the tester's ends are, each way
-/// (RFC 2544 §23), so far apart that even a slow one sees all.
+/// Learning frames in each direction (RFC 2544 §23), far enough apart for a
+/// slow bridge.
 const LEARNING_FRAMES: u64 = 8;
 const LEARNING_RATE: f64 = 2000.0;
 
-/// Bytes of a frame that are compared where not all are: the headers, and
-/// those around the number. A multiple of 8.
+/// Bytes compared by [`CheckLevel::Quick`]: the headers, and those around the
+/// number. A multiple of 8.
 const COMPARED: usize = 64;
 
-/// What a trial asks for.
+/// The settings of a trial.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TrialSpec {
     /// Frames per second, of all directions together.
     pub rate: Rate,
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
 }
 
-/// What a trial gave.
+/// The result of a trial.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrialResult {
-    /// How they were sent.
+    /// The sender's result.
     pub sent: Sent,
-    /// What became of them, of all directions together.
+    /// The receivers' results, of all directions together.
     pub checked: CheckResult,
-    /// Nanoseconds on the way of each good frame but for the first tenth, in
-    /// no order; empty unless they were timed.
+    /// Latencies in nanoseconds of the correct frames, except the first tenth,
+    /// unordered; empty for an untimed trial.
     pub times: Vec<u64>,
 }
 
-/// How closely frames are looked at.
+/// How thoroughly frames are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CheckLevel {
-    /// The first 64 bytes are compared, and the length: what costs the
-    /// receiver little.
+    /// The length and the first 64 bytes: cheap for the receiver.
     Quick,
-    /// Every byte is compared.
+    /// Every byte.
     Whole,
-    /// As `Quick`, and the time on the way is noted. Each frame is let go by
-    /// itself.
+    /// As `Quick`, with latencies. Each frame is sent separately.
     Timed,
 }
 
-/// Sends frames of one size through a device and judges what comes.
+/// Sends frames of one size through a device and checks those that arrive.
 pub struct Tester<'a> {
     bench: &'a Testbed,
     stop: &'a dyn Fn() -> bool,
@@ -83,8 +81,8 @@ impl fmt::Debug for Tester<'_> {
 }
 
 impl<'a> Tester<'a> {
-    /// For frames of that size, check sequence included, from [`SIZE_MIN`] to
-    /// [`SIZE_MAX`], and trials of so many frames at most.
+    /// For frames of that size, FCS included, from [`SIZE_MIN`] to
+    /// [`SIZE_MAX`], and trials of at most `frames_max` frames.
     ///
     /// # Errors
     /// For another size, and without privilege.
@@ -133,13 +131,13 @@ impl<'a> Tester<'a> {
         Ok(tester)
     }
 
-    /// Ends a trial, with [`Error::Stopped`], as soon as `stop` says so.
+    /// Stops a trial, with [`Error::Stopped`], as soon as `stop` returns true.
     pub fn stop_when(self, stop: &'a dyn Fn() -> bool) -> Tester<'a> {
         Tester { stop, ..self }
     }
 
-    /// Sends at its caller's priority, and not before all others: for a long
-    /// run on a machine that has other work, which then sets the rate.
+    /// Sends with the caller's priority instead of real-time priority: for a
+    /// long run on a machine with other work, which then determines the rate.
     #[must_use]
     pub fn patient(self) -> Tester<'a> {
         Tester {
@@ -148,7 +146,7 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// Tells a bridge where the ends are.
+    /// Sends learning frames to a bridge.
     fn teach(&self) -> Result<(), Error> {
         if self.bench.layout().routes() {
             return Ok(());
@@ -157,13 +155,14 @@ impl<'a> Tester<'a> {
         let frames = [0, 1].map(|from| {
             let way = self.bench.direction(from);
             let mut template = frame::sent(&way, SIZE_MIN, 0);
-            // Of no trial.
+            // A tag of no trial.
             template.frame[TAG_AT..SHORTEST].fill(0);
             (&ends[from], template)
         });
         let mut generator = self.generator(&frames)?;
         match generator.send(2 * LEARNING_FRAMES, Rate::PerSecond(LEARNING_RATE)) {
-            // An end that nobody receives from takes nothing: so be it.
+            // An end without a receiver accepts no frames, which is not an
+            // error.
             Ok(_) | Err(crate::load::GeneratorError::NotTaken { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -179,29 +178,29 @@ impl<'a> Tester<'a> {
         })
     }
 
-    /// Sends, and waits until all has come that will.
+    /// Sends, and waits until no more frames arrive.
     ///
     /// # Errors
-    /// If the device takes no frames at all, or the kernel refuses.
+    /// If the device accepts no frames at all, or the kernel refuses.
     pub fn trial(&mut self, ask: TrialSpec) -> Result<TrialResult, Error> {
         self.trial_with(ask, &mut |_| Ok(()))
     }
 
     /// As [`Tester::trial`]; calls `hurry` with true when the first frame was
-    /// sent, and with false when the last one has come. In between the tested
-    /// device may keep everybody else from its CPU
+    /// sent, and with false when the last one has arrived. In between, the
+    /// device under test may monopolise its CPU
     /// ([`Running::hurry`](super::Running::hurry)), but not longer: before and
-    /// after, the sender waits for the kernel's other work.
+    /// after, the sender waits for other work of the kernel.
     ///
     /// # Errors
-    /// As [`Tester::trial`], and what `hurry` fails with.
+    /// As for [`Tester::trial`], and the errors of `hurry`.
     pub fn trial_with(
         &mut self,
         ask: TrialSpec,
         hurry: &mut dyn FnMut(bool) -> Result<(), Error>,
     ) -> Result<TrialResult, Error> {
         let frames = ask.frames.clamp(1, self.frames_max);
-        // Never that of the frames that teach.
+        // Never the tag of the learning frames.
         self.trials = self.trials.checked_add(1).unwrap_or(1);
         let tag = self.trials.to_be_bytes();
         let mut generator = self.trials_generator(tag)?;
@@ -263,7 +262,7 @@ impl<'a> Tester<'a> {
     }
 }
 
-/// How many of so many frames, sent in turn, go that way.
+/// Number of frames, of `frames` sent in turn, that go in direction `way`.
 fn frames_in_direction(frames: u64, way: u64, ways: u64) -> u64 {
     frames / ways + u64::from(way < frames % ways)
 }

@@ -1,5 +1,5 @@
-//! Rules and traces in the format of ClassBench's tools, which `rte_acl`'s
-//! test program and most prototypes of packet classification read.
+//! Rules and traces in the file formats of ClassBench's tools, which DPDK's
+//! `rte_acl` test program and most classification prototypes read.
 //!
 //! ```text
 //! @10.1.0.0/16  192.168.0.1/32  0 : 65535  80 : 80  0x06/0xFF  0x0000/0x0000
@@ -10,7 +10,7 @@ use super::{FiveTuple, Ports, Prefix, Rule};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-/// The rules, one a line; the first has the greatest priority.
+/// The rules, one a line, in order of decreasing priority.
 pub fn write_rules(rules: &[Rule]) -> String {
     let mut text = String::new();
     for rule in rules {
@@ -45,8 +45,7 @@ pub fn write_trace(tuples: &[FiveTuple]) -> String {
     text
 }
 
-/// Reads rules; `None` if a line is not one. What a rule says of TCP flags is
-/// not read.
+/// Parses rules; `None` if a line is malformed. TCP flags are ignored.
 pub fn read_rules(text: &str) -> Option<Vec<Rule>> {
     text.lines().map(rule).collect()
 }
@@ -74,7 +73,7 @@ fn rule(line: &str) -> Option<Rule> {
     })
 }
 
-/// Reads packets; `None` if a line is not one.
+/// Parses packets; `None` if a line is malformed.
 pub fn read_trace(text: &str) -> Option<Vec<FiveTuple>> {
     let tuple = |line: &str| {
         let mut words = line.split_whitespace();

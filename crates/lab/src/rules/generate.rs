@@ -1,22 +1,22 @@
-//! Drawing rules from a profile's distributions.
+//! Generates rules from the distributions of a profile.
 
 use std::collections::HashSet;
 
 use super::{ANY_PORTS, Ports, Prefix, Rule, TCP, UDP};
 use crate::rng::Rng;
 
-/// The kinds of filter set that ClassBench tells apart.
+/// ClassBench's kinds of filter sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// Access control lists of routers: exact destinations and services.
+    /// Router access control lists: exact destinations and services.
     Acl,
-    /// Firewalls: many wildcards, source ports too.
+    /// Firewalls: many wildcards, and source ports.
     Firewall,
-    /// Linux IP chains: between the two.
+    /// Linux IP chains: between the two others.
     IpChain,
 }
 
-/// Weights of one profile.
+/// The distributions of a profile, as weights.
 struct Weights {
     /// TCP, UDP, any, ICMP, other.
     protocols: [u32; 5],
@@ -31,7 +31,7 @@ struct Weights {
 }
 
 impl Profile {
-    /// Every profile.
+    /// All profiles.
     pub const ALL: [Profile; 3] = [Profile::Acl, Profile::Firewall, Profile::IpChain];
 
     fn weights(self) -> Weights {
@@ -120,8 +120,8 @@ fn ports(rng: &mut Rng, classes: &[u32; 5], services: &[u16]) -> Ports {
     }
 }
 
-/// Exact ports to draw from: well-known ones often, others more of the larger
-/// the set.
+/// Exact ports to draw from: often well-known ones; other ports more often the
+/// larger the set is.
 fn services(rng: &mut Rng, count: usize) -> Vec<u16> {
     let known = [80, 443, 53, 22, 25, 21, 23, 110, 123, 161, 389, 1433, 3306];
     let mut services: Vec<u16> = known.repeat(4);
@@ -142,9 +142,9 @@ fn prefix(rng: &mut Rng, classes: &[u32; 7], sites: &Sites) -> Prefix {
     Prefix::of(sites.address(rng), len as u8)
 }
 
-/// Addresses grow on branches: the fewer branches below a network, the more
-/// prefixes nest. Halving the choice at each level gives the skew that
-/// ClassBench measured.
+/// A tree of addresses: the fewer branches below a network, the more prefixes
+/// nest. Halving the probability at each level gives the skew that ClassBench
+/// measured.
 struct Sites {
     networks: Vec<u32>,
     hosts_each: usize,
@@ -153,7 +153,7 @@ struct Sites {
 impl Sites {
     fn new(rng: &mut Rng, count: usize) -> Sites {
         let networks = (0..4 + count / 16).map(|_| {
-            // Unicast: 1.0.0.0 to 223.255.255.0, without loopback.
+            // Unicast addresses: 1.0.0.0 to 223.255.255.0, without loopback.
             let first = rng.within(1..223);
             let first = if first == 127 { 223 } else { first };
             (first << 24) | (rng.word() & 0x00ff_ff00)

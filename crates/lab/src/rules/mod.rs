@@ -1,12 +1,12 @@
-//! Seeded sets of filter rules and traffic that hits them, in the manner of
+//! Seeded sets of filter rules and matching traffic, in the manner of
 //! ClassBench (Taylor and Turner, "ClassBench: a packet classification
 //! benchmark", IEEE/ACM ToN 15(3), 2007).
 //!
-//! ClassBench draws five-tuple rules from measured distributions: how often
-//! each protocol, each class of port (any, low, high, a range, exact) and each
-//! prefix length occurs, and how prefixes nest. Its seed files are not copied
-//! here; the tables in [`Profile`] have the proportions that its paper reports
-//! for the three kinds of filter set, rounded.
+//! ClassBench draws five-tuple rules from measured distributions: the frequency
+//! of each protocol, of each class of port (any, low, high, a range, exact) and
+//! of each prefix length, and the nesting of prefixes. Its seed files are not
+//! copied; the tables of [`Profile`] contain rounded proportions from its paper
+//! for the three kinds of filter sets.
 
 pub mod classbench;
 mod generate;
@@ -32,10 +32,10 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Every address.
+    /// The prefix of all addresses.
     pub const ANY: Prefix = Prefix { address: 0, len: 0 };
 
-    /// The prefix of `len` bits, 32 at most, that `address` is in.
+    /// The prefix of `len` bits, at most 32, that contains `address`.
     pub fn of(address: u32, len: u8) -> Prefix {
         let len = len.min(32);
         let address = address & Prefix::mask(len);
@@ -46,18 +46,18 @@ impl Prefix {
         !u32::MAX.checked_shr(u32::from(len)).unwrap_or(0)
     }
 
-    /// The network's number.
+    /// The network address.
     pub fn address(self) -> u32 {
         self.address
     }
 
-    /// Its length in bits.
+    /// The length in bits.
     #[expect(clippy::len_without_is_empty, reason = "a prefix length, not a count")]
     pub fn len(self) -> u8 {
         self.len
     }
 
-    /// Whether the address is in it.
+    /// Whether the prefix contains the address.
     pub fn contains(self, address: u32) -> bool {
         address & Prefix::mask(self.len) == self.address
     }
@@ -69,7 +69,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Transport ports: a range, possibly of one or of all.
+/// A range of transport ports.
 pub type Ports = RangeInclusive<u16>;
 
 /// All transport ports.
@@ -123,7 +123,7 @@ impl Rule {
             && (!self.has_ports() || ported && ports)
     }
 
-    /// Whether it says anything of ports.
+    /// Whether the rule restricts ports.
     pub fn has_ports(&self) -> bool {
         self.src_ports != ANY_PORTS || self.dst_ports != ANY_PORTS
     }
@@ -159,8 +159,7 @@ impl Rule {
 }
 
 impl FiveTuple {
-    /// One of TCP or UDP, drawn, between the addresses that [`mixed_forms`] are
-    /// about.
+    /// A random TCP or UDP tuple between the addresses of [`mixed_forms`].
     pub fn draw(rng: &mut Rng) -> FiveTuple {
         FiveTuple {
             src: 0x0a00_0000 | rng.word() >> 8,
@@ -171,7 +170,7 @@ impl FiveTuple {
         }
     }
 
-    /// An Ethernet frame with it, 64 bytes long: a TCP segment, a UDP
+    /// An Ethernet frame with this tuple, 64 bytes long: a TCP segment, a UDP
     /// datagram, or other bytes.
     pub fn frame(&self) -> Vec<u8> {
         let mut frame = vec![0u8; 64];

@@ -1,13 +1,13 @@
-//! Sets of narrow expressions of tens of shapes, each with a frame that it
-//! accepts: as different programs on one link bind them that each have their
-//! own peers, services and stations.
+//! Sets of narrow expressions of tens of forms, each with a matching frame:
+//! like the filters of many programs on one link, each for its own peers,
+//! services and stations.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{TCP, UDP};
 use crate::rng::Rng;
 
-/// How many shapes [`narrow`] goes round.
+/// Number of forms that [`narrow`] uses in turn.
 pub const NARROW_FORMS: usize = 40;
 
 const ICMP: u8 = 1;
@@ -17,13 +17,13 @@ const ICMP: u8 = 1;
 pub struct Narrow {
     /// The expression, for Ethernet.
     pub expression: String,
-    /// The frame; all that the expression says nothing of is random.
+    /// The frame; fields that the expression does not mention are random.
     pub frame: Vec<u8>,
 }
 
-/// `count` expressions, of each shape in turn; the same for the same seed.
-/// Each names at least 24 bits of a frame besides its protocols, so hardly
-/// any accepts the frame of another.
+/// `count` expressions, of each form in turn; the same for the same seed. Each
+/// fixes at least 24 bits of a frame besides its protocols, so that few match
+/// another's frame.
 pub fn narrow(seed: u64, count: usize) -> Vec<Narrow> {
     let mut rng = Rng::new(seed);
     let one = |turn: usize| {
@@ -39,7 +39,7 @@ pub fn narrow(seed: u64, count: usize) -> Vec<Narrow> {
     (0..count).map(one).collect()
 }
 
-/// What is behind the Ethernet header.
+/// The content behind the Ethernet header.
 enum Body {
     V4,
     V6,
@@ -61,7 +61,7 @@ struct Packet {
     src_port: u32,
     dst_port: u32,
     tcp_flags: u8,
-    /// The first word of what UDP carries.
+    /// The first word of the UDP payload.
     payload: u32,
 }
 
@@ -94,7 +94,7 @@ impl Packet {
         }
     }
 
-    /// Addresses, ports and protocols.
+    /// Expressions with exact addresses, ports and protocols.
     fn exact(&mut self, which: usize) -> String {
         self.protocol = match which {
             0..6 => TCP,
@@ -129,7 +129,7 @@ impl Packet {
         }
     }
 
-    /// Networks, ranges, and bits of other fields.
+    /// Expressions with networks, ranges, and bits of other fields.
     fn partial(&mut self, rng: &mut Rng, which: usize) -> String {
         self.protocol = match which {
             14..=18 => TCP,
@@ -157,7 +157,7 @@ impl Packet {
         }
     }
 
-    /// Stations, tags and labels, ARP and IPv6.
+    /// Expressions with MAC addresses, VLAN tags and MPLS labels, ARP and IPv6.
     fn framed(&mut self, rng: &mut Rng, which: usize) -> String {
         let (a, b, q) = (self.src, self.dst, self.dst_port);
         let [to, from] = self

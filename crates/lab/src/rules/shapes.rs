@@ -1,15 +1,15 @@
-//! Sets of distinct expressions of tens of shapes, as different programs on
-//! one link would bind them.
+//! Sets of distinct expressions of tens of forms, like the filters of many
+//! programs on one link.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::rng::Rng;
 
-/// How many shapes [`mixed_forms`] goes round.
+/// Number of forms that [`mixed_forms`] uses in turn.
 pub const FORMS: usize = 40;
 
-/// `count` expressions, of each shape in turn; the same for the same seed.
-/// Two of a shape differ in their values with near certainty.
+/// `count` expressions, of each form in turn; the same for the same seed. Two
+/// expressions of one form almost certainly differ in their values.
 pub fn mixed_forms(seed: u64, count: usize) -> Vec<String> {
     let mut rng = Rng::new(seed);
     (0..count)

@@ -1,28 +1,29 @@
-//! Packets that hit rules.
+//! Traces of packets that match rules.
 
 use super::{FiveTuple, Ports, Prefix, Rule, TCP, UDP};
 use crate::rng::Rng;
 
-/// A seeded, endless trace: packets inside the rules, with locality (bursts
-/// of one flow, few rules much used) or without, and packets at random.
+/// A seeded, endless trace of packets that match the rules, with locality
+/// (bursts of one flow, skewed choice of rules) or without, and of random
+/// packets.
 #[derive(Clone, Debug)]
 pub struct Trace<'r> {
     rules: &'r [Rule],
     rng: Rng,
-    /// Packets of the flow at hand still to come.
+    /// Remaining packets of the present burst.
     burst: usize,
     flow: FiveTuple,
     local: bool,
 }
 
 impl<'r> Trace<'r> {
-    /// Bursts of a flow, about eight packets long, on rules chosen with skew:
-    /// half of all bursts hit the most popular sixteenth.
+    /// Bursts of about eight packets of one flow, with skew: half of all bursts
+    /// match the most popular sixteenth of the rules.
     pub fn local(rules: &'r [Rule], seed: u64) -> Trace<'r> {
         Trace::new(rules, seed, true)
     }
 
-    /// Every packet a new flow, on rules chosen evenly.
+    /// Every packet is a new flow, and rules are chosen uniformly.
     pub fn even(rules: &'r [Rule], seed: u64) -> Trace<'r> {
         Trace::new(rules, seed, false)
     }
@@ -51,7 +52,8 @@ impl Iterator for Trace<'_> {
         let count = self.rules.len();
         let index = if self.local {
             self.burst = 1 + self.rng.below(14);
-            // The fourth power of an even draw: half of it is below 1/16.
+            // The fourth power of a uniform number: half of the results are
+            // below 1/16.
             let draw = self.rng.below(1 << 20) as f64 / f64::from(1 << 20);
             (draw.powi(4) * count as f64) as usize
         } else {
@@ -65,7 +67,7 @@ impl Iterator for Trace<'_> {
     }
 }
 
-/// A tuple at random, which most likely hits nothing but wildcards.
+/// A random tuple, which most likely matches only wildcards.
 pub(super) fn random(rng: &mut Rng) -> FiveTuple {
     FiveTuple {
         src: rng.word(),

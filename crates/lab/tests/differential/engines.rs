@@ -1,4 +1,4 @@
-//! Our engines, run side by side.
+//! weir's engines, run side by side.
 
 use weir_filter::backend::cbpf;
 use weir_filter::backend::native::{self, Code};
@@ -11,15 +11,14 @@ use weir_lab::oracle::{Filter, Frame, Oracle};
 pub(crate) struct Engines<'o> {
     plain: Program,
     optimised: Program,
-    /// The optimised program as machine code, where this machine has a back
-    /// end.
+    /// The optimised program as machine code, if this machine has a back end.
     native: Option<Code>,
     /// The optimised program as classic BPF, for libpcap's interpreter.
     classic: Filter<'o>,
 }
 
 impl<'o> Engines<'o> {
-    /// The error is a back end's that refuses a program it should take.
+    /// The error is that of a back end which refuses a valid program.
     pub(crate) fn new(plain: Program, oracle: &'o Oracle) -> Result<Engines<'o>, String> {
         let mut optimised = plain.clone();
         opt::optimise(&mut optimised);
@@ -61,12 +60,12 @@ pub(crate) struct Prepared<'e> {
 }
 
 impl Prepared<'_> {
-    /// The verdict of machine code; `None` where there is no back end.
+    /// The verdict of the machine code; `None` without a back end.
     pub(crate) fn fast(&self, Frame { bytes, wire_len }: &Frame) -> Option<u32> {
         self.native.map(|code| code.run(bytes, *wire_len))
     }
 
-    /// The verdict that all engines give, or who gives which.
+    /// The common verdict of all engines, or the differing verdicts.
     pub(crate) fn all(&mut self, frame: &Frame) -> Result<u32, String> {
         let Frame { bytes, wire_len } = frame;
         let verdict = self.plain.run(bytes, *wire_len);

@@ -1,4 +1,4 @@
-//! The deliberate differences from a libpcap: `corpus/differences.toml`.
+//! The deliberate differences from libpcap: `corpus/differences.toml`.
 
 use std::fmt::Write as _;
 
@@ -11,21 +11,21 @@ use crate::judge::{Difference, Kind};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
-    /// The libpcap versions it is about, as `1.10`.
+    /// The libpcap versions that it applies to, such as `1.10`.
     versions: Vec<String>,
-    /// The link types, by name; every one if absent.
+    /// The link types, by name; all if absent.
     #[serde(default)]
     linktypes: Vec<String>,
-    /// What differs.
+    /// The kind of difference.
     kind: Kind,
     /// The expressions, where `*` stands for any text.
     expressions: Vec<String>,
-    /// What the error text contains, of whoever refuses.
+    /// A part of the error message, of the side that refuses.
     #[serde(default)]
     error: String,
-    /// Why.
+    /// The reason.
     reason: String,
-    /// How many differences it has explained.
+    /// Number of differences that it has explained.
     #[serde(skip)]
     hits: usize,
 }
@@ -35,7 +35,7 @@ struct List {
     difference: Vec<Rule>,
 }
 
-/// The rules for the libpcap at hand.
+/// The rules for the loaded libpcap.
 pub(crate) struct Expected {
     version: String,
     rules: Vec<Rule>,
@@ -53,8 +53,8 @@ impl Expected {
         Expected { version, rules }
     }
 
-    /// Fails on a difference that no rule explains and, if all of the corpus
-    /// was judged, on a rule for these link types that explains none.
+    /// Fails on a difference that no rule explains, and, if the whole corpus
+    /// was compared, on a rule for these link types that explains none.
     pub(crate) fn check(&mut self, what: &str, found: &[Difference], whole: bool) {
         let mut report = String::new();
         let mut unexplained = 0;
@@ -103,7 +103,7 @@ impl Rule {
                 .any(|pattern| matches(pattern, &difference.text))
     }
 
-    /// Whether the captures as they are (`own`) must show it: they have
+    /// Whether unconverted captures (`own`) must show it: they contain
     /// Ethernet, PPP and Linux cooked frames.
     fn is_for(&self, what: &str) -> bool {
         let own = |linktype: &String| ["EN10MB", "PPP", "LINUX_SLL"].contains(&linktype.as_str());
@@ -112,7 +112,7 @@ impl Rule {
     }
 }
 
-/// Whether the text is of the pattern, whose `*` stands for any text.
+/// Whether the text matches the pattern, in which `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == text;

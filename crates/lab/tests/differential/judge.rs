@@ -1,4 +1,4 @@
-//! One expression, libpcap's way and ours.
+//! Compares one expression in libpcap and in weir.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -13,23 +13,23 @@ use weir_wire::LinkType;
 use crate::engines::Engines;
 use crate::{Sample, WHOLE};
 
-/// In a sample, the interpreters run on every this-manyth frame.
+/// In a sample, the interpreters run on one frame in this many.
 const SAMPLING: usize = 32;
 
-/// What differs.
+/// The kind of difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// libpcap refuses the expression, we accept it.
+    /// libpcap refuses the expression, weir accepts it.
     WeAccept,
-    /// libpcap accepts it, we refuse it.
+    /// libpcap accepts it, weir refuses it.
     WeRefuse,
-    /// Both accept it, and some frame gets another verdict.
+    /// Both accept it, and some frame has different verdicts.
     Verdict,
-    /// As [`Verdict`](Kind::Verdict), but libpcap's own program gives our
-    /// verdict when it is not optimised.
+    /// As [`Verdict`](Kind::Verdict), but libpcap's unoptimised program has
+    /// weir's verdict.
     Optimiser,
-    /// Our own engines disagree, or a program of ours is refused: never
+    /// weir's engines disagree, or one refuses weir's program: never
     /// deliberate.
     Ours,
 }
@@ -62,7 +62,7 @@ pub(crate) fn context(linktype: LinkType, names: &dyn Names) -> Context<'_> {
     }
 }
 
-/// Judges expressions for one link type.
+/// Compares expressions for one link type.
 pub(crate) struct Judge<'a> {
     oracle: &'a Oracle,
     names: &'a (dyn Names + Sync),
@@ -93,7 +93,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What was judged so far.
+    /// The number of comparisons so far.
     pub(crate) fn summary(&self) -> String {
         let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         format!(
@@ -111,7 +111,7 @@ impl<'a> Judge<'a> {
             .compile_with(text, self.linktype, SNAPLEN, no_mask, optimise)
     }
 
-    /// The differences on one expression, the first frame of each kind.
+    /// The differences of one expression, with the first frame of each kind.
     pub(crate) fn entry(&self, text: &str, turn: usize) -> Vec<Difference> {
         let theirs = self.theirs(text, true);
         let ours = compile(text, &context(self.linktype, self.names));
@@ -126,8 +126,8 @@ impl<'a> Judge<'a> {
                 return self.verdicts(text, turn, &theirs, ours);
             }
             (Err(error), Ok(ours)) => {
-                // Refused by libpcap's optimiser, not by its language: then
-                // there are verdicts to compare all the same.
+                // Refused by libpcap's optimiser, not by its language: the
+                // verdicts can still be compared.
                 let plain = self.theirs(text, false);
                 let mut found = match &plain {
                     Ok(plain) => self.verdicts(text, turn, plain, ours),
@@ -158,7 +158,7 @@ impl<'a> Judge<'a> {
             let expected = theirs.run(&frame.bytes, frame.wire_len);
             let sampled = WHOLE || (index + turn).is_multiple_of(SAMPLING);
             let verdict = match engines.fast(frame) {
-                // A difference is looked into, sampled or not.
+                // A difference is analysed, sampled or not.
                 Some(verdict) if !sampled && verdict == expected => Ok(verdict),
                 None if !sampled => continue,
                 _ => engines.all(frame),
@@ -182,7 +182,7 @@ impl<'a> Judge<'a> {
         found
     }
 
-    /// Whose the difference is, when we give `verdict`.
+    /// The side that causes the difference, if weir's verdict is `verdict`.
     fn blame(&self, text: &str, frame: &Frame, verdict: u32) -> Kind {
         match self.theirs(text, false) {
             Ok(plain) if plain.run(&frame.bytes, frame.wire_len) == verdict => Kind::Optimiser,

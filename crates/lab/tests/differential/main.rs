@@ -1,13 +1,12 @@
-//! Every expression of the corpus, judged against libpcap: the same texts
-//! accepted and refused, and the same verdict on every frame of every
-//! capture, under every link type, by every engine of ours.
+//! Every expression of the corpus, compared with libpcap: the same expressions
+//! are valid, and every frame of every capture, with every link type, has the
+//! same verdict in every engine of weir.
 //!
 //! In debug mode the interpreters run on a sample of the frames (native code
-//! runs on all), and the link types that the captures do not have see a sample
-//! of the corpus; `cargo test --release -p weir-lab --test differential` runs
-//! everything, and
-//! `WEIR_LIBPCAP=/path/libpcap.so` holds us against another libpcap.
-//! `WEIR_DIFFERENCES=FILE` writes every difference found to a file.
+//! runs on all), and link types that do not occur in the captures get a sample
+//! of the corpus. `cargo test --release -p weir-lab --test differential` runs
+//! everything, `WEIR_LIBPCAP=/path/libpcap.so` selects another libpcap, and
+//! `WEIR_DIFFERENCES=FILE` writes every difference to a file.
 
 mod engines;
 mod expected;
@@ -27,16 +26,16 @@ use weir_wire::LinkType;
 use expected::Expected;
 use judge::{Difference, Judge};
 
-/// Whether to run everything, and not a sample.
+/// Whether to run everything instead of a sample.
 const WHOLE: bool = cfg!(not(debug_assertions));
 
-/// A frame and where it is from, as `vxlan.pcap:12` (counted from 1).
+/// A frame and its origin, such as `vxlan.pcap:12` (counted from 1).
 struct Sample {
     source: String,
     frame: Frame,
 }
 
-/// The frames of the captures by link type, each under its own.
+/// The frames of the captures by link type, each with its own.
 fn real_frames(captures: &[NamedCapture]) -> BTreeMap<LinkType, Vec<Sample>> {
     let mut by_type: BTreeMap<LinkType, Vec<Sample>> = BTreeMap::new();
     for (name, capture) in captures {
@@ -51,8 +50,8 @@ fn real_frames(captures: &[NamedCapture]) -> BTreeMap<LinkType, Vec<Sample>> {
     by_type
 }
 
-/// Frames of the Ethernet captures under another link type, `count` at most
-/// from each file.
+/// Frames of the Ethernet captures, converted to another link type, at most
+/// `count` from each file.
 fn relinked(captures: &[NamedCapture], linktype: LinkType, count: usize) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, capture) in captures {
@@ -70,9 +69,9 @@ fn relinked(captures: &[NamedCapture], linktype: LinkType, count: usize) -> Vec<
     samples
 }
 
-/// Whether the address family of a BSD loopback header is one that every
-/// libpcap takes to be this system's: before 1.11 it knew neither the other
-/// systems' numbers for IPv6 nor the other byte order.
+/// Whether every libpcap takes the address family of a BSD loopback header for
+/// this system's: before 1.11 it supported neither other systems' numbers for
+/// IPv6 nor the other byte order.
 fn is_of_this_system(linktype: LinkType, bytes: &[u8]) -> bool {
     let family = bytes.first_chunk().map(|family| match linktype {
         LinkType::NULL => u32::from_ne_bytes(*family),
@@ -93,8 +92,8 @@ fn damaged(samples: &[Sample], seed: u64, count: usize) -> Vec<Sample> {
     copies.collect()
 }
 
-/// Judges the entries on the frames on all cores; the differences in the
-/// corpus' order.
+/// Compares the entries on the frames, on all cores; returns the differences in
+/// the corpus's order.
 fn judge_all(
     oracle: &Oracle,
     linktype: LinkType,

@@ -1,4 +1,4 @@
-//! A real tcpdump process, over a sample: the same number of packets.
+//! A real tcpdump process, on a sample: the same number of packets.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,10 +13,10 @@ use weir_link::names::SystemNames;
 use crate::WHOLE;
 use crate::judge::context;
 
-/// How many expressions are tried on each capture.
+/// Number of expressions for each capture.
 const EACH: usize = if WHOLE { 60 } else { 6 };
 
-/// What `tcpdump --count` prints of the packets it keeps.
+/// The number that `tcpdump --count` prints.
 fn count(path: &Path, text: &str) -> Option<usize> {
     let output = testenv::program("tcpdump")?
         .args(["-n", "--count", "-r"])
@@ -33,7 +33,8 @@ fn tcpdump_counts_the_same() {
     if !testenv::programs(&["tcpdump"]) {
         return;
     }
-    // libpcap's own reader gives the frames; it need not be tcpdump's libpcap.
+    // libpcap's own reader returns the frames; it need not be tcpdump's
+    // libpcap.
     let Some(oracle) = Oracle::load() else { return };
     let seed = 0x7c9d;
     let mut rng = Rng::new(seed);
@@ -50,7 +51,7 @@ fn tcpdump_counts_the_same() {
             let (program, theirs) = match (program, count(&path, text)) {
                 (Ok(program), Some(theirs)) => (program, theirs),
                 (Err(_), None) => continue,
-                // It has a libpcap of its own, which may be older than ours.
+                // tcpdump may be linked to another, older libpcap.
                 (Ok(_), None) if text.contains("vxlan") => continue,
                 (ours, theirs) => panic!("{name}: `{text}`: weir {ours:?}, tcpdump {theirs:?}"),
             };

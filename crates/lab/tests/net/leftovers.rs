@@ -1,4 +1,4 @@
-//! Whatever becomes of who made it, nothing is left.
+//! However the process ends that created a network, nothing is left.
 
 use std::env;
 use std::fs;
@@ -31,7 +31,7 @@ fn sleeper() -> Command {
     command
 }
 
-/// Whether a process of that number still runs `sleep`.
+/// Whether a process with that id still runs `sleep`.
 fn sleeps(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     let state = fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -51,8 +51,8 @@ fn a_host_that_is_dropped_takes_its_end_along() {
     let process = b.spawn(sleeper()).unwrap();
     drop(eth_b);
     drop(b);
-    // The process is the only one left that is in the namespace, and its
-    // end is that of its host.
+    // The process is the last one in the namespace, and its end is the end of
+    // its host.
     soon("the process ends", || !sleeps(process.id()));
     drop(process);
     soon("the link goes", || eth_a.state().is_err());
@@ -81,11 +81,11 @@ fn a_process_is_killed_when_it_is_dropped_with_its_children() {
     soon("the child is gone", || !sleeps(child));
 }
 
-/// The variable that makes [`the_one_to_be_killed`] do something.
+/// The variable that enables [`the_one_to_be_killed`].
 const ROLE: &str = "WEIR_LAB_TO_BE_KILLED";
 
 /// Runs only in the process that the next test starts, inside a host of that
-/// test: links a host of its own with it, starts a process, and waits.
+/// test: links a host of its own with that host, starts a process, and waits.
 #[test]
 fn the_one_to_be_killed() {
     if env::var_os(ROLE).is_none() {
@@ -132,7 +132,7 @@ fn a_killed_child_leaves_nothing() {
         process.signal(weir_lab::net::Signal::KILL).unwrap();
         process.wait(PATIENCE).unwrap().expect("it is killed");
         soon("its process is gone", || !sleeps(pid));
-        // With its namespace, whose end of the link that was.
+        // Removed with the namespace that contained this end of the link.
         soon("its link is gone", || host.device("outer0").is_err());
     }
 }

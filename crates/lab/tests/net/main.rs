@@ -1,4 +1,4 @@
-//! The lab itself: hosts, links, bridges, processes, and that nothing is left.
+//! The lab: hosts, links, bridges, processes, and that nothing is left.
 
 mod leftovers;
 mod nobody;

@@ -1,11 +1,11 @@
-//! Somebody without rights has none.
+//! A process or thread as `nobody` has no privileges.
 
 use std::fs;
 use weir_lab::command::Command;
 use weir_lab::net::{Lab, unprivileged};
 use weir_lab::testenv;
 
-/// The lines of a thread's status that say who it is and what it may do.
+/// The lines of a thread's status with its ids and capabilities.
 fn rights(status: &str) -> Vec<String> {
     let kept = ["Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:"];
     let lines = status.lines().filter(|line| {
@@ -41,7 +41,7 @@ fn a_thread_is_nobody_and_its_process_is_not() {
     assert_eq!(inside.unwrap().lines().count(), 3, "two of headings and lo");
 }
 
-/// The variable that makes [`shows_its_rights`] do something.
+/// The variable that enables [`shows_its_rights`].
 const SHOWS: &str = "WEIR_LAB_SHOWS";
 
 #[test]
@@ -51,7 +51,7 @@ fn shows_its_rights() {
     }
 }
 
-/// Where `/dev/net/tun` of the machine is for root alone, too.
+/// Even if the machine's `/dev/net/tun` is accessible to root only.
 #[test]
 fn a_process_of_nobody_has_a_device_for_tap_interfaces() {
     if !testenv::root() || !testenv::tun() {
@@ -81,7 +81,7 @@ fn a_process_in_a_host_is_nobody() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    // This test's executable, told to show what it is.
+    // This test's executable, which prints its privileges.
     let this = std::env::current_exe().unwrap();
     let show = ["nobody::shows_its_rights", "--exact", "--nocapture"];
     let mut command = unprivileged::command(this);

@@ -1,4 +1,4 @@
-//! The ordinary traffic of hosts.
+//! Ordinary traffic between hosts.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -35,7 +35,7 @@ fn echo_requests_are_answered_or_not() {
     assert_eq!((pings.sent, pings.round_trips.len()), (1, 0));
     assert!(ping(&a, "192.0.2.1".parse().unwrap(), 1, PATIENCE).is_err());
 
-    // An address that is forgotten is asked for again: two frames more.
+    // A removed neighbour entry is resolved again: two more frames.
     let before = eth_b.counters().unwrap().rx_frames;
     eth_a.remove_neighbour(B).unwrap();
     ping(&a, IpAddr::V4(B), 1, PATIENCE).unwrap();
@@ -59,15 +59,15 @@ fn a_session_notices_a_stall() {
     wait_for(5);
     let stall = Duration::from_millis(300);
     eth_a.down().unwrap();
-    // What was under way has arrived: frames pass at once or not at all.
+    // Frames in flight have arrived: frames pass at once or not at all.
     std::thread::sleep(stall);
     let before = session.echoes();
     eth_a.up().unwrap();
     wait_for(before + 5);
     let report = session.end().unwrap();
     assert!(report.echoes >= before + 5, "{report:?}");
-    // A write begins at most a pause after the last echo, unless the writer
-    // is kept from running.
+    // A write follows the last echo by at most one pause, unless the writer is
+    // preempted.
     assert!(report.longest >= stall / 2, "{report:?}");
 }
 

@@ -8,7 +8,7 @@ use weir_lab::{testenv, wait};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends one datagram and gives it back as the other end received it.
+/// Sends one datagram and returns it as received.
 fn datagram(from: &Host, to: &Host, address: IpAddr) -> Vec<u8> {
     let server = to.run(|| UdpSocket::bind((address, 0))).unwrap();
     server.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -78,7 +78,7 @@ fn a_new_link_is_silent() {
     for device in [&eth_a, &eth_b] {
         assert_eq!(device.counters().unwrap().tx_frames, 0, "{device:?}");
     }
-    // Each knows the other's address, so a datagram is one frame.
+    // Each host has the other's neighbour entry, so a datagram is one frame.
     let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
     datagram(&a, &b, address);
     assert_eq!(eth_a.counters().unwrap().tx_frames, 1);
@@ -108,7 +108,7 @@ fn hosts_hear_each_other_through_a_bridge() {
             assert_eq!(datagram(&from.0, &to.0, address), b"are you there?");
         }
     }
-    // Taken out of the bridge, a host is alone.
+    // Removed from the bridge, a host is isolated.
     hosts[0].2.detach().unwrap();
     let before = hosts[0].1.counters().unwrap().rx_frames;
     let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -162,7 +162,7 @@ fn a_host_has_kernel_parameters_of_its_own() {
     assert!(error.to_string().contains("net.ipv4.no_such"), "{error}");
 }
 
-/// Where the kernel has VLAN devices they work; where not, that is said.
+/// VLAN devices work, or the error says that the kernel lacks them.
 #[test]
 fn vlan_devices_work_or_are_said_to_be_absent() {
     if !testenv::root() {

@@ -1,4 +1,4 @@
-//! What arrives is what a wire would carry, or is said not to be.
+//! Received frames are as on a wire, unless offloads are enabled.
 
 use rustix::net::{RecvFlags, recv};
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ fn without_offloads_every_frame_is_whole() {
     assert_eq!(eth_b.offloads().unwrap(), Offloads::OFF);
 }
 
-/// The reason for the setting: as a veth is made, neither holds.
+/// The reason for the setting: with a veth's defaults neither holds.
 #[test]
 fn with_offloads_they_are_not() {
     if !testenv::root() {

@@ -1,5 +1,5 @@
-//! Devices whose faults are known: a thread that passes frames on from one
-//! packet socket to another, but for one frame in a thousand.
+//! Devices with known faults: a thread that forwards frames between packet
+//! sockets, and treats one frame in a thousand differently.
 #![allow(unsafe_code)] // Addresses of packet sockets.
 
 use rustix::net::{
@@ -16,15 +16,15 @@ use std::time::Duration;
 use weir_lab::net::Host;
 use weir_lab::rfc2544::{Dut, Error, Layout, Running, Testbed};
 
-/// What it does to one frame in a thousand.
+/// The treatment of one frame in a thousand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
     None,
     Drops,
     Duplicates,
-    /// Holds it back until the next.
+    /// Delays it until after the next frame.
     Reorders,
-    /// Turns a bit of the byte there.
+    /// Flips a bit of the byte at that offset.
     Corrupts(usize),
     Cuts,
     Pads,
@@ -80,15 +80,15 @@ impl Drop for Passing {
     }
 }
 
-/// Passes frames on until none has come for a while. The numbers of frames
-/// are the tester's: the thousandth of each thousand is the one.
+/// Forwards frames until none has arrived for a while. The thousandth frame of
+/// each thousand, by the tester's numbers, gets the fault.
 fn pass(from: &OwnedFd, to: &OwnedFd, fault: Fault) {
     let mut held: Option<Vec<u8>> = None;
     let mut frame = [0; 2048];
     while let Ok((len, _)) = recv(from, &mut frame, RecvFlags::empty()) {
         let mut bytes = frame[..len].to_vec();
         let number = u64::from_be_bytes(bytes[42..50].try_into().unwrap());
-        // The frames that teach a bridge are short.
+        // Learning frames are short.
         let is_the_one = number % 1000 == 500 && len > 64;
         let put = |bytes: &[u8]| send(to, bytes, SendFlags::empty()).map(drop);
         let sent = match fault {
@@ -114,7 +114,7 @@ fn pass(from: &OwnedFd, to: &OwnedFd, fault: Fault) {
     }
 }
 
-/// A socket that receives what comes in at an interface.
+/// A socket that receives the frames arriving at an interface.
 fn socket(host: &Host, name: &str) -> io::Result<OwnedFd> {
     host.run(|| {
         let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
@@ -130,7 +130,7 @@ fn socket(host: &Host, name: &str) -> io::Result<OwnedFd> {
             sll_halen: 0,
             sll_addr: [0; 8],
         };
-        // SAFETY: the address is one of a packet socket and outlives the call.
+        // SAFETY: the address is that of a packet socket and outlives the call.
         let bound = unsafe {
             let address = (&raw const address).cast();
             let len = size_of::<libc::sockaddr_ll>() as u32;
@@ -139,10 +139,10 @@ fn socket(host: &Host, name: &str) -> io::Result<OwnedFd> {
         if bound != 0 {
             return Err(io::Error::last_os_error());
         }
-        // Not what this host sends itself.
+        // Excludes frames that this host sends.
         const PACKET_IGNORE_OUTGOING: i32 = 23;
         let on = 1_i32;
-        // SAFETY: the option is a number of four bytes, which outlives the call.
+        // SAFETY: the option is a four-byte integer, which outlives the call.
         let set = unsafe {
             let (fd, level) = (socket.as_raw_fd(), libc::SOL_PACKET);
             libc::setsockopt(fd, level, PACKET_IGNORE_OUTGOING, (&raw const on).cast(), 4)

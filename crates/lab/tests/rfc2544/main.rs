@@ -1,5 +1,5 @@
-//! The tester: its arithmetic on a model whose limits are known, and live
-//! against devices whose faults are known.
+//! The tester: its arithmetic on a model with known limits, and live tests on
+//! devices with known faults.
 
 mod faulty;
 
@@ -14,8 +14,8 @@ use weir_lab::rfc2544::{
 };
 use weir_lab::testenv;
 
-/// A device that passes so many frames a second, and a queue of so many; the
-/// sender reaches so many.
+/// A device with a rate and a queue in frames, and a sender with a maximum
+/// rate.
 struct Model {
     rate: f64,
     queue: u64,
@@ -85,7 +85,7 @@ fn what_limits_is_named() {
     };
     let found = throughput(&Search::QUICK, &mut |ask| Ok(dead.trial(ask))).unwrap();
     assert_eq!((found.rate, found.limited_by_sender), (None, false));
-    // One frame in a thousand is noticed however slow the trial.
+    // One lost frame in a thousand is noticed at any rate.
     let mut every_thousandth = |ask: TrialSpec| {
         let mut gave = slow_sender.trial(ask);
         gave.checked.good -= gave.checked.sent / 1000;
@@ -119,7 +119,7 @@ fn the_longest_burst_of_a_known_device_is_found() {
             queue,
             sender: 2e6,
         };
-        // Half of a burst is passed on while it comes.
+        // Half of a burst is forwarded while it arrives.
         let real = (2 * queue) as f64;
         let longest = Duration::from_secs(2);
         let found = back_to_back(longest, 3, &mut |ask| Ok(model.trial(ask))).unwrap();
@@ -204,13 +204,14 @@ fn setup(sink: SinkKind) -> Setup {
     }
 }
 
-/// Live tests take turns: each sends with real-time priority on the first CPU.
+/// Live tests run one at a time: each sends with real-time priority on the
+/// first CPU.
 fn my_turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A gentle trial's frames, fewer.
+/// A gentle trial with fewer frames.
 const FEW: TrialSpec = TrialSpec {
     rate: Rate::PerSecond(50_000.0),
     frames: 3000,
@@ -286,7 +287,7 @@ fn frames_go_to_many_destinations_by_their_routes() {
         let judged = tester.trial(FEW).unwrap().checked;
         assert_eq!((judged.good, judged.corrupted), (3000, 0), "{judged:?}");
         drop(tester);
-        // Without one of the routes, what goes there is lost.
+        // Without one of the routes, its packets are lost.
         let gone = if both_ways {
             "48.0.1.0/24"
         } else {
@@ -297,14 +298,15 @@ fn frames_go_to_many_destinations_by_their_routes() {
         assert!(bench.dut().output(command).unwrap().status.success());
         let mut tester = Tester::new(&bench, 64, CheckLevel::Whole, 10_000).unwrap();
         let judged = tester.trial(FEW).unwrap().checked;
-        // Each of 700 gets 3 to 5 of 3000, of one direction 1 to 3.
+        // Each of 700 destinations gets 3 to 5 of 3000 frames, in one direction
+        // 1 to 3.
         assert!((1..=5).contains(&judged.lost()), "{judged:?}");
         drop(tester);
         running.stop().unwrap();
     }
 }
 
-/// What they lose is the machine's business; what they pass on is not.
+/// Losses depend on the machine; the forwarded frames must be correct.
 #[test]
 fn programs_pass_frames_as_they_should_be() {
     if !testenv::root() {
@@ -379,8 +381,8 @@ fn each_fault_is_told_by_its_name() {
         } = judged;
         [judged.lost(), duplicated, reordered, corrupted]
     };
-    // A changed tag makes a frame of another trial of it, a changed number
-    // perhaps another frame.
+    // A changed tag makes it a frame of another trial, a changed number
+    // possibly another frame.
     for (fault, counts) in [
         (Fault::None, [0, 0, 0, 0]),
         (Fault::Drops, [3, 0, 0, 0]),
@@ -438,7 +440,7 @@ fn a_program_is_started_checked_and_ended() {
     let mute = Ready::Said("ready", Duration::from_millis(50));
     let silent = failure("echo steady; sleep 100", mute);
     assert!(
-        silent.contains("did not say `ready`") && silent.contains("steady"),
+        silent.contains("did not print `ready`") && silent.contains("steady"),
         "{silent}"
     );
     let unclean = failure(

@@ -1,8 +1,7 @@
-//! Attachments: what ties a program to a hook of an interface.
+//! Attachments of eBPF programs to hooks of network interfaces.
 //!
-//! Each is a BPF link of the kernel (the word link is taken here): it goes,
-//! and the program with it, when its last descriptor and its last pin are
-//! gone, or with the interface.
+//! An attachment is a BPF link (`BPF_LINK_CREATE`). The kernel removes it, and releases the
+//! program, when its last descriptor and last pin are gone or when the interface is removed.
 
 use super::program::Program;
 use super::{is_not_permitted, sys};
@@ -11,16 +10,16 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Where on an interface a program runs.
+/// A hook of an interface at which a program runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hook {
-    /// XDP in the driver, before the kernel spends anything on a frame.
+    /// XDP in the driver, before the kernel allocates a socket buffer.
     XdpNative,
-    /// XDP after the driver, on any interface.
+    /// XDP after the driver (skb mode), on any interface.
     XdpGeneric,
-    /// tc, frames that come in (tcx, Linux 6.6).
+    /// tc ingress: received frames (tcx, Linux 6.6).
     TcIngress,
-    /// tc, frames that go out (tcx, Linux 6.6).
+    /// tc egress: frames to be sent (tcx, Linux 6.6).
     TcEgress,
 }
 
@@ -43,7 +42,7 @@ impl Hook {
         }
     }
 
-    /// Whether it is one of XDP.
+    /// Whether the hook is one of the two XDP hooks.
     pub fn is_xdp(self) -> bool {
         matches!(self, Hook::XdpNative | Hook::XdpGeneric)
     }
@@ -63,16 +62,16 @@ impl fmt::Display for Hook {
 /// Why a program was not attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error("attaching a program is not permitted: run as root, or with CAP_BPF and CAP_NET_ADMIN")]
     NotPermitted,
-    /// There is no such interface here.
+    /// The namespace has no interface with that number.
     #[error("there is no interface {ifindex} in this network namespace")]
     NoInterface {
         /// Its number.
         ifindex: u32,
     },
-    /// Someone else's XDP program is there, and XDP has room for one.
+    /// Another XDP program is attached; XDP accepts one program.
     #[error(
         "another XDP program is attached to interface {ifindex}; detach it (`ip link set dev … xdp off`), or use tc"
     )]
@@ -80,64 +79,66 @@ pub enum AttachError {
         /// Its number.
         ifindex: u32,
     },
-    /// The driver has no XDP, or not on this interface as it is set up.
+    /// The driver does not support XDP on this interface in its present configuration.
     #[error(
         "the driver of interface {ifindex} cannot run {hook} ({source}); use XDP generic or tc, or see `dmesg`"
     )]
     NotByDriver {
         /// Its number.
         ifindex: u32,
-        /// Which hook.
+        /// The hook.
         hook: Hook,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel does not know the hook.
+    /// The kernel does not support the hook.
     #[error(
         "this kernel does not know {hook} by BPF link ({source}): tcx needs Linux 6.6, XDP 5.9"
     )]
     OldKernel {
-        /// Which hook.
+        /// The hook.
         hook: Hook,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The attachment has lost its interface or was detached.
-    #[error("the program is attached no longer: its interface is gone, or someone detached it")]
+    /// The attachment was detached, or its interface was removed.
+    #[error(
+        "the program is no longer attached: its interface is gone, or another process detached it"
+    )]
     Gone,
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel refused to {what} ({source})")]
     System {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A program at a hook.
+/// A program attached to a hook.
 #[derive(Debug)]
 pub struct Attachment {
     fd: OwnedFd,
 }
 
-/// What the kernel says of an attachment.
+/// The kernel's information about an attachment (`struct bpf_link_info`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachmentInfo {
-    /// The kernel's number for it.
+    /// The BPF link's id.
     pub id: u32,
-    /// The kernel's number for the program.
+    /// The program's id.
     pub program_id: u32,
-    /// The interface, while there is one.
+    /// The interface's number; `None` if the interface is gone.
     pub ifindex: Option<u32>,
-    /// Whether it is at an XDP hook (else at tc).
+    /// Whether the hook is an XDP hook; otherwise it is a tc hook.
     pub xdp: bool,
 }
 
 impl Attachment {
-    /// Attaches a program, of the type that the hook runs.
+    /// Attaches a program of the hook's type.
     ///
-    /// At tc it comes behind those that are there already.
+    /// At tc the program runs after those that are already attached.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -154,25 +155,24 @@ impl Attachment {
         }
     }
 
-    /// Has a program of the type [`RawTracepoint`](super::ProgramType::RawTracepoint)
-    /// run each time that the kernel comes by the tracepoint of that name.
+    /// Attaches a program of type [`RawTracepoint`](super::ProgramType::RawTracepoint) to the
+    /// tracepoint with that name.
     ///
     /// # Errors
-    /// See [`AttachError`]; also where the kernel has no such tracepoint.
+    /// See [`AttachError`]; also if the kernel has no such tracepoint.
     pub fn tracepoint(program: &Program, name: &CStr) -> Result<Attachment, AttachError> {
         let opened = sys::raw_tracepoint_open(name, program.as_fd());
         let fd = opened.map_err(|source| failed("attach a program to a tracepoint", source))?;
         Ok(Attachment { fd })
     }
 
-    /// Takes a descriptor of a BPF link that was made elsewhere.
+    /// Wraps the descriptor of an existing BPF link.
     pub fn from_fd(fd: OwnedFd) -> Attachment {
         Attachment { fd }
     }
 
-    /// Puts another program in place, without a gap. Waits for the kernel's
-    /// grace period (8 ms): to change often, change a slot that the program
-    /// calls.
+    /// Replaces the attached program without a gap. Waits for an RCU grace period (8 ms), so
+    /// frequent changes should go to a slot that the program tail-calls.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -181,8 +181,8 @@ impl Attachment {
         updated.map_err(|source| failed("replace an attached program", source))
     }
 
-    /// Takes the program off its hook, at once; descriptors and pins remain,
-    /// of nothing.
+    /// Detaches the program at once. Descriptors and pins of the attachment remain, without a
+    /// program.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -194,7 +194,7 @@ impl Attachment {
         }
     }
 
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -223,7 +223,7 @@ impl From<Attachment> for OwnedFd {
     }
 }
 
-/// The kernel's numbers of the programs at a tc hook, in the order they run.
+/// The ids of the programs at a tc hook, in the order in which they run.
 ///
 /// # Errors
 /// See [`AttachError`]; kernels before 6.6 have no such hooks.
@@ -247,11 +247,11 @@ fn refused(source: io::Error, ifindex: u32, hook: Hook) -> AttachError {
     match source.raw_os_error() {
         _ if is_not_permitted(&source) => AttachError::NotPermitted,
         Some(libc::ENODEV) => AttachError::NoInterface { ifindex },
-        // XDP has the same number for this as for everything else.
+        // XDP returns the same error number for this case as for others.
         Some(libc::EINVAL) if is_missing(ifindex) => AttachError::NoInterface { ifindex },
         Some(libc::EBUSY | libc::EEXIST) if hook.is_xdp() => AttachError::Busy { ifindex },
-        // tcx never says EINVAL of an interface; XDP does for drivers that
-        // find the MTU or the queues wrong.
+        // tcx never returns EINVAL because of the interface; XDP does if the MTU or the queues do
+        // not suit the driver.
         Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE | libc::EMSGSIZE | libc::ENOSPC)
             if hook == Hook::XdpNative =>
         {
@@ -269,8 +269,7 @@ fn refused(source: io::Error, ifindex: u32, hook: Hook) -> AttachError {
     }
 }
 
-/// Whether the calling thread's network namespace has no interface of that
-/// number.
+/// Whether the calling thread's network namespace lacks an interface with that number.
 pub(crate) fn is_missing(ifindex: u32) -> bool {
     use rustix::net::{AddressFamily, SocketType, netdevice, socket};
     socket(AddressFamily::UNIX, SocketType::DGRAM, None)

@@ -1,4 +1,5 @@
-//! Runs of an XDP program on frames that are really sent and passed on.
+//! Runs of an XDP program on live frames: the frames are sent or received as
+//! the program's verdict says.
 
 use super::program::{FRAME_BYTES_MIN, Program, TestRunError};
 use super::{is_not_permitted, sys};
@@ -8,22 +9,23 @@ use std::os::fd::AsFd;
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`.
 const LIVE_FRAMES: u32 = 1 << 1;
 
-/// The most frames that the kernel makes before it lets them go.
+/// Upper bound of [`LiveRun::batch`] in the kernel.
 pub const LIVE_BATCH_MAX: u32 = 256;
 
-/// What to run a program on, live: see [`Program::run_live`].
+/// Arguments of [`Program::run_live`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveRun<'a> {
-    /// Each frame as the program sees it first. What it writes may still be
-    /// there in a later run: the kernel uses the frames' memory again.
+    /// The content of each frame before the program runs. The kernel recycles
+    /// the frames' memory: bytes that the program wrote may still be present in
+    /// a later run.
     pub frame: &'a [u8],
-    /// How many times to run.
+    /// Number of runs.
     pub repeat: u32,
-    /// After how many runs the redirected frames are let go, at most
-    /// [`LIVE_BATCH_MAX`]; zero for 64.
+    /// Number of runs after which redirected frames are flushed, at most
+    /// [`LIVE_BATCH_MAX`]; 0 for 64.
     pub batch: u32,
-    /// The interface of the calling thread's network namespace that the frames
-    /// come into, at its first queue; `None` for `lo`.
+    /// The ingress interface (queue 0), in the calling thread's network
+    /// namespace; `None` for `lo`.
     pub ifindex: Option<u32>,
 }
 
@@ -34,23 +36,24 @@ impl LiveRun<'_> {
             return Vec::new();
         };
         let end = self.frame.len() as u32;
-        // data, data_end, data_meta, then interface, queue and way out.
+        // data, data_end, data_meta, then ingress interface, queue and egress
+        // interface.
         let fields = [0, end, 0, ifindex, 0, 0];
         fields.into_iter().flat_map(u32::to_ne_bytes).collect()
     }
 }
 
 impl Program {
-    /// Runs an XDP program on frames that come into an interface of the calling
-    /// thread's network namespace, and does with each what the program says:
-    /// those that it redirects are sent, those that it passes are received
-    /// (Linux 5.18). It is the quickest source of frames there is.
+    /// Runs an XDP program on frames that appear to arrive at an interface of
+    /// the calling thread's network namespace. The kernel carries out each
+    /// verdict: redirected frames are sent, passed frames are received (Linux
+    /// 5.18). This is the fastest source of frames on the machine.
     ///
-    /// More than one run waits for the kernel's grace period twice, some
-    /// milliseconds each: better few long calls than many short ones.
+    /// A call with more than one run waits for two RCU grace periods of some
+    /// milliseconds each: prefer few calls with many runs.
     ///
-    /// A signal ends it early, which is no error: only the program knows how
-    /// often it ran.
+    /// A signal ends the call early without an error; only the program can
+    /// count its runs.
     ///
     /// # Errors
     /// See [`TestRunError`].

@@ -1,4 +1,4 @@
-//! Maps: what a program in the kernel and one outside share.
+//! eBPF maps, shared by kernel programs and processes.
 #![allow(unsafe_code)] // Keys and values go to the kernel without their length.
 
 use super::map_spec::{MapSpec, MapType, possible_cpus};
@@ -10,75 +10,75 @@ use weir_ring::Reader;
 /// Why an operation on a map failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error("eBPF maps are not permitted: run as root, or with CAP_BPF")]
     NotPermitted,
-    /// A key or a value of the wrong size.
+    /// The key or value has the wrong size.
     #[error("the map's {what} has {expected} bytes, not {found}")]
     WrongSize {
-        /// Key or value.
+        /// "key" or "value".
         what: &'static str,
-        /// How many bytes it was made with.
+        /// The map's size, in bytes.
         expected: usize,
-        /// How many were given.
+        /// The size that the caller passed, in bytes.
         found: usize,
     },
-    /// There is no more room.
-    #[error("the map is full: it was made for {entries_max} entries")]
+    /// The map is full.
+    #[error("the map is full: it has room for {entries_max} entries")]
     Full {
-        /// How many it was made for.
+        /// The map's largest number of entries.
         entries_max: u32,
     },
-    /// A descriptor of something else than a map.
+    /// The descriptor is not a map.
     #[error("the descriptor is not that of a map ({source})")]
     NotAMap {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel refused what the map was to be.
+    /// The kernel refused to create the map.
     #[error("the kernel refused a map of {spec} ({source}); {remedy}")]
     Refused {
-        /// The map, in words.
+        /// A description of the map.
         spec: String,
-        /// What may help.
+        /// A suggestion for the user.
         remedy: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel refused to {what} ({source})")]
     System {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A batch that was not done to its end.
+/// A batch that stopped before its end.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}, after {done} entries of the batch")]
 pub struct BatchError {
-    /// How many entries, from the first, were done.
+    /// How many entries, from the first, were processed.
     pub done: usize,
-    /// What stopped it.
+    /// The error that stopped the batch.
     #[source]
     pub source: MapError,
 }
 
-/// A map in the kernel. It goes when the last descriptor, the last pin and
-/// the last program that uses it are gone.
+/// An eBPF map. The kernel frees it when the last descriptor, pin and program
+/// that refer to it are gone.
 ///
-/// In a map with a value for each CPU ([`MapType::is_per_cpu`]) a value is
-/// the values of all of them, each on its own multiple of 8 bytes
-/// ([`Map::value_bytes`] counts them all).
+/// In a map with a value for each CPU ([`MapType::is_per_cpu`]), a value is the
+/// concatenation of all CPUs' values, each padded to 8 bytes
+/// ([`Map::value_bytes`] is the total).
 ///
-/// The value of a map of maps or of programs is written as a descriptor and
-/// read as an object's number; [`put`](Self::put) takes care of the first.
+/// Values of maps of maps and of program arrays are written as descriptors and
+/// read as object ids; [`put`](Self::put) writes them.
 ///
-/// Which call waits for the kernel's grace period, and so never belongs into
-/// a request's path: update and delete in maps of maps (milliseconds, and up
-/// to 215 under load; a batch waits once).
+/// Updates and deletions in maps of maps wait for an RCU grace period
+/// (milliseconds, up to 215 ms under load; a batch waits once). Do not call
+/// them while a client waits for a reply.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
@@ -88,25 +88,25 @@ pub struct Map {
     entries_max: u32,
 }
 
-/// A new ring, to put into maps and programs, and its one reader.
+/// Creates a BPF ring buffer and its only reader.
 ///
 /// # Errors
-/// As for [`Map::create`], and where the ring cannot be mapped.
+/// As for [`Map::create`], and if the ring cannot be mapped.
 pub fn ring(bytes: u32) -> io::Result<(Map, Reader)> {
     let map = Map::create("weir_ring", &MapSpec::ring_buf(bytes)).map_err(io::Error::other)?;
     let fd = map.try_clone()?.into();
-    // SAFETY: a new ring; whoever opens another reader of it promises that
-    // there is none.
+    // SAFETY: the ring is new; a caller that opens another reader promises that
+    // no other exists.
     let reader = unsafe { Reader::open(fd) }.map_err(io::Error::other)?;
     Ok((map, reader))
 }
 
 impl Map {
-    /// Makes a map.
+    /// Creates a map.
     ///
     /// # Errors
-    /// Without privilege, and for sizes that the kernel does not take: keys
-    /// of 1 to 512 bytes (arrays: 4), values of at least 1; rings a power of
+    /// Without privilege, and for sizes that the kernel refuses: keys have 1 to
+    /// 512 bytes (arrays: 4), values at least 1; a ring's size is a power of
     /// two of at least one page.
     pub fn create(name: &str, spec: &MapSpec<'_>) -> Result<Map, MapError> {
         let made = sys::map_create(sys::MapCreate {
@@ -129,15 +129,14 @@ impl Map {
         })
     }
 
-    /// Takes a descriptor of a map that was made elsewhere; asks the kernel
-    /// what it is.
+    /// Wraps the descriptor of an existing map and queries its properties.
     ///
     /// # Errors
-    /// When it is not one.
+    /// If the descriptor is not a map.
     pub fn from_fd(fd: OwnedFd) -> Result<Map, MapError> {
         let info = sys::map_info(fd.as_fd()).map_err(|source| MapError::NotAMap { source })?;
-        // Other objects have facts of other layouts: what it is shows in its
-        // name only.
+        // Information about other objects has other layouts; the object's type
+        // shows only in the descriptor's name.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         if let Ok(target) = &link
             && !target.to_string_lossy().ends_with("bpf-map")
@@ -154,7 +153,7 @@ impl Map {
         })
     }
 
-    /// What kind it is; `None` for one that we never make.
+    /// The map's type; `None` if it is not one of [`MapType`].
     pub fn map_type(&self) -> Option<MapType> {
         MapType::from_number(self.map_type)
     }
@@ -164,20 +163,21 @@ impl Map {
         self.key_bytes
     }
 
-    /// Bytes of a value, of all CPUs together where each has its own.
+    /// Bytes of a value; with a value for each CPU, of all CPUs' values
+    /// together.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
-    /// How many entries it was made for; a ring: its bytes.
+    /// Largest number of entries; for a ring, its size in bytes.
     pub fn entries_max(&self) -> u32 {
         self.entries_max
     }
 
-    /// Another descriptor of the same map.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn try_clone(&self) -> io::Result<Map> {
         Ok(Map {
             fd: self.fd.try_clone()?,
@@ -185,10 +185,10 @@ impl Map {
         })
     }
 
-    /// Puts `value` at `key`, in place of what is there.
+    /// Writes `value` at `key`, replacing an existing value.
     ///
     /// # Errors
-    /// Wrong sizes, no room, or a refusal of the system.
+    /// For wrong sizes, if the map is full, or if the system refuses.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), MapError> {
         self.check_key(key)?;
         self.check("value", value, self.value_bytes)?;
@@ -197,20 +197,20 @@ impl Map {
         result.map_err(|source| self.failed("update a map", source))
     }
 
-    /// Puts an object (a map, a program, a socket) at `key`, in a map of
-    /// such.
+    /// Writes an object (a map, program or socket) at `key`, in a map of such
+    /// objects.
     ///
     /// # Errors
-    /// As for [`update`](Self::update); also when the map in it is unlike
-    /// the one that the map was made for.
+    /// As for [`update`](Self::update); also if an inner map differs from the
+    /// map's template.
     pub fn put(&self, key: &[u8], object: impl AsFd) -> Result<(), MapError> {
         self.update(key, &object.as_fd().as_raw_fd().to_ne_bytes())
     }
 
-    /// The value at `key`, if there is one.
+    /// The value at `key`; `None` if the map has no such key.
     ///
     /// # Errors
-    /// Wrong size, or a refusal of the system.
+    /// For a wrong size, or if the system refuses.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
         self.check_key(key)?;
         let mut value = vec![0; self.value_bytes];
@@ -223,10 +223,11 @@ impl Map {
         }
     }
 
-    /// Removes what is at `key`; tells whether there was anything.
+    /// Removes the entry at `key`; `false` if the map had no such key.
     ///
     /// # Errors
-    /// Wrong size, or a refusal of the system (an array's entries stay).
+    /// For a wrong size, or if the system refuses (array entries cannot be
+    /// removed).
     pub fn delete(&self, key: &[u8]) -> Result<bool, MapError> {
         self.check_key(key)?;
         // SAFETY: the size was checked.
@@ -238,11 +239,11 @@ impl Map {
         }
     }
 
-    /// The key after `key`, or the first; `None` at the end. A key that is
-    /// no longer there leads to the first.
+    /// The key that follows `key`, or the first key for `None`; returns `None`
+    /// at the end. A key that has been removed is followed by the first key.
     ///
     /// # Errors
-    /// Wrong size, or a refusal of the system.
+    /// For a wrong size, or if the system refuses.
     pub fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>, MapError> {
         if let Some(key) = key {
             self.check_key(key)?;
@@ -258,12 +259,11 @@ impl Map {
         }
     }
 
-    /// Puts many values at many keys, which lie one behind the other.
-    /// In a map of maps this waits for the kernel's grace period once, not
-    /// for each.
+    /// Writes many values; `keys` and `values` are concatenated. A map of maps
+    /// waits for one RCU grace period for the whole batch.
     ///
     /// # Errors
-    /// At the first entry that fails; those before it are done.
+    /// At the first entry that fails; the entries before it were written.
     pub fn update_batch(&self, keys: &[u8], values: &[u8]) -> Result<(), BatchError> {
         let count = self.batch_len(keys)?;
         let expected = count as usize * self.value_bytes;
@@ -274,7 +274,7 @@ impl Map {
         self.batch_end("update a map with a batch", batch)
     }
 
-    /// [`put`](Self::put) for many.
+    /// [`put`](Self::put) for many entries.
     ///
     /// # Errors
     /// As for [`update_batch`](Self::update_batch).
@@ -283,11 +283,11 @@ impl Map {
         self.update_batch(keys, &fds.collect::<Vec<u8>>())
     }
 
-    /// Removes many keys, which lie one behind the other.
+    /// Removes many keys, which are concatenated.
     ///
     /// # Errors
-    /// At the first key that is not there, or as [`delete`](Self::delete);
-    /// those before it are done.
+    /// At the first key that is missing, or as for [`delete`](Self::delete);
+    /// the keys before it were removed.
     pub fn delete_batch(&self, keys: &[u8]) -> Result<(), BatchError> {
         let count = self.batch_len(keys)?;
         // SAFETY: the size was checked.
@@ -295,11 +295,11 @@ impl Map {
         self.batch_end("delete a batch from a map", batch)
     }
 
-    /// Reads all entries, `entries_max` at most: keys and values, each one
-    /// behind the other in the same order.
+    /// Reads all entries, at most `entries_max`: keys and values, each
+    /// concatenated in the same order.
     ///
     /// # Errors
-    /// Where the kernel does not read this kind in batches.
+    /// If the kernel cannot read this map type in batches.
     pub fn entries(&self) -> Result<(Vec<u8>, Vec<u8>), MapError> {
         let count = self.entries_max;
         let mut keys = vec![0; count as usize * self.key_bytes];
@@ -307,7 +307,7 @@ impl Map {
         let mut next = vec![0; self.key_bytes.max(4)];
         let fd = self.fd.as_fd();
         // SAFETY: there is room for the map's largest number of entries, and
-        // for the place to go on, which is a key or a bucket's number.
+        // for the cursor, which is a key or a bucket's number.
         let batch =
             unsafe { sys::map_lookup_batch(fd, count, &[], &mut next, &mut keys, &mut values) };
         match batch.result {
@@ -321,10 +321,10 @@ impl Map {
         Ok((keys, values))
     }
 
-    /// Closes the map to changes from outside of the kernel, for good.
+    /// Freezes the map: processes can no longer change it.
     ///
     /// # Errors
-    /// While it is mapped for writing, or frozen already.
+    /// If it is mapped for writing, or already frozen.
     pub fn freeze(&self) -> Result<(), MapError> {
         let result = sys::map_freeze(self.fd.as_fd());
         result.map_err(|source| self.failed("freeze a map", source))
@@ -377,10 +377,11 @@ impl Map {
     }
 }
 
-/// Bytes that the kernel reads and writes for a value.
+/// Bytes that the kernel reads and writes for one value.
 fn value_room(map_type: u32, value_bytes: u32) -> Result<usize, MapError> {
     let bytes = value_bytes as usize;
-    // Kinds that we do not know may have a value for each CPU as well (21).
+    // The largest map type is 21; unknown ones may also have a value for each
+    // CPU.
     let per_cpu = map_type == 21 || MapType::from_number(map_type).is_some_and(MapType::is_per_cpu);
     if !per_cpu {
         return Ok(bytes);

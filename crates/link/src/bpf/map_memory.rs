@@ -1,4 +1,4 @@
-//! An array map as memory of this process.
+//! The values of an array map, mapped into this process.
 #![allow(unsafe_code)] // Mapped memory.
 
 use super::map::{Map, MapError};
@@ -7,11 +7,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The values of an array map, shared with the programs that use it: no
-/// system call to read or write them. Each value begins on a multiple of 8
-/// bytes.
+/// The values of an array map, shared with the programs that use the map,
+/// without system calls. Each value begins at a multiple of 8 bytes.
 ///
-/// Both sides change it at any time, so all access that is shared is by atomics.
+/// Both sides may write at any time, so all shared access is atomic.
 #[derive(Debug)]
 pub struct MapMemory {
     start: *mut libc::c_void,
@@ -21,18 +20,18 @@ pub struct MapMemory {
     writable: bool,
 }
 
-// SAFETY: the mapping belongs to no thread, and is accessed by atomics only.
+// SAFETY: the mapping belongs to no thread, and all access is atomic.
 unsafe impl Send for MapMemory {}
 // SAFETY: as above.
 unsafe impl Sync for MapMemory {}
 
 impl Map {
-    /// Maps the values of an array made with `mmapable` into memory, to read
-    /// and, if asked, to write.
+    /// Maps the values of an array created with `mmapable`, for reading and
+    /// optionally for writing.
     ///
     /// # Errors
-    /// For other maps, for descriptors that may only read, and to write where
-    /// it is frozen.
+    /// For other maps, for read-only descriptors, and for writing if the map is
+    /// frozen.
     pub fn map_memory(&self, writable: bool) -> Result<MapMemory, MapError> {
         let failed = |source| MapError::System {
             what: "map a map into memory (it must be an array made for that)",
@@ -46,8 +45,8 @@ impl Map {
         let bytes = stride * entries;
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let fd = self.as_fd().as_raw_fd();
-        // SAFETY: a new mapping in a place of the kernel's choice; the kernel
-        // refuses more bytes than the map has, rounded up to pages.
+        // SAFETY: a new mapping at an address of the kernel's choice; the
+        // kernel refuses more bytes than the map has, rounded up to pages.
         let start = unsafe {
             let anywhere = std::ptr::null_mut();
             libc::mmap(anywhere, bytes, protection, libc::MAP_SHARED, fd, 0)
@@ -66,8 +65,8 @@ impl Map {
 }
 
 impl MapMemory {
-    /// The 64-bit number at byte `offset` (a multiple of 8) of the value
-    /// `index`; `None` outside.
+    /// The 64-bit number at byte `offset` (a multiple of 8) of value `index`;
+    /// `None` if out of range.
     pub fn load_u64(&self, index: usize, offset: usize) -> Option<u64> {
         let at = self.offset_checked(index, offset, 8)?;
         // SAFETY: inside of the mapping and aligned; all access is atomic.
@@ -75,8 +74,8 @@ impl MapMemory {
         Some(cell.load(Ordering::Acquire))
     }
 
-    /// As [`load_u64`](Self::load_u64), for 32 bits; `offset` is a multiple
-    /// of 4.
+    /// As [`load_u64`](Self::load_u64), for 32 bits; `offset` is a multiple of
+    /// 4.
     pub fn load_u32(&self, index: usize, offset: usize) -> Option<u32> {
         let at = self.offset_checked(index, offset, 4)?;
         // SAFETY: inside of the mapping and aligned; all access is atomic.
@@ -84,14 +83,14 @@ impl MapMemory {
         Some(cell.load(Ordering::Acquire))
     }
 
-    /// The same place to change; `None` also where the memory was mapped for
-    /// reading.
+    /// The number of [`load_u64`](Self::load_u64), for writing; `None` also if
+    /// the memory was mapped read-only.
     pub fn u64(&self, index: usize, offset: usize) -> Option<&AtomicU64> {
         let at = self
             .offset_checked(index, offset, 8)
             .filter(|_| self.writable)?;
-        // SAFETY: inside of the mapping, aligned, writable, and alive as long
-        // as it; all access to it is atomic.
+        // SAFETY: inside the mapping, aligned and writable; the reference lives
+        // no longer than the mapping, and all access is atomic.
         Some(unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
@@ -104,31 +103,31 @@ impl MapMemory {
         Some(unsafe { AtomicU32::from_ptr(at.cast()) })
     }
 
-    /// Copies bytes to byte `offset` of the value `index`; `false` outside,
-    /// and where the memory was mapped for reading. A program that reads them
-    /// meanwhile finds some old and some new.
+    /// Copies `bytes` to byte `offset` of value `index`; `false` if out of
+    /// range or mapped read-only. A program that reads at the same time may see
+    /// a mixture of old and new bytes.
     #[inline]
     pub fn write(&mut self, index: usize, offset: usize, bytes: &[u8]) -> bool {
         let Some(to) = self.address(index, offset, bytes.len()) else {
             return false;
         };
-        // SAFETY: inside of the mapping, as just compared, and writable. The
-        // mapping is borrowed for this alone: nobody here has a reference to
-        // its atomics, or reads meanwhile, and `bytes` are not of it. Programs
-        // read by themselves, outside of what the compiler knows of.
+        // SAFETY: the range was just checked to be inside the mapping, which is
+        // writable. `&mut self` excludes other references to the mapping in
+        // this process, and `bytes` is not part of it. Concurrent reads by
+        // kernel programs are outside the compiler's memory model.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }
 
-    /// Where `bytes` at byte `offset` of the value `index` are; `None`
-    /// outside, and where the memory was mapped for reading.
+    /// The address of `bytes` bytes at byte `offset` of value `index`; `None`
+    /// if out of range or mapped read-only.
     pub(crate) fn address(&self, index: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
         let fits = offset.checked_add(bytes)? <= self.stride;
         self.offset_checked(index, offset, 1)
             .filter(|_| self.writable && fits)
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn entries(&self) -> usize {
         self.entries
     }
@@ -138,14 +137,15 @@ impl MapMemory {
         if index >= self.entries || !fits {
             return None;
         }
-        // SAFETY: `index` and `offset` were compared with what is mapped.
+        // SAFETY: `index` and `offset` were checked against the mapping's size.
         Some(unsafe { self.start.cast::<u8>().add(index * self.stride + offset) })
     }
 }
 
 impl Drop for MapMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped by us, with this length, and nothing borrows it now.
+        // SAFETY: this process mapped the range with this length, and no
+        // reference to it remains.
         unsafe { libc::munmap(self.start, self.bytes) };
     }
 }

@@ -1,40 +1,40 @@
-//! What a map is to be.
+//! Map types and the arguments of map creation.
 
 use super::map::Map;
 use std::fmt;
 use std::io;
 
-/// What kind of map.
+/// The type of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MapType {
-    /// Any key, hashed.
+    /// A hash table with any key.
     Hash,
-    /// Keys are 32-bit numbers from 0; every entry exists, zero at first.
+    /// Keys are the numbers from 0; every entry exists and is 0 at first.
     Array,
-    /// Programs to go on in, by number.
+    /// An array of programs, for tail calls.
     ProgArray,
-    /// As `Hash`, with a value for each CPU.
+    /// A hash table with a value for each CPU.
     PerCpuHash,
-    /// As `Array`, with a value for each CPU.
+    /// An array with a value for each CPU.
     PerCpuArray,
-    /// As `Hash`; when full, what was used least of late goes.
+    /// A hash table that evicts the least recently used entry when it is full.
     LruHash,
-    /// Keys are a length in bits (32 bits, host order) and bytes; the longest
-    /// prefix is found.
+    /// Keys are a length in bits (32 bits, host order) and bytes; a look-up finds the longest
+    /// prefix.
     LpmTrie,
-    /// Maps, by number.
+    /// An array of maps.
     ArrayOfMaps,
-    /// Interfaces to redirect to, by number.
+    /// An array of interfaces to redirect frames to.
     DevMap,
-    /// Interfaces to redirect to, by any 32-bit number.
+    /// Interfaces to redirect frames to, with any 32-bit number as key.
     DevMapHash,
-    /// `AF_XDP` sockets to redirect to, by number.
+    /// An array of `AF_XDP` sockets to redirect frames to.
     XskMap,
-    /// A queue of records of any length to one reader outside.
+    /// A queue of records of any length, with one reader in a process.
     RingBuf,
 }
 
-/// Each kind with its number in `enum bpf_map_type`.
+/// Each type with its number in `enum bpf_map_type`.
 const NUMBERS: [(MapType, u32); 12] = [
     (MapType::Hash, 1),
     (MapType::Array, 2),
@@ -68,7 +68,7 @@ impl MapType {
     }
 }
 
-/// What a map is to be: start from the function named after the kind.
+/// The arguments of [`Map::create`]; each map type has a constructor.
 ///
 /// ```
 /// use weir_link::bpf::MapSpec;
@@ -78,24 +78,24 @@ impl MapType {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MapSpec<'a> {
-    /// The kind.
+    /// The map's type.
     pub map_type: MapType,
     /// Bytes of a key.
     pub key_bytes: u32,
     /// Bytes of a value.
     pub value_bytes: u32,
-    /// Entries; a ring: its bytes.
+    /// Largest number of entries; for a ring, its size in bytes.
     pub entries_max: u32,
-    /// Hash tables: take memory as entries come, so that a large one is made
-    /// at once (2^20 entries: 7.5 ms against 40).
+    /// Hash tables: allocate entries on insertion, so that creating a large table is fast (2^20
+    /// entries: 7.5 ms instead of 40 ms).
     pub no_prealloc: bool,
-    /// Arrays: may be mapped into memory, see [`Map::map_memory`].
+    /// Arrays: can be mapped into a process, see [`Map::map_memory`].
     pub mmapable: bool,
-    /// Programs may read it only; together with [`Map::freeze`] the verifier
-    /// takes its values for constants.
+    /// Programs may only read the map; with [`Map::freeze`] the verifier treats its values as
+    /// constants.
     pub read_only_program: bool,
-    /// Maps of maps: one like those that will go in (their number of entries
-    /// may differ, but for arrays).
+    /// Maps of maps: the template of the inner maps. Their numbers of entries may differ, except
+    /// for arrays.
     pub inner: Option<&'a Map>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> MapSpec<'a> {
         MapSpec::new(MapType::Hash, key_bytes, value_bytes, entries_max)
     }
 
-    /// A hash table that forgets.
+    /// A hash table that evicts the least recently used entry.
     pub const fn lru_hash(key_bytes: u32, value_bytes: u32, entries_max: u32) -> MapSpec<'static> {
         MapSpec::new(MapType::LruHash, key_bytes, value_bytes, entries_max)
     }
@@ -137,7 +137,7 @@ impl<'a> MapSpec<'a> {
         MapSpec::new(MapType::PerCpuHash, key_bytes, value_bytes, entries_max)
     }
 
-    /// A table of prefixes; `key_bytes` counts the 4 bytes of length.
+    /// A longest-prefix table; `key_bytes` includes the 4 bytes of length.
     pub const fn lpm_trie(key_bytes: u32, value_bytes: u32, entries_max: u32) -> MapSpec<'static> {
         MapSpec {
             no_prealloc: true,
@@ -155,12 +155,12 @@ impl<'a> MapSpec<'a> {
         MapSpec::new(MapType::PerCpuArray, 4, value_bytes, entries_max)
     }
 
-    /// Slots for programs.
+    /// An array of programs.
     pub const fn prog_array(slots: u32) -> MapSpec<'static> {
         MapSpec::new(MapType::ProgArray, 4, 4, slots)
     }
 
-    /// Maps by number, all like `inner`; rings may be of other sizes.
+    /// An array of maps like `inner`; rings may have other sizes.
     pub const fn array_of_maps(entries_max: u32, inner: &'a Map) -> MapSpec<'a> {
         MapSpec {
             inner: Some(inner),
@@ -168,27 +168,27 @@ impl<'a> MapSpec<'a> {
         }
     }
 
-    /// Interfaces by number.
+    /// Interfaces, with the numbers from 0 as keys.
     pub const fn dev_map(entries_max: u32) -> MapSpec<'static> {
         MapSpec::new(MapType::DevMap, 4, 4, entries_max)
     }
 
-    /// Interfaces by any 32-bit number.
+    /// Interfaces, with any 32-bit number as key.
     pub const fn dev_map_hash(entries_max: u32) -> MapSpec<'static> {
         MapSpec::new(MapType::DevMapHash, 4, 4, entries_max)
     }
 
-    /// `AF_XDP` sockets by number.
+    /// `AF_XDP` sockets, with the numbers from 0 as keys.
     pub const fn xsk_map(entries_max: u32) -> MapSpec<'static> {
         MapSpec::new(MapType::XskMap, 4, 4, entries_max)
     }
 
-    /// A ring of `bytes`: a power of two, at least a page.
+    /// A ring of `bytes` bytes: a power of two, at least one page.
     pub const fn ring_buf(bytes: u32) -> MapSpec<'static> {
         MapSpec::new(MapType::RingBuf, 0, 0, bytes)
     }
 
-    /// In `BPF_F_*`.
+    /// The flags `BPF_F_*`.
     pub(super) fn flags(&self) -> u32 {
         let flag = |set: bool, bit: u32| u32::from(set) << bit;
         flag(self.no_prealloc, 0) | flag(self.read_only_program, 7) | flag(self.mmapable, 10)
@@ -209,11 +209,10 @@ impl fmt::Display for MapSpec<'_> {
     }
 }
 
-/// How many CPUs the kernel has a place for: as many values has an entry of a
-/// map with one for each CPU.
+/// Number of possible CPUs: the number of values in an entry of a per-CPU map.
 ///
 /// # Errors
-/// Where the kernel does not say.
+/// If the kernel does not answer.
 pub fn possible_cpus() -> io::Result<usize> {
     // Ranges such as `0-3` or `0,2-7`, in ascending order.
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;

@@ -1,4 +1,4 @@
-//! Objects in the kernel by number: to find what is there, also of others.
+//! Information about BPF objects of the whole machine, by id.
 
 use super::attach::Attachment;
 use super::map::{Map, MapError};
@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// What kind of object.
+/// The kind of a BPF object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ObjectKind {
     /// A [`Program`].
@@ -29,31 +29,31 @@ impl ObjectKind {
     }
 }
 
-/// Why an object was not found out about.
+/// Why the information about an object is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error("listing eBPF objects is not permitted: run as root, or with CAP_SYS_ADMIN")]
     NotPermitted,
-    /// There is none of that number; it may have gone.
+    /// No object has that id; it may have been removed.
     #[error("there is no eBPF {kind:?} {id}")]
     Missing {
         /// The kind.
         kind: ObjectKind,
-        /// The number.
+        /// The object's id.
         id: u32,
     },
-    /// Anything else.
-    #[error("the kernel did not say what there is of eBPF {kind:?} ({source})")]
+    /// Any other error.
+    #[error("the kernel did not report eBPF {kind:?} ({source})")]
     System {
         /// The kind.
         kind: ObjectKind,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The numbers of all objects of a kind in the kernel, ascending.
+/// The ids of all objects of a kind, ascending.
 ///
 /// # Errors
 /// Without privilege.
@@ -70,11 +70,10 @@ pub fn ids(kind: ObjectKind) -> Result<Vec<u32>, ObjectError> {
     }
 }
 
-/// A descriptor of the object of that number. For maps `read_only` gives one
-/// that can change nothing; the others have no such.
+/// A descriptor of the object with that id. `read_only` applies to maps only.
 ///
 /// # Errors
-/// Without privilege, or when there is none.
+/// Without privilege, or if there is no such object.
 pub fn open(kind: ObjectKind, id: u32, read_only: bool) -> Result<OwnedFd, ObjectError> {
     /// `BPF_F_RDONLY`.
     const READ_ONLY: u32 = 1 << 3;
@@ -97,23 +96,23 @@ fn explain(source: io::Error, kind: ObjectKind, id: u32) -> ObjectError {
     }
 }
 
-/// What the kernel says of a map.
+/// The kernel's information about a map (`struct bpf_map_info`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapInfo {
-    /// The kernel's number for it.
+    /// The map's id.
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// The kind, in `enum bpf_map_type`.
+    /// The type, in `enum bpf_map_type`.
     pub map_type: u32,
-    /// Entries, or bytes of a ring.
+    /// Largest number of entries; for a ring, its size in bytes.
     pub entries_max: u32,
 }
 
-/// What the kernel says of a program.
+/// The kernel's information about a program (`struct bpf_prog_info`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProgramInfo {
-    /// The kernel's number for it.
+    /// The program's id.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -121,23 +120,23 @@ pub struct ProgramInfo {
     pub program_type: u32,
     /// A hash of its instructions.
     pub tag: [u8; 8],
-    /// Bytes of machine code; 0 where the kernel interprets.
+    /// Bytes of machine code; 0 if the kernel interprets the program.
     pub machine_bytes: u32,
-    /// Bytes of instructions, as the verifier rewrote them.
+    /// Bytes of instructions, as rewritten by the verifier.
     pub translated_bytes: u32,
-    /// When it was loaded, since the start of the machine.
+    /// Load time, since boot.
     pub loaded: Duration,
-    /// Who loaded it.
+    /// The user who loaded it.
     pub uid: u32,
-    /// How many maps it uses.
+    /// Number of maps that it uses.
     pub maps: u32,
 }
 
 impl Map {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// As the system says; needs no privilege.
+    /// The system's error. Needs no privilege.
     pub fn info(&self) -> Result<MapInfo, MapError> {
         let info = sys::map_info(self.as_fd()).map_err(|source| MapError::NotAMap { source })?;
         Ok(MapInfo {
@@ -148,9 +147,8 @@ impl Map {
         })
     }
 
-    /// Another descriptor of the same map with which nothing can be changed:
-    /// to hand out counters. It is read by [`lookup`](Map::lookup); the
-    /// kernel maps it into no memory.
+    /// A read-only descriptor of the map, to pass counters to another process.
+    /// The map can then be read by [`lookup`](Map::lookup) but not mapped.
     ///
     /// # Errors
     /// Without privilege.
@@ -168,10 +166,10 @@ impl Map {
 }
 
 impl Program {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn info(&self) -> Result<ProgramInfo, ObjectError> {
         let kind = ObjectKind::Program;
         let info = sys::prog_info(self.as_fd()).map_err(|source| explain(source, kind, 0))?;
@@ -189,18 +187,18 @@ impl Program {
     }
 }
 
-/// The facts of the program of that number.
+/// The kernel's information about the program with that id.
 ///
 /// # Errors
-/// Without privilege, or when there is none.
+/// Without privilege, or if there is no such program.
 pub fn program_info(id: u32) -> Result<ProgramInfo, ObjectError> {
     Program::from_fd(open(ObjectKind::Program, id, false)?).info()
 }
 
-/// The attachment of that number.
+/// The attachment with that id.
 ///
 /// # Errors
-/// Without privilege, or when there is none.
+/// Without privilege, or if there is no such attachment.
 pub fn attachment(id: u32) -> Result<Attachment, ObjectError> {
     Ok(Attachment::from_fd(open(
         ObjectKind::Attachment,

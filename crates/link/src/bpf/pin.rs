@@ -1,9 +1,8 @@
-//! Pins: objects that stay when the process ends.
+//! Pins: BPF objects that outlive the process.
 //!
-//! Pins live in a folder of a BPF file system of our own, which only its
-//! owner can enter: the usual one, `/sys/fs/bpf`, lets anyone look, and is
-//! another one inside `ip netns exec`. No symbolic link is followed from the
-//! folder on.
+//! Pins are in a folder of a private BPF file system that only its owner can
+//! enter. The usual `/sys/fs/bpf` is readable by all users, and is a different
+//! one inside `ip netns exec`. Below the folder no symbolic link is followed.
 
 use super::sys;
 use rustix::fs::{self, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
@@ -20,49 +19,49 @@ const NAME_BYTES_MAX: usize = 128;
 /// `BPF_FS_MAGIC`.
 const BPF_FS: u64 = 0xcafe_4a11;
 
-/// Why a pin was not made, found or removed.
+/// Why a pin was not created, found or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// A name that cannot be one.
+    /// The name is not valid for a pin.
     #[error("a pin cannot be named `{name}`: 1 to 128 letters, digits, `-` and `_`")]
     BadName {
         /// The name.
         name: String,
     },
-    /// Something that others can change.
+    /// Another user can change the folder.
     #[error(
-        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must be one's own, with mode 700", path.display()
+        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must belong to this user, with mode 700", path.display()
     )]
     NotOurs {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         uid: u32,
-        /// Who may do what.
+        /// Its mode bits.
         mode: u32,
     },
-    /// Not a BPF file system.
+    /// The folder is not in a BPF file system.
     #[error("no BPF file system is mounted on {}", path.display())]
     NotMounted {
         /// The folder.
         path: PathBuf,
     },
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error("to {what} {} is not permitted: run as root", path.display())]
     NotPermitted {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// Of which path.
+        /// The path.
         path: PathBuf,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot {what} {} ({source})", path.display())]
     System {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// Of which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -76,12 +75,12 @@ pub struct PinFolder {
 
 impl PinFolder {
     /// Mounts a BPF file system with mode 700 on the folder `path`, which is
-    /// made if it is missing. The mount is private: it spreads to no other
-    /// mount namespace. Where one is mounted already, that is taken.
+    /// created if missing. The mount is private: other mount namespaces do not
+    /// see it. An existing BPF file system is used.
     ///
     /// # Errors
-    /// Without privilege; where the folder is a symbolic link or belongs to
-    /// someone else.
+    /// Without privilege; if the folder is a symbolic link or belongs to
+    /// another user.
     pub fn mount(path: &Path) -> Result<PinFolder, PinError> {
         match fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -103,7 +102,7 @@ impl PinFolder {
     /// Opens a folder of a BPF file system.
     ///
     /// # Errors
-    /// Where there is none, or it is not ours alone.
+    /// If there is none, or if another user can change it.
     pub fn open(path: &Path) -> Result<PinFolder, PinError> {
         PinFolder::check(open_folder(path)?, path.to_owned())
     }
@@ -125,25 +124,25 @@ impl PinFolder {
         Ok(PinFolder { folder, path })
     }
 
-    /// Takes the file system off `path` again, and all its pins with it once
-    /// nobody holds it open.
+    /// Unmounts the file system at `path`; its pins are removed when its last
+    /// open descriptor is closed.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn unmount(path: &Path) -> Result<(), PinError> {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         rustix::mount::unmount(path, flags).map_err(|error| failed("unmount", path, error))
     }
 
-    /// Where it is, or was when it was opened.
+    /// The folder's path at the time it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder `name` in this one, made if it is missing.
+    /// The subfolder `name`, created if missing.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn folder(&self, name: &str) -> Result<PinFolder, PinError> {
         let path = self.checked(name)?;
         match fs::mkdirat(&self.folder, name, Mode::RWXU) {
@@ -154,10 +153,10 @@ impl PinFolder {
             .ok_or_else(|| failed("open the folder", &path, Errno::NOENT))
     }
 
-    /// The folder `name` in this one, if there is one.
+    /// The subfolder `name`; `None` if it does not exist.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn existing(&self, name: &str) -> Result<Option<PinFolder>, PinError> {
         let path = self.checked(name)?;
         match fs::openat(&self.folder, name, FOLDER, Mode::empty()) {
@@ -167,20 +166,20 @@ impl PinFolder {
         }
     }
 
-    /// Pins a program, a map or an attachment under a name that is free.
+    /// Pins a program, map or attachment under an unused name.
     ///
     /// # Errors
-    /// For a name that is taken, and as the system says.
+    /// If the name is in use; otherwise the system's error.
     pub fn pin(&self, name: &str, object: impl AsFd) -> Result<(), PinError> {
         let path = self.checked(name)?;
         let pinned = sys::obj_pin(object.as_fd(), &self.through_proc(name));
         pinned.map_err(|source| explain("pin", &path, source))
     }
 
-    /// The object that is pinned there; `None` if there is none.
+    /// The pinned object; `None` if there is none.
     ///
     /// # Errors
-    /// As the system says; also where something else than a pin is there.
+    /// The system's error; also if the name is not a pin.
     pub fn get(&self, name: &str) -> Result<Option<OwnedFd>, PinError> {
         let path = self.checked(name)?;
         match fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -196,18 +195,18 @@ impl PinFolder {
         }
     }
 
-    /// Removes a pin; tells whether there was one.
+    /// Removes a pin; `false` if there was none.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn unpin(&self, name: &str) -> Result<bool, PinError> {
         self.remove(name, AtFlags::empty())
     }
 
-    /// Removes a folder, which must be empty; tells whether there was one.
+    /// Removes an empty folder; `false` if there was none.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn remove_folder(&self, name: &str) -> Result<bool, PinError> {
         self.remove(name, AtFlags::REMOVEDIR)
     }
@@ -221,12 +220,12 @@ impl PinFolder {
         }
     }
 
-    /// Keeps everybody else from locking it, until what this gives is closed;
-    /// `None` while somebody else does. Pins can be made and removed all the
-    /// same.
+    /// Takes an exclusive lock (flock(2)) on the folder until the returned
+    /// descriptor is closed; `None` if another process has it. Pins can be
+    /// created and removed regardless of the lock.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn lock_alone(&self) -> Result<Option<OwnedFd>, PinError> {
         let locked = self.readable().and_then(|folder| {
             fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
@@ -239,7 +238,8 @@ impl PinFolder {
         }
     }
 
-    /// The process that has [locked](Self::lock_alone) it, if the system tells.
+    /// The process that holds the [exclusive lock](Self::lock_alone), if the
+    /// system shows it.
     pub fn locked_by(&self) -> Option<u32> {
         let stat = fs::fstat(&self.folder).ok()?;
         let (major, minor) = (fs::major(stat.st_dev), fs::minor(stat.st_dev));
@@ -254,10 +254,10 @@ impl PinFolder {
         })
     }
 
-    /// Whether it has not been removed since it was opened.
+    /// Whether the folder still exists under its path.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn is_there(&self) -> Result<bool, PinError> {
         let stat = fs::fstat(&self.folder);
         let stat = stat.map_err(|error| failed("look at", &self.path, error))?;
@@ -269,10 +269,10 @@ impl PinFolder {
         fs::openat(&self.folder, c".", flags, Mode::empty())
     }
 
-    /// What is in it: the names of pins, and those of folders, each sorted.
+    /// The names of the folder's pins, and of its subfolders, each sorted.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn list(&self) -> Result<(Vec<String>, Vec<String>), PinError> {
         let list = |error| failed("list", &self.path, error);
         let dir = Dir::new(self.readable().map_err(list)?).map_err(list)?;
@@ -282,7 +282,7 @@ impl PinFolder {
             let name = entry.file_name().to_string_lossy().into_owned();
             match entry.file_type() {
                 FileType::Directory if !name.starts_with('.') => folders.push(name),
-                // The kernel's own have a dot in their names.
+                // Names with a dot are the kernel's own.
                 FileType::RegularFile if !name.contains('.') => pins.push(name),
                 _ => {}
             }
@@ -300,7 +300,7 @@ impl PinFolder {
         Err(PinError::BadName { name: name.into() })
     }
 
-    /// A path to `name` that leads through our descriptor of the folder.
+    /// A path to `name` by way of the folder's descriptor (`/proc/self/fd`).
     fn through_proc(&self, name: &str) -> CString {
         let path = format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd());
         CString::new(path).expect("a checked name has no zero byte")

@@ -1,4 +1,4 @@
-//! Programs: load them, and run them on bytes.
+//! Loading eBPF programs and running them on bytes.
 
 use super::Hook;
 use super::{is_not_permitted, kernel_name, sys};
@@ -8,20 +8,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use weir_filter::backend::ebpf::Insn;
 
-/// Lines of the verifier's log that an error shows, the last ones.
+/// Largest number of lines, the last of the verifier's log, in an error.
 pub const LOG_LINES_MAX: usize = 12;
 
-/// Bytes of log that are asked for when a load has failed. Linux 6.4 keeps
-/// the end of a longer log, older ones keep the start.
+/// Bytes of the verifier's log buffer after a failed load. Linux 6.4 keeps the
+/// end of a longer log, earlier kernels the start.
 const LOG_BYTES: usize = 1 << 20;
 
-/// Times that a load is tried again when a signal came in between.
+/// Largest number of retries of a load that a signal interrupts.
 const RETRIES_MAX: usize = 5;
 
 /// The shortest frame that [`Program::test_run`] takes: an Ethernet header.
 pub const FRAME_BYTES_MIN: usize = weir_wire::ethernet::Repr::LEN;
 
-/// What a program is for.
+/// The type of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ProgramType {
     /// Filters of sockets.
@@ -30,7 +30,7 @@ pub enum ProgramType {
     SchedCls,
     /// The XDP hook.
     Xdp,
-    /// Places in the kernel's code that tell what happens there.
+    /// Tracepoints of the kernel.
     RawTracepoint,
 }
 
@@ -46,27 +46,26 @@ impl ProgramType {
     }
 }
 
-/// How to load a program.
+/// The arguments of [`Program::load`].
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// What it is for.
+    /// The program's type.
     pub program_type: ProgramType,
-    /// A name for `bpftool` to show; 15 bytes at most are kept.
+    /// The name that `bpftool` shows; at most 15 bytes are kept.
     pub name: &'a str,
-    /// For XDP: frames with fragments may come (Linux 5.18).
+    /// For XDP: whether the program accepts multi-buffer frames (Linux 5.18).
     pub frags: bool,
-    /// Whether filters of users are in it: it is loaded without
-    /// `CAP_PERFMON` and `CAP_SYS_ADMIN`, so that the verifier puts its
-    /// barriers against speculative execution in. Where the verifier takes it
-    /// only with these capabilities, it is loaded with them.
+    /// Whether the program contains filters of users. The program is then
+    /// loaded without `CAP_PERFMON` and `CAP_SYS_ADMIN`, so that the verifier
+    /// adds barriers against speculative execution. If the verifier accepts the
+    /// program only with these capabilities, it is loaded with them.
     pub is_users: bool,
-    /// The maps that the program names, by place: see
-    /// [`Insn::load_map`].
+    /// The program's maps, by index: see [`Insn::load_map`].
     pub maps: &'a [BorrowedFd<'a>],
 }
 
 impl Load<'_> {
-    /// For that type, named `weir`, frames in one piece.
+    /// Arguments for that type: name `weir`, without multi-buffer frames.
     pub fn new(program_type: ProgramType) -> Load<'static> {
         Load {
             program_type,
@@ -77,7 +76,7 @@ impl Load<'_> {
         }
     }
 
-    /// For a hook, named `weir`; at XDP, also for frames with fragments.
+    /// Arguments for a hook: name `weir`; at XDP, with multi-buffer frames.
     pub fn at(hook: Hook) -> Load<'static> {
         let program_type = if hook.is_xdp() {
             ProgramType::Xdp
@@ -90,8 +89,8 @@ impl Load<'_> {
         }
     }
 
-    /// The hook in `enum bpf_attach_type`, for types that want it at load:
-    /// programs that call each other must agree on it.
+    /// The hook in `enum bpf_attach_type`, for types that need it at load:
+    /// programs that tail-call each other must agree on it.
     fn attach_type(&self) -> u32 {
         match self.program_type {
             ProgramType::Xdp => sys::ATTACH_XDP,
@@ -108,56 +107,56 @@ impl Load<'_> {
 /// Why a program was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error(
         "loading an eBPF program is not permitted: run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
     )]
     NotPermitted,
-    /// There is no bpf(2).
+    /// The kernel has no bpf(2).
     #[error("this kernel has no bpf(2): Linux 6.1 or later with CONFIG_BPF_SYSCALL is needed")]
     NoBpf,
-    /// The program names a map that it was not given.
+    /// The program refers to a map that was not passed.
     #[error("instruction {at} names map {map_index}, but the program was given {maps}")]
     NoSuchMap {
-        /// Which instruction.
+        /// The instruction's index.
         at: usize,
-        /// The place that it names.
+        /// The map's index in the instruction.
         map_index: i32,
-        /// How many maps there are.
+        /// Number of maps passed.
         maps: usize,
     },
-    /// Longer than the kernel takes.
+    /// The program is longer than the kernel accepts.
     #[error("the kernel takes no eBPF program of {insns} instructions, at most 1000000")]
     TooLong {
-        /// Its length.
+        /// Number of instructions.
         insns: usize,
     },
-    /// The verifier did not accept it.
+    /// The verifier rejected the program.
     #[error("the kernel's verifier refused the program of {insns} instructions ({source}):\n{log}")]
     Refused {
-        /// Its length.
+        /// Number of instructions.
         insns: usize,
-        /// The last lines of the verifier's log, [`LOG_LINES_MAX`] at most.
+        /// The last lines of the verifier's log, at most [`LOG_LINES_MAX`].
         log: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error(
         "the kernel did not load the program ({source}); `gotol` needs Linux 6.6, XDP with fragments 5.18"
     )]
     System {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A program in the kernel. It goes when the last descriptor and the last use
-/// of it are gone.
+/// An eBPF program. The kernel frees it when its last descriptor and last use
+/// are gone.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
-    /// Unknown for one that was loaded elsewhere.
+    /// `None` for a program loaded elsewhere.
     program_type: Option<ProgramType>,
     needs_perfmon: bool,
 }
@@ -165,10 +164,10 @@ pub struct Program {
 impl Program {
     /// Loads a program.
     ///
-    /// Costs about 80 µs and 1 µs an instruction.
+    /// Costs about 80 µs, and 1 µs for each instruction.
     ///
     /// # Errors
-    /// See [`LoadError`]; a refusal has the end of the verifier's log.
+    /// See [`LoadError`]; a rejection contains the end of the verifier's log.
     pub fn load(insns: &[Insn], load: &Load<'_>) -> Result<Program, LoadError> {
         check_maps(insns, load.maps.len())?;
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_u64()).collect();
@@ -189,7 +188,7 @@ impl Program {
         }
     }
 
-    /// Takes a descriptor of a program that was loaded elsewhere.
+    /// Wraps the descriptor of a program loaded elsewhere.
     pub fn from_fd(fd: OwnedFd) -> Program {
         Program {
             fd,
@@ -198,16 +197,17 @@ impl Program {
         }
     }
 
-    /// Whether the verifier took a program with users' filters only with
-    /// `CAP_PERFMON`, and so without its barriers against speculative execution.
+    /// Whether the verifier accepted a program with users' filters only with
+    /// `CAP_PERFMON`, and therefore without its barriers against speculative
+    /// execution.
     pub fn needs_perfmon(&self) -> bool {
         self.needs_perfmon
     }
 
-    /// Runs the program on a frame, without any device.
+    /// Runs the program on a frame without a device (`BPF_PROG_TEST_RUN`).
     ///
-    /// `output` receives the frame as the program left it, as far as it fits,
-    /// and may be empty.
+    /// `output` receives the frame as the program left it, truncated to the
+    /// buffer's length; `output` may be empty.
     ///
     /// # Errors
     /// See [`TestRunError`].
@@ -238,7 +238,7 @@ impl Program {
         }
     }
 
-    /// The context that a run asks for; empty for the kernel's default.
+    /// The context structure for a run; empty for the kernel's default.
     fn context(&self, run: &TestRun<'_>) -> Vec<u8> {
         if run.meta.is_empty() && run.linear.is_none() {
             return Vec::new();
@@ -246,9 +246,10 @@ impl Program {
         let meta = run.meta.len();
         let end = (meta + run.linear.unwrap_or(run.frame.len())) as u32;
         let fields = match self.program_type {
-            // `struct xdp_md`: data, data_end, data_meta, three of the device.
+            // `struct xdp_md`: data, data_end, data_meta, and three words about
+            // the device.
             Some(ProgramType::Xdp) | None => vec![meta as u32, end, 0, 0, 0, 0],
-            // It has no frame.
+            // This type has no frame.
             Some(ProgramType::RawTracepoint) => Vec::new(),
             // `struct __sk_buff`: 20 numbers before data_end.
             Some(ProgramType::SchedCls | ProgramType::SocketFilter) => {
@@ -273,8 +274,8 @@ impl AsFd for Program {
     }
 }
 
-/// Whether every map that is named was given: the kernel reads descriptors
-/// from places it is told, not knowing how many there are.
+/// Checks that every map the program refers to was passed: the kernel reads
+/// descriptors from the array without knowing its length.
 fn check_maps(insns: &[Insn], maps: usize) -> Result<(), LoadError> {
     for (at, map_index) in insns
         .iter()
@@ -293,15 +294,16 @@ fn check_maps(insns: &[Insn], maps: usize) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// The calling thread without the capabilities by which the verifier leaves
-/// its barriers out (`bpf_bypass_spec_v1` of `include/linux/bpf.h`); it has
-/// them again when this is dropped.
+/// Removes, from the calling thread, the capabilities by which the verifier
+/// omits its barriers (`bpf_bypass_spec_v1` in `include/linux/bpf.h`), and
+/// restores them on drop.
 struct Barred {
     before: CapabilitySets,
 }
 
 impl Barred {
-    /// `None` where the thread could load nothing without them, or has none.
+    /// `None` if the thread could not load programs without the capabilities,
+    /// or has none of them.
     fn this_thread() -> Option<Barred> {
         let before = capabilities(None).ok()?;
         let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
@@ -320,14 +322,14 @@ impl Barred {
 
 impl Drop for Barred {
     fn drop(&mut self) {
-        // What is permitted may be made effective at any time.
+        // A permitted capability can be made effective again at any time.
         set_capabilities(None, self.before).expect("permitted capabilities are given");
     }
 }
 
-/// Whether the verifier has refused a program, and may take it with more
-/// capabilities: its rules say EACCES, EPERM or EINVAL, its bounds on what it
-/// follows E2BIG, and EFAULT before Linux 6.17.
+/// Whether the verifier rejected a program that it might accept with more
+/// capabilities. Its rules return EACCES, EPERM or EINVAL, its complexity
+/// limits E2BIG, and EFAULT before Linux 6.17.
 fn is_verdict(loaded: &io::Result<OwnedFd>) -> bool {
     let codes = [
         libc::EACCES,
@@ -362,14 +364,15 @@ fn attempt(words: &[u64], load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd
     }
 }
 
-/// The reason of a failed load: asks once more, with a log.
+/// Finds the reason of a failed load by loading once more with a log.
 fn explain(first: io::Error, words: &[u64], load: &Load<'_>) -> LoadError {
     let insns = words.len();
     if first.raw_os_error() == Some(libc::ENOSYS) {
         return LoadError::NoBpf;
     }
     let mut log = vec![0; LOG_BYTES];
-    // The second error may be ENOSPC, for the log: the first one counts.
+    // The second load may fail with ENOSPC because of the log, so the first
+    // error is returned.
     let _ = attempt(words, load, &mut log);
     let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);
@@ -392,19 +395,19 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n")
 }
 
-/// What to run a program on.
+/// The arguments of [`Program::test_run`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TestRun<'a> {
     /// The frame, at least [`FRAME_BYTES_MIN`] bytes. For XDP without
-    /// fragments it must fit into a page with head and tail room: 3,520
-    /// bytes always do.
+    /// multi-buffer frames it must fit into a page with head and tail room:
+    /// 3,520 bytes always fit.
     pub frame: &'a [u8],
     /// For XDP: metadata before the frame, a multiple of 4 bytes.
     pub meta: &'a [u8],
-    /// How many bytes of the frame lie in its first piece, 14 at least; by
-    /// default all that fit there (Linux 6.18).
+    /// Bytes of the frame in its first fragment, at least 14; by default as
+    /// many as fit (Linux 6.18).
     pub linear: Option<usize>,
-    /// How many times to run; the time is that of one, on average.
+    /// Number of runs; the reported time is the average of one.
     pub repeat: u32,
 }
 
@@ -420,38 +423,37 @@ impl TestRun<'_> {
     }
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ran {
-    /// What the program returned.
+    /// The program's return value.
     pub returned: u32,
-    /// The time of one run, on average, in whole nanoseconds.
+    /// The average time of one run, in whole nanoseconds.
     pub duration: Duration,
-    /// The length of the frame after the run; more than the output holds is
-    /// not possible.
+    /// The frame's length after the run, at most the output's.
     pub output_len: usize,
 }
 
 /// Why a program was not run.
 #[derive(Debug, thiserror::Error)]
 pub enum TestRunError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error(
         "running an eBPF program on a frame is not permitted: run as root, or with CAP_BPF and CAP_NET_ADMIN"
     )]
     NotPermitted,
-    /// The kernel wants an Ethernet header.
+    /// The frame is shorter than an Ethernet header.
     #[error("the frame has {len} bytes, a test run needs at least {FRAME_BYTES_MIN}")]
     FrameTooShort {
         /// Its length.
         len: usize,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel did not run the program on a frame of {len} bytes ({source})")]
     System {
         /// The frame's length.
         len: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

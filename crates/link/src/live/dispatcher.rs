@@ -1,4 +1,5 @@
-//! The program that stays, and the slot with the one that changes.
+//! The dispatcher: a program that stays at a hook and tail-calls a replaceable
+//! program.
 
 use crate::bpf::{
     self, AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapSpec, PinError,
@@ -12,23 +13,24 @@ use weir_filter::backend::ebpf::{Insn, Reg, helper};
 /// `XDP_PASS`.
 const XDP_PASS: i32 = 2;
 
-/// `TCX_NEXT`: the other programs at the hook, then the stack.
+/// `TCX_NEXT`: continue with the other programs at the hook, then with the
+/// kernel's stack.
 const TCX_NEXT: i32 = -1;
 
-/// Why a hook is not ours.
+/// Why the dispatcher is not at a hook.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// XDP has room for one program, and someone else's is there.
+    /// Another XDP program is attached, and XDP accepts one program.
     #[error(
         "{hook} on `{interface}` is taken: another XDP program is attached, {program}; \
          detach it (`ip link set dev {interface} xdp off`, or end its owner), or use tc"
     )]
     Taken {
-        /// The hook that was asked for.
+        /// The hook that was requested.
         hook: Hook,
         /// The interface's name.
         interface: String,
-        /// Which program, and where it is attached.
+        /// The other program, and where it is attached.
         program: String,
     },
     /// The program could not be attached.
@@ -37,19 +39,19 @@ pub enum LiveError {
     /// The dispatcher could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The slot could not be made or written.
+    /// The slot (a program array) could not be created or written.
     #[error(transparent)]
     Slot(#[from] MapError),
-    /// Pins could not be made or found.
+    /// Pins could not be created or found.
     #[error(transparent)]
     Pin(#[from] PinError),
 }
 
-/// Our program at one hook of one interface.
+/// weir's program at one hook of one interface.
 ///
-/// With pins it stays when the process ends, and frames go on as they did;
-/// the next process [`adopt`](Self::adopt)s it. Without, it goes with this
-/// value.
+/// With pins, the dispatcher and its slot stay when the process ends, and the
+/// next process takes them over by [`adopt`](Self::adopt). Without pins they
+/// end with this value.
 #[derive(Debug)]
 pub struct Dispatcher {
     hook: Hook,
@@ -61,8 +63,8 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Attaches to a hook, with an empty slot: frames pass.
     ///
-    /// `pins` is a folder for this interface alone. Our own leftovers at this
-    /// hook are swept from it first.
+    /// `pins` is a folder for this interface alone. Stale pins of this hook are
+    /// removed from it first.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -75,8 +77,8 @@ impl Dispatcher {
     }
 
     /// As [`attach`](Self::attach), with a program in the slot from the first
-    /// frame on: attaching itself may take tens of milliseconds in which
-    /// frames come already.
+    /// frame on: attaching may take tens of milliseconds, during which frames
+    /// already arrive.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -97,7 +99,8 @@ impl Dispatcher {
         let attachment = Attachment::new(&program, ifindex, hook);
         let attachment = attachment.map_err(|error| explain(error, ifindex, hook))?;
         if let Some(pins) = pins {
-            // The slot first: an attachment without one is of no use.
+            // The slot is pinned first: an attachment without its slot is
+            // useless.
             pins.pin(&pin_name(hook, SLOTS), &slots)?;
             pins.pin(&pin_name(hook, ATTACHMENT), &attachment)?;
         }
@@ -109,9 +112,9 @@ impl Dispatcher {
         })
     }
 
-    /// Takes over what a process before this one left at the hook, as it
-    /// runs; `None` if there is nothing, or nothing that works any more (its
-    /// interface is gone, or it was detached): then the pins are swept.
+    /// Takes over the running dispatcher that an earlier process left at the
+    /// hook. Returns `None` if there is none, or none that works: if its
+    /// interface is gone or it was detached, the stale pins are removed.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -133,14 +136,14 @@ impl Dispatcher {
         Ok(None)
     }
 
-    /// Puts a plan's program into the slot, in place of what is there. Every
-    /// frame from now on is its; those that are under way end with the other.
+    /// Replaces the program in the slot. Later frames run the new program;
+    /// frames being processed finish in the old one.
     ///
-    /// The program stays as long as it is in the slot. It must be of the
-    /// hook's type, for XDP with fragments.
+    /// The slot keeps the program loaded. The program must have the hook's
+    /// type, for XDP with multi-buffer frames.
     ///
     /// # Errors
-    /// See [`LiveError`]: the kernel takes no program of another type.
+    /// See [`LiveError`]: the kernel refuses a program of another type.
     pub fn set(&self, program: &Program) -> Result<(), LiveError> {
         Ok(self.slots.put(&SLOT.to_ne_bytes(), program)?)
     }
@@ -154,7 +157,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The number of the program in the slot, if there is one.
+    /// The id of the program in the slot; `None` if it is empty.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -174,8 +177,8 @@ impl Dispatcher {
         self.ifindex
     }
 
-    /// Whether the program is still attached: not when the interface is gone,
-    /// or someone else detached it.
+    /// Whether the dispatcher is still attached: `false` if the interface is
+    /// gone or another process detached the dispatcher.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -183,7 +186,7 @@ impl Dispatcher {
         Ok(self.attachment.info()?.ifindex.is_some())
     }
 
-    /// Takes the program off its hook, and removes the pins if there are any.
+    /// Detaches the dispatcher, and removes its pins from `pins`.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -196,17 +199,18 @@ impl Dispatcher {
     }
 }
 
-/// How long a frame is on its way from XDP to tc, at most: a queue of the CPU
-/// that takes it, or of GRO, in between.
+/// Upper bound of a frame's time between XDP and tc, which includes a CPU's
+/// backlog queue and GRO.
 pub const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
 
-/// The only slot.
+/// The only index of the slot's program array.
 const SLOT: u32 = 0;
 
 const ATTACHMENT: &str = "attachment";
 const SLOTS: &str = "slots";
 
-/// The name of a pin. Both kinds of XDP share theirs: only one can be there.
+/// The name of a pin. Both XDP hooks share a name, since only one of them can
+/// be in use.
 fn pin_name(hook: Hook, what: &str) -> String {
     let place = match hook {
         Hook::XdpNative | Hook::XdpGeneric => "xdp",
@@ -220,7 +224,7 @@ fn pin_name(hook: Hook, what: &str) -> String {
 /// removes their pins.
 ///
 /// # Errors
-/// See [`LiveError`]; goes on to the end all the same, and gives the first.
+/// The first error, see [`LiveError`]; the rest is removed all the same.
 pub fn sweep(pins: &PinFolder) -> Result<(), LiveError> {
     [Hook::XdpNative, Hook::TcIngress, Hook::TcEgress]
         .map(|hook| sweep_hook(pins, hook))
@@ -242,7 +246,8 @@ fn unpin_hook(pins: &PinFolder, hook: Hook) -> Result<(), LiveError> {
     Ok(())
 }
 
-/// Goes on in the slot's program; returns only if there is none.
+/// Generates the dispatcher: it tail-calls the slot's program and returns if
+/// the slot is empty.
 fn load(hook: Hook, slots: &Map) -> Result<Program, LoadError> {
     let pass = if hook.is_xdp() { XDP_PASS } else { TCX_NEXT };
     let [slots_place, slots_upper] = Insn::load_map(Reg::R2, 0);
@@ -262,7 +267,7 @@ fn load(hook: Hook, slots: &Map) -> Result<Program, LoadError> {
     Program::load(&insns, &load)
 }
 
-/// Says whose program is in the way.
+/// Adds the other program's name to the error.
 fn explain(error: AttachError, ifindex: u32, hook: Hook) -> LiveError {
     let AttachError::Busy { .. } = error else {
         return error.into();

@@ -1,4 +1,4 @@
-//! Sending by those without privilege: a path that checks each frame.
+//! Egress paths: sending for unprivileged users, with a check of each frame.
 //!
 //! ```text
 //!  user: AF_XDP socket ─► u ══ veth ══ p ─► tc: rules ─► redirect ─► interface
@@ -7,15 +7,15 @@
 //!                           of its own
 //! ```
 //!
-//! The user gets the socket, which is bound for good, and the memory its
-//! frames lie in. Before the rules are tested a frame is copied out of that
-//! memory, so that it cannot change behind the test.
+//! The user gets the bound `AF_XDP` socket and its UMEM. The kernel copies each
+//! frame out of the UMEM before the check, so that the user cannot change it
+//! afterwards.
 //!
-//! The path lives as long as the socket: its namespace has no other holder.
-//! When the last descriptor is closed, by whatever death of the user, the
-//! kernel removes the veth and everything on it. The check is pinned, so that
-//! it stays when the process that made it ends: at no time is there a way
-//! around it.
+//! The path lives as long as the socket, which alone holds the namespace. When
+//! the last descriptor is closed, also by the death of the user's process, the
+//! kernel removes the veth and all attachments. The check is pinned, so that it
+//! outlives the process that created the path: at no time can frames bypass the
+//! check.
 #![allow(unsafe_code)] // Mapped memory.
 
 use super::egress_rules::{EgressRules, RulesError};
@@ -36,45 +36,45 @@ use weir_filter::backend::ebpf::{
 };
 use weir_filter::ir::Program as Filter;
 
-/// Frames that may be under way on one path: a power of two.
+/// Frames in flight on one path: a power of two.
 const FRAMES: usize = 1024;
 
-/// Bytes of a chunk: what a frame of an MTU of 1,500 needs, or a page.
+/// Bytes of a chunk: 2,048 suffice for an MTU of 1,500; otherwise a page.
 const CHUNKS_BYTES: [usize; 2] = [2048, 4096];
 
-/// Why a path was not made.
+/// Why an egress path was not created.
 #[derive(Debug, thiserror::Error)]
-pub enum PathError {
-    /// The rules are none.
+pub enum EgressError {
+    /// The rules are not valid.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// The rules are too much for a program in the kernel.
+    /// The rules are too large for an eBPF program.
     #[error(transparent)]
     Emit(#[from] EmitError),
-    /// The interface is not there.
+    /// The interface is missing.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// Its frames are longer than a chunk.
-    #[error("frames of `{interface}` have up to {len} bytes; a checked path carries at most 4096")]
+    /// The interface's frames are longer than a chunk.
+    #[error("frames of `{interface}` have up to {len} bytes; a sending path carries at most 4096")]
     TooLong {
         /// Its name.
         interface: String,
         /// Bytes of its longest frame.
         len: usize,
     },
-    /// The check was not loaded.
+    /// The check could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Its counters were not made.
+    /// The counters could not be created.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// It was not attached.
+    /// The check could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// It was not pinned.
+    /// The check could not be pinned.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// It is another network namespace's, and somebody sends there.
+    /// The path belongs to another network namespace and is in use.
     #[error(
         "the sending path {name} belongs to another network namespace, and is in use: clean up there (`ip netns exec`, `nsenter`)"
     )]
@@ -82,40 +82,41 @@ pub enum PathError {
         /// The path's name.
         name: String,
     },
-    /// There is no namespace for the user's end.
+    /// The namespace of the user's device could not be created.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// Anything else.
-    #[error("a checked path could not {what} ({source}); it needs root")]
+    /// Any other error.
+    #[error("a sending path could not {what} ({source}); it needs root")]
     System {
-        /// What was not possible.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PathError {
-    move |error| PathError::System {
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EgressError {
+    move |error| EgressError::System {
         what,
         source: error.into(),
     }
 }
 
-/// What the user gets: pass both descriptors, close one's own.
+/// The user's part of a path. Pass both descriptors to the user, and close them
+/// here.
 #[derive(Debug)]
 pub struct EgressSocket {
     /// The `AF_XDP` socket.
     pub socket: OwnedFd,
-    /// The memory of its frames.
+    /// The UMEM, which contains the frames.
     pub memory: OwnedFd,
-    /// Bytes of the memory.
+    /// Size of the UMEM, in bytes.
     pub memory_bytes: usize,
-    /// Bytes of each chunk of it.
+    /// Size of a chunk, in bytes.
     pub chunk_bytes: usize,
 }
 
-/// The maker's end of a path.
+/// The privileged end of a path.
 #[derive(Debug)]
 pub struct EgressPath {
     name: String,
@@ -123,33 +124,33 @@ pub struct EgressPath {
     counts: MapMemory,
 }
 
-/// What a path has carried.
+/// Frame counts of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct PathCounts {
+pub struct EgressCounts {
     /// Frames passed to the interface.
     pub passed: u64,
-    /// Frames refused by the rules.
+    /// Frames dropped by the rules.
     pub refused: u64,
 }
 
 impl EgressPath {
-    /// Makes a path to an interface, in the calling thread's network
-    /// namespace, with a device of that name at its near end, the check's pin
-    /// under the same name, and its counters' under `<name>-counts`.
+    /// Creates a path to an interface in the calling thread's network
+    /// namespace. `name` is the name of the near veth device and of the check's
+    /// pin; the counters' pin is `<name>-counts`.
     ///
     /// # Errors
-    /// Without privilege, and see [`PathError`].
+    /// Without privilege, and see [`EgressError`].
     pub fn open(
         name: &str,
         ifindex: u32,
         rules: &EgressRules,
         pins: &PinFolder,
-    ) -> Result<(EgressPath, EgressSocket), PathError> {
+    ) -> Result<(EgressPath, EgressSocket), EgressError> {
         let interface = Interface::numbered(ifindex)?;
         let len = interface.frame_bytes_max();
         let Some(chunk_bytes) = CHUNKS_BYTES.into_iter().find(|bytes| len <= *bytes) else {
             let interface = interface.name;
-            return Err(PathError::TooLong { interface, len });
+            return Err(EgressError::TooLong { interface, len });
         };
         let spec = MapSpec {
             mmapable: true,
@@ -162,7 +163,7 @@ impl EgressPath {
         made.map_err(failed("make a pair of devices"))?;
         let guard = DropGuard(Some(name));
         let near = find_index(name).map_err(failed("find its device"))?;
-        // The check comes before the first frame can.
+        // The check is attached before the first frame can arrive.
         let attachment = Attachment::new(&check, near, Hook::TcIngress)?;
         unpin(name, pins)?;
         pins.pin(name, &attachment)?;
@@ -185,12 +186,12 @@ impl EgressPath {
         Ok((path, end))
     }
 
-    /// A path that an earlier process has made and pinned; `None` without
-    /// one.
+    /// The path that an earlier process created and pinned; `None` if there is
+    /// none.
     ///
     /// # Errors
-    /// See [`PathError`].
-    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<EgressPath>, PathError> {
+    /// See [`EgressError`].
+    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<EgressPath>, EgressError> {
         let (Some(attachment), Some(counts)) = (pins.get(name)?, pins.get(&counts_of(name))?)
         else {
             return Ok(None);
@@ -202,54 +203,54 @@ impl EgressPath {
         }))
     }
 
-    /// What it has carried.
-    pub fn counts(&self) -> PathCounts {
+    /// The path's frame counts.
+    pub fn counts(&self) -> EgressCounts {
         let count = |at| self.counts.load_u64(0, at).unwrap_or_default();
-        PathCounts {
+        EgressCounts {
             passed: count(PASSED),
             refused: count(REFUSED),
         }
     }
 
-    /// Whether the user still holds the socket: without it the path is gone.
+    /// Whether the user still holds the socket; otherwise the path is gone.
     ///
     /// # Errors
-    /// When the kernel does not say.
-    pub fn is_open(&self) -> Result<bool, PathError> {
+    /// If the kernel does not answer.
+    pub fn is_open(&self) -> Result<bool, EgressError> {
         Ok(self.attachment.info()?.ifindex.is_some())
     }
 
-    /// Lets nothing through any more. The device stays, as long as the user
-    /// holds the socket, so that it can be seen who does. In the network
-    /// namespace that the path was made in.
+    /// Drops all further frames. The device stays while the user holds the
+    /// socket, so that the path's user remains visible. Call in the network
+    /// namespace in which the path was created.
     ///
     /// # Errors
-    /// See [`PathError`].
-    pub fn retire(&self) -> Result<(), PathError> {
+    /// See [`EgressError`].
+    pub fn retire(&self) -> Result<(), EgressError> {
         match self.attachment.info()?.ifindex {
             Some(near) => veth::down(near).map_err(failed("set its device down")),
             None => Ok(()),
         }
     }
 
-    /// Ends the path, whoever holds its socket, and removes the pins.
+    /// Removes the path, also if its socket is still open, and the pins.
     ///
     /// # Errors
-    /// See [`PathError`].
-    pub fn close(self, pins: &PinFolder) -> Result<(), PathError> {
-        close_path(&self.name, pins)
+    /// See [`EgressError`].
+    pub fn close(self, pins: &PinFolder) -> Result<(), EgressError> {
+        close_egress(&self.name, pins)
     }
 }
 
-/// Ends a path that an earlier process has left, by its name, and removes its
-/// pins; all right where there is none (any more). In the network namespace
-/// that the path was made in; elsewhere only what is left of a path can be
-/// removed, which nobody uses any more.
+/// Removes a path that an earlier process left, by name, with its pins;
+/// succeeds if there is none. Call in the network namespace in which the path
+/// was created; in another namespace only the remains of an unused path can be
+/// removed.
 ///
 /// # Errors
 /// See [`PathError`].
-pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
-    // The device first: without its check it must not be.
+pub fn close_egress(name: &str, pins: &PinFolder) -> Result<(), EgressError> {
+    // The device is removed first: it must not exist without its check.
     match veth::delete(name) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
@@ -257,7 +258,7 @@ pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
                 && Attachment::from_fd(check).info()?.ifindex.is_some()
             {
                 let name = name.to_owned();
-                return Err(PathError::Elsewhere { name });
+                return Err(EgressError::Elsewhere { name });
             }
         }
         Err(error) => return Err(failed("remove its device")(error)),
@@ -265,18 +266,18 @@ pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
     unpin(name, pins)
 }
 
-fn unpin(name: &str, pins: &PinFolder) -> Result<(), PathError> {
+fn unpin(name: &str, pins: &PinFolder) -> Result<(), EgressError> {
     pins.unpin(name)?;
     pins.unpin(&counts_of(name))?;
     Ok(())
 }
 
-/// What a path's counters are pinned under.
+/// The name of the counters' pin.
 fn counts_of(name: &str) -> String {
     format!("{name}-counts")
 }
 
-/// Removes what was made when the rest fails.
+/// Removes the partly created path if a later step fails.
 struct DropGuard<'a>(Option<&'a str>);
 
 impl DropGuard<'_> {
@@ -296,15 +297,14 @@ impl Drop for DropGuard<'_> {
 /// The name of the user's device, alone in its namespace.
 const FAR: &str = "u";
 
-/// Where the counters are in their value.
+/// Offsets of the counters in the map's value.
 const PASSED: usize = 0;
 const REFUSED: usize = 8;
 
 /// `TC_ACT_SHOT`.
 const SHOT: i32 = 2;
 
-/// `bpf_skb_pull_data`: brings the whole frame into memory of the kernel's
-/// own, in one piece.
+/// `bpf_skb_pull_data`: copies the whole frame into linear kernel memory.
 const SKB_PULL_DATA: i32 = 39;
 
 /// Offsets in `struct __sk_buff`.
@@ -313,7 +313,7 @@ const SKB_VLAN_PRESENT: i16 = 20;
 const SKB_DATA: i16 = 76;
 const SKB_DATA_END: i16 = 80;
 
-fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, PathError> {
+fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, EgressError> {
     let mut asm = Asm::new();
     let (accept, refuse) = (asm.label(), asm.label());
     asm.extend([
@@ -322,7 +322,8 @@ fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, Pat
         Insn::call(SKB_PULL_DATA),
     ]);
     asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
-    // The kernel has taken a tag out of the frame, and would put it back.
+    // The kernel has moved a VLAN tag out of the frame, and would insert it
+    // again.
     asm.push(Insn::load(op::W, Reg::R0, Reg::R6, SKB_VLAN_PRESENT));
     asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
     asm.extend([
@@ -365,7 +366,7 @@ fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, Pat
     Ok(Program::load(&insns, &load)?)
 }
 
-/// Adds one to a counter, whichever CPU.
+/// Atomically increments a counter.
 fn count(at: usize) -> [Insn; 4] {
     /// `BPF_ATOMIC`.
     const ATOMIC: u8 = 0xc0;
@@ -377,7 +378,7 @@ fn count(at: usize) -> [Insn; 4] {
     [value, upper, Insn::mov64(Reg::R2, 1), add]
 }
 
-/// The user's end: a socket bound to the device, and its memory.
+/// The user's end: a socket bound to the far device, and its UMEM.
 fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     let far = find_index(FAR)?;
     veth::up(far)?;
@@ -402,7 +403,7 @@ fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
         };
         sockopt::set_xdp_umem_reg(&socket, umem)
     })?;
-    // The kernel wants a fill ring, also of who receives nothing.
+    // The kernel requires a fill ring even for a socket that never receives.
     sockopt::set_xdp_umem_fill_ring_size(&socket, 1)?;
     sockopt::set_xdp_umem_completion_ring_size(&socket, FRAMES as u32)?;
     sockopt::set_xdp_tx_ring_size(&socket, FRAMES as u32)?;
@@ -412,7 +413,7 @@ fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((socket, memory))
 }
 
-/// Maps memory as long as `run` takes: the kernel keeps the pages, not the
+/// Maps the memory while `run` runs; the kernel keeps the pages, not the
 /// mapping.
 fn with_mapped(
     memory: &OwnedFd,
@@ -420,8 +421,8 @@ fn with_mapped(
     run: impl FnOnce(*mut libc::c_void) -> rustix::io::Result<()>,
 ) -> io::Result<()> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping in a place of the kernel's choice, which nobody
-    // else knows of when it is removed.
+    // SAFETY: a new mapping at an address of the kernel's choice; no reference
+    // to it exists when it is removed.
     unsafe {
         let anywhere = std::ptr::null_mut();
         let start = mmap(anywhere, bytes, protection, MapFlags::SHARED, memory, 0)?;

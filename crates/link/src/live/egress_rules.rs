@@ -1,4 +1,4 @@
-//! What an unprivileged sender may send, as a filter.
+//! Egress rules: the frames that an unprivileged user may send, as a filter.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,121 +7,120 @@ use weir_filter::lang::expr::{self, Context};
 use weir_filter::opt::optimise;
 use weir_wire::LinkType;
 
-/// What may be sent: every frame is one of these, else it is refused.
+/// The rules of one sender: a frame is sent if its Ethernet source is `source`,
+/// `predicate` accepts it, and it is one of these:
 ///
-/// - its Ethernet source is `source`;
-/// - ARP: sender addresses are `source`, and one of `addresses`; or 0.0.0.0 in
-///   probes for one of `addresses` (RFC 5227);
-/// - IPv4: the source is one of `addresses`, there are no options, and the
-///   protocol is harmless (see below), ICMP of a harmless type, or a report of
-///   IGMP, which may have the router alert option;
-/// - IPv6: the source is one of `addresses`, and the next header is harmless,
-///   ICMPv6 of a harmless type, or a Fragment or Authentication header with a
-///   harmless next header. Messages of neighbour discovery (RFC 4861) are not in
-///   fragments (RFC 6980), and have no option or one, the link-layer address
-///   `source`, so that they redirect no traffic of these addresses. Neighbour
-///   advertisements are of one of `addresses`, and not a router's. A report of
-///   MLD comes behind
-///   its router alert, also from `::`, from which probes for one of `addresses`
-///   (RFC 4862) may come too;
-/// - another Ethernet type, of those listed;
-/// - and `predicate` accepts it.
+/// - ARP: the sender addresses are `source` and one of `addresses`, or 0.0.0.0
+///   in a probe for one of `addresses` (RFC 5227);
+/// - IPv4: the source is one of `addresses` and there are no options. The
+///   protocol is harmless (see below), ICMP of a harmless type, or an IGMP
+///   report, which may have the router alert option;
+/// - IPv6: the source is one of `addresses`. The next header is harmless, ICMPv6
+///   of a harmless type, or a Fragment or Authentication header with a harmless
+///   next header. A neighbour discovery message (RFC 4861) is not fragmented
+///   (RFC 6980) and has at most one option, the link-layer address `source`, so
+///   that it redirects no traffic of these addresses. A neighbour advertisement
+///   is for one of `addresses`, and without the Router flag. An MLD report
+///   follows its router alert. The source may be `::` for MLD reports and for
+///   probes for one of `addresses` (RFC 4862);
+/// - a frame with one of `ethertypes`.
 ///
-/// Harmless are TCP, UDP, UDP-Lite, SCTP, DCCP and ESP; and no next header
-/// (RFC 8200 section 4.7). Everything else is refused, so that a header which
-/// the rules do not know hides no router advertisement (RFC 7113).
+/// The harmless protocols are TCP, UDP, UDP-Lite, SCTP, DCCP and ESP; for IPv6
+/// also No Next Header (RFC 8200 section 4.7). Everything else is refused, so
+/// that an unknown extension header cannot hide a router advertisement (RFC
+/// 7113).
 ///
-/// Never sent are frames with a VLAN tag, and 802.3 frames (with a length in
-/// place of the type), for they hide what they carry.
+/// Frames with a VLAN tag and 802.3 frames (with a length in place of the type)
+/// are always refused: the rules cannot see what they carry.
 ///
-/// With `any_source` all of this is left out but for `predicate`.
+/// With `any_source`, `predicate` is the only condition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EgressRules {
     /// The Ethernet address.
     pub source: [u8; 6],
     /// The network addresses.
     pub addresses: Vec<IpAddr>,
-    /// Further Ethernet types, all of 0x600 and above. To list one that
-    /// carries others (VLAN, MPLS, PPPoE) lets any source through inside.
+    /// Further Ethernet types, at least 0x600. A type that encapsulates others
+    /// (VLAN, MPLS, PPPoE) allows any inner source address.
     pub ethertypes: Vec<u16>,
-    /// A further filter, in pcap-filter(7)'s language; empty for none.
+    /// A further filter in pcap-filter(7)'s language; empty for none.
     pub predicate: String,
-    /// Whether frames may have any source, and be of any type: only the
-    /// predicate says what may be sent.
+    /// Whether frames may have any source and any type; then the predicate
+    /// alone decides.
     pub any_source: bool,
 }
 
-/// IP protocols that change nothing at who receives them, but for their own
-/// sockets: TCP, UDP, DCCP, ESP, SCTP, UDP-Lite.
+/// IP protocols that affect only the receiver's own sockets: TCP, UDP, DCCP,
+/// ESP, SCTP, UDP-Lite.
 const HARMLESS: [u8; 6] = [6, 17, 33, 50, 132, 136];
 
-/// Next headers of IPv6 that likewise change nothing: also "no next header".
+/// IPv6 next headers that affect only the receiver's own sockets: the protocols
+/// of [`HARMLESS`] and No Next Header.
 const HARMLESS_NEXT: [u8; 7] = [6, 17, 33, 50, 59, 132, 136];
 
-/// Types of ICMP: echo, unreachable, time exceeded, parameter problem and time
-/// stamps. Not redirects, nor router advertisements.
+/// ICMP types: echo, destination unreachable, time exceeded, parameter problem
+/// and timestamp. Redirects and router advertisements are refused.
 const ICMP_TYPES: [u8; 7] = [0, 3, 8, 11, 12, 13, 14];
 
-/// Types of ICMPv6 from any of our addresses, whatever they contain: errors and
-/// echo.
+/// ICMPv6 types that are allowed with any content: errors and echo.
 const ICMP6_TYPES: [u8; 6] = [1, 2, 3, 4, 128, 129];
 
-/// Those of them that may come in fragments: echo.
+/// ICMPv6 types that may be fragmented: echo.
 const ICMP6_FRAGMENT_TYPES: [u8; 2] = [128, 129];
 
-/// Types of IGMP: reports of versions 1 to 3, and leaving.
+/// IGMP types: reports of versions 1 to 3, and leave.
 const IGMP_TYPES: [u8; 4] = [0x12, 0x16, 0x17, 0x22];
 
-/// Types of MLD: reports of both versions, and done.
+/// MLD types: reports of both versions, and done.
 const MLD_TYPES: [u8; 3] = [131, 132, 143];
 
-/// Most addresses of one sender.
+/// Largest number of addresses of one sender.
 const ADDRESSES_MAX: usize = 64;
 
-/// Most further Ethernet types.
+/// Largest number of further Ethernet types.
 const ETHERTYPES_MAX: usize = 64;
 
-/// Ethernet types that have rules of their own, or are lengths.
+/// Ethernet types that have rules of their own.
 const FIXED: [u16; 3] = [0x0800, 0x0806, 0x86dd];
 
-/// Why rules are none.
+/// Why rules are not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// Too many of something.
+    /// A list is too long.
     #[error("{found} {what} for one sender, at most {max}")]
     TooMany {
-        /// Of what.
+        /// The list.
         what: &'static str,
-        /// How many.
+        /// Its length.
         found: usize,
-        /// How many there may be.
+        /// The largest length.
         max: usize,
     },
-    /// An Ethernet type that cannot be listed.
+    /// The Ethernet type cannot be listed.
     #[error(
         "Ethernet type {ethertype:#06x} cannot be allowed by number: IPv4, ARP and IPv6 have their own rules, and below 0x600 it is a length"
     )]
     EtherType {
-        /// Which.
+        /// The Ethernet type.
         ethertype: u16,
     },
-    /// The predicate is no filter.
+    /// The predicate is not a valid filter.
     #[error("the sender's predicate is not a filter: {0}")]
     Predicate(expr::Error),
-    /// No frame can pass both the rules and the predicate.
+    /// No frame satisfies both the rules and the predicate.
     #[error(
         "nothing could be sent: with {addresses} network addresses the sender's predicate accepts no frame ({reason})"
     )]
     Nothing {
-        /// How many addresses there are.
+        /// Number of addresses.
         addresses: usize,
-        /// What the compiler says.
+        /// The filter compiler's error.
         reason: expr::Error,
     },
 }
 
 impl EgressRules {
-    /// The rules as one filter, to read.
+    /// The rules as the text of one filter.
     ///
     /// # Errors
     /// See [`RulesError`].
@@ -149,7 +148,8 @@ impl EgressRules {
             kinds.push(format!("(ip and ({sources}) and ({}))", harmless_ip()));
         }
         let probed = v4.iter().map(|address| address.to_bits());
-        // Without addresses there is nothing to probe: 0.0.0.0 is no host's.
+        // Without addresses there is no address to probe, so 0.0.0.0 is not a
+        // valid sender.
         let probed = any(probed
             .chain([0])
             .map(|word| format!("arp[24:4] = {word:#x}")));
@@ -178,21 +178,22 @@ impl EgressRules {
             any(kinds)
         );
         if !self.predicate.trim().is_empty() {
-            // By itself it must be a filter too, lest it closes a parenthesis.
+            // The predicate is compiled separately first: text such as `a) or
+            // (b` would otherwise escape its parentheses.
             self.compile_predicate()?;
             let _ = write!(text, " and ({})", self.predicate);
         }
         Ok(text)
     }
 
-    /// The rules as a program.
+    /// The rules as a compiled program.
     ///
     /// # Errors
     /// See [`RulesError`].
     pub fn program(&self) -> Result<Program, RulesError> {
         let context = Context::new(LinkType::EN10MB);
         let program = expr::compile(&self.text()?, &context);
-        // By itself the predicate is a filter.
+        // The predicate alone is the filter.
         let mut program = program.map_err(|reason| RulesError::Nothing {
             addresses: self.addresses.len(),
             reason,
@@ -228,13 +229,13 @@ fn any(tests: impl IntoIterator<Item = String>) -> String {
     tests.into_iter().collect::<Vec<String>>().join(" or ")
 }
 
-/// Whether `field` is one of the values.
+/// Text that tests whether `field` equals one of the values.
 fn among(field: &str, values: &[u8]) -> String {
     any(values.iter().map(|value| format!("{field} = {value}")))
 }
 
-/// IPv4 packets that change nothing at who receives them. A later fragment
-/// never holds the start of what is fragmented, where the types are.
+/// Text that accepts harmless IPv4 packets. A later fragment does not contain
+/// the transport header, where the types are.
 fn harmless_ip() -> String {
     let protocols = among("ip[9]", &HARMLESS);
     let behind = among("ip[20]", &HARMLESS);
@@ -250,12 +251,12 @@ fn harmless_ip() -> String {
     )
 }
 
-/// IPv6 packets that change nothing at who receives them; `targets` says that
-/// a neighbour advertisement is of an address of ours, `source` is our
-/// link-layer address.
+/// Text that accepts harmless IPv6 packets; `targets` tests that a neighbour
+/// advertisement's target is one of the sender's addresses, and `source` is the
+/// sender's link-layer address.
 ///
-/// Receivers believe the next header of the first fragment alone (RFC 8200
-/// section 4.5), and every first fragment is judged here.
+/// Receivers use the next header of the first fragment only (RFC 8200 section
+/// 4.5), and the rules check every first fragment.
 fn harmless_ip6(targets: &str, source: [u8; 6]) -> String {
     let (next, behind) = (
         among("ip6[6]", &HARMLESS_NEXT),
@@ -274,10 +275,11 @@ fn harmless_ip6(targets: &str, source: [u8; 6]) -> String {
     )
 }
 
-/// Router solicitations, neighbour solicitations and neighbour advertisements
-/// (RFC 4861 sections 4.1, 4.3, 4.4) that tell neighbours of our link-layer
-/// address alone: the payload length leaves room for no option, or for one.
-/// An advertisement has no Router flag, which would make receivers keep a route.
+/// Text that accepts router solicitations, neighbour solicitations and
+/// neighbour advertisements (RFC 4861 sections 4.1, 4.3, 4.4) that advertise
+/// only the sender's link-layer address: the payload length allows at most one
+/// option. An advertisement must not have the Router flag, which would make
+/// receivers keep a route.
 fn discovery(targets: &str, source: [u8; 6]) -> String {
     const SOURCE_OPTION: u8 = 1;
     const TARGET_OPTION: u8 = 2;
@@ -291,14 +293,14 @@ fn discovery(targets: &str, source: [u8; 6]) -> String {
     )
 }
 
-/// A payload of `len` bytes, or 8 bytes longer with `option`.
+/// A payload of `len` bytes, or of 8 more bytes that match `option`.
 fn ends_or_has(len: usize, option: &str) -> String {
     let longer = len + 8;
     format!("(ip6[4:2] = {len} or (ip6[4:2] = {longer} and {option}))")
 }
 
-/// The option at `offset` of an IPv6 packet is a link-layer address of 6 bytes
-/// (RFC 4861 section 4.6.1), which is `source`.
+/// The option at `offset` of an IPv6 packet is a link-layer address option of 6
+/// address bytes (RFC 4861 section 4.6.1) with the address `source`.
 fn link_layer_option(offset: usize, kind: u8, source: [u8; 6]) -> String {
     let [a, b, c, d, e, f] = source;
     let high = u32::from_be_bytes([kind, 1, a, b]);
@@ -307,16 +309,16 @@ fn link_layer_option(offset: usize, kind: u8, source: [u8; 6]) -> String {
     format!("ip6[{offset}:4] = {high:#x} and ip6[{next}:4] = {low:#x}")
 }
 
-/// What comes from `::` and is harmless: probes for an address of ours, without
-/// options or with a nonce (RFC 7527), which Linux sends.
+/// Text that accepts harmless packets from `::`: probes for one of the sender's
+/// addresses, without options or with a nonce (RFC 7527), which Linux sends.
 fn harmless_unspecified(targets: &str) -> String {
     let end = ends_or_has(24, "ip6[64:2] = 0x0e01");
     format!("ip6[6] = 58 and ip6[40] = 135 and ({targets}) and {end}")
 }
 
-/// A report of MLD behind hop-by-hop options that are the router alert and
-/// nothing else, in either order of option and padding (RFC 2711, RFC 3810
-/// section 5).
+/// Text that accepts an MLD report behind hop-by-hop options that are exactly
+/// the router alert and padding, in either order (RFC 2711, RFC 3810 section
+/// 5).
 fn mld_report() -> String {
     let types = among("ip6[48]", &MLD_TYPES);
     format!(
@@ -325,7 +327,8 @@ fn mld_report() -> String {
     )
 }
 
-/// Tests the 16 bytes at `offset` of an IPv6 packet.
+/// Text that compares the 16 bytes at `offset` of an IPv6 packet with an
+/// address.
 fn words(address: &Ipv6Addr, offset: usize) -> String {
     let tests = address
         .octets()

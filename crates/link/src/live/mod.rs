@@ -1,18 +1,19 @@
-//! Live interfaces: the fixed part of what runs in the kernel, and sending.
+//! Live interfaces: the dispatcher that stays in the kernel, and sending.
 //!
-//! A [`Dispatcher`] is attached once to a hook of an interface and left
-//! there. It goes on in whatever program is in its slot; with none there it
-//! lets every frame pass. So a new plan takes effect by one write to the slot
-//! (25 to 34 µs), at once for each frame: a frame is seen by the old plan or
-//! by the new one, and none is missed or seen twice. Replacing the attached
-//! program itself would take 8 ms.
+//! A [`Dispatcher`] is attached once to a hook of an interface and stays there.
+//! It tail-calls the program in its slot; with an empty slot every frame
+//! passes. A new plan therefore takes effect by one write to the slot (25 to 34
+//! µs), atomically for each frame: the old plan or the new one processes a
+//! frame, never both and never none. Replacing the attached program itself
+//! would take 8 ms.
 //!
-//! From one hook to another: attach the new one with its program
-//! [running](Dispatcher::attach_with); then detach the old one, from tc not
-//! before [`IN_FLIGHT_MAX`], and keep it in step until then. Programs of a plan
-//! at XDP mark what they pass on, and those at tc pass over what is marked, so
-//! that each frame is seen once also while both are there. From one kind of
-//! XDP to the other the way leads over tc.
+//! To move from one hook to another: attach the new dispatcher with its program
+//! [running](Dispatcher::attach_with), then detach the old one. An old
+//! dispatcher at tc must stay, and be updated with the new one, for at least
+//! [`IN_FLIGHT_MAX`]. A plan's programs at XDP mark the frames that they pass
+//! on, and its programs at tc skip marked frames, so that each frame is
+//! processed once while both are attached. A move between the two XDP hooks
+//! goes by way of tc.
 
 mod dispatcher;
 mod egress;
@@ -20,13 +21,13 @@ mod egress_rules;
 mod send;
 
 pub use dispatcher::{Dispatcher, IN_FLIGHT_MAX, LiveError, sweep};
-pub use egress::{EgressPath, EgressSocket, PathCounts, PathError, close_path};
+pub use egress::{EgressCounts, EgressError, EgressPath, EgressSocket, close_egress};
 pub use egress_rules::{EgressRules, RulesError};
 pub use send::{SendError, Sender};
 
 use crate::bpf::Hook;
 
-/// What a hook costs the host that carries it, in words for its user.
+/// The cost of a hook for the machine, as text for the user.
 pub fn cost(hook: Hook) -> &'static str {
     match hook {
         Hook::XdpNative => {

@@ -1,22 +1,24 @@
-//! Sending whole frames, with privilege.
+//! Sending whole frames through a packet socket, with privilege.
 #![allow(unsafe_code)] // Addresses of packet sockets, and many messages at once.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Most frames of one system call: the kernel takes no more (`UIO_MAXIOV`).
+/// Largest number of frames in one system call: the kernel's limit
+/// (`UIO_MAXIOV`).
 pub(super) const BATCH_FRAMES_MAX: usize = 1024;
 
 /// Why frames were not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error(
         "sending frames is not permitted: run as root or with CAP_NET_RAW, or ask the broker for a port that sends"
     )]
     NotPermitted,
-    /// Shorter than a link-layer header, or longer than the interface takes.
+    /// The frame is shorter than a link-layer header, or longer than the
+    /// interface's maximum.
     #[error(
         "a frame of {len} bytes cannot be sent here: from a link-layer header up to the MTU and the header"
     )]
@@ -24,42 +26,42 @@ pub enum SendError {
         /// Bytes of the frame.
         len: usize,
     },
-    /// The interface is set down.
+    /// The interface is down.
     #[error("the interface is down: `ip link set … up`")]
     Down,
     /// The interface is gone.
     #[error("the interface is gone")]
     Gone,
-    /// The interface's queue, or that of this sender, is full; later there
-    /// is room again.
+    /// The interface's queue or the sender's buffer is full; retry later.
     #[error("the queue of the interface is full: send again later")]
     Full,
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel did not {what} ({source})")]
     System {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 /// Sends whole frames, with their link-layer header, on one interface.
 ///
-/// They take the way of the kernel's own: its queue, and the programs at tc
-/// egress, listeners among them. It receives nothing. Not to be handed out: a
-/// packet socket can be bound to another interface by whoever holds it.
+/// Frames take the path of the kernel's own frames: the qdisc and the programs
+/// at tc egress, packet sockets included. A `Sender` receives nothing. Do not
+/// pass its descriptor to unprivileged processes: a packet socket can be bound
+/// to another interface.
 #[derive(Debug)]
 pub struct Sender {
     socket: OwnedFd,
 }
 
 impl Sender {
-    /// For the interface of that number, in the calling thread's network
-    /// namespace.
+    /// Opens a sender for the interface with that number, in the calling
+    /// thread's network namespace.
     ///
     /// # Errors
-    /// Without privilege, or such an interface.
+    /// Without privilege, or if there is no such interface.
     pub fn open(ifindex: u32) -> Result<Sender, SendError> {
         let made = socket_with(
             AddressFamily::PACKET,
@@ -92,12 +94,12 @@ impl Sender {
         Ok(Sender { socket })
     }
 
-    /// Takes the socket of a sender that another process has opened.
+    /// Wraps the socket of a sender that another process opened.
     pub fn from_fd(socket: OwnedFd) -> Sender {
         Sender { socket }
     }
 
-    /// Sends a frame; waits while the sender's buffer is full.
+    /// Sends a frame; blocks while the sender's buffer is full.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -109,11 +111,11 @@ impl Sender {
         }
     }
 
-    /// Sends frames, up to 1,024 in one system call; says how many were sent,
-    /// which are the first ones.
+    /// Sends frames, up to 1,024 in one system call; returns how many were
+    /// sent, from the first.
     ///
     /// # Errors
-    /// When not even the first could be sent.
+    /// If the first frame could not be sent.
     pub fn send_batch(&self, frames: &[&[u8]]) -> Result<usize, SendError> {
         let mut sent = 0;
         for chunk in frames.chunks(BATCH_FRAMES_MAX) {
@@ -132,7 +134,7 @@ impl Sender {
     fn send_chunk(&self, frames: &[&[u8]]) -> Result<usize, SendError> {
         let vectors: Vec<libc::iovec> = frames.iter().map(|frame| vector(frame)).collect();
         let mut messages: Vec<libc::mmsghdr> = vectors.iter().map(message).collect();
-        // SAFETY: each message has one vector, which leads to a frame; both
+        // SAFETY: each message has one iovec, which points to a frame; both
         // outlive the call, and the kernel only reads them.
         let sent = unsafe {
             let count = messages.len() as libc::c_uint;
@@ -153,8 +155,8 @@ fn vector(frame: &[u8]) -> libc::iovec {
 }
 
 fn message(vector: &libc::iovec) -> libc::mmsghdr {
-    // SAFETY: all zero is a message without anything, on every platform that
-    // pads the structure in its own way.
+    // SAFETY: all zeros is an empty message on every platform, whatever the
+    // structure's padding.
     let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
     message.msg_hdr.msg_iov = std::ptr::from_ref(vector).cast_mut();
     message.msg_hdr.msg_iovlen = 1;

@@ -1,4 +1,4 @@
-//! One direction of a link.
+//! One direction of an in-memory link.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -6,34 +6,34 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::Received;
 use super::rng::Rng;
 
-/// What a direction does to its frames. The default does nothing, and holds at
-/// most 65,536 frames and 64 MiB.
+/// The impairments of one direction. The default delivers every frame at once
+/// and holds at most 65,536 frames and 64 MiB.
 ///
-/// Chances are in parts per million.
+/// Probabilities are in parts per million.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Impairments {
-    /// The chance that a frame is lost on the line.
+    /// Probability that a frame is lost.
     pub loss_ppm: u32,
-    /// The chance that a frame comes twice.
+    /// Probability that a frame is delivered twice.
     pub duplicate_ppm: u32,
-    /// The chance that one bit of a frame is flipped.
+    /// Probability that one bit of a frame is flipped.
     pub corrupt_ppm: u32,
-    /// What every frame takes from one end to the other, in nanoseconds.
+    /// Propagation delay of every frame, in nanoseconds.
     pub delay_ns: u64,
-    /// What a frame takes besides, evenly from zero to this, in nanoseconds.
+    /// Largest additional delay, in nanoseconds, distributed evenly from zero.
     pub jitter_ns: u64,
-    /// Frames never overtake one another: jitter then only delays.
+    /// Whether frames keep their order in spite of jitter.
     pub keep_order: bool,
-    /// What the line carries, in bits a second; `None` takes no time.
+    /// The line's rate in bits per second; `None` for infinite.
     pub rate_bits_per_s: Option<u64>,
-    /// The most frames that wait for the line.
+    /// Largest number of frames queued for the line.
     pub queue_frames_max: usize,
-    /// The longest frame that is taken, in bytes.
+    /// Length of the longest frame, in bytes.
     pub frame_len_max: usize,
-    /// The most frames between the ends: waiting, on their way, or arrived and
-    /// not yet received.
+    /// Largest number of frames between the ends: queued, in flight, or arrived
+    /// and not yet received.
     pub held_frames_max: usize,
-    /// The most bytes between the ends.
+    /// Largest number of bytes between the ends.
     pub held_bytes_max: usize,
 }
 
@@ -55,43 +55,43 @@ impl Default for Impairments {
     }
 }
 
-/// Settings that cannot be.
+/// Invalid settings.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidImpairments {
-    /// A chance above one.
-    #[error("a chance of {0} in a million; at most 1000000 is possible")]
+    /// A probability above 1,000,000 parts per million.
+    #[error("a probability of {0} parts per million; at most 1000000 is possible")]
     Chance(u32),
-    /// A rate of zero carries nothing.
+    /// A rate of zero.
     #[error("a rate of 0 bits a second; use a loss of 1000000 ppm for a dead line")]
     Rate,
 }
 
-/// Why a frame was not carried.
+/// Why a frame was dropped.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DropReason {
-    /// It is longer than the link takes.
-    #[error("longer than the link takes")]
+    /// The frame is longer than the link's maximum.
+    #[error("longer than the link accepts")]
     TooLong,
-    /// Too many frames wait for the line.
+    /// The line's queue is full.
     #[error("the queue for the line is full")]
     QueueFull,
-    /// Too much is between the ends: the receiver is too slow.
-    #[error("too much is held between the ends")]
+    /// Too many frames or bytes are between the ends: the receiver is too slow.
+    #[error("too many frames are between the ends")]
     HeldFull,
-    /// It was lost on the line.
+    /// The frame was lost on the line.
     #[error("lost on the line")]
     Lost,
 }
 
-/// What became of a direction's frames.
+/// Frame counts of one direction.
 ///
-/// `sent` = `carried` + the four drops; `carried` + `duplicated` = frames
-/// received or still to be.
+/// `sent` = `carried` + the four drop counts; `carried` + `duplicated` = frames
+/// received or still to be received.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Frames handed over by the sender.
     pub sent: u64,
-    /// Frames that arrive.
+    /// Frames that arrive, duplicates excluded.
     pub carried: u64,
     /// Frames that arrive a second time.
     pub duplicated: u64,
@@ -105,12 +105,12 @@ pub struct Counters {
     pub held_full: u64,
     /// Dropped: [`DropReason::Lost`].
     pub lost: u64,
-    /// Frames the receiver took.
+    /// Frames that the receiver took.
     pub received: u64,
 }
 
-/// A frame on its way, ordered by its arrival, then by its sending; the
-/// earliest is the greatest, as a heap wants it.
+/// A frame in flight, ordered by arrival time, then by sending order; the
+/// earliest is the greatest, for a max-heap.
 #[derive(Debug)]
 struct InFlight {
     number: u64,
@@ -143,8 +143,8 @@ impl PartialEq for InFlight {
 
 impl Eq for InFlight {}
 
-/// The random numbers that decide the impairments of one frame; always all are
-/// drawn.
+/// The random numbers that decide the impairments of one frame; all of them are
+/// always drawn.
 struct ImpairmentDraw {
     lost: bool,
     duplicated: bool,
@@ -158,9 +158,9 @@ pub(super) struct Direction {
     impairments: Impairments,
     rng: Rng,
     now_ns: u64,
-    /// When the line is free again.
+    /// Time at which the line becomes free.
     line_free_ns: u64,
-    /// When the frames that wait for the line get it.
+    /// Times at which the queued frames start on the line.
     line_queue: VecDeque<u64>,
     in_flight: BinaryHeap<InFlight>,
     held_bytes: usize,
@@ -283,7 +283,8 @@ impl Direction {
             && self.held_bytes + len <= self.impairments.held_bytes_max
     }
 
-    /// Queues for the line: when the frame's last bit leaves.
+    /// Queues a frame for the line; returns the time at which its last bit
+    /// leaves.
     fn serialize_on_line(&mut self, len: usize) -> Result<u64, DropReason> {
         let Some(rate) = self.impairments.rate_bits_per_s else {
             return Ok(self.now_ns);

@@ -1,18 +1,17 @@
-//! The in-memory link: two ends, and between them what real links do to
-//! frames, seeded and repeatable.
+//! In-memory links with two ends and seeded, repeatable impairments.
 //!
 //! ```text
 //!  send ─► too long? ─► queue ─► line ─► lost? ─► changed? ─► doubled? ─► delay ─► receive
 //!                       limit    rate                                     jitter
 //! ```
 //!
-//! Time is passed in, in nanoseconds from any start: the link has no clock. The
-//! same seed, settings and calls give the same frames at the same times; each
-//! frame draws as many numbers whatever the settings are, so that changing one
-//! chance leaves the others' victims as they were.
+//! The caller passes the time, in nanoseconds from any origin: the link has no clock. The same
+//! seed, settings and calls give the same frames at the same times. Each frame draws the same
+//! number of random numbers whatever the settings are, so that changing one probability does not
+//! change which frames the others affect.
 //!
-//! Every frame that is not carried has a [`DropReason`], told to the sender and
-//! counted. [`traffic`] makes frames to send.
+//! For each dropped frame the sender gets a [`DropReason`], and a counter counts it. [`traffic`]
+//! generates frames to send.
 
 mod direction;
 mod rng;
@@ -25,20 +24,20 @@ use direction::Direction;
 /// One of a link's two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum End {
-    /// The one.
+    /// The first end.
     A,
-    /// The other.
+    /// The second end.
     B,
 }
 
-/// A frame that has come through.
+/// A received frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Received {
-    /// Its bytes, perhaps changed on the way.
+    /// The frame's bytes, possibly corrupted.
     pub bytes: Vec<u8>,
     /// When it was sent, in nanoseconds.
     pub sent_ns: u64,
-    /// When it came, which may be before it was asked for, in nanoseconds.
+    /// Arrival time, in nanoseconds; may be before the call that received the frame.
     pub arrived_ns: u64,
 }
 
@@ -53,7 +52,7 @@ impl MemLink {
     /// A link with impairments for each direction.
     ///
     /// # Errors
-    /// If a chance is above a million in a million, or a rate is zero.
+    /// If a probability exceeds 1,000,000 ppm, or a rate is zero.
     pub fn new(
         a_to_b: Impairments,
         b_to_a: Impairments,
@@ -65,17 +64,17 @@ impl MemLink {
         })
     }
 
-    /// A link that carries everything at once and in order.
+    /// A link that delivers every frame at once and in order.
     pub fn perfect() -> MemLink {
         let perfect = Impairments::default();
         MemLink::new(perfect, perfect, 0).expect("nothing is impaired")
     }
 
-    /// Sends a frame from one end at `now_ns`. Time never goes back: an earlier
-    /// `now_ns` counts as the latest of this direction.
+    /// Sends a frame from one end at `now_ns`. An earlier `now_ns` than a previous one of this
+    /// direction counts as the previous one.
     ///
     /// # Errors
-    /// Why it will not arrive. A real sender would not learn of a loss.
+    /// The reason why the frame will not arrive; a real sender would not learn of a loss.
     pub fn send(&mut self, from: End, now_ns: u64, bytes: &[u8]) -> Result<(), DropReason> {
         match from {
             End::A => self.a_to_b.send(now_ns, bytes),
@@ -83,7 +82,7 @@ impl MemLink {
         }
     }
 
-    /// The next frame that has come to `at` by `now_ns`.
+    /// The next frame that has arrived at `at` by `now_ns`; `None` if there is none.
     pub fn receive(&mut self, at: End, now_ns: u64) -> Option<Received> {
         match at {
             End::A => self.b_to_a.receive(now_ns),
@@ -91,8 +90,8 @@ impl MemLink {
         }
     }
 
-    /// When the next frame comes to `at`, or came: the time to call
-    /// [`MemLink::receive`] again.
+    /// Arrival time of the next frame at `at`, which may be in the past: the time to call
+    /// [`MemLink::receive`] again. `None` if no frame is in flight.
     pub fn next_arrival_ns(&self, at: End) -> Option<u64> {
         match at {
             End::A => self.b_to_a.next_arrival_ns(),
@@ -100,7 +99,7 @@ impl MemLink {
         }
     }
 
-    /// What became of the frames sent from one end.
+    /// The counters of the frames sent from one end.
     pub fn counters(&self, from: End) -> Counters {
         match from {
             End::A => self.a_to_b.counters(),

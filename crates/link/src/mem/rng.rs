@@ -1,8 +1,9 @@
-//! A seeded source of numbers, the same on every machine.
+//! A seeded pseudorandom number generator with the same sequence on every
+//! machine.
 
 use weir_wire::rng::SplitMix64;
 
-/// Numbers by [`SplitMix64`]. Not for secrets.
+/// [`SplitMix64`], with helpers. Not for secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(SplitMix64);
 
@@ -18,21 +19,21 @@ impl Rng {
 
     /// A number below `bound`, which is not zero.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product: even enough, and without a division.
+        // The high half of the product: nearly uniform, without a division.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True in so many of a million cases.
+    /// True with a probability of `ppm` parts per million.
     pub(super) fn chance(&mut self, ppm: u32) -> bool {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// One of the items, which are not none.
+    /// One of the items, of which there is at least one.
     pub(super) fn choose<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]
     }
 
-    /// Fills `out` with noise.
+    /// Fills `out` with random bytes.
     pub(super) fn fill(&mut self, out: &mut [u8]) {
         for piece in out.chunks_mut(8) {
             let bytes = self.bits().to_le_bytes();

@@ -1,17 +1,16 @@
-//! The system's names, for filter expressions.
+//! The system's name databases, for filter expressions.
 //!
-//! | names of | are looked up in | if there is no such file |
+//! | names of | are looked up in | if the file is missing |
 //! |---|---|---|
-//! | hosts | the system's resolver: `getaddrinfo(3)`, so `/etc/hosts`, DNS and what else nsswitch.conf(5) says | – |
+//! | hosts | the system's resolver `getaddrinfo(3)`: `/etc/hosts`, DNS and other sources of nsswitch.conf(5) | – |
 //! | services | `/etc/services` | 241 entries of the IANA registry, built in |
 //! | protocols | `/etc/protocols` | the IANA protocol numbers, built in |
-//! | networks | `/etc/networks` | `loopback` alone |
+//! | networks | `/etc/networks` | `loopback` only |
 //! | link-layer addresses | `/etc/ethers` | none |
 //!
-//! As with `getservbyname(3)` and its kin: case counts, aliases count, the
-//! first line that fits is taken, and lines that make no sense are skipped. The
-//! files are read when first needed, once. Other sources that nsswitch.conf may
-//! name for them (NIS, LDAP) are not asked.
+//! As in `getservbyname(3)` and similar functions, names are case-sensitive, aliases count, the
+//! first matching line is used, and malformed lines are skipped. Each file is read once, at its
+//! first use. Other sources that nsswitch.conf may list for them (NIS, LDAP) are not used.
 
 mod parse;
 
@@ -23,11 +22,10 @@ use weir_filter::lang::expr::{NameKind, Names, Transport};
 
 use parse::{Protocol, Service, Table};
 
-/// The most of a file that is read, in bytes; lines that end behind are not
-/// seen.
+/// Largest number of bytes read from a file; lines that end later are ignored.
 pub const FILE_LEN_MAX: u64 = 4 << 20;
 
-/// The longest host name that is asked for: DNS's limit, in bytes.
+/// Largest length of a host name, in bytes: DNS's limit.
 const HOST_LEN_MAX: usize = 255;
 
 const BUILT_IN_SERVICES: &str = include_str!("services.txt");
@@ -51,12 +49,12 @@ impl Default for SystemNames {
 }
 
 impl SystemNames {
-    /// The names of the files in `/etc`. Nothing is read yet.
+    /// The names in `/etc`. No file is read yet.
     pub fn new() -> SystemNames {
         SystemNames::in_folder("/etc")
     }
 
-    /// The names of the files in `folder`; hosts are still the system's.
+    /// The names in the files of `folder`; hosts are still looked up by the system's resolver.
     pub fn in_folder(folder: impl AsRef<Path>) -> SystemNames {
         SystemNames {
             folder: folder.as_ref().to_owned(),
@@ -93,14 +91,14 @@ impl SystemNames {
             .get_or_init(|| Table::parse(&self.text("ethers", ""), parse::ether))
     }
 
-    /// A file's text, or the built-in one if it cannot be read.
+    /// A file's text, or the built-in text if the file cannot be read.
     fn text(&self, file: &str, built_in: &str) -> String {
         use std::io::Read;
         let mut bytes = Vec::new();
         let read = std::fs::File::open(self.folder.join(file))
             .and_then(|file| file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes));
         if bytes.len() as u64 > FILE_LEN_MAX {
-            // A line cut in the middle could mean another number.
+            // A line that is cut in the middle could have another number.
             bytes.truncate(FILE_LEN_MAX as usize);
             let newline = bytes.iter().rposition(|byte| *byte == b'\n');
             bytes.truncate(newline.map_or(0, |at| at + 1));
@@ -152,7 +150,7 @@ impl Names for SystemNames {
             NameKind::Host => Vec::new(),
             NameKind::Network => self.networks().names(),
             NameKind::Service => self.services().names(),
-            // Not those of numbers that no packet can carry.
+            // Excludes numbers that no packet can contain.
             NameKind::Protocol => {
                 let mut names = self.protocols().names();
                 names.retain(|name| self.protocol(name).is_some());

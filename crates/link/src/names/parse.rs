@@ -1,21 +1,21 @@
-//! The files of names: services(5), protocols(5), networks(5), ethers(5).
+//! Parsers of services(5), protocols(5), networks(5) and ethers(5).
 
 use std::collections::HashMap;
 
 use weir_filter::lang::expr::Transport;
 
-/// Entries by each of their names, in the file's order.
+/// Entries by all of their names, in the file's order.
 #[derive(Debug)]
 pub(super) struct Table<E> {
     entries: HashMap<String, Vec<E>>,
 }
 
-/// A line's names and what they stand for; `None` if the line makes no sense.
+/// A line's names and its entry; `None` if the line is malformed.
 type Line<'a, E> = Option<(Vec<&'a str>, E)>;
 
 impl<E: Copy> Table<E> {
-    /// Reads `text` with `parse` for the words of a line. Lines that make no
-    /// sense are skipped, what follows a `#` too.
+    /// Parses `text`; `parse` reads the words of a line. Malformed lines and
+    /// comments (from `#` on) are skipped.
     pub(super) fn parse<'a>(
         text: &'a str,
         parse: impl Fn(&mut dyn Iterator<Item = &'a str>) -> Line<'a, E>,
@@ -33,7 +33,7 @@ impl<E: Copy> Table<E> {
         Table { entries }
     }
 
-    /// The first entry of `name` that `fits`.
+    /// The first entry named `name` for which `fits` is true.
     pub(super) fn find(&self, name: &str, fits: impl Fn(&E) -> bool) -> Option<&E> {
         self.entries.get(name)?.iter().find(|entry| fits(entry))
     }
@@ -46,15 +46,15 @@ impl<E: Copy> Table<E> {
     }
 }
 
-/// What a service's name stands for.
+/// A service's transport port and protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Service {
     pub(super) port: u16,
     pub(super) transport: Transport,
 }
 
-/// What a protocol's name stands for. Names of numbers beyond a byte exist
-/// (`mptcp`), though no packet can carry them.
+/// A protocol's number. Names of numbers above 255 exist (`mptcp`), although no
+/// packet can contain them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Protocol {
     pub(super) number: u32,
@@ -103,8 +103,8 @@ pub(super) fn ether<'a>(words: &mut dyn Iterator<Item = &'a str>) -> Line<'a, [u
     Some((vec![words.next()?], address))
 }
 
-/// One to four numbers with dots between, each a byte, the last one lowest:
-/// as inet_network(3), octal and hexadecimal numbers included.
+/// A number of one to four bytes with dots between, as inet_network(3) reads
+/// it, octal and hexadecimal included.
 fn network_number(text: &str) -> Option<u32> {
     let mut number = 0;
     for (index, part) in text.split('.').enumerate() {

@@ -1,4 +1,4 @@
-//! What ethtool tells of a driver, and sets.
+//! ethtool(8) queries and settings of drivers.
 #![allow(unsafe_code)] // The ioctl of ethtool.
 
 use super::ifreq::Request;
@@ -25,7 +25,7 @@ struct Value {
     value: u32,
 }
 
-/// The member of `struct ifreq`'s union that is a pointer.
+/// The pointer member of `struct ifreq`'s union.
 #[repr(C)]
 struct Pointer<T> {
     argument: *mut T,
@@ -47,7 +47,7 @@ unsafe fn run<T>(interface: &str, argument: &mut T) -> Result<(), Errno> {
     let rest = [0; 2];
     let mut request = Request::of(interface, Pointer { argument, rest });
     const SIOCETHTOOL: Opcode = 0x8946;
-    // SAFETY: the command takes a `struct ifreq` whose pointer leads to the
+    // SAFETY: the command takes a `struct ifreq` whose pointer refers to the
     // structure that the caller promises.
     unsafe {
         ioctl(
@@ -61,7 +61,7 @@ unsafe fn run<T>(interface: &str, argument: &mut T) -> Result<(), Errno> {
 /// such as `veth` or `ixgbe`.
 ///
 /// # Errors
-/// If there is no such interface, or its driver does not tell.
+/// If there is no such interface, or its driver does not report a name.
 pub fn driver(interface: &str) -> io::Result<String> {
     let mut found = Driver {
         command: GET_DRIVER,
@@ -75,22 +75,22 @@ pub fn driver(interface: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(name.unwrap_or_default()).into_owned())
 }
 
-/// Work that may be left to the device.
+/// Offloads to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Feature {
     /// Transmit checksums.
     TxChecksums,
     /// TCP segmentation (TSO).
     TcpSegmentation,
-    /// Segmentation as late as possible (GSO).
+    /// Generic segmentation offload (GSO).
     GenericSegmentation,
-    /// Joining of what is received (GRO).
+    /// Generic receive offload (GRO).
     GenericReceive,
 }
 
 impl Feature {
     /// `ETHTOOL_GTXCSUM`, `ETHTOOL_GTSO`, `ETHTOOL_GGSO`, `ETHTOOL_GGRO`; the
-    /// command that sets follows each.
+    /// command that sets each is the following number.
     fn command(self) -> u32 {
         match self {
             Feature::TxChecksums => 0x16,
@@ -100,8 +100,8 @@ impl Feature {
         }
     }
 
-    /// Whether it is left to the device of an interface of the calling
-    /// thread's namespace; not, where the driver does not tell.
+    /// Whether the offload is enabled on an interface of the calling thread's
+    /// namespace; `false` if the driver does not report it.
     ///
     /// # Errors
     /// If there is no such interface.
@@ -118,17 +118,17 @@ impl Feature {
         }
     }
 
-    /// Leaves it to the device, or not.
+    /// Enables or disables the offload.
     ///
     /// # Errors
-    /// If there is no such interface, its driver cannot, or the caller may
-    /// not.
+    /// If there is no such interface, its driver lacks the offload, or the
+    /// caller lacks privilege.
     pub fn set(self, interface: &str, on: bool) -> io::Result<()> {
         let mut value = Value {
             command: self.command() + 1,
             value: u32::from(on),
         };
-        // SAFETY: so do those that set them.
+        // SAFETY: the four setting commands also take a `struct ethtool_value`.
         Ok(unsafe { run(interface, &mut value) }?)
     }
 }

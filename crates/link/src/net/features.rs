@@ -1,26 +1,26 @@
-//! What a driver does for the kernel, as ethtool tells it.
+//! A driver's offloads, from ethtool.
 
 use super::ethtool::Feature;
 use std::io;
 
-/// Work left to the device. What it is trusted with is not done yet when a
-/// program at tc or a peer on a veth sees the frame: checksums are partial,
-/// segments come whole, up to 64 KiB.
+/// Offloads that are enabled. The device does the work after a program at tc,
+/// or the peer of a veth, has seen the frame: there checksums are partial, and
+/// segments are combined, up to 64 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Features {
     /// Transmit checksums.
     pub tx_checksums: bool,
     /// TCP segmentation (TSO).
     pub tcp_segmentation: bool,
-    /// Segmentation as late as possible (GSO).
+    /// Generic segmentation offload (GSO).
     pub generic_segmentation: bool,
-    /// Joining of what is received (GRO): frames at tc ingress are longer
-    /// than those on the wire.
+    /// Generic receive offload (GRO): frames at tc ingress are longer than
+    /// those on the wire.
     pub generic_receive: bool,
 }
 
-/// Asks for the features of the interface of that name; what a driver does
-/// not tell it does not do.
+/// Queries the interface with that name; an offload that its driver does not
+/// report counts as disabled.
 pub(super) fn of(name: &str) -> io::Result<Features> {
     Ok(Features {
         tx_checksums: Feature::TxChecksums.get(name)?,

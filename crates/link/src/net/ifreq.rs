@@ -1,8 +1,8 @@
-//! `struct ifreq`: what is asked of an interface by its name.
+//! `struct ifreq`: ioctl arguments of an interface, by name.
 
 use std::ffi::c_char;
 
-/// Bytes of a name, the zero at its end included.
+/// Bytes of a name, including the terminating NUL.
 const NAME_BYTES: usize = 16;
 
 /// A name, and a union of 24 bytes, of which `T` is one member.
@@ -14,7 +14,7 @@ pub(crate) struct Request<T> {
 }
 
 impl<T> Request<T> {
-    /// For the interface of that name; a longer one than there can be is cut.
+    /// For the interface with that name; a longer name than possible is cut.
     pub(crate) fn of(interface: &str, value: T) -> Request<T> {
         const { assert!(size_of::<T>() == 24, "the union's size") };
         let mut name = [0; NAME_BYTES];
@@ -26,7 +26,7 @@ impl<T> Request<T> {
     }
 }
 
-/// The union's member that has an interface's flags.
+/// The union member for an interface's flags.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Flags {

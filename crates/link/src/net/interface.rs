@@ -1,4 +1,4 @@
-//! What an interface is.
+//! Properties of network interfaces.
 
 use super::features::{self, Features};
 use super::netlink::Netlink;
@@ -14,21 +14,21 @@ use std::io;
 use std::net::IpAddr;
 use weir_wire::LinkType;
 
-/// Why an interface was not found out about.
+/// Why the properties of an interface are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
-    /// There is none of that name or number.
+    /// No interface has that name or number.
     #[error("there is no interface `{which}` here; there are {}", there.join(", "))]
     Missing {
-        /// Which was asked for.
+        /// The name or number.
         which: String,
-        /// The names of those there are.
+        /// The names of the existing interfaces.
         there: Vec<String>,
     },
-    /// The kernel did not say.
-    #[error("the kernel does not tell of its interfaces ({source})")]
+    /// The kernel's answer could not be read.
+    #[error("cannot read the interfaces from the kernel ({source})")]
     System {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -44,7 +44,7 @@ impl From<io::Error> for InterfaceError {
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// How many bits of it are the network's.
+    /// Length of the network prefix, in bits.
     pub prefix_len: u8,
 }
 
@@ -54,70 +54,70 @@ impl fmt::Display for Address {
     }
 }
 
-/// How an XDP program is attached.
+/// The mode of an attached XDP program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum XdpMode {
     /// In the driver.
     Native,
     /// Behind the driver.
     Generic,
-    /// In the hardware, or at several of these places.
+    /// In hardware, or in several modes.
     Other,
 }
 
-/// The XDP program of an interface.
+/// An interface's XDP program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Xdp {
-    /// Where it runs.
+    /// The mode.
     pub mode: XdpMode,
-    /// The kernel's number for it, if it says.
+    /// The program's id, if the kernel reports one.
     pub program_id: Option<u32>,
 }
 
-/// An interface, at the moment it was asked for.
+/// An interface's properties at the time of the query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its number: stays when it is renamed, and is not given again soon.
+    /// The interface's number. It stays when the interface is renamed, and is
+    /// rarely reused.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// How its frames begin; `None` where weir does not know.
+    /// The link-layer header type; `None` if weir does not support it.
     pub linktype: Option<LinkType>,
-    /// Its link-layer address, empty where there are none; 6 bytes for
-    /// Ethernet.
+    /// The link-layer address; empty if there is none, 6 bytes on Ethernet.
     pub address: Vec<u8>,
-    /// The link-layer address of all, as long as `address`.
+    /// The link-layer broadcast address, of the same length.
     pub broadcast: Vec<u8>,
     /// Bytes of the longest packet, without the link-layer header.
     pub mtu: u32,
-    /// Set up by its owner.
+    /// Whether the interface is administratively up (`IFF_UP`).
     pub up: bool,
-    /// Up, and something at the other end: frames pass.
+    /// Whether it is up and has a carrier (`IFF_RUNNING`).
     pub running: bool,
-    /// What is sent there comes in there.
+    /// Whether it is a loopback interface.
     pub loopback: bool,
-    /// It is made by the driver of `/dev/net/tun`: a TAP or TUN interface.
+    /// Whether it is a TAP or TUN interface (driver of `/dev/net/tun`).
     pub tun: bool,
     /// Its network addresses.
     pub addresses: Vec<Address>,
-    /// The XDP program on it.
+    /// The attached XDP program.
     pub xdp: Option<Xdp>,
-    /// Frames that came and were dropped, since it exists, as the kernel
-    /// counts: those that the device or the host's queue had no room for, and
-    /// those of protocols that the host does not know.
+    /// Received frames that were dropped since the interface exists, as the
+    /// kernel counts them: no buffer in the device or in the host's queue, or
+    /// an unknown protocol.
     pub dropped: u64,
 }
 
 impl Interface {
-    /// The interface of that name.
+    /// The interface with that name.
     ///
     /// # Errors
-    /// [`InterfaceError::Missing`] names those there are.
+    /// [`InterfaceError::Missing`] lists the existing interfaces.
     pub fn named(name: &str) -> Result<Interface, InterfaceError> {
         Interfaces::open()?.named(name)
     }
 
-    /// The interface of that number.
+    /// The interface with that number.
     ///
     /// # Errors
     /// As for [`named`](Self::named).
@@ -125,7 +125,7 @@ impl Interface {
         Interfaces::open()?.numbered(index)
     }
 
-    /// Bytes before the packet in each frame.
+    /// Bytes of the link-layer header.
     pub fn header_bytes(&self) -> usize {
         match self.linktype {
             Some(LinkType::EN10MB) => 14,
@@ -133,8 +133,8 @@ impl Interface {
         }
     }
 
-    /// What its driver does; nothing if it has gone since. In the calling
-    /// thread's namespace.
+    /// The driver's offloads, by name in the calling thread's namespace; none
+    /// if the interface is gone.
     pub fn features(&self) -> Features {
         features::of(&self.name).unwrap_or_default()
     }
@@ -179,23 +179,24 @@ impl Interface {
     }
 }
 
-/// Asks for the interfaces of the network namespace that it was opened in.
+/// Queries the interfaces of the network namespace in which this value was
+/// opened.
 #[derive(Debug)]
 pub struct Interfaces(Netlink);
 
 impl Interfaces {
-    /// Those of the calling thread's network namespace.
+    /// Opens the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn open() -> io::Result<Interfaces> {
         Netlink::open().map(Interfaces)
     }
 
-    /// Every interface, by number.
+    /// All interfaces, ordered by number.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the kernel does not answer.
     pub fn all(&mut self) -> io::Result<Vec<Interface>> {
         let mut interfaces = self.links()?;
         for (owner, address) in self.addresses()? {
@@ -206,16 +207,16 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// The interface of that name, or other name (`ip link property`).
+    /// The interface with that name or alternative name (`ip link property`).
     ///
     /// # Errors
-    /// [`InterfaceError::Missing`] names those there are.
+    /// [`InterfaceError::Missing`] lists the existing interfaces.
     pub fn named(&mut self, name: &str) -> Result<Interface, InterfaceError> {
         let link = self.link(by_name(name), name)?;
         self.with_addresses(&link)
     }
 
-    /// The interface of that number.
+    /// The interface with that number.
     ///
     /// # Errors
     /// As for [`named`](Self::named).
@@ -224,7 +225,7 @@ impl Interfaces {
         self.with_addresses(&link)
     }
 
-    /// As [`all`](Self::all), without addresses.
+    /// As [`all`](Self::all), without network addresses.
     pub(super) fn links(&mut self) -> io::Result<Vec<Interface>> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let replies = self.0.request(request, NLM_F_DUMP)?.into_iter();
@@ -252,7 +253,7 @@ impl Interfaces {
         Ok(addresses.collect())
     }
 
-    /// Asks for one; `which` is what to call it.
+    /// Queries one interface; `which` names it in the error.
     fn link(&mut self, wanted: LinkMessage, which: &str) -> Result<LinkMessage, InterfaceError> {
         let replies = self.0.request(RouteNetlinkMessage::GetLink(wanted), 0);
         let found = match replies {
@@ -261,7 +262,7 @@ impl Interfaces {
                 _ => None,
             }),
             Err(error) => match error.raw_os_error() {
-                // No such one, or none can have that number or name.
+                // No interface has this number or name, or none can have it.
                 Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => None,
                 _ => return Err(error.into()),
             },
@@ -296,28 +297,28 @@ fn by_index(index: u32) -> LinkMessage {
     message
 }
 
-/// Every interface, by number.
+/// All interfaces, ordered by number.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// If the kernel does not answer.
 pub fn interfaces() -> Result<Vec<Interface>, InterfaceError> {
     Ok(Interfaces::open()?.all()?)
 }
 
-/// Frames that came to an interface and were dropped before anybody saw them,
-/// by the device for want of buffers or by the kernel, since it is there.
-/// What is lost later is lost by a port, which counts it itself.
+/// Received frames that the device or the kernel dropped for want of buffers,
+/// since the interface exists. Frames dropped later are counted by the port
+/// that loses them.
 ///
 /// # Errors
-/// [`InterfaceError::Missing`] if there is none of that number.
+/// [`InterfaceError::Missing`] if no interface has that number.
 pub fn drops(ifindex: u32) -> Result<u64, InterfaceError> {
     let mut interfaces = Interfaces::open()?;
     let link = interfaces.link(by_index(ifindex), &ifindex.to_string())?;
     Ok(Interface::read(&link).dropped)
 }
 
-/// How many files are open at the queues of a TAP interface that may have
-/// several, of all programs; none if there is no such interface.
+/// Number of files, of all processes, open at the queues of a multi-queue TAP
+/// interface; 0 if there is no such interface.
 pub(super) fn tap_queues(name: &str) -> io::Result<u32> {
     let link = match Interfaces::open()?.link(by_name(name), name) {
         Ok(link) => link,
@@ -344,7 +345,7 @@ pub(super) fn tap_queues(name: &str) -> io::Result<u32> {
     Ok(counts.sum())
 }
 
-/// The number of the interface of that name, in the calling thread's
+/// The number of the interface with that name, in the calling thread's
 /// namespace.
 pub(crate) fn find_index(name: &str) -> io::Result<u32> {
     match Interfaces::open()?.link(by_name(name), name) {
@@ -355,7 +356,7 @@ pub(crate) fn find_index(name: &str) -> io::Result<u32> {
 }
 
 /// The interface's own address: on a point-to-point link `IFA_ADDRESS` is the
-/// other end's.
+/// peer's.
 fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let mut address = None;
     for attribute in &message.attributes {
@@ -368,7 +369,7 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     address
 }
 
-/// Whether the kernel's driver of TAP and TUN interfaces made it.
+/// Whether it is a TAP or TUN interface.
 fn is_tun(info: &LinkInfo) -> bool {
     matches!(info, LinkInfo::Kind(InfoKind::Tun))
 }
@@ -376,7 +377,7 @@ fn is_tun(info: &LinkInfo) -> bool {
 fn linktype(hardware: LinkLayerType) -> Option<LinkType> {
     match hardware {
         LinkLayerType::Ether | LinkLayerType::Loopback => Some(LinkType::EN10MB),
-        // A frame is an IP packet, and nothing before it.
+        // A frame is an IP packet, without a link-layer header.
         LinkLayerType::None
         | LinkLayerType::Rawip
         | LinkLayerType::Tunnel

@@ -1,8 +1,8 @@
-//! The interfaces of this machine: what they are, and what happens to them.
+//! The machine's network interfaces: properties, events, addresses, routes, TAP devices.
 //!
-//! All of it is of the network namespace that the calling thread is in, or was
-//! in when it opened a [`Netlink`] socket, [`Interfaces`] or a [`InterfaceMonitor`]; and
-//! needs no privilege.
+//! Everything here concerns one network namespace: the calling thread's, or the one in which a
+//! [`Netlink`] socket, [`Interfaces`] or an [`InterfaceMonitor`] was opened. Queries need no
+//! privilege.
 
 mod ethtool;
 mod features;

@@ -1,4 +1,4 @@
-//! What happens to interfaces.
+//! Monitors of interfaces and addresses.
 
 use super::interface::{Interface, Interfaces};
 use super::netlink::Netlink;
@@ -18,70 +18,70 @@ const LINKS: u32 = 1;
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
 const ADDRESSES: u32 = 0x10 | 0x100;
 
-/// What says that the kernel had to drop news.
+/// The error by which the kernel reports that it dropped notifications.
 const OVERRUN: i32 = libc::ENOBUFS;
 
-/// Something that happened to an interface, by its number.
+/// A change of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// There is a new one.
+    /// A new interface.
     Added {
         /// Its number.
         index: u32,
         /// Its name.
         name: String,
     },
-    /// It is gone, and all that was attached to it.
+    /// The interface is gone, with all attachments.
     Removed {
         /// Its number.
         index: u32,
-        /// The name it had.
+        /// Its last name.
         name: String,
     },
-    /// It has another name.
+    /// The interface was renamed.
     Renamed {
         /// Its number.
         index: u32,
-        /// The name it had.
+        /// The old name.
         from: String,
-        /// The name it has.
+        /// The new name.
         to: String,
     },
-    /// Its owner set it up.
+    /// Administratively up.
     Up {
         /// Its number.
         index: u32,
     },
-    /// Its owner set it down: no frame comes or goes.
+    /// Administratively down: no frame is sent or received.
     Down {
         /// Its number.
         index: u32,
     },
-    /// Frames pass now.
+    /// The interface has a carrier.
     Running {
         /// Its number.
         index: u32,
     },
-    /// It is up, but nothing is at the other end.
+    /// The interface is up but has no carrier.
     NotRunning {
         /// Its number.
         index: u32,
     },
-    /// Packets may be of another length.
+    /// The MTU changed.
     MtuChanged {
         /// Its number.
         index: u32,
-        /// The length they could have, in bytes.
+        /// The old MTU, in bytes.
         from: u32,
-        /// The length they can have.
+        /// The new MTU, in bytes.
         to: u32,
     },
-    /// It has another link-layer address.
+    /// The link-layer address changed.
     AddressChanged {
         /// Its number.
         index: u32,
-        /// The address it has.
+        /// The new address.
         to: Vec<u8>,
     },
 }
@@ -103,11 +103,12 @@ impl Event {
     }
 }
 
-/// Tells what happens to the interfaces of a network namespace, in order.
+/// Reports changes of the interfaces of a network namespace, in order.
 ///
-/// Events are what has changed since the last one: of two changes in quick
-/// succession it may tell the sum only. When the kernel had to drop news, the
-/// monitor asks for everything again and tells the difference.
+/// An event describes the difference to the previously reported state, so two
+/// changes in quick succession may be reported as one. If the kernel dropped
+/// notifications, the monitor queries all interfaces and reports the
+/// differences.
 #[derive(Debug)]
 pub struct InterfaceMonitor {
     notifications: Netlink,
@@ -117,12 +118,12 @@ pub struct InterfaceMonitor {
 }
 
 impl InterfaceMonitor {
-    /// Watches the namespace that the calling thread is in, from now on.
+    /// Opens a monitor of the calling thread's namespace.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's answer cannot be read.
     pub fn open() -> io::Result<InterfaceMonitor> {
-        // Listen first, then look: nothing falls between.
+        // Subscribe before the query, so that no change is missed.
         let mut monitor = InterfaceMonitor {
             notifications: Netlink::listening(LINKS)?,
             interfaces: Interfaces::open()?,
@@ -134,17 +135,17 @@ impl InterfaceMonitor {
         Ok(monitor)
     }
 
-    /// The interfaces as of the events told so far, without network addresses
-    /// and features.
+    /// The interfaces as of the events reported so far, without network
+    /// addresses and offloads.
     pub fn known(&self) -> impl Iterator<Item = &Interface> {
         self.known.values()
     }
 
-    /// The next event; waits for it for `time_max` at most, or for good.
-    /// `None` when the time is over or a signal came.
+    /// The next event; waits at most `time_max`, or without a limit. `None`
+    /// after that time or after a signal.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's answer cannot be read.
     pub fn next_event(&mut self, time_max: Option<Duration>) -> io::Result<Option<Event>> {
         let deadline = time_max.and_then(|time| std::time::Instant::now().checked_add(time));
         loop {
@@ -163,7 +164,7 @@ impl InterfaceMonitor {
         }
     }
 
-    /// Reads what the kernel has told, without waiting.
+    /// Reads the pending notifications without waiting.
     fn read_events(&mut self) -> io::Result<()> {
         loop {
             match self.notifications.receive(RecvFlags::DONTWAIT) {
@@ -176,8 +177,8 @@ impl InterfaceMonitor {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(OVERRUN) => {
-                    // What was not dropped is older than what was, and than
-                    // what we see when we look.
+                    // Notifications still in the queue are older than the
+                    // dropped ones, and than the following query.
                     while self.notifications.receive(RecvFlags::DONTWAIT).is_ok() {}
                     self.resync()?;
                 }
@@ -189,8 +190,8 @@ impl InterfaceMonitor {
     fn handle_message(&mut self, message: RouteNetlinkMessage) {
         match message {
             RouteNetlinkMessage::NewLink(message) => self.learn(Interface::read(&message)),
-            // A port that leaves its bridge is told in the same words, by
-            // another family; it has not gone.
+            // A port that leaves its bridge is reported by the same message
+            // with another family; the interface still exists.
             RouteNetlinkMessage::DelLink(message)
                 if u8::from(message.header.interface_family) == 0 =>
             {
@@ -224,7 +225,7 @@ impl InterfaceMonitor {
 
     fn learn(&mut self, new: Interface) {
         let index = new.index;
-        // Some news leave most of it out.
+        // Some notifications lack most attributes.
         if new.name.is_empty() {
             return;
         }
@@ -275,32 +276,32 @@ fn differences(old: &Interface, new: &Interface) -> Vec<Event> {
 }
 
 impl AsFd for InterfaceMonitor {
-    /// Readable when there may be something to tell; call
-    /// [`next_event`](Self::next_event) with no time until it says `None`.
+    /// Readable when there may be events; call [`next_event`](Self::next_event)
+    /// with a time of zero until it returns `None`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.notifications.as_fd()
     }
 }
 
-/// Tells that network addresses of a network namespace have changed; which
-/// there are, [`Interfaces`] says.
+/// Reports that network addresses of a network namespace changed; query
+/// [`Interfaces`] for the addresses.
 #[derive(Debug)]
 pub struct AddressMonitor(Netlink);
 
 impl AddressMonitor {
-    /// Watches the namespace that the calling thread is in, from now on.
+    /// Opens a monitor of the calling thread's namespace.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn open() -> io::Result<AddressMonitor> {
         Netlink::listening(ADDRESSES).map(AddressMonitor)
     }
 
-    /// Whether one may have changed since this was asked last, at first since
-    /// it was opened.
+    /// Whether an address may have changed since the last call, or since the
+    /// monitor was opened.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's answer cannot be read.
     pub fn is_changed(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
         loop {

@@ -1,4 +1,4 @@
-//! Network namespaces that nobody is in, and that end with their descriptor.
+//! Network namespaces without processes, which end with their descriptor.
 #![allow(unsafe_code)] // A thread parts from the namespace of the others.
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -6,26 +6,26 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Why there is none, or nothing was run in it.
+/// Why a namespace was not created or entered.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} a network namespace ({source}); it needs CAP_SYS_ADMIN")]
 pub struct NamespaceError {
-    /// What was not possible.
+    /// The operation that failed.
     pub what: &'static str,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// A network namespace of our own.
+/// A network namespace held by a descriptor.
 #[derive(Debug)]
 pub(crate) struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// A new one, with a loopback that is down.
+    /// A new namespace; its loopback interface is down.
     pub(crate) fn new() -> Result<Namespace, NamespaceError> {
         let make = || -> io::Result<OwnedFd> {
-            // SAFETY: the thread is our own, new and about to end; of what it
-            // shares with others only the network namespace is parted.
+            // SAFETY: the thread is new and about to end; `unshare` separates
+            // only its network namespace.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
             Ok(File::open("/proc/thread-self/ns/net")?.into())
         };
@@ -36,7 +36,7 @@ impl Namespace {
         made.map(Namespace)
     }
 
-    /// Runs something in it.
+    /// Runs a function in the namespace.
     pub(crate) fn run<T: Send>(&self, run: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         let inside = || {
             move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -55,7 +55,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// Namespaces are threads'.
+/// Runs a function on a new thread: namespaces belong to threads.
 fn by_a_thread<T: Send>(run: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| scope.spawn(run).join())
         .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))

@@ -1,5 +1,5 @@
-//! Telling the kernel what its neighbours have said, where another than its
-//! own protocols hears them.
+//! Reports neighbours to the kernel that weir, not the kernel's own protocols,
+//! received.
 
 use super::netlink::Netlink;
 use netlink_packet_core::NLM_F_REPLACE;
@@ -10,42 +10,44 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::io;
 use std::net::IpAddr;
 
-/// What a neighbour has said of itself.
+/// A neighbour's advertisement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighbourUpdate {
-    /// The number of the interface that it is on.
+    /// The interface's number.
     pub ifindex: u32,
-    /// Its address.
+    /// The neighbour's IP address.
     pub address: IpAddr,
-    /// Its hardware address.
+    /// The neighbour's MAC address.
     pub hardware: [u8; 6],
-    /// It answers a question, and so is reachable.
+    /// The advertisement answers a solicitation, so the neighbour is reachable.
     pub solicited: bool,
-    /// It stands in place of another hardware address.
+    /// The advertisement overrides another MAC address (override flag, RFC
+    /// 4861).
     pub replaces: bool,
-    /// It is a router (IPv6).
+    /// The neighbour is a router (IPv6).
     pub router: bool,
 }
 
-/// The kernel's neighbours of the network namespace that it was opened in.
+/// The kernel's neighbour table of the network namespace in which this value
+/// was opened.
 #[derive(Debug)]
 pub struct Neighbours(Netlink);
 
 impl Neighbours {
-    /// In the calling thread's network namespace.
+    /// Opens the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn open() -> io::Result<Neighbours> {
         Netlink::open().map(Neighbours)
     }
 
-    /// Tells the kernel, as if it had heard it by itself: news of a neighbour
-    /// that it does not know, or that was entered by hand, change nothing.
-    /// Tells whether they were taken. Linux 5.0.
+    /// Updates the kernel's entry as if the kernel had received the
+    /// advertisement: an unknown or permanent entry is not changed. Returns
+    /// whether the update was made. Linux 5.0.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn confirm(&mut self, news: &NeighbourUpdate) -> io::Result<bool> {
         let by_hand = |state| matches!(state, NeighbourState::Permanent | NeighbourState::Noarp);
         match self.state(news)? {
@@ -67,13 +69,15 @@ impl Neighbours {
             .attributes
             .push(NeighbourAttribute::LinkLayerAddress(hardware));
         let flags = if news.replaces { NLM_F_REPLACE } else { 0 };
-        let told = self
+        let confirmed = self
             .0
             .request(RouteNetlinkMessage::NewNeighbour(message), flags);
-        told.map(|_| true).or_else(|error| unknown(error, false))
+        confirmed
+            .map(|_| true)
+            .or_else(|error| unknown(error, false))
     }
 
-    /// What the kernel holds of it; `None` if it does not know it.
+    /// The kernel's entry; `None` if it has none.
     fn state(&mut self, news: &NeighbourUpdate) -> io::Result<Option<NeighbourState>> {
         let message = RouteNetlinkMessage::GetNeighbour(named(news));
         let answers = match self.0.request(message, 0) {
@@ -99,7 +103,7 @@ fn named(news: &NeighbourUpdate) -> NeighbourMessage {
     message
 }
 
-/// That there is no such neighbour is an answer.
+/// Treats "no such neighbour" as the answer `answer`.
 fn unknown<T>(error: io::Error, answer: T) -> io::Result<T> {
     match error.kind() {
         io::ErrorKind::NotFound => Ok(answer),

@@ -12,15 +12,14 @@ use rustix::net::{
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The longest datagram that the kernel sends: a dump comes in pieces of
-/// 32 KiB at most.
+/// Largest datagram that the kernel sends: a dump has parts of at most 32 KiB.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// A datagram of many requests is sent when it is longer.
+/// Length at which a datagram of several requests is sent.
 const DATAGRAM_BYTES: usize = 16 << 10;
 
-/// A routing netlink socket: one request at a time, each acknowledged. It
-/// stays in the network namespace that it was opened in, whoever uses it.
+/// A routing netlink socket: one request at a time, each acknowledged. The
+/// socket stays in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
@@ -28,15 +27,16 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// In the calling thread's network namespace.
+    /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn open() -> io::Result<Netlink> {
         Netlink::listening(0)
     }
 
-    /// One that hears of these `groups` (bits of `RTMGRP_*`).
+    /// Opens a socket that receives the notifications of these `groups` (bits
+    /// of `RTMGRP_*`).
     pub(super) fn listening(groups: u32) -> io::Result<Netlink> {
         let flags = SocketFlags::CLOEXEC;
         let protocol = None; // NETLINK_ROUTE is 0
@@ -48,11 +48,11 @@ impl Netlink {
         })
     }
 
-    /// Sends a request, with these `NLM_F_*` flags besides, and gives what the
-    /// kernel answers to it, up to its acknowledgement.
+    /// Sends a request with additional `NLM_F_*` flags; returns the kernel's
+    /// replies up to its acknowledgement.
     ///
     /// # Errors
-    /// What the kernel answers, as the system's error number.
+    /// The kernel's reply, as the system's error number.
     pub fn request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -77,11 +77,11 @@ impl Netlink {
         }
     }
 
-    /// Sends many requests that give no answer but whether they were done,
-    /// many in one datagram. Stops behind the datagram of one that fails.
+    /// Sends many requests that have no reply but an acknowledgement, many in
+    /// one datagram. Stops after the datagram with a request that fails.
     ///
     /// # Errors
-    /// As [`request`](Self::request), of the first that fails.
+    /// As for [`request`](Self::request), of the first request that fails.
     pub fn requests(
         &mut self,
         messages: impl IntoIterator<Item = RouteNetlinkMessage>,
@@ -90,8 +90,8 @@ impl Netlink {
         let mut messages = messages.into_iter().peekable();
         let mut bytes = Vec::new();
         while let Some(message) = messages.next() {
-            // One acknowledgement for all of a datagram; what fails says so
-            // by itself, and before it.
+            // Only the last request of a datagram is acknowledged; a failing
+            // request is reported before that.
             let is_last = bytes.len() >= DATAGRAM_BYTES || messages.peek().is_none();
             let ack = if is_last { NLM_F_ACK } else { 0 };
             self.append(message, ack | flags, &mut bytes);
@@ -104,8 +104,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// Waits for the acknowledgement of the last request, and gives the first
-    /// failure of those before it.
+    /// Waits for the acknowledgement of the last request; returns the first
+    /// error of the requests before it.
     fn acknowledged(&self) -> io::Result<()> {
         let mut first = Ok(());
         loop {
@@ -123,7 +123,7 @@ impl Netlink {
         }
     }
 
-    /// Sends a request, and leaves the answers to be [received](Self::receive).
+    /// Sends a request; its replies are read by [`receive`](Self::receive).
     pub(super) fn send_request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -135,7 +135,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Writes a request behind others.
+    /// Appends a request to the datagram.
     fn append(&mut self, message: RouteNetlinkMessage, flags: u16, bytes: &mut Vec<u8>) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -148,8 +148,8 @@ impl Netlink {
         message.serialize(&mut bytes[begin..]);
     }
 
-    /// The messages of one datagram. One that the library cannot read is left
-    /// out: newer kernels say more than it knows.
+    /// The messages of one datagram. Messages that the library cannot parse are
+    /// skipped: newer kernels send more than it knows.
     pub(super) fn receive(
         &self,
         flags: RecvFlags,
@@ -158,7 +158,8 @@ impl Netlink {
         let (len, _) = retry_on_intr(|| recv(&self.socket, &mut *buffer, flags))?;
         let mut messages = Vec::new();
         let mut rest = &buffer[..len];
-        // Each begins with its length, on a multiple of four (RFC 3549 §2.3.2).
+        // Each message begins with its length, at a multiple of four (RFC 3549
+        // §2.3.2).
         while let Some((len, _)) = rest.split_first_chunk() {
             let len = u32::from_ne_bytes(*len) as usize;
             let Some(bytes) = rest.get(..len) else { break };

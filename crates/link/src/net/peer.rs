@@ -13,8 +13,8 @@ const SO_PEERPIDFD: i32 = 77;
 /// `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: i32 = 83;
 
-/// Supplementary groups that are asked for at first. A process has at most
-/// 65,536 (`NGROUPS_MAX`).
+/// Initial room for supplementary groups. A process has at most 65,536
+/// (`NGROUPS_MAX`).
 const GROUPS_FIRST: usize = 32;
 
 /// The credentials of the thread that called connect(2), at that time.
@@ -28,8 +28,8 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Reads an option into `values`; the number of bytes that the kernel has
-/// written, or would have where it says `ERANGE`.
+/// Reads an option into `values`; returns the number of bytes that the kernel
+/// wrote, or would write if it returns `ERANGE`.
 fn option<T: Copy>(
     socket: BorrowedFd<'_>,
     option: i32,
@@ -56,7 +56,7 @@ fn option<T: Copy>(
 /// The credentials of the peer (`SO_PEERCRED`).
 ///
 /// # Errors
-/// If the socket is no connected Unix socket.
+/// If the socket is not a connected Unix socket.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut words = [0u32; 3];
     option(socket, libc::SO_PEERCRED, &mut words).map_err(|(error, _)| error)?;
@@ -72,7 +72,7 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// connect(2).
 ///
 /// # Errors
-/// If the socket is no connected Unix socket.
+/// If the socket is not a connected Unix socket.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; GROUPS_FIRST];
     loop {
@@ -82,8 +82,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
                 return Ok(groups);
             }
             Err((error, bytes)) if error.raw_os_error() == Some(libc::ERANGE) => {
-                // The credentials of a connection never change, so this grows
-                // once.
+                // The credentials of a connection never change, so one larger
+                // buffer suffices.
                 if bytes <= size_of_val(&groups[..]) {
                     return Err(error);
                 }
@@ -94,11 +94,11 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// A PID descriptor of the peer's process (`SO_PEERPIDFD`): unlike its number
-/// it never means another process.
+/// A PID descriptor of the peer's process (`SO_PEERPIDFD`). Unlike a number, it
+/// never refers to another process.
 ///
 /// # Errors
-/// Before Linux 6.5, and when the process has gone (`ESRCH`).
+/// Before Linux 6.5, and if the process has ended (`ESRCH`).
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd = [-1i32];
     option(socket, SO_PEERPIDFD, &mut fd).map_err(|(error, _)| error)?;
@@ -110,9 +110,9 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd[0]) })
 }
 
-/// Whether peers of this Unix socket may pass descriptors: where they may not,
-/// their sendmsg(2) fails with `EPERM`. Connections that a listening socket
-/// accepts take its setting.
+/// Sets whether peers of this Unix socket may pass descriptors; otherwise their
+/// sendmsg(2) fails with `EPERM`. Accepted connections inherit the setting of
+/// the listening socket.
 ///
 /// # Errors
 /// Before Linux 6.16.

@@ -1,4 +1,4 @@
-//! The kernel's routes, and what becomes of them.
+//! The kernel's routes, and a monitor of their changes.
 
 use super::netlink::Netlink;
 use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
@@ -15,79 +15,79 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// `RTMGRP_IPV4_ROUTE` and `RTMGRP_IPV6_ROUTE`.
 const ROUTES: u32 = 0x40 | 0x400;
 
-/// Where packets of a route go.
+/// The type of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RouteKind {
-    /// On.
+    /// Packets are forwarded or delivered.
     Unicast,
-    /// Nowhere, without a word.
+    /// Packets are dropped silently.
     Blackhole,
-    /// Nowhere, and the sender is told that nobody is reached.
+    /// Packets are dropped, with an ICMP "unreachable" error.
     Unreachable,
-    /// Nowhere, and the sender is told that it is not allowed.
+    /// Packets are dropped, with an ICMP "prohibited" error.
     Prohibit,
 }
 
-/// One way that a route leads.
+/// One next hop of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RouteHop {
-    /// The number of the interface to send on.
+    /// The number of the egress interface.
     pub ifindex: u32,
-    /// The router to send to; `None` where the destination is a neighbour.
+    /// The next router's address; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
 }
 
-/// A route of the kernel. Within a table, prefix and metric name it.
+/// A route of the kernel. Table, prefix and metric identify it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Route {
-    /// The number of its table; 254 is `main`.
+    /// The table's number; 254 is `main`.
     pub table: u32,
     /// The first address of the prefix.
     pub prefix: IpAddr,
-    /// How many bits of it the prefix has.
+    /// The prefix length, in bits.
     pub prefix_len: u8,
-    /// The lower comes first.
+    /// The metric; the route with the lowest one is used.
     pub metric: u32,
-    /// Where its packets go.
+    /// The route's type.
     pub kind: RouteKind,
-    /// The ways there, those that the kernel holds for dead left out.
+    /// The next hops, except those that the kernel marks dead.
     pub hops: Vec<RouteHop>,
 }
 
-/// News of the kernel's routes.
+/// A change of the kernel's routes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouteEvent {
-    /// All there are will be told now, from the beginning: what is not among
-    /// them is gone.
+    /// A full dump begins: a route that is not in the dump is gone.
     Begin,
-    /// This one is there, in place of one of its name.
+    /// A route was added, or replaced the one with the same table, prefix and
+    /// metric.
     Set(Route),
-    /// This one is not there any more.
+    /// A route was removed.
     Gone(Route),
-    /// All were told.
+    /// The full dump is complete.
     Complete,
 }
 
-/// Tells of every route of the network namespace that it was opened in:
-/// first all there are, then each change. Broadcast, local and multicast
-/// routes, and those of single links (`fe80::/10`), are left out.
+/// Reports every route of the network namespace in which this value was opened:
+/// first all routes, then each change. Broadcast, local, multicast and
+/// link-local (`fe80::/10`) routes are omitted.
 ///
-/// Where the kernel had to drop news, all is told again.
+/// If the kernel dropped notifications, all routes are reported again.
 #[derive(Debug)]
 pub struct RouteMonitor {
     notifications: Netlink,
-    /// Where all are asked for, and which families are not yet.
+    /// The socket of a dump in progress, and the families still to be dumped.
     all: Option<(Netlink, Vec<AddressFamily>)>,
     events: VecDeque<RouteEvent>,
 }
 
 impl RouteMonitor {
-    /// Watches the calling thread's network namespace.
+    /// Opens a monitor of the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's answer cannot be read.
     pub fn open() -> io::Result<RouteMonitor> {
-        // Listen first, then look: nothing falls between.
+        // Subscribe before the dump, so that no change is missed.
         let notifications = Netlink::listening(ROUTES)?;
         let mut monitor = RouteMonitor {
             notifications,
@@ -98,11 +98,11 @@ impl RouteMonitor {
         Ok(monitor)
     }
 
-    /// Has all routes be told again: the kernel says nothing of those that go
-    /// with an interface that is set down.
+    /// Requests another full dump: the kernel does not report the routes that
+    /// it removes when an interface is set down.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn begin(&mut self) -> io::Result<()> {
         let families = vec![AddressFamily::Inet6, AddressFamily::Inet];
         self.all = Some((Netlink::open()?, families));
@@ -111,7 +111,7 @@ impl RouteMonitor {
         self.request_dump()
     }
 
-    /// Asks for the routes of the next family.
+    /// Requests the dump of the next family.
     fn request_dump(&mut self) -> io::Result<()> {
         let Some((socket, families)) = &mut self.all else {
             return Ok(());
@@ -133,13 +133,14 @@ impl RouteMonitor {
     /// The next event, without waiting; `None` if there is none now.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's answer cannot be read.
     pub fn next_event(&mut self) -> io::Result<Option<RouteEvent>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
-            // News wait until all that was there is told: they are later.
+            // Notifications wait until the dump is complete: they are later
+            // than the dump.
             let from_all = self.all.is_some();
             let socket = self
                 .all
@@ -181,13 +182,13 @@ impl RouteMonitor {
 }
 
 impl AsFd for RouteMonitor {
-    /// Readable when there may be news.
+    /// Readable when there may be events.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.notifications.as_fd()
     }
 }
 
-/// A route that packets can be sent by; `None` for another.
+/// Parses a route of a supported type; `None` for another.
 fn read(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
     let kind = match header.kind {
@@ -241,7 +242,7 @@ fn read(message: &RouteMessage) -> Option<Route> {
     (!on_one_link).then_some(route)
 }
 
-/// Whether the kernel does not send over a hop.
+/// Whether the kernel marks a next hop as dead.
 trait Dead {
     fn is_dead(&self) -> bool;
 }

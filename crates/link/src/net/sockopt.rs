@@ -1,10 +1,10 @@
-//! Options of sockets that rustix lacks.
+//! Socket options that rustix lacks.
 #![allow(unsafe_code)] // The system call.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Sets one, of a socket that is ours, to a value without pointers in it.
+/// Sets an option to a value without pointers.
 pub(crate) fn set_option<T: Copy>(
     socket: &OwnedFd,
     level: i32,
@@ -13,7 +13,7 @@ pub(crate) fn set_option<T: Copy>(
 ) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     let value = (&raw const *value).cast();
-    // SAFETY: the kernel reads so many bytes, which are there, and no others.
+    // SAFETY: the kernel reads exactly the bytes of `value`.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

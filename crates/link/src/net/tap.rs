@@ -1,5 +1,5 @@
-//! TAP: an Ethernet interface of the kernel whose other end is a file
-//! descriptor.
+//! TAP: the kernel's virtual Ethernet interface, whose other end is a file
+//! descriptor (tun(4)).
 #![allow(unsafe_code)] // The ioctls that make the interface.
 
 use super::ifreq::{Flags, Request};
@@ -10,49 +10,50 @@ use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The longest name of an interface, in bytes.
+/// Largest length of an interface's name, in bytes.
 const NAME_MAX: usize = 15;
 
-/// What stands before each frame of a [`Tap::open_offloading`]: `struct
+/// The header before each frame of a [`Tap::open_offloading`]: `struct
 /// virtio_net_hdr`, in the machine's byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TapHeader {
-    /// The checksum at `checksum_start + checksum_offset` is to be completed:
-    /// it is the pseudo-header's sum so far.
+    /// The checksum at `checksum_start + checksum_offset` is partial: it
+    /// contains the pseudo-header's sum.
     pub needs_checksum: bool,
-    /// The kernel has checked it, or it never was on a wire. Towards us only.
+    /// The kernel has verified the checksum, or the frame never was on a wire.
+    /// In received frames only.
     pub checked: bool,
-    /// Several segments in one, or one to be cut into several.
+    /// The type of a frame that combines several segments.
     pub gso: TapGso,
-    /// Bytes of all headers of a frame that is to be cut.
+    /// Bytes of all headers of a frame to be segmented.
     pub header_len: u16,
     /// Bytes of payload of each segment.
     pub gso_size: u16,
-    /// Where the checksum's bytes start, counted from the frame's first.
+    /// Offset from which the checksum is computed, from the frame's start.
     pub checksum_start: u16,
-    /// Where it is, counted from there.
+    /// Offset of the checksum field, from `checksum_start`.
     pub checksum_offset: u16,
 }
 
-/// What a frame that stands for several is made of.
+/// The GSO type of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum TapGso {
-    /// It is one frame.
+    /// A single frame.
     #[default]
     None,
     /// TCP segments of IPv4.
     Tcp4,
     /// TCP segments of IPv6.
     Tcp6,
-    /// Something else.
+    /// Another type.
     Other(u8),
 }
 
 impl TapHeader {
-    /// Its length, in bytes.
+    /// Length of the header, in bytes.
     pub const LEN: usize = 10;
 
-    /// The header that these bytes begin with; `None` if they are fewer.
+    /// Parses the header at the start of `bytes`; `None` if they are too short.
     pub fn parse(bytes: &[u8]) -> Option<TapHeader> {
         let bytes: &[u8; TapHeader::LEN] = bytes.first_chunk()?;
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -72,7 +73,7 @@ impl TapHeader {
         })
     }
 
-    /// Its bytes.
+    /// The header's bytes.
     pub fn to_bytes(self) -> [u8; TapHeader::LEN] {
         let mut bytes = [0; TapHeader::LEN];
         bytes[0] = u8::from(self.needs_checksum) | u8::from(self.checked) << 1;
@@ -95,20 +96,22 @@ impl TapHeader {
     }
 }
 
-/// Whether an interface can have this name: with `%d` in it the kernel would
-/// choose a number, and `all` and `default` are folders of its settings.
+/// Whether an interface can have this name. The kernel would replace `%d` by a
+/// number, and `all` and `default` are folders of its sysctl settings.
 fn is_a_name(name: &str) -> bool {
     let wrong = |byte: u8| matches!(byte, b'/' | b':' | b'%' | 0x0b) || byte.is_ascii_whitespace();
     let taken = matches!(name, "" | "." | ".." | "all" | "default");
     !taken && name.len() <= NAME_MAX && !name.bytes().any(wrong)
 }
 
-/// One end of a TAP interface: what the kernel sends on the interface is read
-/// here, what is written here arrives there. Frames are whole, without
-/// headers of the driver's; the kernel's checksums are complete.
+/// The file end of a TAP interface: frames that the kernel sends on the
+/// interface are read here, and frames written here are received on the
+/// interface. Frames are complete, without driver headers, and the kernel's
+/// checksums are final.
 ///
-/// The interface goes with this end, unless it was made to stay (`ip tuntap
-/// add`): then anybody it was made for may open it, without privilege.
+/// The interface is removed with this value, unless it is persistent (`ip
+/// tuntap add`): then the users it was created for can open it without
+/// privilege.
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
@@ -116,37 +119,37 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the interface of that name in the calling thread's network
-    /// namespace, or makes it. Reading and writing do not block.
+    /// Opens the interface with that name in the calling thread's network
+    /// namespace, or creates it. Reading and writing do not block.
     ///
     /// # Errors
-    /// If nothing can have this name, without privilege, if it is another kind
-    /// of interface or in use.
+    /// If the name is not valid, without privilege, or if the interface is of
+    /// another kind or in use.
     pub fn open(name: &str) -> io::Result<Tap> {
         Tap::open_as(name, libc::IFF_TAP)
     }
 
-    /// As [`Tap::open`], where each frame has a [`TapHeader`] before it: TCP
-    /// segments come, and may be sent, up to 64 KB long and with checksums yet
-    /// to be completed.
+    /// As [`Tap::open`], with a [`TapHeader`] before each frame: TCP segments
+    /// of up to 64 KB, with partial checksums, can be received and sent.
     ///
     /// # Errors
-    /// As there; if the kernel knows no such thing.
+    /// As for [`Tap::open`]; also if the kernel does not support it.
     pub fn open_offloading(name: &str) -> io::Result<Tap> {
         Tap::open_as(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?.offloading()
     }
 
-    /// As [`Tap::open`], or as [`Tap::open_offloading`], of an interface of so
-    /// many queues, each with a file of its own: the kernel keeps a flow's
-    /// frames in one queue, which is the one that the flow was sent by last.
+    /// As [`Tap::open`] or [`Tap::open_offloading`], with `count` queues, each
+    /// with a file of its own. The kernel keeps a flow's frames in one queue:
+    /// the one by which the flow last sent.
     ///
-    /// All its queues are ours: what another program opens there, the kernel
-    /// would give a part of our flows.
+    /// This process must own all queues: the kernel would give a part of the
+    /// flows to a queue that another process opens.
     ///
     /// # Errors
-    /// As there; if the interface was made for one file alone (`ip tuntap add`
-    /// without `multi_queue`), or for fewer; if another program has some of its
-    /// queues, which then keeps them, or opens some at the same time.
+    /// As for [`Tap::open`]; also if the interface was created with a single
+    /// queue (`ip tuntap add` without `multi_queue`) or with fewer queues, and
+    /// if another process has some of its queues open or opens some at the same
+    /// time.
     pub fn open_queues(name: &str, count: usize, offloading: bool) -> io::Result<Vec<Tap>> {
         let header = if offloading { libc::IFF_VNET_HDR } else { 0 };
         let flags = libc::IFF_TAP | libc::IFF_MULTI_QUEUE | header;
@@ -157,7 +160,7 @@ impl Tap {
                 Tap::open_as(name, flags)
             }
         };
-        // The kernel lets anybody in who may use the interface.
+        // The kernel lets every permitted user open queues.
         if tap_queues(name)? > 0 {
             return Err(Errno::BUSY.into());
         }
@@ -182,11 +185,11 @@ impl Tap {
         Ok(self)
     }
 
-    /// As [`Tap::open`], of a TUN interface: what is read and written are IP
-    /// packets, without a link-layer header.
+    /// As [`Tap::open`], for a TUN interface: IP packets without a link-layer
+    /// header are read and written.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Tap::open`].
     pub fn open_packets(name: &str) -> io::Result<Tap> {
         Tap::open_as(name, libc::IFF_TUN)
     }
@@ -194,7 +197,7 @@ impl Tap {
     fn open_as(name: &str, flags: libc::c_int) -> io::Result<Tap> {
         if !is_a_name(name) {
             let message = format!(
-                "`{name}` is no name of an interface: give 1 to {NAME_MAX} bytes, without `/`, \
+                "`{name}` is not an interface name: give 1 to {NAME_MAX} bytes, without `/`, \
                  `:`, `%` and blanks"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -203,7 +206,8 @@ impl Tap {
         let file = open("/dev/net/tun", how, Mode::empty())?;
         let request = Request::of(name, Flags::of((libc::IFF_NO_PI | flags) as i16));
         const TUNSETIFF: Opcode = libc::TUNSETIFF as Opcode;
-        // SAFETY: the command takes a `struct ifreq`, whose size this has.
+        // SAFETY: the command takes a `struct ifreq`, which `request` has the
+        // size of.
         unsafe { ioctl(&file, Setter::<TUNSETIFF, Request<Flags>>::new(request))? };
         let name = name.to_owned();
         Ok(Tap { file, name })
@@ -214,8 +218,8 @@ impl Tap {
         &self.name
     }
 
-    /// The next frame that the kernel has sent: its length, in `buffer`, cut
-    /// to that; `None` if there is none now.
+    /// Reads the next frame that the kernel sent into `buffer`, truncated to
+    /// the buffer's length; returns its length, or `None` if there is none now.
     ///
     /// # Errors
     /// If the interface is down or gone.
@@ -223,10 +227,10 @@ impl Tap {
         self.receive_all(&mut [IoSliceMut::new(buffer)])
     }
 
-    /// As [`Tap::receive`], where the parts of a frame are to lie apart.
+    /// As [`Tap::receive`], into several buffers.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Tap::receive`].
     pub fn receive_all(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         match rustix::io::readv(&self.file, parts) {
             Ok(len) => Ok(Some(len)),
@@ -235,18 +239,18 @@ impl Tap {
         }
     }
 
-    /// Hands a frame to the kernel; false if it takes none now.
+    /// Passes a frame to the kernel; `false` if the kernel accepts none now.
     ///
     /// # Errors
-    /// If the interface is down or gone, or the frame no frame.
+    /// If the interface is down or gone, or if the frame is not valid.
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
         self.send_all(&[IoSlice::new(frame)])
     }
 
-    /// As [`Tap::send`], of a frame whose parts lie apart.
+    /// As [`Tap::send`], from several buffers.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Tap::send`].
     pub fn send_all(&self, parts: &[IoSlice<'_>]) -> io::Result<bool> {
         match rustix::io::writev(&self.file, parts) {
             Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! The few changes that weir itself makes to interfaces: pairs of its own.
+//! Creating and removing veth pairs.
 
 use super::netlink::Netlink;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -10,8 +10,8 @@ use netlink_packet_route::link::{
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Makes a veth: `near` in the calling thread's namespace, `far` in another.
-/// Both are down, and will have no address of their own making.
+/// Creates a veth pair: `near` in the calling thread's namespace, `far` in
+/// another. Both ends are down and get no automatic address.
 pub(crate) fn veth(near: &str, far: &str, namespace: BorrowedFd<'_>, mtu: u32) -> io::Result<()> {
     let end = |name: &str| {
         let mut message = LinkMessage::default();
@@ -33,11 +33,11 @@ pub(crate) fn veth(near: &str, far: &str, namespace: BorrowedFd<'_>, mtu: u32) -
     send(request, NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Sets an interface up, without IPv6 addresses that nobody asked for.
+/// Sets an interface up, without automatic IPv6 addresses.
 pub(crate) fn up(ifindex: u32) -> io::Result<()> {
     let mut message = LinkMessage::default();
     message.header.index = ifindex;
-    // A kernel without IPv6 refuses, and makes no address either.
+    // A kernel without IPv6 refuses the setting, and creates no address either.
     let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
         vec![none],
@@ -58,7 +58,7 @@ pub(crate) fn down(ifindex: u32) -> io::Result<()> {
     send(RouteNetlinkMessage::SetLink(message), 0)
 }
 
-/// Removes an interface, and with a veth its other end.
+/// Removes an interface; with one end of a veth, also the other.
 pub(crate) fn delete(name: &str) -> io::Result<()> {
     let mut message = LinkMessage::default();
     message.attributes = vec![LinkAttribute::IfName(name.to_owned())];

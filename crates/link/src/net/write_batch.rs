@@ -1,8 +1,8 @@
 //! Several writes in one system call, by io_uring(7).
 //!
-//! Who writes frames to a TAP interface one by one is interrupted after each: the
-//! kernel wakes who reads them, and as a rule has that run at once. Written in one
-//! call, all of them wait for the reader when it does.
+//! A process that writes frames to a TAP interface one by one is usually preempted after each
+//! write: the kernel wakes the reader and runs it at once. With one call for several writes, the
+//! reader wakes when all frames are queued.
 #![allow(unsafe_code)] // The kernel is told where bytes lie.
 
 use io_uring::{IoUring, opcode, types};
@@ -10,32 +10,31 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The most writes at once.
+/// Largest number of writes in one call.
 const WRITES_MAX: usize = 8;
 /// Buffers of each write.
 const IOVECS_PER_WRITE: usize = 3;
 
-/// See the module.
+/// An io_uring for batches of writes.
 pub struct WriteBatch {
-    /// None once the system has refused it.
+    /// `None` once the system has refused the ring.
     ring: Option<IoUring>,
 }
 
 impl WriteBatch {
     /// # Errors
-    /// If the system has no io_uring(7), or does not let this program use it.
+    /// If the system has no io_uring(7), or does not permit it to this process.
     pub fn new() -> io::Result<WriteBatch> {
-        // A child that shared it would submit what is ours.
+        // A child process that shared the ring would submit this process's entries.
         let ring = IoUring::builder().dontfork().build(WRITES_MAX as u32)?;
         Ok(WriteBatch { ring: Some(ring) })
     }
 
-    /// Writes these to a descriptor, one after the other, without waiting; gives how many
-    /// were taken, which may be any of them. At most eight are tried.
+    /// Writes these buffers to a descriptor in order, without blocking, at most eight; returns how
+    /// many were written, not necessarily the first ones.
     ///
     /// # Errors
-    /// If the system lets this program do so no more, now or before; nothing is
-    /// written then.
+    /// If the system refuses the ring, now or earlier; then no buffer is written.
     pub fn write(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -48,9 +47,9 @@ impl WriteBatch {
             // An `IoSlice` is a `struct iovec`.
             let write = opcode::Writev::new(fd, parts.as_ptr().cast(), IOVECS_PER_WRITE as u32);
             let entry = write.rw_flags(libc::RWF_NOWAIT).build();
-            // SAFETY: the descriptor, the parts and what they point to are borrowed until
-            // this returns, which it does not before the kernel has answered all that it
-            // took: rather than leave one behind, it ends the process.
+            // SAFETY: the descriptor, the buffers and their contents are borrowed until this
+            // function returns, which is after the kernel has completed all entries that it
+            // accepted; if that is impossible, the process aborts.
             let pushed = unsafe { ring.submission().push(&entry) };
             assert!(pushed.is_ok(), "the queue is empty and has room for all");
         }
@@ -60,12 +59,12 @@ impl WriteBatch {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if left == writes.len() && ring.submission().len() == left => {
-                    // None was taken, nor will be.
+                    // No entry was accepted, and none will be.
                     self.ring = None;
                     return Err(error);
                 }
                 Err(error) if is_one_of(&error, &PASSING) => {}
-                // What the kernel has begun with cannot be called back.
+                // Operations that the kernel has begun cannot be cancelled.
                 Err(_) => std::process::abort(),
             }
             for answer in ring.completion() {
@@ -77,7 +76,7 @@ impl WriteBatch {
             }
         }
         match failed {
-            // A driver that cannot write so says it each time.
+            // A driver that does not support such writes returns this error each time.
             Some(error) if taken == 0 && !is_one_of(&error, &OF_DRIVER) => {
                 self.ring = None;
                 Err(error)
@@ -87,9 +86,9 @@ impl WriteBatch {
     }
 }
 
-/// The system lacks something for a moment.
+/// Temporary shortage of a resource.
 const PASSING: [Errno; 3] = [Errno::AGAIN, Errno::BUSY, Errno::NOMEM];
-/// The driver takes a write no more, or not now.
+/// The driver accepts no writes any more, or none now.
 const OF_DRIVER: [Errno; 5] = [
     Errno::AGAIN,
     Errno::NOMEM,

@@ -1,43 +1,47 @@
-//! Blocks gathered before they are written, and how many arrived whole.
+//! Buffers blocks before they are written, and counts those written completely.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Where a block has its length: behind its type.
-const LENGTH_AT: usize = 4;
+/// The length of the block at the beginning of these bytes, which are in the output behind so many
+/// others.
+pub(super) type BlockLen = fn(&[u8], u64) -> usize;
 
-/// An output that is given many whole blocks at a time.
+/// An output that receives many complete blocks at a time.
 ///
-/// Unlike a `BufWriter` it knows, when a write fails, where the last block
-/// ends that arrived: a file can be cut there, and is a capture again.
+/// Unlike `BufWriter`, it knows after a failed write where the last complete
+/// block ends: truncated there, the file is a valid capture.
 pub(super) struct Gather<W: Write> {
-    /// `None` once it was given back.
+    /// `None` once the output was returned.
     output: Option<W>,
-    /// Whole blocks, `capacity` bytes at most.
+    /// Complete blocks, at most `capacity` bytes.
     blocks: Vec<u8>,
     capacity: usize,
+    block_len: BlockLen,
     /// Bytes of whole blocks that arrived.
     complete_bytes: u64,
-    /// A write failed: what would follow does not belong there.
+    /// A write failed: later blocks would not be at a block boundary.
     failed: bool,
 }
 
 impl<W: Write> Gather<W> {
-    pub(super) fn new(output: W, capacity: usize) -> Gather<W> {
+    pub(super) fn new(output: W, capacity: usize, block_len: BlockLen) -> Gather<W> {
         Gather {
             output: Some(output),
             blocks: Vec::with_capacity(capacity),
             capacity,
+            block_len,
             complete_bytes: 0,
             failed: false,
         }
     }
 
-    /// Bytes of whole blocks that the output took.
+    /// Bytes of complete blocks that the output has accepted.
     pub(super) fn blocks_written(&self) -> u64 {
         self.complete_bytes
     }
 
-    /// Bytes of whole blocks that the output took or will be handed.
+    /// Bytes of complete blocks that the output has accepted or that are
+    /// buffered.
     pub(super) fn len(&self) -> u64 {
         self.complete_bytes + self.blocks.len() as u64
     }
@@ -46,7 +50,7 @@ impl<W: Write> Gather<W> {
         self.output.as_ref().expect("not given back")
     }
 
-    /// Takes one block, of these parts.
+    /// Buffers one block, which consists of these parts.
     #[inline]
     pub(super) fn block(&mut self, parts: [&[u8]; 3]) -> io::Result<()> {
         let len = parts[0].len() + parts[1].len() + parts[2].len();
@@ -62,21 +66,37 @@ impl<W: Write> Gather<W> {
         Ok(())
     }
 
-    /// Hands over what is gathered, and has the output do the same.
+    /// Writes the buffered blocks and flushes the output.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.send()?;
         let flushed = output(&mut self.output).flush();
         self.noted(flushed)
     }
 
-    /// Hands over what is gathered.
+    /// Writes the buffered blocks.
     #[cold]
     fn send(&mut self) -> io::Result<()> {
         self.sound()?;
         let (arrived, outcome) = write(output(&mut self.output), &self.blocks);
-        self.complete_bytes += ends_before(&self.blocks, arrived) as u64;
+        self.complete_bytes += self.ends_before(arrived) as u64;
         self.blocks.clear();
         self.noted(outcome)
+    }
+
+    /// The end of the last of the blocks that ends at or before `arrived`.
+    fn ends_before(&self, arrived: usize) -> usize {
+        if arrived == self.blocks.len() {
+            return arrived;
+        }
+        let mut end = 0;
+        loop {
+            let at = self.complete_bytes + end as u64;
+            let next = end + (self.block_len)(&self.blocks[end..], at);
+            if next > arrived {
+                return end;
+            }
+            end = next;
+        }
     }
 
     /// Writes a block longer than all that is gathered at a time.
@@ -91,7 +111,8 @@ impl<W: Write> Gather<W> {
         Ok(())
     }
 
-    /// After a failure nothing is gathered, so that each block is refused.
+    /// After a failure the buffer stays empty, so that each further block
+    /// fails.
     fn noted(&mut self, outcome: io::Result<()>) -> io::Result<()> {
         if outcome.is_err() {
             self.failed = true;
@@ -107,7 +128,7 @@ impl<W: Write> Gather<W> {
         Ok(())
     }
 
-    /// Gives the output back. What was not handed over is lost.
+    /// Returns the output. Buffered blocks are lost.
     pub(super) fn into_output(mut self) -> W {
         self.output.take().expect("not given back")
     }
@@ -116,7 +137,7 @@ impl<W: Write> Gather<W> {
 impl<W: Write> Drop for Gather<W> {
     fn drop(&mut self) {
         if self.output.is_some() && !self.failed {
-            // Nobody is there to be told.
+            // A destructor cannot report the error.
             let _ = self.send();
         }
     }
@@ -126,7 +147,7 @@ fn output<W>(output: &mut Option<W>) -> &mut W {
     output.as_mut().expect("not given back")
 }
 
-/// Writes all of `bytes`: how many arrived, and whether all did.
+/// Writes all of `bytes`; returns how many were written, and whether all were.
 fn write(output: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut arrived = 0;
     while arrived < bytes.len() {
@@ -138,22 +159,4 @@ fn write(output: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
         }
     }
     (arrived, Ok(()))
-}
-
-/// The end of the last of the `blocks` that ends at or before `arrived`.
-fn ends_before(blocks: &[u8], arrived: usize) -> usize {
-    if arrived == blocks.len() {
-        return arrived;
-    }
-    let mut end = 0;
-    loop {
-        let length: [u8; 4] = *blocks[end + LENGTH_AT..]
-            .first_chunk()
-            .expect("blocks are whole");
-        let next = end + u32::from_le_bytes(length) as usize;
-        if next > arrived {
-            return end;
-        }
-        end = next;
-    }
 }

@@ -7,30 +7,69 @@
 
 use super::byte_order::{ByteOrder, array};
 use super::input::Input;
-use super::{Damage, Error, Interface, Record, Region, Resolution};
+use super::{Damage, Error, FrameRef, Interface, Record, Region, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 
 const FILE_HEADER_LEN: usize = 24;
 const FRAME_HEADER_LEN: usize = 16;
-/// Patched libpcaps wrote interface, protocol and packet type as well.
+/// Header of patched libpcaps, which also contains interface, protocol and
+/// packet type.
 const MODIFIED_HEADER_LEN: usize = 24;
-/// What the field's upper bits may say: frame check sequence length.
+/// Bits of the link type field besides the link type: frame check sequence
+/// length.
 const LINKTYPE_RESERVED: u32 = 0x03ff_0000;
 
 const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
 const MAGIC_NANO: u32 = 0xa1b2_3c4d;
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
+/// A file's header as [`Writer`](super::Writer) has it.
+pub(super) fn file_header(snaplen: u32, linktype: u16) -> [u8; FILE_HEADER_LEN] {
+    let mut header = [0; FILE_HEADER_LEN];
+    header[..4].copy_from_slice(&MAGIC_NANO.to_le_bytes());
+    header[4..6].copy_from_slice(&2_u16.to_le_bytes());
+    header[6..8].copy_from_slice(&4_u16.to_le_bytes());
+    header[16..20].copy_from_slice(&snaplen.to_le_bytes());
+    header[20..22].copy_from_slice(&linktype.to_le_bytes());
+    header
+}
+
+/// A frame's header behind [`file_header`].
+pub(super) fn frame_header(frame: &FrameRef<'_>) -> [u8; FRAME_HEADER_LEN] {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let time_ns = u64::try_from(frame.time_ns.unwrap_or(0)).unwrap_or(0);
+    let (seconds, rest) = match u32::try_from(time_ns / SECOND_NS) {
+        Ok(seconds) => (seconds, (time_ns % SECOND_NS) as u32),
+        Err(_) => (0, 0),
+    };
+    let mut header = [0; FRAME_HEADER_LEN];
+    let fields = [seconds, rest, frame.bytes.len() as u32, frame.wire_len];
+    for (field, word) in header.chunks_exact_mut(4).zip(fields) {
+        field.copy_from_slice(&word.to_le_bytes());
+    }
+    header
+}
+
+/// The length of what begins at a byte of a file with these headers.
+pub(super) fn block_len(block: &[u8], at: u64) -> usize {
+    if at == 0 {
+        return FILE_HEADER_LEN;
+    }
+    let captured = block[8..].first_chunk().expect("headers are whole");
+    FRAME_HEADER_LEN + u32::from_le_bytes(*captured) as usize
+}
+
 /// How the two length fields of a frame are ordered.
 #[derive(Clone, Copy)]
 enum Lengths {
     CapturedFirst,
     WireFirst,
-    /// Version 2.3 was written both ways: captured is the smaller.
+    /// Version 2.3 was written in both orders: the captured length is the
+    /// smaller.
     Either,
 }
 
-/// What the file's header says about its frames.
+/// Properties of the file's frames, from its header.
 pub(super) struct Classic {
     order: ByteOrder,
     nano: bool,
@@ -40,7 +79,7 @@ pub(super) struct Classic {
     frame_max: u32,
 }
 
-/// Whether `start`, a file's first four bytes, begin a pcap file.
+/// Whether a file's first four bytes `start` are a pcap magic number.
 pub(super) fn is_magic(start: [u8; 4]) -> bool {
     let magic = u32::from_ne_bytes(start);
     [MAGIC_MICRO, MAGIC_NANO, MAGIC_MODIFIED]
@@ -49,7 +88,7 @@ pub(super) fn is_magic(start: [u8; 4]) -> bool {
 }
 
 impl Classic {
-    /// Reads the file's header, whose magic has been recognised.
+    /// Reads the file's header after its magic number was recognised.
     pub(super) fn open(input: &mut Input) -> Result<(Classic, Interface), Error> {
         if !input.has_unread(FILE_HEADER_LEN)? {
             return Err(input.cut_short(Region::FileHeader, FILE_HEADER_LEN));
@@ -138,7 +177,8 @@ impl Classic {
         }))
     }
 
-    /// The captured and the wire length from the header's two fields.
+    /// The captured and the wire length, from the frame header's two length
+    /// fields.
     #[inline]
     fn lengths(&self, first: u32, second: u32) -> (u32, u32) {
         match self.lengths {
@@ -148,7 +188,7 @@ impl Classic {
         }
     }
 
-    /// The error for a frame of which only the header is whole.
+    /// The error for a file that ends inside a frame's bytes.
     #[cold]
     fn cut_inside(&self, input: &Input, captured: u32) -> Error {
         let have = input.unread().len() - self.header_len;

@@ -1,20 +1,20 @@
-//! Unpacking gzip (RFC 1952) and zstd (RFC 8878) as bytes arrive.
+//! Streaming decompression of gzip (RFC 1952) and zstd (RFC 8878).
 //!
-//! The stream adaptors of `flate2` and `zstd` throw away what the failing call
-//! had already unpacked. Here the bytes before the damage are kept: gzip by its
-//! count of bytes written, zstd by feeding one block a call.
+//! The stream adaptors of `flate2` and `zstd` discard the output of the call
+//! that fails. This module keeps the bytes before the damage: with gzip by its
+//! count of bytes written, with zstd by decoding one block a call.
 
 use std::io::{self, Read};
 
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd::stream::raw::{self, InBuffer, Operation, OutBuffer};
 
-/// Packed bytes taken from the input at a time.
+/// Compressed bytes read from the input at a time.
 const INPUT_LEN: usize = 64 * 1024;
-/// Enough of a zstd frame to learn how long its header is.
+/// Bytes of a zstd frame that suffice to learn the length of its header.
 const ZSTD_FIRST_LEN: usize = 5;
 
-/// How a capture file is packed, told by its first bytes.
+/// The compression of a capture file, recognised by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compression {
     /// gzip, of one or several members.
@@ -24,7 +24,8 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The packing that `start`, the first four bytes of a file, announces.
+    /// The compression that the first four bytes of a file indicate; `None` for
+    /// an uncompressed file.
     pub fn of(start: &[u8]) -> Option<Compression> {
         match start {
             [0x1f, 0x8b, ..] => Some(Compression::Gzip),
@@ -47,8 +48,8 @@ impl std::fmt::Display for Compression {
 
 enum Engine {
     Gzip(Box<Decompress>),
-    /// A zstd decoder and how many bytes it wants next: those up to the end of
-    /// the block it is in.
+    /// A zstd decoder and the number of bytes up to the end of its current
+    /// block.
     Zstd(raw::Decoder<'static>, usize),
 }
 
@@ -60,8 +61,8 @@ impl Engine {
         })
     }
 
-    /// Unpacks once: the bytes taken, the bytes made, and how it went: whether
-    /// a member or frame ended, or what was wrong.
+    /// One decoder step: bytes consumed, bytes produced, and whether a member
+    /// or frame ended, or the error.
     fn run(&mut self, input: &[u8], output: &mut [u8]) -> (usize, usize, io::Result<bool>) {
         match self {
             Engine::Gzip(inflate) => {
@@ -91,12 +92,12 @@ impl Engine {
     }
 }
 
-/// Why unpacking failed.
+/// Why decompression failed.
 #[derive(Debug)]
 pub(super) enum UnpackError {
-    /// The packed bytes could not be had.
+    /// The compressed bytes could not be read.
     Read(io::Error),
-    /// They are not those of a whole packed file.
+    /// The compressed data is corrupt or truncated.
     Packed(io::Error),
 }
 
@@ -106,7 +107,7 @@ impl UnpackError {
     }
 }
 
-/// A reader that unpacks another one.
+/// A reader that decompresses another reader.
 pub(super) struct Unpack<R> {
     inner: R,
     packing: Compression,
@@ -114,17 +115,17 @@ pub(super) struct Unpack<R> {
     input: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Inside a member or frame: the end of the input here is damage.
+    /// Inside a member or frame: end of input here is damage.
     inside: bool,
-    /// What went wrong, told after the bytes before it were given out.
+    /// An error, reported after the bytes before it were returned.
     failed: Option<io::Error>,
 }
 
 impl<R: Read> Unpack<R> {
-    /// Unpacks what `inner` gives.
+    /// Decompresses `inner`.
     ///
     /// # Errors
-    /// When the decoder cannot be made.
+    /// If the decoder cannot be created.
     pub(super) fn new(inner: R, packing: Compression) -> io::Result<Unpack<R>> {
         Ok(Unpack {
             inner,
@@ -146,7 +147,7 @@ impl<R: Read> Unpack<R> {
         self.packing
     }
 
-    /// Reads more packed bytes; false at their end.
+    /// Reads more compressed bytes; `false` at the end of the input.
     fn refill(&mut self) -> Result<bool, UnpackError> {
         self.start = 0;
         self.end = 0;
@@ -155,8 +156,8 @@ impl<R: Read> Unpack<R> {
         Ok(self.end > 0)
     }
 
-    /// Between members: skips padding (tapes fill with zeros) and starts the
-    /// next one. False at the end of all.
+    /// Between members: skips padding (tapes pad with zeros) and starts the
+    /// next member; `false` at the end of the input.
     fn begin_member(&mut self) -> Result<bool, UnpackError> {
         loop {
             let packed = &self.input[self.start..self.end];
@@ -175,7 +176,7 @@ impl<R: Read> Unpack<R> {
         }
     }
 
-    /// Unpacks some bytes into `output`; none at the end of all.
+    /// Decompresses bytes into `output`; returns 0 at the end.
     pub(super) fn read(&mut self, output: &mut [u8]) -> Result<usize, UnpackError> {
         if let Some(error) = self.failed.take() {
             return Err(UnpackError::Packed(error));

@@ -1,46 +1,47 @@
-//! What can be wrong with a capture file, and where.
+//! Errors of capture files, with offsets.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::Compression;
 
-/// Why a capture could not be read, or not to its end. Every frame given out
-/// before it stays valid.
+/// Why a capture could not be read completely. Every frame returned before
+/// stays valid.
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
     /// The file cannot be opened.
     #[error("cannot open {}: {source}", path.display())]
     Open {
-        /// The file asked for.
+        /// The file's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system failed to give more of the file.
-    #[error("cannot read on at byte {offset}: {source}")]
+    /// The system could not read more of the file.
+    #[error("cannot read further at byte {offset}: {source}")]
     Read {
-        /// Bytes read before (unpacked ones, of a packed file).
+        /// Bytes read before the error; of a compressed file, decompressed
+        /// bytes.
         offset: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The bytes are not those of a whole capture file.
+    /// The file is damaged or truncated.
     #[error("at byte {offset}{}: {damage}", unpacked(*packing))]
     Damaged {
-        /// Where the record starts that is damaged; every record before it was
-        /// read whole. Counted in the unpacked bytes of a packed file.
+        /// Offset of the damaged record; every record before it was read. In a
+        /// compressed file, an offset into the decompressed bytes.
         offset: u64,
-        /// How the file is packed, if it is.
+        /// The file's compression, if any.
         packing: Option<Compression>,
-        /// What is wrong there.
+        /// The damage.
         damage: Damage,
     },
 }
 
 impl Error {
-    /// The offset of the first byte that was not understood, if the file was
-    /// opened.
+    /// Offset of the first byte that could not be interpreted; `None` if the
+    /// file was not opened.
     pub fn offset(&self) -> Option<u64> {
         match self {
             Error::Open { .. } => None,
@@ -51,7 +52,7 @@ impl Error {
 
 fn unpacked(packing: Option<Compression>) -> String {
     packing.map_or_else(String::new, |packing| {
-        format!(" of the data unpacked from {packing}")
+        format!(" of the data decompressed from {packing}")
     })
 }
 
@@ -62,27 +63,26 @@ fn cut_short(region: Region, have: u64, need: u64) -> String {
     }
 }
 
-/// What is wrong with the bytes of a capture file.
+/// The kind of damage.
 #[derive(thiserror::Error, Debug)]
 pub enum Damage {
     /// The file ends inside a record.
     #[error("{}", cut_short(*region, *have, *need))]
     CutShort {
-        /// The record.
+        /// The region of the file.
         region: Region,
-        /// Bytes of it that are there.
+        /// Bytes present.
         have: u64,
-        /// Bytes it says it has.
+        /// Bytes that the region should have.
         need: u64,
     },
-    /// The first bytes are not those of pcap, pcapng, gzip or zstd.
+    /// The first bytes are not the magic number of pcap, pcapng, gzip or zstd.
     #[error(
-        "not a capture file: it starts with the bytes {:02x} {:02x} {:02x} {:02x}; expected pcap \
-         or pcapng, plain or packed with gzip or zstd",
+        "not a capture file: it starts with the bytes {:02x} {:02x} {:02x} {:02x}; expected pcap or pcapng, plain or compressed with gzip or zstd",
         .0[0], .0[1], .0[2], .0[3]
     )]
     Magic([u8; 4]),
-    /// A version of the format that is not known.
+    /// The format's version is not supported.
     #[error("{format} version {major}.{minor} is not supported")]
     Version {
         /// `pcap` or `pcapng`.
@@ -92,18 +92,18 @@ pub enum Damage {
         /// Minor version number.
         minor: u16,
     },
-    /// The link type field of a pcap file has bits set that must be zero.
+    /// The link type field of a pcap file has reserved bits set.
     #[error("the link type field {0:#010x} has reserved bits set")]
     LinkType(u32),
-    /// A frame claims more captured bytes than any of its link type has.
+    /// A frame's captured length exceeds the limit of its link type.
     #[error("a frame of {captured} captured bytes; at most {max} are possible")]
     FrameLength {
-        /// Captured bytes by the header.
+        /// The captured length in the header, in bytes.
         captured: u32,
         /// The limit for the link type.
         max: u32,
     },
-    /// A pcapng block whose length cannot be.
+    /// A pcapng block has an invalid length.
     #[error(
         "a block of type {kind:#010x} with length {length}; expected a multiple of 4 from {min} \
          to {max}"
@@ -111,14 +111,14 @@ pub enum Damage {
     BlockLength {
         /// The block's type.
         kind: u32,
-        /// The length it says it has, header and trailer included.
+        /// The length in the block, including header and trailer.
         length: u32,
-        /// The least for a block of its type.
+        /// The minimum for a block of its type.
         min: u32,
         /// The limit.
         max: u32,
     },
-    /// The lengths before and behind a pcapng block differ.
+    /// The lengths at the start and end of a pcapng block differ.
     #[error("a block has length {before} before it but {behind} behind it")]
     BlockTrailer {
         /// The length in the block's header.
@@ -126,43 +126,44 @@ pub enum Damage {
         /// The length in its trailer.
         behind: u32,
     },
-    /// A pcapng section whose byte-order magic is wrong.
+    /// A pcapng section has a wrong byte-order magic.
     #[error("a section starts with byte-order magic {0:#010x}; expected 0x1a2b3c4d")]
     ByteOrder(u32),
-    /// An option of a pcapng interface runs over the block, or has the wrong
+    /// An option of a pcapng interface overruns its block, or has an invalid
     /// length or value.
     #[error("interface option {code} of {length} bytes is malformed")]
     Option {
         /// The option's code.
         code: u16,
-        /// The length it says it has.
+        /// The option's length field.
         length: u16,
     },
-    /// A timestamp resolution finer than 64 bits of it can count a second.
+    /// The timestamp resolution is so fine that 64 bits cannot count one
+    /// second.
     #[error("timestamp resolution {0:#04x} is finer than 10^-19 or 2^-63 seconds")]
     Resolution(u8),
-    /// A frame names an interface that its section has not described.
+    /// A frame refers to an interface that its section has not described.
     #[error("a frame of interface {interface}, but the section describes {known} so far")]
     Interface {
         /// The number in the frame's block.
         interface: u32,
-        /// Interfaces that the section has described before it.
+        /// Number of interfaces that the section has described so far.
         known: u32,
     },
-    /// More interfaces than weir keeps track of.
+    /// The file has more interfaces than the limit.
     #[error("more than {0} interfaces")]
     Interfaces(usize),
-    /// The packed data is corrupt or ends early.
-    #[error("the packed data is damaged: {0}")]
+    /// The compressed data is corrupt or truncated.
+    #[error("the compressed data is damaged: {0}")]
     Packed(io::Error),
 }
 
 /// A region of a capture file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Region {
-    /// The start of the file.
+    /// The file header.
     FileHeader,
-    /// The 16 or 24 bytes before a frame in a pcap file.
+    /// The 16 or 24 bytes before each frame of a pcap file.
     FrameHeader,
     /// A frame's bytes in a pcap file.
     Frame,

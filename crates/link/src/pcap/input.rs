@@ -1,15 +1,15 @@
-//! The bytes of a capture, plain or unpacked, behind one reused buffer.
+//! The bytes of a capture, decompressed if necessary, in one reused buffer.
 
 use std::io::{self, Read};
 
 use super::decompress::{Unpack, UnpackError};
 use super::{Compression, Damage, Error, Region};
 
-/// The buffer's length at first: it stays in the second-level cache, which is
-/// what makes reading fast. It grows only for a record longer than itself.
+/// Initial length of the buffer: it fits a second-level cache, which makes
+/// reading fast. The buffer grows only for a longer record.
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// A reader that counts what it gave.
+/// A reader that counts the bytes it returned.
 struct Counted {
     inner: Box<dyn Read + Send>,
     consumed: u64,
@@ -44,20 +44,20 @@ impl Source {
     }
 }
 
-/// A stream of bytes of which a record at a time is looked at in place.
+/// A stream of bytes, of which one record at a time is parsed in place.
 pub(super) struct Input {
     source: Source,
     buffer: Vec<u8>,
     /// The unread bytes are `buffer[start..end]`.
     start: usize,
     end: usize,
-    /// The stream's offset of `buffer[0]`.
+    /// The stream offset of `buffer[0]`.
     base: u64,
 }
 
 impl Input {
-    /// Takes `inner`, unpacking it if its first bytes say that it is packed,
-    /// and reads four bytes ahead if there are so many.
+    /// Wraps `inner`, decompressing it if its first bytes indicate a
+    /// compression, and reads ahead at least four bytes if the input has them.
     pub(super) fn new(inner: Box<dyn Read + Send>) -> Result<Input, Error> {
         let plain = Source::Plain(Counted { inner, consumed: 0 });
         let mut input = Input {
@@ -74,7 +74,7 @@ impl Input {
         let Source::Plain(mut counted) = input.source else {
             unreachable!("made plain above");
         };
-        // What was read ahead comes before what is still to come.
+        // The bytes read ahead precede the rest of the input.
         let ahead = input.buffer[..input.end].to_vec();
         counted.inner = Box::new(io::Cursor::new(ahead).chain(counted.inner));
         counted.consumed = 0;
@@ -86,12 +86,12 @@ impl Input {
         Ok(input)
     }
 
-    /// The stream's offset of the next unread byte.
+    /// The stream offset of the next unread byte.
     pub(super) fn offset(&self) -> u64 {
         self.base + self.start as u64
     }
 
-    /// Bytes taken from the file so far, packed ones if it is packed.
+    /// Bytes read from the file so far; of a compressed file, compressed bytes.
     pub(super) fn consumed(&self) -> u64 {
         match &self.source {
             Source::Plain(plain) => plain.consumed,
@@ -106,33 +106,33 @@ impl Input {
         }
     }
 
-    /// The bytes read ahead, from [`Input::offset`] on.
+    /// The unread bytes in the buffer, from [`Input::offset`] on.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Where the unread bytes start in [`Input::slice`]'s terms, until the
-    /// next call of [`Input::has_unread`].
+    /// The unread bytes' position for [`Input::slice`], valid until the next
+    /// call of [`Input::has_unread`].
     #[inline]
     pub(super) fn position(&self) -> usize {
         self.start
     }
 
-    /// The `len` bytes at `position`, taken but still in the buffer.
+    /// The `len` bytes at `position`, consumed but still in the buffer.
     #[inline]
     pub(super) fn slice(&self, position: usize, len: usize) -> &[u8] {
         &self.buffer[position..position + len]
     }
 
-    /// Moves past `count` of the unread bytes.
+    /// Consumes `count` unread bytes.
     #[inline]
     pub(super) fn take(&mut self, count: usize) {
         self.start += count;
         assert!(self.start <= self.end, "taken more than there is");
     }
 
-    /// Reads until `count` bytes are unread; false if the stream ends before.
+    /// Reads until `count` bytes are unread; `false` if the stream ends before.
     #[inline]
     pub(super) fn has_unread(&mut self, count: usize) -> Result<bool, Error> {
         if self.end - self.start >= count {
@@ -148,8 +148,8 @@ impl Input {
         self.end -= self.start;
         self.start = 0;
         while self.end < count {
-            // Grow as bytes arrive, so that a short file with a wild length
-            // costs no memory.
+            // The buffer grows as bytes arrive, so that a false length in a
+            // short file costs no memory.
             if self.end == self.buffer.len() {
                 let longer = count.min(self.end * 2);
                 self.buffer.resize(longer, 0);
@@ -183,7 +183,8 @@ impl Input {
         }
     }
 
-    /// The error that the stream ended inside `region`, of `need` bytes.
+    /// The error for a stream that ends inside `region`, which should have
+    /// `need` bytes.
     #[cold]
     pub(super) fn cut_short(&self, region: Region, need: usize) -> Error {
         self.damaged(Damage::CutShort {

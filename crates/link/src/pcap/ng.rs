@@ -9,8 +9,8 @@
 //!  obsolete:   interface 2 │ drops 2 │ time 8 │ captured 4 │ wire 4 │ bytes │ …
 //! ```
 //!
-//! Numbers are in the section's byte order; the 8 bytes of time are two words,
-//! the high one first.
+//! Numbers are in the section's byte order; the 8 bytes of a timestamp are two
+//! words, the high one first.
 
 use std::collections::HashMap;
 
@@ -28,12 +28,12 @@ const ENHANCED: u32 = 6;
 const ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const HEADER_LEN: usize = 8;
 const TRAILER_LEN: usize = 4;
-/// What an enhanced or obsolete packet block has before the frame's bytes.
+/// Bytes of an enhanced or obsolete packet block before the frame's bytes.
 const FIXED_LEN: usize = 20;
-/// A block's limit: libpcap's. It holds the longest frame of most link types
-/// and the secrets and names that other blocks carry.
+/// Largest length of a block: libpcap's limit, enough for the longest frame of
+/// most link types and for blocks of secrets and names.
 const BLOCK_LEN_MAX: u32 = 16 << 20;
-/// Room for the options of a block whose frame may be longer than that.
+/// Additional bytes for options in a block with a longer frame.
 const OPTIONS_LEN: u32 = 128 << 10;
 
 mod option {
@@ -43,19 +43,19 @@ mod option {
     pub(super) const OFFSET: u16 = 14;
 }
 
-/// How an interface's frames are to be read.
+/// An interface's properties that its frames' parsing needs.
 struct Local {
-    /// Its index among all the file's interfaces.
+    /// Its index among all interfaces of the file.
     index: u32,
     snaplen: u32,
     frame_max: u32,
     clock: Clock,
 }
 
-/// Turns an interface's timestamps into nanoseconds.
+/// Converts an interface's timestamps to nanoseconds.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// One of these two is 1, if the resolution is decimal.
+    /// If the resolution is decimal, `multiply` or `divide` is 1.
     multiply: u64,
     ticks_per_unit: u64,
     shift: u32,
@@ -95,25 +95,25 @@ impl Clock {
     }
 }
 
-/// A pcapng file between two blocks.
+/// A pcapng file, positioned between two blocks.
 pub(super) struct Ng {
     order: ByteOrder,
     block_max: u32,
     /// The interfaces of this section.
     locals: Vec<Local>,
-    /// Interfaces by their number in their section, to find those of earlier
-    /// sections again.
+    /// Interfaces by their number in their section, to recognise those of
+    /// earlier sections.
     known: HashMap<(u32, Interface), u32>,
 }
 
-/// A block's body, where it lies in the buffer.
+/// The position of a block's body in the buffer.
 #[derive(Clone, Copy)]
 struct Body {
     position: usize,
     len: usize,
 }
 
-/// Whether `start`, a file's first four bytes, begin a pcapng file.
+/// Whether a file's first four bytes `start` begin a pcapng file.
 pub(super) fn is_magic(start: [u8; 4]) -> bool {
     u32::from_ne_bytes(start) == SECTION
 }
@@ -128,9 +128,9 @@ impl Ng {
         }
     }
 
-    /// Reads the first block, whose type has been recognised, and on to the
-    /// first interface's description; up to the first frame or the file's end
-    /// if there is none.
+    /// Reads the first block, whose type was recognised, and further blocks up
+    /// to the first interface description, the first frame or the end of the
+    /// file.
     pub(super) fn open(
         &mut self,
         input: &mut Input,
@@ -170,8 +170,9 @@ impl Ng {
         Ok(None)
     }
 
-    /// Takes a block that is no enhanced packet block: a frame, if it holds
-    /// one. Apart, so that the common way stays short.
+    /// Processes a block other than an enhanced packet block; returns its frame
+    /// if it contains one. Separate from the common path, so that the latter
+    /// stays short.
     #[cold]
     fn uncommon_block(
         &mut self,
@@ -199,8 +200,8 @@ impl Ng {
         Ok(record)
     }
 
-    /// The next block's type and length, checked; `None` at the file's end. A
-    /// section's byte order is taken over.
+    /// The next block's type and length, checked; `None` at the end of the
+    /// file. A section header sets the byte order.
     #[inline(always)]
     fn header(&mut self, input: &mut Input) -> Result<Option<(u32, u32)>, Error> {
         if !input.has_unread(HEADER_LEN)? {
@@ -209,7 +210,7 @@ impl Ng {
                 _ => Err(input.cut_short(Region::BlockHeader, HEADER_LEN)),
             };
         }
-        // The section's type reads the same in both byte orders.
+        // The section header's block type reads the same in both byte orders.
         let mut start: [u8; HEADER_LEN] = array(input.unread(), 0);
         if self.order.word(&start, 0) == SECTION {
             self.byte_order(input)?;
@@ -233,7 +234,7 @@ impl Ng {
         })
     }
 
-    /// Learns the byte order of the section that starts here.
+    /// Determines the byte order of the section that starts here.
     #[cold]
     fn byte_order(&mut self, input: &mut Input) -> Result<(), Error> {
         if !input.has_unread(HEADER_LEN + 4)? {
@@ -248,7 +249,7 @@ impl Ng {
         Ok(())
     }
 
-    /// Waits for the whole block and compares its two lengths.
+    /// Reads the whole block into the buffer and compares its two lengths.
     #[inline(always)]
     fn body(&self, input: &mut Input, whole: usize) -> Result<Body, Error> {
         if !input.has_unread(whole)? {
@@ -265,7 +266,7 @@ impl Ng {
         })
     }
 
-    /// Begins a section: its interfaces are described anew.
+    /// Starts a section, which describes its own interfaces.
     fn section(&mut self, input: &mut Input, whole: usize) -> Result<(), Error> {
         let body = self.body(input, whole)?;
         let bytes = input.slice(body.position, body.len);
@@ -283,7 +284,7 @@ impl Ng {
         Ok(())
     }
 
-    /// Takes an interface's description.
+    /// Parses an interface description.
     fn describe(
         &mut self,
         input: &Input,
@@ -325,7 +326,7 @@ impl Ng {
         Ok(())
     }
 
-    /// Reads an interface's options; those that weir does not need are skipped.
+    /// Parses an interface's options; those that weir does not use are skipped.
     fn options(&self, mut bytes: &[u8], interface: &mut Interface) -> Result<(), Damage> {
         while !bytes.is_empty() {
             let (mut code, mut length) = (0, 0);
@@ -366,7 +367,8 @@ impl Ng {
         self.frame(input, body, length, number)
     }
 
-    /// A frame whose block has time, captured and wire length from byte 4 on.
+    /// A frame whose block has its timestamp, captured and wire length from
+    /// byte 4 on.
     #[inline(always)]
     fn frame(&self, input: &Input, body: Body, length: u32, number: u32) -> Result<Record, Error> {
         let local = self.local(input, number)?;
@@ -390,7 +392,7 @@ impl Ng {
         })
     }
 
-    /// A frame of interface 0, without a time, cut at the snap length.
+    /// A frame of interface 0 without a timestamp, cut to the snap length.
     fn simple(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let local = self.local(input, 0)?;
         let bytes = input.slice(body.position, body.len);
@@ -412,7 +414,7 @@ impl Ng {
         })
     }
 
-    /// The error for a block too short for the frame it says it holds.
+    /// The error for a block that is too short for its frame.
     #[cold]
     fn overrun(&self, input: &Input, length: u32, captured: u32, fixed_len: usize) -> Error {
         let kind = self.order.word(input.unread(), 0);
@@ -436,7 +438,7 @@ impl Ng {
     }
 }
 
-/// The least length of a block of type `kind`: its fixed fields are there.
+/// Minimum length of a block of type `kind`: its fixed fields.
 #[inline]
 fn least(kind: u32) -> u32 {
     12 + match kind {
@@ -448,7 +450,7 @@ fn least(kind: u32) -> u32 {
     }
 }
 
-/// What an interface's if_tsresol says.
+/// The resolution that an interface's if_tsresol option means.
 fn resolution(byte: u8) -> Result<Resolution, Damage> {
     match (byte & 0x80 != 0, byte & 0x7f) {
         (false, digits @ 0..=19) => Ok(Resolution::Decimal(digits)),
@@ -457,9 +459,10 @@ fn resolution(byte: u8) -> Result<Resolution, Damage> {
     }
 }
 
-/// An option's text, which some writers end with zeros.
+/// An option's text without the trailing zeros that some writers add.
 fn text(bytes: &[u8]) -> String {
-    // A byte that is no text becomes three: the name is cut behind that.
+    // An invalid byte becomes three bytes (U+FFFD); the name is cut to its
+    // limit after that.
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_LEN_MAX)]);
     let text = text.trim_end_matches('\0');
     text[..text.floor_char_boundary(NAME_LEN_MAX)].to_owned()

@@ -1,4 +1,4 @@
-//! Reading a capture, whatever its format.
+//! Reads captures of any supported format.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -12,11 +12,12 @@ use super::{Compression, Damage, Error, FrameRef, Interface, Record, Region};
 enum Format {
     Classic(Classic),
     Ng(Box<Ng>),
-    /// The end or damage was met.
+    /// The end of the file or damage was reached.
     Over,
 }
 
-/// Reads a capture frame by frame, in memory that does not grow with it.
+/// Reads a capture frame by frame, with memory that does not grow with the
+/// file.
 pub struct Reader {
     input: Input,
     format: Format,
@@ -24,13 +25,12 @@ pub struct Reader {
     total: Option<u64>,
 }
 
-/// How far a reader has come in its file, counted in the file's own (packed)
-/// bytes.
+/// A reader's position in its file, in the file's own (compressed) bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Bytes taken from the file, those read ahead included.
+    /// Bytes read from the file, including those read ahead.
     pub consumed: u64,
-    /// The file's length, if it has one: a pipe has none.
+    /// The file's length; `None` for a pipe.
     pub total: Option<u64>,
 }
 
@@ -38,7 +38,8 @@ impl Reader {
     /// Opens the capture file at `path`; `-` is standard input.
     ///
     /// # Errors
-    /// [`Error::Open`] when it cannot be opened, else as [`Reader::new`].
+    /// [`Error::Open`] if it cannot be opened, otherwise as for
+    /// [`Reader::new`].
     pub fn open(path: impl AsRef<Path>) -> Result<Reader, Error> {
         let path = path.as_ref();
         if path == Path::new("-") {
@@ -59,13 +60,13 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Reads a capture from `input`, in large pieces: no buffer in front of it
-    /// helps.
+    /// Reads a capture from `input`, in large parts: a buffer in front of it is
+    /// unnecessary.
     ///
     /// # Errors
-    /// [`Error::Read`] and [`Error::Damaged`] when the file's header cannot be
-    /// had or is no capture's, or a pcapng file is damaged before the first
-    /// interface's description ends.
+    /// [`Error::Read`] and [`Error::Damaged`] if the file header cannot be read
+    /// or is not a capture's, or if a pcapng file is damaged before the end of
+    /// its first interface description.
     pub fn new(input: impl Read + Send + 'static) -> Result<Reader, Error> {
         let mut input = Input::new(Box::new(input))?;
         let mut interfaces = Vec::new();
@@ -92,10 +93,10 @@ impl Reader {
         })
     }
 
-    /// The next frame, or `None` at the end. After an error there is none.
+    /// The next frame; `None` at the end and after an error.
     ///
     /// # Errors
-    /// [`Error::Read`] and [`Error::Damaged`]; the frames before stay valid.
+    /// [`Error::Read`] and [`Error::Damaged`]; earlier frames stay valid.
     #[inline]
     pub fn next_frame(&mut self) -> Result<Option<FrameRef<'_>>, Error> {
         let record = match &mut self.format {
@@ -123,14 +124,14 @@ impl Reader {
         }
     }
 
-    /// The interfaces met so far. A pcap file has one from the start, and a
-    /// pcapng file its first, unless it ends or has a frame before it describes
-    /// any; the others come as they are described, none is ever removed.
+    /// The interfaces described so far; none is ever removed. A pcap file has
+    /// one from the start. A pcapng file has its first one from the start,
+    /// unless the file ends or contains a frame before the description.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// How far the reader has come.
+    /// The reader's position in the file.
     pub fn progress(&self) -> Progress {
         Progress {
             consumed: self.input.consumed(),
@@ -138,12 +139,12 @@ impl Reader {
         }
     }
 
-    /// The offset behind the last frame lent, in unpacked bytes.
+    /// Offset of the end of the last frame, in decompressed bytes.
     pub fn offset(&self) -> u64 {
         self.input.offset()
     }
 
-    /// How the file is packed, if it is.
+    /// The file's compression; `None` for an uncompressed file.
     pub fn packing(&self) -> Option<Compression> {
         self.input.packing()
     }

@@ -1,5 +1,5 @@
 //! Writing pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
-//! nanoseconds.
+//! nanoseconds. Or pcap (draft-ietf-opsawg-pcap), of the same byte order and unit.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,9 +7,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::block_writer::Gather;
+use super::classic;
 use super::{FrameRef, Interface, NAME_LEN_MAX, frame_len_max};
+use weir_wire::LinkType;
 
-/// What is gathered before it is written: many writers are open at once.
+/// Bytes buffered before a write; moderate, since many writers may be open at
+/// once.
 const BUFFER_LEN: usize = 64 * 1024;
 /// The header and trailer of an enhanced packet block.
 const ENHANCED_LEN: usize = 32;
@@ -21,52 +24,65 @@ pub enum WriteError {
     /// The file cannot be made.
     #[error("cannot create {}: {source}", path.display())]
     Create {
-        /// The file asked for.
+        /// The file's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system took no more. Nothing can be written after it.
-    #[error("cannot write the capture behind byte {whole}: {source}")]
+    /// The system refused a write. Nothing can be written afterwards.
+    #[error("cannot write the capture after byte {whole}: {source}")]
     Write {
-        /// Bytes that arrived of whole blocks. A file that is cut there is a
-        /// whole capture of the frames that arrived.
+        /// Bytes of complete blocks that were written. Truncated to this
+        /// length, the file is a valid capture.
         whole: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A frame longer than its link type allows.
+    /// The frame is longer than its link type allows.
     #[error("a frame of {len} bytes cannot be written; at most {max} are possible")]
     TooLong {
-        /// The frame's captured bytes.
+        /// The frame's captured length, in bytes.
         len: usize,
         /// The limit for its link type.
         max: u32,
     },
-    /// A link type that no capture file has: their field has 16 bits.
+    /// The link type does not fit the 16-bit field of capture files.
     #[error("link type {0} cannot be written; at most 65535 are possible")]
     LinkType(u32),
+    /// A pcap file has the link type of its header, and no other.
+    #[error(
+        "a pcap file has frames of one link type, here {first}, and not of link type {other} too: write pcapng"
+    )]
+    OtherLinkType {
+        /// The file's.
+        first: LinkType,
+        /// The frame's.
+        other: LinkType,
+    },
 }
 
-/// Writes a pcapng file. Interfaces are described as their first frame comes.
+/// Writes a pcapng file, or a pcap file ([`Writer::classic`]). Interfaces are described as their
+/// first frame comes.
 ///
-/// Times are nanoseconds since 1970; a frame without one, or from before, is
-/// written with zero. Dropping a writer writes out what it holds but cannot
-/// say if that failed: call [`Writer::finish`].
+/// Timestamps are nanoseconds since 1970; a frame without a timestamp, or with
+/// one before 1970, is written with 0. Dropping a writer writes the buffered
+/// blocks but cannot report a failure: call [`Writer::finish`].
 pub struct Writer<W: Write> {
     output: Gather<W>,
+    /// The file is pcap; of this link type, as soon as its header is written.
+    classic: Option<Option<LinkType>>,
     /// Interfaces described so far.
     described: u32,
-    /// The present source's number of the last frame's interface, and the one
-    /// described here.
+    /// The last frame's interface: its number in the present source, and the
+    /// number in this file.
     last: Option<(u32, u32)>,
-    /// The same of every interface met: few, where the source has many and
-    /// the writers are many, too.
+    /// The same numbers for every interface met. A map, since a source may have
+    /// many interfaces of which each of many writers meets few.
     numbers: HashMap<u32, u32>,
 }
 
 impl Writer<File> {
-    /// Makes (or empties) the file at `path` and begins a capture in it.
+    /// Creates or truncates the file at `path` and starts a capture.
     ///
     /// # Errors
     /// [`WriteError::Create`], or [`WriteError::Write`].
@@ -81,7 +97,7 @@ impl Writer<File> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a capture in `output`, which needs no buffer of its own.
+    /// Starts a capture in `output`, which needs no buffer of its own.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -89,14 +105,15 @@ impl<W: Write> Writer<W> {
         Writer::with_buffer(output, BUFFER_LEN)
     }
 
-    /// As [`Writer::new`], gathering `buffer_len` bytes before they are
-    /// written: for many writers that are open at once.
+    /// As [`Writer::new`], with a buffer of `buffer_len` bytes: for many
+    /// writers that are open at once.
     ///
     /// # Errors
     /// [`WriteError::Write`].
     pub fn with_buffer(output: W, buffer_len: usize) -> Result<Writer<W>, WriteError> {
         let mut writer = Writer {
-            output: Gather::new(output, buffer_len),
+            output: Gather::new(output, buffer_len, ng_block_len),
+            classic: None,
             described: 0,
             last: None,
             numbers: HashMap::new(),
@@ -105,7 +122,7 @@ impl<W: Write> Writer<W> {
         body.extend(0x1a2b_3c4du32.to_le_bytes());
         body.extend(1u16.to_le_bytes());
         body.extend(0u16.to_le_bytes());
-        // The section's length is not known yet.
+        // The section's length is unknown.
         body.extend(u64::MAX.to_le_bytes());
         push_option(&mut body, 4, APPLICATION.as_bytes());
         push_option(&mut body, 0, &[]);
@@ -113,11 +130,24 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
+    /// Begins a capture of the older format, pcap, in `output`: its header is written with the first
+    /// frame or interface, whose link type all frames must have. A frame's interface is not
+    /// written, and a time from 2106 on becomes zero.
+    pub fn classic(output: W) -> Writer<W> {
+        Writer {
+            output: Gather::new(output, BUFFER_LEN, classic::block_len),
+            classic: Some(None),
+            described: 0,
+            last: None,
+            numbers: HashMap::new(),
+        }
+    }
+
     /// Writes `frame`, describing its interface first if it is new.
     ///
     /// # Errors
-    /// [`WriteError::Write`]; [`WriteError::TooLong`] and
-    /// [`WriteError::LinkType`], after which the file is still whole.
+    /// [`WriteError::Write`]; [`WriteError::TooLong`], [`WriteError::LinkType`] and
+    /// [`WriteError::OtherLinkType`], after which the file is still whole.
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), WriteError> {
         let number = match self.last {
@@ -128,6 +158,10 @@ impl<W: Write> Writer<W> {
         let max = frame_len_max(frame.interface.linktype);
         if len > max as usize {
             return Err(WriteError::TooLong { len, max });
+        }
+        if self.classic.is_some() {
+            let header = classic::frame_header(frame);
+            return self.put([&header, frame.bytes, &[]]);
         }
         let padding = len.next_multiple_of(4) - len;
         let whole = ((ENHANCED_LEN + len + padding) as u32).to_le_bytes();
@@ -149,11 +183,11 @@ impl<W: Write> Writer<W> {
         self.put([&header, frame.bytes, &trailer[..padding + 4]])
     }
 
-    /// The frames that follow come from another reader, whose interface
-    /// numbers mean other interfaces.
+    /// Declares that the following frames come from another reader, with other
+    /// interface numbers.
     pub fn next_source(&mut self) {
         self.last = None;
-        // Not `clear`, which keeps the room.
+        // `clear` would keep the memory.
         self.numbers = HashMap::new();
     }
 
@@ -162,13 +196,12 @@ impl<W: Write> Writer<W> {
         self.described == 0
     }
 
-    /// Bytes of the capture so far, those included that the output has not got
-    /// yet.
+    /// Bytes of the capture so far, including buffered ones.
     pub fn len(&self) -> u64 {
         self.output.len()
     }
 
-    /// Hands all that was written to the output.
+    /// Writes the buffered blocks and flushes the output.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -177,12 +210,12 @@ impl<W: Write> Writer<W> {
         flushed.map_err(|source| self.failed(source))
     }
 
-    /// What is written to, which may not have all yet.
+    /// The output, which may lack buffered blocks.
     pub fn get_ref(&self) -> &W {
         self.output.output()
     }
 
-    /// Ends the capture: all is handed over, the output is given back.
+    /// Ends the capture: writes the buffered blocks and returns the output.
     ///
     /// # Errors
     /// [`WriteError::Write`].
@@ -205,16 +238,30 @@ impl<W: Write> Writer<W> {
         Ok(number)
     }
 
-    /// Describes an interface ahead of its frames, and gives its number here:
-    /// so that a capture without frames has a link type too. Frames are not
-    /// tied to it: [`Writer::write`] describes what it meets.
+    /// Describes an interface before its frames, so that a capture without
+    /// frames has a link type; returns the interface's number in the file.
+    /// [`Writer::write`] does not use this description: it describes the
+    /// interfaces of its frames itself.
     ///
     /// # Errors
-    /// [`WriteError::Write`]; [`WriteError::LinkType`], after which the file is
-    /// still whole.
+    /// [`WriteError::Write`]; [`WriteError::LinkType`] and [`WriteError::OtherLinkType`], after
+    /// which the file is still whole.
     pub fn describe(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         let linktype = interface.linktype.0;
         let field = u16::try_from(linktype).map_err(|_| WriteError::LinkType(linktype))?;
+        if let Some(begun) = self.classic {
+            match begun {
+                None => self.put([&classic::file_header(interface.snaplen, field), &[], &[]])?,
+                Some(first) if first == interface.linktype => {}
+                Some(first) => {
+                    let other = interface.linktype;
+                    return Err(WriteError::OtherLinkType { first, other });
+                }
+            }
+            self.classic = Some(Some(interface.linktype));
+            self.described += 1;
+            return Ok(self.described - 1);
+        }
         let mut body = Vec::new();
         body.extend(field.to_le_bytes());
         body.extend(0u16.to_le_bytes());
@@ -223,7 +270,7 @@ impl<W: Write> Writer<W> {
             let end = name.floor_char_boundary(NAME_LEN_MAX);
             push_option(&mut body, 2, &name.as_bytes()[..end]);
         }
-        // Nanoseconds, whatever the source counted in.
+        // Nanoseconds, whatever the source's resolution.
         push_option(&mut body, 9, &[9]);
         push_option(&mut body, 0, &[]);
         self.block(1, &body)?;
@@ -252,6 +299,12 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// Where a block has its length: behind its type.
+fn ng_block_len(block: &[u8], _: u64) -> usize {
+    let length = block[4..].first_chunk().expect("blocks are whole");
+    u32::from_le_bytes(*length) as usize
+}
+
 /// Appends an option, padded to four bytes.
 fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     body.extend(code.to_le_bytes());
@@ -262,7 +315,90 @@ fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Reader;
     use super::*;
+
+    /// All but the interfaces is read as it was written; other link types are refused.
+    #[test]
+    fn a_classic_file_is_read_as_it_was_written() {
+        let interface = Interface {
+            snaplen: 90,
+            ..Interface::ethernet()
+        };
+        let mut writer = Writer::classic(Vec::new());
+        assert!(writer.is_empty());
+        let frame = |bytes, time_ns| FrameRef {
+            bytes,
+            wire_len: 1000,
+            time_ns,
+            interface_index: 3,
+            interface: &interface,
+        };
+        let long = [7; 90];
+        let times = [Some(1_700_000_000_123_456_789), Some(0), None, Some(-5)];
+        for time in times {
+            writer.write(&frame(&long, time)).unwrap();
+        }
+        let other = Interface {
+            linktype: LinkType::RAW,
+            ..Interface::ethernet()
+        };
+        let refused = writer.write(&FrameRef {
+            interface_index: 4,
+            interface: &other,
+            ..frame(&[], None)
+        });
+        let is_said = matches!(refused, Err(WriteError::OtherLinkType { .. }));
+        assert!(is_said, "{refused:?}");
+        assert_eq!(writer.len(), 24 + 4 * (16 + 90));
+        let file = writer.finish().unwrap();
+        let mut reader = Reader::new(std::io::Cursor::new(file)).unwrap();
+        assert_eq!(reader.interfaces()[0].snaplen, 90);
+        for time in [times[0], Some(0), Some(0), Some(0)] {
+            let read = reader.next_frame().unwrap().unwrap();
+            assert_eq!((read.bytes, read.wire_len), (&long[..], 1000));
+            assert_eq!((read.time_ns, read.linktype()), (time, LinkType::EN10MB));
+        }
+        assert!(reader.next_frame().unwrap().is_none());
+    }
+
+    /// Takes so many bytes, and then no more.
+    struct Full(Vec<u8>, usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.1 - self.0.len());
+            self.0.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_classic_file_that_is_cut_is_whole() {
+        let interface = Interface::ethernet();
+        for room in [10, 24, 100, 140, 155] {
+            let mut writer = Writer::classic(Full(Vec::new(), room));
+            for _ in 0..9 {
+                let frame = FrameRef {
+                    bytes: &[1; 34],
+                    wire_len: 34,
+                    time_ns: None,
+                    interface_index: 0,
+                    interface: &interface,
+                };
+                writer.write(&frame).unwrap();
+            }
+            let Err(WriteError::Write { whole, .. }) = writer.flush() else {
+                panic!("there was no room");
+            };
+            let frames = room.checked_sub(24).map(|rest| rest / 50);
+            assert_eq!(whole, frames.map_or(0, |frames| 24 + frames as u64 * 50));
+        }
+    }
 
     #[test]
     fn a_writer_remembers_only_the_interfaces_it_met() {

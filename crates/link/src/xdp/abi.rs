@@ -1,5 +1,4 @@
-//! Numbers of the kernel's that the programs at XDP name, and the atomic
-//! instructions that they use.
+//! Kernel constants that the XDP programs use, and atomic instructions.
 
 use weir_filter::backend::ebpf::{Insn, Reg, op};
 
@@ -7,7 +6,7 @@ pub(super) const XDP_DROP: i32 = 1;
 pub(super) const XDP_PASS: i32 = 2;
 pub(super) const XDP_REDIRECT: i32 = 4;
 
-/// In `struct xdp_md`.
+/// Offsets in `struct xdp_md`.
 pub(super) const DATA: i16 = 0;
 pub(super) const DATA_END: i16 = 4;
 pub(super) const DATA_META: i16 = 8;
@@ -42,12 +41,12 @@ fn atomic(operation: i32, base: Reg, at: i16, with: Reg) -> Insn {
     }
 }
 
-/// `*(base + at) += with`, whichever CPU.
+/// `*(base + at) += with`, atomically.
 pub(super) fn atomic_add(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(op::ADD.into(), base, at, with)
 }
 
-/// The same of 32 bits.
+/// As [`atomic_add`], for 32 bits.
 pub(super) fn atomic_add_u32(base: Reg, at: i16, with: Reg) -> Insn {
     Insn {
         code: op::STX | ATOMIC | op::W,
@@ -56,17 +55,18 @@ pub(super) fn atomic_add_u32(base: Reg, at: i16, with: Reg) -> Insn {
     }
 }
 
-/// As [`atomic_add`]; `with` is what was there before.
+/// As [`atomic_add`]; `with` receives the previous value.
 pub(super) fn fetch_add(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(i32::from(op::ADD) | FETCH, base, at, with)
 }
 
-/// `*(base + at) |= with`, whichever CPU.
+/// `*(base + at) |= with`, atomically.
 pub(super) fn atomic_or(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(op::OR.into(), base, at, with)
 }
 
-/// `*(base + at) = with` if it is r0; r0 is what was there before.
+/// `*(base + at) = with` if it equals r0, atomically; r0 receives the previous
+/// value.
 pub(super) fn compare_exchange(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(CMPXCHG, base, at, with)
 }

@@ -1,16 +1,19 @@
-//! Taps: whole queues of an interface by `AF_XDP`, and the programs in the
-//! kernel that hand frames to them, or around them when nobody takes them.
+//! Taps: whole queues of an interface through `AF_XDP`, and the programs in the
+//! kernel that pass frames to them, or around them while no process takes
+//! frames.
 //!
-//! - [`Xsk`]: a socket for one queue, on a UMEM that all share.
+//! - [`Xsk`]: an `AF_XDP` socket for one queue, on a UMEM that all queues
+//!   share.
 //! - [`Gate`]: a program at each link. While it is open, frames go to the
-//!   sockets; it shuts by itself when their process dies or hangs, and then
-//!   frames take the [`Bypass`].
-//! - [`FlowMaps`]: cached verdicts, by which the programs forward by themselves.
-//! - [`TxBurst`]: sending many frames at once, without a socket buffer for each.
-//! - [`HostFilter`]: what the host's own protocols have all the same;
-//!   [`HostFilterUpdater`] gives a link another.
+//!   sockets; it shuts when their process dies or hangs, and then frames take
+//!   the [`Bypass`].
+//! - [`FlowMaps`]: the flow cache, verdicts that the programs repeat.
+//! - [`TxBurst`]: sends many frames at once, without a socket buffer for each.
+//! - [`HostFilter`]: the frames of a tapped link that the host keeps;
+//!   [`HostFilterUpdater`] replaces the filter.
 //! - [`Meter`]: counts per subscriber and service, made before all else.
-//! - [`SharedPage`]: the page that both sides share: heartbeat, limit, epoch.
+//! - [`SharedPage`]: the page shared by process and programs: heartbeat, hang
+//!   limit, epoch.
 
 mod abi;
 mod flow_cache;

@@ -1,10 +1,9 @@
-//! Sending many frames at once, without a socket buffer for each.
+//! Sends many frames at once, without a socket buffer for each.
 //!
-//! In copy mode the kernel makes a socket buffer of each frame that an
-//! `AF_XDP` socket sends, and has the device's softirq run before the next
-//! one. Frames that an XDP program redirects are handed over together, and
-//! need no such buffer. So a program is run on as many live frames as there
-//! are to be sent: it gives each the bytes of one of them.
+//! In copy mode the kernel allocates a socket buffer for each frame that an `AF_XDP` socket sends,
+//! and runs the device's softirq between frames. Frames that an XDP program redirects are queued
+//! together and need no socket buffer. Therefore an XDP program is run on as many live frames as
+//! there are frames to send; it overwrites each live frame with one of the frames and redirects it.
 //!
 //! ```text
 //!  page, shared with the program
@@ -13,22 +12,20 @@
 //!      the frames, one behind the other, each in cache lines of its own
 //! ```
 //!
-//! The kernel waits for a grace period before and after each such run of a
-//! program that is attached nowhere (`bpf_dispatcher_change_prog`). This one is
-//! attached to the loopback of a namespace in which nobody is.
+//! The kernel waits for an RCU grace period before and after each run of a program that is attached
+//! nowhere (`bpf_dispatcher_change_prog`). This program is therefore attached to the loopback
+//! interface of an empty namespace.
 //!
-//! All the same each such call takes the one lock that every change of XDP
-//! programs on the machine takes, and waits with it for such a grace period: who
-//! calls then waits, too, for 10 ms and more. Who sends has to see that, and to
-//! leave off.
+//! Each call still takes the machine-wide lock of XDP program changes, whose holder waits for such
+//! grace periods: the caller may then block for 10 ms or more. Callers should measure that and stop
+//! using bursts.
 //!
-//! For each call the kernel makes a pool of pages, which goes with the last of
-//! its frames: at the end of the call, or where somebody keeps one, within a
-//! second of when he lets go. How many stay is bounded ([`PAGE_POOLS_MAX`]), since the
-//! kernel has 65,534 for everybody, and looks through all of them when one goes.
-//! It tells of each that it would release how many pages are missing (the
-//! tracepoint `page_pool_release`): a program there counts those that stay, of
-//! whoever.
+//! For each call the kernel creates a page pool, which ends with the last of its frames: at the end
+//! of the call, or, if a receiver keeps a frame, within a second after the frame is freed. The
+//! number of remaining pools is limited ([`PAGE_POOLS_MAX`]), since the kernel has 65,534 page-pool
+//! ids for the machine and scans all pools when one ends. The tracepoint `page_pool_release`
+//! reports each pool and its missing pages; a program at the tracepoint counts the remaining pools
+//! of all users.
 
 use super::abi::{XDP_ADJUST_TAIL, XDP_DROP, atomic_add_u32};
 use super::gate::shared_page::LINKS_MAX;
@@ -41,23 +38,22 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 
-/// Most frames of one call: half of what a veth queues.
+/// Largest number of frames in one call: half of a veth's queue.
 pub const BURST_FRAMES_MAX: usize = 128;
 
-/// Of these, how many the kernel hands over at once: the pages of some are
-/// free again for those behind them.
+/// Number of frames that the kernel flushes at once: later frames then reuse the pages of earlier
+/// ones.
 const BATCH: u32 = 64;
 
-/// Pools some of whose frames are still somewhere; with so many no more are
-/// made.
+/// Number of remaining page pools at which no more are created.
 pub const PAGE_POOLS_MAX: u32 = 256;
 
-/// Lengths of frames that can be sent so.
+/// Valid lengths of frames, in bytes.
 pub const BURST_FRAME_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
 
-/// Bytes that a frame may take.
+/// Room for one frame, in bytes.
 const ROOM: usize = 2048;
-/// Of a cache line.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 const POOLS_AT: usize = 8;
 const SLOTS_AT: usize = 64;
@@ -66,11 +62,11 @@ const FRAMES_AT: usize = SLOTS_AT + BURST_FRAMES_MAX * SLOT_BYTES;
 const FRAMES_BYTES: usize = BURST_FRAMES_MAX * ROOM;
 const PAGE_BYTES: usize = FRAMES_AT + FRAMES_BYTES;
 
-/// What a run begins with: most frames are no shorter, and to make one longer
-/// costs what it becomes longer by.
+/// The initial content of each live frame: few frames are shorter, and extending a frame costs time
+/// for each added byte.
 const BLANK: [u8; 60] = [0; 60];
 
-/// The loopback of every namespace.
+/// The loopback interface's number in every namespace.
 const LOOPBACK: u32 = 1;
 
 /// `bpf_map_update_elem(map, key, value, flags)`, with `BPF_NOEXIST`, and
@@ -82,27 +78,27 @@ const MAP_DELETE_ELEM: i32 = 3;
 /// `bpf_xdp_store_bytes(xdp, at, from, bytes)`. Linux 5.18.
 const XDP_STORE_BYTES: i32 = 190;
 
-/// Why there is none.
+/// Why sending in bursts is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum TxBurstError {
     /// The program was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// What is shared with it was not made.
+    /// A shared map could not be created.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// It was not attached.
+    /// The program could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// It does not run.
+    /// The program could not be run.
     #[error(transparent)]
     Run(#[from] TestRunError),
-    /// There is no namespace to attach it in.
+    /// The empty namespace could not be created.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
 }
 
-/// Sends many frames at once on devices that take redirected frames.
+/// Sends many frames at once on devices that accept redirected frames.
 #[derive(Debug)]
 pub struct TxBurst {
     program: Program,
@@ -114,11 +110,10 @@ pub struct TxBurst {
 }
 
 impl TxBurst {
-    /// Gets ready; no link can be sent on yet.
+    /// Loads the programs; no link is added yet.
     ///
     /// # Errors
-    /// See [`TxBurstError`]; also where the kernel has no live frames (Linux
-    /// 5.18).
+    /// See [`TxBurstError`]; also if the kernel has no live frames (Linux 5.18).
     pub fn new() -> Result<TxBurst, TxBurstError> {
         let spec = MapSpec {
             mmapable: true,
@@ -150,14 +145,14 @@ impl TxBurst {
             _counted: Attachment::tracepoint(&counts, c"page_pool_release")?,
             _namespace: namespace,
         };
-        // It tells whether there are live frames; nothing goes anywhere.
+        // A trial run that sends nothing checks for live frames.
         bulk.put(0, &BLANK);
         bulk.send(LINKS_MAX, 1)?;
         Ok(bulk)
     }
 
-    /// Lets frames go out at an interface of the calling thread's network
-    /// namespace, as link number `link` (below [`LINKS_MAX`]).
+    /// Adds an interface of the calling thread's network namespace as link number `link` (below
+    /// [`LINKS_MAX`]).
     ///
     /// # Errors
     /// If there is no such interface.
@@ -166,8 +161,8 @@ impl TxBurst {
         self.links.update(&link.to_ne_bytes(), &value)
     }
 
-    /// Puts a frame at a place of the next call, from 0 in order; `false` for a
-    /// length or a place that cannot be.
+    /// Puts a frame at index `place` of the next call, in order from 0; `false` for an invalid
+    /// length or index.
     #[inline]
     pub fn put(&mut self, place: usize, frame: &[u8]) -> bool {
         if place >= BURST_FRAMES_MAX || !BURST_FRAME_BYTES.contains(&frame.len()) {
@@ -189,25 +184,25 @@ impl TxBurst {
         self.page.write(0, FRAMES_AT + at, frame)
     }
 
-    /// Where a frame is, and its length.
+    /// The words with a frame's position and length.
     #[inline]
     fn slot(&self, place: usize) -> Option<[&AtomicU32; 2]> {
         let at = SLOTS_AT + place * SLOT_BYTES;
         Some([self.page.u32(0, at)?, self.page.u32(0, at + 4)?])
     }
 
-    /// How many pools of pages stay, of these calls and of others, since somebody
-    /// has frames of them.
+    /// Number of page pools, of this and other users, that remain because some of their frames are
+    /// still in use.
     pub fn pools(&self) -> u32 {
         self.page.load_u32(0, POOLS_AT).unwrap_or_default()
     }
 
-    /// Sends the first `count` frames on a link, and tells how many of them
-    /// the kernel has taken: all, unless it has no memory or too many
-    /// [pools](Self::pools). What the device has no room for is lost.
+    /// Sends the first `count` frames on a link; returns how many the kernel accepted: all, unless
+    /// memory is short or too many [pools](Self::pools) remain. Frames for which the device has no
+    /// room are lost.
     ///
     /// # Errors
-    /// As the system says; then none was sent.
+    /// The system's error; then no frame was sent.
     pub fn send(&self, link: u32, count: usize) -> Result<usize, TestRunError> {
         if self.pools() >= PAGE_POOLS_MAX {
             return Ok(0);
@@ -226,13 +221,13 @@ impl TxBurst {
         });
         match next.load(Ordering::Acquire).min(count) {
             0 => ran.map(|()| 0),
-            // Those went out, whatever was then.
+            // These frames were sent, whatever happened to the later ones.
             sent => Ok(sent as usize),
         }
     }
 }
 
-/// Notes a pool of which pages are missing, and strikes it off when none is.
+/// Program: adds a pool with missing pages to the table, and removes it when no page is missing.
 fn count_pools() -> Vec<Insn> {
     const MISSING: Reg = Reg::R7;
     let mut asm = Asm::new();
@@ -244,7 +239,7 @@ fn count_pools() -> Vec<Insn> {
     asm.extend(Insn::load_map(Reg::R1, 1));
     asm.push(Insn::mov64(Reg::R2, Reg::FP));
     asm.push(Insn::alu64(op::ADD, Reg::R2, -8));
-    // A signed number of 32 bits.
+    // A signed 32-bit number.
     asm.push(Insn::alu64(op::LSH, MISSING, 32));
     asm.jump(Insn::jump64(op::JEQ, MISSING, 0), gone);
     asm.push(Insn::mov64(Reg::R3, Reg::R2));
@@ -265,7 +260,7 @@ fn count_pools() -> Vec<Insn> {
     insns.expect("the program is short")
 }
 
-/// Adds r2 to how many stay, and ends.
+/// Adds r2 to the number of remaining pools, and exits.
 fn add_to_pools(asm: &mut Asm) {
     asm.extend(Insn::load_map_value(Reg::R1, 0, 0));
     asm.push(atomic_add_u32(Reg::R1, POOLS_AT as i16, Reg::R2));
@@ -273,7 +268,7 @@ fn add_to_pools(asm: &mut Asm) {
     asm.push(Insn::exit());
 }
 
-/// Gives a frame the next one's bytes, and sends it.
+/// Program: overwrites a live frame with the next frame, and redirects it.
 fn insns() -> Vec<Insn> {
     const CTX: Reg = Reg::R6;
     const PAGE: Reg = Reg::R7;

@@ -1,4 +1,4 @@
-//! Filters from their texts, bound to ports.
+//! Binds filters, given as text, to ports.
 
 use weir_demux::{Binding, Filter, Target};
 use weir_filter::lang::expr::{Context, compile};

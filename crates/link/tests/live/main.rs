@@ -1,4 +1,4 @@
-//! Dispatchers and senders on a link of two hosts.
+//! Dispatchers and senders on a link between two hosts.
 
 #[path = "../bound/mod.rs"]
 mod bound;
@@ -26,7 +26,7 @@ const HOOKS: [Hook; 4] = [
     Hook::TcEgress,
 ];
 
-/// The EtherType of the test's own frames.
+/// The EtherType of the test's frames.
 const OURS: u16 = 0x88b5;
 
 struct Link {
@@ -52,13 +52,13 @@ fn link() -> Option<Link> {
     Some(Link { a, b, eth_a, eth_b })
 }
 
-/// A program that counts the test's frames in a place of its own and in a
-/// place of all, and lets every frame pass.
+/// A program that counts the test's frames, in its own slot and in a common
+/// slot, and passes every frame.
 fn counter(hook: Hook, counts: &Map, place: u32) -> Program {
     counter_of(hook, counts, place, OURS)
 }
 
-/// The same for any Ethernet type.
+/// As [`counter`], for any EtherType.
 fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
     let (pass, start, end) = if hook.is_xdp() {
         (2, 0, 4)
@@ -84,9 +84,9 @@ fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
         ..Insn::jump64(op::JNE, Reg::R5, ours)
     };
     let insns = if hook == Hook::TcIngress {
-        // Not by its bytes: where XDP in generic mode had to copy a frame to
-        // make room before it, for a program that takes fragments, tc gets it
-        // without its link-layer header (Linux 6.18).
+        // Frames are not recognised by their bytes: if generic XDP copies a
+        // frame to make headroom, for a program with multi-buffer support, tc
+        // gets the frame without its link-layer header (Linux 6.18).
         const PROTOCOL: i16 = 16;
         let mut insns = vec![Insn::load(op::W, Reg::R5, Reg::R1, PROTOCOL), past(4)];
         insns.extend(count);
@@ -134,7 +134,7 @@ fn frame(number: u32) -> Vec<u8> {
 }
 
 impl Link {
-    /// Where the hook is, and a sender whose frames pass it.
+    /// The host and interface of the hook, and a sender whose frames pass it.
     fn at(&self, hook: Hook) -> (&Host, u32, Sender) {
         let (sender, here) = match hook {
             Hook::TcEgress => ((&self.b, &self.eth_b), (&self.b, &self.eth_b)),
@@ -184,7 +184,8 @@ fn a_plan_is_swapped_and_every_frame_is_seen_by_one() {
     }
 }
 
-/// Waits until `total` frames were counted in both places, or some time.
+/// Waits until `total` frames were counted in both slots, or for a limited
+/// time.
 fn settle(memory: &MapMemory, total: u64) {
     for _ in 0..500 {
         let seen: u64 = (0..2)
@@ -222,7 +223,7 @@ fn without_a_plan_the_host_is_as_it_was() {
     }
 }
 
-/// A datagram there and back by the hosts' own protocols.
+/// A datagram in both directions, by the hosts' kernels.
 fn ping(link: &Link) {
     let server = link.b.run(|| UdpSocket::bind("10.0.0.2:0").unwrap());
     let client = link.a.run(|| UdpSocket::bind("10.0.0.1:0").unwrap());
@@ -237,7 +238,7 @@ fn ping(link: &Link) {
     client.recv(&mut [0; 9]).expect("it comes back");
 }
 
-/// A folder of pins of this test's own, removed at the end.
+/// A temporary folder of pins.
 struct Pins(PathBuf);
 
 impl Pins {
@@ -281,7 +282,7 @@ fn a_pinned_dispatcher_goes_on_and_is_taken_over() {
         sender.send(&frame(2)).unwrap();
         settle(&memory, 2);
         assert_eq!(memory.load_u64(0, 8), Some(1), "{hook}: the new plan");
-        // Attaching anew replaces what was left.
+        // Attaching again replaces the stale dispatcher.
         drop(second);
         let third = host.run(|| Dispatcher::attach(ifindex, hook, Some(&folder)).unwrap());
         third.detach(Some(&folder)).unwrap();
@@ -333,7 +334,7 @@ fn someone_elses_xdp_program_is_named() {
                 "{text}"
             );
         }
-        // At tc there is room for all.
+        // tc accepts several programs.
         let tc = Dispatcher::attach(index, Hook::TcIngress, None).unwrap();
         tc.detach(None).unwrap();
     });

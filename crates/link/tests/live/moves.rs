@@ -1,5 +1,5 @@
-//! A plan that moves from hook to hook while frames come: each frame is
-//! delivered once.
+//! A plan that moves between hooks while frames arrive: each frame is delivered
+//! once.
 
 use super::link;
 use super::one::{OnePort, read_all};
@@ -16,7 +16,7 @@ use weir_ring::Reader;
 
 const RING_BYTES: u32 = 1 << 24;
 
-/// Where the generator writes a frame's number.
+/// Offset of the frame's number, which the generator writes.
 const NUMBER_AT: usize = 42;
 
 #[test]
@@ -36,8 +36,8 @@ fn a_plan_that_moves_sees_each_frame_once() {
         while start.elapsed() < Duration::from_millis(1_500) || moves < 6 {
             for hook in [Hook::XdpNative, Hook::XdpGeneric] {
                 let xdp = attach(hook);
-                // As long as frames may be under way, and sometimes back
-                // before.
+                // Waits as long as frames may be in flight; sometimes moves
+                // back earlier.
                 if moves % 4 < 2 {
                     std::thread::sleep(IN_FLIGHT_MAX);
                     tc.detach(None).unwrap();
@@ -64,15 +64,15 @@ fn a_plan_that_moves_sees_each_frame_once() {
     assert!(sent.frames > 2_000);
 }
 
-/// What XDP in generic mode has to copy, for want of room before the frame,
-/// comes to tc without its link-layer header (Linux 6.18): what the stack of
-/// the other host sends, say.
+/// A frame that generic XDP copies for want of headroom, such as one from the
+/// other host's stack, arrives at tc without its link-layer header (Linux
+/// 6.18).
 #[test]
 fn a_frame_that_has_lost_its_header_is_known_to_have_been_seen() {
     const FRAMES: u64 = 200;
     const TEXT: [u8; 12] = *b"once, whole ";
     let Some(link) = link() else { return };
-    // Whatever it looks like.
+    // Whatever its bytes are.
     let port = OnePort::new("", RING_BYTES);
     let _tc = port.attach(&link.eth_b, Hook::TcIngress);
     let _xdp = port.attach(&link.eth_b, Hook::XdpGeneric);
@@ -81,7 +81,7 @@ fn a_frame_that_has_lost_its_header_is_known_to_have_been_seen() {
     for number in 0..FRAMES {
         let bytes = [TEXT.as_slice(), &number.to_be_bytes()].concat();
         from.send_to(&bytes, "10.0.0.2:5000").unwrap();
-        // It has been past both hooks when it is here.
+        // A frame that arrives here has passed both hooks.
         to.recv(&mut [0; 64]).unwrap();
     }
     let (mut reader, mut seen) = (port.reader(), Vec::new());
@@ -95,7 +95,7 @@ fn a_frame_that_has_lost_its_header_is_known_to_have_been_seen() {
     assert_eq!(seen, (0..FRAMES).collect::<Vec<_>>());
 }
 
-/// How often each frame came, by its number.
+/// How often each frame arrived, by number.
 fn read(mut reader: Reader, done: &AtomicBool) -> BTreeMap<u64, u32> {
     let mut seen = BTreeMap::new();
     while !done.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! A plan with one port, which copies what a filter accepts.
+//! A plan with one port, which gets copies of the frames that a filter accepts.
 
 use super::bound::{self, binding};
 use std::os::fd::OwnedFd;
@@ -35,8 +35,8 @@ impl OnePort {
         weir_lab::rings::reader(OwnedFd::from(self.ring.try_clone().unwrap())).unwrap()
     }
 
-    /// A dispatcher at a hook of a device, with the plan from the first frame
-    /// on.
+    /// Attaches a dispatcher to a hook of a device, with the plan from the
+    /// first frame on.
     pub(crate) fn attach(&self, device: &Device, hook: Hook) -> Dispatcher {
         let program = self.maps.load(&self.plan, plan_hook(hook)).unwrap();
         let attach = || Dispatcher::attach_with(device.index(), hook, None, Some(&program));
@@ -44,7 +44,7 @@ impl OnePort {
     }
 }
 
-/// The plan's name for a hook.
+/// The corresponding hook of the plan.
 pub(crate) fn plan_hook(hook: Hook) -> PlanHook {
     match hook {
         Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
@@ -53,7 +53,7 @@ pub(crate) fn plan_hook(hook: Hook) -> PlanHook {
     }
 }
 
-/// Reads all records that are there.
+/// Reads all available records.
 pub(crate) fn read_all(reader: &mut Reader, mut each: impl FnMut(Record<'_>)) {
     loop {
         let batch = reader.peek().unwrap();

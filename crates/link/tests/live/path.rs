@@ -1,4 +1,4 @@
-//! What the unprivileged send, and cannot.
+//! Egress paths: frames that an unprivileged user can and cannot send.
 
 use super::{Link, OURS, Pins, counter_of, counts, link};
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
@@ -12,14 +12,14 @@ use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::unprivileged;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
-    Dispatcher, EgressPath, EgressRules, EgressSocket, PathError, RulesError, close_path,
+    Dispatcher, EgressError, EgressPath, EgressRules, EgressSocket, RulesError, close_egress,
 };
 use weir_ring::{SendError, XskTx};
 
-/// An Ethernet type that the rules do not allow.
+/// An EtherType that the rules refuse.
 const OTHER: u16 = 0x88b6;
 
-/// Whom packets are for.
+/// The destination of packets.
 const PEER: [u8; 4] = [10, 0, 0, 2];
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
@@ -46,8 +46,8 @@ fn arp(hardware: [u8; 6], source: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     packet
 }
 
-/// An IPv6 packet of that protocol, whose first byte is `kind`, with an
-/// address behind 8 bytes of it.
+/// An IPv6 packet with that protocol, whose payload starts with `kind` and has
+/// `target` at offset 8.
 fn ipv6(source: Ipv6Addr, protocol: u8, kind: u8, target: Ipv6Addr) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 24, protocol, 255];
     packet.extend(source.octets());
@@ -169,7 +169,7 @@ fn any_source_leaves_the_predicate_alone() {
     assert!(with("ip) or (ip").program().is_err());
 }
 
-/// A path from host `a` to its end of the link, and what arrives at `b`.
+/// An egress path from host `a` to its end of the link, and a receiver at `b`.
 struct Path {
     link: Link,
     pins: PinFolder,
@@ -216,7 +216,7 @@ impl Path {
         unprivileged::run(|| open(end))
     }
 
-    /// Waits until so many frames were passed or refused.
+    /// Waits until `total` frames were passed or refused.
     fn settle(&self, total: u64) -> (u64, u64) {
         let path = self.path.as_ref().unwrap();
         for _ in 0..500 {
@@ -299,7 +299,7 @@ fn nobody_sends_what_the_rules_allow_and_nothing_else() {
 
 #[test]
 fn a_frame_cannot_change_behind_the_check() {
-    // What must not arrive is counted.
+    // Frames that must not arrive are counted.
     let Some(mut path) = Path::open(OTHER) else {
         return;
     };
@@ -309,8 +309,8 @@ fn a_frame_cannot_change_behind_the_check() {
     let done = AtomicBool::new(false);
     let mut sent = 0;
     std::thread::scope(|scope| {
-        // Another thread of the user writes the type of the frames all the
-        // time, through the same memory: those chunks are used in turn.
+        // Another thread of the user keeps overwriting the frames' EtherType in
+        // the UMEM, whose chunks are used in turn.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for chunk in 0..64 {
@@ -365,7 +365,7 @@ fn the_holder_of_a_path_cannot_turn_it_elsewhere() {
             assert!(socket(AddressFamily::PACKET, SocketType::RAW, None).is_err());
         });
     });
-    // It still does what it is for.
+    // The path still passes permitted frames.
     let mut transmitter = open(end);
     send_all(&mut transmitter, &[frame(MAC, OURS, &[])]);
     assert_eq!(path.settle(1), (1, 0));
@@ -398,7 +398,7 @@ fn without_its_maker_a_path_still_checks() {
         return;
     };
     let mut transmitter = path.transmitter();
-    // As if killed: only the pin is left.
+    // As after a kill: only the pin is left.
     drop(path.path.take());
     let frames = [frame(MAC, OTHER, &[]), frame(MAC, OURS, &[])];
     unprivileged::run(|| send_all(&mut transmitter, &frames));
@@ -407,11 +407,11 @@ fn without_its_maker_a_path_still_checks() {
         path.arrived() == 1
     });
     assert!(arrived);
-    // The next maker sees what it has carried.
+    // The next process reads the earlier counts.
     let adopted = EgressPath::adopt(&path.name, &path.pins).unwrap().unwrap();
     let counts = adopted.counts();
     assert_eq!((counts.passed, counts.refused), (1, 1));
-    // Retired, it carries nothing, and is there as long as its holder.
+    // A retired path passes nothing, and exists as long as its socket.
     path.link.a.run(|| adopted.retire()).unwrap();
     let frame_ours = frame(MAC, OURS, &[]);
     let _ = transmitter.send_batch(&[&frame_ours]);
@@ -419,13 +419,14 @@ fn without_its_maker_a_path_still_checks() {
     assert!(path.has_device() && adopted.is_open().unwrap());
     assert_eq!(path.arrived(), 1);
     assert!(EgressPath::adopt("none", &path.pins).unwrap().is_none());
-    // In another namespace nobody takes the check off while the path is used.
-    let elsewhere = path.link.b.run(|| close_path(&path.name, &path.pins));
-    assert!(matches!(elsewhere, Err(PathError::Elsewhere { .. })));
-    // The next maker ends it, whoever still holds the socket.
+    // In another namespace the check cannot be removed while the path is in
+    // use.
+    let elsewhere = path.link.b.run(|| close_egress(&path.name, &path.pins));
+    assert!(matches!(elsewhere, Err(EgressError::Elsewhere { .. })));
+    // The next process removes the path although its socket is still open.
     path.link
         .a
-        .run(|| close_path(&path.name, &path.pins))
+        .run(|| close_egress(&path.name, &path.pins))
         .unwrap();
     assert!(!path.has_device());
     let refused = (0..100).any(|_| {
@@ -436,7 +437,7 @@ fn without_its_maker_a_path_still_checks() {
     assert!(refused, "the holder is told");
     path.link
         .a
-        .run(|| close_path(&path.name, &path.pins))
+        .run(|| close_egress(&path.name, &path.pins))
         .unwrap();
     assert_eq!(path.pins.list().unwrap().0.len(), 0);
 }

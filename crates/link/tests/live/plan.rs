@@ -1,5 +1,5 @@
-//! A plan on a live link: what it delivers is what the same plan delivers in
-//! user space, and no frame is unaccounted for.
+//! A plan on a live link delivers what the same plan delivers in user space,
+//! and accounts for every frame.
 
 use super::bound::{binding, filter};
 use super::one::{plan_hook, read_all};
@@ -21,7 +21,7 @@ use weir_wire::ethernet::Address;
 
 const PORTS: u32 = 4;
 
-/// How long something may take on a busy machine.
+/// Time limit of a step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const HOOKS: [Hook; 3] = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcIngress];
@@ -29,10 +29,10 @@ const HOOKS: [Hook; 3] = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcIngress];
 /// The EtherType of IPv4.
 const IP: u16 = 0x0800;
 
-/// Where the generator writes a frame's number.
+/// Offset of the frame's number, which the generator writes.
 const NUMBER_AT: usize = 42;
 
-/// A plan at a hook, with ports.
+/// A plan at a hook, with its ports.
 struct Live {
     on: PlanHook,
     plan: KernelPlan,
@@ -80,7 +80,7 @@ impl Live {
         }
     }
 
-    /// Waits until frames under way are through, as a change of a map of maps
+    /// Waits until frames in flight have passed, as a change of a map of maps
     /// does.
     fn settle(&mut self) {
         let epoch = self.plan.epoch();
@@ -92,7 +92,7 @@ impl Live {
         self.apply(&change);
     }
 
-    /// Delivered and lost, over all ports.
+    /// Frames delivered and lost, over all ports.
     fn counted(&self) -> (u64, u64) {
         let counters = (0..PORTS).map(|slot| self.maps.counters(slot).unwrap());
         counters.fold((0, 0), |(delivered, lost), one| {
@@ -106,7 +106,8 @@ impl Live {
     }
 }
 
-/// Waits for something, on a busy machine too; gives what was there last.
+/// Polls `now` until it returns `wanted` or a time limit passes; returns the
+/// last value.
 fn until<T: PartialEq>(wanted: &T, mut now: impl FnMut() -> T) -> T {
     let start = Instant::now();
     loop {
@@ -118,10 +119,11 @@ fn until<T: PartialEq>(wanted: &T, mut now: impl FnMut() -> T) -> T {
     }
 }
 
-/// What a port gets: tag and bytes.
+/// The frames of each port: tag and bytes.
 type Got = Vec<Vec<(u32, Vec<u8>)>>;
 
-/// What the plan in user space delivers, and how many frames it lets pass.
+/// The deliveries of the plan in user space, and the number of frames that it
+/// passes.
 fn expected(plan: &mut Plan, frames: &[Vec<u8>]) -> (Got, u64) {
     let mut got = vec![Vec::new(); PORTS as usize];
     let (mut verdict, mut passed) = (Verdict::new(), 0);
@@ -150,7 +152,7 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
             .map(|_| FiveTuple::draw(&mut rng).frame())
             .collect();
         let mut texts = mixed_forms(seed, 80);
-        // Some frames' own, so that enough is delivered.
+        // Filters made from some frames, so that enough frames are delivered.
         for _ in 0..40 {
             let own = FiveTuple::draw(&mut rng);
             let src = std::net::Ipv4Addr::from(own.src);
@@ -164,13 +166,13 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
             live.bind(binding);
         }
         let (wanted, passed_wanted) = expected(&mut user, &frames);
-        // Behind the plan: what it lets pass.
+        // Behind the plan: counts the frames that it passes.
         let (map, memory) = counts();
         let behind = counter_of(Hook::TcIngress, &map, 0, IP);
         let attach = || Attachment::new(&behind, link.eth_b.index(), Hook::TcIngress).unwrap();
         let _behind = link.b.run(attach);
         let sender = link.a.run(|| Sender::open(link.eth_a.index()).unwrap());
-        // From one CPU: so they come in order.
+        // From one CPU, so that frames arrive in order.
         std::thread::scope(|scope| {
             let send = || {
                 let cpu = weir_lab::affinity::allowed().unwrap()[0];
@@ -200,7 +202,8 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
     }
 }
 
-/// Sent = delivered + lost + passed, though nobody reads and rings are small.
+/// Sent = delivered + lost + passed, although no process reads and rings are
+/// small.
 #[test]
 fn every_frame_is_accounted_for_when_rings_overflow() {
     for hook in HOOKS {
@@ -231,25 +234,27 @@ fn every_frame_is_accounted_for_when_rings_overflow() {
     }
 }
 
-/// Frames with their numbers to so many ports of the second host, in turn.
+/// A generator of numbered frames to `dst_ports` destination ports of the
+/// second host, in turn.
 pub(crate) fn generator(link: &Link, dst_ports: u32) -> Generator {
     let now = link.eth_b.offloads().unwrap();
-    // Without XDP a veth takes redirected frames only with GRO.
+    // Without XDP a veth accepts redirected frames only with GRO enabled.
     let offloads = weir_lab::net::Offloads {
         generic_receive: true,
         ..now
     };
     link.eth_b.set_offloads(offloads).unwrap();
     let [src, dst] = [[10, 0, 0, 1], [10, 0, 0, 2]];
-    // To another station: the host's own stack drops them at once, which takes
-    // less time than they do.
+    // To another station: the host's stack then drops the frames early, which
+    // costs less time.
     let station = Address([2, 9, 9, 9, 9, 9]);
     let udp = Udp::new(link.eth_a.mac(), station, src.into(), dst.into());
     let template = Udp { dst_ports, ..udp };
     Generator::new(&link.eth_a, &template).unwrap()
 }
 
-/// Filters that all accept the generator's frames, by other shapes and keys.
+/// Filters that all accept the generator's frames, with different subtables and
+/// keys.
 const VERSIONS: [&str; 5] = [
     "udp dst port 5000",
     "udp portrange 4990-5010",
@@ -258,8 +263,7 @@ const VERSIONS: [&str; 5] = [
     "ip[8] > 0 and udp",
 ];
 
-/// How fast frames come: as many as the machine can, up to somewhat more than a
-/// million a second.
+/// Rate of the generator, at most, in frames per second.
 const PACE: f64 = 1.1e6;
 
 const CHANGES_MIN: usize = 30;
@@ -280,8 +284,8 @@ fn changes_under_load_lose_nothing_and_keep_the_order() {
 #[test]
 #[ignore = "takes a CPU for itself"]
 fn changes_at_a_million_frames_a_second_lose_nothing_and_keep_the_order() {
-    /// Frames a second that must come: the kernel keeps a twentieth of the
-    /// sender's time for others.
+    /// Frames per second that must arrive: the kernel reserves a twentieth of
+    /// the time for other threads.
     const FLOOR: f64 = 1e6;
     for (seed, hook) in (0..).zip([Hook::XdpNative, Hook::TcIngress]) {
         let Some(link) = link() else { return };
@@ -290,7 +294,7 @@ fn changes_at_a_million_frames_a_second_lose_nothing_and_keep_the_order() {
     }
 }
 
-/// Changes a plan while frames come; gives how many came in a second.
+/// Changes a plan while frames arrive; returns the frames per second.
 fn change_under_load(
     link: &Link,
     hook: Hook,
@@ -329,7 +333,7 @@ fn change_under_load(
 
 struct Heard {
     frames: u64,
-    /// Numbers that are not above the one before.
+    /// Frames whose number is not above the previous one.
     out_of_order: u64,
     lost_before: u64,
 }
@@ -344,7 +348,7 @@ fn listen(mut reader: Reader, done: &AtomicBool) -> Heard {
         None,
     );
     loop {
-        // What is there when it ends is read too.
+        // Records present at the end are read too.
         let is_done = done.load(Ordering::Relaxed);
         let _ = reader.wait(Some(Duration::from_millis(10))).unwrap();
         read_all(&mut reader, |record| {
@@ -361,8 +365,8 @@ fn listen(mut reader: Reader, done: &AtomicBool) -> Heard {
     }
 }
 
-/// Changes the steady binding's filter, and binds and unbinds others: known
-/// and new kinds, until tables grow.
+/// Changes the steady binding's filter, and binds and unbinds others, of known
+/// and new subtables, until tables grow.
 fn churn(live: &mut Live, steady: BindingId, seed: u64) -> usize {
     let mut tape = Tape::seeded(seed, 1 << 20);
     let others: Vec<Filter> = mixed_forms(seed, 120)

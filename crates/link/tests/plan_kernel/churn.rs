@@ -1,4 +1,5 @@
-//! Changes while frames are under way: none is lost, none delivered twice.
+//! Changes of a plan while frames are in flight: no frame is lost or delivered
+//! twice.
 
 use super::common::{Pred, and, ip_frame, or, program};
 use super::rig::{RING_BYTES, permitted};
@@ -70,7 +71,7 @@ impl Live {
         self.programs.put(&0_u32.to_ne_bytes(), &program).unwrap();
     }
 
-    /// A change of a map of maps waits until frames under way are through.
+    /// A change of a map of maps waits until frames in flight have passed.
     fn grace(&self) {
         let rings = self.maps.map(MapRole::Rings);
         rings.put(&0_u32.to_ne_bytes(), &self.ring).unwrap();
@@ -91,7 +92,7 @@ impl Live {
     }
 }
 
-/// Two filters that both accept the frame, by other shapes and keys.
+/// Filters that accept the same frame with different subtables and keys.
 fn versions() -> [Filter; 4] {
     let preds = [
         Pred::Proto(17),
@@ -102,7 +103,7 @@ fn versions() -> [Filter; 4] {
     preds.map(|pred| Filter::new(program(&pred)))
 }
 
-/// Changes that a run must see, and how long it may take to make them.
+/// Number of changes that a run must include, and its time limit.
 const CHANGES_MIN: usize = 20;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -145,8 +146,8 @@ fn changes_under_way_lose_and_double_nothing() {
     }
 }
 
-/// Binds and unbinds others, and changes the filter of the steady one, for
-/// half a second, and longer on a busy machine until there were enough changes.
+/// Binds and unbinds other filters and changes the steady binding's filter, for
+/// half a second, or longer until there were enough changes.
 fn churn(live: &mut Live, steady: weir_demux::BindingId, versions: &[Filter], seed: u64) -> usize {
     let mut tape = Tape::seeded(seed, 1 << 20);
     let mut others = Vec::new();
@@ -164,7 +165,7 @@ fn churn(live: &mut Live, steady: weir_demux::BindingId, versions: &[Filter], se
                 continue;
             }
             1..=5 => {
-                // Under the same keys, in the same buckets, or nowhere near.
+                // With the same keys, in the same buckets, or elsewhere.
                 let filter = match tape.below(3) {
                     0 => versions[tape.below(versions.len())].clone(),
                     _ => Filter::new(program(&connection(tape.word() % 3_000).0)),

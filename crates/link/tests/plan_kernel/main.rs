@@ -1,8 +1,8 @@
-//! The plan in the kernel: verdicts and what is delivered, by test runs,
-//! against the plan in user space and against each filter by itself.
+//! The plan in the kernel: verdicts and deliveries of test runs, compared with
+//! the plan in user space and with each filter alone.
 //!
-//! More rounds than the default:
-//! `WEIR_PLAN_ROUNDS=1000 cargo test -p weir-link --test plan_kernel random`
+//! More rounds than by default: `WEIR_PLAN_ROUNDS=1000 cargo test -p weir-link
+//! --test plan_kernel random`
 
 #[path = "../bound/mod.rs"]
 mod bound;
@@ -27,7 +27,7 @@ use weir_wire::LinkType;
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::TcIngress, Hook::TcEgress];
 
-/// Ports in use.
+/// Number of ports in use.
 const PORTS: u32 = 4;
 
 #[test]
@@ -201,7 +201,8 @@ fn tables_grow_and_shrink_with_thousands_of_keys() {
     for number in (0..5_000).step_by(97) {
         rig.check(&connection(number).1);
     }
-    // Memory is used again: as many more do not make the tables grow.
+    // Freed memory is reused: as many further bindings do not make the tables
+    // grow.
     for number in 5_000..7_500 {
         let filter = Filter::new(program(&connection(number).0));
         let change = rig.bind(binding(filter, 5, false, 0, number));
@@ -228,7 +229,7 @@ fn bindings_under_one_key_have_a_limit_and_copies_too() {
         "{text}"
     );
 
-    // A taker after all copies gets the frame, and what is too much is
+    // A taker after all copies gets the frame; targets beyond the limit are
     // counted.
     let (taker, frame) = connection(1);
     rig.bind(binding(Filter::new(program(&taker)), 1, false, 0, 7_777));
@@ -251,8 +252,8 @@ fn bindings_under_one_key_have_a_limit_and_copies_too() {
     );
 }
 
-/// Frames that a port loses are counted, for its owner and in the record of
-/// the next, whose header is not the short one then.
+/// Frames that a port loses are counted for its owner and in the next record,
+/// which then has the long header.
 #[test]
 fn losses_are_told_with_the_next_frame() {
     if !permitted() {
@@ -280,7 +281,7 @@ fn losses_are_told(hook: Hook, frame_bytes: usize, record_bytes: usize) {
     rig.put_ring(1);
     assert_eq!(rig.lost_with(&frame), [5]);
     assert_eq!(rig.lost_with(&frame), [0]);
-    // Full: the ring has room for so many and no more.
+    // Full: the ring has no room for another record.
     let fit = RING_BYTES / record_bytes;
     for _ in 0..fit + 100 {
         rig.run_only(&frame);
@@ -296,7 +297,7 @@ fn losses_are_told(hook: Hook, frame_bytes: usize, record_bytes: usize) {
     assert_eq!(counters.bytes, counters.delivered * frame_bytes as u64);
 }
 
-/// Filters of the expression language on frames of real captures.
+/// Expression filters on frames of real captures.
 #[test]
 fn expressions_on_real_captures() {
     if !permitted() {
@@ -339,7 +340,7 @@ fn captured(per_file: usize) -> Vec<Vec<u8>> {
     for path in testenv::capture_files() {
         let mut reader = Reader::open(&path).expect("a capture opens");
         let mut of_file = Vec::new();
-        // A damaged file gives what it has before the damage.
+        // A damaged file yields the frames before the damage.
         while let Ok(Some(frame)) = reader.next_frame() {
             let len = frame.bytes.len();
             if frame.linktype() == LinkType::EN10MB && (14..=3_400).contains(&len) {

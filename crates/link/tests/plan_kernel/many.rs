@@ -1,4 +1,4 @@
-//! Many kinds of filters: trees of sieves, and the limits.
+//! Many kinds of filters: trees of prefilters, and the limits.
 
 use super::bound::{binding, filter};
 use super::common::{Pred, and, ip_frame, program};
@@ -20,16 +20,17 @@ fn mixed_bindings_of_tens_of_shapes() {
         let mut rng = Rng::new(seed);
         let mut tape = Tape::seeded(seed, 20_000);
         let mut rig = Rig::new(hook, Options::default(), PORTS);
-        // A test run of XDP waits for the kernel's grace period.
+        // A test run of XDP waits for an RCU grace period.
         let count = if hook == Hook::Xdp { 40 } else { 90 };
         let mut texts = mixed_forms(seed, count);
-        // The first of each kind, and their frames, before there are others.
+        // The first binding of each kind and its frames, before other bindings
+        // exist.
         texts.sort_by_cached_key(|_| rng.word());
         for (turn, text) in (0_u32..).zip(&texts) {
             let (priority, copy) = (tape.pick(&[1, 5, 9]), tape.chance(80));
             rig.bind(binding(filter(text), priority, copy, turn % PORTS, turn));
-            // One frame's own connection among them, now and then: what
-            // matches is not left to chance.
+            // Occasionally a frame of one of the connections, so that matches
+            // do not depend on chance.
             let own = FiveTuple::draw(&mut rng);
             if turn % 5 == 0 {
                 let mine = format!(
@@ -58,9 +59,9 @@ fn mixed_bindings_of_tens_of_shapes() {
     assert!(delivered > frames / 4);
 }
 
-/// Bindings of known shapes need no new program, whatever values they have,
-/// and however many there are for a sieve.
-/// Without `CAP_PERFMON` the verifier also follows branches that cannot be taken.
+/// Bindings of known subtables need no new program, whatever their values and
+/// however many a prefilter has. Without `CAP_PERFMON` the verifier also
+/// follows branches that cannot be taken.
 #[test]
 fn ranges_of_one_field_are_verified_with_barriers() {
     if !permitted() {
@@ -144,7 +145,7 @@ fn sieves_fill_under_a_running_program() {
     assert!(before > 1_300 && rig.delivered > before);
 }
 
-/// Ranges are told apart by one-byte fields, until there are many shapes.
+/// Ranges are distinguished by one-byte fields, until there are many subtables.
 #[test]
 fn kinds_of_ranges_share_a_shape_where_there_are_many() {
     if !permitted() {
@@ -173,8 +174,8 @@ fn kinds_of_ranges_share_a_shape_where_there_are_many() {
     }
 }
 
-/// Rules of thousands of kinds: what shapes they share, and which of these are
-/// pruned, changes nothing.
+/// Rules of thousands of kinds: verdicts do not depend on the subtables that
+/// rules share, or on pruning.
 #[test]
 fn rules_that_share_coarser_shapes() {
     if !permitted() {
@@ -190,7 +191,7 @@ fn rules_that_share_coarser_shapes() {
             let filter = filter(&rule.expression());
             rig.bind(binding(filter, priority, copy, tag % PORTS, tag));
         };
-        // A test run of XDP waits for the kernel's grace period.
+        // A test run of XDP waits for an RCU grace period.
         let count = if hook == Hook::Xdp { 60 } else { 400 };
         for (tag, rule) in (0..).zip(&rules[..1_000]) {
             bind(&mut rig, tag, rule);
@@ -199,7 +200,7 @@ fn rules_that_share_coarser_shapes() {
         for tuple in Trace::even(&rules, seed).take(count) {
             rig.check(&tuple.frame());
         }
-        // Under the running program, and with new ones.
+        // With the running program, and with new ones.
         for (tag, rule) in (1_000..).zip(&rules[1_000..]) {
             bind(&mut rig, tag, rule);
             for _ in 0..4 {
@@ -225,8 +226,8 @@ fn rules_that_share_coarser_shapes() {
     assert!(delivered > frames / 2);
 }
 
-/// What new programs rely on is written before they run, and again with the
-/// next change: no word goes through old values under a running program.
+/// Writes that new programs rely on are made before the programs run, and again
+/// with the next change: no word changes temporarily under a running program.
 #[test]
 fn what_is_written_twice_is_written_the_same() {
     let mut plan = KernelPlan::new(Options::default());
@@ -249,8 +250,8 @@ fn what_is_written_twice_is_written_the_same() {
     }
 }
 
-/// As many shapes as are allowed make a program that the kernel takes, one
-/// more is refused, and all still work.
+/// The largest number of subtables gives a program that the kernel accepts, one
+/// more is refused, and the plan still works.
 #[test]
 fn as_many_shapes_as_allowed_and_not_one_more() {
     if !permitted() {

@@ -1,4 +1,4 @@
-//! A plan in the kernel with ports, beside the same plan in user space.
+//! A plan in the kernel with ports, and the same plan in user space.
 
 #![allow(unreachable_pub, reason = "a part of one test")]
 
@@ -14,7 +14,7 @@ use weir_lab::testenv;
 use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType, TestRun};
 use weir_link::plan::PlanMaps;
 
-/// Whether programs may be loaded here; skips the test if not.
+/// Whether this process may load programs; skips the test otherwise.
 pub fn permitted() -> bool {
     let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
     let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
@@ -24,13 +24,13 @@ pub fn permitted() -> bool {
     loaded.is_ok()
 }
 
-/// The interface that test runs are on.
+/// The interface of the test runs.
 const LOOPBACK: u32 = 1;
 
 /// Bytes of each port's ring.
 pub const RING_BYTES: usize = 1 << 18;
 
-/// What a port got: tag, length on the wire, bytes.
+/// A delivered frame: tag, wire length, bytes.
 pub type Got = (u32, u32, Vec<u8>);
 
 pub struct Rig {
@@ -39,18 +39,18 @@ pub struct Rig {
     pub maps: PlanMaps,
     program: Option<Program>,
     pub user: Plan,
-    /// Bindings in the order bound: names in the kernel's plan and in the
-    /// user's.
+    /// Bindings in the order of binding: their ids in the kernel's plan and in
+    /// the user-space plan.
     pub bound: Vec<(BindingId, BindingId, Binding)>,
     ports: Vec<(Map, Records)>,
     pub settings: Vec<PortSettings>,
-    /// Frames run, and deliveries seen.
+    /// Frames run, and deliveries observed.
     pub frames: usize,
     pub delivered: usize,
     pub taken: usize,
-    /// Filters that ran whole, over all programs.
+    /// Opaque filters run, over all programs.
     pub whole: usize,
-    /// Frames come with this VLAN tag, which the device has taken out.
+    /// Frames have this VLAN tag, which the device has removed.
     pub vlan: Option<u16>,
     /// Losses are expected.
     pub lossy: bool,
@@ -104,7 +104,8 @@ impl Rig {
         self.settings[slot as usize] = settings;
     }
 
-    /// Gives what programs it needs, and whether maps were made anew.
+    /// Binds; returns the programs that must be recompiled, and whether maps
+    /// were created again.
     pub fn bind(&mut self, binding: Binding) -> (Recompile, bool) {
         let (id, change) = self.kernel.bind(binding.clone()).unwrap();
         self.apply(&change);
@@ -119,13 +120,13 @@ impl Rig {
         rings.put(&slot.to_ne_bytes(), ring).unwrap();
     }
 
-    /// Runs a frame, and reads nothing.
+    /// Runs a frame without reading the rings.
     pub fn run_only(&mut self, frame: &[u8]) {
         let run = TestRun::new(frame);
         self.load().test_run(&run, &mut []).unwrap();
     }
 
-    /// Runs a frame; what the records at the last port tell of losses.
+    /// Runs a frame; returns the losses in the records of the last port.
     pub fn lost_with(&mut self, frame: &[u8]) -> Vec<u32> {
         self.run_only(frame);
         let (_, records) = self.ports.last_mut().unwrap();
@@ -150,7 +151,7 @@ impl Rig {
         self.settle();
     }
 
-    /// Nothing is under way here between two runs.
+    /// No frame is in flight between two runs.
     pub fn settle(&mut self) {
         self.load();
         while !self.kernel.is_quiescent() {
@@ -177,10 +178,10 @@ impl Rig {
         self.program.as_ref().expect("it was loaded above")
     }
 
-    /// The program behind a few instructions that put a tag beside the frame,
-    /// as devices do that take it out.
+    /// The program behind a few instructions that add a VLAN tag outside the
+    /// frame, as devices do that remove tags.
     fn load_tagging(&self, tag: u16) -> Result<Program, String> {
-        // The second half is put in its place by that.
+        // This call also installs the second half.
         drop(self.maps.load(&self.kernel, self.hook).unwrap());
         let lowered = self.kernel.program(self.hook, Half::Subtables).unwrap();
         let mut insns = vec![
@@ -200,8 +201,8 @@ impl Rig {
         Program::load(&insns, &load).map_err(|error| error.to_string())
     }
 
-    /// Runs a frame; gives whether the kernel's stack gets it, and what each
-    /// port got.
+    /// Runs a frame; returns whether the kernel's stack gets it, and the
+    /// deliveries of each port.
     pub fn run(&mut self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
         self.load();
         let untagged;
@@ -244,7 +245,7 @@ impl Rig {
         (passed, got.collect())
     }
 
-    /// What has to come, from the plan's definition: each filter by itself.
+    /// The expected deliveries by the plan's definition: each filter alone.
     pub fn expected(&self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
         let wire_len = frame.len() as u32;
         let mut order: Vec<&Binding> = self.bound.iter().map(|(_, _, binding)| binding).collect();
@@ -279,7 +280,7 @@ impl Rig {
         (leaves || kernel || !taken, got)
     }
 
-    /// The same from the plan in user space.
+    /// The expected deliveries by the plan in user space.
     fn by_plan(&self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
         let wire_len = frame.len() as u32;
         let mut verdict = Verdict::new();
@@ -334,8 +335,8 @@ fn show((passed, got): &(bool, Vec<Vec<Got>>)) -> String {
     format!("passed {passed}, {:?}", ports.collect::<Vec<_>>())
 }
 
-/// Whether the kernel makes a test run on such a frame: it has an Ethernet
-/// header, and as an skb also the header that its Ethernet type promises.
+/// Whether the kernel can run a test on such a frame: it needs an Ethernet
+/// header, and for an skb also the header that its EtherType announces.
 pub fn fits(hook: Hook, bytes: &[u8]) -> bool {
     let header = match (hook, bytes.get(12..14)) {
         (Hook::TcIngress | Hook::TcEgress, Some([0x08, 0x00])) => 20,

@@ -1,4 +1,4 @@
-//! Building capture files by hand, independently of the writer under test.
+//! Builds capture files by hand, independently of the writer under test.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -9,7 +9,7 @@ use std::io::{Cursor, Write};
 
 use weir_link::pcap::{Error, Reader};
 
-/// Everything a frame says, owned.
+/// An owned copy of a frame and its properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub bytes: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Seen {
     pub linktype: u32,
 }
 
-/// Reads to the end or the first damage.
+/// Reads to the end or to the first damage.
 pub fn drain(reader: &mut Reader) -> (Vec<Seen>, Option<Error>) {
     let mut seen = Vec::new();
     loop {
@@ -37,7 +37,7 @@ pub fn drain(reader: &mut Reader) -> (Vec<Seen>, Option<Error>) {
     }
 }
 
-/// Reads a file held in memory.
+/// Reads a file in memory.
 pub fn read(bytes: &[u8]) -> (Vec<Seen>, Option<Error>) {
     match Reader::new(Cursor::new(bytes.to_vec())) {
         Ok(mut reader) => drain(&mut reader),
@@ -45,14 +45,14 @@ pub fn read(bytes: &[u8]) -> (Vec<Seen>, Option<Error>) {
     }
 }
 
-/// Reads a file that must be whole.
+/// Reads a file that must be undamaged.
 pub fn read_whole(bytes: &[u8]) -> Vec<Seen> {
     let (seen, error) = read(bytes);
     assert!(error.is_none(), "{error:?}");
     seen
 }
 
-/// A byte order to write numbers in.
+/// The byte order of written numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     Little,
@@ -101,7 +101,7 @@ pub fn pcap_header(
     file
 }
 
-/// Appends a frame of a pcap file: time, the two length fields, the bytes.
+/// Appends a frame of a pcap file: timestamp, the two length fields, the bytes.
 pub fn pcap_frame(
     file: &mut Vec<u8>,
     order: Order,
@@ -115,7 +115,8 @@ pub fn pcap_frame(
     file.extend(bytes);
 }
 
-/// `seen` as a pcap file; fractions are cut to the magic's resolution.
+/// `seen` as a pcap file; timestamps are truncated to the magic number's
+/// resolution.
 pub fn as_pcap(seen: &[Seen], order: Order, magic: u32, snaplen: u32) -> Vec<u8> {
     let link = seen.first().map_or(1, |frame| frame.linktype);
     let mut file = pcap_header(order, magic, (2, 4), snaplen, link);

@@ -1,12 +1,12 @@
-//! The shared object, loaded and called as packetdrill does: by the places of
-//! the functions in its table, which are written down here a second time.
+//! Loads the shared object and calls it as packetdrill does: by the positions
+//! of the functions in its table, which are listed here independently.
 
 use std::ffi::{CString, c_int, c_long, c_void};
 use std::path::PathBuf;
 
 pub(crate) const EINPROGRESS: i32 = libc::EINPROGRESS;
 
-/// `struct packetdrill_interface`: the user's word, `free`, and 31 functions.
+/// `struct packetdrill_interface`: user data, `free`, and 31 functions.
 const WORDS: usize = 33;
 const FREE: usize = 1;
 const SOCKET: usize = 2;
@@ -27,7 +27,7 @@ pub(crate) struct Drill {
     table: [usize; WORDS],
 }
 
-/// Where cargo puts what this crate builds: beside the test, or above it.
+/// The folder of Cargo's build results: the test's or its parent.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let name = "libweir_packetdrill.so";
@@ -41,32 +41,33 @@ impl Drill {
     pub(crate) fn new(flags: &str) -> Drill {
         let flags = CString::new(flags).unwrap();
         let mut table = [0; WORDS];
-        // SAFETY: the library is this crate's own, and runs nothing by itself.
+        // SAFETY: the library is this crate's own, and has no initialisers.
         let library = unsafe { libloading::Library::new(library()) }.expect("can be loaded");
         type Init = unsafe extern "C" fn(*const i8, *mut [usize; WORDS]);
         // SAFETY: the function has this type in packetdrill's header.
         let init = unsafe { library.get::<Init>(b"packetdrill_interface_init\0") };
         let init = init.expect("is there");
-        // SAFETY: the text ends with a zero; the table is as long as it says.
+        // SAFETY: the text is NUL-terminated; the table has the stated length.
         unsafe { init(flags.as_ptr().cast(), &mut table) };
         assert!(table.iter().all(|word| *word != 0), "the table is filled");
-        // As packetdrill loads it, for good (`RTLD_NODELETE`): threads remember
-        // what they have of it.
+        // Never unloaded (`RTLD_NODELETE`), as by packetdrill: threads keep
+        // pointers into the library.
         std::mem::forget(library);
         Drill { table }
     }
 
     fn call(&self, place: usize, arguments: [usize; 3]) -> Result<i64, i32> {
         type Function = unsafe extern "C" fn(*mut c_void, usize, usize, usize) -> c_long;
-        // SAFETY: the table holds functions, which take words; those that take
-        // fewer do not look at the rest, which are registers.
+        // SAFETY: the table contains functions with word arguments; functions
+        // with fewer arguments ignore the rest, which are in registers.
         let function = unsafe { std::mem::transmute::<usize, Function>(self.table[place]) };
         let [a, b, c] = arguments;
-        // SAFETY: pointers among the arguments are live, or wrong on purpose.
+        // SAFETY: pointers among the arguments are valid, or invalid on
+        // purpose.
         let answer = unsafe { function(self.table[0] as *mut c_void, a, b, c) };
         match place {
             READ | WRITE => {}
-            // An `int` is half a register.
+            // An `int` is half of a register.
             _ if answer as c_int == -1 => return Err(errno()),
             _ => return Ok((answer as c_int).into()),
         }
@@ -137,7 +138,7 @@ impl Drill {
         assert_eq!(self.call(NETDEV_SEND, arguments), Ok(0));
     }
 
-    /// The next packet, and when it went, in microseconds.
+    /// The next packet, with its time in microseconds.
     pub(crate) fn output(&self) -> (Vec<u8>, i64) {
         let mut packet = vec![0; 65_536];
         let mut len = packet.len();
@@ -152,7 +153,8 @@ impl Drill {
         (packet, us)
     }
 
-    /// The same, if one goes out within a second.
+    /// As [`output`](Self::output); `None` if no packet is sent within a
+    /// second.
     pub(crate) fn output_now(&self) -> Option<(Vec<u8>, i64)> {
         let until_us = self.now_us() + 1_000_000;
         let (packet, us) = self.output();

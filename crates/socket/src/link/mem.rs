@@ -23,7 +23,7 @@ struct Wire {
     link: Mutex<MemLink>,
     start: Instant,
     /// Readable when a frame was sent to that end.
-    told: [OwnedFd; 2],
+    wake_fds: [OwnedFd; 2],
 }
 
 /// Creates both ends of a link that delivers every frame at once and in order.
@@ -49,7 +49,7 @@ fn pair(link: MemLink) -> io::Result<(Mem, Mem)> {
     let wire = Arc::new(Wire {
         link: Mutex::new(link),
         start: Instant::now(),
-        told: [eventfd(0, flags)?, eventfd(0, flags)?],
+        wake_fds: [eventfd(0, flags)?, eventfd(0, flags)?],
     });
     let end = |end| Mem {
         wire: Arc::clone(&wire),
@@ -84,8 +84,8 @@ impl TxSink for Mem {
         let sent = self.lock().send(self.end, now_ns, &self.frame);
         if sent.is_ok() {
             let other = match self.end {
-                End::A => &self.wire.told[1],
-                End::B => &self.wire.told[0],
+                End::A => &self.wire.wake_fds[1],
+                End::B => &self.wire.wake_fds[0],
             };
             // The counter cannot overflow, and a failed write means that it is already set.
             let _ = rustix::io::write(other, &1_u64.to_ne_bytes());
@@ -96,8 +96,8 @@ impl TxSink for Mem {
 impl Link for Mem {
     fn fd(&self) -> BorrowedFd<'_> {
         match self.end {
-            End::A => self.wire.told[0].as_fd(),
-            End::B => self.wire.told[1].as_fd(),
+            End::A => self.wire.wake_fds[0].as_fd(),
+            End::B => self.wire.wake_fds[1].as_fd(),
         }
     }
 

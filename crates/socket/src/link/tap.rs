@@ -107,7 +107,7 @@ impl Tap {
     }
 
     /// What the driver's header says of the frame received last.
-    fn told(&self) -> RxMeta {
+    fn rx_meta(&self) -> RxMeta {
         let header = match self.header_len {
             0 => None,
             _ => TapHeader::parse(&self.received),
@@ -238,7 +238,7 @@ impl Link for Tap {
                 return Ok(false);
             };
             if let Some(frame) = self.received.get(self.header_len..len) {
-                take(frame, self.told());
+                take(frame, self.rx_meta());
             }
             left = left.saturating_sub(len);
             if left == 0 {
@@ -268,12 +268,12 @@ impl Link for Tap {
             let count = len.saturating_sub(start).min(room);
             let fits = count > 0 && len == start + count;
             let head = &self.received[self.header_len..start];
-            if !fits || !reader.placed(head, count, self.told()) {
+            if !fits || !reader.placed(head, count, self.rx_meta()) {
                 let (_, out) = reader.buffer();
                 let out = out.get(..count).unwrap_or_default();
                 self.received[start..start + out.len()].copy_from_slice(out);
                 if let Some(frame) = self.received.get(self.header_len..len) {
-                    reader.receive(frame, self.told());
+                    reader.receive(frame, self.rx_meta());
                 }
             }
             if left == 0 {

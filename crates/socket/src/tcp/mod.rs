@@ -12,7 +12,7 @@ pub use stream::TcpStream;
 use rustix::io::Errno;
 use weir_stack::tcp::TcpOptions;
 
-/// Refuses what would reach nobody.
+/// Refuses a hop limit of 0.
 fn valid(options: TcpOptions) -> Result<TcpOptions, Errno> {
     match options.hop_limit {
         0 => Err(Errno::INVAL),

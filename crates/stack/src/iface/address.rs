@@ -1,39 +1,39 @@
-//! An address of our own: whence it is, whether it may be used, and how long.
+//! Addresses of the host: their origin, state and lifetime.
 
 use super::Prefix;
 
-/// Whence an address or a route is.
+/// The origin of an address or route.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
-    /// The configuration has it.
+    /// The configuration.
     Configured,
-    /// Every IPv6 host has one (RFC 4291 §2.8).
+    /// The link-local address of every IPv6 host (RFC 4291 §2.8).
     LinkLocal,
-    /// A router advertised it (RFC 4861, RFC 4862).
+    /// A router advertisement (RFC 4861, RFC 4862).
     Advertised,
-    /// A DHCP server gave it (RFC 2131).
+    /// A DHCP lease (RFC 2131).
     Leased,
-    /// A router redirected to it (RFC 4861 §8).
+    /// A redirect (RFC 4861 §8).
     Redirected,
 }
 
-/// How far an address is from being ours.
+/// The state of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddrState {
-    /// It is not used before it is known that nobody else has it.
+    /// Not used until duplicate address detection has succeeded (RFC 4862).
     Tentative,
-    /// It is used while others are asked (RFC 4429).
+    /// Used during duplicate address detection (RFC 4429).
     Optimistic,
-    /// It is ours.
+    /// Used without restriction.
     Assigned,
 }
 
-/// How long something holds: until then, by our clock; for ever by default.
+/// Lifetimes, as end times of the stack's clock; unlimited by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lifetimes {
-    /// Until then it is used for what is new.
+    /// Until then it is used for new connections.
     pub(crate) preferred_until_ns: u64,
-    /// Until then it is ours.
+    /// Until then it belongs to the host.
     pub(crate) valid_until_ns: u64,
 }
 
@@ -46,27 +46,28 @@ impl Default for Lifetimes {
     }
 }
 
-/// Asking others whether they have an address, and telling them that we do.
+/// Duplicate address detection: probes and announcements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Probe {
-    /// Frames sent so far.
+    /// Number of frames sent.
     pub(crate) sent: u8,
     pub(crate) next_ns: u64,
 }
 
-/// See the module.
+/// An address of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LocalAddress {
     pub(crate) prefix: Prefix,
     pub(crate) origin: Origin,
     pub(crate) state: AddrState,
     pub(crate) lifetimes: Lifetimes,
-    /// It is used by what uses it, and by nothing new.
+    /// Used by existing connections only.
     pub(crate) deprecated: bool,
-    /// How often another was made because somebody had it (RFC 7217 §6).
+    /// Number of times that another address was formed because of a conflict
+    /// (RFC 7217 §6).
     pub(crate) tries: u8,
     pub(crate) probe: Option<Probe>,
-    /// When it was defended last (RFC 5227 §2.4).
+    /// Time of the last defence (RFC 5227 §2.4).
     pub(crate) defended_ns: Option<u64>,
 }
 
@@ -84,12 +85,12 @@ impl LocalAddress {
         }
     }
 
-    /// Whether packets to it are for us.
+    /// Whether packets to the address are accepted.
     pub(crate) fn is_ours(&self) -> bool {
         self.state != AddrState::Tentative
     }
 
-    /// When something about it is due.
+    /// When a timer of the address is due.
     pub(crate) fn due_ns(&self) -> u64 {
         let probe_ns = self.probe.map_or(u64::MAX, |probe| probe.next_ns);
         let preferred_ns = if self.deprecated {
@@ -103,7 +104,7 @@ impl LocalAddress {
     }
 }
 
-/// A time after `now_ns`, for ever if the seconds say so.
+/// The time `seconds` after `now_ns`; unlimited for `u32::MAX`.
 pub(super) fn after(now_ns: u64, seconds: u32) -> u64 {
     match seconds {
         u32::MAX => u64::MAX,

@@ -1,4 +1,4 @@
-//! ARP (RFC 826, RFC 5227): who asks for an address of ours is answered.
+//! ARP (RFC 826, RFC 5227): requests for the host's addresses are answered.
 
 use super::address::AddrState;
 use super::{DropReason, Interface};
@@ -15,8 +15,8 @@ impl Interface {
         if arp.sender.is_multicast() || arp.sender == self.hardware {
             return Err(DropReason::NeighbourRefused);
         }
-        // Another has an address of ours, or asks for one at the same time
-        // (RFC 5227 §2.1.1, §2.4).
+        // Another station has one of the host's addresses, or probes for the
+        // same address at the same time (RFC 5227 §2.1.1, §2.4).
         let taken = if arp.sender_ip.is_unspecified() {
             arp.target_ip.into()
         } else {
@@ -29,7 +29,7 @@ impl Interface {
         }
         let to_us = self.routes.is_ours(arp.target_ip.into());
         let waited = match arp.operation {
-            // A probe for a free address tells nothing about its sender.
+            // A probe contains no address of its sender.
             Operation::REQUEST if arp.sender_ip.is_unspecified() => Vec::new(),
             Operation::REQUEST if !self.is_near(sender) => {
                 return Err(DropReason::NeighbourRefused);
@@ -58,12 +58,13 @@ impl Interface {
         Ok(())
     }
 
-    /// Whether an address is in a network of our link.
+    /// Whether an address is in a network of the link.
     pub(super) fn is_near(&self, address: IpAddr) -> bool {
         !self.routes.is_broadcast(address) && self.routes.next_hop(address) == Some(address)
     }
 
-    /// Asks for the address of a neighbour: that one alone, or all.
+    /// Sends an ARP request for a neighbour's address: unicast to the known MAC
+    /// address, or broadcast.
     pub(super) fn send_arp_request(&mut self, target: Ipv4Addr, known: Option<Address>) {
         let Some(IpAddr::V4(sender)) = self.routes.source_for(target.into()) else {
             return;
@@ -77,7 +78,7 @@ impl Interface {
         );
     }
 
-    /// Asks whether nobody has an address (RFC 5227 §2.1.1).
+    /// Sends an ARP probe for an address (RFC 5227 §2.1.1).
     pub(super) fn probe_arp(&mut self, address: Ipv4Addr) {
         let target = (Address::default(), address);
         self.send_arp(

@@ -76,7 +76,7 @@ pub enum ConfigError {
     #[error("an MTU of {0} bytes is not in {min}..={max}", min = MTU.start(), max = MTU.end())]
     Mtu(usize),
     /// Segmentation offload requires checksum offload.
-    #[error("a link that cuts segments completes their checksums: set `checksum` too")]
+    #[error("segmentation offload requires checksum offload: set `checksum` too")]
     Offload,
     /// [`Offload::burst`] exceeds its limit.
     #[error("a burst of {0} frames is longer than {BURST_MAX}: set `burst` to that at most")]
@@ -94,10 +94,10 @@ pub enum ConfigError {
     #[error("{0} is given on two links: an address belongs to one")]
     Twice(IpAddr),
     /// The gateway is not in a network of the host's addresses.
-    #[error("gateway {0} is in no network of this host's addresses: add one that contains it")]
+    #[error("gateway {0} is not in a network of this host's addresses: add one that contains it")]
     Gateway(IpAddr),
     /// The gateway's address is the host's own, or not a host's.
-    #[error("gateway {0} is no other host's address: give the router's")]
+    #[error("gateway {0} is not another host's address: give the router's")]
     NotARouter(IpAddr),
 }
 

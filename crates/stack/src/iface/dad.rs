@@ -36,7 +36,7 @@ const DEFEND_INTERVAL_NS: u64 = 10_000_000_000;
 const TRIES_MAX: u8 = 3;
 
 impl Interface {
-    /// The addresses of the configuration begin.
+    /// Adds the addresses of the configuration.
     pub(super) fn begin_addresses(&mut self, now_ns: u64, config: &Config) {
         let all: Vec<LocalAddress> = self.routes.addresses().to_vec();
         for owned in all {
@@ -48,7 +48,7 @@ impl Interface {
         }
     }
 
-    /// An address is to be ours: others are asked for it, if so configured.
+    /// Adds an address, with duplicate address detection if configured.
     pub(super) fn take_address(&mut self, now_ns: u64, mut owned: LocalAddress) {
         let address = owned.prefix.address();
         owned.state = match self.detect {
@@ -75,8 +75,7 @@ impl Interface {
         self.reschedule();
     }
 
-    /// A wait at random where many may begin at once; none where an address is
-    /// used meanwhile.
+    /// A random delay, since many hosts may start at once; 0 if the address is already in use.
     pub(super) fn start_jitter(&mut self) -> u64 {
         match self.detect {
             DadMode::Blocking => u64::from(self.rng.below(START_JITTER_NS as u32)),
@@ -84,7 +83,7 @@ impl Interface {
         }
     }
 
-    /// The link-local address, the `tries`th that is tried.
+    /// Adds the link-local address; `tries` counts the attempts.
     fn take_link_local(&mut self, now_ns: u64, tries: u8) {
         let base = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
         let address = if self.discovery.has_secret() {
@@ -98,7 +97,7 @@ impl Interface {
         self.take_address(now_ns, owned);
     }
 
-    /// An address is no longer ours.
+    /// Removes an address from the host.
     pub(super) fn lose_address(
         &mut self,
         address: IpAddr,
@@ -109,15 +108,15 @@ impl Interface {
             let silently = self.detect == DadMode::Off;
             self.groups.leave(solicited_node(address).into(), silently);
         }
-        // Nothing has been sent from an address that was only tried: a host that
-        // answers each try must not have all connections looked through.
+        // Nothing was sent from a tentative address: a host that answers each probe must not cause
+        // a search of all connections.
         self.has_lost |= owned.is_ours();
         self.events.push(Event::Lost(owned.prefix, why));
         self.reschedule();
         Some(owned)
     }
 
-    /// Sends the probes and announcements that are due.
+    /// Sends due probes and announcements.
     pub(super) fn poll_detection(&mut self, now_ns: u64) {
         let due = |owned: &&LocalAddress| owned.probe.is_some_and(|probe| probe.next_ns <= now_ns);
         let due = self.routes.addresses().iter().filter(due);
@@ -150,7 +149,7 @@ impl Interface {
             self.send_dad_probe(now_ns, address);
             return;
         }
-        // Nobody has it.
+        // No station has the address.
         let announces = sent - probes;
         if v6 || announces > 0 {
             owned.probe = None;
@@ -169,20 +168,22 @@ impl Interface {
         match address {
             IpAddr::V4(address) => self.probe_arp(address),
             IpAddr::V6(address) => {
-                // RFC 4862 §5.4.2: routers that pass groups on know of it.
+                // RFC 4862 §5.4.2: join the solicited-node group first, so that multicast routers
+                // and switches forward the answers.
                 self.poll_groups(now_ns);
                 self.probe_nd(now_ns, address);
             }
         }
     }
 
-    /// Tells all that an address is ours (RFC 5227 §2.3).
+    /// Announces an address to all stations (RFC 5227 §2.3).
     fn announce(&mut self, address: std::net::Ipv4Addr) {
         let to = (Address::default(), address);
         self.send_arp(Address::BROADCAST, Operation::REQUEST, address, to);
     }
 
-    /// Another station has an address of ours; who, if it is known.
+    /// Handles a conflict: another station has one of the host's addresses; `by` is its MAC
+    /// address, if known.
     pub(super) fn conflict(&mut self, now_ns: u64, address: IpAddr, by: Option<Address>) {
         if self.detect == DadMode::Off {
             return;
@@ -192,7 +193,7 @@ impl Interface {
         };
         if owned.state == AddrState::Assigned {
             let IpAddr::V4(v4) = address else {
-                // RFC 4862 asks before, not after.
+                // RFC 4862 detects duplicates only before an address is used.
                 return;
             };
             let lately = |at_ns: u64| now_ns < at_ns.saturating_add(DEFEND_INTERVAL_NS);
@@ -201,8 +202,7 @@ impl Interface {
                 self.announce(v4);
                 return;
             }
-            // RFC 5227 §2.4: what was given is given up; what somebody wrote
-            // down is kept.
+            // RFC 5227 §2.4: an assigned address is given up, a configured one is kept.
             if owned.origin != Origin::Leased {
                 return;
             }
@@ -210,7 +210,7 @@ impl Interface {
         self.abandon(now_ns, address, RemovalReason::Duplicate(by));
     }
 
-    /// An address that cannot be ours is let go, and another looked for.
+    /// Gives up an address, and forms another one if possible.
     pub(crate) fn abandon(&mut self, now_ns: u64, address: IpAddr, why: RemovalReason) {
         let Some(owned) = self.lose_address(address, why) else {
             return;
@@ -227,8 +227,7 @@ impl Interface {
         }
     }
 
-    /// An address in a network of 64 bits, the `tries`th that is tried (RFC
-    /// 7217).
+    /// Adds a stable address in a /64 network (RFC 7217); `tries` counts the attempts.
     pub(super) fn take_stable(
         &mut self,
         now_ns: u64,
@@ -243,7 +242,7 @@ impl Interface {
         self.take_address(now_ns, owned);
     }
 
-    /// Whether an address of ours is asked for at the moment.
+    /// The state of an address; `None` if it is not the host's.
     pub(super) fn addr_state(&self, address: IpAddr) -> Option<AddrState> {
         self.routes.find(address).map(|owned| owned.state)
     }

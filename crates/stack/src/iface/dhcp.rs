@@ -34,7 +34,7 @@ const SHORT_NS: u64 = SECOND_NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// None is asked for.
+    /// The client is off.
     Off,
     Selecting,
     Requesting {
@@ -54,11 +54,11 @@ pub struct Lease {
     pub address: Prefix,
     /// The server.
     pub server: Ipv4Addr,
-    /// Until when it is ours, by the stack's clock; [`u64::MAX`] for ever.
+    /// End of the lease by the stack's clock; [`u64::MAX`] is infinite.
     pub until_ns: u64,
-    /// Who resolves names.
+    /// The DNS servers.
     pub dns_servers: Vec<Ipv4Addr>,
-    /// When the server is asked to let us keep it, and when all are.
+    /// Times of renewing (by the server) and of rebinding (by any server).
     renew_ns: u64,
     rebind_ns: u64,
 }
@@ -66,7 +66,7 @@ pub struct Lease {
 /// The DHCP client of one link.
 pub(super) struct Dhcp {
     state: State,
-    /// Names the exchange.
+    /// The transaction id (xid).
     transaction: u32,
     began_ns: u64,
     next_ns: u64,
@@ -92,13 +92,13 @@ impl Dhcp {
         self.next_ns
     }
 
-    /// From now on a server is looked for, the first time after `wait_ns`.
+    /// Starts to look for a server; the first message is sent after `wait_ns`.
     fn select(&mut self, now_ns: u64, wait_ns: u64) {
         self.enter(now_ns, State::Selecting);
         self.next_ns = now_ns.saturating_add(wait_ns);
     }
 
-    /// A new exchange begins.
+    /// Starts a new exchange.
     fn enter(&mut self, now_ns: u64, state: State) {
         self.state = state;
         if !matches!(state, State::Requesting { .. }) {
@@ -109,7 +109,7 @@ impl Dhcp {
         self.next_ns = now_ns;
     }
 
-    /// Longer each time, and not at the same time as others.
+    /// Exponential back-off, randomised.
     fn back_off(&mut self, now_ns: u64) {
         let jitter_ns = u64::from(self.rng.below(2 * SECOND_NS as u32));
         let wait_ns = self.wait_ns - SECOND_NS + jitter_ns;
@@ -124,7 +124,7 @@ impl Interface {
         self.dhcp.select(now_ns, wait_ns);
     }
 
-    /// Asks what is to be asked.
+    /// Sends due messages.
     pub(super) fn poll_dhcp(&mut self, now_ns: u64) {
         if self.dhcp.next_ns > now_ns {
             return;
@@ -157,7 +157,7 @@ impl Interface {
         }
     }
 
-    /// Asks to keep the address, or gives it up if its time is over.
+    /// Renews the lease, or ends it at its end time.
     fn keep(&mut self, now_ns: u64) {
         let Some(lease) = &self.dhcp.lease else {
             return;
@@ -213,7 +213,7 @@ impl Interface {
         self.send_dhcp(now_ns, &ask, to);
     }
 
-    /// To all, unless to one.
+    /// Sends a message, broadcast unless `to` is given.
     fn send_dhcp(&mut self, now_ns: u64, ask: &ClientMessage, to: Option<Ipv4Addr>) {
         let src = ask.client.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let addresses = AddrPair::V4(src, to.unwrap_or(Ipv4Addr::BROADCAST));
@@ -238,7 +238,7 @@ impl Interface {
         self.dhcp.state != State::Off && to_client
     }
 
-    /// Takes what a server answers.
+    /// Handles a server's answer.
     pub(crate) fn dhcp_answer(
         &mut self,
         now_ns: u64,
@@ -292,13 +292,13 @@ impl Interface {
                 message: answer.message.clone(),
             });
             self.end_lease(RemovalReason::Expired);
-            // Not at once: it may refuse for ever.
+            // After a delay: the server may refuse every time.
             self.dhcp.select(now_ns, SECOND_NS);
             return Some(());
         }
         let address = prefix(answer.yiaddr?, answer)?;
-        // An address for no time, or without saying for how long, is none: it
-        // must be said (RFC 2131 §3.1, table 3).
+        // A lease time of zero or without a value is invalid: the option is mandatory (RFC 2131
+        // §3.1, table 3).
         let seconds = answer.lease_s.filter(|seconds| *seconds > 0)?;
         let kept = self.dhcp.lease.as_ref();
         let server = answer.server.or(kept.map(|lease| lease.server))?;
@@ -320,7 +320,7 @@ impl Interface {
             seconds,
             renewed: !is_new,
         });
-        // It is to be told when we go, and there may be no time to ask then.
+        // Resolved now, since the release when the host ends leaves no time for resolution.
         if let Some(next_hop) = self.routes.next_hop(server.into()) {
             self.neighbours.resolve(now_ns, next_hop);
             self.send_solicits(now_ns);
@@ -328,7 +328,7 @@ impl Interface {
         Some(())
     }
 
-    /// The routes and the MTU that came with an address.
+    /// Applies the routes and the MTU of a lease.
     fn take_routes(&mut self, answer: &ServerMessage) {
         let default = |entry: &Entry| entry.to.is_empty() && entry.origin == Origin::Leased;
         let known = self.routes.routes().iter().filter(|entry| default(entry));
@@ -339,7 +339,7 @@ impl Interface {
         let routes: Vec<_> = if answer.routes.is_empty() {
             defaults.collect()
         } else {
-            // RFC 3442: then the routers do not count.
+            // RFC 3442: classless routes replace the router option.
             answer.routes.clone()
         };
         for (to, len, router) in routes {
@@ -358,12 +358,12 @@ impl Interface {
         }
     }
 
-    /// The address is not ours any more.
+    /// Removes the address of a lease.
     fn end_lease(&mut self, why: RemovalReason) {
         self.forget_leased_routes();
         if let Some(lease) = self.dhcp.lease.take() {
             let address = lease.address.address();
-            // It may be one that was configured, too.
+            // The address may also be configured.
             let owned = self.routes.find(address);
             if owned.is_some_and(|owned| owned.origin == Origin::Leased) {
                 self.lose_address(address, why);
@@ -371,7 +371,7 @@ impl Interface {
         }
     }
 
-    /// All that came with a lease, but the network of its address.
+    /// Removes all routes of a lease, except that to the address's network.
     fn forget_leased_routes(&mut self) {
         let lease = self.dhcp.lease.as_ref();
         let own = lease.map(|lease| lease.address);
@@ -381,8 +381,7 @@ impl Interface {
         });
     }
 
-    /// Somebody else has the address: the server is told, and another asked
-    /// for (RFC 2131 §3.1, 5).
+    /// Declines an address that another station has, and requests another one (RFC 2131 §3.1, 5).
     pub(super) fn decline(&mut self, now_ns: u64) {
         let Some(lease) = self.dhcp.lease.clone() else {
             return;
@@ -393,7 +392,7 @@ impl Interface {
         self.reschedule();
     }
 
-    /// The address is given back, and none is asked for any more.
+    /// Releases the lease, and stops the client.
     pub(crate) fn release_lease(&mut self, now_ns: u64) {
         if let Some(lease) = self.dhcp.lease.clone() {
             self.send_release(now_ns, &lease, MessageType::Release);
@@ -420,7 +419,7 @@ impl Interface {
         self.send_dhcp(now_ns, &ask, release.then_some(lease.server));
     }
 
-    /// The address that a server gave.
+    /// The present lease.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         self.dhcp.lease.as_ref()
     }
@@ -437,7 +436,7 @@ fn lease(
     seconds: u32,
     answer: &ServerMessage,
 ) -> Lease {
-    // RFC 2131 §4.4.5: half of the time, and seven eighths.
+    // RFC 2131 §4.4.5: T1 is half of the lease time, T2 seven eighths.
     let half = if seconds == u32::MAX {
         seconds
     } else {

@@ -1,25 +1,28 @@
-//! IPv6 extension headers (RFC 8200 §4): walked over to what they carry.
+//! IPv6 extension headers (RFC 8200 §4).
 
 use super::{DropReason, Problem};
 use weir_wire::{Protocol, ipv6};
 
-/// Extension headers of one packet (RFC 8504 §5.3 allows a limit).
+/// Largest number of extension headers in a packet (RFC 8504 §5.3 permits a
+/// limit).
 const HEADERS_MAX: usize = 8;
 
-/// What the headers lead to.
+/// The result of parsing the extension headers.
 pub(crate) struct Found<'a> {
     pub(crate) protocol: Protocol,
-    /// A piece of a datagram, then `payload` is its bytes.
+    /// The fragment header if the packet is a fragment; `payload` is then the
+    /// fragment's data.
     pub(crate) fragment: Option<ipv6::FragmentRepr>,
     pub(crate) payload: &'a [u8],
-    /// There was a fragment header, though of a whole datagram.
+    /// Whether there was a fragment header for a whole datagram (atomic
+    /// fragment).
     pub(crate) atomic: bool,
-    /// Routers are asked to look at it, because it is about groups (RFC 2711
-    /// §2.1).
+    /// Whether the router alert option was present, with the value for
+    /// multicast membership (RFC 2711 §2.1).
     pub(crate) alert: bool,
 }
 
-/// Why a packet goes no further, and what its sender is told.
+/// Why a packet is dropped, and the ICMP error for its sender.
 pub(crate) struct Refused {
     pub(crate) reason: DropReason,
     pub(crate) problem: Option<Problem>,
@@ -33,12 +36,12 @@ fn malformed() -> Refused {
     refused(DropReason::Malformed, None)
 }
 
-/// Walks from the fixed header's next header to what is carried, or to a
-/// fragment. One that is alone (RFC 6946) is passed over like any other
-/// header.
+/// Parses extension headers from the fixed header's next header on, up to the
+/// transport header or a fragment. An atomic fragment's header (RFC 6946) is
+/// skipped like any other.
 pub(crate) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> {
     let (mut protocol, mut bytes) = (first, after);
-    // Where the number of the present header stands, for errors to point at.
+    // Offset of the field with the present header's number, for ICMP errors.
     let mut named_at = 6;
     let (mut atomic, mut alert) = (false, false);
     for index in 0..=HEADERS_MAX {
@@ -58,8 +61,8 @@ pub(crate) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
             }
             Protocol::IPV6_ROUTING => {
                 let len = length(bytes)?;
-                // A host is no router: only a route at its end is passed over
-                // (RFC 8200 §4.4, RFC 5095).
+                // A host is not a router: a routing header must have no
+                // segments left (RFC 8200 §4.4, RFC 5095).
                 if bytes[3] > 0 {
                     let problem = Problem::Header(at as u32 + 2);
                     return Err(refused(DropReason::ExtensionRefused, Some(problem)));
@@ -102,7 +105,7 @@ pub(crate) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
     Err(refused(DropReason::ExtensionRefused, None))
 }
 
-/// A header's length in bytes, which are there.
+/// A header's length in bytes, which are present.
 fn length(bytes: &[u8]) -> Result<usize, Refused> {
     let len = 8 + usize::from(*bytes.get(1).ok_or_else(malformed)?) * 8;
     if len <= bytes.len() {
@@ -112,9 +115,9 @@ fn length(bytes: &[u8]) -> Result<usize, Refused> {
     }
 }
 
-/// Options that are not known say by their highest two bits what is to be
-/// done (RFC 8200 §4.2); `start` is their place in the packet. Gives whether
-/// routers are asked to look at a message about groups.
+/// Parses options. The two high bits of an unknown option's type determine its
+/// treatment (RFC 8200 §4.2); `start` is the options' offset in the packet.
+/// Returns whether there is a router alert for multicast membership.
 fn options(bytes: &[u8], start: usize) -> Result<bool, Refused> {
     const ALERT_OF_GROUPS: [u8; 4] = [5, 2, 0, 0];
     let mut alerts = false;
@@ -157,8 +160,9 @@ mod tests {
 
     #[test]
     fn headers_are_walked_over() {
-        // Hop-by-hop with PadN, destination with Pad1 and an option to skip,
-        // a route at its end, a lone fragment.
+        // Hop-by-hop options with PadN, destination options with Pad1 and a
+        // skippable option, a routing header without segments left, an atomic
+        // fragment.
         let headers = [
             &[60, 0, 1, 4, 0, 0, 0, 0][..],
             &[43, 0, 0, 0x1e, 2, 9, 9, 0],
@@ -176,7 +180,7 @@ mod tests {
         let alert = [58, 0, 5, 2, 0, 0, 1, 0];
         let found = walk(Protocol(0), &alert).ok().unwrap();
         assert!(found.alert && !found.atomic);
-        // Where it is not hop by hop, or of another kind, it says nothing.
+        // Ignored outside hop-by-hop options, or with another value.
         let other = [58, 0, 5, 2, 0, 1, 1, 0];
         assert!(!walk(Protocol(60), &alert).ok().unwrap().alert);
         assert!(!walk(Protocol(0), &other).ok().unwrap().alert);

@@ -1,5 +1,5 @@
-//! The way of a connection's packets: what all their frames start with is
-//! written once, and copied for each. A connection keeps it while it holds.
+//! A connection's header cache (Linux `hh_cache`): the link and IP headers of
+//! its frames, written once and copied for each frame while valid.
 
 use super::Header;
 use super::neighbours::ResolvedHop;
@@ -7,24 +7,25 @@ use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, ethernet, ipv4, ipv6};
 
-/// Bytes of the longest start: Ethernet and IPv6.
+/// Length of the longest headers: Ethernet and IPv6.
 const LEN_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN;
 
-/// See the module. Lengths, the traffic class and the checksum that depends
-/// on them are left to [`HeaderCache::write`].
+/// The cached headers. [`HeaderCache::write`] fills in the lengths, the traffic
+/// class and the checksum that depends on them.
 ///
-/// `start` is first, so that it is read in the pieces in which a copy was written.
+/// `start` is the first field, so that loads match the stores of a copied value
+/// (store forwarding).
 #[derive(Clone)]
 #[repr(C)]
 pub(crate) struct HeaderCache {
     start: [u8; LEN_MAX],
-    /// Until when it holds by itself, and of what the host knew.
+    /// End of its validity, and the host's epoch when it was made.
     until_ns: u64,
     epoch: u32,
     len: usize,
-    /// The sum of the IPv4 header as it stands in `start`.
+    /// The checksum of the IPv4 header in `start`.
     header: Sum,
-    /// The sum of the pseudo-header without its length.
+    /// The checksum of the pseudo-header, without the length.
     pseudo: Sum,
 }
 
@@ -55,30 +56,30 @@ impl HeaderCache {
         }
     }
 
-    /// Whether it holds: neighbours are as they were when it was made.
+    /// Whether the cache is valid: neighbours and routes are unchanged.
     pub(super) fn is_valid(&self, now_ns: u64, epoch: u32) -> bool {
         now_ns < self.until_ns && self.epoch == epoch
     }
 
-    /// Bytes before the transport header.
+    /// Number of bytes before the transport header.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is of IPv6.
+    /// Whether the headers are IPv6.
     pub(crate) fn is_v6(&self) -> bool {
         self.len == LEN_MAX
     }
 
-    /// The sum of the pseudo-header of so many bytes, at most 65,535.
+    /// The checksum of the pseudo-header for a length of at most 65,535.
     pub(crate) fn pseudo(&self, len: usize) -> Sum {
         self.pseudo.word(len as u16)
     }
 
-    /// Writes what comes before a transport header and payload of `len` bytes.
+    /// Writes the headers of a transport header and payload of `len` bytes.
     #[inline]
     pub(crate) fn write(&self, out: &mut [u8], traffic_class: u8, len: usize) {
-        // Of known lengths, so that no call is made to copy so little.
+        // Constant lengths, so that the copy needs no call.
         const V4: usize = ethernet::Repr::LEN + ipv4::Repr::LEN;
         if self.is_v6() {
             out[..LEN_MAX].copy_from_slice(&self.start)

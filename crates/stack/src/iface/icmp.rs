@@ -5,47 +5,48 @@ use super::{DropReason, Header, Incoming, Interface};
 use weir_wire::icmp::{Echo, Message, Repr};
 use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
-/// The error of a received packet.
+/// The error in a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Problem {
-    /// Nobody is at the transport port.
+    /// No socket has the transport port.
     Port,
-    /// The protocol is none of ours; IPv6 says by where it stands.
+    /// The protocol is not supported; in IPv6 the error contains the offset of the next-header
+    /// field.
     Protocol,
-    /// A next header that is not known stands here.
+    /// An unknown next header at this offset.
     NextHeader(u32),
-    /// A field that cannot be stands here.
+    /// An invalid field at this offset.
     Header(u32),
-    /// An option that is not known stands here.
+    /// An unknown option at this offset.
     Option { at: u32, even_to_groups: bool },
 }
 
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UnreachableKind {
-    /// Nobody takes such packets there.
+    /// Port unreachable: the destination has no such socket.
     Port,
-    /// A router says that no way leads to the host.
+    /// Host unreachable, reported by a router.
     Host,
-    /// Nobody answers for the host, or for its router, on the link.
+    /// The destination, or its router, does not answer on the link.
     Neighbour,
-    /// No way leads to its network.
+    /// Network unreachable.
     Network,
-    /// For a reason that may pass.
+    /// Another, possibly temporary, reason.
     Other,
 }
 
 /// An ICMP error of a router or the destination about a packet that this host sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Report<'a> {
-    /// It did not arrive.
+    /// Destination unreachable.
     Unreachable {
         why: UnreachableKind,
         addresses: AddrPair,
         protocol: Protocol,
         transport: &'a [u8],
     },
-    /// It is longer than some link of the path takes.
+    /// The packet exceeds the MTU of a link of the path.
     TooBig {
         mtu: usize,
         addresses: AddrPair,
@@ -65,7 +66,7 @@ mod kind {
 }
 
 impl Interface {
-    /// Takes an ICMP message; gives what it says about a packet of ours.
+    /// Handles an ICMP message; returns its report about a packet of this host, if any.
     pub(crate) fn icmp<'a>(
         &mut self,
         now_ns: u64,
@@ -75,8 +76,8 @@ impl Interface {
         if !message.checksum_is_right(incoming.addresses) {
             return Err(DropReason::ChecksumWrong);
         }
-        // Guards against forged neighbours and routers do not look into
-        // fragments, so what comes in them is not believed (RFC 6980 §5).
+        // Filters against forged neighbour and router messages do not inspect fragments, so
+        // fragmented ones are ignored (RFC 6980 §5).
         if incoming.fragmented && matches!(message.kind(), 133..=137) {
             return Err(DropReason::NeighbourRefused);
         }
@@ -106,8 +107,8 @@ impl Interface {
         echo: Echo,
     ) -> Result<(), DropReason> {
         let addresses = match (incoming.addresses, incoming.to_group) {
-            // Who asks all at once would have all answer somebody else
-            // (RFC 1122 §3.2.2.6 allows silence).
+            // Broadcast echo requests could be abused for amplification (RFC 1122 §3.2.2.6 permits
+            // silence).
             (AddrPair::V4(..), true) => return Err(DropReason::NotOurAddress),
             (AddrPair::V4(src, dst), false) => AddrPair::V4(dst, src),
             (AddrPair::V6(src, dst), _) if !dst.is_multicast() => AddrPair::V6(dst, src),
@@ -127,8 +128,8 @@ impl Interface {
         Ok(())
     }
 
-    /// Tells the sender what is wrong with its packet, unless it must not be
-    /// told (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)) or too many are told already.
+    /// Sends an ICMP error to a packet's sender, unless none is permitted (RFC 1122 §3.2.2, RFC
+    /// 4443 §2.4 (e)) or the rate limit is reached.
     pub(crate) fn send_error(&mut self, now_ns: u64, incoming: &Incoming<'_>, problem: Problem) {
         let even_to_groups = matches!(
             problem,
@@ -163,7 +164,8 @@ impl Interface {
         self.send(now_ns, &Header::new(addresses, protocol), &message);
     }
 
-    /// From the address that the packet was sent to, if it is ours alone.
+    /// The source of an error: the address that the packet was sent to, if that is a unicast
+    /// address of the host.
     fn error_source(&self, incoming: &Incoming<'_>) -> Option<AddrPair> {
         let (src, dst) = (incoming.src(), incoming.dst());
         let ours = if self.routes.is_ours(dst) {
@@ -197,13 +199,13 @@ impl Problem {
     }
 }
 
-/// Whether the packet is an ICMP error, about which no error is sent.
+/// Whether the packet is an ICMP error, to which no error is sent.
 fn is_icmp_error(incoming: &Incoming<'_>) -> bool {
     let kind = incoming.payload.first().copied();
     match incoming.protocol {
         Protocol::ICMPV4 => !matches!(kind, Some(0 | 8 | 13..=18)),
         Protocol::ICMPV6 => kind.is_none_or(|kind| kind < 128),
-        // What it carries is behind a header that could not be passed.
+        // The content behind an unsupported header is unknown.
         _ => false,
     }
 }
@@ -247,7 +249,7 @@ fn report<'a>(message: &Message<'a>, addresses: AddrPair) -> Result<Report<'a>, 
     }
 }
 
-/// The packet that an ICMP error quotes; `None` for another message.
+/// The packet quoted in an ICMP error; `None` for another message.
 pub(crate) fn quoted_by<'a>(
     message: &Message<'a>,
     v4: bool,
@@ -263,8 +265,7 @@ pub(crate) fn quoted_by<'a>(
     quoted(message.payload(), v4).ok().filter(|_| is_error)
 }
 
-/// The report about a packet that waited for a neighbour which never answered; `None` if no
-/// sender is to get one.
+/// The report about a packet for a neighbour that never answered; `None` if its sender gets none.
 pub(crate) fn unreachable_report(packet: &[u8]) -> Option<Report<'_>> {
     let v4 = packet.first()? >> 4 == 4;
     let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
@@ -289,7 +290,7 @@ fn quoted(bytes: &[u8], v4: bool) -> Result<(AddrPair, Protocol, &[u8]), DropRea
         let packet = ipv6::Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
         let addresses = AddrPair::V6(packet.src(), packet.dst());
         match packet.next_header() {
-            // The only extension header that we send.
+            // The only extension header that this host sends.
             Protocol::IPV6_FRAGMENT => {
                 let fragment = ipv6::FragmentRepr::parse(packet.payload());
                 let fragment = fragment.map_err(|_| DropReason::Malformed)?;

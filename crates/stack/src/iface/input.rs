@@ -1,4 +1,4 @@
-//! From a frame to what UDP, TCP or ICMP take.
+//! Input: from a frame to the packet for UDP, TCP or ICMP.
 
 use super::address::AddrState;
 use super::reassembly::{Fragment, ReassemblyKey};
@@ -6,40 +6,41 @@ use super::{DropReason, Interface, ext_header};
 use std::net::IpAddr;
 use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
-/// A whole datagram for us.
+/// A complete datagram for this host.
 pub(crate) struct Incoming<'a> {
-    /// The link that it came by.
+    /// The link's number.
     pub(crate) link: u8,
     /// Source and destination.
     pub(crate) addresses: AddrPair,
     pub(crate) protocol: Protocol,
-    /// Differentiated services and congestion bits.
+    /// Differentiated services and ECN bits.
     pub(crate) traffic_class: u8,
-    /// Hops it had left.
+    /// The received hop limit (TTL).
     pub(crate) hop_limit: u8,
-    /// It came to more than us, by its frame's or its own destination.
+    /// Whether it was a group's or broadcast packet, by its frame's or its own
+    /// destination.
     pub(crate) to_group: bool,
-    /// It came in fragments, if only in one.
+    /// Whether it arrived in fragments, including an atomic fragment.
     pub(crate) fragmented: bool,
-    /// Routers were asked to look at it, because it is about groups.
+    /// Whether it had a router alert for multicast membership.
     pub(crate) alert: bool,
-    /// The link vouches for its transport's checksum.
+    /// Whether the link vouches for the transport checksum.
     pub(crate) checksum_ok: bool,
-    /// The TCP connection that it seems to be of.
+    /// The TCP connection, as the link's channel indicates.
     pub(crate) connection: Option<crate::slab::Handle>,
-    /// It whole, header included, for errors to quote.
+    /// The complete packet including the header, for ICMP errors to quote.
     pub(crate) packet: &'a [u8],
-    /// What its headers carry.
+    /// The transport header and payload.
     pub(crate) payload: &'a [u8],
 }
 
-/// What a packet comes to.
+/// The result of a packet.
 pub(crate) enum Input<'a> {
-    /// Something to be handed on.
+    /// A datagram for the transport layer.
     Datagram(Incoming<'a>),
-    /// The last fragment: this is the packet as if it had come whole.
+    /// The last missing fragment: the reassembled packet.
     Whole(Vec<u8>),
-    /// A fragment: more have to come.
+    /// A fragment; others are missing.
     Partial,
 }
 
@@ -60,8 +61,8 @@ impl<'a> Incoming<'a> {
 }
 
 impl Interface {
-    /// Takes a frame; gives the packet in it, and whether the frame was for
-    /// more than us. ARP is dealt with here.
+    /// Receives a frame; returns its packet, and whether the frame was to a
+    /// group. ARP is handled here.
     pub(crate) fn frame<'a>(
         &mut self,
         now_ns: u64,
@@ -80,7 +81,7 @@ impl Interface {
         }
     }
 
-    /// The IP packet in a frame to our station alone.
+    /// The IP packet in a unicast frame to this host; `None` for another frame.
     #[inline]
     pub(crate) fn plain<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let (header, packet) = frame.split_at_checked(ethernet::Repr::LEN)?;
@@ -88,7 +89,7 @@ impl Interface {
         (is_ip && header[..6] == self.hardware.0 && packet.len() >= 28).then_some(packet)
     }
 
-    /// Takes an IP packet, perhaps with padding behind it.
+    /// Receives an IP packet, possibly followed by padding.
     pub(crate) fn packet<'a>(
         &mut self,
         now_ns: u64,
@@ -117,8 +118,8 @@ impl Interface {
         }
         let (src, dst) = (packet.src(), packet.dst());
         let to_group = self.check_destination(dst.into())? || to_group;
-        // Nobody is at the unspecified address, but who has none yet may tell of
-        // a group (RFC 3376 §4.2.13).
+        // No reply can be sent to the unspecified address, but a host without
+        // an address may send membership messages from it (RFC 3376 §4.2.13).
         let without = src.is_unspecified() && packet.protocol() != Protocol::IGMP;
         if without || src.is_broadcast() {
             return Err(DropReason::SourceImpossible);
@@ -221,8 +222,8 @@ impl Interface {
         if let Some(fragment) = found.fragment {
             return self.fragment_v6(now_ns, header, fragment, found.payload);
         }
-        // Nobody is at the unspecified address; only neighbour discovery
-        // speaks from there (RFC 4861 §4.3).
+        // Only neighbour discovery uses the unspecified source address (RFC
+        // 4861 §4.3).
         if header.src.is_unspecified() && found.protocol != Protocol::ICMPV6 {
             return Err(DropReason::SourceImpossible);
         }
@@ -270,7 +271,8 @@ impl Interface {
         datagram
     }
 
-    /// Whether a packet to this address is for us and others.
+    /// Whether a packet to this address is to a group or broadcast; an error if
+    /// it is not for this host.
     fn check_destination(&self, dst: IpAddr) -> Result<bool, DropReason> {
         match dst {
             _ if self.routes.is_ours(dst) => Ok(false),
@@ -280,7 +282,7 @@ impl Interface {
     }
 
     fn check_source(&self, src: IpAddr) -> Result<(), DropReason> {
-        // What speaks from an address that we are not sure of has it.
+        // A packet from a tentative address of this host shows a duplicate.
         let impossible = src.is_multicast()
             || src.is_loopback()
             || self.addr_state(src) == Some(AddrState::Assigned)
@@ -293,8 +295,8 @@ impl Interface {
     }
 }
 
-/// Whether IPv4 options hold a loose or strict source route (RFC 791 §3.1).
-/// Malformed options say nothing.
+/// Whether IPv4 options contain a loose or strict source route (RFC 791 §3.1).
+/// Malformed options count as none.
 fn has_source_route(mut options: &[u8]) -> bool {
     const LOOSE: u8 = 131;
     const STRICT: u8 = 137;

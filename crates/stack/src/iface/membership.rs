@@ -34,23 +34,22 @@ const OLDER_QUERIER_NS: u64 = 260_000_000_000;
 const RECORDS_LEN_MAX: usize = 1200;
 
 struct Group {
-    /// Sockets and addresses that want it; nobody: it is being left.
+    /// Number of sockets and addresses that joined; 0 while the group is being left.
     members: u32,
-    /// How often the change is still to be told, and when next.
+    /// Remaining reports of the change, and the time of the next.
     reports_remaining: u8,
     report_ns: u64,
-    /// When a query is answered.
+    /// When the answer to a query is due.
     answer_ns: u64,
 }
 
 /// The version that the routers of one IP version use.
 #[derive(Clone, Copy)]
 struct Querier {
-    /// Until when versions 1 and 2 count as there: each has a time of its own,
-    /// so that one who spoke once is not kept by those who speak later (RFC
-    /// 3376 §7.2.1).
+    /// Until when versions 1 and 2 are in use: separate times, so that one message of a version
+    /// does not keep it in use by means of the other's messages (RFC 3376 §7.2.1).
     older: [u64; 2],
-    /// When a query for all groups is answered.
+    /// When the answer to a general query is due.
     answer_ns: u64,
 }
 
@@ -81,13 +80,12 @@ impl Groups {
         }
     }
 
-    /// Whether packets to this group are for us.
+    /// Whether packets to this group are accepted.
     pub(super) fn is_in(&self, group: IpAddr) -> bool {
         is_all_nodes(group) || self.joined.get(&group).is_some_and(Group::is_wanted)
     }
 
-    /// One more wants to be in a group; whether there is room. It is told
-    /// unless `silently`.
+    /// Adds a member; `false` if the limit on groups is reached. Reported unless `silently`.
     pub(super) fn join(&mut self, group: IpAddr, silently: bool) -> bool {
         if is_all_nodes(group) {
             return true;
@@ -116,7 +114,7 @@ impl Groups {
         true
     }
 
-    /// One less wants to be in it.
+    /// Removes a member.
     pub(super) fn leave(&mut self, group: IpAddr, silently: bool) {
         let Some(joined) = self.joined.get_mut(&group).filter(|one| one.is_wanted()) else {
             return;
@@ -133,7 +131,7 @@ impl Groups {
         joined.answer_ns = u64::MAX;
     }
 
-    /// Another station said something.
+    /// Handles a message of another station.
     fn process_message(&mut self, now_ns: u64, heard: MembershipMessage, v6: bool) {
         let (version, group, within_ms) = match heard {
             MembershipMessage::Query {
@@ -141,7 +139,7 @@ impl Groups {
                 group,
                 within_ms,
             } => (version, group, within_ms),
-            // One answer is enough for an older router (RFC 2236 §3).
+            // One report suffices for an older router (RFC 2236 §3).
             MembershipMessage::Report(group) => {
                 let older = self.version(now_ns, v6).is_some();
                 if let Some(joined) = self.joined.get_mut(&group).filter(|_| older) {
@@ -179,14 +177,14 @@ impl Groups {
         random_within(&mut self.rng, now_ns, within_ns)
     }
 
-    /// The older version that routers of this version of IP speak.
+    /// The older version in use for this IP version, if any.
     fn version(&self, now_ns: u64, v6: bool) -> Option<Version> {
         let older = (1..).zip(self.queriers[usize::from(v6)].older);
         let mut there = older.filter(|(_, until_ns)| *until_ns > now_ns);
         there.next().map(|(version, _)| version)
     }
 
-    /// What is to be told now.
+    /// The reports that are due.
     fn poll(&mut self, now_ns: u64) -> Vec<MembershipReport> {
         let mut tells = Vec::new();
         for v6 in [false, true] {
@@ -205,8 +203,8 @@ impl Groups {
                     continue;
                 };
                 match older {
-                    // That we leave, too, whoever told of the group last: a
-                    // host may always say so (RFC 2236 §3).
+                    // The leave message is sent regardless of which host reported last: that is
+                    // always permitted (RFC 2236 §3).
                     Some(version) => tells.push(MembershipReport::Legacy(group, record, version)),
                     None => records.push((group, record)),
                 }
@@ -241,7 +239,7 @@ impl Group {
         }
     }
 
-    /// What is to be told of it now.
+    /// The report of this group that is due, if any.
     fn due(&mut self, now_ns: u64, all: bool, older: bool, rng: &mut PrfRng) -> Option<Record> {
         if self.reports_remaining > 0 && self.report_ns <= now_ns {
             self.reports_remaining -= 1;
@@ -255,7 +253,7 @@ impl Group {
             if self.is_wanted() {
                 return Some(Record::Joined);
             }
-            // Older versions tell it once.
+            // Older versions report once.
             if older {
                 self.reports_remaining = 0;
             }
@@ -286,30 +284,30 @@ fn is_all_nodes(group: IpAddr) -> bool {
 }
 
 impl Interface {
-    /// A socket wants to be in a group; whether there is room.
+    /// A socket joins a group; `false` if the limit is reached.
     pub(crate) fn join(&mut self, group: IpAddr) -> bool {
         let room = self.groups.join(group, false);
         self.reschedule();
         room
     }
 
-    /// And no longer.
+    /// A socket leaves a group.
     pub(crate) fn leave(&mut self, group: IpAddr) {
         self.groups.leave(group, false);
         self.reschedule();
     }
 
-    /// Whether a packet to this group is for us.
+    /// Whether packets to this group are accepted.
     pub(crate) fn is_in(&self, group: IpAddr) -> bool {
         self.groups.is_in(group)
     }
 
-    /// Takes an IGMP message.
+    /// Handles an IGMP message.
     pub(crate) fn igmp(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
         let heard = membership::parse_igmp(incoming.payload).map_err(|_| DropReason::Malformed)?;
-        // No router hands one on (RFC 3376 §4).
-        // But anybody may send so that one is left, so it also has to come
-        // from our network, or from a switch that has no address.
+        // Routers do not forward these messages (RFC 3376 §4). Since any host may send them from
+        // elsewhere, the source must also be in a network of the link, or be the address 0.0.0.0 of
+        // a snooping switch.
         let near = incoming.src().is_unspecified() || self.is_near(incoming.src());
         if incoming.hop_limit != 1 || !near {
             return Err(DropReason::GroupRefused);
@@ -320,7 +318,7 @@ impl Interface {
         Ok(())
     }
 
-    /// Takes an MLD message, whose checksum is right; `None` if it is another.
+    /// Handles an MLD message with a correct checksum; `None` for another message.
     pub(super) fn mld(
         &mut self,
         now_ns: u64,
@@ -331,8 +329,8 @@ impl Interface {
             return None;
         };
         let heard = membership::parse_mld(message)?;
-        // RFC 3810 §6.2, RFC 2710 §3: from a neighbour, from nowhere else, and
-        // for routers to look at.
+        // RFC 3810 §6.2, RFC 2710 §3: the source must be link-local, the hop limit 1, and the
+        // router alert present.
         let near = incoming.hop_limit == 1 && src.is_unicast_link_local() && incoming.alert;
         Some(match heard {
             Ok(heard) if near => {
@@ -345,7 +343,7 @@ impl Interface {
         })
     }
 
-    /// Tells what is to be told of groups.
+    /// Sends due reports.
     pub(super) fn poll_groups(&mut self, now_ns: u64) {
         for tell in self.groups.poll(now_ns) {
             let v6 = match &tell {
@@ -367,7 +365,8 @@ impl Interface {
         }
     }
 
-    /// A link-local address of IPv6, or nobody's while there is none (RFC 3590).
+    /// The source of reports: the IPv6 link-local address, or the unspecified address while there
+    /// is none (RFC 3590).
     fn membership_source(&self, v6: bool) -> IpAddr {
         let nobody: IpAddr = if v6 {
             Ipv6Addr::UNSPECIFIED.into()
@@ -383,7 +382,7 @@ impl Interface {
         ours.find(fits).unwrap_or(nobody)
     }
 
-    /// With the option that makes routers look at it (RFC 2113, RFC 2711).
+    /// Sends a message with the router alert option (RFC 2113, RFC 2711).
     fn send_membership(&mut self, addresses: AddrPair, message: &[u8]) {
         const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
         match addresses {
@@ -427,7 +426,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A query for all groups.
+    /// A general query.
     fn query(version: u8) -> MembershipMessage {
         MembershipMessage::Query {
             version,
@@ -436,7 +435,7 @@ mod tests {
         }
     }
 
-    /// All that is told until nothing is due, and when.
+    /// All reports until none is due, with their times.
     fn told(groups: &mut Groups, mut now_ns: u64) -> Vec<(u64, MembershipReport)> {
         let mut all = Vec::new();
         while groups.due_ns() < u64::MAX {
@@ -486,7 +485,7 @@ mod tests {
             matches!(&answer[..], [(_, MembershipReport::Legacy(told, Record::In, 1))] if *told == group),
             "{answer:?}"
         );
-        // Another answers in our place.
+        // Another station reports in place of this host.
         groups.process_message(0, query(1), true);
         groups.process_message(0, MembershipMessage::Report(group), true);
         assert_eq!(told(&mut groups, 0), []);

@@ -84,7 +84,7 @@ pub(crate) struct Interface {
     hardware: Address,
     mtu: usize,
     /// Longest packet in bytes, as routers and servers announce it, for each IP version.
-    mtu_told: [usize; 2],
+    interface_mtu: [usize; 2],
     detect: DadMode,
     pub(crate) offload: Offload,
     pub(crate) mode: Mode,
@@ -118,7 +118,7 @@ pub(crate) struct Interface {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LinkAddressing {
     routes: Routes,
-    mtu_told: [usize; 2],
+    interface_mtu: [usize; 2],
 }
 
 impl Interface {
@@ -130,7 +130,7 @@ impl Interface {
             is_gone: false,
             hardware: config.hardware,
             mtu: config.mtu,
-            mtu_told: [config.mtu; 2],
+            interface_mtu: [config.mtu; 2],
             detect: config.dad_mode,
             offload: config.offload,
             mode: config.mode,
@@ -230,16 +230,16 @@ impl Interface {
     pub(crate) fn addressing(&self) -> LinkAddressing {
         LinkAddressing {
             routes: self.routes.lasting(),
-            mtu_told: self.mtu_told,
+            interface_mtu: self.interface_mtu,
         }
     }
 
     /// Takes over the addresses and routes that another stack of the same host manages.
-    pub(crate) fn follow(&mut self, told: &LinkAddressing) {
+    pub(crate) fn follow(&mut self, addressing: &LinkAddressing) {
         let mut ours = self.routes.addresses().iter().filter(|one| one.is_ours());
-        self.has_lost |= ours.any(|one| !told.routes.is_ours(one.prefix.address()));
-        self.routes = told.routes.clone();
-        self.mtu_told = told.mtu_told;
+        self.has_lost |= ours.any(|one| !addressing.routes.is_ours(one.prefix.address()));
+        self.routes = addressing.routes.clone();
+        self.interface_mtu = addressing.interface_mtu;
         self.reschedule();
     }
 

@@ -10,8 +10,8 @@ use weir_wire::nd::{self, Kind, Repr};
 use weir_wire::{AddrPair, Protocol};
 
 impl Interface {
-    /// Takes a neighbour message, whose checksum is right; `None` if it is
-    /// another.
+    /// Handles a neighbour message with a correct checksum; `None` for another
+    /// message.
     pub(super) fn neighbour_message(
         &mut self,
         now_ns: u64,
@@ -36,7 +36,8 @@ impl Interface {
                 solicited,
                 replaces,
             } => {
-                // An answer to all cannot be to our question (RFC 4861 §7.1.2).
+                // A multicast advertisement cannot be solicited (RFC 4861
+                // §7.1.2).
                 let refused = (solicited && dst.is_multicast()) || src.is_unspecified();
                 let target = neighbour.target.into();
                 if refused || self.addr_state(target).is_some() {
@@ -61,7 +62,8 @@ impl Interface {
         neighbour: &Repr,
     ) -> Result<(), DropReason> {
         let target = neighbour.target;
-        // Who has no address yet asks whether ours is free (RFC 4862 §5.4).
+        // A solicitation from the unspecified address is a duplicate address
+        // probe (RFC 4862 §5.4).
         let probe = src.is_unspecified();
         if probe && (neighbour.hardware.is_some() || dst != solicited_node(target)) {
             return Err(DropReason::NeighbourRefused);
@@ -77,7 +79,8 @@ impl Interface {
             self.release(hardware, waited);
         }
         let to = if probe { ALL_NODES } else { src };
-        // RFC 4429 §3.3: what may be another's replaces nothing.
+        // RFC 4429 §3.3: an advertisement of an optimistic address has no
+        // override flag.
         let sure = self.addr_state(target.into()) == Some(AddrState::Assigned);
         let answer = Repr {
             kind: Kind::Advertisement {
@@ -110,13 +113,14 @@ impl Interface {
         Ok(())
     }
 
-    /// Asks for the address of a neighbour: that one alone, or all who may
-    /// have it.
+    /// Sends a neighbour solicitation: unicast to the known MAC address, or to
+    /// the solicited-node group.
     pub(super) fn ask_nd(&mut self, now_ns: u64, target: Ipv6Addr, known: Option<Address>) {
         let Some(IpAddr::V6(src)) = self.routes.source_for(target.into()) else {
             return;
         };
-        // RFC 4429 §3.2: nor is it told.
+        // RFC 4429 §3.2: an optimistic address sends no source link-layer
+        // address.
         let sure = self.addr_state(src.into()) == Some(AddrState::Assigned);
         let question = Repr {
             kind: Kind::Solicitation,
@@ -131,7 +135,8 @@ impl Interface {
         self.send_neighbour(now_ns, &question, src, to, known);
     }
 
-    /// Another has, or wants, an address that we are not sure of.
+    /// Handles a conflict: another station has, or probes for, a tentative or
+    /// optimistic address.
     fn unsure_conflict(&mut self, now_ns: u64, address: IpAddr, by: Option<Address>) {
         if self
             .addr_state(address)
@@ -141,7 +146,7 @@ impl Interface {
         }
     }
 
-    /// Asks whether nobody has an address (RFC 4862 §5.4.2).
+    /// Sends a duplicate address probe (RFC 4862 §5.4.2).
     pub(super) fn probe_nd(&mut self, now_ns: u64, target: Ipv6Addr) {
         let question = Repr {
             kind: Kind::Solicitation,
@@ -168,7 +173,7 @@ impl Interface {
             ..Header::new(addresses, Protocol::ICMPV6)
         };
         match hardware {
-            // Asking for the way must not need the way.
+            // A solicitation must not need resolution itself.
             Some(hardware) => self.send_to_hardware(&header, hardware, &payload),
             None => self.send(now_ns, &header, &payload),
         }

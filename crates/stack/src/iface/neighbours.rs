@@ -50,7 +50,7 @@ enum State {
         until_ns: u64,
     },
     Stale,
-    /// Used as it is known, and asked.
+    /// Used with the known address, and solicited.
     Probe,
 }
 
@@ -58,10 +58,11 @@ enum State {
 struct Neighbour {
     hardware: Address,
     state: State,
-    /// Asks so far and when the next is due, while it is asked.
+    /// Number of solicitations so far, and the time of the next.
     solicits: u32,
     next_solicit_ns: u64,
-    /// When we last sent to it: who only talks to us is the first to go.
+    /// Time of the last packet sent to it: a neighbour that only sends to this host is displaced
+    /// first.
     used_ns: u64,
 }
 
@@ -73,14 +74,15 @@ pub(super) type SolicitRequest = (IpAddr, Option<Address>);
 pub(super) struct Neighbours {
     entries: BTreeMap<IpAddr, Neighbour>,
     solicits: Vec<SolicitRequest>,
-    /// How many are asked now, and when the first of them is due, or before.
+    /// Number of neighbours being solicited, and the time of the earliest solicitation, or an
+    /// earlier time.
     awaiting_answer: usize,
     due_ns: u64,
-    /// How many frames wait.
+    /// Number of frames waiting for resolution.
     unresolved: usize,
-    /// How many went with who was displaced, and are not told of yet.
+    /// Number of frames dropped with displaced neighbours, not reported yet.
     displaced: u64,
-    /// Counts what makes an address that was given doubtful or wrong.
+    /// Incremented whenever a returned address may have become wrong.
     epoch: u32,
 }
 
@@ -93,15 +95,15 @@ pub(super) struct ResolvedHop {
 }
 
 impl Neighbours {
-    /// [`Neighbours::resolve`], to be kept for a while: for as long as the
-    /// neighbour is there for sure, at most [`HEADER_CACHE_MAX_NS`].
+    /// [`Neighbours::resolve`], for a header cache: valid as long as the neighbour is surely
+    /// reachable, at most [`HEADER_CACHE_MAX_NS`].
     pub(super) fn hop(&mut self, now_ns: u64, ip: IpAddr) -> Option<ResolvedHop> {
         let hardware = self.resolve(now_ns, ip)?;
         let until_ns = match self.entries.get(&ip)?.state {
             State::Reachable { until_ns } => {
                 until_ns.min(now_ns.saturating_add(HEADER_CACHE_MAX_NS))
             }
-            // While it is asked its address is used as it is known.
+            // While the neighbour is solicited, its known address is used.
             _ => now_ns.saturating_add(HEADER_CACHE_MAX_NS),
         };
         Some(ResolvedHop {
@@ -111,18 +113,18 @@ impl Neighbours {
         })
     }
 
-    /// Another than when an address was given if it may be wrong since.
+    /// Differs from an earlier result if an address returned then may be wrong.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Routes have changed: what was given may lead elsewhere now.
+    /// Routes have changed: resolved next hops may be wrong.
     pub(super) fn invalidate_cached_hops(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// The address to send to, if it is known; otherwise it is asked for, and
-    /// frames can wait for it.
+    /// The MAC address of a neighbour; `None` if it is unknown: it is then solicited, and frames
+    /// can wait for it.
     pub(super) fn resolve(&mut self, now_ns: u64, ip: IpAddr) -> Option<Address> {
         let Some(neighbour) = self.entries.get_mut(&ip) else {
             let waiting = Vec::new();
@@ -145,8 +147,8 @@ impl Neighbours {
         Some(hardware)
     }
 
-    /// What is sent through a neighbour arrives: it is where it is thought to
-    /// be (RFC 4861 §7.3.1, RFC 1122 §2.3.2.1).
+    /// The transport layer confirms that packets sent through a neighbour arrive (RFC 4861 §7.3.1,
+    /// RFC 1122 §2.3.2.1).
     pub(super) fn confirm(&mut self, now_ns: u64, ip: IpAddr) {
         let Some(neighbour) = self
             .entries
@@ -159,9 +161,8 @@ impl Neighbours {
         neighbour.state = reachable(now_ns);
     }
 
-    /// What is sent through a neighbour does not arrive: perhaps another
-    /// station has its address, and all are asked. Until one answers it is
-    /// used as it is known.
+    /// Packets sent through a neighbour do not arrive: another station may have its address. It is
+    /// solicited by multicast, and its known address is used until an answer.
     pub(super) fn suspect(&mut self, now_ns: u64, ip: IpAddr) {
         let Some(neighbour) = self
             .entries
@@ -182,8 +183,8 @@ impl Neighbours {
         self.solicits.push((ip, None));
     }
 
-    /// Has a neighbour asked: an unknown one at once, a known one if nothing
-    /// is heard of it for a while.
+    /// Solicits a neighbour: an unknown one at once, a known one after a delay without
+    /// confirmation.
     fn solicit(&mut self, now_ns: u64, ip: IpAddr) {
         let Some(neighbour) = self.entries.get_mut(&ip) else {
             return;
@@ -206,8 +207,8 @@ impl Neighbours {
         self.awaiting_answer += 1;
     }
 
-    /// Keeps a frame until the address is known; gives how many were dropped
-    /// for it and its neighbour.
+    /// Queues a frame until the address is resolved; returns how many frames were dropped for it
+    /// and its neighbour.
     pub(super) fn enqueue_unresolved(&mut self, ip: IpAddr, frame: Vec<u8>) -> u64 {
         let Some(Neighbour {
             state: State::Incomplete { waiting },
@@ -226,7 +227,7 @@ impl Neighbours {
         std::mem::take(&mut self.displaced) + u64::from(full)
     }
 
-    /// What waited for one whose state is this no more.
+    /// Takes the frames that waited, unless the neighbour still has this state.
     fn take_unresolved(&mut self, state: State) -> Vec<Vec<u8>> {
         let State::Incomplete { waiting } = state else {
             return Vec::new();
@@ -261,7 +262,7 @@ impl Neighbours {
         );
     }
 
-    /// Forgets a neighbour; gives what waited for it.
+    /// Removes a neighbour; returns the frames that waited for it.
     fn remove(&mut self, ip: IpAddr) -> Vec<Vec<u8>> {
         let Some(neighbour) = self.entries.remove(&ip) else {
             return Vec::new();
@@ -271,14 +272,13 @@ impl Neighbours {
         self.take_unresolved(neighbour.state)
     }
 
-    /// Whether anything is known about it.
+    /// Whether the cache has an entry for the neighbour.
     pub(super) fn knows(&self, ip: IpAddr) -> bool {
         self.entries.contains_key(&ip)
     }
 
-    /// A neighbour that talks to us has told its address, which is to be
-    /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
-    /// waited.
+    /// Enters a neighbour's address from its own message; to be confirmed when used (RFC 4861
+    /// §7.2.3). Returns the frames that waited.
     pub(super) fn update(&mut self, ip: IpAddr, hardware: Address) -> Vec<Vec<u8>> {
         match self.entries.get(&ip) {
             Some(known) if known.is_resolved() && known.hardware == hardware => Vec::new(),
@@ -290,8 +290,8 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour has answered by ARP: its address holds for a while. Gives
-    /// the frames that waited; `None` if it was not asked, and so not believed.
+    /// Handles an ARP reply: the address is reachable. Returns the frames that waited; `None` if
+    /// the neighbour was not solicited, so that the reply is ignored.
     pub(super) fn answered(
         &mut self,
         now_ns: u64,
@@ -303,8 +303,8 @@ impl Neighbours {
         asked.then(|| self.set_resolved(ip, hardware, reachable(now_ns)))
     }
 
-    /// A neighbour has advertised its address, if it tells one (RFC 4861
-    /// §7.2.5). Gives the frames that waited; `None` if nobody asked.
+    /// Handles a neighbour advertisement (RFC 4861 §7.2.5). Returns the frames that waited; `None`
+    /// if the neighbour is not in the cache.
     pub(super) fn advertised(
         &mut self,
         now_ns: u64,
@@ -313,11 +313,11 @@ impl Neighbours {
         (solicited, replaces): (bool, bool),
     ) -> Option<Vec<Vec<u8>>> {
         let known = self.entries.get_mut(&ip)?;
-        let told = match (known.is_resolved(), hardware) {
+        let link_addr = match (known.is_resolved(), hardware) {
             (false, hardware) => hardware?,
             (true, hardware) => hardware.unwrap_or(known.hardware),
         };
-        let changed = known.is_resolved() && told != known.hardware;
+        let changed = known.is_resolved() && link_addr != known.hardware;
         if changed && !replaces {
             if let State::Reachable { .. } = known.state {
                 known.state = State::Stale;
@@ -327,8 +327,8 @@ impl Neighbours {
         }
         let first = !known.is_resolved();
         match (solicited, first || changed) {
-            (true, _) => Some(self.set_resolved(ip, told, reachable(now_ns))),
-            (false, true) => Some(self.set_resolved(ip, told, State::Stale)),
+            (true, _) => Some(self.set_resolved(ip, link_addr, reachable(now_ns))),
+            (false, true) => Some(self.set_resolved(ip, link_addr, State::Stale)),
             (false, false) => Some(Vec::new()),
         }
     }
@@ -344,7 +344,7 @@ impl Neighbours {
         self.take_unresolved(before)
     }
 
-    /// Asks again who is due, and gives up who never answers; gives these, and
+    /// Repeats due solicitations, and removes neighbours that never answered; returns these with
     /// the frames that waited for them.
     pub(super) fn poll(&mut self, now_ns: u64) -> Vec<(IpAddr, Vec<Vec<u8>>)> {
         if self.awaiting_answer == 0 || now_ns < self.due_ns {
@@ -375,17 +375,17 @@ impl Neighbours {
         silent.map(|ip| (ip, self.remove(ip))).collect()
     }
 
-    /// When [`Neighbours::poll`] is due, or before.
+    /// When [`Neighbours::poll`] is due, or an earlier time.
     pub(super) fn next_ns(&self) -> Option<u64> {
         (self.awaiting_answer > 0).then_some(self.due_ns)
     }
 
-    /// Whether there are questions to be sent.
+    /// Whether solicitations are to be sent.
     pub(super) fn has_solicits(&self) -> bool {
         !self.solicits.is_empty()
     }
 
-    /// The questions to be sent.
+    /// The solicitations to be sent.
     pub(super) fn take_solicits(&mut self) -> Vec<SolicitRequest> {
         std::mem::take(&mut self.solicits)
     }
@@ -396,7 +396,7 @@ impl Neighbour {
         matches!(self.state, State::Incomplete { .. } | State::Probe)
     }
 
-    /// Whether its address is known.
+    /// Whether the MAC address is known.
     fn is_resolved(&self) -> bool {
         !matches!(self.state, State::Incomplete { .. })
     }
@@ -437,8 +437,8 @@ mod tests {
         );
     }
 
-    /// To everybody in turn, of whom nobody is there: a bounded number of
-    /// frames waits, all others are counted, and the newest few wait in any case.
+    /// Frames to many addresses without a station: a bounded number of frames waits, all others are
+    /// counted, and the newest few of each wait in any case.
     #[test]
     fn a_flood_to_nobody_waits_within_bounds() {
         let mut neighbours = Neighbours::default();
@@ -466,7 +466,7 @@ mod tests {
                 assert_eq!(dropped + all as u64, sent);
             }
         }
-        // One that answers has its newest few, and room for others again.
+        // A neighbour that answers gets its newest frames, and room for further ones.
         let last = ip(2 * NEIGHBOURS_MAX - 1);
         let waited = neighbours.answered(sent, last, HARDWARE).unwrap();
         assert_eq!(waited, vec![vec![9]; UNRESOLVED_MIN]);
@@ -497,7 +497,7 @@ mod tests {
         assert!(!neighbours.knows(IP));
     }
 
-    /// RFC 1122 §2.3.2.1: what transports see counts.
+    /// RFC 1122 §2.3.2.1: confirmation by transport protocols counts.
     #[test]
     fn progress_confirms_and_its_absence_asks_all() {
         let mut neighbours = Neighbours::default();
@@ -518,14 +518,14 @@ mod tests {
             (neighbours.awaiting_answer, neighbours.next_ns()),
             (0, None)
         );
-        // An answer to another's question may replace what was wrong.
+        // An answer to another station's solicitation may correct a wrong entry.
         neighbours.suspect(7, IP);
         neighbours.advertised(8, IP, Some(HARDWARE), (true, true));
         assert_eq!(
             (neighbours.resolve(9, IP), neighbours.awaiting_answer),
             (Some(HARDWARE), 0)
         );
-        // Nothing is known of strangers.
+        // Unknown neighbours get no entry.
         let stranger = "192.0.2.77".parse().unwrap();
         neighbours.confirm(9, stranger);
         neighbours.suspect(9, stranger);
@@ -579,7 +579,7 @@ mod tests {
                 neighbours.take_solicits().len()
             })
         };
-        // Incomplete: without an address nothing is learnt.
+        // Incomplete: an advertisement without an address changes nothing.
         let mut neighbours = fresh();
         assert_eq!(neighbours.advertised(0, IP, None, (true, true)), None);
         assert_eq!(
@@ -587,23 +587,23 @@ mod tests {
             none
         );
         assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 0);
-        // Unsolicited: known, to be confirmed.
+        // Unsolicited: Stale, to be confirmed.
         let mut neighbours = fresh();
         neighbours.advertised(0, IP, Some(HARDWARE), (false, false));
         assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
-        // Another address that does not replace makes ours doubtful.
+        // Another address without the override flag makes the entry stale.
         let mut neighbours = fresh();
         neighbours.advertised(0, IP, Some(HARDWARE), (true, false));
         neighbours.advertised(0, IP, Some(OTHER), (true, false));
         assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
-        // One that replaces is taken.
+        // With the override flag the address is replaced.
         neighbours.advertised(0, IP, Some(OTHER), (true, true));
         assert_eq!(asks_when_used(&mut neighbours, OTHER), 0);
         neighbours.advertised(0, IP, Some(HARDWARE), (false, true));
         assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
     }
 
-    /// Answers to made up senders on the link, whom nobody has heard of.
+    /// Packets from forged senders on the link that have no entry.
     #[test]
     fn who_never_answers_displaces_nobody_who_has() {
         let mut neighbours = Neighbours::default();
@@ -615,7 +615,7 @@ mod tests {
         }
         assert_eq!(neighbours.entries.len(), NEIGHBOURS_MAX);
         assert!(neighbours.knows(IP));
-        // And one who is there is found among them.
+        // A station that answers is still found among them.
         let last = IpAddr::V4(std::net::Ipv4Addr::from_bits(1999));
         neighbours.answered(3000, last, OTHER);
         assert_eq!(neighbours.resolve(3000, last), Some(OTHER));

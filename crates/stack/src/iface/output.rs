@@ -20,7 +20,7 @@ pub(crate) struct Header {
     pub(crate) protocol: Protocol,
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
-    /// Neither we nor a router may fragment it.
+    /// Whether fragmentation is forbidden.
     pub(crate) dont_fragment: bool,
 }
 
@@ -118,40 +118,40 @@ impl Interface {
         self.paths.mtu(now_ns, to, self.mtu_to(to))
     }
 
-    /// Bytes of the longest packet to an address on our link.
+    /// The MTU for an address on the link, in bytes.
     fn mtu_to(&self, to: IpAddr) -> usize {
-        self.mtu_told[usize::from(to.is_ipv6())]
+        self.interface_mtu[usize::from(to.is_ipv6())]
     }
 
-    /// A router says what the link's longest packet of IPv6 is: less than we
-    /// know, not more (RFC 4861 §6.3.4).
+    /// Sets the link's IPv6 MTU from a router advertisement, at most the configured one (RFC 4861
+    /// §6.3.4).
     pub(super) fn set_mtu_v6(&mut self, mtu: usize) {
         if (MTU_V6_MIN..=self.mtu).contains(&mtu) {
-            self.mtu_told[1] = mtu;
+            self.interface_mtu[1] = mtu;
         }
     }
 
-    /// A DHCP server says what the link's longest packet of IPv4 is.
+    /// Sets the link's IPv4 MTU from a DHCP server.
     pub(super) fn set_mtu_v4(&mut self, mtu: usize) {
         if (MTU_V4_MIN..=self.mtu).contains(&mtu) {
-            self.mtu_told[0] = mtu;
+            self.interface_mtu[0] = mtu;
         }
     }
 
-    /// A path is narrower than it was thought to be; gives the MTU believed.
+    /// Lowers the MTU of a path; returns the MTU in use.
     pub(crate) fn update_pmtu(&mut self, now_ns: u64, to: IpAddr, mtu: usize) -> Option<usize> {
         self.paths.update(now_ns, to, mtu, self.mtu_to(to))
     }
 
-    /// Bytes of the longest packet on our link.
+    /// The link's MTU, in bytes.
     pub(crate) fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// The way of packets with this header, if the next hop's address is known;
-    /// if it is not, it is asked for when [`Interface::enqueue_unresolved`] is called. None leads
-    /// from an address that was lost. A peer's connections often begin close to
-    /// one another: the last one's way is kept.
+    /// The header cache for packets with this header, if the next hop's address is known; otherwise
+    /// it is resolved when [`Interface::enqueue_unresolved`] is called. `None` for a source address
+    /// that was lost. The last result is kept, since a peer often opens several connections in
+    /// succession.
     pub(crate) fn header_cache(&mut self, now_ns: u64, header: &Header) -> Option<HeaderCache> {
         if let Some((before, way)) = &self.latest_way
             && before == header
@@ -173,19 +173,18 @@ impl Interface {
         Some(HeaderCache::new(hop, self.hardware, header))
     }
 
-    /// Whether packets may have this source: no address that was lost may
-    /// (RFC 4862 §5.5.4, RFC 2131 §4.4.5). Who has none yet says so.
+    /// Whether packets may have this source: not an address that was lost (RFC 4862 §5.5.4, RFC
+    /// 2131 §4.4.5). The unspecified address is permitted.
     fn may_come_from(&self, src: IpAddr) -> bool {
         src.is_unspecified() || self.routes.is_ours(src)
     }
 
-    /// Whether a way still leads where it did: addresses, routes and neighbours
-    /// are as they were.
+    /// Whether a header cache is still valid: addresses, routes and neighbours are unchanged.
     pub(crate) fn header_cache_is_valid(&self, now_ns: u64, way: &HeaderCache) -> bool {
         way.is_valid(now_ns, self.neighbours.epoch())
     }
 
-    /// A transport says whether what it sends to an address arrives.
+    /// Reports from a transport protocol whether packets to an address arrive.
     pub(crate) fn reachability_hint(&mut self, now_ns: u64, to: IpAddr, arrives: bool) {
         let Some(next_hop) = self.routes.next_hop(to) else {
             return;
@@ -198,8 +197,8 @@ impl Interface {
         }
     }
 
-    /// Keeps a packet that is not to be fragmented until the next hop's
-    /// address is known, `fill` its payload of `len` bytes.
+    /// Queues an unfragmentable packet until the next hop's address is resolved; `fill` writes its
+    /// payload of `len` bytes.
     pub(crate) fn enqueue_unresolved(
         &mut self,
         now_ns: u64,
@@ -217,7 +216,7 @@ impl Interface {
         };
         self.send_solicits(now_ns);
         if header.len() + len > self.mtu {
-            // No link cuts what comes out of the queue.
+            // Queued frames are sent unsegmented, so the checksum must be complete.
             self.counters.drop(DropReason::NeighbourUnresolved);
             return;
         }
@@ -230,17 +229,17 @@ impl Interface {
             .drop_many(DropReason::NeighbourUnresolved, dropped);
     }
 
-    /// Frames that still fit into the queue.
+    /// Number of frames that still fit into the queue.
     pub(crate) fn queue_room(&self) -> usize {
         QUEUE_MAX - self.queue.len()
     }
 
-    /// Whether frames wait for the link.
+    /// Whether frames are queued.
     pub(crate) fn has_frames(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Hands the frames that wait to the link, as far as it takes them.
+    /// Passes queued frames to the link, as far as it accepts them.
     pub(crate) fn flush(&mut self, out: &mut dyn TxSink) {
         while let Some(frame) = self.queue.front() {
             let Some(room) = out.reserve(frame.len()) else {
@@ -253,8 +252,8 @@ impl Interface {
         }
     }
 
-    /// Sends a packet, in fragments if need be, at once or when the next hop's
-    /// address is known. One that cannot be sent is dropped and counted.
+    /// Sends a packet, fragmented if necessary, at once or when the next hop's address is resolved.
+    /// A packet that cannot be sent is dropped and counted.
     pub(crate) fn send(&mut self, now_ns: u64, header: &Header, payload: &[u8]) {
         if !self.may_come_from(header.src()) {
             self.counters.drop(DropReason::SourceLost);
@@ -272,14 +271,14 @@ impl Interface {
         }
     }
 
-    /// Sends a packet to a neighbour whose address the caller knows.
+    /// Sends a packet to a known MAC address.
     pub(super) fn send_to_hardware(&mut self, header: &Header, to: Address, payload: &[u8]) {
         let frame = self.frame_with(header, payload, 0);
         self.queue_frame(to, header.ether_type(), frame);
     }
 
-    /// Names a datagram that may be fragmented; one that may not needs no name
-    /// (RFC 6864 §4).
+    /// The identification of a datagram that may be fragmented; one that may not needs none (RFC
+    /// 6864 §4).
     fn identification(&mut self, header: &Header) -> u16 {
         if header.dont_fragment {
             0
@@ -355,7 +354,7 @@ impl Interface {
         self.send_solicits(now_ns);
     }
 
-    /// The hardware address of a group or of all (RFC 1112 §6.4, RFC 2464 §7).
+    /// The MAC address of a multicast or broadcast address (RFC 1112 §6.4, RFC 2464 §7).
     pub(super) fn group_hardware(&self, dst: IpAddr) -> Option<Address> {
         match dst {
             _ if self.routes.is_broadcast(dst) => Some(Address::BROADCAST),
@@ -371,7 +370,7 @@ impl Interface {
         }
     }
 
-    /// Sends the questions for neighbours' addresses.
+    /// Sends the pending solicitations.
     pub(super) fn send_solicits(&mut self, now_ns: u64) {
         if !self.neighbours.has_solicits() {
             return;
@@ -384,11 +383,11 @@ impl Interface {
         }
     }
 
-    /// A neighbour's address is known: what waited for it goes out.
+    /// Sends the frames that waited for a neighbour's address.
     pub(super) fn release(&mut self, hardware: Address, waited: Vec<Vec<u8>>) {
         for frame in waited {
             let (ether_type, src) = source(&frame[ethernet::Repr::LEN..]);
-            // It may have been lost meanwhile.
+            // The source address may have been lost meanwhile.
             if self.may_come_from(src) {
                 self.queue_frame(hardware, ether_type, frame)
             } else {

@@ -30,8 +30,7 @@ impl PmtuCache {
         }
     }
 
-    /// A router told that `mtu` is the most; gives what is believed, if it
-    /// narrows the path.
+    /// Handles a reported MTU; returns the MTU to use if it lowers the path's.
     pub(super) fn update(
         &mut self,
         now_ns: u64,

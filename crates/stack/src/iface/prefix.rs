@@ -1,4 +1,4 @@
-//! An address and how many of its bits name a network.
+//! IP addresses with a prefix length.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,26 +11,27 @@ pub struct Prefix {
     len: u8,
 }
 
-/// Why a text is no [`Prefix`].
+/// Why a text is not a valid [`Prefix`].
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum PrefixError {
-    /// No address stands before the slash.
+    /// There is no address before the slash.
     #[error(
         "`{0}` does not start with an IP address: write one like 192.0.2.5/24 or 2001:db8::5/64"
     )]
     Address(String),
-    /// The length is no number, or more than the address has bits.
+    /// The length is not a number, or exceeds the address's bits.
     #[error("`{0}` has no prefix length of at most {1} bits behind a slash")]
     Len(String, u8),
 }
 
 impl Prefix {
-    /// An address with its prefix length; `None` if it has fewer bits.
+    /// An address with its prefix length; `None` if the length exceeds the
+    /// address's bits.
     pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
         (len <= bits(address)).then_some(Prefix { address, len })
     }
 
-    /// The whole address, the bits behind the prefix included.
+    /// The complete address, including the host bits.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -40,12 +41,12 @@ impl Prefix {
         self.len
     }
 
-    /// Whether every address is in it.
+    /// Whether the prefix contains every address.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The network alone: the bits behind the prefix are zero.
+    /// The network: the host bits are zero.
     #[must_use]
     pub fn network(&self) -> Prefix {
         let len: u32 = self.len.into();
@@ -62,18 +63,19 @@ impl Prefix {
         Prefix { address, ..*self }
     }
 
-    /// Whether it is the address of an IPv4 network, that no host has; one of 31
+    /// Whether it is an IPv4 network address, which no host has; a prefix of 31
     /// or 32 bits has none (RFC 3021).
     pub fn is_network(&self) -> bool {
         self.address.is_ipv4() && self.len < 31 && *self == self.network()
     }
 
-    /// Whether an address is in this network.
+    /// Whether the network contains an address.
     pub fn contains(&self, other: IpAddr) -> bool {
         self.common(other) >= Some(self.len.into())
     }
 
-    /// How many leading bits two addresses of one version share.
+    /// Number of common leading bits of two addresses; `None` for different IP
+    /// versions.
     pub(crate) fn common(&self, other: IpAddr) -> Option<u32> {
         match (self.address, other) {
             (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
@@ -82,8 +84,8 @@ impl Prefix {
         }
     }
 
-    /// Whether this is the address of all hosts of an IPv4 network (RFC 922);
-    /// one of 31 or 32 bits has none (RFC 3021).
+    /// Whether `other` is the broadcast address of this IPv4 network (RFC 922);
+    /// a prefix of 31 or 32 bits has none (RFC 3021).
     #[inline]
     pub fn is_broadcast(&self, other: Ipv4Addr) -> bool {
         let host_bits = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);

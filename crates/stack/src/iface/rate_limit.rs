@@ -12,7 +12,7 @@ const NS_PER_MESSAGE: u64 = 1_000_000_000 / PER_SECOND;
 /// count exactly how many tokens others have used (Man et al., "DNS Cache Poisoning Attack
 /// Reloaded", 2020).
 pub(super) struct RateLimit {
-    /// Time saved up, at most `BURST` messages' worth.
+    /// Accumulated time, at most that of `BURST` messages.
     saved_ns: u64,
     filled_ns: u64,
     rng: Rng,
@@ -27,7 +27,7 @@ impl RateLimit {
         }
     }
 
-    /// Whether one more message may go out.
+    /// Whether a further message may be sent.
     pub(super) fn allows(&mut self, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);

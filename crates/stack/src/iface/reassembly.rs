@@ -20,7 +20,7 @@ pub(super) struct ReassemblyKey {
 }
 
 impl ReassemblyKey {
-    /// The most bytes the datagram has behind its IP header.
+    /// Largest length of the datagram behind its IP header.
     fn len_max(&self) -> usize {
         match self.addresses {
             AddrPair::V4(..) => 65_515,
@@ -39,9 +39,9 @@ pub(super) struct Fragment<'a> {
 struct PartialDatagram {
     name: ReassemblyKey,
     deadline_ns: u64,
-    /// What has come, by offset, without overlaps.
+    /// Received fragments by offset, without overlaps.
     fragments: Vec<(usize, Vec<u8>)>,
-    /// The length, once the last piece has come.
+    /// The total length, once the last fragment has arrived.
     len: Option<usize>,
     charged_bytes: usize,
 }
@@ -55,7 +55,7 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes a fragment; gives the datagram if it is whole now.
+    /// Adds a fragment; returns the datagram if it is complete.
     pub(super) fn add(
         &mut self,
         now_ns: u64,
@@ -76,7 +76,7 @@ impl Reassembly {
             Ok(0) => return Err(DropReason::FragmentDuplicate),
             Ok(added) => self.charged_bytes += added,
             Err(reason) => {
-                // RFC 5722: an overlap makes the whole datagram suspect.
+                // RFC 5722: an overlap discards the whole datagram.
                 self.remove(index);
                 return Err(reason);
             }
@@ -109,7 +109,7 @@ impl Reassembly {
         self.displaced += 1;
     }
 
-    /// Datagrams given up for newer ones since the last call.
+    /// Number of datagrams displaced by newer ones since the last call.
     pub(super) fn take_displaced(&mut self) -> u64 {
         std::mem::take(&mut self.displaced)
     }
@@ -120,7 +120,7 @@ impl Reassembly {
         partial
     }
 
-    /// Forgets what has waited too long; gives how many datagrams.
+    /// Removes datagrams at their time-out; returns their number.
     pub(super) fn expire(&mut self, now_ns: u64) -> u64 {
         let expired = self.partials.iter();
         let expired = expired
@@ -132,12 +132,12 @@ impl Reassembly {
         expired as u64
     }
 
-    /// When the next datagram has waited too long.
+    /// When the next time-out is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.partials.first().map(|partial| partial.deadline_ns)
     }
 
-    /// Bytes that are held.
+    /// Bytes in reassembly.
     #[cfg(test)]
     pub(super) fn charged_bytes(&self) -> usize {
         self.charged_bytes
@@ -145,8 +145,7 @@ impl Reassembly {
 }
 
 impl PartialDatagram {
-    /// Keeps a piece; gives the bytes that this holds more, none if it was
-    /// there.
+    /// Adds a fragment; returns the number of additional bytes.
     fn add(&mut self, piece: &Fragment<'_>) -> Result<usize, DropReason> {
         let (start, end) = (piece.offset, piece.offset + piece.bytes.len());
         let at = self.fragments.partition_point(|(other, _)| *other < start);
@@ -266,7 +265,7 @@ mod tests {
             let mut reassembly = Reassembly::default();
             let [first, second] = case.map(|(offset, len, more)| (offset, vec![7; len], more));
             let added = add(&mut reassembly, name(1), (first.0, &first.1, first.2));
-            // A last piece at the start is a whole datagram.
+            // A last fragment with offset 0 is a whole datagram.
             if added == Ok(None) {
                 let added = add(&mut reassembly, name(1), (second.0, &second.1, second.2));
                 assert_eq!(added, Err(DropReason::FragmentOverlap), "{case:?}");

@@ -52,13 +52,13 @@ const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 pub(super) struct Discovery {
     enabled: bool,
     secret: Option<u128>,
-    /// When routers are asked next; never if one has answered.
+    /// When the next solicitation is due; never once a router has answered.
     next_ns: u64,
     wait_ns: u64,
     rng: PrfRng,
-    /// Resolvers, and how long they hold.
+    /// DNS servers, and the ends of their lifetimes.
     dns_servers: Vec<(IpAddr, u64)>,
-    /// Some router says that addresses are given by DHCPv6.
+    /// Whether a router has set the "managed" flag (addresses by DHCPv6).
     managed: bool,
 }
 
@@ -86,8 +86,7 @@ impl Discovery {
         resolvers.fold(self.next_ns, u64::min)
     }
 
-    /// An address in the network of `network`'s first 64 bits that is the same
-    /// each time, and tells others nothing (RFC 7217 §5).
+    /// A stable, opaque address in the /64 network of `network` (RFC 7217 §5).
     pub(super) fn stable(&self, network: Ipv6Addr, hardware: Address, tries: u8) -> Ipv6Addr {
         let secret = self.secret.unwrap_or_default();
         let high = network.to_bits() >> 64;
@@ -125,7 +124,7 @@ fn is_reserved(low: u64) -> bool {
 }
 
 impl Interface {
-    /// Begins to ask for routers.
+    /// Starts to solicit routers.
     pub(super) fn begin_discovery(&mut self, now_ns: u64) {
         if self.discovery.enabled {
             let wait_ns = self.start_jitter();
@@ -133,7 +132,7 @@ impl Interface {
         }
     }
 
-    /// Asks for routers, if that is due: less and less often (RFC 7559).
+    /// Sends a router solicitation if one is due, with exponential back-off (RFC 7559).
     pub(super) fn poll_discovery(&mut self, now_ns: u64) {
         if self.discovery.next_ns > now_ns {
             return;
@@ -141,7 +140,7 @@ impl Interface {
         self.solicit(now_ns);
         let discovery = &mut self.discovery;
         let wait_ns = discovery.wait_ns;
-        // A tenth more or less.
+        // Randomised by 10 %.
         let tenth = (wait_ns / 5 / 1_000_000) as u32;
         let jitter_ns = u64::from(discovery.rng.below(tenth)) * 1_000_000;
         let jittered_ns = wait_ns - wait_ns / 10 + jitter_ns;
@@ -157,7 +156,7 @@ impl Interface {
         });
         let found = link_local.next();
         let src = found.map_or(Ipv6Addr::UNSPECIFIED, |(address, _)| address);
-        // RFC 4429 §3.2: who is not sure of an address says nothing of it.
+        // RFC 4429 §3.2: an optimistic address sends no source link-layer address.
         let sure = found.is_some_and(|(_, stage)| stage == super::address::AddrState::Assigned);
         let hardware = sure.then_some(self.hardware);
         let addresses = AddrPair::V6(src, ALL_ROUTERS);
@@ -170,8 +169,7 @@ impl Interface {
         self.send(now_ns, &header, &message);
     }
 
-    /// Takes a router's message, whose checksum is right; `None` if it is
-    /// another.
+    /// Handles a router's message with a correct checksum; `None` for another message.
     pub(super) fn router_message(
         &mut self,
         now_ns: u64,
@@ -184,8 +182,8 @@ impl Interface {
         let near = incoming.hop_limit == nd::HOP_LIMIT && src.is_unicast_link_local();
         if let Some(parsed) = Advertisement::parse(message) {
             return Some(match parsed {
-                Ok(told) if near && self.discovery.enabled => {
-                    self.advertised_by(now_ns, src, &told);
+                Ok(advertised) if near && self.discovery.enabled => {
+                    self.advertised_by(now_ns, src, &advertised);
                     Ok(())
                 }
                 Ok(_) => Err(DropReason::RouterRefused),
@@ -203,10 +201,10 @@ impl Interface {
         })
     }
 
-    fn advertised_by(&mut self, now_ns: u64, router: Ipv6Addr, told: &Advertisement<'_>) {
-        self.discovery.managed |= told.managed;
-        let mut default = (told.preference, u32::from(told.lifetime_s));
-        for option in told.options() {
+    fn advertised_by(&mut self, now_ns: u64, router: Ipv6Addr, advertised: &Advertisement<'_>) {
+        self.discovery.managed |= advertised.managed;
+        let mut default = (advertised.preference, u32::from(advertised.lifetime_s));
+        for option in advertised.options() {
             match option {
                 RouterOption::Source(hardware) if !hardware.is_multicast() => {
                     let waited = self.neighbours.update(router.into(), hardware);
@@ -215,8 +213,7 @@ impl Interface {
                 RouterOption::Source(_) => {}
                 RouterOption::Mtu(mtu) => self.set_mtu_v6(mtu as usize),
                 RouterOption::Prefix(prefix) => self.process_prefix(now_ns, &prefix),
-                // Goes before what the advertisement itself says (RFC 4191
-                // §3.1).
+                // Overrides the advertisement's own router lifetime (RFC 4191 §3.1).
                 RouterOption::Route {
                     len: 0,
                     preference,
@@ -269,7 +266,7 @@ impl Interface {
         let known = self.knows_router(router.into());
         let default = |other: &Entry| other.gateway.is_some() && other.to.is_empty();
         if self.learn(now_ns, entry, ROUTERS_MAX, default) && lifetime_s > 0 {
-            // Nobody needs to be asked any more.
+            // No further solicitations are needed.
             self.discovery.next_ns = u64::MAX;
             if !known {
                 self.events.push(Event::Router(router.into()));
@@ -277,8 +274,8 @@ impl Interface {
         }
     }
 
-    /// Enters what a router told, or takes it out if it ends now; whether it
-    /// was entered: there are at most `most` of its like.
+    /// Adds or renews an advertised entry, or removes it if its lifetime is 0; returns whether it
+    /// was added: there are at most `most`.
     fn learn(
         &mut self,
         now_ns: u64,
@@ -303,7 +300,7 @@ impl Interface {
         true
     }
 
-    /// Whether it is a default router that advertised itself.
+    /// Whether it is a default router that has advertised itself.
     fn knows_router(&self, router: IpAddr) -> bool {
         let its = |entry: &Entry| {
             entry.origin == Origin::Advertised
@@ -313,7 +310,7 @@ impl Interface {
         self.routes.routes().iter().any(its)
     }
 
-    /// A neighbour says that it is no router, or no longer (RFC 4861 §7.2.5).
+    /// Handles a neighbour without the Router flag (RFC 4861 §7.2.5).
     pub(super) fn no_router(&mut self, neighbour: IpAddr) {
         let its =
             |entry: &Entry| entry.origin == Origin::Advertised && entry.gateway == Some(neighbour);
@@ -323,29 +320,32 @@ impl Interface {
         }
     }
 
-    fn process_prefix(&mut self, now_ns: u64, told: &PrefixInformation) {
-        let Some(prefix) = Prefix::new(told.prefix.into(), told.len) else {
+    fn process_prefix(&mut self, now_ns: u64, advertised: &PrefixInformation) {
+        let Some(prefix) = Prefix::new(advertised.prefix.into(), advertised.len) else {
             return;
         };
-        if told.prefix.is_unicast_link_local() || told.prefix.is_multicast() {
+        if advertised.prefix.is_unicast_link_local() || advertised.prefix.is_multicast() {
             return;
         }
-        if told.on_link {
+        if advertised.on_link {
             let mut entry = Entry::new(prefix.network(), None, Origin::Advertised);
-            entry.until_ns = after(now_ns, told.valid_s);
+            entry.until_ns = after(now_ns, advertised.valid_s);
             self.learn(now_ns, entry, PREFIXES_MAX, |other| other.gateway.is_none());
         }
-        if told.autonomous && told.len == 64 && told.preferred_s <= told.valid_s {
-            self.automatic(now_ns, told);
+        if advertised.autonomous
+            && advertised.len == 64
+            && advertised.preferred_s <= advertised.valid_s
+        {
+            self.automatic(now_ns, advertised);
         }
     }
 
-    /// An address in an advertised network: made, or its times changed (RFC
-    /// 4862 §5.5.3).
-    fn automatic(&mut self, now_ns: u64, told: &PrefixInformation) {
-        let valid_until_ns = after(now_ns, told.valid_s);
-        let preferred_until_ns = after(now_ns, told.preferred_s);
-        let network = Prefix::new(told.prefix.into(), 64).expect("64 bits are fewer than 128");
+    /// Forms an address in an advertised network, or updates its lifetimes (RFC 4862 §5.5.3).
+    fn automatic(&mut self, now_ns: u64, advertised: &PrefixInformation) {
+        let valid_until_ns = after(now_ns, advertised.valid_s);
+        let preferred_until_ns = after(now_ns, advertised.preferred_s);
+        let network =
+            Prefix::new(advertised.prefix.into(), 64).expect("64 bits are fewer than 128");
         let mut count = 0;
         for owned in self.routes.addresses_mut() {
             if owned.origin != Origin::Advertised {
@@ -358,16 +358,16 @@ impl Interface {
             owned.deprecated = preferred_until_ns <= now_ns;
             let life = &mut owned.lifetimes;
             let left_ns = life.valid_until_ns.saturating_sub(now_ns);
-            let told_ns = valid_until_ns - now_ns;
+            let advertised_ns = valid_until_ns - now_ns;
             life.preferred_until_ns = preferred_until_ns;
-            if told_ns > VALID_LIFETIME_MIN_NS || told_ns > left_ns {
+            if advertised_ns > VALID_LIFETIME_MIN_NS || advertised_ns > left_ns {
                 life.valid_until_ns = valid_until_ns;
             } else if left_ns > VALID_LIFETIME_MIN_NS {
                 life.valid_until_ns = now_ns.saturating_add(VALID_LIFETIME_MIN_NS);
             }
             return;
         }
-        if told.valid_s == 0 {
+        if advertised.valid_s == 0 {
             return;
         }
         if count >= AUTOMATIC_MAX {
@@ -378,10 +378,11 @@ impl Interface {
             preferred_until_ns,
             valid_until_ns,
         };
-        self.take_stable(now_ns, told.prefix, life, 0);
+        self.take_stable(now_ns, advertised.prefix, life, 0);
     }
 
-    /// RFC 4861 §8.1: from the router that packets went to, to a neighbour.
+    /// RFC 4861 §8.1: a redirect must come from the present first-hop router, and lead to a
+    /// neighbour.
     fn redirected(
         &mut self,
         now_ns: u64,
@@ -398,13 +399,13 @@ impl Interface {
         }
         let to = Prefix::new(destination.into(), 128).expect("an address has 128 bits");
         let gateway = (!to_itself).then_some(target.into());
-        // One takes the other's place.
+        // The new redirect replaces an existing one.
         self.routes
             .remove(|other| other.origin == Origin::Redirected && other.to == to);
         let mut entry = Entry::new(to, gateway, Origin::Redirected);
         entry.until_ns = now_ns.saturating_add(REDIRECT_NS);
         if !self.learn(now_ns, entry, REDIRECTS_MAX, |_| true) {
-            // Which was counted.
+            // The existing one was counted.
             return Ok(());
         }
         if let Some(hardware) = redirect.hardware.filter(|one| !one.is_multicast()) {
@@ -415,7 +416,7 @@ impl Interface {
         Ok(())
     }
 
-    /// Lets end what does not hold any longer.
+    /// Removes expired entries.
     pub(super) fn expire(&mut self, now_ns: u64) {
         for address in self.routes.expire(now_ns) {
             self.lose_address(address, RemovalReason::Expired);
@@ -423,7 +424,7 @@ impl Interface {
         self.discovery.expire(now_ns);
     }
 
-    /// Who resolves names, as routers and servers say.
+    /// The DNS servers from advertisements and leases.
     pub(crate) fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
         let leased = self.leased_dns_servers().iter().copied().map(IpAddr::V4);
         let advertised = self
@@ -434,7 +435,7 @@ impl Interface {
         leased.chain(advertised)
     }
 
-    /// Whether some router says that addresses are given by DHCPv6.
+    /// Whether a router has set the "managed" flag (addresses by DHCPv6).
     pub(crate) fn is_managed(&self) -> bool {
         self.discovery.managed
     }

@@ -11,7 +11,7 @@ use weir_wire::nd::router::Preference;
 pub struct Route {
     /// The network.
     pub to: Prefix,
-    /// The neighbour.
+    /// The gateway's address on the link.
     pub gateway: IpAddr,
 }
 
@@ -19,12 +19,12 @@ pub struct Route {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) to: Prefix,
-    /// The neighbour, unless the network is the link's own.
+    /// The gateway; `None` for the link's own network.
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) origin: Origin,
     pub(crate) preference: Preference,
     pub(crate) until_ns: u64,
-    /// Routers that do not answer come after those that do (RFC 4861 §6.3.6).
+    /// Gateways that do not answer rank after those that do (RFC 4861 §6.3.6).
     rank: u32,
 }
 
@@ -59,7 +59,7 @@ impl Routes {
             routes.own(LocalAddress::new(*prefix, Origin::Configured));
         }
         let link_local = |prefix: &Prefix| matches!(prefix.address(), IpAddr::V6(address) if address.is_unicast_link_local());
-        // Every IPv6 host has one (RFC 4291 §2.8).
+        // Every IPv6 host has a link-local address (RFC 4291 §2.8).
         let has_v6 = config.addresses.iter().any(|one| one.address().is_ipv6());
         if has_v6 && !config.autoconf && !config.addresses.iter().any(link_local) {
             let address = from_hardware(config.hardware.0);
@@ -73,7 +73,7 @@ impl Routes {
         routes
     }
 
-    /// Our addresses, those included that are not ours yet.
+    /// The host's addresses, including tentative ones.
     pub(crate) fn addresses(&self) -> &[LocalAddress] {
         &self.addresses
     }
@@ -85,8 +85,8 @@ impl Routes {
     #[inline]
     pub(crate) fn find(&self, address: IpAddr) -> Option<&LocalAddress> {
         let mut all = self.addresses.iter();
-        // By version: an address of IPv4 was just written in four bytes, and to read
-        // sixteen would wait for them.
+        // Compared by version: an IPv4 address was just written as four bytes, and loading sixteen
+        // would stall on the store.
         match address {
             IpAddr::V4(one) => all.find(|owned| owned.prefix.address() == one),
             IpAddr::V6(one) => all.find(|owned| owned.prefix.address() == one),
@@ -98,8 +98,8 @@ impl Routes {
         all.find(|owned| owned.prefix.address() == address)
     }
 
-    /// Enters an address; its network is the link's, unless a router says what
-    /// is.
+    /// Adds an address, with the route to its network unless router advertisements define the
+    /// on-link networks.
     pub(super) fn own(&mut self, owned: LocalAddress) {
         if owned.origin != Origin::Advertised {
             self.add(Entry::new(owned.prefix, None, owned.origin));
@@ -107,7 +107,7 @@ impl Routes {
         self.addresses.push(owned);
     }
 
-    /// Takes an address out, and the route to its network that came with it.
+    /// Removes an address and the route to its network.
     pub(super) fn disown(&mut self, address: IpAddr) -> Option<LocalAddress> {
         let mut all = self.addresses.iter();
         let at = all.position(|owned| owned.prefix.address() == address)?;
@@ -120,7 +120,7 @@ impl Routes {
         Some(gone)
     }
 
-    /// Enters a route, or renews it.
+    /// Adds or renews a route.
     pub(super) fn add(&mut self, entry: Entry) {
         self.by_length.retain(|other| !other.is_same(&entry));
         self.by_length.push(entry);
@@ -132,7 +132,7 @@ impl Routes {
             .sort_by_key(|one| (Reverse(one.to.len()), one.rank, Reverse(one.preference)));
     }
 
-    /// Takes routes out.
+    /// Removes routes for which `gone` is true.
     pub(super) fn remove(&mut self, mut gone: impl FnMut(&Entry) -> bool) {
         self.by_length.retain(|entry| !gone(entry));
     }
@@ -141,8 +141,8 @@ impl Routes {
         &self.by_length
     }
 
-    /// A neighbour does not answer: other routers go before it, and what was
-    /// redirected to it goes where it went before (RFC 4861 §7.3.3).
+    /// A gateway does not answer: other gateways are preferred, and its redirects are removed (RFC
+    /// 4861 §7.3.3).
     pub(super) fn demote(&mut self, gateway: IpAddr) {
         self.remove(|entry| {
             let next = entry.gateway.unwrap_or(entry.to.address());
@@ -152,7 +152,7 @@ impl Routes {
         self.rank(gateway, last.unwrap_or(0).saturating_add(1));
     }
 
-    /// It does again.
+    /// A gateway answers again.
     pub(super) fn promote(&mut self, gateway: IpAddr) {
         if self.by_length.iter().any(|entry| entry.rank > 0) {
             self.rank(gateway, 0);
@@ -172,7 +172,7 @@ impl Routes {
         }
     }
 
-    /// Lets end what does not hold any longer; gives the addresses that do not.
+    /// Removes expired entries; returns the expired addresses.
     pub(super) fn expire(&mut self, now_ns: u64) -> Vec<IpAddr> {
         self.by_length.retain(|entry| entry.until_ns > now_ns);
         for owned in &mut self.addresses {
@@ -183,8 +183,8 @@ impl Routes {
         over.map(|owned| owned.prefix.address()).collect()
     }
 
-    /// The same for somebody who lets nothing end by itself, asks nobody for an
-    /// address and ranks routers as they answer him.
+    /// A copy for another stack of the host: without lifetimes, pending detection, and gateway
+    /// ranks, which the managing stack handles.
     pub(super) fn lasting(&self) -> Routes {
         let mut all = self.clone();
         for owned in &mut all.addresses {
@@ -201,37 +201,35 @@ impl Routes {
         all
     }
 
-    /// When something of it is due.
+    /// When a timer is due.
     pub(super) fn due_ns(&self) -> u64 {
         let addresses = self.addresses.iter().map(LocalAddress::due_ns);
         let routes = self.by_length.iter().map(|entry| entry.until_ns);
         addresses.chain(routes).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether it is ours.
+    /// Whether the address belongs to the host.
     #[inline]
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
         self.find(address).is_some_and(LocalAddress::is_ours)
     }
 
-    /// The neighbour to hand a packet to, on its way to an address that is no
-    /// group; `None` if no route leads there.
+    /// The next hop to a unicast address; `None` if there is no route.
     pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
         let entry = self.by_length.iter().find(|entry| entry.to.contains(to))?;
         Some(entry.gateway.unwrap_or(to))
     }
 
-    /// What the route to an address is worth beside those of other links: its
-    /// length, whether its router answers, its preference.
+    /// The value of the route to an address, for comparison with other links: prefix length,
+    /// whether the gateway answers, preference.
     pub(crate) fn worth(&self, to: IpAddr) -> Option<impl Ord + Copy + use<>> {
         let entry = self.by_length.iter().find(|entry| entry.to.contains(to))?;
         Some((entry.to.len(), Reverse(entry.rank), entry.preference))
     }
 
-    /// The address of ours that packets to this one come from: of the same
-    /// scope if possible, then one that is not deprecated, then the one in the
-    /// next hop's network, then of the same kind, then the one with most
-    /// leading bits in common (RFC 6724 §5, rules 2, 3, 5, 6 and 8).
+    /// The source address of packets to `to`: of the same scope if possible, then not deprecated,
+    /// then in the next hop's network, then with the same label, then with the longest common
+    /// prefix (RFC 6724 §5, rules 2, 3, 5, 6 and 8).
     pub(crate) fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         let next_hop = if to.is_multicast() {
             to
@@ -259,7 +257,7 @@ impl Routes {
         Some(best.prefix.address())
     }
 
-    /// The address of ours that packets to all hosts of a network come from.
+    /// The source address of packets to a network's broadcast address.
     pub(crate) fn broadcast_source(&self, to: IpAddr) -> Option<IpAddr> {
         let ours = self.addresses.iter().filter(|owned| owned.is_ours());
         let prefixes = ours.map(|owned| owned.prefix);
@@ -268,7 +266,7 @@ impl Routes {
         Some(best.address())
     }
 
-    /// Whether an IPv4 address means all hosts of our network.
+    /// Whether an IPv4 address is a broadcast address of the link.
     #[inline]
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else {
@@ -280,7 +278,7 @@ impl Routes {
 }
 
 impl Entry {
-    /// Whether one takes the other's place.
+    /// Whether one entry replaces the other.
     fn is_same(&self, other: &Entry) -> bool {
         (self.to, self.gateway, self.origin) == (other.to, other.gateway, other.origin)
     }
@@ -395,7 +393,7 @@ mod tests {
         assert_eq!(routes.source_for(near), Some(ip("2001:db8::5")));
         assert!(routes.is_ours(ip("2001:db8::6")) && routes.due_ns() == 7);
         assert_eq!(routes.expire(7), [ip("2001:db8::6")]);
-        // Of one kind with the destination, whatever bits they share.
+        // The same label as the destination, whatever the common prefix.
         routes.own(LocalAddress::new(
             "fd00::1/64".parse().unwrap(),
             Origin::Advertised,

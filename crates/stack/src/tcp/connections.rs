@@ -637,7 +637,8 @@ impl Pcb {
 
     /// Updates the connection's share in the total storage; returns whether it has changed.
     fn account(&mut self, total: &mut usize) -> bool {
-        let bytes = self.send.capacity() + self.receive.capacity();
+        let buffers = self.send.capacity() + self.receive.capacity();
+        let bytes = buffers + self.congestion.memory();
         self.listed.account(bytes, total)
     }
 

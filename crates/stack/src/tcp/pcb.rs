@@ -233,7 +233,8 @@ impl Pcb {
 
     /// Whether the buffers occupy storage.
     pub(super) fn holds_memory(&self) -> bool {
-        self.send.capacity() > 0 || self.receive.capacity() > 0 || self.headers.is_some()
+        let buffers = self.send.capacity() + self.receive.capacity();
+        buffers + self.congestion.memory() > 0 || self.headers.is_some()
     }
 
     /// Ends the connection; the application gets `error`.

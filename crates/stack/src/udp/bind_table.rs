@@ -1,38 +1,41 @@
-//! Where sockets are: one at a place, or several if all of them agree
-//! (`SO_REUSEPORT`), at one version of IP, or at both (RFC 3493 §5.3).
+//! The table of bound UDP sockets: one socket at an address and port, or
+//! several that share it (`SO_REUSEPORT`), for one IP version or both (RFC 3493
+//! §5.3).
 //!
-//! A socket that has a peer keeps its place taken, and hears by its connection
-//! alone.
+//! A connected socket keeps its address and port occupied, and receives only
+//! through its connection.
 
 use crate::pcb::{InsertError, Key, KeyHash, Listeners, PcbId};
 use crate::slab::Slab;
 use std::net::{IpAddr, SocketAddr};
 
-/// An address, or any of a version or of both, and a transport port.
+/// A bind address: an address, or the unspecified address of one or both IP
+/// versions, with a transport port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BindKey {
     pub(super) local: SocketAddr,
-    /// At any address of either version; `local` is that of IPv6.
+    /// Bound for both IP versions; `local` is then the unspecified IPv6
+    /// address.
     pub(super) both: bool,
-    /// Others may be there that say so too.
+    /// Whether sockets with this flag may share the address and port.
     pub(super) shared: bool,
 }
 
-/// Who is at one place.
+/// The sockets bound to one address and port.
 struct ReuseportGroup {
     place: BindKey,
-    /// All of them.
+    /// Number of all of them.
     members: usize,
-    /// Those that hear whoever speaks.
+    /// The unconnected ones, which receive from any peer.
     open: Vec<PcbId>,
 }
 
-/// See the module.
+/// The table of bound sockets.
 pub(super) struct BindTable {
-    /// The sets, by their places.
+    /// The groups, by their address and port.
     table: Listeners,
     sets: Slab<ReuseportGroup>,
-    /// Chooses among those that share a place.
+    /// Chooses among the sockets of a group.
     v4: KeyHash<1>,
     v6: KeyHash<4>,
 }
@@ -47,16 +50,16 @@ impl BindTable {
         }
     }
 
-    /// Whether somebody is at this address and transport port, or at any address
-    /// of its version.
+    /// Whether a socket is bound to this address and transport port, or to the
+    /// unspecified address of its version.
     pub(super) fn is_taken(&mut self, ip: IpAddr, port: u16) -> bool {
         self.table.find(ip, port).is_some()
     }
 
-    /// Enters a socket, which hears whoever speaks if it is `open`.
+    /// Adds a socket; it receives from any peer if it is `open`.
     ///
     /// # Errors
-    /// If another is there, and one of them does not share.
+    /// If another socket is bound there, and not both share.
     pub(super) fn insert(
         &mut self,
         place: BindKey,
@@ -82,7 +85,7 @@ impl BindTable {
         Ok(())
     }
 
-    /// Lets a socket share the place of the set that is in its way.
+    /// Adds a socket to the group that is bound there.
     fn join(
         &mut self,
         error: InsertError,
@@ -95,7 +98,7 @@ impl BindTable {
         };
         let name = self.sets.at(index);
         let set = name.and_then(|name| self.sets.get_mut(name));
-        // Equal places are shared both or neither.
+        // Equal keys have equal `shared` flags.
         let set = set.filter(|set| place.shared && set.place == place);
         let set = set.ok_or(error)?;
         set.members += 1;
@@ -103,7 +106,7 @@ impl BindTable {
         Ok(())
     }
 
-    /// Takes a socket out of the place it was entered at.
+    /// Removes a socket from its group.
     pub(super) fn remove(&mut self, place: BindKey, socket: PcbId) {
         let (ip, port) = (place.local.ip(), place.local.port());
         let exact = self.table.find(ip, port).and_then(|id| self.sets.at(id.0));
@@ -120,8 +123,8 @@ impl BindTable {
         }
     }
 
-    /// Who hears what comes to this address and transport port: those at the
-    /// place that fits best of those where somebody does.
+    /// The open sockets of the most specific group for this address and
+    /// transport port that has any.
     fn lookup(&mut self, local: SocketAddr) -> &[PcbId] {
         let sets = &self.sets;
         let open = |PcbId(index): PcbId| {
@@ -132,8 +135,8 @@ impl BindTable {
         found.unwrap_or_default()
     }
 
-    /// Who hears what comes for this key: of several always the same, while they
-    /// are the same.
+    /// The socket for this key: of several always the same, while the group is
+    /// unchanged.
     pub(super) fn select(&mut self, local: SocketAddr, key: &Key) -> Option<PcbId> {
         let hash = match key {
             Key::V4(key) => self.v4.hash(key),
@@ -146,7 +149,8 @@ impl BindTable {
         }
     }
 
-    /// All who hear what comes to this address and transport port.
+    /// All open sockets that receive datagrams to this address and transport
+    /// port.
     pub(super) fn all(&mut self, local: SocketAddr) -> Vec<PcbId> {
         self.lookup(local).to_vec()
     }

@@ -1,5 +1,5 @@
-//! The fast path of connected sockets: datagrams whose headers are as their
-//! filter expects (Biersack and Rütsche 1996, §3.2).
+//! The fast path of connected sockets: datagrams with the headers that the
+//! socket's filter expects (Biersack and Rütsche 1996, §3.2).
 
 use super::Sockets;
 use crate::header_filter::{HeaderFilter, ParsedPacket};
@@ -10,7 +10,7 @@ use weir_wire::checksum::Sum;
 use weir_wire::{Protocol, udp};
 
 impl Sockets {
-    /// Sockets of addresses that are not ours any more expect nothing.
+    /// Disarms the filters of sockets whose address was lost.
     pub(crate) fn disarm(&mut self, hosts: &Interfaces) {
         for socket in self.sockets.iter_mut() {
             if !hosts.at(socket.link).routes.is_ours(socket.local.ip()) {
@@ -19,8 +19,7 @@ impl Sockets {
         }
     }
 
-    /// Takes an IP packet that came to our station alone, if it is one for the
-    /// fast path.
+    /// Receives a unicast IP packet, if it is one for the fast path.
     pub(crate) fn direct(
         &mut self,
         packet: &[u8],

@@ -49,7 +49,7 @@ impl Vlans {
 /// The error for a text that is not a list of VLANs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`{0}` is no list of VLANs: numbers from 1 to 4094, ranges such as 10-20, and `untagged`, with commas between"
+    "`{0}` is not a list of VLANs: numbers from 1 to 4094, ranges such as 10-20, and `untagged`, with commas between"
 )]
 pub struct NotVlans(pub String);
 

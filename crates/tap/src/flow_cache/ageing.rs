@@ -53,7 +53,7 @@ impl FlowCache {
     pub(crate) fn work(&mut self, now: u64) {
         self.now = now;
         let lease = now.saturating_add(LEASE.as_nanos() as u64);
-        self.state.set_lease(lease);
+        self.page.set_lease(lease);
         if now >= self.tending.next_ns {
             self.tend(now);
         }

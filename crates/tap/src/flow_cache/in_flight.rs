@@ -6,20 +6,22 @@ use crate::tap::Tap;
 use weir_link::xdp::SharedPage;
 use weir_ring::Frame;
 
-/// What tells which frames of a queue are on their way to the application.
+/// Tracks the frames of a queue that are in flight to the application.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InFlight {
-    /// Low half of the number of the last that was taken.
+    /// Low half of the number of the last frame taken.
     last: Option<u32>,
-    /// How many had been handed over when we looked, and since when.
+    /// Number of frames delivered as of the last check, and the time of that
+    /// check.
     delivered: u64,
     since: u64,
     drained: u64,
 }
 
 impl InFlight {
-    /// Notes the number of a frame, in what is before its bytes; whose low
-    /// half is not the epoch, its driver has no room there: that is anything.
+    /// Records the number of a frame, from the metadata before its bytes. If
+    /// the low half is not the epoch, the driver had no room for metadata, and
+    /// the value is arbitrary.
     #[inline]
     fn note(&mut self, meta: Option<u64>, epoch: u32) {
         if let Some(meta) = meta
@@ -29,8 +31,8 @@ impl InFlight {
         }
     }
 
-    /// Up to which number frames were taken. A number that has not been given
-    /// yet says nothing.
+    /// The number up to which frames were taken. A number that has not been
+    /// assigned yet is ignored.
     fn taken(&self, handed: u64) -> u64 {
         let behind = self.last.map(|last| (handed as u32).wrapping_sub(last));
         let taken = behind.and_then(|behind| handed.checked_sub(behind.into()));
@@ -38,33 +40,33 @@ impl InFlight {
     }
 }
 
-/// After so long without another one, a frame that was handed over and is in
-/// no ring will not come.
+/// Time after which a delivered frame that is in no ring will not arrive any
+/// more, in ns.
 const ARRIVAL_MAX_NS: u64 = 2_000_000;
 
 impl Queue {
-    /// What a process before us was handed is not on its way to us.
-    pub(crate) fn note_all_drained(&mut self, state: &SharedPage, link: u32, number: u32) {
-        let handed = state.delivered(link, number);
+    /// Frames delivered to an earlier process are not in flight to this one.
+    pub(crate) fn note_all_drained(&mut self, page: &SharedPage, link: u32, number: u32) {
+        let handed = page.delivered(link, number);
         self.in_flight.drained = handed;
-        state.set_drained(link, number, handed);
+        page.set_drained(link, number, handed);
     }
 
-    /// Notes the number of a frame that was taken, let in in this epoch.
+    /// Records the number of a frame taken, which was admitted in this epoch.
     #[inline]
     pub(crate) fn note(&mut self, frame: &Frame, epoch: u32) {
         self.in_flight.note(frame.meta(), epoch);
     }
 
-    /// Says, after all was sent, which frames are settled; tells whether some
-    /// are not.
+    /// Publishes, after everything was sent, which frames have drained; returns
+    /// whether some have not.
     pub(crate) fn note_drained(
         &mut self,
-        state: &SharedPage,
+        page: &SharedPage,
         (link, number): (u32, u32),
         now: u64,
     ) -> bool {
-        let handed = state.delivered(link, number);
+        let handed = page.delivered(link, number);
         let in_flight = &mut self.in_flight;
         let mut settled = in_flight.taken(handed);
         if in_flight.delivered != handed {
@@ -73,21 +75,21 @@ impl Queue {
             && now.saturating_sub(in_flight.since) >= ARRIVAL_MAX_NS
             && self.ring.ready(1) == Ok(0)
         {
-            // Dropped on the way, or without a number.
+            // Dropped in flight, or without a number.
             settled = handed;
             self.in_flight.last = Some(handed as u32);
         }
         if settled > self.in_flight.drained {
             self.in_flight.drained = settled;
-            state.set_drained(link, number, settled);
+            page.set_drained(link, number, settled);
         }
         settled != handed
     }
 }
 
 impl Tap {
-    /// Says which frames are settled: those that were taken, once all has
-    /// been sent.
+    /// Publishes which frames have drained: those that were taken, once
+    /// everything has been sent.
     #[inline]
     pub(crate) fn note_drained(&mut self, now: u64) {
         let Some(cache) = self.flow_cache.as_mut().filter(|cache| cache.has_entries()) else {
@@ -98,7 +100,7 @@ impl Tap {
         for (link, number) in self.links.iter_mut().zip(0..).filter(|_| is_sent) {
             let queues = link.iter_mut().flat_map(|link| &mut link.queues);
             for (queue, at) in queues.zip(0..) {
-                is_pressed |= queue.note_drained(&self.state, (number, at), now);
+                is_pressed |= queue.note_drained(&self.page, (number, at), now);
             }
         }
         cache.set_pressed(is_pressed);
@@ -119,12 +121,13 @@ mod tests {
         assert_eq!(in_flight.taken(9), 0, "none was taken");
         in_flight.note(meta(7, 3), 3);
         assert_eq!(in_flight.taken(9), 7);
-        // Past 32 bits.
+        // Above 32 bits.
         in_flight.note(meta(u32::MAX, 3), 3);
         assert_eq!(in_flight.taken((1 << 32) + 4), (1 << 32) - 1);
     }
 
-    /// Where a driver has no room before a frame, anything may lie there.
+    /// If a driver has no headroom before a frame, the bytes there are
+    /// arbitrary.
     #[test]
     fn what_is_no_number_settles_nothing() {
         let mut in_flight = InFlight::default();

@@ -12,11 +12,11 @@
 //! they were sent with a push, or dropped. Frames carry numbers, and after each
 //! turn the application publishes for each queue the number up to which frames
 //! have drained; that is the only cost of waiting entries. If frames come so
-//! densely that no such moment occurs within [`PATIENCE`], the kernel holds
+//! densely that no such moment occurs within [`ACTIVATE_WAIT`](weir_link::xdp::ACTIVATE_WAIT), the kernel holds
 //! back (drops) the entry's frames until the application has sent its frames,
 //! or for 0.1 s; both are counted. Order is not kept for frames that the
 //! application delays itself, and for the few frames of an entry that the
-//! kernel cannot send itself, see [`FastAction::Route`].
+//! kernel cannot send itself, see [`FlowAction::Route`](weir_link::xdp::FlowAction::Route).
 //!
 //! The cost of a call does not depend on the number of entries, except where
 //! its documentation says so: work for all entries is done for some each
@@ -112,7 +112,7 @@ struct Out {
 #[derive(Debug)]
 pub struct FlowCache {
     kernel: FlowMaps,
-    state: Rc<SharedPage>,
+    page: Rc<SharedPage>,
     config: FlowCacheConfig,
     /// The slots of valid entries.
     numbers: HashMap<FlowKey, u32>,
@@ -138,7 +138,7 @@ pub struct FlowCache {
 impl FlowCache {
     pub(crate) fn new(
         config: FlowCacheConfig,
-        state: &Rc<SharedPage>,
+        page: &Rc<SharedPage>,
     ) -> Result<FlowCache, TapError> {
         let entries = config.entries_max;
         if !(1..=FLOW_ENTRIES_MAX).contains(&entries) {
@@ -151,8 +151,8 @@ impl FlowCache {
         let kernel =
             FlowMaps::new(config.kinds, entries).map_err(weir_link::xdp::GateError::from)?;
         Ok(FlowCache {
-            held_back_before: (state.held_back(), state.held_back_entries()),
-            state: Rc::clone(state),
+            held_back_before: (page.held_back(), page.held_back_entries()),
+            page: Rc::clone(page),
             tending: Tending::new(kernel.cells_per_entry()),
             kernel,
             config,

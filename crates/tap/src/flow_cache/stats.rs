@@ -124,8 +124,8 @@ impl FlowCache {
         let (frames, entries) = self.held_back_before;
         FlowCacheStats {
             entries: self.numbers.len() as u64,
-            held_back: self.state.held_back_entries() - entries,
-            held_back_frames: self.state.held_back() - frames,
+            held_back: self.page.held_back_entries() - entries,
+            held_back_frames: self.page.held_back() - frames,
             ..self.counts
         }
     }

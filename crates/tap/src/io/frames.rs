@@ -91,7 +91,7 @@ impl Tap {
             if self.busy_at < self.check_until
                 && (self.config.bypass == Bypass::Wire || self.members.is_some())
                 && frame.meta().is_some_and(|meta| meta as u32 != self.epoch)
-                && self.state.bypass_counts().no_meta == 0
+                && self.page.bypass_counts().no_meta == 0
             {
                 link.counts.stale += 1;
                 continue;
@@ -117,11 +117,9 @@ impl Tap {
         }
     }
 
-    /// Sends a frame on a link with the next [`push`](Self::push). If the tx
-    /// ring is full, pushes first; if there is still no room, or the frame
-    /// exceeds the link's [MTU](Self::mtu), drops and counts it and returns
-    /// `false`.
-    /// link's [MTU](Self::mtu) allows.
+    /// Sends a frame on a link with the next [`push`](Self::push). If the tx ring is full, pushes
+    /// first. If there is still no room, or the frame exceeds the link's [MTU](Self::mtu), drops
+    /// and counts the frame and returns `false`.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -208,9 +206,8 @@ impl Tap {
         Some((mode, self.gate.hook(link.0)))
     }
 
-    /// Whether many frames at once may go out without socket buffers, on links
-    /// that take them so: as [`Config::tx_burst`](crate::Config::tx_burst) asks, and
-    /// the kernel allows.
+    /// Whether bursts without socket buffers may be sent: if
+    /// [`Config::tx_burst`](crate::Config::tx_burst) requests them and the kernel supports them.
     #[inline]
     pub fn uses_tx_burst(&self) -> bool {
         self.burst.is_ok()
@@ -242,15 +239,15 @@ impl Tap {
             return LinkCounts::default();
         };
         LinkCounts {
-            bypassed: self.state.bypassed(link.0 as u32),
-            to_host: self.state.to_host(link.0 as u32),
+            bypassed: self.page.bypassed(link.0 as u32),
+            to_host: self.page.to_host(link.0 as u32),
             ..found.counted()
         }
     }
 
     /// The counters of the tap.
     pub fn counts(&self) -> Counts {
-        let trips = self.state.bypass_counts();
+        let trips = self.page.bypass_counts();
         Counts {
             hung: trips.hung,
             died: trips.died,
@@ -268,10 +265,10 @@ impl Tap {
     /// # Errors
     /// The reason.
     pub fn is_open(&self) -> Result<(), BypassReason> {
-        if self.state.gate().0 {
+        if self.page.gate().0 {
             Ok(())
         } else {
-            Err(self.state.shut_reason())
+            Err(self.page.shut_reason())
         }
     }
 }

@@ -48,8 +48,8 @@ impl Tap {
     /// Has the kernel detect the end of this thread.
     pub(crate) fn lock_liveness(&mut self) -> Result<(), TapError> {
         if self.liveness.is_none() {
-            self.state.shut();
-            let held = self.state.lock_liveness(self.pool.me() - 1);
+            self.page.shut();
+            let held = self.page.lock_liveness(self.pool.me() - 1);
             let held = held.map_err(|source| TapError::System {
                 what: "have the kernel watch for this thread's end",
                 source,
@@ -60,7 +60,7 @@ impl Tap {
                 by: None,
             })?);
         }
-        self.state.set_limit(self.config.hang_max);
+        self.page.set_limit(self.config.hang_max);
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Tap {
     fn open(&mut self) -> Result<(), TapError> {
         let before = self.epoch;
         // Another process may have opened it just now.
-        let epoch = self.members.as_ref().map(|_| self.state.gate().1);
+        let epoch = self.members.as_ref().map(|_| self.page.gate().1);
         for link in self.links.iter_mut().flatten() {
             let mode = link.mode;
             link.pushed = link.counts.tx_frames;
@@ -98,7 +98,7 @@ impl Tap {
         if let Some(cache) = &mut self.flow_cache {
             cache.flush();
         }
-        let epoch = self.state.open(clock::now());
+        let epoch = self.page.open(clock::now());
         self.is_of(epoch);
     }
 
@@ -125,7 +125,7 @@ impl Tap {
             return Ok(());
         }
         self.drop_unsubmitted();
-        if let (true, epoch) = self.state.gate()
+        if let (true, epoch) = self.page.gate()
             && self.is_shared()
         {
             // Another process has opened the gate.
@@ -135,7 +135,7 @@ impl Tap {
         self.open()?;
         if self.config.bypass == Bypass::Wire {
             std::thread::sleep(BYPASS_DRAIN);
-            self.state.beat(clock::now());
+            self.page.beat(clock::now());
         }
         Ok(())
     }
@@ -187,11 +187,11 @@ impl Tap {
         // Each write takes the cache line from the CPU that receives frames.
         if is_well && now.saturating_sub(self.beaten_at) >= HEARTBEAT_INTERVAL_NS {
             self.beaten_at = now;
-            self.state.beat(now);
+            self.page.beat(now);
         }
         if !self.is_ready {
             self.ready()?;
-        } else if self.state.gate() != (true, self.epoch) {
+        } else if self.page.gate() != (true, self.epoch) {
             self.recover_from_hang()?;
         } else if is_late {
             // Other processes kept the gate open, and have passed the frames
@@ -251,7 +251,7 @@ impl Tap {
     /// frame since `since`.
     fn sleep(&mut self, since: u64, mut left: u64) -> Result<(), TapError> {
         // The limit for hangs counts from the next frame on.
-        self.state.sleep();
+        self.page.sleep();
         self.beaten_at = 0;
         if self.is_any_ready()? {
             return Ok(());
@@ -285,7 +285,7 @@ impl Tap {
         // The wake-up may have another cause than a frame.
         self.wakes.poll_soon();
         // The kernel has recorded the arrival, which precedes the wake-up.
-        match self.state.heartbeat() {
+        match self.page.heartbeat() {
             0 => {}
             came => self.spin.on_frame(came.saturating_sub(since)),
         }
@@ -393,7 +393,7 @@ impl Tap {
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
             // The last check before sending: frames given before a change of
             // the gate are stale.
-            if is_passed && self.state.gate() != (true, self.epoch) {
+            if is_passed && self.page.gate() != (true, self.epoch) {
                 break;
             }
             let mut burst = self.burst.as_mut().ok().filter(|_| link.burst.is_ok());
@@ -422,7 +422,7 @@ impl Tap {
             }
             let given = link.counts.tx_frames - link.pushed;
             link.pushed = link.counts.tx_frames;
-            if is_passed && given > 0 && self.state.gate() != (true, self.epoch) {
+            if is_passed && given > 0 && self.page.gate() != (true, self.epoch) {
                 link.counts.overtaken += given;
             }
         }
@@ -430,7 +430,7 @@ impl Tap {
             self.watch_links()?;
         }
         if self.is_shared() {
-            // It was done on the way.
+            // Already done in the loop.
             Ok(())
         } else {
             self.reap_if_worthwhile()
@@ -476,20 +476,20 @@ impl Tap {
         Ok(())
     }
 
-    /// When the last [`pull`](Self::pull) or [`push`](Self::push) looked at the
-    /// clock (`CLOCK_MONOTONIC`, ns).
+    /// The time of the last clock reading by [`pull`](Self::pull) or
+    /// [`push`](Self::push) (`CLOCK_MONOTONIC`, ns).
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.now_ns
     }
 
-    /// See [`Config::calls_each`](crate::Config::calls_each).
+    /// Whether [`Config::syscall_per_frame`](crate::Config::syscall_per_frame)
+    /// is set.
     pub(crate) fn syscall_per_frame(&self) -> bool {
         self.config.syscall_per_frame
     }
 
-    /// Has the kernel look for frames of a queue, whether that is of use or
-    /// not.
+    /// Makes the kernel look for frames of a queue, whether useful or not.
     pub(crate) fn call_rx(&mut self, link: LinkId, queue: usize) -> Result<(), TapError> {
         let link = self.links.get(link.0).and_then(Option::as_ref);
         if let Some(queue) = link.and_then(|link| link.queues.get(queue)) {

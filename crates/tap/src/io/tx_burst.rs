@@ -1,5 +1,5 @@
 //! Bursts of frames sent in copy mode without a socket buffer for each: see
-//! [`weir_link::xdp::Bulk`].
+//! [`weir_link::xdp::TxBurst`].
 
 use crate::clock;
 use crate::io::queue::{Push, Queue, TapLink};
@@ -16,19 +16,19 @@ use weir_link::xdp::{
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoBurst {
     /// The [configuration](crate::Config::tx_burst) does not request it.
-    #[error("it is not asked for")]
+    #[error("it is not requested")]
     NotAsked,
     /// Several processes share the tap.
     #[error("the tap is shared by processes")]
     Shared,
     /// The kernel or the process's privileges do not allow it.
-    #[error("the kernel does not let us ({why}); it takes Linux 6.3 and CAP_SYS_ADMIN")]
+    #[error("the kernel does not permit it ({why}); it needs Linux 6.3 and CAP_SYS_ADMIN")]
     Kernel {
         /// The failure.
         why: String,
     },
     /// The link is in zero-copy mode, which has no socket buffers to save.
-    #[error("it is in zero-copy mode, and needs it not")]
+    #[error("it is in zero-copy mode, which does not need it")]
     ZeroCopy,
     /// Only for veths is it known that frames stay in order.
     #[error("its driver is `{driver}`; only `veth` is known to keep frames in order")]
@@ -52,7 +52,7 @@ pub enum NoBurst {
     },
     /// The driver accepts no frames that an XDP program redirects.
     #[error(
-        "it takes no redirected frames; `ethtool -K PEER gro on` for its other end lets it, or a program at XDP there"
+        "it does not accept redirected frames; `ethtool -K PEER gro on` for its other end lets it, or a program at XDP there"
     )]
     PeerTakesNone,
 }
@@ -75,7 +75,8 @@ const BACKOFF_NS: u64 = 1_000_000_000;
 const BACKOFF_MAX_NS: u64 = 64 * BACKOFF_NS;
 const BACKOFF_RESET_NS: u64 = 60 * BACKOFF_NS;
 
-/// Until when sockets send, since a call was held up: then the next may be.
+/// The time until which sockets send, since a burst was delayed and the next
+/// may be too.
 #[derive(Clone, Copy, Default, Debug)]
 struct Backoff {
     until: u64,
@@ -149,7 +150,7 @@ impl BurstSender {
                 match event {
                     XdpFeatureEvent::Changed { ifindex, .. } if ifindex != link.interface.index => {
                     }
-                    // Whatever else there is against it stays.
+                    // Other reasons against bursts remain.
                     XdpFeatureEvent::Changed {
                         supports_ndo_xmit: false,
                         ..
@@ -172,7 +173,8 @@ impl BurstSender {
         counts: &mut Counts,
     ) -> Result<(), Push> {
         let kept = queue.ring.unsubmitted_len().map_err(Push::Ring)?;
-        // Frames that nobody frees keep memory of the kernel's: few of them.
+        // Frames that a receiver never frees occupy kernel memory: their number
+        // is limited.
         if kept < FRAMES_MIN || self.burst.pools() >= PAGE_POOLS_MAX || !self.backoff.has_ended(now)
         {
             return Ok(());

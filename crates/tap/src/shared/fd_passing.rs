@@ -44,7 +44,7 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
         Err(Errno::ADDRINUSE) if connect(&socket()?, &address) == Err(Errno::CONNREFUSED) => {
             // No process answers at a file of another kind, either.
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-                let why = "a file is there that is no socket";
+                let why = "there is a file that is not a socket";
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
             }
             std::fs::remove_file(path)?;

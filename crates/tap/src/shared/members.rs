@@ -42,7 +42,7 @@ const TX_LOCK_TRIES: u32 = 10_000;
 /// This process among the processes of the tap.
 #[derive(Debug)]
 pub(crate) struct Members {
-    state: Rc<SharedPage>,
+    page: Rc<SharedPage>,
     pub(crate) me: LockOwner,
     /// The processes that were alive at the last check: bit 0 is process 1.
     alive: u32,
@@ -67,21 +67,21 @@ pub(crate) fn number(slot: u16) -> u16 {
 }
 
 /// Whether the process with a number is alive.
-pub(crate) fn is_alive(state: &SharedPage, number: u16) -> bool {
+pub(crate) fn is_alive(page: &SharedPage, number: u16) -> bool {
     let slot = number.checked_sub(1);
-    slot.is_some_and(|slot| state.owner_state(slot) == OwnerState::Alive)
+    slot.is_some_and(|slot| page.owner_state(slot) == OwnerState::Alive)
 }
 
 impl Members {
     pub(crate) fn new(
-        state: &Rc<SharedPage>,
+        page: &Rc<SharedPage>,
         me: LockOwner,
         word: LivenessLock,
         listener: OwnedFd,
         path: PathBuf,
     ) -> Members {
         let mut members = Members {
-            state: Rc::clone(state),
+            page: Rc::clone(page),
             me,
             alive: 0,
             polled_at: 0,
@@ -106,7 +106,7 @@ impl Members {
         self.alive = 0;
         let mut died = Vec::new();
         for slot in 0..MEMBERS_MAX {
-            match self.state.owner_state(slot) {
+            match self.page.owner_state(slot) {
                 OwnerState::Alive => self.alive |= 1 << slot,
                 OwnerState::Died => died.push(slot),
                 OwnerState::None => {}
@@ -195,8 +195,8 @@ impl Members {
         if !queue.inbox.is_empty() || !self.is_ready(queue, holders, at, count) {
             return Ok(());
         }
-        let state = &self.state;
-        if !queue.ring.lock_rx(|number| is_alive(state, number))? {
+        let page = &self.page;
+        if !queue.ring.lock_rx(|number| is_alive(page, number))? {
             self.blocked_at = self.blocked_at.or(Some(self.called_at));
             return Ok(());
         }
@@ -211,7 +211,7 @@ impl Members {
     /// Takes back sent chunks and lends chunks, unless another process holds
     /// the lock.
     pub(crate) fn tend(&self, queue: &mut Queue) -> Result<(), Corrupt> {
-        let alive = |number| is_alive(&self.state, number);
+        let alive = |number| is_alive(&self.page, number);
         if queue.ring.lock_tx(alive)? {
             let reaped = queue.ring.reap();
             queue.ring.unlock_tx();
@@ -233,7 +233,7 @@ impl Members {
         run: impl FnOnce(&mut Queue) -> T,
     ) -> Result<Option<T>, Corrupt> {
         for attempt in 0..TX_LOCK_TRIES {
-            if queue.ring.lock_tx(|number| is_alive(&self.state, number))? {
+            if queue.ring.lock_tx(|number| is_alive(&self.page, number))? {
                 let result = run(queue);
                 queue.ring.unlock_tx();
                 self.tx_blocked_at.set(None);
@@ -255,7 +255,7 @@ impl Members {
         queue: &mut Queue,
         run: impl FnOnce(&mut Queue) -> T,
     ) -> Result<Option<T>, Corrupt> {
-        if !queue.ring.lock_rx(|number| is_alive(&self.state, number))? {
+        if !queue.ring.lock_rx(|number| is_alive(&self.page, number))? {
             return Ok(None);
         }
         let result = run(queue);

@@ -69,7 +69,7 @@ impl Tap {
         let me = LockOwner::new(me, umem.next_generation(me));
         self.pool.share();
         let word = self.liveness.take().expect("held just before");
-        let members = Members::new(&self.state, me, word, listener, at.to_owned());
+        let members = Members::new(&self.page, me, word, listener, at.to_owned());
         for (link, number) in self.links.iter_mut().zip(0..) {
             let Some(link) = link else { continue };
             umem.link_holders(number)
@@ -101,19 +101,19 @@ impl Tap {
         let message = fd_passing::receive(&peer).map_err(unreachable)?;
         let (links, ring, given) = greeting(message).ok_or(TapError::OtherVersion)?;
         let mut gate = Gate::from_fds(given.gate)?;
-        let state = Rc::clone(gate.state());
+        let page = Rc::clone(gate.page());
         let umem = trust::memory(given.umem)?;
         let config = Config {
             ring,
             chunks: umem.chunks(),
             chunk_bytes: umem.chunk_bytes(),
-            bypass: state.bypass(),
-            hang_max: state.limit(),
+            bypass: page.bypass(),
+            hang_max: page.limit(),
             busy_poll: None,
             ..config
         };
         check(&config)?;
-        let word = free_liveness_lock(&state)?;
+        let word = free_liveness_lock(&page)?;
         let me = number(word.slot());
         let me = LockOwner::new(me, umem.next_generation(me));
         let pool = Pool::join(umem, me.number(), config.reserved);
@@ -131,7 +131,7 @@ impl Tap {
             }
             return Err(error);
         }
-        let members = Members::new(&state, me, word, given.listener, at.to_owned());
+        let members = Members::new(&page, me, word, given.listener, at.to_owned());
         let mut tap = Tap::of(config, gate, pool, given.outlives);
         tap.links = own;
         tap.members = Some(members);
@@ -160,7 +160,7 @@ impl Tap {
 
     /// Number of processes that share the tap, this one included.
     pub fn members(&self) -> usize {
-        let alive = (0..MEMBERS_MAX).filter(|slot| is_alive(&self.state, number(*slot)));
+        let alive = (0..MEMBERS_MAX).filter(|slot| is_alive(&self.page, number(*slot)));
         alive.count().max(1)
     }
 
@@ -185,7 +185,7 @@ impl Tap {
         for slot in members.count() {
             // The process that gets the word cleans up; the others see it
             // alive.
-            if let Ok(Some(word)) = self.state.lock_liveness(slot) {
+            if let Ok(Some(word)) = self.page.lock_liveness(slot) {
                 self.reclaim(number(slot));
                 // Try all of them, despite an error: no process comes after
                 // this one.
@@ -241,11 +241,11 @@ impl Tap {
 
     /// Frees the resources of a dead process, as the holder of its death word.
     fn reclaim(&mut self, dead: u16) {
-        let state = &self.state;
+        let page = &self.page;
         let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
         let queues = links.flat_map(|link| &mut link.queues);
         let rings = queues.map(|queue| &mut queue.ring);
-        let alive = |number| is_alive(state, number);
+        let alive = |number| is_alive(page, number);
         let freed = reclaim(self.pool.umem(), dead, rings, alive);
         self.counts.reclaimed += u64::from(freed.unwrap_or_default());
     }
@@ -274,7 +274,7 @@ impl Tap {
         bytes.push(u8::from(self.outlives));
         let fds = vec![
             self.pool.umem().as_fd(),
-            gate.state,
+            gate.page,
             gate.sockets,
             gate.peers,
             members.listener.as_fd(),
@@ -308,7 +308,7 @@ impl Tap {
         let has_frames = Rc::strong_count(&self.pool) > 1 + queues;
         let is_last = !members.has_others();
         if is_last {
-            self.state.shut();
+            self.page.shut();
         }
         if !has_frames {
             self.reclaim(members.me.number());
@@ -335,9 +335,9 @@ impl Tap {
 }
 
 /// Acquires a free death word.
-fn free_liveness_lock(state: &Rc<SharedPage>) -> Result<LivenessLock, TapError> {
+fn free_liveness_lock(page: &Rc<SharedPage>) -> Result<LivenessLock, TapError> {
     for slot in 0..MEMBERS_MAX {
-        let held = state.lock_liveness(slot);
+        let held = page.lock_liveness(slot);
         if let Some(word) = held.map_err(failed("have the kernel watch for this thread's end"))? {
             return Ok(word);
         }
@@ -359,12 +359,12 @@ fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Parses the greeting: number of links, ring length, and the shared objects.
 fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, JoinOffer)> {
-    let [umem, state, sockets, peers, listener] = <[OwnedFd; 5]>::try_from(fds).ok()?;
+    let [umem, page, sockets, peers, listener] = <[OwnedFd; 5]>::try_from(fds).ok()?;
     let is_known = bytes.starts_with(GREETING);
     let (links, ring) = (number_at(&bytes, 8)?, number_at(&bytes, 12)?);
     let is_possible = links <= weir_link::xdp::LINKS_MAX;
     let gate = GateFds {
-        state,
+        page,
         sockets,
         peers,
     };

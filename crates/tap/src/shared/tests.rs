@@ -1,4 +1,4 @@
-//! What one process of a shared tap finds that another has left.
+//! State that a process of a shared tap finds after another process has ended.
 
 use super::*;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn config() -> Config {
     }
 }
 
-/// A tap of the two links in the middle of a line, shared, in the calling
+/// A shared tap of the two links in the middle of a line, in the calling
 /// thread's namespace.
 fn shared(path: &Path) -> Tap {
     let mut tap = Tap::map(config()).unwrap();
@@ -39,7 +39,7 @@ fn shared(path: &Path) -> Tap {
     tap
 }
 
-/// Runs `each` in the middle of a line, on a thread of its own.
+/// Runs `each` in the middle host of a line, on a new thread.
 fn in_the_middle(each: impl FnOnce(&Linear) + Send) {
     if !testenv::root() {
         return;
@@ -59,15 +59,15 @@ fn frame(tap: &Tap) -> Frame {
     frame
 }
 
-/// A link goes back with its last holder, although one that died had the
-/// number of one that lives.
+/// A link is returned with its last holder, although a process that died had
+/// the number of a living one.
 #[test]
 fn a_number_given_anew_holds_no_link_of_its_predecessor() {
     in_the_middle(|line| {
         let path = meeting();
         let mut founder = shared(&path);
         let left = founder.links().next().unwrap();
-        // As one leaves it that has the second number and dies: both links.
+        // As left by a process with the second number that dies: both links.
         for link in 0..2 {
             founder
                 .pool
@@ -75,7 +75,7 @@ fn a_number_given_anew_holds_no_link_of_its_predecessor() {
                 .link_holders(link)
                 .fetch_or(2, Ordering::AcqRel);
         }
-        // Before anybody has cleaned up after it.
+        // Before any process has cleaned up after it.
         assert!(!founder.untap(left).unwrap(), "another one has it");
         let (host, at) = (line.middle.clone(), path.clone());
         let (joined, is_there) = mpsc::channel();
@@ -103,8 +103,8 @@ fn a_number_given_anew_holds_no_link_of_its_predecessor() {
     });
 }
 
-/// Who is told of a link, and comes after its last holder has let go of it,
-/// does not have it: it is the host's again.
+/// A process that is told of a link, and joins after the link's last holder has
+/// released it, does not hold it: the link belongs to the host again.
 #[test]
 fn a_link_that_was_let_go_of_meanwhile_is_not_joined() {
     in_the_middle(|line| {
@@ -137,26 +137,26 @@ fn a_link_that_was_let_go_of_meanwhile_is_not_joined() {
     });
 }
 
-/// A link that cannot be given back keeps no other from it.
+/// A link that cannot be returned does not affect the others.
 #[test]
 fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
     in_the_middle(|_| {
         let path = meeting();
         let mut founder = shared(&path);
-        let state_fd = founder.gate.fds().state.try_clone_to_owned().unwrap();
-        // The third dies, as the last that holds the first link.
+        let state_fd = founder.gate.fds().page.try_clone_to_owned().unwrap();
+        // The third process dies, the last holder of the first link.
         std::thread::spawn(move || {
             let map = weir_link::bpf::Map::from_fd(state_fd).unwrap();
-            let state = Rc::new(SharedPage::of(&map).unwrap());
-            let word = state.lock_liveness(2).unwrap().unwrap();
-            std::mem::forget((state, word));
+            let page = Rc::new(SharedPage::of(&map).unwrap());
+            let word = page.lock_liveness(2).unwrap().unwrap();
+            std::mem::forget((page, word));
         })
         .join()
         .unwrap();
         let umem = founder.pool.umem();
         umem.link_holders(0).store(0b100, Ordering::Release);
         umem.link_holders(1).fetch_or(0b100, Ordering::AcqRel);
-        // What is no attachment cannot be taken off.
+        // A descriptor that is not an attachment cannot be detached.
         let no_attachment = std::fs::File::open("/dev/null").unwrap().into();
         let link_fds = LinkFds {
             ifindex: Interface::named("left").unwrap().index,
@@ -173,7 +173,7 @@ fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
     });
 }
 
-/// What was given is sent, although its link is untapped before the push.
+/// Given frames are sent although their link is untapped before the push.
 #[test]
 fn what_was_given_to_a_link_leaves_it_when_it_is_untapped() {
     in_the_middle(|line| {
@@ -190,8 +190,8 @@ fn what_was_given_to_a_link_leaves_it_when_it_is_untapped() {
     });
 }
 
-/// Frames that another kept from being sent are dropped with a hang, and the
-/// process goes on to say that it is well.
+/// Frames that another process kept from being sent are dropped after a hang,
+/// and the process becomes ready again.
 #[test]
 fn it_is_well_again_when_what_it_could_not_send_is_dropped() {
     in_the_middle(|_| {
@@ -213,7 +213,8 @@ fn it_is_well_again_when_what_it_could_not_send_is_dropped() {
     });
 }
 
-/// Who shares a tap is trusted with frames, not with our process.
+/// A member of a shared tap is trusted with frames, not with the integrity of
+/// this process.
 #[test]
 fn a_link_of_more_queues_than_can_be_is_refused() {
     in_the_middle(|_| {

@@ -1,4 +1,4 @@
-//! `weir broker`: serves every user of the machine.
+//! `weir broker`: opens ports for the processes of all users.
 
 use crate::config::{self, TextPosition, Wrong};
 use crate::error::{CliError, say};
@@ -21,19 +21,20 @@ use weir_broker::runtime_dir::{FOLDER_DEFAULT, RuntimeDir};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
 
-/// Open ports for programs of any user, as a policy allows
+/// Open ports for programs of any user, according to a policy
 ///
-/// The only process that needs privilege. It loads the programs that divide
-/// frames in the kernel and hands out descriptors; frames do not pass through
-/// it. It serves the network namespace that it is started in, until SIGINT or
-/// SIGTERM, and says `ready` on standard error when programs can connect.
+/// The broker is the only process that needs privilege. It loads the programs
+/// that distribute frames in the kernel and passes descriptors to applications;
+/// frames do not pass through it. It serves the network namespace in which it
+/// is started, until SIGINT or SIGTERM, and prints `ready` on standard error
+/// when programs can connect.
 ///
-/// SIGHUP has it read the policy again. Ports that the new one does not grant
-/// are closed; the others go on. A policy that is wrong changes nothing.
+/// On SIGHUP it reads the policy again. Ports that the new policy does not
+/// grant are closed; all others continue. An invalid policy changes nothing.
 ///
-/// Ports outlive it: when it ends or is killed, frames go on coming, and the
-/// next broker takes the ports over, as far as its policy grants them, and
-/// removes those that nobody has any more.
+/// Ports outlive the broker: when it ends or is killed, their frames continue
+/// to arrive. The next broker takes over the ports that its policy grants, and
+/// removes those without a process.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -43,21 +44,21 @@ Example:
 Exit status: 0, after SIGINT or SIGTERM too; 1 if the policy cannot be read or the socket not be
 made; 2 if the policy is wrong.")]
 pub(crate) struct Args {
-    /// The policy, a TOML file: who may do what on which interface
+    /// The policy, a TOML file: the rights of users on interfaces
     #[arg(short, long, value_name = "FILE", required_unless_present = "clean")]
     config: Option<PathBuf>,
 
-    /// Where programs connect to
+    /// The socket that programs connect to
     #[arg(long, value_name = "PATH", default_value = SOCKET_DEFAULT)]
     socket: PathBuf,
 
-    /// Where to keep what the next broker takes over: /run/weir for the usual
-    /// socket; for another one, without this, ports go with the broker, and
-    /// users cannot send
+    /// Folder for the state that the next broker takes over: /run/weir for the
+    /// default socket. For another socket, without this option, ports end with
+    /// the broker, and users cannot send
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 
-    /// Remove whatever brokers have left, open ports included, and end
+    /// Remove everything that brokers have left, open ports included, and exit
     #[arg(long, conflicts_with = "config")]
     clean: bool,
 }
@@ -88,14 +89,19 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let listener = listen(&args.socket)?;
     let keep = args.runtime_dir().map(RuntimeDir::open).transpose();
     let keep = keep.map_err(CliError::run)?;
-    let mut fabric = KernelBackend::open().map_err(|error| {
-        CliError::run(format!("cannot speak with the kernel by netlink: {error}"))
-    })?;
+    let mut fabric = KernelBackend::open()
+        .map_err(|error| CliError::run(format!("cannot open a netlink socket: {error}")))?;
     if let Some(keep) = &keep {
         fabric = fabric.pinned(keep);
     }
     let daemon = Daemon::new(listener, fabric, policy, accounts);
     let mut daemon = daemon.map_err(|error| CliError::run(format!("cannot serve: {error}")))?;
+    if let Some(error) = daemon.superuser_socket_error() {
+        let path = args.socket.display();
+        say(&format!(
+            "weir: no socket for root at {path}.root, so root waits behind other users: {error}"
+        ));
+    }
     if let Some(keep) = keep {
         let adopted = daemon.persist_in(keep).map_err(CliError::run)?;
         if adopted != Takeover::default() {
@@ -117,7 +123,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         daemon.ping_every(every, move || {
             if last.elapsed() >= every / 2 {
                 last = Instant::now();
-                // Without it the manager starts another broker, as it should.
+                // Without the manager's socket, the manager starts another
+                // broker, as intended.
                 let _ = manager.notify_manager("WATCHDOG=1");
             }
         });
@@ -130,7 +137,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(manager) = manager
         && let Err(error) = manager.notify_manager("READY=1")
     {
-        say(&format!("weir: the service manager was not told: {error}"));
+        say(&format!(
+            "weir: the service manager was not notified: {error}"
+        ));
     }
     daemon
         .run(stop.fd())
@@ -141,22 +150,21 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 fn clean(args: &Args) -> Result<(), CliError> {
     let Some(keep) = args.runtime_dir() else {
         return Err(CliError::refused(
-            "with another socket than the usual one, say which folder: --keep FOLDER",
+            "with a socket other than the default, name the folder: --keep FOLDER",
         ));
     };
     if !rustix::process::geteuid().is_root() {
-        return Err(CliError::run(
-            "what brokers have left can be removed by root alone",
-        ));
+        return Err(CliError::run("only root can remove what brokers have left"));
     }
     RuntimeDir::clean(keep).map_err(CliError::run)?;
-    // Of a broker that died; of one without a folder, which runs, it stays.
+    // The socket of a dead broker is removed; the socket of a running broker
+    // without a folder stays.
     let _ = Listener::remove_stale(&args.socket);
     Ok(())
 }
 
 /// Raises the limit of open files as far as possible: each connection and each
-/// port takes some, and the policy bounds their number.
+/// port needs some, and the policy limits their number.
 fn allow_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -164,12 +172,12 @@ fn allow_open_files() {
         current: maximum,
         maximum,
     };
-    // Where it is refused, a connection or a port too many is.
+    // If that is refused, excess connections and ports fail.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Reads the policy, and the users and groups that there are now; says what an
-/// administrator should know of it.
+/// Reads the policy, and the present users and groups; prints the warnings that
+/// concern an administrator.
 fn policy(path: &Path, keeps_nothing: bool) -> Result<(Policy, Accounts), CliError> {
     let accounts = Accounts::of_system().map_err(CliError::run)?;
     let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
@@ -187,7 +195,7 @@ fn policy(path: &Path, keeps_nothing: bool) -> Result<(Policy, Accounts), CliErr
     Ok((policy, accounts))
 }
 
-/// What the policy is for.
+/// The machine that the policy applies to.
 fn machine(keeps_nothing: bool) -> Machine {
     let interfaces = interfaces().unwrap_or_default();
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -219,7 +227,7 @@ fn hangups() -> io::Result<OwnedFd> {
     Ok(hangup.into())
 }
 
-/// Goes by what the policy's file says now.
+/// Applies the present content of the policy file.
 fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path, keeps_nothing: bool) {
     let read = policy(path, keeps_nothing).map_err(|failure| failure.to_string());
     let reloaded = read.and_then(|(policy, accounts)| {
@@ -230,7 +238,7 @@ fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path, keeps_nothing: bool) 
         Ok(Reloaded { kept, ended }) => say(&format!(
             "weir: the policy was read again; ports that go on: {kept}; ended: {ended}"
         )),
-        Err(why) => say(&format!("weir: the policy of before stays: {why}")),
+        Err(why) => say(&format!("weir: the previous policy stays: {why}")),
     }
 }
 
@@ -241,7 +249,8 @@ fn listen(path: &Path) -> Result<Listener, CliError> {
                 "another broker listens there: end it, or give another --socket".into()
             }
             io::ErrorKind::AlreadyExists => {
-                "a file that is no socket is there: move it away, or give another --socket".into()
+                "there is a file that is not a socket: move it away, or give another --socket"
+                    .into()
             }
             _ => error.to_string(),
         };
@@ -260,7 +269,7 @@ fn listen(path: &Path) -> Result<Listener, CliError> {
 struct Manager(SocketAddr);
 
 impl Manager {
-    /// The one that has started this process; `None` without one.
+    /// The manager that started this process; `None` without one.
     fn of_environment() -> Option<Manager> {
         let name = std::env::var_os("NOTIFY_SOCKET")?;
         let bytes = name.as_encoded_bytes();
@@ -271,7 +280,8 @@ impl Manager {
         address.ok().map(Manager)
     }
 
-    /// Never waits: a manager that does not read is told later.
+    /// Sends a message without blocking: a manager that does not read gets it
+    /// later.
     fn notify_manager(&self, message: &str) -> io::Result<()> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! `weir demo`: mixed traffic on an in-memory link, divided among ports.
+//! `weir demo`: mixed traffic on an in-memory link, distributed to ports.
 
 mod captures;
 
@@ -21,7 +21,7 @@ use weir_link::mem::{End, Impairments, MemLink};
 use weir_link::pcap::{FrameRef, Interface};
 use weir_wire::LinkType;
 
-/// Make mixed traffic on an in-memory link and divide it among ports
+/// Generate mixed traffic on an in-memory link and divide it among ports
 ///
 /// Needs no privileges, no network and no file. The same seed gives the same
 /// frames.
@@ -35,19 +35,20 @@ pub(crate) struct Args {
           allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
     frames: u32,
 
-    /// Where all that is random begins
+    /// Seed of everything that is random
     #[arg(long, value_name = "N", default_value_t = 1987)]
     seed: u64,
 
-    /// Frames in a thousand that the link loses
+    /// Frames per thousand that the link loses
     #[arg(long, value_name = "N", default_value_t = 5,
           allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1000))]
     loss: u32,
 
-    /// Write captures to try weir on: DIR/office.pcapng, the traffic as it
+    /// Write captures for experiments: DIR/office.pcapng, the traffic as it
     /// arrived, and DIR/pup.pcapng, Pup on the 3 Mb/s Ethernet of 1987
     ///
-    /// The folder is made if need be; files of these names are written over.
+    /// The folder is created if necessary; existing files of these names are
+    /// overwritten.
     #[arg(short, long, value_name = "DIR")]
     write: Option<PathBuf>,
 
@@ -87,11 +88,11 @@ const PORTS: [DemoPort; 9] = [
     ("vlan", Language::Expr, "vlan", 0, false),
 ];
 
-/// When the traffic starts: 8 November 1987, in the days of the conference
-/// at which the packet filter was presented.
+/// Start time of the traffic: 8 November 1987, during the conference at which
+/// the packet filter was presented.
 const START_NS: i64 = 563_328_000_000_000_000;
 
-/// A frame that came over the link.
+/// A frame that arrived over the link.
 struct Arrived {
     bytes: Vec<u8>,
     time_ns: i64,
@@ -103,11 +104,12 @@ struct Measured {
     seed: u64,
     sent: u64,
     lost: u64,
-    /// Frames whose verdict by the plan is not that of the filters in turn.
+    /// Frames for which the plan's verdict differs from that of the filters in
+    /// turn.
     verdicts_differ: u64,
     plan_ns_per_frame: f64,
     in_turn_ns_per_frame: f64,
-    /// The same with this many more ports.
+    /// The same with this many additional ports.
     more_ports: u32,
     more_plan_ns_per_frame: f64,
     more_in_turn_ns_per_frame: f64,
@@ -132,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         tally.add(&frame, &divider.judge(&frame));
     }
     let in_turn = InTurn::new(&ports, &compiler)?;
-    // The same few frames for all four, so that the figures compare.
+    // The same few frames for all four, so that the results are comparable.
     let some = &frames[..frames.len().min(TIMED_FRAMES)];
     let (plan_ns_per_frame, in_turn_ns_per_frame) = costs(&mut divider, &in_turn, some);
     let more: Vec<PortSpec> = ports.iter().cloned().chain(clients()).collect();
@@ -171,12 +173,12 @@ fn next(written: Option<&Path>) -> String {
     )
 }
 
-/// The ports that are added to show that their number costs nothing.
+/// Number of ports added to show that the cost does not grow with it.
 const CLIENTS: u32 = 1000;
-/// How many frames are enough to time a thousand filters in turn.
+/// Number of frames that suffices to time a thousand filters in turn.
 const TIMED_FRAMES: usize = 10_000;
 
-/// A port for each of many UDP clients; none of them is in the traffic.
+/// A port for each of many UDP clients, which send no traffic.
 fn clients() -> impl Iterator<Item = PortSpec> {
     (0..CLIENTS).map(|client| PortSpec {
         name: format!("client{client}"),
@@ -213,7 +215,8 @@ fn lend<'a>(frame: &'a Arrived, interface: &'a Interface) -> FrameRef<'a> {
     }
 }
 
-/// Sends the traffic over the link: the frames that arrive, and how many do not.
+/// Sends the traffic over the link; returns the frames that arrive, and the
+/// number lost.
 fn carry(args: &Args) -> Result<(Vec<Arrived>, u64), CliError> {
     let line = Impairments {
         loss_ppm: args.loss * 1000,
@@ -227,7 +230,7 @@ fn carry(args: &Args) -> Result<(Vec<Arrived>, u64), CliError> {
     let mut now_ns = 0;
     for frame in traffic.take(args.frames as usize) {
         now_ns = frame.time_ns;
-        // A frame that is not carried is counted by the link.
+        // The link counts a lost frame.
         let _ = link.send(End::A, now_ns, &frame.bytes);
         drain(&mut link, now_ns, &mut arrived);
     }
@@ -251,7 +254,7 @@ fn drain(link: &mut MemLink, now_ns: u64, arrived: &mut Vec<Arrived>) {
 /// The filters run one after the other: the reference for the plan's verdicts
 /// and cost.
 struct InTurn {
-    /// Port number, whether it copies, and its filter, in the model's order.
+    /// Port number, copy flag, and filter, in the order of the model.
     filters: Vec<(usize, bool, Runner)>,
 }
 
@@ -285,7 +288,8 @@ impl InTurn {
     }
 }
 
-/// How many frames the plan and the filters in turn judge differently.
+/// The number of frames with different verdicts by the plan and by the filters
+/// in turn.
 fn compare(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) -> u64 {
     let interface = Interface::ethernet();
     let mut differ = 0;
@@ -308,7 +312,7 @@ fn costs(divider: &mut FileDemux<'_>, in_turn: &InTurn, frames: &[Arrived]) -> (
 
 /// The average cost of one call over all frames, in nanoseconds.
 fn time(frames: &[Arrived], mut judge: impl FnMut(&Arrived) -> usize) -> f64 {
-    // Whoever is timed finds the frames in cache.
+    // A run before the measurement brings the frames into the cache.
     let touched = frames
         .iter()
         .filter(|frame| frame.bytes.first() == Some(&0));
@@ -337,7 +341,7 @@ fn report(
     writeln!(out, "{shown}").map_err(CliError::output)?;
     if measured.verdicts_differ > 0 {
         return Err(CliError::run(format!(
-            "the plan judged {} frames otherwise than its filters in turn: please report this, with --seed {}",
+            "the plan and its filters in turn give different verdicts on {} frames: please report this, with --seed {}",
             measured.verdicts_differ, measured.seed
         )));
     }

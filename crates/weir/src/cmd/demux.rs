@@ -20,12 +20,12 @@ use weir_link::pcap::{Error, FrameRef, Interface, Reader};
 /// Divide capture files among ports, by filters
 ///
 /// Each port has a name and a filter. A frame goes to the ports in order of
-/// decreasing priority and, within one priority, in the order given; the first
-/// port that takes it ends its way. A copy port sees it and lets it go on;
-/// within one priority copies come first. Frames that no port took are counted
-/// as default.
+/// decreasing priority and, within one priority, in the order given, until a
+/// port takes it. A copy port gets the frame and passes it on; within one
+/// priority, copies come first. Frames that no port took are counted as
+/// default.
 ///
-/// Bytes are counted as they were on the wire.
+/// Bytes are counted as on the wire.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -37,9 +37,10 @@ Exit status: 0; 1 if a file is damaged or cannot be read or written (what was re
 or a filter means nothing on one of its link types; 2 if a filter or an option is refused; 129,
 130 or 143 after SIGHUP, SIGINT or SIGTERM, whatever else went wrong (what was read is reported).")]
 pub(crate) struct Args {
-    /// Capture file to read; `-` is standard input. May be given several times
+    /// Capture file to read; `-` is standard input. Can be repeated
     ///
-    /// pcap or pcapng, of either byte order, plain, gzip or zstd.
+    /// Formats: pcap or pcapng, in either byte order, uncompressed, gzip or
+    /// zstd.
     #[arg(short, long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
@@ -51,16 +52,18 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Make a port a copy: it takes nothing away from the others
+    /// Make a port a copy: it does not take frames from other ports
     ///
-    /// Several names have commas between them. The word `all`, where no port
-    /// has that name, means every port.
+    /// Several names are separated by commas. The word `all`, unless a port has
+    /// that name, means every port.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     copy: Vec<String>,
 
-    /// Give a port a priority, 0 (the default) to 65535; the highest is first
+    /// Give a port a priority, 0 (the default) to 65535; the highest comes
+    /// first
     ///
-    /// It counts more than what the file of ports or a stack-language text says.
+    /// This overrides the priority in the file of ports or in a stack-language
+    /// text.
     #[arg(long, value_name = "NAME=N", value_delimiter = ',', value_parser = port_spec::priority_argument)]
     priority: Vec<(String, u16)>,
 
@@ -75,7 +78,8 @@ pub(crate) struct Args {
 
     /// Write each port's frames to DIR/NAME.pcapng
     ///
-    /// The folder is made if need be; files of these names are written over.
+    /// The folder is created if necessary; existing files of these names are
+    /// overwritten.
     #[arg(short, long, value_name = "DIR")]
     write: Option<PathBuf>,
 
@@ -83,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Print how the filters became one plan, on standard error
+    /// Print on standard error how the filters became one plan
     #[arg(long)]
     explain: bool,
 
@@ -94,11 +98,11 @@ pub(crate) struct Args {
 
 /// How reading the input ended.
 enum End {
-    /// At its end.
+    /// At the end of the input.
     Whole,
-    /// Somebody asked us to stop.
+    /// By a signal.
     Stopped(u8),
-    /// It broke, or what was made of it could not be written.
+    /// By damaged input, or by output that could not be written.
     Broken(String),
 }
 
@@ -126,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     // Before the report, which includes these failures.
     gaps.troubles.extend(work.finish_files());
     gaps.troubles.extend(work.demux.unjudged());
-    // Of an input that is no capture there is no table, but a line of JSON.
+    // An input that is not a capture gets no table, but a line of JSON.
     if work.first.is_none() && !args.json {
         return gaps.outcome();
     }
@@ -134,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     gaps.outcome().and(printed)
 }
 
-/// The ports of the command line and the file, checked.
+/// The ports of the command line and of the file, checked.
 fn ports(args: &Args) -> Result<Vec<PortSpec>, CliError> {
     let mut ports = args.ports.clone();
     for port in &mut ports {
@@ -159,7 +163,7 @@ struct DemuxRun<'a> {
 }
 
 impl DemuxRun<'_> {
-    /// Reads every file. It fails only before anything is read or written.
+    /// Reads every file. Fails only before any frame is read or written.
     fn read_all(
         &mut self,
         args: &Args,
@@ -184,7 +188,7 @@ impl DemuxRun<'_> {
             let mut reader = match capture_file::open(path, stop) {
                 Ok(reader) => reader,
                 _ if stop.is_requested() => return Ok(End::Stopped(stop.signal())),
-                // There is nothing to report of a file that is not there.
+                // A missing file needs no report.
                 Err(error) if self.first.is_none() && !capture_file::is_damage(&error) => {
                     return Err(CliError::run(capture_file::complaint(path, &error)));
                 }
@@ -207,8 +211,8 @@ impl DemuxRun<'_> {
         Ok(End::Whole)
     }
 
-    /// A filter that the first file's first link type refuses is refused
-    /// before any frame is read and any file is made or emptied.
+    /// A filter that the first link type of the first file refuses is reported
+    /// before any frame is read and before any file is created or truncated.
     fn begin(&mut self, args: &Args, names: &[&str], reader: &Reader) -> Result<(), CliError> {
         let interface = reader.interfaces().first();
         let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
@@ -231,7 +235,7 @@ impl DemuxRun<'_> {
             for _ in 0..FRAMES_PER_STOP_POLL {
                 let frame = match reader.next_frame() {
                     Ok(Some(frame)) => frame,
-                    // A pipe ends early when we are asked to stop.
+                    // A pipe ends early on a signal.
                     _ if stop.is_requested() => return Ok(End::Stopped(stop.signal())),
                     Ok(None) => return Ok(End::Whole),
                     Err(error) => return Err(error),
@@ -247,7 +251,7 @@ impl DemuxRun<'_> {
         }
     }
 
-    /// Judges, counts and writes one frame.
+    /// Demultiplexes, counts and writes one frame.
     #[inline]
     fn take(&mut self, frame: &FrameRef<'_>) -> Result<(), String> {
         let ports = self.demux.judge(frame);
@@ -261,7 +265,7 @@ impl DemuxRun<'_> {
         written
     }
 
-    /// Completes the written files, and says which could not be.
+    /// Completes the written files; returns messages for those that failed.
     fn finish_files(&mut self) -> Vec<String> {
         match (self.files.take(), &self.first) {
             (Some(files), Some(first)) => files.finish(first),
@@ -271,7 +275,7 @@ impl DemuxRun<'_> {
 
     fn report(&self, args: &Args, names: &[&str], error: Option<String>) -> Result<(), CliError> {
         if args.explain {
-            // Where it cannot be shown, nothing is lost.
+            // If the progress bar cannot be shown, nothing is lost.
             let _ = write!(std::io::stderr(), "{}", self.demux.explain());
         }
         let mut out = BufWriter::new(std::io::stdout().lock());

@@ -5,6 +5,8 @@ use crate::host::{self, HostArgs, LinkRequirement, any_of, any_towards};
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use serde_json::json;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -13,14 +15,16 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 
-/// Give back what comes, over TCP and UDP (RFC 862); or ask one who does
+/// Echo messages over TCP and UDP (RFC 862), as server or client
 ///
-/// Without HOST a server, which says `ready` on standard error and serves
-/// until SIGINT, SIGTERM or SIGHUP. With it a client, which sends messages, checks
-/// that they come back, and tells the times between.
+/// Without HOST a server, which prints `ready` on standard error and serves
+/// until SIGINT, SIGTERM or SIGHUP. With HOST a client, which sends messages,
+/// checks that they are echoed, and prints the round-trip times.
 ///
 /// The server gives no datagram back that comes from a transport port below 512
-/// or from its own: another echo server there would answer it for ever.
+/// or from its own: another echo server there would answer it for ever. Against
+/// one at another port, it does not answer one datagram of 4,096 that come from
+/// one transport port with the same bytes, each within a second.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -35,7 +39,7 @@ A client's --json: {{\"sent\":n,\"came_back\":n,\"microseconds\":{{\"min\":a,\"m
 Exit status: 0; 1 if the link cannot be used, or not all came back; 2 if an option is wrong; a
 client's 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.", host::HELP))]
 pub(crate) struct Args {
-    /// Whom to ask: a name or an address
+    /// The server: a name or an address
     #[arg(value_name = "HOST")]
     server: Option<String>,
 
@@ -47,11 +51,11 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
-    /// Ask over UDP
+    /// Use UDP
     #[arg(short, long, requires = "server")]
     udp: bool,
 
-    /// How many messages
+    /// Number of messages
     #[arg(
         short,
         long,
@@ -66,20 +70,21 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=65_507))]
     size: u32,
 
-    /// Tell in JSON
+    /// Print JSON
     #[arg(long, requires = "server")]
     json: bool,
 }
 
-/// How long a client waits for an answer.
+/// Time limit for an echo.
 const IO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for opening a connection: longer, since no earlier exchange has
 /// shown that the peer answers.
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
-/// How long calls wait before they look whether to stop.
+/// How often blocking calls check for a signal.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A client may be silent for as long as it likes, but is asked then whether it
-/// is there still: one that vanished would keep its place for ever.
+/// A client may be silent indefinitely, but keep-alive probes check after this
+/// time that it still exists: a vanished client would otherwise occupy a
+/// connection forever.
 const SILENT_MAX: Duration = Duration::from_secs(15);
 /// Largest number of TCP connections at one time; further connections wait.
 const CONNECTIONS_MAX: usize = 1024;
@@ -134,8 +139,8 @@ fn no_thread(error: io::Error) -> CliError {
     CliError::run(format!("cannot start a thread: {}", limited(&error)))
 }
 
-/// Waits a little after a failed call that did not block, so that a retry loop
-/// does not spin.
+/// Pauses after a failed call that did not block, so that a retry loop does not
+/// spin.
 fn back_off(error: &io::Error) {
     if error.kind() != io::ErrorKind::WouldBlock {
         thread::sleep(STOP_POLL_INTERVAL);
@@ -166,7 +171,8 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
             its.fetch_sub(1, Relaxed);
         });
         if spawned.is_err() {
-            // The connection was dropped with the thread's work.
+            // The connection was dropped together with the failed thread's
+            // closure.
             open.fetch_sub(1, Relaxed);
             thread::sleep(STOP_POLL_INTERVAL);
         }
@@ -190,9 +196,11 @@ fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
 }
 
 fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
+    let mut loops = LoopGuard::new();
     while !ended.load(Relaxed) {
         match socket.recv_owned() {
             Ok((_, from)) if may_be_server(from, port) => {}
+            Ok((bytes, from)) if loops.ends(from, &bytes, Instant::now()) => {}
             // A reply that cannot be sent is lost, as any datagram may be.
             Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
             Err(error) => back_off(&error),
@@ -200,12 +208,66 @@ fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
     }
 }
 
-/// Whether a datagram may come from a server that answers the answer: one of the
-/// small services, or another server of echo at the same port. BSD's inetd leaves
-/// out the same transport ports.
+/// Whether a datagram may come from a server that would answer the echo: one of
+/// the small services, or another echo server at the same port. BSD's inetd
+/// ignores the same transport ports.
 fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
     const SERVERS_BELOW: u16 = 512;
     from.port() < SERVERS_BELOW || from.port() == own_port
+}
+
+/// Ends the loop of a datagram between this server and another at a port that
+/// tells nothing: the datagram comes back again and again, until it is not
+/// answered once. A client that repeats itself loses one in
+/// [`LoopGuard::REPEATS_MAX`].
+struct LoopGuard {
+    hasher: RandomState,
+    /// The last datagram of each hash, and how often it came.
+    entries: Vec<Repeats>,
+}
+
+#[derive(Clone, Copy)]
+struct Repeats {
+    hash: u64,
+    count: u32,
+    last: Instant,
+}
+
+impl LoopGuard {
+    /// Datagrams that are remembered: so many loops at one time are ended.
+    const ENTRIES: usize = 1 << 14;
+    /// Times that a datagram is answered in a row.
+    const REPEATS_MAX: u32 = 4096;
+    /// A datagram that comes later than this does not come from a loop.
+    const REPEATS_WITHIN: Duration = Duration::from_secs(1);
+
+    fn new() -> LoopGuard {
+        let never = Repeats {
+            hash: 0,
+            count: 0,
+            last: Instant::now(),
+        };
+        LoopGuard {
+            hasher: RandomState::new(),
+            entries: vec![never; LoopGuard::ENTRIES],
+        }
+    }
+
+    /// Whether a datagram is not to be answered.
+    fn ends(&mut self, from: SocketAddr, bytes: &[u8], now: Instant) -> bool {
+        let hash = self.hasher.hash_one((from, bytes));
+        let entry = &mut self.entries[hash as usize % LoopGuard::ENTRIES];
+        let since = now.saturating_duration_since(entry.last);
+        let repeats = entry.hash == hash && since <= LoopGuard::REPEATS_WITHIN;
+        let count = if repeats { entry.count + 1 } else { 1 };
+        let ends = count >= LoopGuard::REPEATS_MAX;
+        *entry = Repeats {
+            hash,
+            count: if ends { 0 } else { count },
+            last: now,
+        };
+        ends
+    }
 }
 
 fn run_client(
@@ -277,7 +339,7 @@ impl Transport {
         let until = Instant::now() + IO_TIMEOUT;
         match self {
             Transport::Tcp(stream) => {
-                // No more than a send buffer takes at once.
+                // At most the size of a send buffer.
                 stream.write_all(message)?;
                 let mut back = vec![0; message.len()];
                 let mut count = 0;
@@ -290,12 +352,12 @@ impl Transport {
                 if back == message {
                     Ok(())
                 } else {
-                    Err(io::Error::other("what came back is not what was sent"))
+                    Err(io::Error::other("the echo differs from the message"))
                 }
             }
             Transport::Udp(socket) => {
                 socket.send(message)?;
-                // One that comes late answers an earlier message.
+                // A late datagram echoes an earlier message.
                 while patient(until, stop, || socket.recv_owned())?.0 != message {}
                 Ok(())
             }
@@ -303,8 +365,8 @@ impl Transport {
     }
 }
 
-/// Calls again what waits for a while, until it has something, or a signal
-/// comes, or the time is over.
+/// Repeats a call with a short timeout until it returns data, a signal arrives,
+/// or the time limit has passed.
 fn patient<T>(
     until: Instant,
     stop: &ShutdownSignal,
@@ -354,7 +416,8 @@ mod tests {
     #[test]
     fn servers_are_not_answered() {
         let from = |port| SocketAddr::from(([192, 0, 2, 1], port));
-        // Echo, chargen, DNS, and another of weir's at a port of its own.
+        // Echo, chargen, DNS, and another weir echo server with the same port
+        // number.
         assert!(
             [7, 19, 53, 511, 4007]
                 .iter()
@@ -365,5 +428,42 @@ mod tests {
                 .iter()
                 .any(|port| may_be_server(from(*port), 4007))
         );
+    }
+
+    /// Datagrams that two servers give each other end, also several at once.
+    #[test]
+    fn loops_between_servers_end() {
+        const LOOPS: u32 = 100;
+        let address = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut servers = [4007, 4008].map(|port| (address(port), LoopGuard::new()));
+        let mut now = Instant::now();
+        let mut open: Vec<u32> = (0..LOOPS).collect();
+        for round in 0.. {
+            assert!(round <= 2 * LoopGuard::REPEATS_MAX, "{} go on", open.len());
+            now += Duration::from_micros(10);
+            let [here, there] = &mut servers;
+            open.retain(|number| !here.1.ends(there.0, &number.to_be_bytes(), now));
+            servers.reverse();
+            if open.is_empty() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn clients_are_answered() {
+        let from = SocketAddr::from(([192, 0, 2, 1], 40_000));
+        let (mut guard, mut now) = (LoopGuard::new(), Instant::now());
+        let mut refused = 0;
+        for number in 0..20_000_u32 {
+            now += Duration::from_micros(10);
+            refused += u32::from(guard.ends(from, &[number as u8; 64], now));
+            refused += u32::from(guard.ends(from, &number.to_be_bytes(), now));
+        }
+        for _ in 0..10_000 {
+            now += Duration::from_millis(1001);
+            refused += u32::from(guard.ends(from, b"ping", now));
+        }
+        assert_eq!(refused, 0);
     }
 }

@@ -19,7 +19,8 @@ use weir_wire::LinkType;
 
 /// Compile a filter; explain it, print it in another form, or run it on a capture
 ///
-/// Without options it says what the filter became and what it costs.
+/// Without options it prints the properties and the cost of the compiled
+/// filter.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -33,14 +34,15 @@ Exit status: 0 if the filter compiles; 2 if it is refused (the reason is on stan
 nothing on one of its link types; 129, 130 or 143 after SIGHUP, SIGINT or
 SIGTERM (likewise).")]
 pub(crate) struct Args {
-    /// The filter: an expression's words; for cbpf and cspf a file's name, `-`
-    /// for standard input, or the text itself
+    /// The filter: the words of an expression; for cbpf and cspf a file name,
+    /// `-` for standard input, or the text itself
     #[arg(value_name = "FILTER")]
     words: Vec<String>,
 
     /// Read the filter's text from a file; `-` is standard input
     ///
-    /// In an expression's file, `#` begins a comment to the end of the line.
+    /// In the file of an expression, `#` starts a comment up to the end of the
+    /// line.
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with = "words")]
     file: Option<PathBuf>,
 
@@ -53,9 +55,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     dialect: Option<Dialect>,
 
-    /// How frames begin, by tcpdump's name (any case) or LINKTYPE number
+    /// Link type, by tcpdump's name (any case) or LINKTYPE number
     ///
-    /// By default the capture's own with --run, else EN10MB.
+    /// By default the capture's own with --run, otherwise EN10MB.
     #[arg(short = 'y', long, value_name = "NAME|N")]
     linktype: Option<LinkType>,
 
@@ -75,7 +77,7 @@ pub(crate) struct Args {
     #[arg(short = 'O', long)]
     no_optimise: bool,
 
-    /// Bytes of an accepted frame that are wanted: the program's verdict
+    /// Bytes of an accepted frame to keep: the program's verdict
     #[arg(short, long, value_name = "BYTES", default_value_t = ir::SNAPLEN_ALL,
           allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     snaplen: u32,
@@ -85,8 +87,8 @@ pub(crate) struct Args {
     netmask: Ipv4Addr,
 }
 
-/// The longest text of a filter that is read, in bytes. The languages have
-/// limits of their own, below this one.
+/// The longest filter text that is read, in bytes. The languages have lower
+/// limits of their own.
 const TEXT_LEN_MAX: u64 = 64 << 20;
 
 /// Runs the command.
@@ -127,7 +129,7 @@ fn print(text: &str) -> Result<(), CliError> {
         .map_err(CliError::output)
 }
 
-/// A filter's text, and the file that it stands in.
+/// A filter's text, and the file that contains it.
 struct Source {
     text: Vec<u8>,
     file: Option<PathBuf>,
@@ -141,7 +143,7 @@ fn of_file(file: Option<&Path>, why: &str) -> String {
     }
 }
 
-/// The filter's text, wherever it stands.
+/// The filter's text, from the command line, a file or standard input.
 fn source(args: &Args) -> Result<Source, CliError> {
     let said = |words: &[String]| Source {
         text: words.join(" ").into_bytes(),
@@ -162,7 +164,7 @@ fn source(args: &Args) -> Result<Source, CliError> {
             "no filter: give a file's name, `-` for standard input, or the {} text",
             args.lang
         ))),
-        // A device or a pipe, such as a shell's <(…), is a file too.
+        // A device or a pipe, such as a shell's <(…), counts as a file.
         [word] if word == "-" || Path::new(word).exists() => read_text(Path::new(word)),
         [word] if is_likely_path(word) => {
             Err(CliError::refused(format!("{word}: there is no such file")))
@@ -171,14 +173,14 @@ fn source(args: &Args) -> Result<Source, CliError> {
     }
 }
 
-/// A single word without blanks that has a dot or slash is no program text of
-/// any language, but a file's name that was misspelt.
+/// Whether a single word with a dot or slash is probably a misspelt file name:
+/// it is not a program text of any language.
 fn is_likely_path(word: &str) -> bool {
     !word.contains(char::is_whitespace) && word.contains(['/', '.'])
 }
 
 /// Blanks comments as `tcpdump -F` does: the text from a `#` to the end of its
-/// line becomes spaces, so that errors point to the right place.
+/// line becomes spaces, so that error positions stay right.
 fn blank_comments(text: &mut [u8]) {
     let mut inside = false;
     for byte in text {

@@ -1,4 +1,4 @@
-//! `weir get`: a resource over HTTP, by weir's own TCP.
+//! `weir get`: fetches a resource over HTTP, by weir's own TCP.
 
 use crate::error::CliError;
 use crate::host::{self, HostArgs, LinkRequirement};
@@ -13,11 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpStream};
 
-/// Get a resource over HTTP, by a TCP of this process
+/// Get a resource over HTTP, with weir's own TCP
 ///
-/// As `curl -sS`: the body goes to standard output, or to a file, byte by
-/// byte; redirects are not followed. Names are looked up by the system's
-/// resolver, which uses the kernel's network.
+/// As `curl -sS`: the body is written to standard output or to a file, unchanged; redirects are not
+/// followed. Names are looked up by the system's resolver, which uses the kernel's network.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -33,14 +32,14 @@ Exit status: 0, whatever the response's status is, unless --fail; 1 if no server
 is not whole or cannot be written; 2 if the URL or an option is wrong; 130 or 143 after SIGINT or
 SIGTERM.", host::HELP))]
 pub(crate) struct Args {
-    /// What to get, as in http://192.0.2.1:8080/PATH
+    /// The resource, such as http://192.0.2.1:8080/PATH
     #[arg(value_name = "URL")]
     url: Url,
 
     #[command(flatten)]
     host: HostArgs,
 
-    /// Write the body to a file, which is there once it is whole; `-` is standard output
+    /// Write the body to a file, which appears when it is complete; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -48,11 +47,11 @@ pub(crate) struct Args {
     #[arg(short, long)]
     include: bool,
 
-    /// Ask for the head alone, and write it
+    /// Request the head only, and write it
     #[arg(short = 'I', long)]
     head: bool,
 
-    /// Send a field, `Name: value`; several by saying it again
+    /// Send a header field, `Name: value`; can be repeated
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     fields: Vec<Field>,
 
@@ -60,17 +59,17 @@ pub(crate) struct Args {
     #[arg(short, long)]
     fail: bool,
 
-    /// Give up opening a connection after so many seconds
+    /// Time limit for opening a connection, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds,
           allow_negative_numbers = true)]
     connect_timeout: Duration,
 
-    /// Give up altogether after so many seconds
+    /// Time limit for the whole transfer, in seconds
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds,
           allow_negative_numbers = true)]
     max_time: Option<Duration>,
 
-    /// Tell of the response in JSON
+    /// Print properties of the response as JSON
     #[arg(long, requires = "output")]
     json: bool,
 }
@@ -78,7 +77,7 @@ pub(crate) struct Args {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("`{text}` is no time: give seconds above 0"))
+    time.ok_or_else(|| format!("`{text}` is not a time: give seconds above 0"))
 }
 
 /// Runs the command.
@@ -88,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         .as_deref()
         .filter(|path| *path != Path::new("-"));
     if args.json && output.is_none() {
-        let why = "--json tells on standard output, where the body goes: give a file with -o";
+        let why = "--json prints to standard output, where the body goes: give a file with -o";
         return Err(CliError::refused(why));
     }
     let stop = ShutdownSignal::watch_hangup_too()?;
@@ -110,20 +109,20 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     });
     match stop.is_requested() {
         true => Err(CliError::Stopped(stop.signal())),
-        // Without an address, nothing else is to blame.
+        // Without an address, that is the only cause.
         false if outcome.is_err() => args.host.check(&net).and(outcome),
         false => outcome,
     }
 }
 
-/// How often it is looked whether the host is still there.
+/// How often waits check that the host still has a link and an address.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long to wait for anything.
+/// The limits of a wait.
 struct IdleTimeout<'a> {
     stop: &'a ShutdownSignal,
     until: Option<Instant>,
-    /// Whether the host has a link and an address still.
+    /// Whether the host still has a link and an address.
     is_there: &'a dyn Fn() -> bool,
 }
 
@@ -190,7 +189,7 @@ fn connect(args: &Args, net: &Net, patience: &IdleTimeout<'_>) -> Result<TcpStre
     Err(last.unwrap_or_else(|| CliError::run(format!("`{}` has no address", args.url.host))))
 }
 
-/// A stream that waits with patience.
+/// A stream whose calls wait with these limits.
 struct TimedStream<'a> {
     stream: &'a TcpStream,
     idle: &'a IdleTimeout<'a>,
@@ -271,7 +270,7 @@ fn fetch(
     Ok(())
 }
 
-/// Without the number that the system gives an error.
+/// The message without the system's error number.
 fn plain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no answer in time".to_owned(),

@@ -1,4 +1,4 @@
-//! `weir host`: a host of its own beside the kernel's.
+//! `weir host`: a host of weir's own beside the kernel's.
 
 use crate::error::{CliError, say};
 use crate::host::{self, Addresses, LinkRequirement};
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// Be a host beside the kernel's: answer ARP, neighbour discovery and ping
 ///
-/// For addresses of its own: connections are refused, datagrams answered with
-/// ICMP errors, as by a host on which nothing runs. Says `ready` on standard
-/// error, and goes on until SIGINT, SIGTERM or SIGHUP.
+/// The host has addresses of its own. It refuses connections and answers
+/// datagrams with ICMP errors, like a host without applications. It prints
+/// `ready` on standard error, and runs until SIGINT, SIGTERM or SIGHUP.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -28,19 +28,19 @@ At the end, with --json, one line: {{\"frames_in\":n,\"frames_out\":n}}.
 Exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the link cannot be used or is gone; 2 if an
 option or the policy refuses.", host::HELP))]
 pub(crate) struct Args {
-    /// The links to be on: see below
+    /// A link of the host: see below
     #[arg(value_name = "LINK", required = true)]
     links: Vec<String>,
 
     #[command(flatten)]
     addresses: Addresses,
 
-    /// Tell at the end what was counted
+    /// Print the counters at the end, as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How often the link is asked whether it is still there.
+/// How often the command checks that the link still exists.
 const LINK_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.

@@ -1,4 +1,4 @@
-//! `weir iperf`: throughput, by weir's own TCP and UDP, as iperf3 measures it.
+//! `weir iperf`: throughput of weir's own TCP and UDP, measured as by iperf3.
 
 use crate::error::{CliError, limited, say};
 use crate::host::{self, HostArgs, LinkRequirement, any_of};
@@ -11,11 +11,10 @@ use std::time::Duration;
 use weir_socket::{Net, TcpListener, UdpSocket};
 use weir_stack::tcp::{Algorithm, TcpConfig};
 
-/// Measure throughput over TCP or UDP, as iperf3 does and with its protocol
+/// Measure throughput over TCP or UDP, with iperf3's protocol
 ///
-/// Without HOST a server, which says `ready` on standard error and serves one
-/// test after the other until SIGINT, SIGTERM or SIGHUP. The other side may be weir
-/// or iperf3 (3.x).
+/// Without HOST a server, which prints `ready` on standard error and serves one test after the
+/// other until SIGINT, SIGTERM or SIGHUP. The other side may be weir or iperf3 (3.x).
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -46,7 +45,7 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
-    /// Over UDP
+    /// Use UDP
     #[arg(short, long, requires = "server")]
     udp: bool,
 
@@ -54,7 +53,7 @@ pub(crate) struct Args {
     #[arg(short = 'R', long, requires = "server")]
     reverse: bool,
 
-    /// For so many seconds
+    /// Duration of the test, in seconds
     #[arg(
         short,
         long,
@@ -64,7 +63,7 @@ pub(crate) struct Args {
     )]
     time: f64,
 
-    /// Until so many bytes are sent, rather than for a time; 10M are 10 times 1,048,576
+    /// Bytes to send, in place of a duration; 10M are 10 times 1,048,576
     #[arg(
         short = 'n',
         long,
@@ -75,44 +74,44 @@ pub(crate) struct Args {
     )]
     bytes: u64,
 
-    /// By so many streams
+    /// Number of parallel streams
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, requires = "server",
           value_parser = clap::value_parser!(u8).range(1..=128))]
     parallel: u8,
 
-    /// Bytes of a write, or of a datagram; else 131072, or 1448
+    /// Bytes of a write, or of a datagram; by default 131072, or 1448 over UDP
     #[arg(short, long, value_name = "BYTES", requires = "server",
           value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     length: Option<u32>,
 
-    /// Bits a second of each stream, such as 100M for 100,000,000, 0 for no limit; else
-    /// none, or 1M over UDP
+    /// Bits per second of each stream, such as 100M for 100,000,000, 0 for no limit; by default no
+    /// limit, or 1M over UDP
     #[arg(short = 'b', long, value_name = "BITS", requires = "server",
           value_parser = |text: &str| number(text, 1000.0))]
     rate: Option<u64>,
 
-    /// Congestion control of what weir sends: cubic, reno or bbr
+    /// Congestion control of weir's sender: cubic, reno or bbr
     #[arg(short = 'C', long, value_name = "NAME", default_value_t)]
     congestion: Algorithm,
 
-    /// A server ends after one test
+    /// Exit after one test (server)
     #[arg(short = '1', long, conflicts_with = "server")]
     one_off: bool,
 
-    /// Tell in JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Bytes of a datagram: with its headers no more than an Ethernet frame.
+/// Payload of a datagram that fits into one Ethernet frame with its headers.
 const DATAGRAM_LEN: usize = 1448;
-/// The longest datagram over either version of IP.
+/// The longest datagram payload over either version of IP.
 const DATAGRAM_LEN_MAX: u32 = 65_507;
-/// Bits a second over UDP, as iperf3 has it.
+/// Default rate over UDP in bits per second, as in iperf3.
 const UDP_RATE: u64 = 1_000_000;
 
-/// A number, perhaps with the letter of a unit, as iperf3 reads it: `kilo` of the unit
-/// below for each next.
+/// Parses a number with an optional unit letter, as iperf3 does; each unit is `kilo` times the
+/// previous one.
 fn number(text: &str, kilo: f64) -> Result<u64, String> {
     let end = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let power = match &text[end.len()..] {
@@ -121,7 +120,11 @@ fn number(text: &str, kilo: f64) -> Result<u64, String> {
         "m" | "M" => 2,
         "g" | "G" => 3,
         "t" | "T" => 4,
-        unit => return Err(format!("`{unit}` is no unit: give K, M, G or T, or none")),
+        unit => {
+            return Err(format!(
+                "`{unit}` is not a unit: give K, M, G or T, or none"
+            ));
+        }
     };
     let number: f64 = end.parse().map_err(|_| "give a number, such as 100M")?;
     let number = number * kilo.powi(power);
@@ -132,7 +135,7 @@ fn number(text: &str, kilo: f64) -> Result<u64, String> {
     }
 }
 
-/// How often it is looked whether the host has its links and addresses.
+/// How often the command checks that the host still has its links and addresses.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
@@ -147,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), CliError> {
     if !args.time.is_finite() || args.time <= 0.0 {
         return Err(CliError::refused(format!(
-            "{} seconds are no time: give more than 0",
+            "{} seconds are not a duration: give more than 0",
             args.time
         )));
     }
@@ -156,7 +159,7 @@ fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), Cl
         .filter(|len| args.udp && *len > DATAGRAM_LEN_MAX)
     {
         return Err(CliError::refused(format!(
-            "no datagram has {length} bytes: give --length at most {DATAGRAM_LEN_MAX}"
+            "a datagram cannot have {length} bytes: give --length at most {DATAGRAM_LEN_MAX}"
         )));
     }
     let (net, to) = args.host.open_towards(server, args.port, stop)?;
@@ -186,7 +189,7 @@ fn run_client(args: &Args, server: &str, stop: &ShutdownSignal) -> Result<(), Cl
     }
 }
 
-/// Connections begin with this congestion control.
+/// Sets the congestion control of new connections.
 fn configure(net: &Net, congestion: Algorithm) {
     net.tcp_configure(TcpConfig {
         congestion,
@@ -231,14 +234,14 @@ type Served = (TcpListener, UdpSocket);
 fn listen(net: &Net, port: u16) -> io::Result<Vec<Served>> {
     let both = |any| {
         let listener = TcpListener::bind(net, any)?;
-        // By it we wait: that it cannot be had is said before `ready`.
+        // Waiting needs this descriptor: failure is reported before `ready`.
         listener.ready_fd()?;
         Ok((listener, UdpSocket::bind(net, any)?))
     };
     any_of(net, port).into_iter().map(both).collect()
 }
 
-/// Waits for a client, of whichever version, or a signal, for a while.
+/// Waits a limited time for a client, of either version of IP, or a signal.
 fn wait<'a>(served: &'a [Served], stop: &ShutdownSignal) -> Result<Option<&'a Served>, CliError> {
     let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
     for (listener, _) in served {

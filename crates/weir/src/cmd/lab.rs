@@ -1,4 +1,4 @@
-//! `weir lab`: networks of namespaces to try things on.
+//! `weir lab`: test networks of namespaces.
 
 mod demo;
 mod results;
@@ -7,7 +7,7 @@ pub(crate) mod rfc2544;
 use crate::error::CliError;
 use clap::Subcommand;
 
-/// Make small networks in this machine, of network namespaces
+/// Create small networks of network namespaces on this machine
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if a network cannot be made, as without root, or something else failed; 2 if an

@@ -1,7 +1,8 @@
-//! `weir listen`: the frames of a live interface that a filter accepts.
+//! `weir listen`: the frames of a live interface, or of a capture file, that a filter accepts.
 
 mod capture;
 mod output;
+mod replay;
 
 use crate::error::{CliError, say};
 use crate::input::live_port;
@@ -21,11 +22,11 @@ use weir_broker::{Bytes, Port, PortError, Timeout};
 use weir_link::bpf::program_info;
 use weir_link::net::{Interface, interfaces};
 
-/// Receive the frames of an interface that a filter accepts
+/// Receive the frames of an interface, or of a file, that a filter accepts
 ///
-/// Opens a port: through the broker if one listens, else, as root, in this
-/// process. The frames are copied, and nothing is diverted; with --take
-/// neither a port of lower priority nor the host's own protocols get them.
+/// Opens a port: through the broker if one runs, otherwise, as root, in this
+/// process. By default frames are copied; with --take neither a port of lower
+/// priority nor the host's own protocols get them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,6 +37,7 @@ Examples:
   weir listen any 'udp port 53'
   weir listen eth0 -w trace-%Y%m%d-%H%M%S.pcapng -G 3600 -s 128
   weir listen eth0 -w ring.pcapng -C 100 -W 10
+  weir listen -r ring.pcapng0 'tcp port 443' -w https.pcap
 
 A line a frame: the time of day (UTC), `In` for what comes and `Out` for what the host sends, and
 what `tcpdump -nS` says: ends, protocol, sequence numbers, options, names in DNS, TLS and HTTP; at
@@ -50,16 +52,23 @@ Exit status: 0; 1 if the interface is gone, frames cannot be written or somethin
 pub(crate) struct Args {
     /// The interface; `any` is every one that is up, or comes up later, and
     /// that the policy grants
-    #[arg(value_name = "IF", required_unless_present = "option")]
+    #[arg(value_name = "IF", required_unless_present_any = ["option", "read"])]
     first: Option<String>,
 
     /// A pcap-filter(7) expression; without one, all frames
     #[arg(value_name = "EXPR")]
     filter: Vec<String>,
 
-    /// The interface, as tcpdump names it: in place of the argument IF
+    /// The interface, as an option like tcpdump's: in place of the argument IF
     #[arg(id = "option", short = 'i', long = "interface", value_name = "IF")]
     option: Option<String>,
+
+    /// Read frames from a capture file (pcap or pcapng, compressed or not) instead of an interface,
+    /// as `tcpdump -r` does; `-` is standard input. All arguments are then the filter
+    #[arg(short, long, value_name = "FILE",
+          conflicts_with_all = ["option", "take", "priority", "split", "time", "queue", "socket",
+                                "attach"])]
+    read: Option<PathBuf>,
 
     /// No effect: addresses and ports are never resolved to names
     #[arg(short = 'n', long)]
@@ -69,46 +78,47 @@ pub(crate) struct Args {
     #[arg(long)]
     take: bool,
 
-    /// Ports of higher priority see a frame earlier
+    /// Priority: ports of higher priority get a frame earlier
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = priority,
           allow_negative_numbers = true)]
     priority: u16,
 
-    /// Cut super-frames into the frames that go over the wire
+    /// Segment super-frames into the frames that go over the wire
     ///
-    /// Where the device segments (TSO, USO), the kernel handles up to 64 KiB
-    /// as one frame. It is shown whole without this, as tcpdump does; with it,
-    /// each segment counts as a frame, with checksums and lengths of its own.
+    /// If the device segments (TSO, USO), the kernel handles up to 64 KiB as
+    /// one frame. By default it is shown unsegmented, as by tcpdump; with this
+    /// option each segment counts as a frame, with its own checksums and
+    /// lengths.
     #[arg(long)]
     split: bool,
 
-    /// Write the frames to a pcapng file, with timestamps; `-` is standard
-    /// output
+    /// Write the frames to a file, with timestamps: pcap if the name ends in
+    /// `.pcap`, else pcapng; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Write each frame to the file at once; else within 100 ms
+    /// Write each frame to the file at once; by default within 100 ms
     #[arg(short = 'U', long, requires = "write")]
     packet_buffered: bool,
 
-    /// Begin another file after so many million bytes: FILE, FILE1, FILE2 …
+    /// Start another file after this many million bytes: FILE, FILE1, FILE2 …
     #[arg(short = 'C', long, value_name = "MB", requires = "write",
           value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_size: Option<u32>,
 
-    /// Begin another file after so many seconds; FILE is then a pattern of
+    /// Start another file after this many seconds; FILE is then a pattern of
     /// strftime(3) in UTC, such as trace-%H%M%S.pcapng
     #[arg(short = 'G', long, value_name = "SECONDS", requires = "write",
           value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_time: Option<u32>,
 
-    /// With -C, write over the first file after so many; with -G alone, end
-    /// after so many
+    /// With -C, overwrite the first file after this many; with -G alone, end
+    /// after this many
     #[arg(short = 'W', long, value_name = "N", requires = "write",
           value_parser = from_one::<u32>, allow_negative_numbers = true)]
     file_count: Option<u32>,
 
-    /// Show and write at most so many bytes of a frame; 0 means all
+    /// Show and write at most this many bytes of a frame; 0 means all
     #[arg(
         short = 's',
         long = "snapshot-length",
@@ -118,29 +128,30 @@ pub(crate) struct Args {
     )]
     snap_len: u32,
 
-    /// End after so many frames
+    /// End after this many frames
     #[arg(short, long, value_name = "N", value_parser = from_one::<u64>,
           allow_negative_numbers = true)]
     count: Option<u64>,
 
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds,
           allow_negative_numbers = true)]
     time: Option<Duration>,
 
-    /// How much may wait to be read, such as 65536, 64K or 8MiB
+    /// Size of the queue, such as 65536, 64K or 8MiB
     #[arg(long, value_name = "BYTES", default_value = "1MiB")]
     queue: Bytes,
 
-    /// Note no times, which saves the kernel some 20 ns a frame; a file has them
+    /// Record no timestamps, which saves the kernel some 20 ns a frame; a file
+    /// always has them
     #[arg(short = 't', long)]
     no_times: bool,
 
-    /// Times are noted anyway: for those who have said it
+    /// No effect: timestamps are recorded by default
     #[arg(long, hide = true)]
     timestamps: bool,
 
-    /// Print no frames and no news
+    /// Print neither frames nor changes of the interface
     #[arg(short, long)]
     quiet: bool,
 
@@ -148,18 +159,19 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// The broker's socket; then there is no other way
+    /// The broker's socket; then ports are opened through the broker only
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Where in the kernel: auto, tc, xdp-generic or xdp-native
+    /// Hook in the kernel: auto, tc, xdp-generic or xdp-native
     ///
-    /// It holds for the whole interface, and the last port says it.
+    /// The hook applies to the whole interface; the last port's setting is
+    /// used.
     #[arg(long, value_name = "MODE", default_value_t)]
     attach: Attach,
 }
 
-/// A whole number from 1.
+/// Parses a whole number from 1.
 fn from_one<N: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<N, String> {
     let number = text.parse().ok().filter(|number| *number >= N::from(1));
     number.ok_or_else(|| "give a whole number, 1 or more".to_owned())
@@ -173,7 +185,7 @@ fn priority(text: &str) -> Result<u16, String> {
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok();
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("`{text}` is no number of seconds"))
+    time.ok_or_else(|| format!("`{text}` is not a number of seconds"))
 }
 
 /// Interval of checks for the end, and for changes of the interface.
@@ -183,7 +195,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const FOLLOW: Duration = Duration::from_secs(1);
 
 impl Args {
-    /// The interface, by option or as the first argument.
+    /// The interface, from the option or the first argument.
     fn interface(&self) -> &str {
         let given = self.option.as_deref().or(self.first.as_deref());
         given.unwrap_or_default()
@@ -191,12 +203,13 @@ impl Args {
 
     /// The filter expression: all arguments behind the interface.
     fn expression(&self) -> String {
-        let first = self.first.iter().filter(|_| self.option.is_some());
+        let has_none = self.option.is_some() || self.read.is_some();
+        let first = self.first.iter().filter(|_| has_none);
         let words: Vec<&str> = first.chain(&self.filter).map(String::as_str).collect();
         words.join(" ")
     }
 
-    /// How many bytes of a frame are wanted, if not all.
+    /// Number of bytes of a frame to keep; `None` for all.
     fn snap_len(&self) -> Option<u32> {
         (self.snap_len > 0).then_some(self.snap_len)
     }
@@ -230,7 +243,7 @@ impl Args {
         })
     }
 
-    /// A port on each interface that is meant.
+    /// A port on each requested interface.
     fn open_all(&self) -> Result<Vec<Tapped>, CliError> {
         if self.interface() != ANY {
             return Ok(vec![self.open(self.interface())?]);
@@ -267,7 +280,7 @@ impl Args {
     }
 }
 
-/// The word for every interface.
+/// The name that means every interface.
 const ANY: &str = "any";
 
 /// The interfaces that are up and carry frames. The devices of a broker's
@@ -281,7 +294,7 @@ fn names_up() -> Result<BTreeSet<String>, CliError> {
     Ok(up.map(|one| one.name).collect())
 }
 
-/// An interface that is listened on.
+/// An interface with a port.
 struct Tapped {
     name: String,
     port: Port,
@@ -296,8 +309,8 @@ impl Tapped {
     fn lost(&mut self, args: &Args) -> Option<u64> {
         let counters = self.port.counters().ok()?;
         if counters.interface_lost > 0 {
-            // `rx_dropped` counts both: a full backlog is before the port, a frame
-            // without a handler behind it.
+            // `rx_dropped` counts both: a full backlog is before the port, a
+            // frame without a handler behind it.
             let lost = format::frames(counters.interface_lost);
             let name = &self.name;
             args.say(&format!(
@@ -317,6 +330,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         ));
     }
     let stop = ShutdownSignal::watch_hangup_too()?;
+    if let Some(path) = &args.read {
+        return replay::run(args, path, &stop);
+    }
     let mut ports = args.open_all()?;
     let mut output = Output::new(args, &stop)?;
     for one in &mut ports {
@@ -335,7 +351,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     .run(&stop)
 }
 
-/// Says where we are.
+/// Prints where frames are received.
 fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
     if args.quiet {
         return;
@@ -368,7 +384,7 @@ fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
         && let Some(program) = taker_of(name)
     {
         args.say(&format!(
-            "{name} has {program} at XDP, before this port: it does not see what that takes"
+            "{name} has {program} at XDP, before this port, which does not get the frames that the program takes"
         ));
     }
 }
@@ -383,7 +399,7 @@ fn taker_of(interface: &str) -> Option<String> {
     })
 }
 
-/// How it ended.
+/// How listening ended.
 enum End {
     Done,
     Stopped(u8),
@@ -393,13 +409,14 @@ enum End {
 struct Listener<'a> {
     args: &'a Args,
     ports: Vec<Tapped>,
-    /// Interfaces that came later and could not be had, so that it is said once.
+    /// Interfaces that came up later and could not be opened, so that the
+    /// message is printed once.
     refused: BTreeSet<String>,
-    /// Frames lost at ports that are closed, as far as is known.
+    /// Frames lost at closed ports, if known.
     lost: Option<u64>,
     output: Output,
     deadline: Option<Instant>,
-    /// The broker is gone.
+    /// Whether the broker is gone.
     is_orphan: bool,
 }
 
@@ -430,10 +447,10 @@ impl Listener<'_> {
         Ok(end)
     }
 
-    /// Writes the frames in the queues, which came in time: at most as many as
-    /// the queues hold.
+    /// Writes the frames left in the queues: at most as many as the queues
+    /// hold.
     fn drain(&mut self) -> Result<(), CliError> {
-        /// The kernel's record of a frame, at least.
+        /// Minimum size of a ring record with a frame.
         const RECORD_BYTES_MIN: u64 = 48;
         let held = self.args.queue.0 / RECORD_BYTES_MIN * self.ports.len() as u64;
         let most = self.output.frames() + held;
@@ -447,7 +464,7 @@ impl Listener<'_> {
         Ok(())
     }
 
-    /// Writes frames that wait at the ports, up to `most` in all; returns
+    /// Writes frames from the ports' queues, up to `most` in all; returns
     /// whether there were any.
     fn take_in(&mut self, most: u64) -> Result<bool, CliError> {
         let end = self.output.frames().saturating_add(most);
@@ -472,10 +489,10 @@ impl Listener<'_> {
         Ok(some)
     }
 
-    /// Waits until a frame comes to one of the ports, or for so long.
+    /// Waits until a frame arrives at one of the ports, or for that time.
     fn wait(&mut self, time: Duration) -> Result<(), CliError> {
         if let [one] = &mut self.ports[..] {
-            // Its own way to wait makes the most of a burst.
+            // The port's own wait is optimised for bursts.
             let frames = one.port.recv_batch(Timeout::after(time));
             let frames = frames.map_err(live_port::failure)?;
             let left = self.args.count.map(|count| count - self.output.frames());
@@ -499,7 +516,7 @@ impl Listener<'_> {
             .map(|one| PollFd::new(&one.port, PollFlags::IN))
             .collect();
         let time = Timespec::try_from(time).unwrap_or_default();
-        // A signal ends it, as does the time.
+        // A signal or the end of the time ends the wait.
         let _ = poll(&mut fds, Some(&time));
         Ok(())
     }
@@ -554,8 +571,8 @@ impl Listener<'_> {
         }
     }
 
-    /// For `any`: closes the ports of interfaces that are gone, after their last
-    /// frames, and opens ports on those that have come up.
+    /// For `any`: closes the ports of interfaces that are gone, after their
+    /// last frames, and opens ports on those that have come up.
     fn follow(&mut self) -> Result<(), CliError> {
         let (gone, here): (Vec<_>, Vec<_>) = std::mem::take(&mut self.ports)
             .into_iter()
@@ -588,8 +605,7 @@ impl Listener<'_> {
         Ok(())
     }
 
-    /// Writes the remaining frames in the queue of a port whose interface is
-    /// gone.
+    /// Writes the frames left in the queue of a port whose interface is gone.
     fn last_frames(&mut self, one: &mut Tapped) -> Result<(), CliError> {
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
@@ -605,7 +621,7 @@ impl Listener<'_> {
         }
     }
 
-    /// Reports changes of the interfaces; returns `true` if the requested
+    /// Prints changes of the interfaces; returns `true` if the requested
     /// interface is gone.
     fn report_changes(&mut self) -> Result<bool, CliError> {
         let mut is_orphan = false;
@@ -622,7 +638,8 @@ impl Listener<'_> {
             }
         }
         if is_orphan && !self.is_orphan {
-            self.args.say("the broker has gone; frames go on coming");
+            self.args
+                .say("the broker has ended; frames continue to arrive");
         } else if !is_orphan && self.is_orphan {
             self.args.say("there is a broker again");
         }

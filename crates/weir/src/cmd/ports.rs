@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 use weir_broker::protocol::{InterfaceStatus, PortStatus};
 use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 
-/// Show the ports that are open, and who holds them
+/// Show the open ports and their owners
 ///
-/// One's own user's, of the broker; the superuser sees all, those too that
-/// programs of root have opened without the broker, in whatever network
-/// namespace: of those in another one than this the namespace is shown.
+/// Shows the ports of one's own user at the broker. The superuser sees all
+/// ports, including those that programs of root have opened without the broker
+/// in any network namespace: for another namespace than this one, its name is
+/// shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Without a broker each process numbers its ports from 1: a port is then named by its process (pid)
@@ -29,20 +30,21 @@ SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
     /// pid, uid, delivered, lost, queue, port, sent, refused, at, namespace
-    /// (the network namespace's number in /proc; null if that is not known)
+    /// (the network namespace's number in /proc; null if unknown)
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 
-    /// Show them again every second
+    /// Repeat every second
     #[arg(long)]
     watch: bool,
 
-    /// The broker's socket; then its ports alone [default: /run/weir/broker.sock]
+    /// The broker's socket; then only its ports are shown [default:
+    /// /run/weir/broker.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-/// A port, stable for scripts.
+/// A port, with a stable JSON form.
 #[derive(Serialize)]
 struct Json<'a> {
     interface: &'a str,
@@ -61,7 +63,7 @@ struct Json<'a> {
     namespace: Option<u64>,
 }
 
-/// Between two looks, for the rate.
+/// Time between two snapshots, for the rate.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -130,10 +132,10 @@ fn json(ports: &[Of<PortStatus>]) -> Result<String, CliError> {
     serde_json::to_string(&ports).map_err(CliError::run)
 }
 
-/// Where ports are known.
+/// The sources of information about ports.
 struct Sources {
     broker: Option<Connection>,
-    /// Processes of root's too.
+    /// Whether ports of root's processes are included.
     in_process: bool,
 }
 
@@ -165,7 +167,7 @@ impl Sources {
             let namespace = broker.namespace();
             let ports = broker.ports().map_err(live_port::failure)?;
             let names: BTreeSet<&str> = ports.iter().map(|port| &*port.interface).collect();
-            // Whoever may not ask sees no costs.
+            // Without permission to query, no costs are shown.
             let status = names.into_iter().map(|name| broker.interface(name));
             let status = status.filter_map(Result::ok);
             look.interfaces.extend(status.map(|one| (namespace, one)));
@@ -185,10 +187,10 @@ impl Sources {
     }
 }
 
-/// Something of a network namespace, if that is known.
+/// A value of a network namespace; `None` if the namespace is unknown.
 type Of<T> = (Option<u64>, T);
 
-/// The ports at a time.
+/// The ports at one time.
 struct PortSnapshot {
     ports: Vec<Of<PortStatus>>,
     interfaces: Vec<Of<InterfaceStatus>>,
@@ -198,7 +200,7 @@ struct PortSnapshot {
 /// The names of network namespaces.
 struct Namespaces {
     own: Option<u64>,
-    /// Those that `ip netns` knows.
+    /// The names known to `ip netns`.
     names: BTreeMap<u64, String>,
 }
 
@@ -216,8 +218,8 @@ impl Namespaces {
         }
     }
 
-    /// What one is called; `None` for this process's own, and for one that is
-    /// not known.
+    /// The name of a namespace; `None` for this process's own and for an
+    /// unknown one.
     fn other(&self, namespace: Option<u64>) -> Option<String> {
         let number = namespace.filter(|_| namespace != self.own)?;
         let name = self.names.get(&number);
@@ -251,8 +253,8 @@ impl PortSnapshot {
         if any_other {
             columns.push(Left("namespace"));
         }
-        // Each process that opens ports by itself numbers them from 1 in each
-        // network namespace.
+        // Each process that opens ports without the broker numbers them from 1
+        // in each network namespace.
         let key = |of: Option<u64>, port: &PortStatus| (of, port.pid, port.port);
         let earlier = before.ports.iter();
         let earlier: BTreeMap<(Option<u64>, u32, u32), u64> = earlier
@@ -302,7 +304,8 @@ fn notes<'a>(interfaces: impl Iterator<Item = (String, &'a InterfaceStatus)>) ->
     text
 }
 
-/// A note in lines of at most 80 columns, indented; each begins with a line feed.
+/// A note in indented lines of at most 80 columns; each begins with a line
+/// feed.
 fn wrapped(note: &str) -> String {
     const COLUMNS: usize = 80;
     const INDENT: &str = "\n  ";
@@ -312,7 +315,7 @@ fn wrapped(note: &str) -> String {
         let width = word.chars().count();
         if column + 1 + width > COLUMNS {
             text.push_str(INDENT);
-            // The line feed takes no column.
+            // The line feed occupies no column.
             column = INDENT.len() - 1;
         } else {
             text.push(' ');
@@ -325,7 +328,7 @@ fn wrapped(note: &str) -> String {
 }
 
 fn row(port: &PortStatus, rate: f64) -> Vec<String> {
-    /// Longer filters are cut.
+    /// Number of characters after which a filter is cut.
     const FILTER_CHARS: usize = 48;
     let mut filter: String = port
         .filter
@@ -378,7 +381,7 @@ mod tests {
             attach: cost.map(|_| "tc".to_owned()),
             cost: cost.map(str::to_owned),
         };
-        // Processes of root's each tell of the interface.
+        // Several processes of root may report the same interface.
         let all = [
             status("eth1", Some("little\nand more")),
             status("eth0", Some("little\nand more")),

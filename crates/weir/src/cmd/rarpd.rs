@@ -1,4 +1,4 @@
-//! `weir rarpd`: a RARP server, which tells stations their IPv4 addresses.
+//! `weir rarpd`: a RARP server, which assigns IPv4 addresses to stations.
 
 use crate::config::{self, TextPosition, Wrong};
 use crate::error::{CliError, say};
@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use weir_wire::ethernet::Address;
 
-/// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
+/// Assign IPv4 addresses to stations (RARP, RFC 903), or request one's own
 ///
-/// Says `ready` on standard error and serves until SIGINT, SIGTERM or SIGHUP: as root,
-/// or as any user with a grant that has `send = { ethertypes = [0x8035] }` in
-/// the broker's policy. A protocol in user space, on a port: see
-/// docs/tutorials/protocol.md.
+/// Prints `ready` on standard error and serves until SIGINT, SIGTERM or SIGHUP: as root, or as any
+/// user with a grant that has `send = { ethertypes = [0x8035] }` in the broker's policy. An example
+/// of a protocol in user space, on a port: see docs/tutorials/protocol.md.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -32,19 +31,19 @@ pub(crate) struct Args {
     #[arg(value_name = "IF")]
     interface: String,
 
-    /// TOML file of stations, each a line: "02:00:00:00:00:01" = "10.0.0.1"
+    /// TOML file of stations, one a line: "02:00:00:00:00:01" = "10.0.0.1"
     #[arg(short, long, value_name = "FILE", required_unless_present = "ask")]
     table: Option<PathBuf>,
 
-    /// Be the client: ask which address this station has, and print it
+    /// Act as a client: request this station's address, and print it
     #[arg(long, conflicts_with = "table")]
     ask: bool,
 
-    /// The broker's socket; then there is no other way
+    /// The broker's socket; then the port is opened through the broker only
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Do not print what was answered
+    /// Do not print answers
     #[arg(short, long)]
     quiet: bool,
 }
@@ -85,7 +84,7 @@ fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, CliError> {
     Ok(table)
 }
 
-/// The stations of a table, and the warnings; or the first error.
+/// The stations of a table, with warnings; or the first error.
 fn stations(text: &str) -> Result<(BTreeMap<Address, Ipv4Addr>, Vec<Wrong>), Wrong> {
     let rows: BTreeMap<Spanned<String>, Spanned<String>> = config::parse(text)?;
     if rows.is_empty() {
@@ -104,15 +103,15 @@ fn stations(text: &str) -> Result<(BTreeMap<Address, Ipv4Addr>, Vec<Wrong>), Wro
         let (name, ip) = (station.into_inner(), ip.into_inner());
         let address: Address = name.parse().map_err(|error| Wrong::at(text, at, error))?;
         if address.is_multicast() || address == Address([0; 6]) {
-            let why = format!("{name} is the address of no one station");
+            let why = format!("{name} is not the address of a single station");
             return Err(Wrong::at(text, at, why));
         }
         let ip: Ipv4Addr = ip.parse().map_err(|_| {
-            let why = format!("`{ip}` is no IPv4 address: write one such as 10.0.0.1");
+            let why = format!("`{ip}` is not an IPv4 address: write one such as 10.0.0.1");
             Wrong::at(text, ip_at, why)
         })?;
         if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
-            let why = format!("{ip} is the address of no one host");
+            let why = format!("{ip} is not the address of a single host");
             return Err(Wrong::at(text, ip_at, why));
         }
         if let Some(first) = lines.insert(address, TextPosition::of(text, at).line) {
@@ -165,7 +164,7 @@ mod tests {
             ("\"02:00:00:00:00:0x\" = \"10.0.0.2\"", ":2:1: `02:"),
             (
                 "\"02:00:00:00:00:01\" = \"10.0.0.1/24\"",
-                ":2:23: `10.0.0.1/24` is no IPv4 address",
+                ":2:23: `10.0.0.1/24` is not an IPv4 address",
             ),
             ("\"02:00:00:00:00:01\" = 5", ":2:23: invalid type"),
         ] {

@@ -26,12 +26,12 @@ use weir_tap::{Bypass, FlowCacheConfig, FlowKind, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
-/// The interfaces' frames all come to weir: it answers ARP, neighbour
-/// discovery and ping for its addresses, and forwards by the routes of the
-/// configuration and, if that says so, of the kernel, where FRR or BIRD may
-/// put them. The host itself hears nothing on these interfaces, unless the
-/// configuration leaves it what is for it (`host = true` in `[kernel]`). What each
-/// key means is in docs/reference/router.md.
+/// All frames of the interfaces go to weir: it answers ARP, neighbour discovery
+/// and ping for its addresses, and forwards by the routes of the configuration
+/// and, if configured, of the kernel, where FRR or BIRD can install them. The
+/// host's own protocols get no frames from these interfaces, unless the
+/// configuration passes them their own (`host = true` in `[kernel]`).
+/// docs/reference/router.md explains each key.
 #[derive(clap::Args, Debug)]
 #[command(
     allow_negative_numbers = true,
@@ -58,18 +58,18 @@ A router of two links:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-What --bypass says holds whenever no weir runs, for whatever reason: killed, hung, or ended by a
-signal. With `kernel` that is how the interfaces were before; with `drop` it stays until the next
-`weir route` or `weir bridge` of these interfaces is ready, or --clean. --restore has SIGINT and
-SIGTERM leave the interfaces as they were in any case.
+The bypass applies whenever weir does not run: killed, hung, or ended by a signal. With `kernel` the
+interfaces are as before; `drop` stays until the next `weir route` or `weir bridge` of these
+interfaces is ready, or until --clean. With --restore, SIGINT and SIGTERM restore the interfaces in
+any case.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused."
 )]
 #[command(group = clap::ArgGroup::new("links").required(true).multiple(true))]
 pub(crate) struct Args {
-    /// Links, with the addresses that these interfaces have, besides those of
-    /// the configuration
+    /// Links, with the addresses that these interfaces have, in addition to the
+    /// configuration's
     #[arg(value_name = "IF", group = "links")]
     interfaces: Vec<String>,
 
@@ -82,16 +82,16 @@ pub(crate) struct Args {
     #[arg(long)]
     kernel_routes: bool,
 
-    /// Leave the host what is for the router itself, as with host = true in
+    /// Pass frames for the router itself to the host, as with host = true in
     /// `[kernel]` of the configuration
     #[arg(long)]
     kernel_host: bool,
 
-    /// Only check the configuration, against the interfaces there are
+    /// Only check the configuration against the existing interfaces
     #[arg(long)]
     check: bool,
 
-    /// Take off the interfaces what an earlier run has left, and end
+    /// Remove from the interfaces what an earlier run has left, and exit
     #[arg(long, conflicts_with = "check")]
     clean: bool,
 
@@ -99,55 +99,55 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
 
-    /// Write statistics to a file every second and at the end, as JSON; standard
-    /// output (-), a FIFO or a device has a line each time
+    /// Write the statistics to a file every second and at the end, as JSON;
+    /// standard output (-), a FIFO or a device gets a line each time
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
-    /// Serve metrics for Prometheus at this address, at /metrics; at a free port,
-    /// which is said, for port 0
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0
+    /// selects a free port, which is printed
     #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     metrics: Option<SocketAddr>,
 
-    /// What becomes of frames while weir does not run: the host gets them
-    /// (kernel), or none passes (drop)
+    /// Path of frames while weir does not run: to the host (kernel), or dropped
+    /// (drop)
     #[arg(long, value_name = "WHAT", default_value_t, value_parser = bypass)]
     bypass: Bypass,
 
-    /// Leave the interfaces as they were on SIGINT and SIGTERM
+    /// Restore the interfaces on SIGINT and SIGTERM
     #[arg(long)]
     restore: bool,
 
-    /// How long a frame may wait for a weir that does nothing, in
+    /// Longest time that a frame may wait for a weir that does not respond, in
     /// milliseconds, before the bypass takes over
     #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     hang_ms: u64,
 
-    /// Have the kernel forward by itself between addresses that weir has
-    /// forwarded between: on or off; then not every frame comes to weir
+    /// Let the kernel forward by itself between addresses that weir has
+    /// forwarded between: on or off; then weir does not see every frame
     #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
     flow_cache: OnOff,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
-    /// where the devices take them so (auto), the same and say where not (on),
-    /// or never (off)
+    /// where the devices support it (auto), the same with a message where not
+    /// (on), or never (off)
     #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
     tx_burst: TxBurstMode,
 
-    /// Frames that may wait in each ring, a power of two; by default 16384 for
-    /// two links, 4096 for eight
+    /// Frames in each ring, a power of two; by default 16384 for two links,
+    /// 4096 for eight
     #[arg(long, value_name = "N")]
     ring: Option<u32>,
 
-    /// How long to look for frames before going to sleep, in microseconds:
-    /// the core is busy, and the latency low
+    /// How long to poll for frames before sleeping, in microseconds; polling
+    /// occupies a core and lowers the latency
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     spin_us: u64,
 }
 
 /// Interval of the statistics.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often metrics are made anew.
+/// Interval at which metrics are updated.
 const METRICS_INTERVAL: Duration = Duration::from_millis(250);
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         refused: None,
         trouble: None,
     };
-    // For what is wrong; dropped when frames flow.
+    // Prints warnings; dropped when frames are forwarded.
     let mut text = text;
     let ran = router::run(
         &config,
@@ -247,7 +247,7 @@ fn clean(config: &Config) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The configuration, with the links of the command line; and its text.
+/// The configuration with the links of the command line, and its text.
 fn config(args: &Args) -> Result<(Config, String), CliError> {
     let source = args.config.as_deref();
     let text = match source {
@@ -269,19 +269,19 @@ fn config(args: &Args) -> Result<(Config, String), CliError> {
     Ok((config, text))
 }
 
-/// Where a configuration comes from, in words.
+/// The name of a configuration's source.
 fn name(source: Option<&Path>) -> String {
     source.map_or("the command line".into(), config::name)
 }
 
-/// Why it does not run, with the place in the configuration's text.
+/// The error message, with its position in the configuration's text.
 fn failure(source: Option<&Path>, text: &str, error: RunError) -> CliError {
     let at = match &error {
         RunError::Config(error) => error.at(text),
         RunError::Host(HostFilterError::Text { .. }) => host_at(text),
         RunError::Route { .. } => None,
         RunError::Interface(InterfaceError::Missing { which, .. }) => {
-            // Of the machine, not of the file: another status.
+            // An error of the machine, not of the file: another exit status.
             return match link_at(text, which) {
                 Some(at) => CliError::run(Wrong::at(text, at, error).of(name(source))),
                 None => CliError::run(error),
@@ -300,7 +300,7 @@ fn failure(source: Option<&Path>, text: &str, error: RunError) -> CliError {
     CliError::refused(wrong.of(name(source)))
 }
 
-/// Tells of a running router as the user asked.
+/// Reports on a running router, as the user requested.
 struct StatsReporter<'a> {
     args: &'a Args,
     life: Watchdog,
@@ -311,9 +311,9 @@ struct StatsReporter<'a> {
     /// The last report, and its time.
     last_report: Option<(Instant, Report)>,
     rendered: Option<Instant>,
-    /// What the host is not left.
+    /// Why the host filter was refused.
     refused: Option<String>,
-    /// Why it cannot be told.
+    /// Why statistics cannot be written.
     trouble: Option<CliError>,
 }
 
@@ -330,7 +330,7 @@ impl StatsReporter<'_> {
         if self.refused.as_deref() != view.host_refused {
             self.refused = view.host_refused.map(str::to_owned);
             if let Some(why) = &self.refused {
-                say(&format!("weir: the host is left what it was before: {why}"));
+                say(&format!("weir: the host filter is unchanged: {why}"));
             }
         }
         let due = |at: Option<Instant>, each| at.is_none_or(|at| now - at >= each);
@@ -344,7 +344,7 @@ impl StatsReporter<'_> {
         if wanted
             && (last
                 || due(
-                    self.last_report.as_ref().map(|told| told.0),
+                    self.last_report.as_ref().map(|report| report.0),
                     REPORT_INTERVAL,
                 ))
         {
@@ -376,7 +376,7 @@ impl StatsReporter<'_> {
     }
 }
 
-/// Says how frames come, and that they flow.
+/// Prints the mode, and that frames are forwarded.
 fn introduce(view: &Snapshot<'_>, bulk: TxBurstMode) {
     let modes = view.names.iter().zip(view.tap.links());
     let modes: Vec<String> = modes

@@ -15,12 +15,11 @@ use weir_socket::{Net, TcpListener, TcpSocket};
 use weir_stack::Stack;
 use weir_stack::tcp::TcpConfig;
 
-/// Serve a folder's files over HTTP, by a TCP of this process
+/// Serve a folder's files over HTTP, with weir's own TCP
 ///
-/// GET and HEAD of HTTP/1.1, ranges, `index.html` for folders; no listings,
-/// no hidden files, nothing outside the folder. A client that takes less than
-/// 1 KiB/s of an answer over 30 s is reset. Says `ready` on standard
-/// error, and serves until SIGINT, SIGTERM or SIGHUP.
+/// GET and HEAD of HTTP/1.1, ranges, `index.html` for folders; no listings, no hidden files,
+/// nothing outside the folder. A client that takes less than 1 KiB/s of a response over 30 s is
+/// reset. Prints `ready` on standard error, and serves until SIGINT, SIGTERM or SIGHUP.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -39,7 +38,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
 
-    /// The TCP port to serve at; 0 for any that is free, which `ready` names
+    /// The TCP port; 0 for any free port, which `ready` names
     #[arg(short, long, value_name = "N", default_value_t = 80)]
     port: u16,
 
@@ -52,12 +51,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Connections that wait to be accepted.
+/// Largest number of connections that wait for accept.
 const BACKLOG: usize = 1024;
-/// How long open answers may take after a signal.
+/// Time limit for open responses after a signal.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether the host has its links and addresses.
+/// How often the command checks that the host still has its links and addresses.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
@@ -95,11 +94,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             args.host.check(&net)?;
         }
     }
-    // Answers that end soon are completed; the others are reset.
+    // Responses that end soon are completed; the others are reset.
     let until = Instant::now() + ENDING;
     driver.end(until);
     while !driver.is_over() && Instant::now() < until {
-        // The signal is readable for good.
+        // The signal's descriptor stays readable.
         if driver.turn(None, ENDING / 100).is_err() {
             break;
         }
@@ -108,14 +107,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Bytes that the buffers of all TCP connections have, if all shards have as many as the
-/// fullest: each shard has an equal part of the memory.
+/// Size of all TCP connections' buffers in bytes, if all shards use as much as the fullest: each
+/// shard has an equal part of the memory.
 fn memory(net: &Net) -> usize {
     let shards = (0..net.shards()).filter_map(|shard| net.with_shard(shard, Stack::tcp_memory));
     shards.max().unwrap_or(0) * net.shards()
 }
 
-/// One listener for each version of IP that the host has, all at one port.
+/// One listener for each version of IP that the host has, all with one port number.
 fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, CliError> {
     let mut chosen = port;
     let listeners = any_of(net, port).into_iter().map(|mut any| {
@@ -132,7 +131,7 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, CliError> {
     })
 }
 
-/// Writes a line for an answer.
+/// Writes a log line for a response.
 fn log_response(args: &Args, peer: SocketAddr, answered: &Answered) {
     let Answered {
         method,
@@ -149,12 +148,12 @@ fn log_response(args: &Args, peer: SocketAddr, answered: &Answered) {
             "bytes": bytes,
         })
         .to_string(),
-        // A request that was not understood has neither.
+        // A malformed request has neither.
         (false, true) if method.is_empty() => format!("{peer} \"-\" {status} {bytes}"),
         (false, true) => format!("{peer} \"{method} {target}\" {status} {bytes}"),
         (false, false) => return,
     };
-    // A failing log must not stop the server; nor may a client send control
+    // A failing log must not stop the server, and a client must not be able to send control
     // sequences to the terminal that shows the log.
     let _ = writeln!(io::stdout(), "{}", harmless(&line));
 }

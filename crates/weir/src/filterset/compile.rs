@@ -1,4 +1,5 @@
-//! From a filter's text to an optimised program, with errors that point.
+//! Compiles a filter's text into an optimised program; errors show the
+//! position.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -9,11 +10,11 @@ use weir_filter::opt;
 use weir_link::names::SystemNames;
 use weir_wire::LinkType;
 
-/// What compiling depends on besides the text.
+/// The parameters of compilation besides the text.
 pub(crate) struct Compiler {
     /// The system's names.
     pub(crate) names: SystemNames,
-    /// How much of an accepted frame is wanted, in bytes.
+    /// Bytes of an accepted frame to keep.
     pub(crate) snaplen: u32,
     /// The IPv4 mask of the frames' network, for `ip broadcast`.
     pub(crate) netmask: Option<std::net::Ipv4Addr>,
@@ -23,11 +24,11 @@ pub(crate) struct Compiler {
     pub(crate) optimise: bool,
 }
 
-/// A filter that compiled.
+/// A compiled filter.
 pub(crate) struct Compiled {
-    /// As the language's front end gave it.
+    /// The front end's program.
     pub(crate) plain: Program,
-    /// As it is run: optimised, unless told not to.
+    /// The program to run: optimised, unless optimisation is off.
     pub(crate) program: Program,
 }
 
@@ -36,8 +37,9 @@ impl Default for Compiler {
         Compiler {
             names: SystemNames::new(),
             snaplen: ir::SNAPLEN_ALL,
-            // As tcpdump -r: of a capture's network nothing is known, and the
-            // limited broadcast address is one under every mask.
+            // As for `tcpdump -r`: the capture's network is unknown, and the
+            // limited broadcast address is the broadcast address under every
+            // mask.
             netmask: Some(std::net::Ipv4Addr::UNSPECIFIED),
             dialect: cspf::Dialect::default(),
             optimise: true,
@@ -46,8 +48,8 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// Compiles `text` for frames that begin as `linktype` says. The error is
-    /// the whole message for a person, perhaps of several lines.
+    /// Compiles `text` for frames of `linktype`. The error is the complete
+    /// message, possibly of several lines.
     pub(crate) fn compile(
         &self,
         lang: Language,
@@ -62,8 +64,8 @@ impl Compiler {
         Ok(Compiled { plain, program })
     }
 
-    /// As [`compile`](Self::compile), to what may be bound, with the text's
-    /// priority. What comes to keys without being optimised is not.
+    /// As [`compile`](Self::compile), for a binding, with the text's priority.
+    /// A program that yields keys without optimisation is not optimised.
     pub(crate) fn filter(
         &self,
         lang: Language,
@@ -79,7 +81,7 @@ impl Compiler {
         Ok((filter, priority))
     }
 
-    /// What the language's front end makes of `text`, and the text's priority.
+    /// The front end's program for `text`, and the text's priority.
     fn plain(
         &self,
         lang: Language,
@@ -118,8 +120,8 @@ fn classic(text: &[u8]) -> Result<Program, String> {
     cbpf::lift(&insns).map_err(|error| error.to_string())
 }
 
-/// Two lines that show the text around `span` and mark it; a long text is cut
-/// on both sides.
+/// Two lines that show the text around `span` with marks; a long text is cut on
+/// both sides.
 fn pointer(text: &str, span: &Range<usize>) -> String {
     const CONTEXT_CHARS: usize = 60;
     let start = floor(text, span.start);
@@ -163,7 +165,7 @@ fn floor(text: &str, index: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// Control characters would move the marks or drive the terminal.
+/// Control characters would displace the marks or control the terminal.
 fn visible(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }

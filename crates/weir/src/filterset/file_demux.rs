@@ -1,4 +1,4 @@
-//! From frames to ports: a plan for each link type that is met.
+//! Distributes frames of capture files to ports: a plan for each link type.
 
 use crate::error::CliError;
 use crate::filterset::compile::Compiler;
@@ -12,38 +12,38 @@ use weir_demux::{Binding, Plan, Target, Verdict};
 use weir_link::pcap::FrameRef;
 use weir_wire::LinkType;
 
-/// Judges frames of any link type by the same ports.
+/// Demultiplexes frames of any link type to the same ports.
 pub(crate) struct FileDemux<'a> {
     ports: &'a [PortSpec],
-    /// The file of those that have a line.
+    /// The file of the ports that have a line number.
     file: Option<&'a Path>,
     compiler: &'a Compiler,
     plans: PerLinkType<Plan>,
     verdict: Verdict,
-    /// That of a frame whose link type has no plan.
+    /// The verdict on a frame whose link type has no plan.
     no_plan: Verdict,
 }
 
-/// How many entries of each table `--explain` writes out.
+/// Entries of each table that `--explain` prints.
 const ENTRIES_SHOWN: usize = 10;
 
-/// Ports that a thread compiles before it hands them over.
+/// Number of ports that a thread compiles at a time.
 const PORTS_PER_BATCH: usize = 512;
-/// The most threads that compile: one thread binds what all of them make.
+/// Largest number of compiling threads: a single thread binds their results.
 const THREADS_MAX: usize = 8;
 
-/// Which ports get a frame.
+/// The ports that get a frame.
 pub(crate) struct Ports<'a>(&'a Verdict);
 
 impl Ports<'_> {
-    /// Their numbers, and how many bytes of the frame each wants.
+    /// Their numbers, and the bytes of the frame to keep for each.
     #[inline]
     pub(crate) fn ports(&self) -> impl Iterator<Item = (usize, usize)> {
         let deliveries = self.0.deliveries().iter();
         deliveries.map(|delivery| (delivery.tag as usize, delivery.snap_len as usize))
     }
 
-    /// Whether one of them took it.
+    /// Whether one of them took the frame.
     #[inline]
     pub(crate) fn taken(&self) -> bool {
         self.0.is_taken()
@@ -51,7 +51,8 @@ impl Ports<'_> {
 }
 
 impl<'a> FileDemux<'a> {
-    /// A divider that knows no link type yet. Ports that have a line are of `file`.
+    /// A demultiplexer without link types. Ports with a line number are from
+    /// `file`.
     pub(crate) fn new(
         ports: &'a [PortSpec],
         file: Option<&'a Path>,
@@ -67,14 +68,14 @@ impl<'a> FileDemux<'a> {
         }
     }
 
-    /// Makes the plan for the input's first link type. A filter that it
-    /// refuses is the user's mistake.
+    /// Creates the plan for the input's first link type. A filter that this
+    /// link type refuses is a user error.
     pub(crate) fn prepare(&mut self, linktype: LinkType) -> Result<(), CliError> {
         let make = |linktype| plan(self.ports, self.file, self.compiler, linktype);
         self.plans.first(linktype, make).map_err(CliError::refused)
     }
 
-    /// Which ports get `frame`.
+    /// The ports that get `frame`.
     #[inline]
     pub(crate) fn judge(&mut self, frame: &FrameRef<'_>) -> Ports<'_> {
         let make = |linktype| plan(self.ports, self.file, self.compiler, linktype);
@@ -85,15 +86,15 @@ impl<'a> FileDemux<'a> {
         Ports(&self.verdict)
     }
 
-    /// Which frames were not judged by every port's filter, so that the result
-    /// is not whole: a message for each link type.
+    /// The frames that some ports' filters did not process, so that the result
+    /// is incomplete: a message for each link type.
     pub(crate) fn unjudged(&self) -> Vec<String> {
         let ports = self.ports.len();
         self.plans
             .unjudged(|count| format!(" by {count} of {ports} ports, whose filters it refuses"))
     }
 
-    /// How the filters became plans.
+    /// A description of the plans.
     pub(crate) fn explain(&self) -> String {
         let mut out = String::new();
         for (linktype, plan) in self.plans.iter() {
@@ -137,11 +138,11 @@ fn plan(
     Made { it: plan, refusals }
 }
 
-/// Gives each port and what `make` makes of it to `take`, in order. Of many
-/// ports several threads make it, as far as threads can be started.
+/// Calls `take` with each port and its result of `make`, in order. For many
+/// ports, several threads run `make`, as far as threads can be started.
 ///
-/// A thread frees what it has made: memory that one thread allocates and
-/// another frees costs more than all the rest.
+/// A thread frees the memory that it allocated: freeing another thread's memory
+/// costs more than all the rest.
 fn in_order<T: Send>(
     ports: &[PortSpec],
     make: impl Fn(&PortSpec) -> T + Sync,
@@ -182,14 +183,14 @@ fn in_order<T: Send>(
                 take(port, made);
             }
             if let Some((_, give_back)) = thread {
-                // A thread that has ended has left nothing.
+                // A thread that has ended has no results left.
                 let _ = give_back.send(made);
             }
         }
     });
 }
 
-/// A seed that whoever sends the frames cannot know, for the tables' hash.
+/// A seed of the tables' hash that senders of frames cannot know.
 fn seed() -> u128 {
     use std::hash::{BuildHasher, RandomState};
     let words = [0_u8, 1].map(|half| RandomState::new().hash_one(half));

@@ -1,4 +1,4 @@
-//! Filters of a command, the plan that is made of them, and its counts.
+//! The filters of a command, their plan, and its counts.
 
 pub(super) mod compile;
 pub(super) mod file_demux;

@@ -1,29 +1,29 @@
-//! What each link type has of its own: a filter means other bytes on another
-//! link type, so there it is another program, or none.
+//! Values for each link type: a filter refers to other bytes on another link
+//! type, so it is compiled to another program, or refused.
 
 use crate::report::format;
 use std::fmt::Write;
 use weir_wire::LinkType;
 
-/// The most link types of one input that filters are compiled for: a file may
-/// name 65,536, and each costs as much as the first.
+/// Largest number of link types in one input for which filters are compiled: a
+/// file may contain 65,536, and each costs as much as the first.
 pub(crate) const LINKTYPES_MAX: usize = 64;
-/// How many refusals of a link type are kept, to be written out.
+/// Number of refusals of a link type that are kept for messages.
 const REFUSALS_MAX: usize = 10;
 
-/// A `T` for each link type that is met, made when its first frame comes.
+/// A `T` for each link type, created for its first frame.
 pub(crate) struct PerLinkType<T> {
     links: Vec<Link<T>>,
-    /// The place of the frame before.
+    /// Index of the previous frame's link type.
     last: usize,
-    /// Frames of link types that came when there was no room any more.
+    /// Number of frames of link types beyond the limit.
     beyond: u64,
 }
 
-/// What was made for a link type.
+/// The value for a link type.
 pub(crate) struct Made<T> {
     pub(crate) it: T,
-    /// The filters that the link type refuses.
+    /// The filters that are not valid for the link type.
     pub(crate) refusals: Refusals,
 }
 
@@ -33,7 +33,8 @@ struct Link<T> {
     frames: u64,
 }
 
-/// Filters that a link type refuses: how many, and why the first of them.
+/// Filters that a link type refuses: their number, and the reasons of the
+/// first.
 #[derive(Default)]
 pub(crate) struct Refusals {
     count: usize,
@@ -41,7 +42,7 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Adds a filter and why it is refused.
+    /// Adds a refused filter with the reason.
     pub(crate) fn add(&mut self, why: String) {
         self.count += 1;
         if self.first.len() < REFUSALS_MAX {
@@ -60,8 +61,9 @@ impl<T> PerLinkType<T> {
         }
     }
 
-    /// Makes that of the input's first link type, if none was made yet. A
-    /// filter that it refuses is the user's mistake: the error says why.
+    /// Creates the value for the input's first link type, unless there is one.
+    /// A filter that is not valid for it is a user error: the error has the
+    /// reason.
     pub(crate) fn first(
         &mut self,
         linktype: LinkType,
@@ -78,8 +80,8 @@ impl<T> PerLinkType<T> {
         Ok(())
     }
 
-    /// Counts a frame of `linktype` and gives what judges it; `None` if there
-    /// is no room for another link type.
+    /// Counts a frame of `linktype` and returns the link type's value; `None`
+    /// if the limit is reached.
     #[inline]
     pub(crate) fn of(
         &mut self,
@@ -95,7 +97,7 @@ impl<T> PerLinkType<T> {
         Some(&mut link.made.it)
     }
 
-    /// Whether there is a place for `linktype`, to which `last` then points.
+    /// Sets `last` to the index of `linktype`; `false` if the limit is reached.
     #[cold]
     fn turn_to(&mut self, linktype: LinkType, make: impl FnOnce(LinkType) -> Made<T>) -> bool {
         let found = self.links.iter().position(|link| link.linktype == linktype);
@@ -119,15 +121,15 @@ impl<T> PerLinkType<T> {
         });
     }
 
-    /// Each link type that is known, and what was made for it.
+    /// Each link type and its value.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkType, &T)> {
         let links = self.links.iter();
         links.map(|link| (link.linktype, &link.made.it))
     }
 
-    /// Which frames were not judged by all filters: a message for each link
-    /// type that refused some, and one for those there was no room for. `by`
-    /// says of so many filters that they are meant, if it need be said.
+    /// The frames that some filters did not process: a message for each link
+    /// type that refused some, and one for link types beyond the limit. `by`
+    /// describes a number of filters, if necessary.
     pub(crate) fn unjudged(&self, by: impl Fn(usize) -> String) -> Vec<String> {
         let refusing = |link: &&Link<T>| link.made.refusals.count > 0;
         let mut messages: Vec<String> = self

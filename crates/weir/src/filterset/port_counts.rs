@@ -1,4 +1,4 @@
-//! What was counted, a row a port, and how it is shown.
+//! The counts of each port, and their output.
 
 use crate::filterset::file_demux::Ports;
 use crate::report::format::Column::{Left, Right};
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use std::io;
 use weir_link::pcap::FrameRef;
 
-/// Frames counted: how many, how long, from when to when.
+/// Frames counted: number, bytes, time range.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Count {
     /// Frames.
@@ -27,7 +27,7 @@ impl Count {
         self.frames += 1;
         self.bytes += u64::from(wire_len);
         if let Some(time_ns) = time_ns {
-            // Files need not be in order of time.
+            // Files need not be ordered by time.
             self.first_ns = Some(self.first_ns.map_or(time_ns, |first| first.min(time_ns)));
             self.last_ns = Some(self.last_ns.map_or(time_ns, |last| last.max(time_ns)));
         }
@@ -45,7 +45,7 @@ impl Count {
     }
 }
 
-/// The count of each port, of what no port took, and of all.
+/// The counts of each port, of frames that no port took, and of all frames.
 #[derive(Clone, Debug)]
 pub(crate) struct PortCounts {
     pub(crate) ports: Vec<Count>,
@@ -68,7 +68,7 @@ struct ReadProblem {
     error: Option<String>,
 }
 
-/// Names and counts, written without a copy of all.
+/// Names and counts, serialised without a copy.
 struct NamedCounts<'a>(&'a [&'a str], &'a [Count]);
 
 impl Serialize for NamedCounts<'_> {
@@ -89,7 +89,7 @@ struct NamedCount<'a> {
 }
 
 impl PortCounts {
-    /// Nothing counted yet, for this many ports.
+    /// Counts of zero, for this many ports.
     pub(crate) fn new(ports: usize) -> PortCounts {
         PortCounts {
             ports: vec![Count::default(); ports],
@@ -98,7 +98,7 @@ impl PortCounts {
         }
     }
 
-    /// Counts one frame, and that it goes to `ports`.
+    /// Counts a frame, which goes to `ports`.
     #[inline]
     pub(crate) fn add(&mut self, frame: &FrameRef<'_>, ports: &Ports<'_>) {
         let (wire_len, time_ns) = (frame.wire_len, frame.time_ns);
@@ -111,7 +111,7 @@ impl PortCounts {
         }
     }
 
-    /// The table that a person reads.
+    /// The counts as a table.
     pub(crate) fn table(&self, names: &[&str]) -> String {
         let heading = [
             Left("port"),
@@ -130,7 +130,8 @@ impl PortCounts {
         format::table(&heading, rows) + &times.note()
     }
 
-    /// Writes one line for scripts; `error` says why it is not the whole input.
+    /// Writes the counts as one line of JSON; `error` says why they do not
+    /// cover the whole input.
     pub(crate) fn write_json(
         &self,
         out: impl io::Write,

@@ -1,4 +1,4 @@
-//! Ports as a person states them: on the command line or in a file.
+//! Ports as given on the command line or in a file.
 
 use crate::config::{self, Wrong};
 use crate::error::CliError;
@@ -11,22 +11,23 @@ use std::path::Path;
 use toml::Spanned;
 use weir_filter::lang::Language;
 
-/// The most ports of one `weir demux`.
+/// Largest number of ports of one `weir demux`.
 const PORTS_MAX: usize = 1 << 20;
-/// The longest name of a port, in bytes; with its ending it is a file's name.
+/// Longest name of a port, in bytes; with an extension it is a file name.
 const NAME_LEN_MAX: usize = 200;
 /// The largest file of ports, in bytes.
 const CONFIG_LEN_MAX: u64 = 256 << 20;
 /// Bytes of a file of ports that are parsed at a time, if a table ends there.
 const PARSE_CHUNK_LEN: usize = 64 << 10;
 
-/// One port: what the user said of it.
+/// One port, as given by the user.
 #[derive(Clone, Debug)]
 pub(crate) struct PortSpec {
     pub(crate) name: String,
     pub(crate) filter: String,
     pub(crate) lang: Language,
-    /// As stated; else the text's own (a stack-language text has one), else 0.
+    /// The given priority; otherwise the text's own (a stack-language text has
+    /// one), otherwise 0.
     pub(crate) priority: Option<u16>,
     pub(crate) copy: bool,
     /// The line of its table in the file of ports.
@@ -54,7 +55,7 @@ struct PortTable {
     copy: bool,
 }
 
-/// As serde does it, but a person is told what to write.
+/// As serde does it, with a message for users.
 fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Spanned<PortTable>>, D::Error> {
     struct Tables;
     impl<'de> Visitor<'de> for Tables {
@@ -102,10 +103,10 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<PortSpec>, CliError> {
     Ok(ports)
 }
 
-/// Reads the ports of a TOML text.
+/// Parses the ports of a TOML text.
 ///
-/// A parsed document takes many times the memory of its text, so a long text
-/// is parsed piece by piece. The error is always that of the whole text.
+/// A parsed document takes many times the memory of its text, so a long text is
+/// parsed in chunks. The error is always that of the whole text.
 pub(crate) fn from_toml(text: &str) -> Result<Vec<PortSpec>, Wrong> {
     let mut ports = Vec::new();
     let mut lines = 0;
@@ -123,10 +124,10 @@ fn newlines(text: &str) -> usize {
     text.bytes().filter(|byte| *byte == b'\n').count()
 }
 
-/// Cuts a text before lines that look like the begin of a `[[port]]` table.
+/// Splits a text before lines that look like the start of a `[[port]]` table.
 ///
-/// Where such a line is part of a string or of an array, the piece before it
-/// is no TOML, as a string or an array does not end in it.
+/// If such a line is inside a string or an array, the chunk before it is not
+/// valid TOML, since a string or array does not end in it.
 fn table_chunks(text: &str) -> impl Iterator<Item = &str> {
     const BEGIN: &str = "\n[[port]]";
     let mut rest = text;
@@ -140,10 +141,11 @@ fn table_chunks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The ports of a whole TOML document, before which there are so many lines.
+/// The ports of a complete TOML document, before which there are `lines_before`
+/// lines.
 fn parsed(text: &str, lines_before: usize) -> Result<Vec<PortSpec>, Wrong> {
     let config: Config = config::parse(text)?;
-    // Tables come in the order of their lines.
+    // Tables are in the order of their lines.
     let (mut lines, mut counted) = (lines_before, 0);
     let ports = config.port.into_iter().map(|table| {
         let at = table.span().start;
@@ -195,8 +197,8 @@ pub(crate) fn priority_argument(text: &str) -> Result<(String, u16), String> {
     Ok((name.to_owned(), priority))
 }
 
-/// Makes copies of the named ports. The word `all`, where no port has that
-/// name, means every port.
+/// Makes the named ports copies. The word `all`, unless a port has that name,
+/// means every port.
 pub(crate) fn set_copies(ports: &mut [PortSpec], names: &[String]) -> Result<(), CliError> {
     for name in names {
         if name == "all" && !ports.iter().any(|port| port.name == "all") {
@@ -242,8 +244,8 @@ fn named<'p>(
 }
 
 impl PortSpec {
-    /// Where it stands, before what is said of it: `FILE:LINE: `, or nothing for
-    /// one of the command line.
+    /// The port's position, as the prefix of a message: `FILE:LINE: `, or empty
+    /// for a port of the command line.
     pub(crate) fn location(&self, file: Option<&Path>) -> String {
         let place = file.zip(self.line);
         let place = place.map(|(file, line)| format!("{}:{line}: ", config::name(file)));
@@ -251,8 +253,8 @@ impl PortSpec {
     }
 }
 
-/// Checks names and number: each name once, and fit to be a file's name. What
-/// has a line is of `file`.
+/// Checks names and number of ports: each name is unique and valid as a file
+/// name. Ports with a line number are from `file`.
 pub(crate) fn check(ports: &[PortSpec], file: Option<&Path>) -> Result<(), CliError> {
     if ports.is_empty() {
         return Err(CliError::refused(
@@ -270,7 +272,7 @@ pub(crate) fn check(ports: &[PortSpec], file: Option<&Path>) -> Result<(), CliEr
         check_name(&port.name).map_err(refuse)?;
     }
     let mut sorted: Vec<&PortSpec> = ports.iter().collect();
-    // Stable: of two with one name, the earlier comes first.
+    // Stable: of two ports with one name, the earlier comes first.
     sorted.sort_by_key(|port| port.name.as_str());
     let twice = sorted.windows(2).find(|pair| pair[0].name == pair[1].name);
     let Some([first, second]) = twice else {
@@ -357,7 +359,7 @@ mod tests {
         assert!(check(&[], None).is_err());
     }
 
-    /// A file of so many ports: more than one piece.
+    /// A file of that many ports: more than one chunk.
     fn long_file(ports: usize) -> String {
         let table = |n| format!("[[port]]\nname = 'p{n}'\nfilter = 'udp dst port {n}'\n");
         (0..ports).map(table).collect()
@@ -410,7 +412,7 @@ mod tests {
                 .to_string();
             assert!(error.starts_with(said), "{error}");
         }
-        // One of the command line comes first, and has none.
+        // A port of the command line comes first, and has no line number.
         let mut both = ports(&["a"]);
         both.extend(from_toml(&port("a")).unwrap());
         let error = check(&both, file).unwrap_err().to_string();
@@ -427,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_table_in_a_string_is_no_table() {
-        // A cut would be inside of the string.
+        // The chunk would end inside the string.
         let filter = format!(
             "{}[[port]]\nname = 'b'\nfilter = ''\n",
             "\n".repeat(PARSE_CHUNK_LEN)

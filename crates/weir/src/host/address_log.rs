@@ -1,4 +1,4 @@
-//! What happens to a host's addresses and routers is said on standard error.
+//! Prints changes of a host's addresses and routers on standard error.
 
 use super::link_config::{LinkHostConfig, LinkScoped};
 use super::{Addresses, Source};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use weir_socket::Net;
 use weir_stack::iface::{Event, Origin, RemovalReason};
 
-/// How long it may take to say what became of an address.
+/// Time limit for printing the result of an address.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long servers and routers may take to tell of an address.
+/// Time limit for DHCP servers and routers to configure an address.
 const CONFIG_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is looked whether a signal came meanwhile.
+/// How often waits check for a signal.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The addresses of which it has been said that they are lost.
+/// The addresses whose loss has been printed.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Announced(Arc<(Mutex<Vec<IpAddr>>, Condvar)>);
 
@@ -30,8 +30,8 @@ impl Announced {
         }
     }
 
-    /// Waits until it is said of all of these. Not for ever: of more news than
-    /// anybody hears, some are dropped.
+    /// Waits until the loss of all of these was printed, for a limited time:
+    /// events beyond the queue's limit are dropped.
     fn wait(&self, of: &[IpAddr]) {
         let (lost, changed) = &*self.0;
         let missing = |lost: &mut Vec<IpAddr>| of.iter().any(|one| !lost.contains(one));
@@ -39,8 +39,8 @@ impl Announced {
     }
 }
 
-/// Waits until each address is had that others give; from then on a thread
-/// says what happens to them, as long as the host is there.
+/// Waits until each address that servers and routers assign is configured; from
+/// then on a thread prints changes, as long as the host exists.
 pub(super) fn wait_configured(
     places: &[LinkHostConfig<'_>],
     net: &Net,
@@ -51,7 +51,7 @@ pub(super) fn wait_configured(
     let began = Instant::now();
     let within = within.map_or(CONFIG_TIMEOUT, |within| within.min(CONFIG_TIMEOUT));
     let mut events = net.events();
-    // Which link is meant is said if there are several.
+    // The link's name is printed if there are several links.
     let several = places.len() > 1;
     let links = places
         .iter()
@@ -83,7 +83,8 @@ pub(super) fn wait_configured(
             )));
         }
     }
-    // What came with the last of them is said before the command goes on.
+    // Events that came with the last address are printed before the command
+    // continues.
     while let Some((link, event)) = events.next_link_timeout(Duration::ZERO) {
         tell(link, &event);
     }
@@ -99,8 +100,8 @@ pub(super) fn wait_configured(
 }
 
 impl Addresses {
-    /// Fails if no frame will come or go any more, by any link, or none of the
-    /// host's addresses is left and nobody gives it one.
+    /// Fails if no link can carry frames any more, or if none of the host's
+    /// addresses is left and none can be assigned.
     pub(crate) fn check(&self, net: &Net, links: &[String]) -> Result<(), CliError> {
         let links = links.join(", ");
         if net.is_gone() {
@@ -114,7 +115,7 @@ impl Addresses {
         if self.addresses.iter().any(has) {
             return Ok(());
         }
-        // Who has each of them is said first, which another thread does.
+        // Another thread first prints which host has each address.
         let fixed = self.addresses.iter().filter_map(|one| match one.what {
             Source::Fixed(prefix) => Some(prefix.address()),
             Source::Dhcp | Source::Auto => None,
@@ -126,7 +127,7 @@ impl Addresses {
     }
 }
 
-/// What others are to give, link by link.
+/// The addresses to be assigned, for each link.
 fn wanted(places: &[LinkHostConfig<'_>]) -> Vec<(u8, Origin, &'static str)> {
     let mut wanted = Vec::new();
     for (number, place) in (0..).zip(places) {
@@ -140,7 +141,7 @@ fn wanted(places: &[LinkHostConfig<'_>]) -> Vec<(u8, Origin, &'static str)> {
     wanted
 }
 
-/// Says what happened to the host's addresses, if it is worth to be known.
+/// Prints a change of the host's addresses, if it is relevant to the user.
 fn log_change(link: Option<&str>, event: &Event) {
     let said = match event {
         Event::Address(prefix, Origin::Advertised) => {

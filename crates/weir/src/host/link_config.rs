@@ -1,4 +1,4 @@
-//! What a host is on each of its links, of all that was said.
+//! A host's configuration on each of its links, from the command line.
 
 use super::{Addresses, Source};
 use crate::error::CliError;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 
-/// Something of one link: `WHAT%LINK`, or `WHAT`.
+/// A value for one link: `VALUE%LINK`, or `VALUE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LinkScoped<T> {
     pub(super) what: T,
@@ -26,7 +26,7 @@ where
     fn from_str(text: &str) -> Result<LinkScoped<T>, String> {
         let (what, link) = match text.rsplit_once('%') {
             Some((what, link)) => match link.split_once('/') {
-                // As an IPv6 zone is written.
+                // In the form of an IPv6 zone.
                 Some((link, len)) => {
                     return Err(format!("the link comes last: write {what}/{len}%{link}"));
                 }
@@ -39,21 +39,21 @@ where
     }
 }
 
-/// A router's address, as `--gateway` takes it.
+/// A router's address, as given to `--gateway`.
 pub(super) fn gateway(text: &str) -> Result<LinkScoped<IpAddr>, String> {
-    let wrong = |_| format!("`{text}` is no address of a router: write one such as 192.0.2.1");
+    let wrong = |_| format!("`{text}` is not a router's address: write one such as 192.0.2.1");
     text.parse().map_err(wrong)
 }
 
-/// One link, and the host's part on it.
+/// One link, and the host's configuration on it.
 pub(super) struct LinkHostConfig<'a> {
-    /// As it was said.
+    /// As given by the user.
     pub(super) link: &'a str,
     pub(super) addresses: Vec<Source>,
     pub(super) gateways: Vec<IpAddr>,
     pub(super) mac: Option<Address>,
     pub(super) broker: Option<&'a Path>,
-    /// Queues that a TAP interface is asked for.
+    /// Number of queues to request from a TAP interface.
     pub(super) queues: usize,
 }
 
@@ -75,8 +75,9 @@ impl LinkHostConfig<'_> {
 }
 
 impl Addresses {
-    /// What was said, link by link. Without a link's name an address is of the
-    /// first, and a router of the one whose network it is in.
+    /// The configuration of each link. Without a link's name, an address
+    /// belongs to the first link, and a router to the link whose network
+    /// contains it.
     pub(super) fn link_configs<'a>(
         &'a self,
         links: &'a [String],
@@ -138,7 +139,7 @@ fn name(link: &str) -> &str {
     link.split_once(':').map_or(link, |(_, name)| name)
 }
 
-/// Which link is meant.
+/// The index of the named link.
 pub(super) fn named(links: &[String], said: Option<&str>) -> Result<Option<usize>, CliError> {
     let Some(said) = said else {
         return Ok(None);
@@ -147,7 +148,7 @@ pub(super) fn named(links: &[String], said: Option<&str>) -> Result<Option<usize
     match found {
         Some(at) => Ok(Some(at)),
         None => Err(CliError::refused(format!(
-            "`%{said}` is none of the host's links: they are {}",
+            "`%{said}` is not one of the host's links: they are {}",
             links.join(", ")
         ))),
     }
@@ -199,7 +200,7 @@ mod tests {
             ("--addr fe80::5%tap0/64", "write fe80::5/64%tap0"),
             (
                 "--addr 192.0.2.5/24 --gateway router",
-                "`router` is no address",
+                "`router` is not a router's address",
             ),
         ] {
             let all = ["weir", "--link", "tap0"].into_iter();

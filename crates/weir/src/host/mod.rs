@@ -1,4 +1,4 @@
-//! A host of weir's own on its links, as commands are told of it.
+//! A host of weir's own on its links, as configured by commands.
 
 mod address_log;
 mod link_config;
@@ -19,32 +19,32 @@ use weir_socket::Net;
 use weir_stack::{Prefix, SHARDS_MAX};
 use weir_wire::ethernet::Address;
 
-/// Where the host is: the help of every command that has one.
+/// Help on the host's links and addresses, for every command that has a host.
 pub(crate) const HELP: &str = "\
 Links:
-  tap:NAME   a TAP interface: the kernel is its peer. Root may let it be made; anybody else opens
-             one that was made for them, once: ip tuntap add dev tap0 mode tap user ada
-             With multi_queue behind it, each of several stacks (--shards) has a queue.
-  port:IF    a live interface, beside the kernel, by the interface's hardware address: frames for
-             the host's addresses are taken from the kernel, and it gets copies of ARP and neighbour
-             discovery. By the broker, or as root. This machine itself does not reach the host.
-  NAME       a TAP interface if there is one of that name; else a live interface
+  tap:NAME   a TAP interface, with the kernel as its peer. Root can create it by this command; any
+             other user needs one that root has created: ip tuntap add dev tap0 mode tap user ada
+             If created with multi_queue, each of several stacks (--shards) has a queue.
+  port:IF    a live interface, beside the kernel, with the interface's MAC address: frames for the
+             host's addresses are taken from the kernel; the host gets copies of ARP and neighbour
+             discovery. Needs the broker or root. This machine itself cannot reach the host.
+  NAME       a TAP interface if there is one with that name; otherwise a live interface
 
 Addresses (--addr):
-  ADDR/LEN   this one, while others are asked whether they have it
-  dhcp       of IPv4, as a DHCP server gives it, with routers; given back at the end
-  auto       of IPv6, as routers advertise networks, with routes
-             On port:IF the last two need a hardware address of their own: --mac
+  ADDR/LEN   this address, with duplicate address detection while it is in use
+  dhcp       an IPv4 address and routers from a DHCP server; released at the end
+  auto       IPv6 addresses and routes from router advertisements
+             On port:IF the last two need a separate MAC address: --mac
 
-Several links: say --link again, and behind an address, a router or a hardware address which link
-it is of: --link tap0 --addr 192.0.2.5/24 --link tap1 --addr 198.51.100.5/24%tap1. Without it, it is
-the first link's; a router's is that of its network. What is asked by a link is answered by that
-link; otherwise the longest route decides.";
+Several links: repeat --link, and append the link to an address, a router or a MAC address:
+--link tap0 --addr 192.0.2.5/24 --link tap1 --addr 198.51.100.5/24%tap1. Without a link, an address
+belongs to the first link, and a router to the link with its network. Replies leave by the link of
+the request; other packets by the link with the longest route.";
 
-/// How an address is come by.
+/// The source of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// As it was said.
+    /// The given address.
     Fixed(Prefix),
     /// From a DHCP server.
     Dhcp,
@@ -71,8 +71,8 @@ impl FromStr for Source {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct Addresses {
-    /// An address of the host's own, with its network's prefix length, or
-    /// `dhcp`, or `auto`: see below; several by saying it again
+    /// An address of the host with its network's prefix length, or `dhcp`, or
+    /// `auto`: see below; can be repeated
     #[arg(long = "addr", value_name = "ADDR/LEN[%LINK]", required = true)]
     pub(crate) addresses: Vec<LinkScoped<Source>>,
 
@@ -80,13 +80,13 @@ pub(crate) struct Addresses {
     #[arg(long = "gateway", value_name = "ADDR[%LINK]", value_parser = link_config::gateway)]
     pub(crate) gateways: Vec<LinkScoped<IpAddr>>,
 
-    /// The host's hardware address; else a live interface's own, or one made
-    /// of the TAP interface's name and the first address
+    /// The host's MAC address; by default a live interface's own, or one
+    /// derived from the TAP interface's name and the first address
     #[arg(long = "mac", value_name = "MAC[%LINK]")]
     pub(crate) macs: Vec<LinkScoped<Address>>,
 
-    /// How many stacks the host is made of, one a core: connections are dealt
-    /// out to them
+    /// Number of stacks (shards) of the host, one a core: connections are
+    /// distributed to them
     #[arg(
         long,
         value_name = "N",
@@ -95,7 +95,7 @@ pub(crate) struct Addresses {
     )]
     pub(crate) shards: usize,
 
-    /// The broker that opens the ports on a live interface
+    /// The socket of the broker that opens the ports on a live interface
     #[arg(long, value_name = "SOCKET")]
     pub(crate) broker: Option<PathBuf>,
 
@@ -107,7 +107,7 @@ pub(crate) struct Addresses {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct HostArgs {
-    /// The link to be on: see below; several by saying it again
+    /// A link of the host: see below; can be repeated
     #[arg(long = "link", value_name = "LINK", required = true)]
     pub(crate) links: Vec<String>,
 
@@ -115,12 +115,12 @@ pub(crate) struct HostArgs {
     pub(crate) addresses: Addresses,
 }
 
-/// What a link's interface must be.
+/// The required state of a link's interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LinkRequirement {
-    /// Up, now.
+    /// The interface must be up.
     Up,
-    /// It may come up later: that is said.
+    /// The interface may come up later; a message says so.
     Later,
 }
 
@@ -134,7 +134,7 @@ impl HostArgs {
         self.open_within(need, None, stop)
     }
 
-    /// The same, within this time, too.
+    /// As [`open`](Self::open), within a time limit.
     pub(crate) fn open_within(
         &self,
         need: LinkRequirement,
@@ -149,7 +149,7 @@ impl HostArgs {
         self.addresses.check(net, &self.links)
     }
 
-    /// Opens the links, starts the host, and gives the first address of a
+    /// Opens the links, starts the host, and returns the first address of a
     /// server's name.
     pub(crate) fn open_towards(
         &self,
@@ -165,8 +165,8 @@ impl HostArgs {
 }
 
 impl Addresses {
-    /// Opens links and starts the host; waits for the addresses that others
-    /// give, and says which they are.
+    /// Opens links and starts the host; waits for assigned addresses, and
+    /// prints them.
     pub(crate) fn open(
         &self,
         links: &[String],

@@ -1,4 +1,4 @@
-//! A host's links are opened: a TAP interface, or ports on a live one.
+//! Opens a host's links: a TAP interface, or ports on a live interface.
 
 use super::link_config::LinkHostConfig;
 use super::{LinkRequirement, Source};
@@ -15,11 +15,11 @@ use weir_stack::iface::{DadMode, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
-/// A link's queues, and what the host is on it.
+/// A link's queues, and the host's configuration on it.
 pub(super) type Opened = (Queues, Config);
 type Queues = Vec<Box<dyn link::Link>>;
 
-/// Starts the host, of so many stacks.
+/// Starts the host, with this number of stacks.
 pub(super) fn start(links: Vec<Opened>, shards: usize) -> Result<Net, CliError> {
     let add = |builder: Builder, (queues, config)| builder.queues(queues, &config);
     let builder = links.into_iter().fold(Net::builder(), add);
@@ -38,7 +38,7 @@ impl LinkHostConfig<'_> {
             ))),
             None => match Interface::named(link) {
                 Ok(interface) if !interface.tun => self.on_port(link, need),
-                // Root would make one of whatever name.
+                // Root would create an interface with any name.
                 Err(InterfaceError::Missing { .. }) if rustix::process::geteuid().is_root() => {
                     Err(CliError::run(format!(
                         "there is no interface `{link}`: look at `ip link`; to make a TAP \
@@ -78,14 +78,15 @@ impl LinkHostConfig<'_> {
             )));
         }
         let own: Option<[u8; 6]> = interface.address.as_slice().try_into().ok();
-        // The loopback interface has zeros.
+        // The loopback interface has an all-zero address.
         let own = own.filter(|own| *own != [0; 6]);
         let mac = self.mac.or(own.map(Address)).ok_or_else(|| {
-            CliError::refused(format!("{name} is no Ethernet interface: choose another"))
+            CliError::refused(format!(
+                "{name} is not an Ethernet interface: choose another"
+            ))
         })?;
         let mut config = self.config(mac, &interface)?;
-        // The kernel has the link-local address that is made of the hardware
-        // address.
+        // The kernel has the link-local address derived from the MAC address.
         let has_v6 = config.addresses.iter().any(|one| one.address().is_ipv6());
         if has_v6 && !config.autoconf && !config.addresses.iter().any(is_link_local) {
             config.addresses.extend(self.made_link_local(name));
@@ -143,7 +144,8 @@ impl LinkHostConfig<'_> {
         Ok(config)
     }
 
-    /// The same each time, so that neighbours who remember it are right.
+    /// A hash that is the same in every run, so that neighbours' caches stay
+    /// right.
     fn made_of(&self, name: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -152,7 +154,7 @@ impl LinkHostConfig<'_> {
         hasher.finish()
     }
 
-    /// Of the locally administered kind (IEEE 802).
+    /// A locally administered address (IEEE 802).
     fn made_mac(&self, name: &str) -> Address {
         let [a, b, c, d, e, ..] = self.made_of(name).to_be_bytes();
         Address([2, a, b, c, d, e])
@@ -163,7 +165,8 @@ impl LinkHostConfig<'_> {
         Prefix::new(Ipv6Addr::from_bits(0xfe80 << 112 | low).into(), 64)
     }
 
-    /// The kernel answers for its addresses, and for nobody's that mean all.
+    /// Refuses addresses that the kernel answers for, and addresses that are
+    /// not unicast.
     fn check_free(&self, interface: &Interface) -> Result<(), CliError> {
         for prefix in self.fixed() {
             let its = |one: &&weir_link::net::Address| one.ip == prefix.address();
@@ -175,7 +178,7 @@ impl LinkHostConfig<'_> {
             }
             if prefix.is_network() {
                 return Err(CliError::refused(format!(
-                    "{prefix} is the network's address, no host's: give one in it, such as {}",
+                    "{prefix} is the network's address, not a host's: give one in it, such as {}",
                     first_of(prefix)
                 )));
             }
@@ -184,8 +187,8 @@ impl LinkHostConfig<'_> {
     }
 }
 
-/// What a grant must say for a host to send as itself, which is beside what the
-/// interface has.
+/// The grant that a host needs in order to send with its addresses, in addition
+/// to the interface's own.
 fn needed_grant(mac: Address, own: Option<Address>, addresses: &[IpAddr]) -> String {
     let quoted: Vec<String> = addresses.iter().map(|one| format!("\"{one}\"")).collect();
     let source = if own == Some(mac) {
@@ -194,14 +197,14 @@ fn needed_grant(mac: Address, own: Option<Address>, addresses: &[IpAddr]) -> Str
         format!("source = \"{mac}\", ")
     };
     if quoted.is_empty() {
-        // Which they are is known when another gives them.
+        // Assigned addresses are not known yet.
         "send = { any_source = true }".to_owned()
     } else {
         format!("send = {{ {source}addresses = [{}] }}", quoted.join(", "))
     }
 }
 
-/// The first address of a network that a host can have.
+/// The first host address of a network.
 fn first_of(prefix: Prefix) -> IpAddr {
     match prefix.network().address() {
         IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() | 1).into(),
@@ -209,7 +212,7 @@ fn first_of(prefix: Prefix) -> IpAddr {
     }
 }
 
-/// The same each time on this machine and link, and unknown elsewhere.
+/// A secret that is the same in every run on this machine and link.
 fn secret(link: &str) -> u128 {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let half = |number: u8| {
@@ -220,9 +223,9 @@ fn secret(link: &str) -> u128 {
     half(0) << 64 | half(1)
 }
 
-/// With a queue for each stack, or with one if the interface was made for one,
-/// or for any number; with the kernel's offload, or without it if the kernel has
-/// none.
+/// Opens a TAP interface with a queue for each stack, or with one queue if the
+/// interface was created with one or does not exist; with the kernel's
+/// offloads, or without them if the kernel lacks them.
 fn tap(name: &str, queues: usize) -> io::Result<Queues> {
     let one = |tap| vec![Box::new(tap) as Box<dyn link::Link>];
     let ways: [&dyn Fn() -> io::Result<Queues>; 4] = [
@@ -231,7 +234,7 @@ fn tap(name: &str, queues: usize) -> io::Result<Queues> {
         &|| link::Tap::queues_plain(name, queues),
         &|| link::Tap::open_plain(name).map(one),
     ];
-    // What is made for one stack is as it always was.
+    // With one stack, the interface is created as in earlier versions.
     let order = if queues > 1 {
         [0, 1, 2, 3]
     } else {
@@ -282,7 +285,7 @@ fn check_up(interface: &Interface, need: LinkRequirement) -> Result<(), CliError
 
 fn no_tap(name: &str, error: &io::Error) -> CliError {
     let remedy = match error.kind() {
-        // The kernel's driver, which no interface is had without.
+        // The kernel's driver, which every TAP interface needs.
         io::ErrorKind::NotFound => ": /dev/net/tun is not there: load the driver as root \
              (modprobe tun), or give it to the container"
             .to_owned(),

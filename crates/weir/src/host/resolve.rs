@@ -1,5 +1,4 @@
-//! Names of hosts, how they are reached, and the addresses that stand for all
-//! of ours.
+//! Names of hosts, connections to them, and unspecified addresses.
 
 use super::link_config::named;
 use crate::error::CliError;
@@ -12,9 +11,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpSocket, TcpStream};
 
-/// The addresses of a name, of the versions that the host has: by the system's
-/// resolver, unless it is an address, behind which may stand the link that it
-/// is on.
+/// The addresses of a name, for the IP versions that the host has: by the
+/// system's resolver, unless the name is an address, which may be followed by
+/// its link.
 pub(crate) fn resolve(
     net: &Net,
     links: &[String],
@@ -44,7 +43,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// The address, if it is one.
+/// The address, if the name is one.
 fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>, CliError> {
     let (text, zone) = match name.split_once('%') {
         Some((text, zone)) => (text, Some(zone)),
@@ -59,25 +58,26 @@ fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>
     Ok(Some(address.into()))
 }
 
-/// Asks the resolver on a thread of its own: no signal ends its call.
+/// Calls the resolver on a separate thread, since a signal does not end its
+/// call.
 fn query_resolver(
     name: &str,
     port: u16,
     stop: &ShutdownSignal,
 ) -> Result<Vec<SocketAddr>, CliError> {
-    /// How often it is looked whether a signal came.
+    /// How often the wait checks for a signal.
     const LOOK_EACH: Duration = Duration::from_millis(50);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let asked = (name.to_owned(), port);
     let look_up = move || {
         let found = asked.to_socket_addrs();
-        // Nobody waits any more if a signal came.
-        let _ = tell.send(found.map(Iterator::collect));
+        // After a signal the caller no longer waits.
+        let _ = sender.send(found.map(Iterator::collect));
     };
     let thread = thread::Builder::new().spawn(look_up);
     thread.map_err(|error| CliError::run(format!("cannot start a thread: {error}")))?;
     loop {
-        match told.recv_timeout(LOOK_EACH) {
+        match receiver.recv_timeout(LOOK_EACH) {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => {
                 return Err(CliError::run(format!(
@@ -90,7 +90,7 @@ fn query_resolver(
     }
 }
 
-/// Why a peer cannot be asked.
+/// The reason why a peer cannot be reached.
 pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> CliError {
     let (ip, kind) = (peer.ip(), error.kind());
     let all = IpAddr::from(Ipv4Addr::BROADCAST);
@@ -102,7 +102,7 @@ pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> CliEr
         io::ErrorKind::NetworkUnreachable
             if ip.is_unspecified() || ip.is_multicast() || ip == all =>
         {
-            format!("{error}: {ip} is no one host's address")
+            format!("{error}: {ip} is not the address of a single host")
         }
         io::ErrorKind::NetworkUnreachable if net.addresses().contains(&ip) => {
             format!("{error}: {ip} is this host's own; ask another")
@@ -111,24 +111,24 @@ pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> CliEr
             format!("{error}: give the router that leads to {ip} with --gateway")
         }
         io::ErrorKind::HostUnreachable => {
-            format!("{error}: nobody answers for {ip}, or for the router to it")
+            format!("{error}: no station answers for {ip}, or for the router to it")
         }
         io::ErrorKind::ConnectionRefused => {
-            format!("{error}: nobody listens at port {}", peer.port())
+            format!("{error}: no application listens at port {}", peer.port())
         }
         _ => error.to_string(),
     };
     CliError::run(format!("{peer}: {why}"))
 }
 
-/// Opens a connection; ends with a signal, too.
+/// Opens a connection; a signal ends the attempt.
 pub(crate) fn connect(
     net: &Net,
     to: SocketAddr,
     within: Duration,
     stop: &ShutdownSignal,
 ) -> io::Result<TcpStream> {
-    /// How often it is looked whether a signal came.
+    /// How often the wait checks for a signal.
     const LOOK_EACH: Duration = Duration::from_millis(50);
     let stream = TcpSocket::new(net).start(to)?;
     let waker = Arc::new(Unpark(thread::current())).into();
@@ -146,7 +146,7 @@ pub(crate) fn connect(
     }
 }
 
-/// Wakes a thread that waits for a socket.
+/// Unparks a thread that waits for a socket.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -155,7 +155,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The unspecified addresses of the versions that the net has.
+/// The unspecified addresses of the IP versions that the net has.
 pub(crate) fn any_of(net: &Net, port: u16) -> Vec<SocketAddr> {
     let addresses = net.addresses();
     let any = [
@@ -166,7 +166,7 @@ pub(crate) fn any_of(net: &Net, port: u16) -> Vec<SocketAddr> {
     any.into_iter().filter(|any| has(any.is_ipv4())).collect()
 }
 
-/// The unspecified address of a peer's version, and any transport port.
+/// The unspecified address of a peer's IP version, with transport port 0.
 pub(crate) fn any_towards(peer: SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),

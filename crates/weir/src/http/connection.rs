@@ -22,6 +22,10 @@ pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(30);
 /// the next one, up to [`Common::block_len`].
 const BLOCK_LEN_INITIAL: usize = 16 << 10;
 
+/// Blocks that are read until a block that waits for the client is kept: many clients may take no
+/// more than the first ones, and few blocks are read twice for a client that does.
+const BLOCKS_READ_MIN: usize = 2;
+
 /// What bytes come and go by.
 pub(crate) trait Pipe {
     fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>>;
@@ -81,6 +85,9 @@ pub(crate) struct Connection {
     file: Option<FileRest>,
     /// Bytes that are read of a file at once, and gathered to be sent.
     block_len: usize,
+    /// Blocks of the answer's file that were read behind the first, since the file began or the
+    /// client last stalled.
+    blocks_read: usize,
     /// When the client last took bytes of an answer.
     progressed_at: Instant,
     /// What was answered and is not sent yet.
@@ -88,6 +95,8 @@ pub(crate) struct Connection {
     requests: usize,
     /// Nothing is read any more; once all is sent, it is over.
     closes: bool,
+    /// The last request was refused before all of it was read.
+    refused: bool,
     /// When the client must have done what is waited for.
     deadline: Instant,
     /// Whether the deadline is that of a head which has begun.
@@ -104,10 +113,12 @@ impl Connection {
             sent: 0,
             file: None,
             block_len: BLOCK_LEN_INITIAL,
+            blocks_read: 0,
             progressed_at: now,
             answered: VecDeque::new(),
             requests: 0,
             closes: false,
+            refused: false,
             // Who connects and says nothing is as one who does not go on.
             deadline: now + HEAD_TIME,
             in_head: false,
@@ -122,6 +133,11 @@ impl Connection {
     /// Whether an answer is on its way; otherwise the client is to ask.
     pub(crate) fn is_answering(&self) -> bool {
         self.sent < self.out.len() || self.file.is_some()
+    }
+
+    /// Whether the client may still be sending a request that was refused.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
     }
 
     /// Whether a request's head has begun and is not whole.
@@ -139,12 +155,13 @@ impl Connection {
         self.release_block();
         if self.file.is_some() {
             self.block_len = BLOCK_LEN_INITIAL;
+            self.blocks_read = 0;
         }
     }
 
-    /// Begins another window of [`IO_TIMEOUT`].
-    pub(crate) fn extend(&mut self, now: Instant) {
-        self.deadline = now + IO_TIMEOUT;
+    /// Gives the client so much time from now on.
+    pub(crate) fn extend(&mut self, now: Instant, time: Duration) {
+        self.deadline = now + time;
     }
 
     /// Frees the block of the answer's file that waits to be sent; the block is read again as soon
@@ -219,9 +236,7 @@ impl Connection {
             while self.sent < self.out.len() {
                 match pipe.poll_write(context, &self.out[self.sent..]) {
                     Poll::Pending => {
-                        if self.block_len <= 2 * BLOCK_LEN_INITIAL {
-                            // Many clients may take no more than this. Few blocks are read twice
-                            // for one that does.
+                        if self.blocks_read < BLOCKS_READ_MIN {
                             self.release_block();
                         }
                         return Ok(Poll::Pending);
@@ -242,6 +257,7 @@ impl Connection {
             if self.file.is_none() {
                 break;
             }
+            self.blocks_read += 1;
             self.block_len = (2 * self.block_len).min(common.block_len.max(BLOCK_LEN_INITIAL));
             self.fill(common)?;
             *left -= 1;
@@ -249,6 +265,7 @@ impl Connection {
         // An idle connection keeps nothing.
         self.out = Vec::new();
         self.block_len = BLOCK_LEN_INITIAL;
+        self.blocks_read = 0;
         self.deadline = now + IO_TIMEOUT;
         while let Some(answered) = self.answered.pop_front() {
             (common.log)(&answered);
@@ -300,7 +317,7 @@ impl Connection {
                 break;
             }
             let (request, answer) = match request::parse(ahead) {
-                Ok(Some((request, count))) => {
+                Ok(Some((request, count))) if count <= super::HEAD_LEN_MAX => {
                     used += count;
                     (self.parsed, self.searched) = (0, 0);
                     let answer = server::answer(common.folder, &request);
@@ -310,7 +327,7 @@ impl Connection {
                     self.parsed = ahead.len();
                     break;
                 }
-                Ok(None) => (None, server::Answer::of(431)),
+                Ok(_) => (None, server::Answer::of(request::too_long(ahead))),
                 Err(NoRequest::Wrong(status)) => (None, server::Answer::of(status)),
             };
             self.requests += 1;
@@ -319,6 +336,7 @@ impl Connection {
             let to_head = request.as_ref().is_some_and(|one| one.method == "HEAD");
             let len = server::head(&answer, stays, &mut self.out);
             let bytes = if to_head { 0 } else { len };
+            self.refused = request.as_ref().is_none_or(|one| one.has_body);
             if common.logs {
                 let (method, target) =
                     request.map_or_else(Default::default, |one| (one.method, one.target));

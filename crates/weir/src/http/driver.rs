@@ -21,16 +21,21 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use weir_socket::{TcpListener, TcpStream};
 
-/// Connections at one time. A connection beyond them has the place of the one that
-/// has waited longest for a request; if all are being answered, of the one whose
-/// client has taken nothing for longest, [`Limits::stall`] at least.
+/// Connections at one time, at most; see [`Limits::connections`].
 pub(crate) const CONNECTIONS_MAX: usize = 32 << 10;
 /// Connections that are accepted in a row, before others have their turn.
 const ACCEPT_MAX: usize = 64;
+/// How long no connection is looked for whose place a new one may have, after there was none: each
+/// look is at all connections.
+const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 /// How often deadlines are looked at.
 const DEADLINE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes that are read of a socket at once.
 const BLOCK_LEN: usize = 64 << 10;
+/// Blocks that are read and forgotten in a row, before others have their turn.
+const DISCARD_MAX: usize = 16;
+/// How long the rest of a refused request is read.
+const LINGER_TIME: Duration = Duration::from_secs(2);
 /// Bytes that are gathered at once to be sent on a connection.
 const SEND_LEN_MAX: usize = 256 << 10;
 const SEND_LEN_MIN: usize = 8 << 10;
@@ -44,6 +49,10 @@ pub(crate) const SEND_BUFFER_INITIAL: usize = 16 << 10;
 /// What clients that take their answers slowly may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    /// Connections at one time, [`CONNECTIONS_MAX`] at most. A connection beyond them has the place
+    /// of the one that has waited longest for a request; if all are being answered, of the one
+    /// whose client has taken nothing for longest, [`Limits::stall`] at least.
+    pub(crate) connections: usize,
     /// Bytes that a client must acknowledge of an answer in each window of [`IO_TIMEOUT`].
     pub(crate) window_bytes_min: u64,
     /// Bytes of the buffers of all connections of the stack. Beyond them, connections are reset
@@ -56,6 +65,7 @@ pub(crate) struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
+            connections: CONNECTIONS_MAX,
             // 1 KiB/s, as the least rate of Apache's mod_reqtimeout is 500 bytes/s.
             window_bytes_min: 1024 * IO_TIMEOUT.as_secs(),
             memory: 192 << 20,
@@ -129,16 +139,48 @@ struct ConnectionSlot {
     waker: Waker,
     /// All is written; the client has not acknowledged all of it.
     is_draining: bool,
+    /// The request was refused, and the client may still be sending it: until the client ends, what
+    /// arrives is read and forgotten (RFC 9112 §9.6). A close would reset the connection, and the
+    /// client would not see the answer.
+    lingers: bool,
     /// Bytes that the client had acknowledged at the end of the last window.
     acked: u64,
     /// The same when memory was short, and when that was.
     sample: Option<(Instant, u64)>,
+    /// The same when it was last looked at, and when it was first seen to be so.
+    progress: (u64, Instant),
 }
 
 impl ConnectionSlot {
     /// Whether the client is to take bytes.
     fn is_answering(&self) -> bool {
-        self.is_draining || self.connection.is_answering()
+        !self.lingers && (self.is_draining || self.connection.is_answering())
+    }
+
+    /// Reads what arrives and forgets it; returns whether nothing more comes.
+    fn discard(&mut self, block: &mut [u8]) -> bool {
+        let mut context = Context::from_waker(&self.waker);
+        for _ in 0..DISCARD_MAX {
+            match self.stream.poll_read(&mut context, block) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(0) | Err(_)) => return true,
+                Poll::Ready(Ok(_)) => {}
+            }
+        }
+        self.waker.wake_by_ref();
+        false
+    }
+
+    /// When the client last took bytes of an answer, as far as is seen: by what could be written, and
+    /// by what the client has acknowledged since the last call.
+    fn progressed_at(&mut self, now: Instant) -> Instant {
+        if let Ok(info) = self.stream.info() {
+            let acked = info.counts.bytes_acknowledged;
+            if acked != self.progress.0 {
+                self.progress = (acked, now);
+            }
+        }
+        self.connection.progressed_at().max(self.progress.1)
     }
 
     /// Whether the client has taken enough since the last window ended, and has more to take.
@@ -192,6 +234,10 @@ pub(crate) struct Driver<'a> {
     /// Connections that are to be reset if they have not ended by then.
     ends_at: Option<Instant>,
     looked_at: Instant,
+    /// When [`Driver::free_slot`] may look at all connections again.
+    scans_at: Instant,
+    #[cfg(test)]
+    scans: usize,
 }
 
 impl<'a> Driver<'a> {
@@ -237,6 +283,9 @@ impl<'a> Driver<'a> {
             block: vec![0; BLOCK_LEN],
             ends_at: None,
             looked_at: Instant::now(),
+            scans_at: Instant::now(),
+            #[cfg(test)]
+            scans: 0,
         })
     }
 
@@ -340,8 +389,10 @@ impl<'a> Driver<'a> {
                 waker: Waker::from(Arc::clone(&signal)),
                 signal,
                 is_draining: false,
+                lingers: false,
                 acked: 0,
                 sample: None,
+                progress: (0, now),
             });
             self.step(number, now);
         }
@@ -351,31 +402,44 @@ impl<'a> Driver<'a> {
 
     /// The number of a free slot; `None` if all connections are being answered.
     fn free_slot(&mut self, now: Instant) -> Option<usize> {
-        if self.free.is_empty() && self.slots.len() < CONNECTIONS_MAX {
+        if self.free.is_empty() && self.slots.len() < self.limits.connections {
             self.slots.push(None);
             return Some(self.slots.len() - 1);
         }
-        if self.free.is_empty() {
-            let stall = self.limits.stall;
-            let places = self.slots.iter().enumerate().filter_map(|(number, place)| {
-                let place = place.as_ref()?;
-                let progressed_at = place.connection.progressed_at();
-                match place.is_answering() {
-                    false => Some((false, place.connection.deadline(), number)),
-                    true if now.saturating_duration_since(progressed_at) >= stall => {
-                        Some((true, progressed_at, number))
-                    }
-                    true => None,
-                }
-            });
-            // Several at once, since all were looked at.
-            let mut places: Vec<_> = places.collect();
-            places.sort_unstable();
-            for (_, _, number) in places.into_iter().take(ACCEPT_MAX) {
-                self.close(number, true);
+        if self.free.is_empty() && now >= self.scans_at {
+            self.close_replaceable(now);
+            if self.free.is_empty() {
+                self.scans_at = now + SCAN_INTERVAL;
             }
         }
         self.free.pop()
+    }
+
+    /// Resets connections whose places new ones may have: several at once, since all are looked at.
+    fn close_replaceable(&mut self, now: Instant) {
+        #[cfg(test)]
+        (self.scans += 1);
+        let stall = self.limits.stall;
+        let has_stalled = |at: Instant| now.saturating_duration_since(at) >= stall;
+        let slots = self.slots.iter_mut().enumerate();
+        let places = slots.filter_map(|(number, place)| {
+            let place = place.as_mut()?;
+            if !place.is_answering() {
+                return Some((false, place.connection.deadline(), number));
+            }
+            if !has_stalled(place.connection.progressed_at().max(place.progress.1)) {
+                return None;
+            }
+            let progressed_at = place.progressed_at(now);
+            has_stalled(progressed_at).then_some((true, progressed_at, number))
+        });
+        let mut places: Vec<_> = places.collect();
+        if places.len() > ACCEPT_MAX {
+            places.select_nth_unstable(ACCEPT_MAX);
+        }
+        for (_, _, number) in places.into_iter().take(ACCEPT_MAX) {
+            self.close(number, true);
+        }
     }
 
     fn step(&mut self, number: usize, now: Instant) {
@@ -384,6 +448,12 @@ impl<'a> Driver<'a> {
             return;
         };
         place.signal.is_ready.store(false, SeqCst);
+        if place.lingers {
+            if place.discard(&mut self.block) {
+                self.close(number, false);
+            }
+            return;
+        }
         if place.is_draining {
             let mut context = Context::from_waker(&place.waker);
             if place.stream.poll_all_acked(&mut context).is_ready() {
@@ -420,13 +490,19 @@ impl<'a> Driver<'a> {
         let Some(Some(place)) = self.slots.get_mut(number) else {
             return;
         };
+        if place.connection.is_refused() {
+            let _ = place.stream.shutdown(std::net::Shutdown::Write);
+            place.lingers = true;
+            place.connection.extend(now, LINGER_TIME);
+            return self.step(number, now);
+        }
         let mut context = Context::from_waker(&place.waker);
         if place.stream.poll_all_acked(&mut context).is_ready() {
             return self.close(number, false);
         }
         let _ = place.stream.shutdown(std::net::Shutdown::Write);
         place.is_draining = true;
-        place.connection.extend(now);
+        place.connection.extend(now, IO_TIMEOUT);
     }
 
     /// Resets those that have waited too long, and frees the blocks of those whose clients take
@@ -438,8 +514,8 @@ impl<'a> Driver<'a> {
                 continue;
             };
             if ends || place.connection.deadline() <= now {
-                if !ends && place.keeps_pace(&self.limits) {
-                    place.connection.extend(now);
+                if !ends && !place.lingers && place.keeps_pace(&self.limits) {
+                    place.connection.extend(now, IO_TIMEOUT);
                     continue;
                 }
                 // A client without a request has nothing to lose.
@@ -449,6 +525,9 @@ impl<'a> Driver<'a> {
             let idle = now.saturating_duration_since(place.connection.progressed_at());
             if idle >= RELEASE_TIME {
                 place.connection.stall();
+                if place.is_answering() {
+                    place.progressed_at(now);
+                }
             }
         }
     }

@@ -45,6 +45,9 @@ impl Folder {
         let Some(path) = relative(target) else {
             return Resource::Nothing(400);
         };
+        if path.len() > PATH_LEN_MAX {
+            return Resource::Nothing(414);
+        }
         if is_hidden(path.as_bytes()) {
             return Resource::Nothing(404);
         }
@@ -134,7 +137,7 @@ fn relative(target: &str) -> Option<String> {
     let path = String::from_utf8(bytes).ok()?;
     let parts_are_plain = path.split('/').all(|part| part != ".." && part != ".");
     let plain = parts_are_plain && !path.starts_with('/') && !path.contains('\0');
-    (plain && path.len() <= PATH_LEN_MAX).then_some(path)
+    plain.then_some(path)
 }
 
 /// The media type that a file's name stands for.

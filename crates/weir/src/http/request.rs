@@ -78,6 +78,16 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, NoRequest>
     Ok(Some((request, used)))
 }
 
+/// The status that answers a head that is longer than [`HEAD_LEN_MAX`](super::HEAD_LEN_MAX): 414 if
+/// the target is what is too long (RFC 9112 §3), 431 for the fields (RFC 6585 §5).
+pub(crate) fn too_long(head: &[u8]) -> u16 {
+    let begin = &head[..head.len().min(super::HEAD_LEN_MAX)];
+    match begin.iter().find(|byte| matches!(byte, b' ' | b'\n')) {
+        Some(b' ') if !begin.contains(&b'\n') => 414,
+        _ => 431,
+    }
+}
+
 /// The path of a target, which may be a whole URL (RFC 9112 §3.2.2).
 fn path(target: &str) -> &str {
     let Some((_, rest)) = target

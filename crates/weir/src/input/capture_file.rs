@@ -1,5 +1,5 @@
-//! Captures named on the command line: opened, watched, named in errors; and
-//! the folders they are written to.
+//! Captures named on the command line: opening, error messages, progress; and
+//! output folders.
 
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
@@ -11,9 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_link::pcap::{Error, Reader};
 
-/// Opens the capture at `path`; `-` is standard input. It and whatever else
-/// may make us wait (a pipe with a name, such as a shell's `<(…)`, a terminal)
-/// end when a signal comes.
+/// Opens the capture at `path`; `-` is standard input. Reading standard input
+/// and other files that may block (a FIFO, such as a shell's `<(…)`, a
+/// terminal) ends when a signal arrives.
 pub(crate) fn open(path: &Path, stop: &ShutdownSignal) -> Result<Reader, Error> {
     if path == Path::new("-") {
         return Reader::new(stop.interruptible(io::stdin()));
@@ -22,7 +22,7 @@ pub(crate) fn open(path: &Path, stop: &ShutdownSignal) -> Result<Reader, Error> 
     if !fs::metadata(path).is_ok_and(waits) {
         return Reader::open(path);
     }
-    // Opened without waiting for a pipe's other end: poll does that.
+    // Opened without waiting for the other end of a FIFO: poll waits for it.
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits() as i32)
@@ -34,8 +34,8 @@ pub(crate) fn open(path: &Path, stop: &ShutdownSignal) -> Result<Reader, Error> 
     Reader::new(stop.interruptible(input))
 }
 
-/// Fails if one of the captures is not there, before any is read: a name that
-/// is misspelt costs no time then.
+/// Fails if one of the captures does not exist, before any is read, so that a
+/// misspelt name costs no time.
 pub(crate) fn all_there(paths: &[PathBuf]) -> Result<(), CliError> {
     for path in paths.iter().filter(|path| *path != Path::new("-")) {
         fs::metadata(path).map_err(|source| {
@@ -46,13 +46,13 @@ pub(crate) fn all_there(paths: &[PathBuf]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Whether there is a file, but a damaged one: what was read of it is to be
-/// reported, even if it is nothing.
+/// Whether the file exists but is damaged: then the frames read before are
+/// reported, even if there are none.
 pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Damaged { .. })
 }
 
-/// The message of `error`, which names the file.
+/// The message of `error`, with the file's name.
 pub(crate) fn complaint(path: &Path, error: &Error) -> String {
     match error {
         Error::Open { .. } => error.to_string(),
@@ -63,12 +63,12 @@ pub(crate) fn complaint(path: &Path, error: &Error) -> String {
     }
 }
 
-/// Makes `folder` and what is above it, if they are not there.
+/// Creates `folder` and its parents, if missing.
 pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
     fs::create_dir_all(folder).map_err(|error| {
         let shown = folder.display();
         let why = if error.kind() == io::ErrorKind::AlreadyExists {
-            format!("{shown} is there and is no folder: give --write another")
+            format!("{shown} exists and is not a folder: give --write another")
         } else {
             format!("cannot make the folder {shown}: {error}")
         };
@@ -76,7 +76,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), CliError> {
     })
 }
 
-/// A bar on standard error for a person who waits; none for scripts.
+/// A progress bar on standard error, if that is a terminal.
 pub(crate) fn progress_bar(reader: &Reader, quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

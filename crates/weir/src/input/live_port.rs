@@ -1,4 +1,4 @@
-//! Ports on live interfaces, as commands open them.
+//! Opens ports on live interfaces for commands.
 
 use crate::error::CliError;
 use crate::filterset::compile::Compiler;
@@ -8,14 +8,14 @@ use weir_broker::{Builder, Port, PortError};
 use weir_filter::lang::Language;
 use weir_wire::LinkType;
 
-/// A port for the frames that an expression accepts; through the broker at
-/// `socket` if one is given.
+/// A port with an expression as its filter; through the broker at `socket` if
+/// given.
 pub(crate) fn port(
     interface: &str,
     filter: &str,
     socket: Option<&Path>,
 ) -> Result<Builder, CliError> {
-    // Our own compiler shows where a mistake is.
+    // weir's own compiler shows the position of an error.
     Compiler::default()
         .compile(Language::Expr, filter.as_bytes(), LinkType::EN10MB)
         .map_err(CliError::refused)?;
@@ -26,7 +26,7 @@ pub(crate) fn port(
     })
 }
 
-/// What a refusal or a failure of the broker's means for the exit status.
+/// The exit status for an error of the broker.
 pub(crate) fn failure(error: PortError) -> CliError {
     match &error {
         PortError::Filter(_) => CliError::refused(error),

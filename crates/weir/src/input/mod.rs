@@ -1,4 +1,4 @@
-//! What a command reads: capture files, live ports, and switches.
+//! Inputs of commands: capture files, live ports, and on/off options.
 
 pub(super) mod capture_file;
 pub(super) mod live_port;

@@ -1,4 +1,4 @@
-//! An option that is on or off.
+//! The value of an option: on or off.
 
 /// On or off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

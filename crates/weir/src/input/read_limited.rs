@@ -1,4 +1,4 @@
-//! Reading whole files of text, of which none may be endless.
+//! Reads whole files with a length limit.
 
 use crate::config::Wrong;
 use crate::error::CliError;
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The bytes of the file at `path`, `-` being standard input, if they are at
-/// most `len_max`. The length that the system states is not relied on: a pipe
-/// and a device have none. A file that cannot be read is a failure at run
-/// time, one that is longer is refused.
+/// The bytes of the file at `path` (`-`: standard input), at most `len_max`.
+/// The length that the system reports is not used: a pipe and a device have
+/// none. A file that cannot be read is a failure at run time; a longer one is
+/// refused.
 pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin {
@@ -30,19 +30,19 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, CliError> {
         .map_err(say)?;
     if bytes.len() as u64 > len_max {
         return Err(CliError::refused(format!(
-            "{name}: longer than {len_max} bytes, the most that is read"
+            "{name}: longer than {len_max} bytes, the limit"
         )));
     }
     Ok(bytes)
 }
 
-/// As [`read`], of a file of TOML; what is no text is refused.
+/// As [`read`], for TOML: bytes that are not UTF-8 are refused.
 pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, CliError> {
     String::from_utf8(read(path, len_max)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let before = String::from_utf8_lossy(&error.as_bytes()[..at]);
         let why = format!(
-            "the byte {:#04x} is no UTF-8, which TOML is",
+            "the byte {:#04x} is not valid UTF-8, which TOML requires",
             error.as_bytes()[at]
         );
         Wrong::at(&before, at, why).refused(path)
@@ -78,7 +78,7 @@ mod tests {
         let error = text(&path, 100).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(error, CliError::Refused(_)), "{error}");
-        let said = format!("{}:2:6: the byte 0xe9 is no UTF-8", path.display());
+        let said = format!("{}:2:6: the byte 0xe9 is not valid UTF-8", path.display());
         assert!(error.to_string().starts_with(&said), "{error}");
     }
 

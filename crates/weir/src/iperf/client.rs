@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use weir_socket::{Net, UdpSocket};
 
-/// Runs a test with a server; what it measured.
+/// Runs a test with a server; returns the measurement.
 ///
 /// # Errors
-/// If the server does not answer, is busy, says what it should not or goes, or
-/// a signal comes.
+/// If the server does not answer, is busy, violates the protocol or
+/// disconnects, or a signal arrives.
 pub(crate) fn run(
     net: &Net,
     server: SocketAddr,
@@ -60,14 +60,15 @@ pub(crate) fn run(
             other => return Err(unexpected(refusal(other))),
         }
     }
-    // A server that sends takes a reset for a failure: they end with us.
+    // A sending server takes a reset for a failure, so connections stay open
+    // until the test has ended.
     let (ours, seconds, _open) =
         ended.ok_or_else(|| unexpected("the server showed results before a test"))?;
     let sent = !parameters.reverse;
     Ok(Measured::of(parameters, sent, &ours, &theirs, seconds))
 }
 
-/// 36 letters of its alphabet and a zero.
+/// 36 letters of the cookie's alphabet and a NUL.
 fn cookie() -> [u8; COOKIE_LEN] {
     use std::hash::{BuildHasher, RandomState};
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -79,13 +80,13 @@ fn cookie() -> [u8; COOKIE_LEN] {
     cookie
 }
 
-/// Why a server that says this has no test for us.
+/// The meaning of a server's refusal.
 fn refusal(said: u8) -> String {
     match said {
         state::ACCESS_DENIED => "the server is busy: try again later".to_owned(),
         state::SERVER_ERROR => "the server refuses the test".to_owned(),
         state::SERVER_TERMINATE => "the server has ended".to_owned(),
-        other => format!("the server says {other}, which we do not know"),
+        other => format!("the server sends the unknown state {other}"),
     }
 }
 
@@ -111,7 +112,7 @@ fn open(
     (0..parameters.parallel).map(one).collect()
 }
 
-/// Says hello until it is answered.
+/// Sends the first datagram until the server answers.
 fn hello(socket: &UdpSocket, stop: &ShutdownSignal) -> io::Result<()> {
     socket.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
     for count in 0..100 {
@@ -129,10 +130,10 @@ fn hello(socket: &UdpSocket, stop: &ShutdownSignal) -> io::Result<()> {
     Err(unexpected("the server does not answer over UDP"))
 }
 
-/// Until the time is over or all is sent.
+/// Waits until the time has passed or all data was sent.
 ///
 /// # Errors
-/// If the server ends first, or a signal comes.
+/// If the server ends first, or a signal arrives.
 fn wait(control: &Control<'_>, streams: &Streams, parameters: &Parameters) -> io::Result<()> {
     let began = Instant::now();
     let time = Duration::try_from_secs_f64(parameters.time).unwrap_or(Duration::MAX);

@@ -1,4 +1,4 @@
-//! The connection by which both sides say what they do.
+//! The control connection, on which both sides exchange their states.
 
 use super::{IO_TIMEOUT, JSON_LEN_MAX, unexpected};
 use crate::signals::ShutdownSignal;
@@ -8,13 +8,13 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 use weir_socket::TcpStream;
 
-/// How often those who wait look whether a signal came.
+/// How often waits check for a signal.
 pub(super) const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// No time-out is zero.
+/// The shortest valid time-out; 0 is not valid.
 const SHORTEST: Duration = Duration::from_micros(1);
 
-/// That a signal came.
+/// Fails if a signal has arrived.
 pub(super) fn stopped(stop: &ShutdownSignal) -> io::Result<()> {
     if stop.is_requested() {
         Err(unexpected("asked to stop"))
@@ -23,12 +23,12 @@ pub(super) fn stopped(stop: &ShutdownSignal) -> io::Result<()> {
     }
 }
 
-/// The control connection. Whoever waits at it ends with a signal, with the
-/// other side, and when that says nothing for too long.
+/// The control connection. Waits on it end with a signal, when the peer
+/// disconnects, and after a time limit.
 pub(super) struct Control<'a> {
     stream: &'a TcpStream,
     stop: &'a ShutdownSignal,
-    /// The other side's name.
+    /// The peer's role, for messages.
     peer: &'static str,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Control<'a> {
         })
     }
 
-    /// Bytes if some come while we look.
+    /// Reads available bytes, waiting briefly; `None` if there are none.
     fn poll_bytes(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         stopped(self.stop)?;
         match { self.stream }.read(out) {
@@ -61,7 +61,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// All of it comes in time, however few bytes at once.
+    /// Fills `out` within the time limit, in any number of reads.
     pub(super) fn read(&self, mut out: &mut [u8]) -> io::Result<()> {
         let until = Instant::now() + IO_TIMEOUT;
         while !out.is_empty() {
@@ -84,7 +84,7 @@ impl<'a> Control<'a> {
         Ok(state[0])
     }
 
-    /// What the other side says, if it does within this time.
+    /// The peer's next state; `None` if it does not arrive within this time.
     pub(super) fn state_within(&self, time: Duration) -> io::Result<Option<u8>> {
         let mut state = [0];
         self.stream.set_read_timeout(Some(time.max(SHORTEST)))?;

@@ -1,4 +1,4 @@
-//! iperf3's measurement of throughput, as its 3.x speaks on the wire.
+//! The measurement protocol of iperf3 (3.x).
 //!
 //! ```text
 //!  client                     control connection                 server
@@ -26,22 +26,22 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::io;
 use std::time::Duration;
 
-/// Where a server is, unless told otherwise.
+/// The default port.
 pub(crate) const PORT: u16 = 5201;
-/// What names a test: 36 letters and a zero.
+/// Length of a test's cookie: 36 letters and a NUL.
 pub(crate) const COOKIE_LEN: usize = 37;
-/// Bytes of JSON.
+/// Largest length of JSON text, in bytes.
 const JSON_LEN_MAX: usize = 1 << 20;
-/// Streams of one test.
+/// Largest number of streams in one test.
 pub(crate) const STREAMS_MAX: usize = 128;
-/// Bytes of one write, unless told otherwise.
+/// Default length of a write, in bytes.
 pub(crate) const BLOCK_LEN: usize = 128 << 10;
-/// Bytes of one write or datagram, at most.
+/// Largest length of a write or datagram, in bytes.
 pub(crate) const BLOCK_LEN_MAX: usize = 1 << 20;
-/// How long the other side may say nothing when it is its turn.
+/// Time limit for the peer's next message.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the sides tell each other, a byte each.
+/// The states that both sides send, a byte each.
 pub(crate) mod state {
     pub(crate) const TEST_START: u8 = 1;
     pub(crate) const TEST_RUNNING: u8 = 2;
@@ -53,12 +53,12 @@ pub(crate) mod state {
     pub(crate) const EXCHANGE_RESULTS: u8 = 13;
     pub(crate) const DISPLAY_RESULTS: u8 = 14;
     pub(crate) const IPERF_DONE: u8 = 16;
-    /// The server has another test.
+    /// The server is running another test.
     pub(crate) const ACCESS_DENIED: u8 = 0xff;
     pub(crate) const SERVER_ERROR: u8 = 0xfe;
 }
 
-/// What is measured: the fields that we know of the client's.
+/// The parameters of a test: the supported fields of the client's message.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Parameters {
@@ -66,31 +66,31 @@ pub(crate) struct Parameters {
     pub(crate) tcp: bool,
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) udp: bool,
-    /// Seconds.
+    /// Duration in seconds.
     pub(crate) time: f64,
-    /// Seconds before, which the client does not count.
+    /// Initial seconds that the client does not count.
     pub(crate) omit: f64,
-    /// Bytes, or blocks, instead; 0 for none.
+    /// Bytes, or blocks, in place of a duration; 0 for none.
     pub(crate) num: u64,
     pub(crate) blockcount: u64,
     pub(crate) parallel: usize,
-    /// The server sends.
+    /// Whether the server sends.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) reverse: bool,
-    /// Both send.
+    /// Whether both sides send.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) bidirectional: bool,
-    /// Bytes of a block or datagram.
+    /// Length of a block or datagram, in bytes.
     pub(crate) len: usize,
-    /// Bits a second of each stream; 0 for no limit.
+    /// Bits per second of each stream; 0 for no limit.
     pub(crate) bandwidth: u64,
-    /// Datagrams count in 64 bits.
+    /// Whether datagram numbers have 64 bits.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) udp_counters_64bit: u64,
     pub(crate) client_version: String,
 }
 
-/// A number that some versions write as unsigned though it may be -1.
+/// A number that some versions write as unsigned although it may be -1.
 fn wrapped<'de, D: Deserializer<'de>>(input: D) -> Result<i64, D::Error> {
     let number = serde_json::Number::deserialize(input)?;
     let wrapped = || number.as_u64().map(u64::cast_signed);
@@ -105,20 +105,20 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// What one side has measured.
+/// The results of one side.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Results {
     pub(crate) cpu_util_total: f64,
     pub(crate) cpu_util_user: f64,
     pub(crate) cpu_util_system: f64,
-    /// -1 where it is not known.
+    /// -1 if unknown.
     #[serde(deserialize_with = "wrapped")]
     pub(crate) sender_has_retransmits: i64,
     pub(crate) streams: Vec<StreamResult>,
 }
 
-/// Of one stream.
+/// The results of one stream.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct StreamResult {
@@ -128,7 +128,7 @@ pub(crate) struct StreamResult {
     pub(crate) retransmits: i64,
     /// Seconds.
     pub(crate) jitter: f64,
-    /// Datagrams that are missing.
+    /// Number of lost datagrams.
     pub(crate) errors: i64,
     pub(crate) omitted_errors: i64,
     pub(crate) packets: i64,
@@ -137,7 +137,7 @@ pub(crate) struct StreamResult {
     pub(crate) end_time: f64,
 }
 
-/// The number that iperf3 gives a stream: 1, 3, 4, 5 …
+/// iperf3's id of a stream: 1, 3, 4, 5 …
 pub(crate) fn stream_id(index: usize) -> u64 {
     match index {
         0 => 1,
@@ -145,24 +145,24 @@ pub(crate) fn stream_id(index: usize) -> u64 {
     }
 }
 
-/// A test, as it went.
+/// The measurement of a test.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Measured {
     pub(crate) protocol: &'static str,
-    /// Whether we sent.
+    /// Whether this side was the sender.
     pub(crate) sent: bool,
     pub(crate) streams: usize,
     pub(crate) seconds: f64,
-    /// As the sender and the receiver counted them.
+    /// As counted by sender and receiver.
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// Of what was received.
+    /// The rate of received data.
     pub(crate) bits_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datagrams: Option<Datagrams>,
 }
 
-/// What is told of UDP, by the receiver.
+/// The receiver's UDP results.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Datagrams {
     pub(crate) sent: i64,
@@ -171,7 +171,7 @@ pub(crate) struct Datagrams {
 }
 
 impl Measured {
-    /// From what both sides counted; `sent` says which of them is the sender.
+    /// From the results of both sides; `sent` says which side is the sender.
     pub(crate) fn of(
         parameters: &Parameters,
         sent: bool,
@@ -200,8 +200,8 @@ impl Measured {
         }
     }
 
-    /// As a line for people: what was received, whichever side did, and what was
-    /// sent where that is more.
+    /// A line of text: the received data, whichever side received, and the sent
+    /// data if that is more.
     pub(crate) fn line(&self) -> String {
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         let received = megabytes(self.received_bytes);

@@ -1,4 +1,4 @@
-//! iperf3's server: one test after the other.
+//! iperf3's server, which runs one test at a time.
 
 use super::control::{Control, STOP_POLL_INTERVAL, stopped};
 use super::streams::{StreamSocket, Streams};
@@ -11,14 +11,14 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 use weir_socket::{TcpListener, TcpStream, UdpSocket};
 
-/// What a client's first datagram says, and its answer, in its byte order.
+/// A client's first datagram, and the reply, in the client's byte order.
 pub(super) const UDP_HELLO: [u32; 2] = [0x3637_3839, 123_456_789];
 pub(super) const UDP_WELCOME: u32 = 0x3938_3736;
 
-/// Serves the test whose control connection has come; what it measured.
+/// Serves the test of an accepted control connection; returns the measurement.
 ///
 /// # Errors
-/// If the client goes, or says what it should not, or a signal comes.
+/// If the client disconnects or violates the protocol, or a signal arrives.
 pub(crate) fn serve(
     connection: &TcpStream,
     listener: &TcpListener,
@@ -26,7 +26,7 @@ pub(crate) fn serve(
     stop: &ShutdownSignal,
 ) -> io::Result<Measured> {
     connection.set_nodelay(true)?;
-    // A test of so many bytes has no time after which the client is missed.
+    // A test of a number of bytes has no duration that could limit the wait.
     connection.set_keepalive(Some(IO_TIMEOUT))?;
     let control = Control::new(connection, "the client", stop)?;
     let mut cookie = [0; COOKIE_LEN];
@@ -34,7 +34,7 @@ pub(crate) fn serve(
     control.write(&[state::PARAM_EXCHANGE])?;
     let parameters: Parameters = control.read_json()?;
     if let Err((number, why)) = check(&parameters) {
-        // With iperf3's number of the error, and the system's.
+        // With iperf3's error number, and the system's.
         let numbers = [number.to_be_bytes(), [0; 4]].concat();
         control.write(&[&[state::SERVER_ERROR][..], &numbers].concat())?;
         return Err(unexpected(why));
@@ -49,14 +49,14 @@ pub(crate) fn serve(
     let streams = Streams::start(ways, parameters.reverse, &parameters)?;
     let ended = wait_for_end(&control, &parameters);
     let (ours, seconds, open) = streams.end();
-    // A client that reads hears nothing else until its streams end.
+    // A receiving client reads no other message until its streams end.
     drop(open);
     match ended {
         Ok(state::TEST_END) => {}
         Ok(state::CLIENT_TERMINATE) => return Err(unexpected("the client has ended the test")),
         Ok(other) => {
             return Err(unexpected(format!(
-                "the client says {other} within the test"
+                "the client sends state {other} during the test"
             )));
         }
         Err(error) => {
@@ -68,20 +68,20 @@ pub(crate) fn serve(
     let theirs: Results = control.read_json()?;
     control.write_json(&ours)?;
     control.write(&[state::DISPLAY_RESULTS])?;
-    // A client in a hurry closes instead.
+    // A client may close the connection instead.
     let _ = control.state();
     let sent = parameters.reverse;
     Ok(Measured::of(&parameters, sent, &ours, &theirs, seconds))
 }
 
-/// The numbers by which iperf3's client knows why it is refused.
+/// iperf3's error numbers for refusals.
 const STREAMS: u32 = 6;
 const BLOCK: u32 = 7;
 const NOT_IMPLEMENTED: u32 = 13;
 
 fn check(parameters: &Parameters) -> Result<(), (u32, String)> {
     if parameters.bidirectional {
-        let why = "the client asks for both directions at once: that is not served";
+        let why = "the client asks for both directions at once, which is not supported";
         return Err((NOT_IMPLEMENTED, why.to_owned()));
     }
     if !(1..=STREAMS_MAX).contains(&parameters.parallel) {
@@ -96,9 +96,9 @@ fn check(parameters: &Parameters) -> Result<(), (u32, String)> {
     Ok(())
 }
 
-/// The client's next word, which it has to say when the test's time is over.
+/// The client's next state, which is due after the test's duration.
 fn wait_for_end(control: &Control<'_>, parameters: &Parameters) -> io::Result<u8> {
-    // A time of zero is none.
+    // A duration of zero means no duration.
     let by_time = parameters.num == 0 && parameters.blockcount == 0 && parameters.time > 0.0;
     let time = Duration::try_from_secs_f64(parameters.time + parameters.omit.max(0.0)).ok();
     let most = time
@@ -115,7 +115,7 @@ fn wait_for_end(control: &Control<'_>, parameters: &Parameters) -> io::Result<u8
     }
 }
 
-/// Connections that begin with the cookie; others are denied.
+/// Accepts the connections that begin with the cookie; others are denied.
 fn connections(
     listener: &TcpListener,
     cookie: &[u8; COOKIE_LEN],
@@ -128,7 +128,7 @@ fn connections(
     while ways.len() < count {
         stopped(stop)?;
         if Instant::now() >= until {
-            return Err(unexpected("the client opens fewer streams than it said"));
+            return Err(unexpected("the client opens fewer streams than announced"));
         }
         let Ok((mut stream, _)) = listener.accept() else {
             continue;
@@ -143,7 +143,7 @@ fn connections(
     Ok(ways)
 }
 
-/// Peers that say hello.
+/// Accepts the peers that send the first datagram.
 fn datagrams(
     socket: &UdpSocket,
     count: usize,
@@ -155,7 +155,7 @@ fn datagrams(
     while peers.len() < count {
         stopped(stop)?;
         if Instant::now() >= until {
-            return Err(unexpected("the client opens fewer streams than it said"));
+            return Err(unexpected("the client opens fewer streams than announced"));
         }
         let Ok((bytes, from)) = socket.recv_owned() else {
             continue;

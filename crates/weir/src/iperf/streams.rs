@@ -1,4 +1,4 @@
-//! The streams of a test: bytes that go, bytes that come.
+//! The streams of a test.
 
 use super::{Parameters, Results, StreamResult, stream_id, unexpected};
 use std::io::{self, Read, Write};
@@ -9,20 +9,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_socket::{TcpStream, UdpSocket};
 
-/// How long calls wait before they look whether the test is over.
+/// How often blocking calls check for the end of the test.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How far a sender may fall behind its rate before it forgets.
+/// Largest backlog of a paced sender, in time; more is not made up for.
 const BEHIND_MAX: Duration = Duration::from_millis(100);
 
-/// A stream's far end.
+/// The socket of a stream.
 pub(super) enum StreamSocket {
     Tcp(TcpStream),
-    /// The socket may be shared with other streams, told apart by the peer.
+    /// Several streams may share the socket; the peer distinguishes them.
     Udp(UdpSocket, SocketAddr),
 }
 
-/// A socket that datagrams come to, and the streams they are of, by their
-/// peers: a server has one for all streams, a client one for each.
+/// A receiving UDP socket and its streams, by their peers: a server has one
+/// socket for all streams, a client one for each.
 struct UdpDemux {
     socket: UdpSocket,
     streams: Vec<(SocketAddr, Arc<Counts>)>,
@@ -41,13 +41,13 @@ impl UdpDemux {
     }
 }
 
-/// What is counted of one stream, while it runs.
+/// The counts of a running stream.
 #[derive(Default)]
 struct Counts {
     bytes: AtomicU64,
     packets: AtomicI64,
     lost: AtomicI64,
-    /// Seconds and the last transit time, of RFC 3550 §6.4.1.
+    /// Jitter in seconds and the last transit time (RFC 3550 §6.4.1).
     jitter: Mutex<(f64, Option<f64>)>,
 }
 
@@ -56,18 +56,18 @@ pub(super) struct Streams {
     has_ended: Arc<AtomicBool>,
     counts: Vec<Arc<Counts>>,
     threads: Vec<JoinHandle<()>>,
-    /// Connections: one that is closed with unread bytes is reset.
+    /// Open connections: closing one with unread bytes would reset it.
     open: Vec<TcpStream>,
-    /// Whether we send.
+    /// Whether this side sends.
     sends: bool,
     began: Instant,
 }
 
 impl Streams {
-    /// Begins to send, or to receive.
+    /// Starts sending or receiving.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If a thread cannot be started.
     pub(super) fn start(
         sockets: Vec<StreamSocket>,
         sends: bool,
@@ -95,7 +95,7 @@ impl Streams {
     }
 
     fn begin(&mut self, ways: Vec<StreamSocket>, parameters: &Parameters) -> io::Result<()> {
-        // What is to be sent in all, for a test of so many bytes or blocks.
+        // Total bytes to send, for a test of a number of bytes or blocks.
         let left = match (parameters.num, parameters.blockcount) {
             (0, 0) => i64::MAX,
             (0, blocks) => (blocks.saturating_mul(parameters.len as u64)).min(1 << 62) as i64,
@@ -150,15 +150,15 @@ impl Streams {
             .sum()
     }
 
-    /// Ends them; what was counted, for how long, in seconds, and the
-    /// connections, to be closed later.
+    /// Ends the streams; returns their results, the duration in seconds, and
+    /// the connections, to be closed later.
     pub(super) fn end(self) -> (Results, f64, Vec<TcpStream>) {
         let seconds = self.began.elapsed().as_secs_f64();
         self.has_ended.store(true, Relaxed);
         for thread in self.threads {
             let _ = thread.join();
         }
-        // Only a sender over TCP knows.
+        // Only a TCP sender knows this number.
         let again = |index: usize| {
             let info = self.open.get(index).filter(|_| self.sends)?.info().ok()?;
             Some(i64::from(info.counts.retransmitted))
@@ -194,7 +194,7 @@ fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Keeps to a rate in bits a second; 0 is none.
+/// Paces to a rate in bits per second; 0 for no limit.
 struct Pacer {
     rate: u64,
     due: Instant,
@@ -208,7 +208,8 @@ impl Pacer {
         }
     }
 
-    /// Waits until so many more bytes may go; `false` if the test is over first.
+    /// Waits until `bytes` more bytes may be sent; `false` if the test ends
+    /// first.
     fn wait(&mut self, bytes: usize, over: &AtomicBool) -> bool {
         if self.rate == 0 {
             return true;
@@ -217,7 +218,7 @@ impl Pacer {
         if now.saturating_duration_since(self.due) > BEHIND_MAX {
             self.due = now;
         }
-        // At a low rate that may be longer than the test.
+        // At a low rate this may be longer than the test.
         while self.due > now {
             if over.load(Relaxed) {
                 return false;
@@ -270,7 +271,7 @@ fn read(mut stream: &TcpStream, parameters: &Parameters, counts: &Counts, over: 
     }
 }
 
-/// Seconds, microseconds and the datagram's number.
+/// Writes seconds, microseconds and the datagram's number.
 fn stamp(datagram: &mut [u8], number: i64, wide: bool) {
     let now = std::time::SystemTime::now();
     let since = now
@@ -314,7 +315,7 @@ fn send(
     }
 }
 
-/// The datagrams of all streams, by their peers.
+/// Receives the datagrams of all streams, distinguished by their peers.
 fn receive(
     socket: &UdpSocket,
     streams: &[(SocketAddr, Arc<Counts>)],
@@ -349,7 +350,7 @@ fn receive(
 }
 
 impl Counts {
-    /// A datagram of this number came, sent at this time.
+    /// Counts a datagram with this number and sending time.
     fn count(&self, number: i64, sent: f64) {
         let highest = self.packets.load(Relaxed);
         if number > highest {
@@ -378,7 +379,7 @@ impl Counts {
 mod tests {
     use super::*;
 
-    /// A block of 128 KB at a bit a second is due again in twelve days.
+    /// At 1 bit/s, a block of 128 KB is due after twelve days.
     #[test]
     fn who_waits_for_a_rate_ends_with_the_test() {
         let over = AtomicBool::new(false);

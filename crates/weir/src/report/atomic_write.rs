@@ -1,4 +1,4 @@
-//! Files that are written anew while others read them.
+//! Replaces files while other processes read them.
 
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
@@ -10,12 +10,12 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Writes a file so that a reader finds the old or the new whole. What is no
-/// regular file itself, such as a FIFO, a device, or the symbolic link
-/// `/dev/stdout`, is written to, never replaced.
+/// Writes a file so that a reader sees the complete old or new content. A path
+/// that is not a regular file itself, such as a FIFO, a device, or the symbolic
+/// link `/dev/stdout`, is written to, never replaced.
 ///
 /// # Errors
-/// Of the system, when it cannot be written.
+/// The system's error.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
     if !is_file {
@@ -26,11 +26,10 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     fs::rename(&beside, path)
 }
 
-/// Whether [`replace`] can write there, before anything depends on it; what
-/// is there stays.
+/// Checks that [`replace`] can write there; the present content stays.
 ///
 /// # Errors
-/// With the file's name and what the system says.
+/// The file's name and the system's error.
 pub(crate) fn can(path: &Path) -> Result<(), String> {
     let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
     let tried = if is_file {
@@ -48,13 +47,13 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
     tried.map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// Makes a file that is written once, or empties it. A FIFO is waited for until
-/// somebody reads it, or a signal comes.
+/// Creates or truncates a file. For a FIFO, waits until a process reads it or a
+/// signal arrives.
 ///
 /// # Errors
-/// By the signal, or with the file's name and what the system says.
+/// The signal, or the file's name and the system's error.
 pub(crate) fn create(path: &Path, stop: &ShutdownSignal) -> Result<File, CliError> {
-    /// How often to look for a reader.
+    /// Interval of checks for a reader.
     const READER_POLL_INTERVAL: Duration = Duration::from_millis(50);
     let cannot =
         |error: io::Error| CliError::run(format!("cannot create {}: {error}", path.display()));
@@ -107,7 +106,7 @@ mod tests {
         }
         let nowhere = folder.join("none/stats.json");
         assert!(can(&nowhere).unwrap_err().contains("none/stats.json"));
-        // By links of our own, so that a mistake costs no device.
+        // By symbolic links of the test, so that a mistake damages no device.
         let full = folder.join("full");
         symlink("/dev/full", &full).unwrap();
         assert!(replace(&full, "{}\n").is_err(), "no room");

@@ -1,10 +1,11 @@
-//! What cached verdicts have done, as reports have it.
+//! The flow cache's counts in reports.
 
 use serde::Serialize;
 use std::fmt;
 use weir_tap::FlowCacheStats;
 
-/// What the kernel forwarded by itself, which is not among the other figures.
+/// The frames that the kernel forwarded by itself; other counts do not include
+/// them.
 #[derive(Serialize, Clone, Copy, Default, Debug)]
 pub(crate) struct FlowCacheReport {
     entries: u64,

@@ -1,11 +1,11 @@
-//! Numbers and tables as a person reads them.
+//! Numbers and tables for people.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset;
 use unicode_width::UnicodeWidthStr;
 
-/// A column of a table: its heading, and the side its cells stand on.
+/// A column of a table: its heading and alignment.
 #[derive(Clone, Copy)]
 pub(crate) enum Column<'a> {
     /// Text.
@@ -14,8 +14,8 @@ pub(crate) enum Column<'a> {
     Right(&'a str),
 }
 
-/// A table without lines, two blanks between its columns. The rows are asked
-/// for twice, so that there may be a million of them.
+/// A table without rules, with two blanks between columns. The rows are
+/// iterated twice, without a copy, since there may be a million.
 pub(crate) fn table<R>(columns: &[Column<'_>], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>> + Clone,
@@ -40,7 +40,7 @@ where
     out
 }
 
-/// Adds a line of cells, without blanks at its end.
+/// Adds a line of cells, without trailing blanks.
 fn add_row(out: &mut String, columns: &[Column<'_>], widths: &[usize], row: &[String]) {
     let mut blanks = 0;
     for ((column, width), cell) in columns.iter().zip(widths).zip(row) {
@@ -77,13 +77,13 @@ pub(crate) fn frames(number: u64) -> String {
     counted(number, "frame")
 }
 
-/// A number of what `unit` is one of.
+/// A number with a unit in singular or plural.
 pub(crate) fn counted(number: u64, unit: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {unit}{plural}", grouped(number))
 }
 
-/// `part` of `whole` in per cent with one decimal; `-` of nothing.
+/// `part` of `whole` in per cent with one decimal; `-` if `whole` is 0.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     if whole == 0 {
         "-".into()
@@ -92,8 +92,8 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// Nanoseconds since 1970 as a UTC date and time to the microsecond, as
-/// RFC 3339 has it; `-` without a time.
+/// Nanoseconds since 1970 as a UTC date and time to the microsecond (RFC 3339);
+/// `-` without a time.
 pub(crate) fn time(time_ns: Option<i64>) -> String {
     utc(time_ns).map_or_else(
         || "-".into(),
@@ -101,8 +101,8 @@ pub(crate) fn time(time_ns: Option<i64>) -> String {
     )
 }
 
-/// Nanoseconds since 1970 as a UTC time of day to the microsecond; `-` where it is
-/// out of range.
+/// Nanoseconds since 1970 as a UTC time of day to the microsecond; `-` if out
+/// of range.
 pub(crate) fn time_of_day(time_ns: i64) -> String {
     utc(Some(time_ns)).map_or_else(
         || "-".into(),
@@ -110,7 +110,7 @@ pub(crate) fn time_of_day(time_ns: i64) -> String {
     )
 }
 
-/// How the times of one table are written: as short as tells them apart, so
+/// The format of the times of one table: as short as distinguishes them, so
 /// that the table fits 80 columns. All are UTC.
 pub(crate) enum Times {
     /// All on this date: the time of day, to the microsecond.
@@ -122,7 +122,8 @@ pub(crate) enum Times {
 }
 
 impl Times {
-    /// For times from `first_ns` to `last_ns`, in nanoseconds since 1970.
+    /// The format for times from `first_ns` to `last_ns`, in nanoseconds since
+    /// 1970.
     pub(crate) fn spanning(first_ns: Option<i64>, last_ns: Option<i64>) -> Times {
         match (utc(first_ns), utc(last_ns)) {
             (Some(first), Some(last)) if first.date() == last.date() => Times::OneDay(first.date()),
@@ -131,7 +132,7 @@ impl Times {
         }
     }
 
-    /// Nanoseconds since 1970, for a cell; `-` without a time.
+    /// A cell with a time in nanoseconds since 1970; `-` without a time.
     pub(crate) fn cell(&self, time_ns: Option<i64>) -> String {
         match (utc(time_ns), self) {
             (Some(time), Times::OneDay(_)) => time.strftime("%H:%M:%S.%6f").to_string(),
@@ -140,7 +141,7 @@ impl Times {
         }
     }
 
-    /// The lines below the table that say what its cells leave out.
+    /// The lines below the table with the parts that cells omit.
     pub(crate) fn note(&self) -> String {
         match self {
             Times::OneDay(date) => format!("\n\nTimes are UTC, on {date}."),

@@ -1,4 +1,4 @@
-//! What a command prints or writes.
+//! Output of commands.
 
 pub(super) mod atomic_write;
 pub(super) mod flow_cache;

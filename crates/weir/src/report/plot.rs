@@ -1,4 +1,4 @@
-//! Lines and points, drawn as SVG.
+//! Figures with lines and points, as SVG.
 
 use crate::error::CliError;
 use plotters::prelude::*;
@@ -11,15 +11,14 @@ const SIZE: (u32, u32) = (800, 500);
 /// A line: its name, and its points.
 pub(crate) type Curve = (String, Vec<(f64, f64)>);
 
-/// What a figure says beside its lines.
+/// The labels of a figure.
 pub(crate) struct Frame<'a> {
     pub(crate) title: &'a str,
     pub(crate) x: &'a str,
     pub(crate) y: &'a str,
 }
 
-/// Makes the folder for figures if it is not there, before anything is measured
-/// for them.
+/// Creates the folder for figures if missing, before any measurement.
 pub(crate) fn prepare(folder: Option<&Path>) -> Result<(), CliError> {
     let Some(folder) = folder else { return Ok(()) };
     let may_write = || Ok(rustix::fs::access(folder, Access::WRITE_OK)?);
@@ -31,7 +30,7 @@ fn cannot(path: &Path, error: &dyn Display) -> CliError {
     CliError::run(format!("cannot write {}: {error}", path.display()))
 }
 
-/// Writes figures into a folder that is there.
+/// Writes figures into an existing folder.
 pub(crate) fn write(
     folder: &Path,
     figures: impl IntoIterator<Item = (String, Result<String, String>)>,
@@ -44,7 +43,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// One figure, from zero in both directions.
+/// One figure, with both axes starting at zero.
 pub(crate) fn draw(
     frame: &Frame<'_>,
     curves: &[Curve],

@@ -1,5 +1,5 @@
-//! Where `--stats-json` writes: one report in JSON after the other, by a
-//! program that has frames to forward and waits for no reader.
+//! The output of `--stats-json`: periodic reports in JSON, by a program that forwards frames and
+//! must not wait for a reader.
 
 use crate::error::CliError;
 use crate::report::atomic_write::{self, replace};
@@ -15,37 +15,37 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A pipe that can be written to has room for so many bytes (pipe(7)).
+/// Bytes for which a writable pipe has room (pipe(7)).
 const PIPE_BUF_MIN: usize = 4096;
 
-/// How long the last report may wait for its reader to go on.
+/// Time limit for the reader of the last report.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where reports go.
+/// The destination of reports.
 #[derive(Debug)]
 pub(crate) enum StatsFile {
-    /// A file that each replaces.
+    /// A file, which each report replaces.
     File(PathBuf),
-    /// What has a line of each, one behind the other.
+    /// A stream, to which each report is appended as a line.
     Lines(Lines),
 }
 
 /// Standard output, a FIFO or a device.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// None for standard output.
+    /// `None` for standard output.
     path: Option<PathBuf>,
-    /// None where its reader has gone.
+    /// `None` if its reader has gone.
     output: Option<File>,
-    /// Of the last report, what there was no room for yet.
+    /// The part of the last report for which there was no room yet.
     unwritten: Vec<u8>,
 }
 
 impl StatsFile {
-    /// What the user named; `-` is standard output.
+    /// The destination named by the user; `-` is standard output.
     ///
     /// # Errors
-    /// If it cannot be written, with what would do.
+    /// If it cannot be written, with advice.
     pub(crate) fn open(path: &Path) -> Result<StatsFile, CliError> {
         let mut file = StatsFile::of(path);
         match &mut file {
@@ -55,7 +55,7 @@ impl StatsFile {
         Ok(file)
     }
 
-    /// As [`open`](Self::open), of what may come to be written later.
+    /// As [`open`](Self::open), for a path that may become writable later.
     pub(crate) fn of(path: &Path) -> StatsFile {
         let is_stdout = path.as_os_str() == "-";
         if !is_stdout && fs::metadata(path).map_or(true, |facts| facts.is_file()) {
@@ -68,11 +68,10 @@ impl StatsFile {
         })
     }
 
-    /// Writes a report; leaves it out where there is no room behind those
-    /// before.
+    /// Writes a report; skips it if earlier ones have not been written completely.
     ///
     /// # Errors
-    /// Of the system; there may be room later.
+    /// The system's error; a later call may succeed.
     pub(crate) fn write(&mut self, report: &impl Serialize) -> io::Result<()> {
         let json = serde_json::to_string(report)? + "\n";
         match self {
@@ -81,16 +80,16 @@ impl StatsFile {
         }
     }
 
-    /// Writes the last report, whole.
+    /// Writes the last report completely.
     ///
     /// # Errors
-    /// If it cannot be written, or nobody reads.
+    /// If it cannot be written, or has no reader.
     pub(crate) fn end(mut self, report: &impl Serialize) -> Result<(), CliError> {
         let flush = |file: &mut StatsFile| match file {
             StatsFile::File(_) => Ok(()),
             StatsFile::Lines(lines) => lines.flush_all(),
         };
-        // A reader that has gone may have been followed by another.
+        // Another reader may have opened the FIFO.
         let _ = flush(&mut self);
         let wrote = self.write(report).and_then(|()| flush(&mut self));
         wrote.map_err(|error| match &self {
@@ -104,10 +103,10 @@ impl StatsFile {
 }
 
 impl Lines {
-    /// Without waiting for the reader of a FIFO.
+    /// Opens it without waiting for the reader of a FIFO.
     fn open(&mut self) -> io::Result<()> {
-        // A terminal has room or has not, and does not say for how much: it is opened
-        // anew, so that not to wait is nobody else's affair.
+        // A terminal does not report its room: it is opened again, so that the non-blocking mode
+        // affects no other process.
         let terminal = Path::new("/proc/self/fd/1");
         let path = match &self.path {
             Some(path) => path,
@@ -146,7 +145,7 @@ impl Lines {
         }
     }
 
-    /// Writes what is left, as far as there is room, or comes to be in time.
+    /// Writes the rest, as far as there is room within the time limit.
     fn flush(&mut self, wait: Duration) -> io::Result<()> {
         let wait = Timespec::try_from(wait).unwrap_or_default();
         while let Some(output) = &mut self.output
@@ -176,7 +175,7 @@ fn cannot(path: &Path, error: &io::Error) -> CliError {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     let remedy = match code {
         Some(Errno::ISDIR) => ": name a file in it",
-        Some(Errno::NXIO) => ": nobody reads it; start its reader first",
+        Some(Errno::NXIO) => ": it has no reader; start the reader first",
         _ => "",
     };
     let path = path.display();
@@ -204,7 +203,7 @@ mod tests {
         for (path, said) in [
             (folder.clone(), "name a file in it"),
             (folder.join("none/stats.json"), "none/stats.json: No such"),
-            (fifo, "start its reader first"),
+            (fifo, "start the reader first"),
         ] {
             let refused = StatsFile::open(&path).unwrap_err();
             assert!(matches!(refused, CliError::Run(_)));
@@ -213,8 +212,8 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// A FIFO has whole lines, however slow its reader is, and another reader
-    /// finds more of them.
+    /// A FIFO has complete lines, however slow its reader is, and another reader finds further
+    /// lines.
     #[test]
     fn readers_of_a_fifo_have_whole_lines_and_hold_up_nobody() {
         let folder = folder("fifo");
@@ -228,7 +227,7 @@ mod tests {
         };
         let mut lines = reader();
         let mut file = StatsFile::open(&fifo).unwrap();
-        // More than a pipe takes: 64 KB.
+        // More than a pipe holds: 64 KB.
         let report = "x".repeat(5_000);
         for _ in 0..100 {
             file.write(&report).unwrap();

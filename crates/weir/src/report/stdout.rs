@@ -4,7 +4,7 @@ use crate::error::CliError;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Prints a report: as one line of JSON, or as a person reads it.
+/// Prints a report, as one line of JSON or as text.
 pub(crate) fn report<R: Serialize + ?Sized>(
     json: bool,
     report: &R,

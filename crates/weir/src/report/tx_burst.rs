@@ -1,35 +1,35 @@
-//! What links send many frames at once, as reports have it.
+//! Sending in bursts (`--tx-burst`), in reports.
 
 use serde::Serialize;
 use std::fmt;
 use weir_tap::{LinkId, NoBurst, Tap};
 
-/// When frames go out many at once.
+/// The option's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum TxBurstMode {
-    /// Where it is possible; nothing is said of where it is not.
+    /// Where possible; no message where not.
     Auto,
     /// Never.
     Off,
-    /// Where it is possible; where not, that is said.
+    /// Where possible, with a message where not.
     On,
 }
 
 impl TxBurstMode {
-    /// Whether it is tried.
+    /// Whether bursts are tried.
     pub(crate) fn is_tried(self) -> bool {
         self != TxBurstMode::Off
     }
 }
 
-/// Whether a link does.
+/// A link's use of bursts.
 #[derive(Serialize, Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct TxBurstReport {
-    /// Whether its frames go out so now, where enough of them wait.
+    /// Whether its frames are now sent in bursts, if several are queued.
     used: bool,
-    /// Why not, where it was tried.
+    /// Why not, if bursts were tried.
     why_not: Option<String>,
-    /// It was asked for.
+    /// Whether the user requested bursts.
     #[serde(skip)]
     is_requested: bool,
 }
@@ -47,14 +47,14 @@ impl TxBurstReport {
         }
     }
 
-    /// Whether it was asked for in vain.
+    /// Whether bursts were requested but are not possible.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_requested && self.why_not.is_some()
     }
 }
 
-/// What follows after how its frames come and go; nothing where it was not
-/// asked for.
+/// A clause for the message on the link's mode; empty if bursts were not
+/// requested.
 impl fmt::Display for TxBurstReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why_not {

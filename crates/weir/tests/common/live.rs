@@ -1,4 +1,4 @@
-//! The binary in network namespaces.
+//! Runs the binary in network namespaces.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::common::{Folder, until_it_hears, weir};
@@ -14,10 +14,10 @@ use weir_lab::net::{Host, Pair, Process, Signal, unprivileged};
 use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
-/// Two hosts and a link: `eth0` of each.
+/// Two hosts and a link, with a device `eth0` each.
 pub(crate) struct Net(Pair);
 
-/// Long enough for anything that ought to happen.
+/// Time limit of waits.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `None` without root.
@@ -42,17 +42,17 @@ impl Net {
         self.0.send(dst_port, count).unwrap();
     }
 
-    /// A socket of b's own kernel.
+    /// A socket of b's kernel.
     pub(crate) fn server(&self, port: u16) -> UdpSocket {
         self.0.server(port).unwrap()
     }
 
-    /// The binary in b.
+    /// Starts the binary in b.
     pub(crate) fn weir(&self, arguments: &[&str]) -> Running {
         Running::start(&self.b, weir([]), arguments)
     }
 
-    /// The binary in b, as nobody.
+    /// Starts the binary in b, as user nobody.
     pub(crate) fn weir_as_nobody(&self, arguments: &[&str]) -> Running {
         let command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
         Running::start(&self.b, command, arguments)
@@ -66,7 +66,7 @@ pub(crate) struct Running {
     said: String,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -75,7 +75,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// What the last line says.
+    /// The last line, parsed as JSON.
     pub(crate) fn json(&self) -> Value {
         let line = self.stdout.lines().last().unwrap_or_default();
         serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -100,7 +100,7 @@ impl Running {
         }
     }
 
-    /// Waits until it says something with these words in it.
+    /// Waits until a line on standard error contains these words.
     pub(crate) fn until(mut self, words: &str) -> Running {
         let mut errors = BufReader::with_capacity(1, self.errors.take().unwrap());
         let mut line = String::new();
@@ -122,7 +122,7 @@ impl Running {
         self.process.signal(signal).unwrap();
     }
 
-    /// The next line that it says on standard error.
+    /// The next line on standard error.
     pub(crate) fn line(&mut self) -> String {
         let mut errors = BufReader::with_capacity(1, self.errors.take().unwrap());
         let mut line = String::new();
@@ -132,8 +132,7 @@ impl Running {
         line
     }
 
-    /// Waits until a pipe that nobody reads has little room left, if any: its pages are at
-    /// least half full.
+    /// Waits until a pipe without a reader has little room left: its pages are at least half full.
     pub(crate) fn until_full(mut self) -> Running {
         let stdout = self.process.child_mut().stdout.as_ref().unwrap();
         let began = Instant::now();
@@ -150,7 +149,7 @@ impl Running {
         Limited::new(out, "more on standard output")
     }
 
-    /// What it said on standard error until now.
+    /// The lines on standard error so far.
     pub(crate) fn said(&self) -> &str {
         &self.said
     }
@@ -159,7 +158,7 @@ impl Running {
         self.process.id()
     }
 
-    /// Interrupts it, which ends it well.
+    /// Interrupts it and waits for its end.
     pub(crate) fn stop(self) -> Ended {
         self.signal(Signal::INT);
         let ended = self.end();
@@ -167,7 +166,7 @@ impl Running {
         ended
     }
 
-    /// Waits for the end.
+    /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
         let ended = self.process.wait(PATIENCE).unwrap();
         let status = ended.unwrap_or_else(|| panic!("it does not end: {}", self.said));
@@ -186,8 +185,8 @@ impl Running {
     }
 }
 
-/// A signal that ends a command as SIGTERM does: SIGHUP, unless these tests were
-/// started so that it is ignored (`nohup`).
+/// A signal that ends a command like SIGTERM: SIGHUP, unless the tests were started with SIGHUP
+/// ignored (`nohup`).
 pub(crate) fn hangup() -> (Signal, i32) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -198,7 +197,7 @@ pub(crate) fn hangup() -> (Signal, i32) {
     }
 }
 
-/// A folder that nobody may use too.
+/// A folder that user nobody can use too.
 pub(crate) fn open_folder(name: &str) -> Folder {
     let folder = Folder::new(name);
     let anybody = std::fs::Permissions::from_mode(0o777);

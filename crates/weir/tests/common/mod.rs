@@ -1,4 +1,4 @@
-//! What the tests of the binary share.
+//! Functions that the tests of the binary share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs;
@@ -15,13 +15,13 @@ pub(crate) fn weir<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
-/// What a run printed.
+/// The standard output of a run.
 pub(crate) fn stdout(run: &Output) -> String {
     String::from_utf8(run.stdout.clone()).unwrap()
 }
 
-/// Waits, five seconds at most, until a process catches SIGTERM, which weir
-/// does after SIGINT: a signal that came before would end it at once.
+/// Waits at most five seconds until a process catches SIGTERM, which weir does
+/// after SIGINT: an earlier signal would end it at once.
 pub(crate) fn until_it_hears(process: u32) {
     const SIGTERM_BIT: u64 = 1 << 14;
     let began = Instant::now();
@@ -38,8 +38,7 @@ pub(crate) fn until_it_hears(process: u32) {
     }
 }
 
-/// Waits until what was written to a pipe has been read, and a while for what
-/// becomes of it.
+/// Waits until the data written to a pipe was read, and a while for its effect.
 pub(crate) fn until_read(pipe: impl AsFd) {
     let began = Instant::now();
     while rustix::io::ioctl_fionread(&pipe).is_ok_and(|left| left > 0) {
@@ -49,7 +48,7 @@ pub(crate) fn until_read(pipe: impl AsFd) {
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// Makes a pipe with a name.
+/// Creates a FIFO.
 pub(crate) fn make_fifo(path: &str) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     let mode = Mode::from_raw_mode(0o600);
@@ -63,7 +62,7 @@ pub(crate) fn interrupt(child: &Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// A folder of one test, gone with it.
+/// A temporary folder of one test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -93,7 +92,8 @@ impl Drop for Folder {
     }
 }
 
-/// A pcap file of 64-byte UDP frames to these ports, a second apart.
+/// A pcap file of 64-byte UDP frames to these ports, with timestamps one second
+/// apart.
 pub(crate) fn capture(ports: &[u16]) -> Vec<u8> {
     let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1];
     let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -123,8 +123,8 @@ pub(crate) fn interface(linktype: u16) -> Vec<u8> {
     block(1, &body)
 }
 
-/// A pcapng block with 64 bytes of a UDP frame, whose link header is
-/// `header` long, to `port`.
+/// A pcapng block with 64 bytes of a UDP frame to `port`, with a link-layer
+/// header of `header` bytes.
 pub(crate) fn frame(interface: u32, header: usize, port: u16) -> Vec<u8> {
     let mut bytes = [0_u8; 64];
     if header == 14 {

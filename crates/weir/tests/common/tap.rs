@@ -1,4 +1,4 @@
-//! A kernel with a TAP interface made for nobody.
+//! A host's kernel with a TAP interface created for user nobody.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::live::{PATIENCE, Running};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab, traffic, unprivileged};
 use weir_lab::testenv;
 
-/// The kernel's addresses and those of weir's host.
+/// The kernel's addresses, on the network of weir's host.
 pub(crate) const KERNEL: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 pub(crate) const OURS: [&str; 2] = ["192.0.2.5", "2001:db8::5"];
-/// How weir's host is told of its own.
+/// The options for the addresses of weir's host.
 pub(crate) const HOST: [&str; 6] = [
     "--link",
     "tap0",
@@ -27,7 +27,7 @@ pub(crate) struct Kernel {
     _lab: Lab,
 }
 
-/// As [`kernel`], `None` also without one of these programs.
+/// As [`kernel`]; `None` also without one of these programs.
 pub(crate) fn kernel_with(programs: &[&str]) -> Option<Kernel> {
     kernel().filter(|_| testenv::programs(programs))
 }
@@ -49,8 +49,9 @@ pub(crate) fn kernel() -> Option<Kernel> {
 }
 
 impl Kernel {
-    /// Runs a command, words apart by spaces, on the kernel's side. The test has
-    /// asked for the program, by [`testenv::programs`].
+    /// Runs a command, whose words are separated by spaces, on the kernel's
+    /// side. The test has checked that the program exists, by
+    /// [`testenv::programs`].
     pub(crate) fn output(&self, line: &str) -> Output {
         let mut words = line.split_whitespace();
         let mut command = testenv::program(words.next().unwrap()).expect(line);
@@ -58,40 +59,41 @@ impl Kernel {
         self.host.output(command).unwrap()
     }
 
-    /// As [`Kernel::output`], of a command that must succeed.
+    /// As [`Kernel::output`], for a command that must succeed.
     pub(crate) fn run(&self, line: &str) -> Vec<u8> {
         let output = self.output(line);
         assert!(output.status.success(), "{line}: {output:?}");
         output.stdout
     }
 
-    /// The binary on the TAP interface, as nobody.
+    /// Starts the binary on the TAP interface, as user nobody.
     pub(crate) fn weir(&self, arguments: &[&str]) -> Running {
         let all: Vec<&str> = arguments.iter().copied().chain(HOST).collect();
         self.weir_as_said(&all)
     }
 
-    /// The same, of a command that names the link in its own way.
+    /// As [`Kernel::weir`], for a command that names the link differently.
     pub(crate) fn weir_at(&self, arguments: &[&str]) -> Running {
         let all: Vec<&str> = arguments.iter().chain(&HOST[2..]).copied().collect();
         self.weir_as_said(&all)
     }
 
-    /// The same, with addresses as said.
+    /// As [`Kernel::weir`], with the addresses in the arguments.
     pub(crate) fn weir_as_said(&self, arguments: &[&str]) -> Running {
         let command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
         Running::start(&self.host, command, arguments)
     }
 
-    /// Whether an echo request with so many bytes is answered with them.
+    /// Whether an echo request with that many bytes is answered with the same
+    /// bytes.
     pub(crate) fn ping(&self, at: &str, size: usize) -> bool {
         let payload: Vec<u8> = (0..size).map(|at| (at * 7 / 3) as u8).collect();
         let patience = Duration::from_secs(5);
         traffic::echoes(&self.host, at.parse().unwrap(), &payload, patience).unwrap()
     }
 
-    /// A server of the kernel's side, once it answers at `port`. The test has
-    /// asked for the program.
+    /// A server on the kernel's side, once it accepts connections at `port`.
+    /// The test has checked that the program exists.
     pub(crate) fn server(&self, line: &str, port: u16) -> Running {
         let mut words = line.split_whitespace();
         let command = testenv::program(words.next().unwrap()).expect(line);

@@ -1,5 +1,5 @@
-//! A broker on the same machine, with ports on a link of the bridge and beside
-//! it: whoever dies, and in whatever order, the links stay joined.
+//! A broker on the same machine, with ports on a link of the bridge and on
+//! another: whichever process dies, in whatever order, the links stay joined.
 
 use crate::common::{Folder, weir};
 use crate::live::{Running, open_folder};
@@ -16,10 +16,10 @@ memory_max = "4 MiB"
 take = true
 "#;
 
-/// What brokers of the bridge's own machine have, and a third link of it.
+/// A third link of the bridge's host, for the broker.
 struct Beside<'a> {
     net: &'a Net,
-    /// The host at the third link's other end.
+    /// The host at the other end of the third link.
     c: Host,
     folder: Folder,
 }
@@ -46,7 +46,7 @@ impl Beside<'_> {
         self.broker(&["--config", &self.folder.path("policy.toml")])
     }
 
-    /// A port of somebody without privilege.
+    /// A port of an unprivileged user.
     fn listen(&self, arguments: &[&str]) -> Running {
         let socket = self.folder.path("socket");
         let own = ["listen", "--socket", &socket, "--json"];
@@ -54,7 +54,7 @@ impl Beside<'_> {
         Running::start(&self.net.middle, command, &[&own, arguments].concat())
     }
 
-    /// Sends datagrams in at the third link.
+    /// Sends datagrams on the third link.
     fn send(&self, count: usize) {
         let socket = self.c.run(|| UdpSocket::bind("10.10.0.1:0")).unwrap();
         for _ in 0..count {
@@ -80,7 +80,7 @@ fn whoever_dies_first(name: &str, broker_is_first: bool) {
     let beside = Beside::new(&net, name);
     let bypass = ["--bypass", "wire", "--hang-ms", "10000"];
     let broker = beside.start().until("ready");
-    // One port is there before the bridge, the other comes after it.
+    // One port is opened before the bridge starts, the other afterwards.
     let on_left = beside.listen(&["left"]).until("weir: port");
     let bridge = net.bridge(&bypass).until("ready");
     let taking = ["third", "udp dst port 5001", "--take", "--count", "30"];
@@ -99,7 +99,7 @@ fn whoever_dies_first(name: &str, broker_is_first: bool) {
     assert!(net.pings(), "joined in the kernel");
     assert_eq!(net.attached(), [true, true]);
     beside.send(10);
-    // The next ones take over what is theirs, and leave the other's.
+    // Each successor takes over its own state, and leaves the other's.
     let broker = beside.start().until("that go on: 2; removed: 0");
     let broker = broker.until("ready");
     assert!(net.pings(), "joined in the kernel");

@@ -1,5 +1,5 @@
-//! What `weir bridge` is told to let pass: VLANs, and frames to the addresses
-//! that bridges keep for themselves.
+//! The frames that `weir bridge` passes according to its options: VLANs, and
+//! frames to reserved bridge addresses.
 
 use crate::common::{Folder, weir};
 use crate::live::{PATIENCE, Running};
@@ -10,20 +10,19 @@ use std::time::{Duration, Instant};
 use weir_lab::net::Device;
 use weir_link::live::Sender;
 
-/// An EtherType for experiments, and what tells our frames from others.
+/// A local experimental EtherType, which identifies the test's frames.
 const KIND: [u8; 6] = [0x88, 0xb5, b'w', b'e', b'i', b'r'];
 const ALL: [u8; 6] = [0xff; 6];
 
-/// The addresses that bridges keep for themselves end so: spanning tree,
-/// pause, LLDP.
+/// Last bytes of reserved bridge addresses: spanning tree, pause, LLDP.
 const STP: u8 = 0;
 const PAUSE: u8 = 1;
 const LLDP: u8 = 14;
 
-/// Says that all are through.
+/// Name of the last frame.
 const LAST: u8 = 0xff;
 
-/// A frame of that name, tagged unless its VLAN is 0.
+/// A frame with that name, tagged unless its VLAN is 0.
 fn frame(dst: [u8; 6], vlan: u8, name: u8) -> Vec<u8> {
     let tag = [0x81, 0, 0, vlan];
     let tag = if vlan == 0 { &[][..] } else { &tag };
@@ -32,8 +31,8 @@ fn frame(dst: [u8; 6], vlan: u8, name: u8) -> Vec<u8> {
     frame
 }
 
-/// The names of those frames that come from one side to the other, up to the
-/// last of them. A kernel may have taken the tag off.
+/// The names of the frames that arrive at the other side, up to the last one. A
+/// kernel may have removed the tag.
 fn reached(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<u8> {
     let socket = to.host().capture().unwrap();
     let sender = from.host().run(|| Sender::open(from.index())).unwrap();
@@ -55,7 +54,7 @@ fn reached(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<u8> {
     came
 }
 
-/// What a bridge that is told so counts of each side.
+/// The counters of each side of a bridge with these options.
 fn stats_of(net: &Net, folder: &Folder, options: &[&str], act: impl FnOnce()) -> Value {
     let json = folder.path("stats.json");
     let more = ["--hang-ms", "10000", "--stats-json", &json];
@@ -93,8 +92,8 @@ fn reserved_addresses_pass_as_chosen() {
 fn vlans_pass_where_they_may() {
     let Some(net) = net() else { return };
     let folder = Folder::new("bridge-vlans");
-    // Untagged frames are of none, 0 here. Those that pass neither of the two
-    // are counted where they came in.
+    // Untagged frames have no VLAN, here 0. Frames that pass neither side are
+    // counted at their ingress.
     for (options, passes, refused) in [
         (&[][..], &[0, 10, 20, 30][..], [0, 0]),
         (&["--vlan-a", "10-20", "--vlan-b", "20-30"], &[20], [2, 2]),
@@ -109,14 +108,14 @@ fn vlans_pass_where_they_may() {
         });
         for (link, refused) in refused.into_iter().enumerate() {
             let dropped = stats["links"][link]["dropped_vlan"].as_u64().unwrap();
-            // The hosts send frames of their own.
+            // The hosts also send frames of their own.
             let is_exact = dropped == refused || (refused > 0 && dropped > refused);
             assert!(is_exact, "{options:?}: {stats}");
         }
     }
 }
 
-/// Each call polls the device, and so counts.
+/// Each call polls the device, and is counted.
 #[test]
 fn busy_polling_frames_come_by_calls() {
     let Some(net) = net() else { return };
@@ -140,7 +139,7 @@ fn busy_polling_frames_come_by_calls() {
         "{stats}"
     );
     assert_eq!(stats["chunks_free"], stats["chunks"], "{stats}");
-    // Time that is none is refused.
+    // An invalid time is refused.
     let arguments = ["bridge", "left", "right", "--busy-poll-us", "long"];
     let ended = Running::start(&net.middle, weir([]), &arguments).end();
     assert_eq!(ended.code, Some(2), "{ended:?}");

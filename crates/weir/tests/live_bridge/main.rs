@@ -1,5 +1,4 @@
-//! `weir bridge`, between two hosts, and what becomes of the wire when it
-//! dies, hangs, ends, and comes back.
+//! `weir bridge` between two hosts, and the link when the bridge dies, hangs, ends, and restarts.
 
 mod broker;
 #[path = "../common/mod.rs"]
@@ -47,13 +46,13 @@ impl Net {
         Running::start(&self.middle, weir([]), &arguments)
     }
 
-    /// The same with its interfaces named the other way round.
+    /// The same with its interfaces in the reverse order.
     fn bridge_reversed(&self, options: &[&str]) -> Running {
         let arguments = [&["bridge", "right", "left"], options].concat();
         Running::start(&self.middle, weir([]), &arguments)
     }
 
-    /// Takes apart what is left.
+    /// Removes what an earlier bridge has left.
     fn clean(&self) -> Ended {
         self.bridge(&["--clean"]).end()
     }
@@ -78,7 +77,7 @@ impl Net {
             .unwrap()
     }
 
-    /// Sends for a while, and does something in the middle of it.
+    /// Sends for a while, and calls `act` in the middle.
     fn send_and(&self, count: u64, rate: f64, act: impl FnOnce(&Sending<'_>)) -> Sent {
         let mut generator = self.generator().unwrap();
         let sending = generator.start(count, Rate::PerSecond(rate)).unwrap();
@@ -90,14 +89,14 @@ impl Net {
     }
 }
 
-/// As a device that has one queue for what comes, and not one for each CPU;
-/// it also takes frames that a program redirects to it.
+/// As a device with one receive queue instead of one for each CPU; it also accepts redirected
+/// frames.
 const ONE_QUEUE: Offloads = Offloads {
     generic_receive: true,
     ..Offloads::OFF
 };
 
-/// Whatever a test leaves goes with it.
+/// Removes everything that a test leaves.
 struct Cleaned<'a>(&'a Net);
 
 impl Drop for Cleaned<'_> {
@@ -142,7 +141,7 @@ fn it_bridges_and_leaves_everything_as_it_was() {
     assert!(!net.pings());
 }
 
-/// What a program says that was run in a host; `None` (after a skip) without it.
+/// The output of a program in a host; `None` (after a skip) if it is not installed.
 fn says(host: &Host, line: &str) -> Option<String> {
     let mut words = line.split_whitespace();
     let mut command = testenv::program(words.next().unwrap())?;
@@ -173,7 +172,7 @@ fn tools_of_users_go_through_it() {
         if report["end"]["sum_received"]["bits_per_second"].as_f64() > Some(1e6) {
             break;
         }
-        // The server may not be there yet.
+        // The server may not have started yet.
         assert!(began.elapsed() < PATIENCE, "{said}");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -192,7 +191,7 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert_eq!(bridge.end().code, None);
     assert_eq!(net.attached(), [true, true]);
     assert!(net.is_promiscuous());
-    // The next one takes over, and what it leaves on a signal is as chosen.
+    // The next one takes over, and leaves the selected state on a signal.
     let bridge = net
         .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
         .until("ready");
@@ -209,7 +208,7 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
-/// What goes with the process is not there to be cleaned, but somebody's.
+/// A bridge without persistent state belongs to its process, and is not removed by --clean.
 #[test]
 fn what_a_running_bridge_has_is_not_cleaned() {
     let Some(net) = net() else { return };
@@ -234,7 +233,7 @@ fn what_a_running_bridge_has_is_not_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
-/// Into a namespace where nobody would look for what is left.
+/// Into a namespace without a weir process.
 #[test]
 fn an_interface_that_was_moved_away_is_gone() {
     let Some(net) = net() else { return };
@@ -257,8 +256,7 @@ fn an_interface_that_was_moved_away_is_gone() {
     );
 }
 
-/// What a bridge had the kernel remember goes with it, and the next one does
-/// not find it.
+/// Flow cache entries end with their bridge; the next one does not find them.
 #[test]
 fn killed_nothing_it_had_remembered_is_served() {
     let Some(net) = net() else { return };
@@ -282,7 +280,7 @@ fn killed_nothing_it_had_remembered_is_served() {
     let remembering = [&options[..], &["--flow-cache", "on"]].concat();
     let bridge = net.bridge(&remembering).until("ready");
     assert!(net.pings());
-    // On a busy machine it may be long until the first of them is through.
+    // On a busy machine the first of them may take long.
     let began = Instant::now();
     while went_by() < Some(400) {
         assert!(began.elapsed() < PATIENCE, "{:?}", read());
@@ -301,7 +299,7 @@ fn killed_nothing_it_had_remembered_is_served() {
         .unwrap();
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(sink.counted().unwrap().frames, before, "none passes");
-    // The next one sees every frame.
+    // The next bridge sees every frame.
     std::fs::remove_file(&json).unwrap();
     let bridge = net.bridge(&options).until("ready");
     let sent = net
@@ -332,14 +330,14 @@ fn the_order_of_the_interfaces_makes_no_difference() {
     let _cleaned = Cleaned(&net);
     let options = ["--bypass", "wire", "--hang-ms", "10000"];
     let bridge = net.bridge(&options).until("ready");
-    // One that runs stays, however its interfaces are named.
+    // A running bridge stays, in whatever order its interfaces are named.
     let other = net.bridge_reversed(&options).end();
     assert_eq!(other.code, Some(1), "{other:?}");
     assert_eq!(net.attached(), [true, true]);
     assert!(net.pings());
     bridge.signal(Signal::KILL);
     assert_eq!(bridge.end().code, None);
-    // One that has ended is taken over, with what it had set.
+    // A stopped bridge is taken over, with its settings.
     let bridge = net.bridge_reversed(&options).until("ready");
     assert!(net.pings());
     bridge.signal(Signal::TERM);
@@ -350,24 +348,23 @@ fn the_order_of_the_interfaces_makes_no_difference() {
     assert!(!net.is_promiscuous());
 }
 
-/// What a kill cost, in frames.
+/// The loss caused by a kill, in frames.
 #[derive(Debug)]
 struct Killed {
-    /// Sent by the moment of the kill, and not arrived.
+    /// Sent before the kill, and not received.
     under_way: u64,
-    /// Sent until the kernel had ended the program: for how long a busy machine
-    /// keeps it from doing so is not ours.
+    /// Sent until the kernel had ended the process, which may be delayed by other load.
     until_dead: u64,
-    /// Of all, also of the many that were sent after that.
+    /// Lost in total, including frames sent much later.
     lost: u64,
 }
 
-/// Kills a bridge while frames come at that rate.
+/// Kills a bridge while frames arrive at that rate.
 fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
     const BEFORE: u64 = 10_000;
     const AFTER: u64 = 20_000;
     let _cleaned = Cleaned(net);
-    // Counts at tc: frames of both ways come there.
+    // Counts at tc, where the frames of both directions arrive.
     let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
     let dropped = || net.right.counters().unwrap().tx_dropped;
     let before = dropped();
@@ -380,12 +377,12 @@ fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
         }
     };
     until(BEFORE);
-    // What is counted first has not been sent later.
+    // Frames counted first were not sent later.
     let (came, at_kill) = (sink.counted().unwrap().frames, sending.sent());
     bridge.signal(Signal::KILL);
-    // The kernel marks the death word before it takes the memory away.
+    // The kernel sets the liveness word before it frees the memory.
     while has_memory(bridge.id()) {
-        // It may be this processor that it needs to end.
+        // The kernel may need this CPU to end the process.
         std::thread::sleep(Duration::from_micros(20));
     }
     let at_death = sending.sent();
@@ -397,7 +394,7 @@ fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
     while arrived() + at_death - came < sent.frames && began.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The last ones may still be on their way, in one batch.
+    // The last frames may still be in flight, in one batch.
     std::thread::sleep(Duration::from_millis(20));
     let killed = Killed {
         under_way: at_kill - came.min(at_kill),
@@ -408,7 +405,7 @@ fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
     killed
 }
 
-/// Whether a process still has memory: one that ends loses it early.
+/// Whether a process still has memory: it is freed early in its end.
 fn has_memory(process: u32) -> bool {
     let pages = std::fs::read_to_string(format!("/proc/{process}/statm"));
     pages.is_ok_and(|pages| !pages.starts_with("0 "))
@@ -429,7 +426,7 @@ fn killed_at_speed_it_loses_what_was_in_the_rings_at_most() {
 fn hung_it_is_passed_by_and_comes_back_in_order() {
     let Some(net) = net() else { return };
     const FRAMES: u64 = 9_000;
-    // Else who sends by another CPU may overtake at b itself.
+    // Otherwise frames from another CPU could overtake on b itself.
     net.eth_b.set_offloads(ONE_QUEUE).unwrap();
     let folder = Folder::new("bridge-hung");
     let json = folder.path("stats.json");
@@ -438,7 +435,7 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
     socket
         .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
-    // Room for all: the reader may be kept from reading.
+    // Enough room for all, since the reader may be preempted.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
     let options = ["--bypass", "wire", "--hang-ms", "50", "--stats-json", &json];
     let bridge = net.bridge(&options).until("ready");
@@ -460,7 +457,7 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
             }
         });
         let sent = net.send_and(FRAMES, 10_000.0, |sending| {
-            // For as long as 2,000 frames take, or more.
+            // As long as 2,000 frames take, or longer.
             bridge.signal(Signal::STOP);
             let until = sending.sent() + 2_000;
             while sending.sent() < until {
@@ -470,7 +467,7 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
         });
         bridge.signal(Signal::TERM);
         assert_eq!(bridge.end().code, Some(0));
-        // What it has sent has come.
+        // The frames that it sent have arrived.
         over.store(true, Ordering::Release);
         sent
     });
@@ -487,7 +484,7 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
     once.sort_unstable();
     assert!(once.windows(2).all(|pair| pair[0] < pair[1]), "each once");
     let count = |link: usize, what: &str| stats["links"][link][what].as_u64().unwrap();
-    // One that was in the very call that sends when the machine paused it.
+    // A frame in the sending system call when the machine paused it.
     let late = count(0, "late") + count(1, "late");
     println!("turned: {turned:?}, {late} late");
     assert!(turned.len() as u64 <= late, "in order: {turned:?}, {stats}");
@@ -502,9 +499,8 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
     assert_eq!(missing, known, "{stats}");
 }
 
-/// Of the frames that come while it is stopped, only those of the limit and 2
-/// ms more do not take the bypass, however busy the machine is: the limit
-/// counts from its last sign of life.
+/// Of the frames that arrive while the bridge is stopped, only those within the hang limit and 2 ms
+/// more do not take the bypass, whatever the load: the limit counts from the last heartbeat.
 #[test]
 fn hung_it_is_passed_by_within_its_limit() {
     let Some(net) = net() else { return };
@@ -523,7 +519,7 @@ fn hung_it_is_passed_by_within_its_limit() {
             }
         };
         until(100 * PER_MS);
-        // What is counted first has not been sent later.
+        // Frames counted first were not sent later.
         let (came, sent) = (sink.counted().unwrap().frames, sending.sent());
         bridge.signal(Signal::STOP);
         until(sent + 100 * PER_MS);
@@ -537,8 +533,8 @@ fn hung_it_is_passed_by_within_its_limit() {
     }
 }
 
-/// On a quiet machine; on a busy one a process is kept from dying, too:
-/// `cargo test --release -p weir --test live_bridge -- --ignored --nocapture killed`
+/// On a machine without other load; otherwise even the end of the process is delayed: `cargo test
+/// --release -p weir --test live_bridge -- --ignored --nocapture killed`
 #[test]
 #[ignore = "measures a millisecond: the machine must be quiet"]
 fn killed_it_is_passed_by_within_a_millisecond() {
@@ -570,8 +566,7 @@ fn restarted_after_a_death_and_after_a_hang() {
         kill_process(before, signal).unwrap();
         bridge = bridge.until("starting anew");
         assert!(net.pings(), "joined, by whom ever");
-        // Not before: one that is stopped while it is being started is no
-        // bridge yet, and keeps who starts it.
+        // Not earlier: a bridge stopped while it starts would block the process that starts it.
         bridge = bridge.until("ready");
         assert_ne!(worker(bridge.id()), Some(before));
         assert!(net.pings());
@@ -580,13 +575,13 @@ fn restarted_after_a_death_and_after_a_hang() {
     let ended = bridge.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("hung, and was ended"), "{ended:?}");
-    // Flapping is backed off.
+    // Early failures cause increasing pauses.
     let pauses = ["anew in 100 ms", "anew in 200 ms"];
     let told = pauses.map(|pause| ended.stderr.contains(pause));
     assert_eq!(told, [true; 2], "{ended:?}");
 }
 
-/// However it is started, a run that could not report ends badly.
+/// A run whose statistics could not be written fails, whatever its options.
 #[test]
 fn statistics_that_were_not_written_are_a_failure() {
     let Some(net) = net() else { return };
@@ -595,7 +590,7 @@ fn statistics_that_were_not_written_are_a_failure() {
         let json = folder.path("stats.json");
         let options = ["--hang-ms", "10000", "--stats-json", &json];
         let bridge = net.bridge(&[&options, restart].concat()).until("ready");
-        // It may be writing.
+        // The process may be writing.
         while std::fs::metadata(folder.path("")).is_ok() {
             let _ = std::fs::remove_dir_all(folder.path(""));
         }
@@ -648,7 +643,7 @@ fn it_gives_signs_of_life_to_who_asks() {
     assert_eq!(bridge.end().code, Some(0));
     let last = std::iter::from_fn(|| Some(hear())).find(|sign| sign != "WATCHDOG=1\n");
     assert_eq!(last.as_deref(), Some("STOPPING=1\n"));
-    // Fed, and told to stop, in the words of watchdog(8).
+    // Fed, and stopped with the magic character of watchdog(8).
     let fed = std::fs::read(&watchdog).unwrap();
     assert!(fed.len() >= 3 && fed.ends_with(b"\0V"), "{fed:?}");
 }
@@ -663,7 +658,7 @@ fn what_it_refuses() {
     };
     refused(&["--bypass", "none"], "wire, kernel or drop");
     refused(&["--hang-ms", "0"], "1..=60000");
-    refused(&["--vlan-a", "9-3"], "no list of VLANs");
+    refused(&["--vlan-a", "9-3"], "not a list of VLANs");
     refused(&["--ring", "100"], "a power of two");
     refused(&["--busy-poll-us", "9999999999"], "0..=1000000000");
     refused(&["--spin-us", "9999999999"], "0..=1000000000");
@@ -677,7 +672,7 @@ fn what_it_refuses() {
     let same = ["bridge", "left", "left"];
     let ended = Running::start(&net.middle, weir([]), &same).end();
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    // And while one runs, another is, whether what it has would stay or not.
+    // While a bridge runs, another is refused, persistent or not.
     let bridge = net.bridge(&["--hang-ms", "10000"]).until("ready");
     for bypass in ["kernel", "drop"] {
         let second = net.bridge(&["--bypass", bypass]).end();

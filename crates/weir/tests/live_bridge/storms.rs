@@ -1,5 +1,5 @@
-//! Stations that cannot be where they say they are: one that is at both sides
-//! at once, and more than there is room for.
+//! Stations that send from both sides at once, and more stations than the table
+//! holds.
 
 use crate::Net;
 use crate::common::Folder;
@@ -14,20 +14,20 @@ use weir_lab::load::{Field, Generator, Order, Rate, Sending, Sent, Template};
 use weir_lab::net::{Linear, Offloads, Signal};
 use weir_lab::testenv;
 
-/// What a frame of these tests has before its number.
+/// The bytes before the number in a frame of these tests.
 const MAGIC: [u8; 2] = [0x77, 0x66];
 const MAGIC_AT: usize = 44;
 
-/// From whom to whom: the one that moves; who stays, at either side; everyone.
+/// MAC addresses: the station that moves, the fixed station at either side,
+/// broadcast.
 const MOVES: [u8; 6] = [2, 0, 0, 0, 7, 9];
 const STAYS: [[u8; 6]; 2] = [[2, 0, 0, 0, 7, 1], [2, 0, 0, 0, 7, 2]];
 const ALL: [u8; 6] = [0xff; 6];
 
-/// A frame as it is known again: the side that it came in at, what it is, and
-/// its number.
+/// Identity of a frame: ingress side, kind, number.
 type Name = (u8, u8, u64);
 
-/// Frames of a side: an ARP request for nobody, of that kind.
+/// Frames of a side: an ARP request for an unused address, with that kind.
 fn template(side: u8, kind: u8, src: [u8; 6], dst: [u8; 6]) -> Template {
     let mut frame = [dst, src].concat();
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -46,7 +46,7 @@ fn template(side: u8, kind: u8, src: [u8; 6], dst: [u8; 6]) -> Template {
     }
 }
 
-/// What has come to a host, and how often.
+/// The frames received by a host, and how often.
 struct Came {
     socket: OwnedFd,
     frames: HashMap<Name, u32>,
@@ -72,7 +72,7 @@ impl Came {
     }
 }
 
-/// A bridge in the middle, and what came through it.
+/// A bridge in the middle, and the frames that it forwarded.
 struct Storm {
     net: Net,
     folder: Folder,
@@ -80,7 +80,7 @@ struct Storm {
     /// To `a`, to `b`.
     came: [Came; 2],
     sent: u64,
-    /// Of these, dropped before they were there.
+    /// Dropped on the way.
     dropped: u64,
 }
 
@@ -119,7 +119,7 @@ impl Storm {
         self.came.iter_mut().for_each(Came::look);
     }
 
-    /// Waits until so many of a kind have come to a side.
+    /// Waits until a side has received that many frames of a kind.
     fn until(&mut self, side: usize, kind: u8, count: usize) {
         let began = Instant::now();
         while self.came[side].of(kind) < count {
@@ -146,7 +146,7 @@ impl Storm {
         serde_json::from_str(&text).ok()
     }
 
-    /// Ends the bridge: no frame came twice, none to where it came from.
+    /// Ends the bridge: no frame was duplicated or returned to its ingress.
     fn end(&mut self) -> Value {
         let bridge = self.bridge.take().expect("it ends once");
         bridge.signal(Signal::TERM);
@@ -165,7 +165,7 @@ impl Storm {
         stats
     }
 
-    /// Waits until every frame has come or was counted as lost.
+    /// Waits until every frame was received or counted as lost.
     fn until_all_are_accounted_for(&mut self, stats: &Value) {
         let began = Instant::now();
         loop {
@@ -174,7 +174,7 @@ impl Storm {
             let (sent, lost) = (self.sent, self.lost(stats));
             match sent.cmp(&(came as u64 + lost)) {
                 Ordering::Equal => return,
-                // The last are on their way.
+                // The last frames are in flight.
                 Ordering::Greater if began.elapsed() < PATIENCE => {}
                 _ => panic!("{sent} sent, {came} came, {lost} lost: {stats}"),
             }
@@ -182,7 +182,7 @@ impl Storm {
         }
     }
 
-    /// Frames that somebody has counted as lost.
+    /// Frames counted as lost.
     fn lost(&self, stats: &Value) -> u64 {
         let of_link = |link: &Value| {
             let reasons = ["rx_full", "rx_dropped", "stale", "bypassed", "no_room"];
@@ -197,17 +197,17 @@ impl Storm {
     }
 }
 
-/// Kinds of frames: whom the one that moves tells where it is, all or those
-/// that stay; and those that call it.
+/// Kinds of frames: from the moving station to all or to fixed stations, and to
+/// the moving station.
 const TELLS: u8 = 1;
 const TALKS: u8 = 2;
 const CALLS: u8 = 3;
-/// As they call it before, and once it has come to rest.
+/// To the moving station before its moves, and after them.
 const CALLS_FIRST: u8 = 4;
 const CALLS_LATER: u8 = 5;
 
-/// Its frames come by turns at first, so that each move is seen; then at both
-/// sides at once, as quick as they go.
+/// The station's frames alternate slowly at first, so that each move is seen,
+/// then at both sides at full rate.
 fn a_station_at_both_sides(fast: &str) {
     const TURNS: u64 = 40;
     const FRAMES: u64 = 10_000;
@@ -231,7 +231,7 @@ fn a_station_at_both_sides(fast: &str) {
         let templates = [talks(side), calls(side, CALLS)];
         storm.generator(side.into(), &templates)
     });
-    // The kernel forwards to it what it may.
+    // The kernel forwards frames to it where permitted.
     let mut first = storm.generator(0, &[calls(0, CALLS_FIRST)]);
     let went_by = |storm: &Storm| storm.stats()?["fast"]["frames"].as_u64();
     let began = Instant::now();
@@ -239,7 +239,7 @@ fn a_station_at_both_sides(fast: &str) {
         assert!(began.elapsed() < PATIENCE, "{:?}", storm.stats());
         storm.send(&mut first, 500);
     }
-    // As quick as it goes.
+    // At full rate.
     let rate = Rate::PerSecond(20_000.0);
     let sending = [&mut both_a, &mut both_b].map(|both| both.start(FRAMES, rate).unwrap());
     while !sending.iter().all(Sending::is_done) {
@@ -249,7 +249,7 @@ fn a_station_at_both_sides(fast: &str) {
     for sending in sending {
         storm.count(sending.wait().unwrap());
     }
-    // Where it was seen last, it has what is for it.
+    // Frames for it arrive where it was seen last.
     for (turn, side) in [0_u8, 1, 0].into_iter().enumerate() {
         let (here, there) = (usize::from(side), usize::from(1 - side));
         let mut tell = [&mut tell_a, &mut tell_b];
@@ -274,7 +274,7 @@ fn a_station_at_both_sides(fast: &str) {
     storm.until_all_are_accounted_for(&stats);
     assert_eq!(stats["stations"], 3, "{stats}");
     let count = |what: &str| [0, 1].map(|link| stats["links"][link][what].as_u64().unwrap());
-    // From one side to the other, and back, and so on.
+    // From one side to the other, back, and so on.
     let moved = count("stations_moved");
     assert!(moved[0].abs_diff(moved[1]) <= 1, "{stats}");
     assert!(moved[0] + moved[1] > 2 * TURNS, "{stats}");
@@ -291,7 +291,7 @@ fn a_station_that_is_at_both_sides_at_once_with_the_fast_path() {
     a_station_at_both_sides("on");
 }
 
-/// Room of the bridge's table, and more stations than that.
+/// Size of the bridge's table, which is exceeded.
 const ROOM: u64 = 16_384;
 const STATIONS: u32 = 60_000;
 
@@ -301,7 +301,7 @@ fn more_stations_than_there_is_room_for(fast: &str) {
         return;
     };
     assert!(storm.net.pings());
-    // The last four bytes of the sender, in both places.
+    // The last four bytes of the source, in both places.
     let differs = |offset| Field {
         offset,
         width: 4,
@@ -328,11 +328,11 @@ fn more_stations_than_there_is_room_for(fast: &str) {
     let count = |what: &str| [0, 1].map(|link| stats["links"][link][what].as_u64().unwrap());
     let stations = stats["stations"].as_u64().unwrap();
     assert!((ROOM / 2..=ROOM).contains(&stations), "{stats}");
-    // Whoever is not there any more had to go for another.
+    // A station that is missing was evicted for another.
     let [learned, evicted] = ["stations_learned", "stations_evicted"].map(count);
     let [learned, evicted] = [learned, evicted].map(|counts| counts.iter().sum::<u64>());
     assert_eq!(learned, stations + evicted, "{stats}");
-    // What is for all is nothing to remember.
+    // Broadcast frames are not cached.
     let remembered = stats["fast"]["remembered"].as_u64().unwrap_or(0);
     assert!(remembered <= 4, "{stats}");
     let came = storm.came[1].frames.len() as u64;

@@ -1,4 +1,5 @@
-//! Frames that waited through a hang come, where none has passed them.
+//! Frames that waited during a hang are delivered if no later frame has passed
+//! them.
 
 use super::HEARS;
 use crate::common::weir;
@@ -7,7 +8,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use weir_lab::net::{Linear, Offloads, Signal};
 
-/// Frames that wait while it is stopped.
+/// Number of frames that wait while the process is stopped.
 const WAITING: u8 = 20;
 
 fn what_comes_after_a_hang(bypass: &str) -> Option<Vec<u8>> {
@@ -46,7 +47,7 @@ fn what_comes_after_a_hang(bypass: &str) -> Option<Vec<u8>> {
         probe.send(&[number]).unwrap();
     }
     std::thread::sleep(Duration::from_millis(400));
-    // Behind the limit: it shuts the gate, and takes the bypass.
+    // After the limit: this frame shuts the gate, and takes the bypass.
     probe.send(&[100]).unwrap();
     bridge.signal(Signal::CONT);
     let mut came = Vec::new();

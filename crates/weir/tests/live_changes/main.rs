@@ -1,7 +1,7 @@
-//! What a running bridge or router does when links, routes and addresses change,
-//! when it is asked to end, and after it hung.
+//! A running bridge or router when links, routes and addresses change, when it is asked to end, and
+//! after a hang.
 //!
-//! The figures of how soon, with more trials and nothing else on the machine:
+//! The reaction times, with more trials and no other load on the machine:
 //!
 //! ```sh
 //! WEIR_TRIALS=20 cargo test --release -p weir --test live_changes soon -- --nocapture --test-threads 1
@@ -29,7 +29,7 @@ use std::time::Duration;
 use weir_lab::net::{Host, Lab, Offloads, Process, set_option};
 use weir_lab::testenv;
 
-/// A host that sends, a router without routing of its own, and two that hear.
+/// A sending host, a router without kernel routing, and two receiving hosts.
 ///
 /// ```text
 ///  a eth0 ── eth0 r eth1 ── eth0 b   198.51.100.9, 2001:db8:2::9
@@ -100,14 +100,14 @@ impl Net {
         Some(net)
     }
 
-    /// A router of all three links beside the kernel's routes.
+    /// Starts a router of all three links that uses the kernel's routes.
     fn route(&self, options: &[&str]) -> Running {
         let always = ["route", "eth0", "eth1", "eth2", "--kernel-routes"];
         let arguments = [&always, options].concat();
         Running::start(&self.r, common::weir([]), &arguments).until("ready")
     }
 
-    /// `ip -batch` of a host, which does each line as it is told.
+    /// `ip -batch` in a host, which runs each line as it is written.
     fn ip(&self, host: &Host) -> Option<Ip> {
         let mut command = testenv::program("ip")?;
         command.args(["-force", "-batch", "-"]);
@@ -115,7 +115,7 @@ impl Net {
         Some(Ip(host.spawn(command).unwrap()))
     }
 
-    /// A socket of a host that hears at an address.
+    /// A socket of a host that receives at an address.
     fn hears(&self, host: &Host, address: &str, port: u16) -> UdpSocket {
         let at = SocketAddr::new(address.parse().unwrap(), port);
         let socket = host.run(|| UdpSocket::bind(at)).unwrap();
@@ -123,7 +123,7 @@ impl Net {
         socket
     }
 
-    /// A socket of `a` that sends to an address, without changing its source port.
+    /// A socket of `a` that sends to an address with a fixed source port.
     fn sends(&self, to: &str, port: u16) -> UdpSocket {
         let to: IpAddr = to.parse().unwrap();
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -133,17 +133,17 @@ impl Net {
         });
         let socket = socket.unwrap();
         socket.set_read_timeout(Some(HEARS)).unwrap();
-        // IP_RECVERR and IPV6_RECVERR: of all ICMP errors.
+        // IP_RECVERR and IPV6_RECVERR: report all ICMP errors.
         let (level, name) = if to.is_ipv4() { (0, 11) } else { (41, 25) };
         set_option(&socket, level, name, 1).unwrap();
         socket
     }
 }
 
-/// How long to listen for what comes at once, if it comes.
+/// Time limit for a datagram that arrives at once, if at all.
 const HEARS: Duration = Duration::from_millis(150);
 
-/// See [`Net::ip`].
+/// A running `ip -batch`: see [`Net::ip`].
 struct Ip(Process);
 
 impl Ip {
@@ -154,14 +154,14 @@ impl Ip {
 }
 
 impl Drop for Ip {
-    /// Ends it when it has done all.
+    /// Ends it after all lines were run.
     fn drop(&mut self) {
         self.0.child_mut().stdin = None;
         let _ = self.0.wait(PATIENCE);
     }
 }
 
-/// Whether a datagram of just these bytes comes within [`HEARS`]; others are passed over.
+/// Whether a datagram with exactly these bytes arrives within [`HEARS`]; others are skipped.
 fn comes(socket: &UdpSocket, expected: &[u8]) -> bool {
     let mut buffer = vec![0; 65_536];
     let until = std::time::Instant::now() + HEARS;
@@ -175,19 +175,19 @@ fn comes(socket: &UdpSocket, expected: &[u8]) -> bool {
     false
 }
 
-/// How many datagrams go by meanwhile.
+/// The background load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Load {
     Idle,
-    /// 50 a second.
+    /// 50 datagrams per second.
     Slow,
-    /// As many as one thread can send.
+    /// As many datagrams as one thread can send.
     Full,
 }
 
 const LOADS: [Load; 3] = [Load::Idle, Load::Slow, Load::Full];
 
-/// Sends until it is dropped.
+/// Sends until dropped.
 struct Background {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -199,7 +199,7 @@ impl Background {
         let asked = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             while !asked.load(Ordering::Relaxed) {
-                // What is refused was sent all the same.
+                // A refused datagram was sent all the same.
                 let _ = socket.send(&[0; 30]);
                 if load == Load::Slow {
                     std::thread::sleep(Duration::from_millis(20));

@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::time::Instant;
 use weir_lab::net::{Linear, Offloads, set_option};
 
-/// Has a socket send datagrams whole, whatever is known of the path.
+/// Makes a socket send datagrams unfragmented, whatever path MTU is known.
 pub(crate) fn never_fragments(socket: &UdpSocket) {
     let is_v4 = socket.local_addr().unwrap().is_ipv4();
     // IP_MTU_DISCOVER and IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE.
@@ -16,7 +16,7 @@ pub(crate) fn never_fragments(socket: &UdpSocket) {
     set_option(socket, level, name, 3).unwrap();
 }
 
-/// Sends until it comes, or for good.
+/// Sends repeatedly until a datagram arrives, or fails at the time limit.
 fn gets_through(probe: &UdpSocket, hears: &UdpSocket, len: usize) -> bool {
     let bytes = vec![len as u8; len];
     let began = Instant::now();
@@ -72,7 +72,7 @@ fn a_bridge_uses_a_raised_one_and_counts_what_a_lowered_one_stops() {
         let text = std::fs::read_to_string(&json).unwrap();
         let report: Value = serde_json::from_str(&text).unwrap();
         let too_long = report["links"][1]["tx_too_long"].as_u64().unwrap();
-        // And what comes between a rise and its news.
+        // Frames between a rise of the MTU and its notification.
         assert!((5..20).contains(&too_long), "{report}");
     }
 }

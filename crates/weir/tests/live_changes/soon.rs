@@ -1,29 +1,30 @@
-//! How soon the router acts on a change.
+//! Reaction times of the router to changes.
 //!
-//! After each change one probe is sent, so much later; it shows whether the change
-//! holds by then. Probes do not help each other: there is one for each change.
+//! After each change one probe is sent after a delay; it shows whether the
+//! change has taken effect by then. Probes do not help each other: there is one
+//! for each change.
 
 use super::{Background, HEARS, Ip, LOADS, Load, Net, SHARED, comes};
 use std::net::UdpSocket;
 use std::time::Duration;
 
-/// When the probe is sent after the change.
+/// Delays of the probe after the change.
 const DELAYS_MS: [u64; 6] = [1, 2, 5, 10, 20, 40];
 
-/// Probes so late show what a busy machine leaves of the bound of 5 ms.
+/// Probes this late allow for other load on the machine; the bound is 5 ms.
 const LATE_MS: u64 = 20;
 
-/// How long a change is left alone.
+/// Pause after a change.
 const SETTLED: Duration = Duration::from_millis(60);
 
-/// Trials of each delay: `WEIR_TRIALS`, or 2.
+/// Number of trials of each delay: `WEIR_TRIALS`, or 2.
 fn trials() -> usize {
     let given = std::env::var("WEIR_TRIALS").ok();
     given.and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-/// Makes a change and takes it back, in turns. `change` says what ip(8) is told,
-/// and `holds` whether a probe found things so.
+/// Makes a change and reverts it, alternately. `change` writes the commands for
+/// ip(8), and `holds` checks the result of a probe.
 fn measure(
     what: &str,
     ip: &mut Ip,
@@ -54,13 +55,13 @@ fn measure(
     );
 }
 
-/// Which of the two that have the shared address hears a probe.
+/// An address that two hosts have; a probe shows which receives.
 struct Shared {
     probe: UdpSocket,
     b: UdpSocket,
     c: UdpSocket,
     number: u64,
-    /// Those that the background is for.
+    /// The receivers of the background load.
     _others: [UdpSocket; 2],
 }
 
@@ -75,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// Whether `c` hears it, and not `b`; or the other way round.
+    /// Whether `c` receives it and `b` does not, or the reverse.
     fn goes_to(&mut self, c: bool) -> bool {
         self.number += 1;
         let bytes = self.number.to_be_bytes();
@@ -83,7 +84,7 @@ impl Shared {
         comes(if c { &self.c } else { &self.b }, &bytes)
     }
 
-    /// Until both are reached, and their neighbours known.
+    /// Waits until both are reached, so that their neighbour entries exist.
     fn until_both(&mut self, ip: &mut Ip) {
         for c in [true, false] {
             ip.tell(&via(c));
@@ -122,7 +123,7 @@ fn what_the_kernel_remembers_follows_routes_soon() {
     routes("soon-fast", "on");
 }
 
-/// Packets with and without room in a link, of both families.
+/// Packets that fit a link's MTU and packets that do not, of both IP versions.
 #[test]
 fn mtus_are_followed_soon() {
     let Some(net) = Net::new("soon-mtu") else {
@@ -149,11 +150,11 @@ fn mtus_are_followed_soon() {
         let change = |low: bool| format!("link set eth1 mtu {}", if low { 1400 } else { 1500 });
         measure(&format!("MTU, {load:?}"), &mut ip, change, |low| {
             number += 1;
-            // Both changes of each family, in turns.
+            // Both changes for each IP version, alternately.
             let (probe, hears) = &families[number as usize / 2 % 2];
             let mut bytes = vec![0; 1420];
             bytes[..8].copy_from_slice(&number.to_be_bytes());
-            // An error of before.
+            // An earlier error.
             let _ = probe.take_error();
             let _ = probe.send(&bytes);
             if low {
@@ -188,8 +189,8 @@ fn addresses_are_followed_soon() {
             format!("addr {what} 192.0.2.77/24 dev eth0")
         };
         measure(&format!("address, {load:?}"), &mut ip, change, |there| {
-            // ARP is asked each time; UDP to the router is refused by it. Errors of
-            // before are those of another socket.
+            // ARP resolves each time; the router refuses UDP to itself. Earlier
+            // errors belong to another socket.
             let probe = net.sends("192.0.2.77", 7);
             let _ = probe.send(&[1]);
             let refused = probe
@@ -203,7 +204,7 @@ fn addresses_are_followed_soon() {
     weir.stop();
 }
 
-/// Where a link is down, packets that would go there are refused.
+/// While a link is down, packets by that link are refused.
 #[test]
 fn links_are_followed_soon() {
     let Some(net) = Net::new("soon-links") else {
@@ -223,7 +224,7 @@ fn links_are_followed_soon() {
         let _background = Background::of(load, net.sends("198.51.100.9", 9));
         let change = |down: bool| format!("link set eth0 {}", if down { "down" } else { "up" });
         measure(&format!("link, {load:?}"), &mut ip, change, |down| {
-            // An error of before.
+            // An earlier error.
             let _ = probe.take_error();
             let _ = probe.send(&[2]);
             if down {

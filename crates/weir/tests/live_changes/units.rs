@@ -1,4 +1,4 @@
-//! The units of `systemd/`: what they allow is enough.
+//! The units of `systemd/` grant sufficient privileges.
 
 use super::Net;
 use crate::live::{PATIENCE, Running};
@@ -13,8 +13,8 @@ fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     pairs.filter(move |pair| pair.0 == key).map(|pair| pair.1)
 }
 
-/// Runs what the unit of that name starts, with its capabilities and no others,
-/// and these words for its variables and the file of its configuration.
+/// Runs the command of the unit with that name, with exactly its capabilities,
+/// with `words` for its variables and its configuration file.
 fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
     let path = format!("{}/../../systemd/{name}", env!("CARGO_MANIFEST_DIR"));
     let unit = std::fs::read_to_string(Path::new(&path)).unwrap();
@@ -49,7 +49,7 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
     restricted.env("WATCHDOG_USEC", "300000");
     let running = Running::start(&net.r, restricted, &arguments).until("ready");
     let mut buffer = [0; 256];
-    // Signs of life, more than once in the time that the manager gives.
+    // Heartbeats, more than one within the manager's time limit.
     for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
         let len = manager.recv(&mut buffer).expect(expected);
         let told = String::from_utf8_lossy(&buffer[..len]);

@@ -1,4 +1,4 @@
-//! Addresses that come and go while `weir route` runs.
+//! Addresses that are added and removed while `weir route` runs.
 
 use crate::bird::until_reached;
 use crate::live::{PATIENCE, Running};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 
 use weir_lab::net::Signal;
 
-/// Adds addresses to a device, or takes them off it.
+/// Adds addresses to a device, or removes them.
 fn change(net: &Net, what: &str, device: &str, addresses: &[&str]) {
     for address in addresses {
         let nodad = (address.contains(':') && what == "add").then_some("nodad");
@@ -16,7 +16,7 @@ fn change(net: &Net, what: &str, device: &str, addresses: &[&str]) {
     }
 }
 
-/// Whether `a` talks to a service of the router's own host.
+/// Whether `a` reaches a service of the router's own host.
 fn talks(net: &Net, to: &str) -> bool {
     let listener = net.r.run(|| TcpListener::bind("[::]:7777")).unwrap();
     let at = (to.parse::<IpAddr>().unwrap(), 7777).into();
@@ -32,7 +32,8 @@ fn the_host_beside_it_has_what_is_for_its_new_addresses() {
     };
     change(&net, "add", "eth0", &["192.0.2.1/24", "2001:db8:1::1/64"]);
     let weir = net.route("[kernel]\nhost = true\n", &[]);
-    // On one of weir's links, where weir answers for them, and elsewhere.
+    // On one of weir's links, where weir answers for them, and on another
+    // interface.
     let near = ["192.0.2.77", "2001:db8:1::77"];
     let elsewhere = ["203.0.113.1", "2001:db8:77::1"];
     until_reached(&net, &[near, elsewhere].concat(), false);
@@ -47,11 +48,11 @@ fn the_host_beside_it_has_what_is_for_its_new_addresses() {
         change(&net, "del", "lo", &["203.0.113.1/32", "2001:db8:77::1/128"]);
         until_reached(&net, &[near, elsewhere].concat(), false);
     }
-    // A network of a new address is routed to.
+    // Packets to the network of a new address are routed.
     change(&net, "add", "eth1", &["198.18.9.1/24"]);
     ip(&net.b, &["addr", "add", "198.18.9.9/24", "dev", "eth0"]);
     until_reached(&net, &["198.18.9.9", TO_B[0], TO_B[1]], true);
-    // More than there may be: what was before goes on, and it is said.
+    // More addresses than the limit: the earlier ones stay, with a message.
     let all: Vec<String> = (0..=255).map(|n| format!("198.19.0.{n}/32")).collect();
     change(
         &net,
@@ -65,7 +66,7 @@ fn the_host_beside_it_has_what_is_for_its_new_addresses() {
     assert_eq!(weir.end().code, Some(0));
 }
 
-/// Without addresses of its own a link has those of its interface.
+/// A link without configured addresses has those of its interface.
 #[test]
 fn its_own_are_those_that_its_interfaces_have() {
     let Some(net) = Net::new("route-own-addresses") else {

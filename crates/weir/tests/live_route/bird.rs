@@ -1,6 +1,6 @@
-//! BIRD beside `weir route`, with a neighbour that runs BIRD: by BGP over IPv4
-//! and IPv6, and by OSPF. Its routes go into the kernel's table and from there
-//! to weir; its frames come and go on weir's own links.
+//! BIRD beside `weir route`, with a neighbour that runs BIRD: BGP over IPv4 and
+//! IPv6, and OSPF. BIRD's routes go into the kernel's table and from there to
+//! weir; its frames pass on weir's own links.
 
 use crate::live::{PATIENCE, Running};
 use crate::{Net, TO_B, ip, run};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Signal, traffic};
 use weir_lab::{testenv, wait};
 
-/// Addresses behind b, of networks that it announces by BGP and by OSPF.
+/// Addresses behind b, in networks announced by BGP and by OSPF.
 const BY_BGP: [&str; 2] = ["203.0.113.7", "2001:db8:77::7"];
 const BY_OSPF: &str = "198.18.7.7";
 
@@ -61,7 +61,7 @@ protocol ospf v2 {
 }
 "#;
 
-/// Starts a BIRD and gives its control socket.
+/// Starts a BIRD; returns its control socket.
 fn bird(net: &Net, host: &Host, config: &str) -> Option<(Running, String)> {
     let path = |what: &str| net.folder.path(&format!("{}.{what}", host.name()));
     let [file, socket, pid] = ["conf", "ctl", "pid"].map(path);
@@ -79,7 +79,7 @@ fn control(socket: &str, line: &str) {
     assert!(done.status.success(), "birdc {line}: {done:?}");
 }
 
-/// Waits until a ping of each of these addresses comes back, or does not.
+/// Waits until pings of all these addresses are answered, or none is.
 pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
     let began = Instant::now();
     for to in to {
@@ -95,14 +95,14 @@ pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
     }
 }
 
-/// A ping of every 20 ms, which ends on SIGINT and then says what came back.
+/// A ping every 20 ms, which prints its summary on SIGINT.
 fn pings(net: &Net, to: &str) -> Running {
     let options = ["-n", "-q", "-i", "0.02", to];
     let ping = testenv::program("ping").expect("the test has asked for it");
     Running::start(&net.a, ping, &options)
 }
 
-/// How many were sent, and how many came back.
+/// Numbers of pings sent and answered.
 fn end_of(pings: Running) -> [u64; 2] {
     pings.signal(Signal::INT);
     let said = pings.end().stdout;
@@ -126,8 +126,8 @@ fn bird_feeds_it_beside_it() {
     for address in [BY_BGP[0], BY_BGP[1], BY_OSPF] {
         ip(&net.b, &["addr", "add", address, "dev", "lo"]);
     }
-    // A kernel without a link-local address asks for no neighbour in the name
-    // of an address of another interface.
+    // A kernel without a link-local address sends no neighbour solicitation
+    // from an address of another interface.
     let link_local = ["addr", "add", "fe80::9/64", "dev", "eth0", "nodad"];
     ip(&net.b, &link_local);
     for (device, v4, v6) in [
@@ -157,7 +157,7 @@ fn bird_feeds_it_beside_it() {
         assert!(hops.len() == 2 && hops[0].contains("192.0.2.1"), "{trace}");
         assert!(hops[1].contains(BY_BGP[0]), "{trace}");
     }
-    // Routes go and come while others carry traffic, of which nothing is lost.
+    // Routes change while other routes carry traffic, of which nothing is lost.
     let others = [pings(&net, TO_B[0]), pings(&net, BY_OSPF)];
     for _ in 0..2 {
         control(&at_b, "disable far4");
@@ -169,7 +169,7 @@ fn bird_feeds_it_beside_it() {
     }
     for pings in others {
         let [sent, back] = end_of(pings);
-        // The last may be under way.
+        // The last ping may be in flight.
         assert!(sent > 9 && back + 1 >= sent, "{back} of {sent} came back");
     }
     talk_to_the_host(&net);
@@ -180,12 +180,12 @@ fn bird_feeds_it_beside_it() {
         let to_host = report["links"][link]["to_host"].as_u64();
         assert!(to_host > Some(3), "{report}");
     }
-    // By weir: the kernel has no forwarding of its own.
+    // By weir: kernel forwarding is off.
     assert!(report["forwarded_v6"].as_u64() >= Some(6), "{report}");
     until_reached(&net, &[TO_B[0]], false);
 }
 
-/// A service of the router's own host answers, on either address of it.
+/// A service of the router's host answers at both of its addresses.
 fn talk_to_the_host(net: &Net) {
     let at = |port: u16| ("0.0.0.0", port);
     let listener = net.r.run(|| TcpListener::bind(at(7777))).unwrap();
@@ -231,12 +231,12 @@ fn the_host_has_only_what_it_is_said_to_have() {
             .map(drop)
     };
     connect("192.0.2.1", 7777).unwrap();
-    // Also at an address of an interface that is no link of the router.
+    // Also at an address of an interface that is not a link of the router.
     connect("203.0.113.1", 7777).unwrap();
     // weir refuses it: protocol unreachable.
     let refused = connect("192.0.2.1", 7778).unwrap_err();
     assert_ne!(refused.kind(), std::io::ErrorKind::TimedOut, "{refused}");
-    // Through the router it is nobody's but b's.
+    // Through the router only b receives it.
     let through = connect(TO_B[0], 7777).unwrap_err();
     assert_eq!(through.kind(), std::io::ErrorKind::ConnectionRefused);
     assert_eq!(net.pings("192.0.2.1"), 3);

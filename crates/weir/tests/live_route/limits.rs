@@ -1,4 +1,4 @@
-//! A table of routes that is full.
+//! A full routing table.
 
 use crate::bird::until_reached;
 use crate::live::PATIENCE;
@@ -6,7 +6,7 @@ use crate::{Net, TO_B, ip};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// The statistics, as they were written last.
+/// The statistics as last written.
 fn stats(path: &str) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
@@ -18,8 +18,8 @@ fn routes_beyond_the_limit_are_refused_and_counted() {
     };
     const MORE: u64 = 20;
     let json = net.folder.path("stats.json");
-    // The kernel takes routes over a link with an address, and has one to its
-    // network: so one more than we make.
+    // The kernel accepts routes by a link with an address, and adds one to its
+    // network: one more than the test adds.
     ip(&net.r, &["addr", "add", "198.51.100.1/24", "dev", "eth1"]);
     ip(&net.b, &["addr", "add", "203.0.113.7/32", "dev", "lo"]);
     let networks: Vec<String> = (0..MORE).map(|n| format!("198.18.{n}.0/24")).collect();
@@ -36,11 +36,11 @@ fn routes_beyond_the_limit_are_refused_and_counted() {
         assert!(began.elapsed() < PATIENCE, "{:?}", stats(&json));
         std::thread::sleep(Duration::from_millis(20));
     }
-    // That to the link's network may be one of the eight.
+    // The route to the link's network may be one of the eight.
     let taken = stats(&json).unwrap()["routes_v4"].as_u64().unwrap() - own;
     assert!((7..=8).contains(&taken), "{taken}");
     until_reached(&net, &[TO_B[0]], true);
-    // Where there is room again, it is used.
+    // A freed entry is used again.
     for network in &networks {
         ip(&net.r, &["route", "del", network]);
     }

@@ -1,4 +1,4 @@
-//! `weir route` between two hosts: what users do through a router.
+//! `weir route` between two hosts: users' traffic through a router.
 
 mod addresses;
 mod bird;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab, Signal, traffic};
 use weir_lab::{testenv, wait};
 
-/// Host a, a router without routing of its own, host b.
+/// Host a, a router without kernel routing, host b.
 struct Net {
     a: Host,
     r: Host,
@@ -74,7 +74,7 @@ impl Net {
         let path = self.folder.path("router.toml");
         fs::write(&path, format!("{more}{LINKS}")).unwrap();
         let config = &*path;
-        // A busy machine is no hung router.
+        // A busy machine must not count as a hung router.
         let arguments = [&["route", "--config", config, "--hang-ms", "2000"], options].concat();
         Running::start(&self.r, weir([]), &arguments).until("ready")
     }
@@ -134,7 +134,7 @@ fn hosts_reach_each_other_through_it() {
     assert!(report["forwarded_v4"].as_u64() > Some(6) && report["forwarded_v6"].as_u64() > Some(6));
     assert!(report["echoes"].as_u64() >= Some(9), "{report}");
     assert_eq!(report["links"][0]["name"], "eth0");
-    // The links are the host's again.
+    // The links belong to the host again.
     assert_eq!(net.pings(TO_B[0]), 0);
 }
 
@@ -160,7 +160,7 @@ fn tcp_of_iperf_goes_through_it() {
             if received.as_f64() > Some(1e6) {
                 break;
             }
-            // The server may not be there yet.
+            // The server may not have started yet.
             assert!(started.elapsed() < PATIENCE, "{said}");
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -184,7 +184,7 @@ fn what_the_kernel_learns_it_learns() {
     for address in ["203.0.113.7/32", "2001:db8:77::7/128"] {
         ip(&net.b, &["addr", "add", address, "dev", "lo"]);
     }
-    // The kernel needs addresses of these links to take routes over them.
+    // The kernel needs addresses on these links to accept routes by them.
     ip(&net.r, &["addr", "add", "198.51.100.1/24", "dev", "eth1"]);
     ip(
         &net.r,
@@ -217,7 +217,7 @@ fn what_the_kernel_learns_it_learns() {
         "{}",
         metrics(&net)
     );
-    // Gone, and there again.
+    // Removed, and added again.
     ip(&net.r, &["route", "del", "203.0.113.0/24"]);
     let started = Instant::now();
     while net.pings("203.0.113.7") > 0 {
@@ -232,7 +232,7 @@ fn what_the_kernel_learns_it_learns() {
     assert_eq!(running.end().code, Some(0));
 }
 
-/// A net whose host routes, too, while no weir does.
+/// A net whose host's kernel also routes while weir does not run.
 fn beside_the_hosts(name: &str) -> Option<Net> {
     let net = Net::new(name)?;
     ip(&net.r, &["addr", "add", "192.0.2.1/24", "dev", "eth0"]);
@@ -242,7 +242,7 @@ fn beside_the_hosts(name: &str) -> Option<Net> {
     Some(net)
 }
 
-/// A command about both links.
+/// Runs a command on both links.
 fn weir_at(net: &Net, options: &[&str]) -> Running {
     let options = [&["route", "eth0", "eth1", "--hang-ms", "2000"], options].concat();
     Running::start(&net.r, weir([]), &options)
@@ -255,7 +255,8 @@ fn until_pings(net: &Net, count: usize, when: &str) {
     }
 }
 
-/// As long as no weir routes, the host does as it would without, or nobody.
+/// While weir does not route, the host routes as without weir, or packets are
+/// dropped.
 #[test]
 fn killed_the_host_routes_or_nobody() {
     let Some(net) = beside_the_hosts("route-killed") else {
@@ -265,7 +266,7 @@ fn killed_the_host_routes_or_nobody() {
         let weir = weir_at(&net, &["--bypass", bypass]).until("ready");
         assert_eq!(net.pings(TO_B[0]), 3);
         weir.signal(Signal::STOP);
-        // The first frame behind the limit finds it hung.
+        // The first frame after the limit finds the process hung.
         let began = Instant::now();
         while net.pings(TO_B[0]) != back || began.elapsed() < Duration::from_millis(2500) {
             assert!(began.elapsed() < PATIENCE, "hung: {bypass}");
@@ -281,7 +282,8 @@ fn killed_the_host_routes_or_nobody() {
     }
 }
 
-/// What stays of one that drops, until another takes it over, or off.
+/// The state of a router with bypass drop stays until another takes over or
+/// removes it.
 #[test]
 fn ended_nothing_passes_until_the_next_or_a_clean() {
     let Some(net) = beside_the_hosts("route-stays") else {
@@ -297,11 +299,11 @@ fn ended_nothing_passes_until_the_next_or_a_clean() {
     let route = |options: &[&str]| weir_at(&net, options).until("ready");
     end(route(&drops));
     assert_eq!(net.pings(TO_B[0]), 0);
-    // Others of its interfaces are told what to do.
+    // Other processes with its interfaces get a message.
     let alone = Running::start(&net.r, weir([]), &["route", "eth0"]).end();
     assert_eq!(alone.code, Some(1), "{alone:?}");
     assert!(alone.stderr.contains("weir route … --clean"), "{alone:?}");
-    // The next has it, and leaves the host what it was told to.
+    // The next process takes over, with the configured host filter.
     let next = route(&[&drops[..], &["--kernel-host", "--stats-json", &json]].concat());
     let busy = weir_at(&net, &["--clean"]).end();
     assert_eq!(busy.code, Some(1), "{busy:?}");
@@ -312,7 +314,7 @@ fn ended_nothing_passes_until_the_next_or_a_clean() {
     assert!(stats["links"][0]["to_host"].as_u64() >= Some(3), "{stats}");
     assert_eq!(net.pings(TO_B[0]), 0);
     assert_eq!(net.pings("192.0.2.1"), 0, "nor to the host");
-    // One that drops nothing takes it off.
+    // A router with bypass kernel removes it.
     end(route(&[]));
     until_pings(&net, 3, "taken off");
     end(route(&[&drops[..], &["--restore"]].concat()));
@@ -376,7 +378,7 @@ fn what_is_refused_says_why() {
         (
             "[kernel]\nhost = [\"tcp prt 1\"]\n[[link]]\nname = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n",
             2,
-            "bad.toml:2:8: [kernel]: host: `(tcp prt 1)` is no filter",
+            "bad.toml:2:8: [kernel]: host: `(tcp prt 1)` is not a filter",
         ),
     ] {
         let ended = config(text);

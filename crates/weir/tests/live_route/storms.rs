@@ -1,5 +1,5 @@
-//! Packets that go round between two routers, and more questions than there is
-//! room for.
+//! Packets that circulate between two routers, and more resolutions than the
+//! table holds.
 
 use crate::bird::until_reached;
 use crate::live::PATIENCE;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_lab::load::{Field, Generator, Order, Rate, Template, Udp};
 use weir_lab::net::{Offloads, Signal};
 
-/// Networks that ours sends to the kernel's router, and that one back.
+/// Networks that each router sends to the other.
 const ROUND: &str = r#"
 [icmp]
 per_second = 1
@@ -24,18 +24,19 @@ to = "2001:db8:77::/48"
 via = ["2001:db8:2::9"]
 "#;
 
-/// Odd: so it ends at ours, which has forwarded it (63 - 1) / 2 times by then.
+/// Odd, so that the TTL expires at weir, which has then forwarded the packet
+/// (63 - 1) / 2 times.
 const TTL: u8 = 63;
 const FORWARDS: u64 = 31;
 
-/// Packets of pings, as many as there may be in [`PATIENCE`].
+/// Largest number of pings within [`PATIENCE`].
 const PINGS_MAX: u64 = 1_000;
 
-/// Packets of each family.
+/// Number of packets for each IP version.
 const PACKETS: u64 = 100;
 
 impl Net {
-    /// Each end takes frames that a program redirects to it.
+    /// Enables redirected frames at each end.
     fn take_redirected(&self) {
         let takes = Offloads {
             generic_receive: true,
@@ -51,7 +52,7 @@ impl Net {
         serde_json::from_str(&text).ok()
     }
 
-    /// "Time exceeded" that `a` has heard.
+    /// Number of "time exceeded" messages that `a` has received.
     fn heard(&self) -> u64 {
         let (v4, v6) = self.a.run(|| {
             let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
@@ -77,7 +78,7 @@ fn number(stats: &Value, at: &str) -> u64 {
     stats.pointer(at).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Packets whose way has ended: by their TTL, or lost where it is counted.
+/// Packets whose path has ended: by their TTL, or by a counted loss.
 fn ended(stats: &Value) -> u64 {
     let by_link = |link: usize| {
         let reasons = ["rx_full", "bypassed", "stale"];
@@ -116,7 +117,8 @@ fn what_goes_round_ends(name: &str, fast: &str) {
             }
             for _ in 0..PACKETS {
                 socket.send_to(b"round", (to, 7)).unwrap();
-                // So that the kernel may forward by itself what comes to us first.
+                // So that the kernel may forward packets that arrive at weir
+                // first.
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
@@ -129,7 +131,7 @@ fn what_goes_round_ends(name: &str, fast: &str) {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    // It is a router still.
+    // The router still works.
     until_reached(&net, &TO_B, true);
     weir.signal(Signal::TERM);
     let ended = weir.end();
@@ -143,7 +145,7 @@ fn what_goes_round_ends(name: &str, fast: &str) {
     assert!(forwarded >= FORWARDS * exceeded, "{stats}");
     let most = FORWARDS * 2 * PACKETS + PINGS_MAX;
     assert!(forwarded <= most, "{forwarded}: {stats}");
-    // Not one answer for each of them.
+    // Fewer answers than packets, by the rate limit.
     let (told, untold) = (number(&stats, "/icmp_errors"), "/drops/icmp_rate_limited");
     assert_eq!(told + number(&stats, untold), exceeded, "{stats}");
     assert!(told <= 5 + began.elapsed().as_secs() + 1, "{told}: {stats}");
@@ -161,7 +163,7 @@ fn what_goes_round_by_the_fast_path_ends_by_the_hops_left() {
     what_goes_round_ends("route-round-fast", "on");
 }
 
-/// Everyone asks for the router, and sends to everyone.
+/// Many stations resolve the router, and send to many destinations.
 #[test]
 fn storms_leave_room_for_those_who_talk() {
     const OTHERS: u32 = 200;

@@ -91,8 +91,8 @@ impl RouteImporter {
         match router.routes_mut().insert(prefix, origin, target) {
             Ok(()) => {
                 self.known.insert((prefix, metric));
-                if let Some(told) = &mut self.seen {
-                    told.insert((prefix, metric));
+                if let Some(seen) = &mut self.seen {
+                    seen.insert((prefix, metric));
                 }
             }
             Err(_) => self.refused += 1,
@@ -110,8 +110,8 @@ impl RouteImporter {
 
     /// Ends a resync: routes known before are checked in small steps.
     fn complete(&mut self) {
-        if let Some(told) = self.seen.take() {
-            self.stale = std::mem::replace(&mut self.known, told).into_iter();
+        if let Some(seen) = self.seen.take() {
+            self.stale = std::mem::replace(&mut self.known, seen).into_iter();
         }
     }
 

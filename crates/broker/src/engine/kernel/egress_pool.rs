@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use weir_link::bpf::PinFolder;
-use weir_link::live::{EgressPath, EgressRules, PathCounts, PathError, close_path};
+use weir_link::live::{EgressCounts, EgressError, EgressPath, EgressRules, close_egress};
 
 /// The egress paths of a network namespace. Dropping the pool ends them, unless
 /// they are handed over.
@@ -303,7 +303,7 @@ impl EgressPool {
     }
 
     fn end(&mut self, name: &str) {
-        let _ = close_path(name, &self.folder);
+        let _ = close_egress(name, &self.folder);
         self.all.remove(name);
         for kind in &mut self.classes {
             kind.spare.take_if(|spare| spare.name == name);
@@ -315,13 +315,13 @@ impl EgressPool {
         self.all.contains_key(name) || self.in_flight.contains(name)
     }
 
-    pub(super) fn counts(&self, name: &str) -> PathCounts {
+    pub(super) fn counts(&self, name: &str) -> EgressCounts {
         let path = self.all.get(name);
-        path.map_or_else(PathCounts::default, |path| path.counts())
+        path.map_or_else(EgressCounts::default, |path| path.counts())
     }
 
     /// Ends the paths of this namespace that the pool does not know.
-    pub(super) fn sweep(&self) -> Result<(), PathError> {
+    pub(super) fn sweep(&self) -> Result<(), EgressError> {
         sweep_folder(&self.folder, |name| self.all.contains_key(name))
     }
 }
@@ -353,13 +353,13 @@ pub(super) fn is_folder(name: &str) -> bool {
 pub(super) fn sweep_folder(
     folder: &PinFolder,
     is_kept: impl Fn(&str) -> bool,
-) -> Result<(), PathError> {
+) -> Result<(), EgressError> {
     let (pins, _) = folder.list()?;
     let mut result = Ok(());
     for pin in pins {
         let name = pin.strip_suffix("-counts").unwrap_or(&pin);
         if !is_kept(name) {
-            result = result.and(close_path(name, folder));
+            result = result.and(close_egress(name, folder));
         }
     }
     result
@@ -387,7 +387,7 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
                     }
                     let _ = write(&*news, &1u64.to_ne_bytes());
                 }
-                Job::End(spare) => drop(close_path(&spare.name, &folder)),
+                Job::End(spare) => drop(close_egress(&spare.name, &folder)),
                 // The path may be gone already, with its user.
                 Job::Retire(path) => drop(path.retire()),
             }

@@ -35,7 +35,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_link::bpf::{self, ObjectKind, PinFolder};
-use weir_link::live::{EgressRules, PathCounts, Sender};
+use weir_link::live::{EgressCounts, EgressRules, Sender};
 use weir_link::net::{Event, InterfaceError, InterfaceMonitor, Interfaces};
 
 fn system(error: impl Display) -> Refusal {
@@ -220,9 +220,9 @@ impl Backend for KernelBackend {
         self.paths.as_ref().is_some_and(|paths| paths.has(name))
     }
 
-    fn path_counts(&self, name: &str) -> PathCounts {
+    fn egress_counts(&self, name: &str) -> EgressCounts {
         let paths = self.paths.as_ref();
-        paths.map_or_else(PathCounts::default, |paths| paths.counts(name))
+        paths.map_or_else(EgressCounts::default, |paths| paths.counts(name))
     }
 
     fn sender(&mut self, facts: &InterfaceInfo) -> Result<OwnedFd, Refusal> {

@@ -4,7 +4,7 @@
 use super::egress_pool;
 use std::sync::Arc;
 use weir_link::bpf::{PinError, PinFolder};
-use weir_link::live::{self, PathError};
+use weir_link::live::{self, EgressError};
 use weir_link::plan::{PlanError, PortMaps};
 
 /// A pin folder of one interface; dropping it sweeps the folder, unless it is
@@ -67,7 +67,7 @@ pub enum SweepError {
     Plan(#[from] PlanError),
     /// An egress path in use.
     #[error(transparent)]
-    Path(#[from] PathError),
+    Path(#[from] EgressError),
 }
 
 /// Removes the state of all interfaces except those in `kept`, and egress paths

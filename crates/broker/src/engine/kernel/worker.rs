@@ -130,15 +130,15 @@ impl Worker {
 /// Starts a thread that performs jobs in batches and reports them.
 fn thread(
     name: &str,
-    (tell, news): (Sender<Done>, Arc<OwnedFd>),
+    (results, news): (Sender<Done>, Arc<OwnedFd>),
     mut work: impl FnMut(Vec<Job>) -> Vec<Done> + Send + 'static,
 ) -> io::Result<Sender<Job>> {
     let (jobs, todo) = channel();
     Builder::new().name(name.into()).spawn(move || {
         while let Some(batch) = next_batch(&todo) {
-            let told = work(batch).into_iter().all(|one| tell.send(one).is_ok());
+            let all_sent = work(batch).into_iter().all(|one| results.send(one).is_ok());
             let _ = write(&*news, &1u64.to_ne_bytes());
-            if !told {
+            if !all_sent {
                 return;
             }
         }
@@ -218,16 +218,16 @@ fn add(
         let _ = first.join();
     }
     let made = Arc::new(made);
-    let (tell, told) = channel();
+    let (sender, results) = channel();
     let (map, placed) = (Arc::clone(rings), Arc::clone(&made));
     let life = Arc::clone(life);
     let put = move || {
-        drop(tell.send(put(&map, &placed)));
+        drop(sender.send(put(&map, &placed)));
         drop((placed, life));
     };
     // Without a thread the report never comes, and the receiver sees that.
     puts.extend(Builder::new().name("weir-put".into()).spawn(put));
-    let end = placed_or_ended(rings, &made, &told);
+    let end = placed_or_ended(rings, &made, &results);
     all.extend(made.iter().enumerate().map(|(place, ring)| Done::Added {
         slot: ring.slot,
         bytes: ring.bytes,
@@ -250,11 +250,11 @@ fn put(rings: &Map, made: &[Ring]) -> Result<(), BatchError> {
 fn placed_or_ended(
     rings: &Map,
     made: &[Ring],
-    told: &Receiver<Result<(), BatchError>>,
+    results: &Receiver<Result<(), BatchError>>,
 ) -> Result<(), (usize, String)> {
     // They are inserted in order: once the last is in place, all are.
     while !made.last().is_none_or(|last| last.is_in(rings)) {
-        match told.recv_timeout(POLL_INTERVAL) {
+        match results.recv_timeout(POLL_INTERVAL) {
             Ok(result) => return result.map_err(|error| (error.done, error.to_string())),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {

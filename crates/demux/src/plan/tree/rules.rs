@@ -102,8 +102,8 @@ impl Rules<'_> {
             let width = self.pool.bits(expr).count_ones();
             let free = (hi - lo).checked_ilog2().map_or(0, |log| log + 1);
             // Rounded up, so that a range of half of all values counts, too.
-            let told = (width + 1).saturating_sub(free);
-            let weight = 8 * told.min(unknown(path, Bits { expr, mask }));
+            let known_bits = (width + 1).saturating_sub(free);
+            let weight = 8 * known_bits.min(unknown(path, Bits { expr, mask }));
             add(weight, Bits { expr, mask }, lo, hi - lo);
         }
         checks.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));

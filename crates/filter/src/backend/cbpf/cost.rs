@@ -230,11 +230,11 @@ fn uses(graph: &Graph) -> Vec<u32> {
 /// The live interval of each parameter in a tidy graph: the first block that stores
 /// it, and the last block that reads it.
 fn stretches(graph: &Graph) -> Vec<(usize, usize, Value)> {
-    let mut places: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
+    let mut ranges: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
-        places.extend(node.params.iter().map(|&param| (param, (index, index))));
+        ranges.extend(node.params.iter().map(|&param| (param, (index, index))));
     }
-    if places.is_empty() {
+    if ranges.is_empty() {
         return Vec::new();
     }
     let mut seen = vec![usize::MAX; graph.ops.len()];
@@ -245,8 +245,8 @@ fn stretches(graph: &Graph) -> Vec<(usize, usize, Value)> {
         for edge in node.flow.edges() {
             stack.extend(edge.args.iter().filter_map(|arg| arg.value()));
             for param in &graph.nodes[edge.block.index()].params {
-                let place = places.get_mut(param).expect("every parameter has a place");
-                place.0 = place.0.min(index);
+                let range = ranges.get_mut(param).expect("every parameter has a range");
+                range.0 = range.0.min(index);
             }
         }
         while let Some(value) = stack.pop() {
@@ -254,13 +254,13 @@ fn stretches(graph: &Graph) -> Vec<(usize, usize, Value)> {
                 continue;
             }
             seen[value.index()] = index;
-            if let Some(place) = places.get_mut(&value) {
-                place.1 = place.1.max(index);
+            if let Some(range) = ranges.get_mut(&value) {
+                range.1 = range.1.max(index);
             }
             stack.extend(graph.op(value).operands().filter_map(Operand::value));
         }
     }
-    let stretches = places.into_iter();
+    let stretches = ranges.into_iter();
     stretches
         .map(|(param, (first, last))| (first, last, param))
         .collect()

@@ -21,9 +21,9 @@ type Key = (Vec<Insn>, End);
 /// Merges equal code and returns the order of blocks for the layout. Edges lead
 /// forward, and a block that falls through into another precedes it directly.
 pub(super) fn share(code: &mut Code) -> Vec<usize> {
-    let places = merge(code);
+    let blocks = merge(code);
     let live = live(code);
-    let before = fall_into_tails(code, &places, &live);
+    let before = fall_into_tails(code, &blocks, &live);
     order(code, &live, before)
 }
 
@@ -34,7 +34,7 @@ fn key(code: &Code, block: &CodeBlock, skip: usize) -> Key {
 
 /// Redirects each jump to the representative of equal blocks, in reverse order.
 fn merge(code: &mut Code) -> BTreeMap<Key, usize> {
-    let mut places: BTreeMap<Key, usize> = BTreeMap::new();
+    let mut blocks: BTreeMap<Key, usize> = BTreeMap::new();
     let mut same: Vec<usize> = (0..code.blocks.len()).collect();
     for index in (0..code.blocks.len()).rev() {
         let end = match code.blocks[index].end {
@@ -60,9 +60,9 @@ fn merge(code: &mut Code) -> BTreeMap<Key, usize> {
         };
         code.blocks[index].end = end;
         let key = key(code, &code.blocks[index], 0);
-        same[index] = *places.entry(key).or_insert(index);
+        same[index] = *blocks.entry(key).or_insert(index);
     }
-    places
+    blocks
 }
 
 /// Whether the block consists of a `ret` with a constant.
@@ -86,7 +86,7 @@ fn live(code: &Code) -> Vec<bool> {
 
 /// Cuts the tail off each block that can fall through into an equal block. Returns,
 /// for each block, the block to place directly before it.
-fn fall_into_tails(code: &mut Code, places: &BTreeMap<Key, usize>, live: &[bool]) -> Vec<usize> {
+fn fall_into_tails(code: &mut Code, blocks: &BTreeMap<Key, usize>, live: &[bool]) -> Vec<usize> {
     let mut before = vec![NONE; code.blocks.len()];
     for index in 0..code.blocks.len() {
         let block = code.blocks[index];
@@ -95,7 +95,7 @@ fn fall_into_tails(code: &mut Code, places: &BTreeMap<Key, usize>, live: &[bool]
             continue;
         }
         for skip in length.saturating_sub(TAIL_MAX).max(1)..=length {
-            let Some(&tail) = places.get(&key(code, &block, skip)) else {
+            let Some(&tail) = blocks.get(&key(code, &block, skip)) else {
                 continue;
             };
             // The candidate may have lost its own tail since it was entered.

@@ -86,9 +86,9 @@ impl Asm {
     /// # Panics
     /// If the label is already bound.
     pub fn bind(&mut self, label: Label) {
-        let place = &mut self.bound_at[label.0 as usize];
-        assert!(place.is_none(), "a label is bound once");
-        *place = Some(self.items.len() as u32);
+        let bound = &mut self.bound_at[label.0 as usize];
+        assert!(bound.is_none(), "a label is bound once");
+        *bound = Some(self.items.len() as u32);
     }
 
     /// Adds an instruction.
@@ -217,8 +217,8 @@ impl Asm {
             let idle = match self.items[index] {
                 Item::Plain(_) | Item::Call(_) => false,
                 Item::Jump(_, label) | Item::Goto(label) => {
-                    let place = self.position(label);
-                    place > index && place as u32 <= next
+                    let position = self.position(label);
+                    position > index && position as u32 <= next
                 }
             };
             let stays = reached[index] && !idle;

@@ -276,14 +276,14 @@ impl Insn {
     ///
     /// The program refers to maps by index, so it can be generated before the maps
     /// exist.
-    pub fn load_map(dst: Reg, place: u16) -> [Insn; 2] {
-        Insn::wide(dst, PSEUDO_MAP_INDEX, i32::from(place), 0)
+    pub fn load_map(dst: Reg, index: u16) -> [Insn; 2] {
+        Insn::wide(dst, PSEUDO_MAP_INDEX, i32::from(index), 0)
     }
 
     /// `dst` = the address of byte `offset` of the value of the array map with index
     /// `place`. The map has one entry. Two instructions.
-    pub fn load_map_value(dst: Reg, place: u16, offset: u32) -> [Insn; 2] {
-        Insn::wide(dst, PSEUDO_MAP_INDEX_VALUE, i32::from(place), offset as i32)
+    pub fn load_map_value(dst: Reg, index: u16, offset: u32) -> [Insn; 2] {
+        Insn::wide(dst, PSEUDO_MAP_INDEX_VALUE, i32::from(index), offset as i32)
     }
 
     /// The index of the map that this instruction refers to; `None` for other

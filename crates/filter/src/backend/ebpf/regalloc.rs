@@ -159,9 +159,9 @@ impl LiveIntervals {
         for &value in &order {
             scan.assign(value);
         }
-        let mut places = scan.locations;
-        self.assign_spill_slots(&order, room, &mut places)?;
-        Ok(places)
+        let mut locations = scan.locations;
+        self.assign_spill_slots(&order, room, &mut locations)?;
+        Ok(locations)
     }
 
     /// Assigns stack slots to values without a register; disjoint intervals share a slot.
@@ -169,11 +169,11 @@ impl LiveIntervals {
         &self,
         order: &[Value],
         room: &RegisterFile<'_>,
-        places: &mut [Location],
+        locations: &mut [Location],
     ) -> Result<(), EmitError> {
         let mut busy_until: Vec<u32> = Vec::new();
         for value in order {
-            if places[value.index()] != Location::Nowhere {
+            if locations[value.index()] != Location::Nowhere {
                 continue;
             }
             let life = self.of[value.index()];
@@ -187,7 +187,7 @@ impl LiveIntervals {
                 return Err(EmitError::TooManyLive { regs, slots });
             }
             busy_until[slot] = life.end;
-            places[value.index()] = Location::Slot(room.stack_top - 8 * (slot as i16 + 1));
+            locations[value.index()] = Location::Slot(room.stack_top - 8 * (slot as i16 + 1));
         }
         Ok(())
     }

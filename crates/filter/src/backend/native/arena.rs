@@ -229,14 +229,14 @@ impl Arena {
     /// code.
     fn copy_in(&mut self, code: &[u8]) -> Result<(Span, bool), NativeError> {
         let granules = granules(code.len());
-        let place = self.free.take(granules).ok_or(NativeError::ArenaFull {
+        let granule = self.free.take(granules).ok_or(NativeError::ArenaFull {
             wanted: code.len(),
             used: self.free.used() as usize * GRANULE,
             max: self.len,
         })?;
-        let offset = place as usize * GRANULE;
+        let offset = granule as usize * GRANULE;
         if let Err(error) = self.reserve(offset + code.len()) {
-            self.free.give(place, granules);
+            self.free.give(granule, granules);
             return Err(error.into());
         }
         // SAFETY: the free list gave these granules to no other caller, they are inside
@@ -250,8 +250,8 @@ impl Arena {
         // SAFETY: the code was just written, and no thread writes to it while this
         // slice lives.
         icache::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
-        let is_fresh = place >= self.touched;
-        self.touched = self.touched.max(place + granules);
+        let is_fresh = granule >= self.touched;
+        self.touched = self.touched.max(granule + granules);
         Ok((Span { start, len }, is_fresh))
     }
 

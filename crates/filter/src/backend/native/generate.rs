@@ -40,20 +40,20 @@ pub(super) fn generate<M: TargetAsm>(
 ) -> Result<Generated, NativeError> {
     let facts = Liveness::of(program);
     let (registers, len_register) = M::registers(facts.has_len, facts.has_division);
-    let places = allocate(program, &facts, registers, len_register)?;
+    let allocation = allocate(program, &facts, registers, len_register)?;
     let machine = M::begin(Requirements {
         len: facts.has_len,
         division: facts.has_division,
-        slots: places.slots,
+        slots: allocation.slots,
         blocks: program.blocks.len(),
         far: is_far(program),
     });
     let mut generator = Generator {
         program,
         proven: vec![None; program.blocks.len()],
-        moves: Moves::new(places.slots),
+        moves: Moves::new(allocation.slots),
         liveness: facts,
-        locations: places,
+        locations: allocation,
         machine,
         state: Extent::default(),
         marks: want_marks.then(Vec::new),
@@ -115,7 +115,7 @@ impl<M: TargetAsm> Generator<'_, M> {
     }
 
     fn location(&self, value: Value) -> Location {
-        self.locations.of[value.index()].expect("a value that is read has a place")
+        self.locations.of[value.index()].expect("a value that is read has a location")
     }
 
     fn block(&mut self, index: usize, block: &BasicBlock) {
@@ -149,8 +149,8 @@ impl<M: TargetAsm> Generator<'_, M> {
     fn ensure(&mut self, base: Option<Value>, extent: u64) {
         if !self.state.covers(base, extent) {
             self.mark(ListingMark::Check(base, extent));
-            let place = base.map(|base| self.location(base));
-            self.machine.check(place, extent);
+            let location = base.map(|base| self.location(base));
+            self.machine.check(location, extent);
             self.state.prove(base, extent);
         }
     }

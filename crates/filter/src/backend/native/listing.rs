@@ -41,8 +41,8 @@ pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> Stri
             ListingMark::Check(None, extent) => format!("; bounds: {extent} bytes"),
             ListingMark::Check(Some(base), extent) => format!("; bounds: {base} + {extent} bytes"),
             ListingMark::Inst(value) => {
-                let place = location_of(value, arch, generated);
-                format!("{value}{place} = {}", program.op(value))
+                let location = location_of(value, arch, generated);
+                format!("{value}{location} = {}", program.op(value))
             }
             ListingMark::Term(block) => program.block(block).term.to_string(),
         };
@@ -71,12 +71,14 @@ fn part(out: &mut String, bytes: &[u8], range: Range<usize>, what: &str) {
 
 /// The location of a value in parentheses; empty if the value is unused.
 fn location_of(value: Value, arch: Arch, generated: &Generated) -> String {
-    let place = generated.locations.of[value.index()];
-    place.map_or(String::new(), |place| format!(" ({})", name(place, arch)))
+    let location = generated.locations.of[value.index()];
+    location.map_or(String::new(), |location| {
+        format!(" ({})", name(location, arch))
+    })
 }
 
-fn name(place: Location, arch: Arch) -> String {
-    match (place, arch) {
+fn name(location: Location, arch: Arch) -> String {
+    match (location, arch) {
         (Location::Slot(slot), _) => format!("[sp + {}]", 4 * u32::from(slot)),
         (Location::Reg(2), Arch::X64) => "edx".into(),
         (Location::Reg(reg), Arch::X64) => format!("r{reg}d"),

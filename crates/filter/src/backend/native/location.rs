@@ -38,8 +38,8 @@ pub(super) enum Src {
 }
 
 impl From<Location> for Src {
-    fn from(place: Location) -> Src {
-        Src::At(place)
+    fn from(location: Location) -> Src {
+        Src::At(location)
     }
 }
 

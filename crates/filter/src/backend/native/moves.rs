@@ -38,8 +38,8 @@ impl Moves {
     pub(super) fn make(&mut self, spare: Location, mut emit: impl FnMut(Location, Src)) {
         for (index, &(to, from)) in self.list.iter().enumerate() {
             self.writer[to.index()] = index as u16 + 1;
-            if let Src::At(place) = from {
-                self.readers[place.index()] += 1;
+            if let Src::At(location) = from {
+                self.readers[location.index()] += 1;
             }
         }
         for (index, &(to, _)) in self.list.iter().enumerate() {
@@ -51,10 +51,10 @@ impl Moves {
             let (to, from) = self.list[usize::from(index)];
             emit(to, from);
             self.writer[to.index()] = 0;
-            if let Src::At(place) = from {
-                self.readers[place.index()] -= 1;
-                let writer = self.writer[place.index()];
-                if self.readers[place.index()] == 0 && writer > 0 {
+            if let Src::At(location) = from {
+                self.readers[location.index()] -= 1;
+                let writer = self.writer[location.index()];
+                if self.readers[location.index()] == 0 && writer > 0 {
                     self.ready.push(writer - 1);
                 }
             }
@@ -104,7 +104,7 @@ mod tests {
         for &(to, from) in moves {
             want[to.index()] = match from {
                 Src::Imm(constant) => constant,
-                Src::At(place) => now[place.index()],
+                Src::At(location) => now[location.index()],
             };
             order.add(to, from);
         }
@@ -113,7 +113,7 @@ mod tests {
             count += 1;
             now[to.index()] = match from {
                 Src::Imm(constant) => constant,
-                Src::At(place) => now[place.index()],
+                Src::At(location) => now[location.index()],
             };
         });
         want[SPARE.index()] = now[SPARE.index()];
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn every_set_of_four_moves_is_as_if_at_once() {
-        let places = [
+        let locations = [
             Location::Reg(0),
             Location::Reg(5),
             Location::Slot(0),
@@ -137,9 +137,9 @@ mod tests {
                 .map(|index| {
                     let from = match choice(index) {
                         4 => Src::Imm(1_000 + index),
-                        place => places[place].into(),
+                        location => locations[location].into(),
                     };
-                    (places[index as usize], from)
+                    (locations[index as usize], from)
                 })
                 .collect();
             let count = check(&moves, &mut order);

@@ -87,16 +87,16 @@ impl LinearScan<'_> {
             !ends
         });
         let hint = hint.and_then(|hint| self.locations[hint.index()]);
-        let place = match hint {
+        let location = match hint {
             Some(Location::Reg(reg)) if self.free & (1 << reg) != 0 => Location::Reg(reg),
             _ if self.free != 0 => Location::Reg(self.free.trailing_zeros() as Reg),
             _ => self.evict(facts.end, facts.start)?,
         };
-        if let Location::Reg(reg) = place {
+        if let Location::Reg(reg) = location {
             self.free &= !(1 << reg);
             self.active.push((facts.end, reg, value));
         }
-        self.locations[value.index()] = Some(place);
+        self.locations[value.index()] = Some(location);
         Ok(())
     }
 

@@ -87,11 +87,11 @@ struct Condition(u8);
 
 impl X64 {
     /// The register with `place`: its own, or `scratch` after a move.
-    fn in_reg(&mut self, place: Location, scratch: Reg) -> Reg {
-        match place {
+    fn in_reg(&mut self, location: Location, scratch: Reg) -> Reg {
+        match location {
             Location::Reg(reg) => reg,
             Location::Slot(_) => {
-                self.set(scratch, place.into());
+                self.set(scratch, location.into());
                 scratch
             }
         }

@@ -340,8 +340,8 @@ const KEYWORD_COUNT: usize = 186;
 
 /// The token of a keyword; `None` for other words.
 pub(super) fn keyword(word: &str) -> Option<Token> {
-    let place = KEYWORDS.binary_search_by(|(known, _)| (*known).cmp(word));
-    place.ok().map(|index| KEYWORDS[index].1)
+    let found = KEYWORDS.binary_search_by(|(known, _)| (*known).cmp(word));
+    found.ok().map(|index| KEYWORDS[index].1)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! As much as one TCP connection carries, as iperf3 measures it.
+//! Throughput of one TCP connection, measured as by iperf3.
 
 use crate::affinity;
 use crate::net::Host;
@@ -8,15 +8,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a write, as iperf3's.
+/// Bytes of a write, as in iperf3.
 const WRITE_BYTES: usize = 128 << 10;
 
-/// What a connection carried.
+/// The result of a bulk transfer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bulk {
-    /// Bytes that arrived.
+    /// Bytes received.
     pub bytes: u64,
-    /// From the first to the last of them.
+    /// Time between the first and the last byte.
     pub elapsed: Duration,
 }
 
@@ -27,19 +27,19 @@ impl Bulk {
     }
 }
 
-/// Sends from `from` to `to` for `limit` as fast as TCP does.
+/// Sends from `from` to `to` for `limit` as fast as TCP allows.
 ///
 /// # Errors
-/// If the port is taken, there is no way there, or the connection breaks.
+/// If the port is in use, there is no route, or the connection breaks.
 pub fn bulk(from: &Host, to: &Host, at: (Ipv4Addr, u16), limit: Duration) -> io::Result<Bulk> {
     between((from, None), (to, None), at, limit)
 }
 
-/// As [`bulk`], with who sends and who receives on a CPU each: so they are not
-/// moved about, which is more than what most things in between cost.
+/// As [`bulk`], with sender and receiver on a CPU each: migration between CPUs
+/// would cost more than most devices under test.
 ///
 /// # Errors
-/// As [`bulk`], or if there is no such CPU.
+/// As for [`bulk`], or if there is no such CPU.
 pub fn bulk_on(
     from: (&Host, usize),
     to: (&Host, usize),
@@ -49,7 +49,7 @@ pub fn bulk_on(
     between((from.0, Some(from.1)), (to.0, Some(to.1)), at, limit)
 }
 
-/// A host, and the CPU that its program runs on, if on a certain one.
+/// A host, and the CPU of its process, if fixed.
 type HostCpu<'a> = (&'a Host, Option<usize>);
 
 fn between(

@@ -1,5 +1,5 @@
-//! The ordinary traffic of hosts, by the kernel's own sockets: what must go
-//! on undisturbed, or arrive, whatever is done to the frames.
+//! Ordinary traffic between hosts, by kernel sockets: for tests that frames
+//! still pass.
 
 mod bulk;
 mod ping;

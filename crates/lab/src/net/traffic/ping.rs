@@ -15,33 +15,34 @@ use std::time::{Duration, Instant};
 use weir_wire::AddrPair;
 use weir_wire::icmp::{Echo, Message};
 
-/// Bytes that each request carries behind its header, as ping(8) does.
+/// Payload bytes of each request, as in ping(8).
 const PAYLOAD_BYTES: usize = 56;
 
-/// What became of echo requests.
+/// The result of echo requests.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Pings {
     /// Requests sent.
     pub sent: u32,
-    /// How long each reply took that came.
+    /// The round-trip time of each reply.
     pub round_trips: Vec<Duration>,
 }
 
-/// Sends `count` echo requests from a host, each after the reply to the one
-/// before or after `reply_timeout`.
+/// Sends `count` echo requests from a host, each after the reply to the
+/// previous one or after `patience`.
 ///
 /// # Errors
-/// If the host has no way to that address. An unanswered request is no error.
+/// If the host has no route to the address. An unanswered request is not an
+/// error.
 pub fn ping(host: &Host, to: IpAddr, count: u32, patience: Duration) -> io::Result<Pings> {
     let payload = [0x5a; PAYLOAD_BYTES];
     ping_with(host, to, count, &payload, patience)
 }
 
-/// Whether an echo request with these bytes is answered with them within
-/// `reply_timeout`; both may go in fragments.
+/// Whether an echo request with this payload is answered with the same payload
+/// within `patience`; both may be fragmented.
 ///
 /// # Errors
-/// As [`ping`].
+/// As for [`ping`].
 pub fn echoes(host: &Host, to: IpAddr, payload: &[u8], patience: Duration) -> io::Result<bool> {
     let pings = ping_with(host, to, 1, payload, patience)?;
     Ok(!pings.round_trips.is_empty())
@@ -71,7 +72,7 @@ fn ping_with(
                 SendFlags::empty(),
             )?;
             pings.sent += 1;
-            // Late replies to earlier requests may come first.
+            // Late replies to earlier requests may arrive first.
             loop {
                 let left = reply_timeout.saturating_sub(start.elapsed());
                 if left.is_zero() {
@@ -85,7 +86,7 @@ fn ping_with(
                         break;
                     }
                     Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-                    // An ICMP error: no reply will come, but it came at once.
+                    // An ICMP error: no reply will arrive.
                     Err(_) => thread::sleep(left.min(Duration::from_millis(1))),
                 }
             }
@@ -94,8 +95,8 @@ fn ping_with(
     })
 }
 
-/// Addresses of the right version: the kernel writes the checksum, which is
-/// all they are for.
+/// Addresses of the right family; the kernel computes the checksum for which
+/// they are needed.
 fn addresses(to: IpAddr) -> AddrPair {
     AddrPair::new(to, to).expect("both are the same")
 }

@@ -1,4 +1,4 @@
-//! A person at a terminal: small writes over one TCP connection, each echoed.
+//! An interactive session: small writes on one TCP connection, each echoed.
 
 use crate::net::Host;
 use crate::wait;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 /// Bytes of a write, about those of an encrypted keystroke.
 const WRITE_BYTES: usize = 36;
 
-/// How long an echo may take before the session counts as broken.
+/// Time limit for an echo, after which the session counts as broken.
 const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection in use; [`Session::end`] tells how it went.
+/// A running session; [`Session::end`] returns its report.
 #[derive(Debug)]
 pub struct Session {
     stop: Arc<AtomicBool>,
@@ -24,21 +24,20 @@ pub struct Session {
     server: Option<JoinHandle<()>>,
 }
 
-/// How a session went.
+/// The report of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SessionReport {
     /// Writes that were echoed.
     pub echoes: u64,
-    /// The longest that one took.
+    /// The longest time until an echo.
     pub longest: Duration,
 }
 
 impl Session {
-    /// Connects `client` to `server`, and from then on writes after each
-    /// echo, `pause` later.
+    /// Connects `client` to `server`, then writes `pause` after each echo.
     ///
     /// # Errors
-    /// If the port is taken or there is no way there.
+    /// If the port is in use or there is no route.
     pub fn start(
         client: &Host,
         server: &Host,
@@ -73,7 +72,7 @@ impl Session {
     /// Ends the session.
     ///
     /// # Errors
-    /// If the connection broke, or an echo did not come for half a minute.
+    /// If the connection broke, or an echo took longer than 30 s.
     pub fn end(mut self) -> io::Result<SessionReport> {
         self.stop.store(true, Ordering::Relaxed);
         let client = self.client.take().expect("a session ends once");
@@ -115,7 +114,7 @@ fn write(
     Ok(report)
 }
 
-/// Until the other end closes, or nothing comes.
+/// Until the peer closes, or no data arrives.
 fn echo(mut stream: TcpStream) {
     let mut bytes = [0; WRITE_BYTES];
     while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}

@@ -8,28 +8,29 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What to send: `count` datagrams of `payload_len` bytes, to one destination
-/// port after the other. Each starts with its number, from 0, in eight bytes
-/// most significant first, as far as it has room.
+/// Sends `count` datagrams of `payload_len` bytes to the destination ports in
+/// turn. Each starts with its number, from 0, as eight big-endian bytes, as far
+/// as it has room.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UdpFlows {
-    /// To whom.
+    /// The receiver's address.
     pub to: Ipv4Addr,
     /// Destination ports, in turn.
     pub dst_ports: Range<u16>,
-    /// How many datagrams in all.
+    /// Total number of datagrams.
     pub count: u64,
-    /// Datagrams per second; `None` for as fast as the kernel sends.
+    /// Datagrams per second; `None` for as fast as possible.
     pub rate: Option<u32>,
-    /// Bytes of each.
+    /// Payload bytes of each datagram.
     pub payload_len: usize,
 }
 
-/// Sends them from a host by an ordinary socket, and tells how long it took.
+/// Sends the datagrams from a host by a kernel socket; returns the time it
+/// took.
 ///
 /// # Errors
-/// If there is no way there, or no destination port. What the other end
-/// refuses or drops is no error.
+/// If there is no route. Datagrams that the receiver refuses or drops are not
+/// an error.
 pub fn spread(host: &Host, what: &UdpFlows) -> io::Result<Duration> {
     if what.dst_ports.is_empty() {
         return Err(io::Error::new(
@@ -37,7 +38,8 @@ pub fn spread(host: &Host, what: &UdpFlows) -> io::Result<Duration> {
             format!("no destination port in {:?}", what.dst_ports),
         ));
     }
-    // Not connected: what nobody listens to would be told to the next send.
+    // Not connected: otherwise an ICMP error for an unused port would fail the
+    // next send.
     let socket = host.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     let mut payload = vec![0; what.payload_len];
     let counted = payload.len().min(8);
@@ -55,7 +57,7 @@ pub fn spread(host: &Host, what: &UdpFlows) -> io::Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Waits until the datagram of that number is due.
+/// Waits until the due time of a datagram.
 fn wait_until(start: Instant, number: u64, rate: u32) {
     let due = Duration::from_secs_f64(number as f64 / f64::from(rate.max(1)));
     loop {
@@ -63,7 +65,7 @@ fn wait_until(start: Instant, number: u64, rate: u32) {
         if left.is_zero() {
             return;
         }
-        // A sleep takes some 50 µs longer than asked for.
+        // A sleep takes some 50 µs longer than requested.
         match left.checked_sub(Duration::from_micros(100)) {
             Some(sleep) => thread::sleep(sleep),
             None => std::hint::spin_loop(),

@@ -1,4 +1,4 @@
-//! What else passes frames on, to compare with.
+//! Baselines: other bridges and routers for comparison.
 
 mod pcap;
 mod redirect;
@@ -13,23 +13,23 @@ use crate::net::Device;
 use std::fmt;
 use std::str::FromStr;
 
-/// Something else that passes frames on.
+/// A baseline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Baseline {
-    /// Nothing: the tester's own limits.
+    /// A direct link: the tester's own limits.
     Cable,
-    /// The kernel's bridge.
+    /// The Linux bridge.
     LinuxBridge,
-    /// The kernel's routing of IPv4.
+    /// IPv4 routing by the Linux kernel.
     LinuxRouting,
-    /// An XDP program that looks the station up in a hash table and redirects,
-    /// and does nothing else: the limit of what can be done in the kernel.
+    /// An XDP program that looks up the station in a hash table and redirects
+    /// the frame, and nothing else: the limit of forwarding in the kernel.
     XdpRedirect,
-    /// A bridge of our own on libpcap: two handles in immediate mode, polled
-    /// without a pause, `pcap_dispatch` and `pcap_inject`.
+    /// A bridge on libpcap, part of this crate: two handles in immediate mode,
+    /// polled without pause, `pcap_dispatch` and `pcap_inject`.
     LibpcapBridge,
-    /// A program that the kernel routes all packets through by a TUN
-    /// interface: today's divert socket.
+    /// A program on a TUN interface through which the kernel routes all
+    /// packets: the present form of a divert socket.
     TunRelay,
     /// DPDK's testpmd on `AF_XDP` sockets.
     TestpmdAfXdp,
@@ -38,7 +38,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All of them.
+    /// All baselines.
     pub const ALL: [Baseline; 8] = [
         Baseline::Cable,
         Baseline::LinuxBridge,
@@ -50,7 +50,7 @@ impl Baseline {
         Baseline::TestpmdAfPacket,
     ];
 
-    /// The name that commands take.
+    /// The name in command lines.
     pub fn as_str(self) -> &'static str {
         match self {
             Baseline::Cable => "cable",
@@ -71,7 +71,7 @@ impl fmt::Display for Baseline {
     }
 }
 
-/// No peer of that name.
+/// No baseline has that name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no peer is called `{name}`: give one of {}", Baseline::ALL.map(Baseline::as_str).join(", "))]
 pub struct NoSuchBaseline {
@@ -126,8 +126,9 @@ impl Dut for Baseline {
     }
 }
 
-/// Whether the kernel's bridge shows its frames to the IP firewall, as it does
-/// on machines that run containers: more than half of its time goes there.
+/// sysctls by which the Linux bridge passes frames to the IP firewall, as on
+/// machines with containers: the firewall takes more than half of the bridge's
+/// time.
 const BRIDGE_FIREWALL: [&str; 3] = [
     "net.bridge.bridge-nf-call-iptables",
     "net.bridge.bridge-nf-call-ip6tables",
@@ -136,7 +137,7 @@ const BRIDGE_FIREWALL: [&str; 3] = [
 
 fn linux_bridge(bench: &Testbed, ports: &[Device; 2]) -> Result<Box<dyn Running>, Error> {
     for name in BRIDGE_FIREWALL {
-        // Without the module there is nothing to turn off.
+        // Without the module these sysctls do not exist.
         if bench.dut().sysctl(name).is_ok() {
             bench.dut().set_sysctl(name, "0")?;
         }
@@ -153,7 +154,8 @@ fn linux_routing(bench: &Testbed) -> Result<Box<dyn Running>, Error> {
     Ok(Box::new(Kernel(())))
 }
 
-/// Something in the kernel: it goes with what holds it, or with its host.
+/// A baseline in the kernel, which ends with the objects that hold it or with
+/// its host.
 struct Kernel<T>(T);
 
 impl<T> Running for Kernel<T> {

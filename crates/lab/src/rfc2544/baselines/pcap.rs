@@ -1,5 +1,5 @@
-//! A bridge on libpcap, as one writes it in an afternoon: two handles, what
-//! one receives the other sends.
+//! A simple bridge on libpcap: two handles, each of which sends the frames that
+//! the other receives.
 #![expect(
     unsafe_code,
     reason = "libpcap is a C library; this bridge's calls are wrapped here"
@@ -19,7 +19,7 @@ const BUFFER_BYTES: c_int = 16 << 20;
 
 const SNAPLEN: c_int = 2048;
 
-/// Frames of one dispatch at most, so that neither direction starves.
+/// Largest number of frames in one dispatch, so that neither direction starves.
 const DISPATCH_MAX: c_int = 256;
 
 /// `PCAP_D_IN`: what comes in.
@@ -98,14 +98,13 @@ impl Pcap {
         }
     }
 
-    /// A handle that receives what comes in at an interface of the calling
-    /// thread's namespace.
+    /// A handle that receives the frames arriving at an interface of the
+    /// calling thread's namespace.
     fn open(&self, name: &str) -> io::Result<*mut Handle> {
         let name = CString::new(name)?;
         let mut error = [0; ERROR_BYTES];
-        // SAFETY: the name ends in a zero byte, the buffer has the size that
-        // the library writes at most, and the handle is used until it is
-        // closed only.
+        // SAFETY: the name is NUL-terminated, the buffer has the documented
+        // size, and the handle is used only until it is closed.
         unsafe {
             let handle = (self.create)(name.as_ptr(), error.as_mut_ptr());
             if handle.is_null() {
@@ -130,7 +129,7 @@ impl Pcap {
     }
 }
 
-/// Two open handles, of one thread.
+/// Two open handles, used by one thread.
 struct Bridge {
     pcap: Pcap,
     handles: [*mut Handle; 2],
@@ -139,7 +138,7 @@ struct Bridge {
 impl Bridge {
     fn open(pcap: Pcap, names: &[String; 2]) -> io::Result<Bridge> {
         let first = pcap.open(&names[0])?;
-        // Closed with the first, should the second fail.
+        // If the second handle fails, the first is closed.
         let mut bridge = Bridge {
             pcap,
             handles: [first, std::ptr::null_mut()],
@@ -148,7 +147,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// Passes on what has come, both ways.
+    /// Forwards available frames in both directions.
     fn pass(&self) -> io::Result<()> {
         for (from, to) in [(0, 1), (1, 0)] {
             let mut out = Out {
@@ -156,13 +155,13 @@ impl Bridge {
                 handle: self.handles[to],
             };
             // SAFETY: both handles are open, and `out` outlives the call,
-            // during which alone the library passes it on.
+            // during which only the library passes it on.
             let count = unsafe {
                 let out = (&raw mut out).cast();
                 (self.pcap.dispatch)(self.handles[from], DISPATCH_MAX, forward, out)
             };
             if count < 0 {
-                // SAFETY: the handle is open, and the text its own.
+                // SAFETY: the handle is open and owns the text.
                 let text = unsafe { CStr::from_ptr((self.pcap.get_error)(self.handles[from])) };
                 return Err(io::Error::other(text.to_string_lossy().into_owned()));
             }
@@ -174,22 +173,23 @@ impl Bridge {
 impl Drop for Bridge {
     fn drop(&mut self) {
         for handle in self.handles.iter().filter(|handle| !handle.is_null()) {
-            // SAFETY: open, and used no longer.
+            // SAFETY: the handle is open and not used afterwards.
             unsafe { (self.pcap.close)(*handle) };
         }
     }
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 struct Out {
     inject: Inject,
     handle: *mut Handle,
 }
 
-/// Sends a frame; one that the kernel does not take is lost.
+/// Sends a frame; a frame that the kernel refuses is lost.
 extern "C" fn forward(out: *mut c_uchar, header: *const Header, bytes: *const c_uchar) {
-    // SAFETY: libpcap hands back the pointer to `Out` that `pass` gave it, and
-    // a header and as many bytes as that says, all valid until this returns.
+    // SAFETY: libpcap passes back the pointer to `Out` given by `pass`, and a
+    // header with the stated number of bytes, all valid until this function
+    // returns.
     unsafe {
         let out = &*out.cast::<Out>();
         (out.inject)(out.handle, bytes.cast(), (*header).caplen as usize);

@@ -1,4 +1,4 @@
-//! The bare redirect: a look-up of the station, and out.
+//! The XDP redirect baseline: a station look-up and a redirect.
 
 use crate::net::Device;
 use crate::rfc2544::Error;
@@ -7,14 +7,15 @@ use std::os::fd::AsFd;
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 use weir_link::bpf::{Attachment, Hook, Load, Map, MapSpec, Program, ProgramType};
 
-/// Entries of the table of stations, as many as a bridge's by default.
+/// Entries of the station table: a bridge's default.
 const STATIONS_MAX: u32 = 1024;
 
 const XDP_PASS: i32 = 2;
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
-/// Puts the program at both interfaces; it knows the tester's two stations.
+/// Attaches the program to both interfaces; its table contains the tester's two
+/// stations.
 pub(super) fn attach(bench: &Testbed, ports: &[Device; 2]) -> Result<[Attachment; 2], Error> {
     let stations = Map::create("stations", &MapSpec::hash(8, 4, STATIONS_MAX))?;
     let out = Map::create("out", &MapSpec::dev_map(2))?;
@@ -23,7 +24,7 @@ pub(super) fn attach(bench: &Testbed, ports: &[Device; 2]) -> Result<[Attachment
         station[..6].copy_from_slice(&end.mac().0);
         stations.update(&station, &place.to_ne_bytes())?;
         let index = port.index().to_ne_bytes();
-        // The kernel looks for the interface where the caller is.
+        // The kernel resolves the interface in the caller's namespace.
         let put = || out.update(&place.to_ne_bytes(), &index);
         bench.dut().run(put)?;
     }
@@ -48,7 +49,7 @@ fn program() -> Vec<Insn> {
     asm.push(Insn::mov64(Reg::R4, Reg::R2));
     asm.push(Insn::alu64(op::ADD, Reg::R4, 14));
     asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R3), pass);
-    // The key: the station, and two bytes of zero.
+    // The key: the MAC address and two zero bytes.
     asm.push(Insn::load(op::W, Reg::R4, Reg::R2, 0));
     asm.push(Insn::store(op::W, Reg::FP, -8, Reg::R4));
     asm.push(Insn::load(op::H, Reg::R4, Reg::R2, 4));

@@ -1,4 +1,4 @@
-//! DPDK's forwarder, on the kernel's interfaces.
+//! DPDK's testpmd on kernel interfaces.
 
 use crate::rfc2544::Error;
 use crate::rfc2544::dut::{Dut, Program, Ready, Running};
@@ -8,7 +8,7 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The program, as Debian calls it.
+/// The program's name in Debian.
 const PROGRAM: &str = "dpdk-testpmd";
 
 /// Starts it with a driver: `net_af_xdp` or `net_af_packet`.
@@ -23,9 +23,10 @@ pub(super) fn start(bench: &Testbed, driver: &'static str) -> Result<Box<dyn Run
     }
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     let cpu = bench.setup().cpus.dut;
-    // Its own first thread sleeps, the second forwards.
+    // testpmd's main thread sleeps; the second one forwards.
     let words = [
-        // Its output would stay in its buffer, and nobody know that it is ready.
+        // Otherwise its output stays in its buffer, and readiness is not
+        // noticed.
         "stdbuf".to_owned(),
         "-oL".into(),
         PROGRAM.into(),

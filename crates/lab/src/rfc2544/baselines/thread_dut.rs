@@ -1,4 +1,4 @@
-//! A thread of ours as what is tested.
+//! A device under test that is a thread of this process.
 
 use crate::affinity;
 use crate::rfc2544::dut::Running;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
 
-/// A thread in the host of what is tested, on its CPU. It ends when this is
-/// dropped.
+/// A thread in the host of the device under test, on its CPU. Dropping the
+/// value ends it.
 pub(super) struct Worker {
     name: &'static str,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<()>>>,
-    /// The kernel's number of the thread.
+    /// The thread's id.
     number: u32,
 }
 
 impl Worker {
-    /// Starts one: it opens what it needs, and then passes frames on, time
-    /// after time, what there is at the moment.
+    /// Starts a thread: `open` prepares it, and then it repeatedly forwards the
+    /// available frames.
     pub(super) fn start<T: 'static>(
         bench: &Testbed,
         name: &'static str,
@@ -33,7 +33,7 @@ impl Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let (asked, host) = (Arc::clone(&stop), bench.dut().clone());
         let cpu = bench.setup().cpus.dut;
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let work = move || {
             let start = || {
                 host.enter()?;
@@ -42,11 +42,11 @@ impl Worker {
             };
             let mut opened = match start() {
                 Ok((opened, number)) => {
-                    let _ = tell.send(Ok(number));
+                    let _ = sender.send(Ok(number));
                     opened
                 }
                 Err(error) => {
-                    let _ = tell.send(Err(error));
+                    let _ = sender.send(Err(error));
                     return Ok(());
                 }
             };
@@ -62,7 +62,7 @@ impl Worker {
             thread: Some(thread.map_err(failed(format!("starting {name}")))?),
             number: 0,
         };
-        let started = told.recv().map_err(io::Error::other).flatten();
+        let started = receiver.recv().map_err(io::Error::other).flatten();
         worker.number = started.map_err(failed(format!("starting {name}")))?;
         Ok(worker)
     }
@@ -95,7 +95,7 @@ impl Running for Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nobody is there to hear of an error.
+        // A destructor cannot report the error.
         let _ = self.end();
     }
 }

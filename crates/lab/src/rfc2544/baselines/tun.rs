@@ -1,6 +1,5 @@
 //! A relay on a TUN interface: the kernel routes packets into it, a program
-//! reads each and writes it back, the kernel routes it on. What a divert
-//! socket was, today.
+//! reads each packet and writes it back, and the kernel routes it on.
 
 use super::thread_dut::Worker;
 use crate::net::Device;
@@ -11,10 +10,10 @@ use weir_link::net::Tap;
 
 const NAME: &str = "tun0";
 
-/// The table of routes of what has not been through the program.
+/// The routing table of packets that have not passed the program.
 const TABLE: u8 = 100;
 
-/// Packets passed on before it is looked whether to end.
+/// Packets relayed before the stop flag is checked.
 const BURST: usize = 64;
 
 /// Starts the relay.
@@ -25,7 +24,7 @@ pub(super) fn start(bench: &Testbed, ports: &[Device; 2]) -> Result<Worker, Erro
         .run(|| Tap::open_packets(NAME))
         .map_err(failed("making a TUN interface"))?;
     let device = host.device(NAME)?;
-    // Packets come back from there that have an address of elsewhere.
+    // Packets return with source addresses of other networks.
     for which in ["all", NAME] {
         host.set_sysctl(&format!("net.ipv4.conf.{which}.rp_filter"), "0")?;
     }
@@ -42,7 +41,7 @@ fn pass((tun, packet): &mut (Tap, [u8; 2048])) -> io::Result<()> {
         let Some(len) = tun.receive(packet)? else {
             break;
         };
-        // What the kernel has no room for is lost.
+        // Packets for which the kernel has no room are lost.
         tun.send(&packet[..len])?;
     }
     Ok(())

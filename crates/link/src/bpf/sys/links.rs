@@ -1,4 +1,4 @@
-//! The commands for links: what ties a program to a hook.
+//! bpf(2) commands for BPF links, which attach programs to hooks.
 
 use super::{address_mut, bpf, bpf_fd, count, maps, number};
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ const CREATE: u32 = 28;
 const UPDATE: u32 = 29;
 const DETACH: u32 = 34;
 
-/// What [`link_create`] is given.
+/// The arguments of [`link_create`].
 pub(in super::super) struct LinkCreate<'a> {
     pub(in super::super) program: BorrowedFd<'a>,
     pub(in super::super) ifindex: u32,
@@ -40,7 +40,7 @@ pub(in super::super) fn link_create(link: &LinkCreate<'_>) -> io::Result<OwnedFd
         padding: 0,
         revision: 0,
     };
-    // SAFETY: there are no pointers.
+    // SAFETY: the argument has no pointers.
     unsafe { bpf_fd(CREATE, &mut attr) }
 }
 
@@ -60,7 +60,7 @@ pub(in super::super) fn raw_tracepoint_open(
         program: number(program),
         padding: 0,
     };
-    // SAFETY: the name is a string that ends, and the kernel copies it.
+    // SAFETY: the name is a NUL-terminated string, which the kernel copies.
     unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 
@@ -82,19 +82,19 @@ pub(in super::super) fn link_update(
         flags: 0,
         old_program: 0,
     };
-    // SAFETY: there are no pointers.
+    // SAFETY: the argument has no pointers.
     unsafe { bpf(UPDATE, &mut attr)? };
     Ok(())
 }
 
 pub(in super::super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = number(link);
-    // SAFETY: there are no pointers.
+    // SAFETY: the argument has no pointers.
     unsafe { bpf(DETACH, &mut attr)? };
     Ok(())
 }
 
-/// `struct bpf_link_info`, as far as we read it: for XDP and tcx.
+/// The start of `struct bpf_link_info`, for XDP and tcx.
 #[repr(C)]
 #[derive(Default)]
 pub(in super::super) struct LinkInfo {
@@ -108,9 +108,9 @@ pub(in super::super) struct LinkInfo {
 
 pub(in super::super) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let mut out = LinkInfo::default();
-    // SAFETY: the layout is that of the kernel for the types that we make;
-    // there are no pointers in those 24 bytes for any type where the kernel
-    // would follow one with a length of zero.
+    // SAFETY: the layout is the kernel's for the link types that weir creates.
+    // In these 24 bytes no link type has a pointer that the kernel would follow
+    // with a length of zero.
     unsafe { maps::info(link, &mut out)? };
     Ok(out)
 }
@@ -131,12 +131,12 @@ struct QueryAttr {
     revision: u64,
 }
 
-/// What [`prog_query`] gives: as many as fitted.
+/// The result of [`prog_query`]: as many ids as fit.
 pub(in super::super) struct Query {
     pub(in super::super) program_ids: Vec<u32>,
 }
 
-/// The programs at a hook of an interface, in the order they run.
+/// The programs at a hook of an interface, in the order in which they run.
 pub(in super::super) fn prog_query(ifindex: u32, attach_type: u32) -> io::Result<Query> {
     const PROGRAMS_MAX: usize = 64;
     let mut program_ids = vec![0; PROGRAMS_MAX];
@@ -147,7 +147,7 @@ pub(in super::super) fn prog_query(ifindex: u32, attach_type: u32) -> io::Result
         count: count(PROGRAMS_MAX)?,
         ..QueryAttr::default()
     };
-    // SAFETY: the kernel writes at most `count` numbers there.
+    // SAFETY: the kernel writes at most `count` ids there.
     unsafe { bpf(PROG_QUERY, &mut attr)? };
     program_ids.truncate(attr.count as usize);
     Ok(Query { program_ids })

@@ -1,4 +1,4 @@
-//! The commands for maps.
+//! bpf(2) commands for maps.
 
 use super::{NAME_BYTES, address, address_mut, bpf, bpf_fd, count, number};
 use std::io;
@@ -15,14 +15,14 @@ const LOOKUP_BATCH: u32 = 24;
 const UPDATE_BATCH: u32 = 26;
 const DELETE_BATCH: u32 = 27;
 
-/// What [`map_create`] is given.
+/// The arguments of [`map_create`].
 pub(in super::super) struct MapCreate<'a> {
     pub(in super::super) map_type: u32,
     pub(in super::super) key_bytes: u32,
     pub(in super::super) value_bytes: u32,
     pub(in super::super) entries_max: u32,
     pub(in super::super) flags: u32,
-    /// For maps of maps: one like those that go in.
+    /// For maps of maps: the template of the inner maps.
     pub(in super::super) inner: Option<BorrowedFd<'a>>,
     pub(in super::super) name: [u8; NAME_BYTES],
 }
@@ -50,7 +50,7 @@ pub(in super::super) fn map_create(map: MapCreate<'_>) -> io::Result<OwnedFd> {
         numa_node: 0,
         name: map.name,
     };
-    // SAFETY: there are no pointers.
+    // SAFETY: the argument has no pointers.
     unsafe { bpf_fd(CREATE, &mut attr) }
 }
 
@@ -113,7 +113,7 @@ pub(in super::super) unsafe fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io
     Ok(())
 }
 
-/// The first key for an empty `key`.
+/// The first key if `key` is empty.
 ///
 /// # Safety
 /// `key` (if not empty) and `next` have the size that the map was made with.
@@ -141,21 +141,21 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// How far a batch came.
+/// The progress of a batch.
 pub(in super::super) struct Batch {
     pub(in super::super) done: usize,
     pub(in super::super) result: io::Result<()>,
 }
 
 /// # Safety
-/// The pointers of `attr` lead to memory for `count` keys and values.
+/// The pointers in `attr` point to memory for `count` keys and values.
 unsafe fn batch(command: u32, mut attr: BatchAttr) -> Batch {
     let asked = attr.count;
     // SAFETY: the caller's promise.
     let result = unsafe { bpf(command, &mut attr) };
-    // An error means that some were not done; where the kernel refused the
-    // arguments themselves it left the count as it was. The end of a map is
-    // an error too (ENOENT), and may come with the last of `count` read.
+    // After an error some entries were not processed. If the kernel refused the
+    // arguments themselves, it left the count unchanged. The end of a map is
+    // also an error (ENOENT), and may come with the last entries read.
     let at_end = command == LOOKUP_BATCH
         && matches!(&result, Err(error) if error.kind() == io::ErrorKind::NotFound);
     let untouched = result.is_err() && attr.count == asked && !at_end;
@@ -184,7 +184,8 @@ pub(in super::super) unsafe fn map_update_batch(
         elem_flags: 0,
         flags: 0,
     };
-    // SAFETY: only read, with the caller's promise on the sizes.
+    // SAFETY: the kernel only reads the slices, whose sizes the caller
+    // promises.
     unsafe { batch(UPDATE_BATCH, attr) }
 }
 
@@ -211,8 +212,8 @@ pub(in super::super) unsafe fn map_delete_batch(
     }
 }
 
-/// Reads up to `count` entries. `cursor` is where to go on (empty at first)
-/// and receives the next place.
+/// Reads up to `count` entries. `cursor` is the position to continue from
+/// (empty at first); `next` receives the following position.
 ///
 /// # Safety
 /// `keys` and `values` have room for `count` entries of the sizes that the
@@ -242,12 +243,12 @@ pub(in super::super) unsafe fn map_lookup_batch(
 
 pub(in super::super) fn map_freeze(map: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = number(map);
-    // SAFETY: there are no pointers.
+    // SAFETY: the argument has no pointers.
     unsafe { bpf(FREEZE, &mut attr)? };
     Ok(())
 }
 
-/// `struct bpf_map_info`, as far as we read it.
+/// The start of `struct bpf_map_info`.
 #[repr(C)]
 #[derive(Default)]
 pub(in super::super) struct MapInfo {
@@ -267,11 +268,12 @@ pub(super) struct InfoAttr {
     pub(super) info: u64,
 }
 
-/// Asks for an object's facts.
+/// Queries information about an object.
 ///
 /// # Safety
 /// `T` has the layout of the start of the kernel's structure for this kind of
-/// object, is valid for any bytes, and no pointer in it leads astray.
+/// object, is valid for any bytes, and contains no pointer that the kernel
+/// would write through.
 pub(super) unsafe fn info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let mut attr = InfoAttr {
         fd: number(fd),
@@ -286,7 +288,7 @@ pub(super) unsafe fn info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()>
 
 pub(in super::super) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     let mut out = MapInfo::default();
-    // SAFETY: the layout is that of the kernel; there are no pointers.
+    // SAFETY: the layout is the kernel's; there are no pointers.
     unsafe { info(map, &mut out)? };
     Ok(out)
 }

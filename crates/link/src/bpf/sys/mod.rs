@@ -1,9 +1,8 @@
-//! The bpf(2) system call: the layout of its arguments, and nothing else.
+//! The bpf(2) system call: the layouts of its arguments.
 //!
-//! One function a command; each takes slices and hands out owned
-//! descriptors, so that callers need no `unsafe`. Layouts are those of
-//! `union bpf_attr` in `linux/bpf.h`, of which every command may pass a
-//! prefix.
+//! One function for each command; each takes slices and returns owned
+//! descriptors, so that callers need no `unsafe`. Layouts are those of `union
+//! bpf_attr` in `linux/bpf.h`; every command may pass a prefix of the union.
 #![allow(unsafe_code)] // System calls take pointers.
 
 mod links;
@@ -29,7 +28,7 @@ const PROG_TEST_RUN: u32 = 10;
 /// `BPF_XDP` in `enum bpf_attach_type`.
 pub(super) const ATTACH_XDP: u32 = 37;
 
-/// Bytes of an object's name, the closing zero included.
+/// Bytes of an object's name, including the terminating NUL.
 pub(super) const NAME_BYTES: usize = 16;
 
 /// Calls bpf(2).
@@ -50,14 +49,14 @@ unsafe fn bpf<T>(command: u32, attr: &mut T) -> io::Result<i32> {
     }
 }
 
-/// As [`bpf`], for commands that give a descriptor.
+/// As [`bpf`], for commands that return a descriptor.
 ///
 /// # Safety
 /// As for [`bpf`], and the command gives a new descriptor.
 unsafe fn bpf_fd<T>(command: u32, attr: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise.
     let fd = unsafe { bpf(command, attr)? };
-    // SAFETY: the kernel has just made this descriptor for us alone.
+    // SAFETY: the kernel has just created this descriptor for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -77,17 +76,17 @@ fn address_mut<T>(slice: &mut [T]) -> u64 {
     }
 }
 
-/// What [`prog_load`] is given.
+/// The arguments of [`prog_load`].
 pub(super) struct Load<'a> {
     pub(super) program_type: u32,
     pub(super) insns: &'a [u64],
     pub(super) name: [u8; NAME_BYTES],
     pub(super) flags: u32,
-    /// In `enum bpf_attach_type`, for the types that want one; else 0.
+    /// In `enum bpf_attach_type`, for the types that need it; else 0.
     pub(super) attach_type: u32,
-    /// Descriptors of the maps, by their places in the program.
+    /// Descriptors of the maps, by index.
     pub(super) maps: &'a [i32],
-    /// Receives the verifier's log; empty for none.
+    /// Receives the verifier's log; empty to request none.
     pub(super) log: &'a mut [u8],
 }
 
@@ -105,13 +104,13 @@ struct LoadAttr {
     name: [u8; NAME_BYTES],
     ifindex: u32,
     attach_type: u32,
-    /// Types of functions and variables, and lines of source: we have none.
+    /// BTF types and line information: absent.
     btf: [u32; 12],
     fd_array: u64,
 }
 
 pub(super) fn prog_load(load: Load<'_>) -> io::Result<OwnedFd> {
-    // MIT has no name of its own in the kernel's list.
+    // The kernel's list of licences lacks MIT.
     let license = c"Dual MIT/GPL";
     let mut attr = LoadAttr {
         program_type: load.program_type,
@@ -129,10 +128,10 @@ pub(super) fn prog_load(load: Load<'_>) -> io::Result<OwnedFd> {
         btf: [0; 12],
         fd_array: address(load.maps),
     };
-    // SAFETY: the pointers lead to slices of the stated lengths, and to a
-    // string that ends in zero; the log is the only one written. The kernel
-    // reads those places of the array of maps that the program names, which
-    // the caller has compared with its length.
+    // SAFETY: the pointers point to slices of the stated lengths and to a
+    // NUL-terminated string; only the log is written. The kernel reads those
+    // elements of the map array that the program refers to, which the caller
+    // has checked against its length.
     unsafe { bpf_fd(PROG_LOAD, &mut attr) }
 }
 
@@ -140,7 +139,7 @@ fn count(len: usize) -> io::Result<u32> {
     u32::try_from(len).map_err(|_| io::ErrorKind::ArgumentListTooLong.into())
 }
 
-/// What [`prog_test_run`] gives.
+/// The result of [`prog_test_run`].
 pub(super) struct Ran {
     pub(super) retval: u32,
     pub(super) duration_ns: u32,
@@ -168,7 +167,7 @@ struct TestRunAttr {
     padding: u32,
 }
 
-/// What [`prog_test_run`] is given.
+/// The arguments of [`prog_test_run`].
 pub(super) struct TestRun<'a> {
     pub(super) input: &'a [u8],
     pub(super) context: &'a [u8],
@@ -192,8 +191,8 @@ pub(super) fn prog_test_run(program: BorrowedFd<'_>, run: TestRun<'_>) -> io::Re
         batch_size: run.batch,
         ..TestRunAttr::default()
     };
-    // SAFETY: the pointers lead to slices of the stated lengths; the output
-    // is the only one written, up to `data_size_out`.
+    // SAFETY: the pointers point to slices of the stated lengths; only the
+    // output is written, up to `data_size_out`.
     unsafe { bpf(PROG_TEST_RUN, &mut attr)? };
     Ok(Ran {
         retval: attr.retval,
@@ -202,7 +201,7 @@ pub(super) fn prog_test_run(program: BorrowedFd<'_>, run: TestRun<'_>) -> io::Re
     })
 }
 
-/// The number under which the kernel knows a descriptor; never negative.
+/// The descriptor's number, which is never negative.
 fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd() as u32
 }

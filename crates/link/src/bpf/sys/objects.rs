@@ -1,4 +1,4 @@
-//! The commands for objects of any kind: numbers, pins, facts.
+//! bpf(2) commands for objects of any kind: ids, pins, information.
 
 use super::{NAME_BYTES, bpf, bpf_fd, maps, number};
 use std::ffi::CStr;
@@ -8,10 +8,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 const PIN: u32 = 6;
 const GET: u32 = 7;
 
-/// The command that gives the next number after one: of programs, maps, links.
+/// The commands that return the next id of programs, maps and links.
 pub(in super::super) const GET_NEXT_ID: [u32; 3] = [11, 12, 31];
 
-/// The command that gives a descriptor by number: of programs, maps, links.
+/// The commands that return a descriptor by id, of programs, maps and links.
 pub(in super::super) const GET_FD: [u32; 3] = [13, 14, 30];
 
 #[repr(C)]
@@ -56,7 +56,7 @@ pub(in super::super) fn next_id(command: u32, id: u32) -> io::Result<u32> {
         next_id: 0,
         open_flags: 0,
     };
-    // SAFETY: there are no pointers.
+    // SAFETY: the argument has no pointers.
     unsafe { bpf(command, &mut attr)? };
     Ok(attr.next_id)
 }
@@ -73,7 +73,7 @@ pub(in super::super) fn fd_by_id(command: u32, id: u32, open_flags: u32) -> io::
     unsafe { bpf_fd(command, &mut attr) }
 }
 
-/// `struct bpf_prog_info`, as far as we read it.
+/// The start of `struct bpf_prog_info`.
 #[repr(C)]
 #[derive(Default)]
 pub(in super::super) struct ProgInfo {
@@ -82,7 +82,7 @@ pub(in super::super) struct ProgInfo {
     pub(in super::super) tag: [u8; 8],
     pub(in super::super) machine_bytes: u32,
     pub(in super::super) translated_bytes: u32,
-    /// Where machine code and instructions would go: nowhere.
+    /// Pointers to buffers for machine code and instructions: zero.
     machine: u64,
     translated: u64,
     pub(in super::super) loaded_ns: u64,
@@ -94,8 +94,8 @@ pub(in super::super) struct ProgInfo {
 
 pub(in super::super) fn prog_info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
     let mut out = ProgInfo::default();
-    // SAFETY: the layout is that of the kernel; lengths beside the pointers
-    // are zero, so that nothing is written through them.
+    // SAFETY: the layout is the kernel's; the lengths beside the pointers are
+    // zero, so nothing is written through them.
     unsafe { maps::info(program, &mut out)? };
     Ok(out)
 }

@@ -1,4 +1,4 @@
-//! Who says what to whom, and when.
+//! Conversations between two stations: their frames and pauses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use weir_wire::{AddrPair, arp, icmp, pup, tcp, udp};
 use super::packet::{Ip, Wire, three_megabit};
 use super::{Medium, Rng};
 
-/// The most payload of a TCP segment, in bytes: 1,500 less the longer headers.
+/// Largest payload of a TCP segment, in bytes: 1,500 less the longer headers.
 const MSS: u16 = 1440;
 const NAMES: [&str; 6] = [
     "www.example.com",
@@ -27,7 +27,7 @@ pub(super) struct Conversation {
     medium: Medium,
     wire: Wire,
     ip: Ip,
-    /// Frames said, and to be said in all.
+    /// Frames generated so far, and the total.
     said: u32,
     total: u32,
 }
@@ -54,15 +54,15 @@ enum Kind {
     },
 }
 
-/// A TCP connection as its client sees it.
+/// A TCP connection from the client's point of view.
 #[derive(Debug)]
 struct Connection {
     ports: [u16; 2],
-    /// The next sequence number of client and server.
+    /// The next sequence numbers of client and server.
     next: [u32; 2],
 }
 
-/// TCP frames around the data: three to open, three to close.
+/// TCP segments besides the data: three of the handshake, three of the close.
 const OPENING: u32 = 3;
 const CLOSING: u32 = 3;
 
@@ -167,13 +167,13 @@ impl Conversation {
                 }
             }
         };
-        // An answer comes soon; what is said next may take a while.
+        // A reply follows soon; the pause before the next request is longer.
         let longest_ns = if back { 20_000_000 } else { 2_000_000 };
         (frame, 1_000 + rng.below(longest_ns))
     }
 }
 
-/// What a new conversation on Ethernet is about, and its frames.
+/// The kind of a new conversation on Ethernet, and its number of frames.
 fn kind(rng: &mut Rng, client: u8, server: u8) -> (Kind, u32) {
     let high = 49_152 + rng.below(16_384) as u16;
     match rng.below(100) {
@@ -225,7 +225,8 @@ fn kind(rng: &mut Rng, client: u8, server: u8) -> (Kind, u32) {
 }
 
 fn pup_kind(rng: &mut Rng, client: u8, server: u8) -> (Kind, u32) {
-    // Well-known sockets: echo, telnet, misc. services, and the paper's 35.
+    // Well-known Pup sockets (echo, telnet, miscellaneous services) and the
+    // 1987 paper's socket 35.
     let socket = rng.choose(&[5, 1, 4, 35]);
     let repr = pup::Repr {
         control: 0,
@@ -245,7 +246,8 @@ fn pup_kind(rng: &mut Rng, client: u8, server: u8) -> (Kind, u32) {
     (Kind::Pup { repr }, 2 * (1 + rng.below(6) as u32))
 }
 
-/// A station's hardware address: unicast, for documentation (RFC 7042 §2.1.4).
+/// A station's unicast MAC address, reserved for documentation (RFC 7042
+/// §2.1.4).
 fn station(number: u8) -> Address {
     Address([0x00, 0x00, 0x5e, 0x00, 0x53, number])
 }
@@ -273,7 +275,8 @@ fn between(ports: [u16; 2], back: bool) -> udp::Repr {
     }
 }
 
-/// Who has the gateway's address? The gateway, in the answer.
+/// An ARP request or neighbour solicitation for the gateway's address, or with
+/// `back` the gateway's reply.
 fn ask_who_has(wire: Wire, asker: Wire, back: bool) -> Vec<u8> {
     let address = |station: Address| Ipv4Addr::new(192, 0, 2, station.0[5]);
     let request = arp::Repr {
@@ -299,7 +302,7 @@ fn ask_who_has(wire: Wire, asker: Wire, back: bool) -> Vec<u8> {
     everyone.arp(&request)
 }
 
-/// A DNS query for an address, or its answer (RFC 1035 §4, RFC 3596).
+/// A DNS query for an address, or its response (RFC 1035 §4, RFC 3596).
 fn dns(id: u16, name: &str, answer: bool, addresses: AddrPair) -> Vec<u8> {
     let (kind, address) = match addresses {
         AddrPair::V4(..) => (1u8, vec![203, 0, 113, 80]),
@@ -320,7 +323,7 @@ fn dns(id: u16, name: &str, answer: bool, addresses: AddrPair) -> Vec<u8> {
     }
     message.extend([0, 0, kind, 0, 1]);
     if answer {
-        // The name by reference, an hour to live.
+        // The name as a compression pointer, TTL 1 hour.
         message.extend([
             0xc0,
             12,
@@ -340,7 +343,7 @@ fn dns(id: u16, name: &str, answer: bool, addresses: AddrPair) -> Vec<u8> {
     message
 }
 
-/// How far a TCP connection is.
+/// The phase of a TCP connection.
 enum Phase {
     Open(u32),
     Data,
@@ -399,7 +402,7 @@ impl Connection {
         }
     }
 
-    /// Something such a server or its client might say.
+    /// A payload as such a client or server might send.
     fn payload(&self, rng: &mut Rng, from_server: bool) -> Vec<u8> {
         let longest = if from_server { u64::from(MSS) - 4 } else { 400 };
         let mut noise = vec![0; 1 + rng.below(longest - 5) as usize];

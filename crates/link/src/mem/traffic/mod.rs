@@ -1,11 +1,12 @@
-//! Mixed traffic as an office's network carries it, from a seed.
+//! Mixed traffic as on an office network, generated from a seed.
 //!
-//! Conversations run side by side, each in its right order: a TCP connection
-//! opens, talks and closes; a DNS answer follows its query. All addresses are
-//! those set aside for documentation (RFC 5737, RFC 3849, RFC 7042), names are
-//! those of RFC 2606, checksums are right. The mix, by conversations:
+//! Conversations run concurrently, each with its frames in the right order: a
+//! TCP connection opens, transfers and closes; a DNS response follows its
+//! query. All addresses are reserved for documentation (RFC 5737, RFC 3849, RFC
+//! 7042), names are those of RFC 2606, and checksums are correct. The mix of
+//! conversations:
 //!
-//! | in a hundred | what |
+//! | per cent | what |
 //! |---|---|
 //! | 30 | TCP on ports 443, 80, 22 and 25 |
 //! | 25 | DNS over UDP |
@@ -14,8 +15,8 @@
 //! | 10 | ARP |
 //! | 10 | Pup |
 //!
-//! A third of the IP conversations are IPv6; a fifth of all are tagged with
-//! one of four VLANs.
+//! One third of the IP conversations use IPv6; one fifth of all conversations
+//! are tagged with one of four VLANs.
 
 mod conversation;
 mod packet;
@@ -27,20 +28,20 @@ use super::rng::Rng;
 use conversation::Conversation;
 use weir_wire::LinkType;
 
-/// Conversations at any time.
+/// Number of concurrent conversations.
 const CONVERSATIONS: usize = 48;
 
-/// What kind of link the traffic is for.
+/// The kind of link that the traffic is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
     /// Ethernet: the whole mix.
     Ethernet,
-    /// The 3 Mb/s Ethernet of the 1987 paper: Pup alone.
+    /// The 3 Mb/s Ethernet of the 1987 paper: only Pup.
     ThreeMegabit,
 }
 
 impl Medium {
-    /// How its frames begin.
+    /// The link-layer header type.
     pub fn linktype(self) -> LinkType {
         match self {
             Medium::Ethernet => LinkType::EN10MB,
@@ -49,28 +50,28 @@ impl Medium {
     }
 }
 
-/// A frame to send, and when.
+/// A generated frame, with its time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Generated {
-    /// When it is sent, in nanoseconds from the traffic's start; never less
-    /// than the frame before.
+    /// Sending time, in nanoseconds from the start of the traffic; never
+    /// decreases.
     pub time_ns: u64,
-    /// Its bytes, padded to 60 on Ethernet.
+    /// The frame's bytes, padded to 60 on Ethernet.
     pub bytes: Vec<u8>,
 }
 
-/// Traffic without end: take as many frames as you need.
+/// Endless traffic: take as many frames as needed.
 #[derive(Debug)]
 pub struct Traffic {
     rng: Rng,
     medium: Medium,
     conversations: Vec<Conversation>,
-    /// When each conversation goes on.
+    /// Time of each conversation's next frame.
     due: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
 impl Traffic {
-    /// The traffic of a seed: always the same.
+    /// The traffic of a seed, always the same.
     pub fn new(seed: u64, medium: Medium) -> Traffic {
         let mut traffic = Traffic {
             rng: Rng::new(seed),

@@ -1,4 +1,4 @@
-//! Frames around payloads.
+//! Builds frames around payloads.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,10 +6,10 @@ use weir_wire::ethernet::{self, Address, TagRepr};
 use weir_wire::pup::{self, ThreeMegabit};
 use weir_wire::{AddrPair, EtherType, Protocol, arp, icmp, ipv4, ipv6, tcp, udp};
 
-/// The least length of an Ethernet frame, without its check sequence.
+/// Minimum length of an Ethernet frame, without its FCS.
 const FRAME_LEN_MIN: usize = 60;
 
-/// Two stations on a wire, one of which sends.
+/// The two stations of a frame: sender and receiver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire {
     pub(super) src: Address,
@@ -26,8 +26,8 @@ impl Wire {
         }
     }
 
-    /// A frame with room for `len` bytes behind its headers, and where that
-    /// room starts.
+    /// A frame with `len` bytes of room behind its headers, and the offset of
+    /// that room.
     fn frame(&self, ether_type: EtherType, len: usize) -> (Vec<u8>, usize) {
         let tag_len = self.vlan.map_or(0, |_| TagRepr::LEN);
         let start = ethernet::Repr::LEN + tag_len;
@@ -121,7 +121,7 @@ impl Wire {
     }
 }
 
-/// What an IP header says besides what it carries.
+/// The fields of an IP header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ip {
     pub(super) addresses: AddrPair,

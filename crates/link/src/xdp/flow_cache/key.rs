@@ -1,4 +1,4 @@
-//! What frames an entry is for, and what becomes of them.
+//! Keys and actions of the flow cache.
 //!
 //! ```text
 //!  16 bytes, in network order but for what is ours
@@ -13,7 +13,7 @@
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
-/// Bytes of the two sizes of keys.
+/// Bytes of short and long keys.
 pub(super) const SHORT: usize = 16;
 pub(super) const LONG: usize = 40;
 
@@ -27,21 +27,21 @@ pub(super) mod value {
     pub(crate) const HOW: i16 = 8;
     pub(crate) const MTU: i16 = 12;
     pub(crate) const MACS: i16 = 16;
-    /// Numbers of what is done.
+    /// Numbers of the actions.
     pub(crate) const DROP: i32 = 0;
     pub(crate) const FORWARD: i32 = 1;
     pub(crate) const ROUTE: i32 = 2;
 }
 
-/// What frames are alike in.
+/// The fields that a key consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FlowKind {
-    /// The stations that send and receive, and the VLAN: for a bridge.
+    /// Source and destination MAC address and VLAN: for a bridge.
     MacPair,
-    /// The IP addresses that send and receive, in frames to one station: for a
+    /// Source and destination IP address and the destination MAC address: for a
     /// router.
     IpPair,
-    /// Addresses, protocol and ports of TCP or UDP.
+    /// IP addresses, protocol and transport ports of TCP or UDP.
     FiveTuple,
 }
 
@@ -55,58 +55,60 @@ impl FlowKind {
     }
 }
 
-/// Frames that come in at one link and are alike.
+/// The key of a set of frames that arrive at one link.
 ///
-/// All fields that decide are in the key: a frame that differs in any of them
-/// is another key's, and comes to the application.
+/// The key contains all fields that decide the verdict: a frame that differs in
+/// any of them has another key, and goes to the application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FlowKey {
-    /// Between two stations. The sender is part of it, so that one that was
-    /// not heard there yet, or has moved, is seen by the application.
+    /// Frames between two stations. The key contains the source, so that the
+    /// application sees a station that is new on the link or has moved.
     MacPair {
-        /// The link they come in at.
+        /// The ingress link's number.
         link: u32,
-        /// The VLAN, 0 without a tag.
+        /// The VLAN id; 0 without a tag.
         vlan: u16,
-        /// Who sends.
+        /// The source MAC address.
         src: Address,
-        /// To whom.
+        /// The destination MAC address.
         dst: Address,
     },
-    /// Between two hosts, sent to that station; both addresses of one family.
+    /// Packets between two hosts, with a given destination MAC address; both IP
+    /// addresses of one family.
     IpPair {
-        /// The link they come in at.
+        /// The ingress link's number.
         link: u32,
-        /// Whose frames they are: the router's station.
+        /// The destination MAC address: the router's.
         station: Address,
-        /// Who sends.
+        /// The source address.
         src: IpAddr,
-        /// To whom.
+        /// The destination address.
         dst: IpAddr,
     },
-    /// Of a flow of TCP or UDP; both addresses of one family. Later fragments,
-    /// and packets with IP options or extension headers, are none of it.
+    /// Packets of a TCP or UDP flow; both addresses of one family. Later
+    /// fragments, and packets with IP options or extension headers, do not
+    /// match.
     FiveTuple {
-        /// The link they come in at.
+        /// The ingress link's number.
         link: u32,
-        /// 6 or 17.
+        /// The IP protocol, 6 or 17.
         protocol: u8,
-        /// Who sends, from which port.
+        /// The source address and transport port.
         src: (IpAddr, u16),
-        /// To whom.
+        /// The destination address and transport port.
         dst: (IpAddr, u16),
     },
 }
 
-/// A key as the kernel's tables have it.
+/// A key in the format of the kernel's tables.
 pub(super) enum Encoded {
     Short([u8; SHORT]),
     Long([u8; LONG]),
 }
 
 impl FlowKey {
-    /// The key of a frame of an Ethernet link; `None` if it has none of that
-    /// kind. It is what the kernel finds in the frame.
+    /// The key of an Ethernet frame, as the kernel computes it; `None` if the
+    /// frame has no key of that kind.
     pub fn of(kind: FlowKind, link: u32, frame: &[u8]) -> Option<FlowKey> {
         let header: &[u8; 14] = frame.first_chunk()?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
@@ -146,7 +148,7 @@ impl FlowKey {
         })
     }
 
-    /// The link that its frames come in at.
+    /// The ingress link's number.
     pub fn link(&self) -> u32 {
         match *self {
             FlowKey::MacPair { link, .. }
@@ -155,7 +157,7 @@ impl FlowKey {
         }
     }
 
-    /// What its frames are alike in.
+    /// The kind of the key.
     pub fn kind(&self) -> FlowKind {
         match self {
             FlowKey::MacPair { .. } => FlowKind::MacPair,
@@ -164,7 +166,8 @@ impl FlowKey {
         }
     }
 
-    /// As the kernel's tables have it; `None` for addresses of two families.
+    /// The key in the format of the kernel's tables; `None` for addresses of
+    /// two families.
     pub(super) fn encode(&self) -> Option<Encoded> {
         let end = [self.link() as u8, self.kind().number()];
         match *self {
@@ -244,34 +247,34 @@ fn v6(packet: &[u8]) -> Option<Parts<'_>> {
     ))
 }
 
-/// What becomes of the frames of an entry.
+/// The action for frames of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FlowAction {
-    /// None goes on.
+    /// Drop the frame.
     Drop,
-    /// They go out at that link as they are.
+    /// Send the frame unchanged on a link.
     Forward {
-        /// The link's number.
+        /// The egress link's number.
         link: u32,
     },
-    /// They go on as a router sends them: to the next station, the TTL or hop
-    /// limit one less, without padding. Those that a router does not simply
-    /// hand on come to the application: a bad header, the last hop, IP
-    /// options, longer than the MTU.
+    /// Send the frame as a router does: to the next hop's MAC address, with the
+    /// TTL or hop limit decremented, without padding. Packets that need more
+    /// than that go to the application: bad header, expiring TTL, IP options,
+    /// longer than the MTU.
     Route {
-        /// The link's number.
+        /// The egress link's number.
         link: u32,
-        /// The router's station on that link.
+        /// The router's MAC address on that link.
         src: Address,
-        /// The next station.
+        /// The next hop's MAC address.
         dst: Address,
-        /// Bytes of the longest packet there.
+        /// The link's MTU, in bytes.
         mtu: u32,
     },
 }
 
 impl FlowAction {
-    /// The link that frames go out at.
+    /// The egress link's number; `None` for [`FlowAction::Drop`].
     pub fn link(&self) -> Option<u32> {
         match *self {
             FlowAction::Drop => None,

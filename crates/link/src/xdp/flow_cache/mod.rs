@@ -1,5 +1,5 @@
-//! Cached verdicts: frames that the program at a link forwards by itself,
-//! because the application has said what becomes of their like.
+//! The flow cache: verdicts that the program at a link repeats for further frames of a key without
+//! the application.
 //!
 //! ```text
 //!  short, long   key of a frame ─► number of a slot, and what to do
@@ -14,10 +14,9 @@
 //!  outs          number of a link ─► its interface
 //! ```
 //!
-//! The program asks for it only while the gate is open and its process alive
-//! (see [`program`](super::gate::program)): whatever shuts the gate ends it at once.
-//! An entry ends with one store into its slot; what is left of it in the
-//! tables does nothing.
+//! The program uses the cache only while the gate is open and the process is alive (see
+//! [`program`](super::gate::program)): whatever shuts the gate also disables the cache. An entry is
+//! disabled by one store to its slot; its remains in the tables have no effect.
 
 mod key;
 pub(super) mod program;
@@ -32,16 +31,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Most entries of one tap.
+/// Largest number of entries of one tap.
 pub const FLOW_ENTRIES_MAX: u32 = 1 << 16;
 
-/// How long an entry waits for a moment in which it overtakes no frame: then
-/// its frames are held back until it does not.
+/// Longest time that a new entry waits for earlier frames of its flow to leave the application.
+/// After that the program drops the flow's frames until activation cannot reorder them.
 pub const ACTIVATE_WAIT: Duration = Duration::from_millis(10);
 
-/// Slots, and the cells of their counts.
+/// Layout of slots, and of the cells with their counts.
 mod slot {
-    /// Of a slot: a line of the caches.
+    /// Bytes of a slot: one cache line.
     pub(crate) const BYTES: usize = 64;
     pub(crate) const LAST_USED: i16 = 0;
     pub(crate) const AGEING: i16 = 8;
@@ -50,27 +49,27 @@ mod slot {
     pub(crate) const SINCE: i16 = 32;
     pub(crate) const HELD_BACK: i16 = 40;
 
-    /// In [`LAST_QUEUE`]: where the queue is; none that there is.
+    /// The queue's position in [`LAST_QUEUE`]; an invalid queue means none.
     pub(crate) const QUEUE_SHIFT: i32 = 56;
     pub(crate) const NO_QUEUE: u64 = 0xff << QUEUE_SHIFT;
-    /// In [`AGEING`].
+    /// A value of [`AGEING`]: the entry is disabled.
     pub(crate) const ENDED: i64 = i64::MIN;
 
     pub(crate) const ACTIVATE_WAIT_NS: i32 = super::ACTIVATE_WAIT.as_nanos() as i32;
-    /// Frames are held back no longer, whatever becomes of those before them.
+    /// Time after which frames are no longer dropped, whether or not earlier frames have drained.
     pub(crate) const HOLD_MAX_NS: i32 = ACTIVATE_WAIT_NS + 100_000_000;
 
-    /// Of a cell.
+    /// Offsets in a cell.
     pub(crate) const FRAMES: i16 = 0;
     pub(crate) const BYTES_SENT: i16 = 8;
 }
 
-/// What a link's program is made for.
+/// The flow cache's part of a link's program.
 #[derive(Clone, Debug)]
 pub(super) struct FlowProgramSpec {
     pub(super) kinds: Vec<FlowKind>,
     pub(super) slots_log2: u32,
-    /// Checksums may have been left to the device: such frames go up.
+    /// Whether checksums may be partial (left to the device): such frames go to the application.
     pub(super) completes: bool,
 }
 
@@ -90,8 +89,8 @@ pub struct FlowMaps {
 }
 
 impl FlowMaps {
-    /// Tables for so many entries, rounded up to a power of two and at most
-    /// [`FLOW_ENTRIES_MAX`], of these kinds.
+    /// Creates tables for `entries` entries, rounded up to a power of two and at most
+    /// [`FLOW_ENTRIES_MAX`], of these kinds of keys.
     ///
     /// # Errors
     /// Without privilege.
@@ -126,12 +125,12 @@ impl FlowMaps {
         })
     }
 
-    /// How many entries there can be.
+    /// Largest number of entries.
     pub fn entries_max(&self) -> u32 {
         1 << self.entries_log2
     }
 
-    /// Cells that are read to count for one entry: one for each CPU.
+    /// Number of cells to sum up for one entry: one for each CPU.
     pub fn cells_per_entry(&self) -> usize {
         self.cpus
     }
@@ -144,7 +143,7 @@ impl FlowMaps {
         }
     }
 
-    /// In the order in which the program names them.
+    /// In the order in which the program refers to them.
     pub(super) fn maps(&self) -> [BorrowedFd<'_>; 5] {
         [
             &self.short,
@@ -156,18 +155,16 @@ impl FlowMaps {
         .map(AsFd::as_fd)
     }
 
-    /// Says which interface a link is, in the calling thread's network
-    /// namespace.
+    /// Sets the interface of an egress link, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such interface.
     pub fn set_egress(&self, link: u32, ifindex: u32) -> Result<(), MapError> {
         self.devmap
             .update(&link.to_ne_bytes(), &ifindex.to_ne_bytes())
     }
 
-    /// Enters a key with its slot; `false` for one that has addresses of two
-    /// families.
+    /// Inserts a key with its slot; `false` for a key with addresses of two families.
     ///
     /// # Errors
     /// If the table is full.
@@ -181,7 +178,7 @@ impl FlowMaps {
         Ok(true)
     }
 
-    /// Takes a key out of the tables, to make room.
+    /// Removes a key from the tables, to free its room.
     ///
     /// # Errors
     /// What the system says.
@@ -199,12 +196,12 @@ impl FlowMaps {
         cell.expect("slots are numbered below what there are")
     }
 
-    /// Lets a slot's frames go on by themselves once they overtake none, as
-    /// long as none is `ageing_ns` behind the one before; the first of them
-    /// behind `now` (`CLOCK_MONOTONIC`, ns).
+    /// Enables a slot: the program forwards its frames as soon as that cannot reorder the flow, and
+    /// as long as consecutive frames are less than `ageing_ns` apart; the first interval begins at
+    /// `now` (`CLOCK_MONOTONIC`, ns).
     ///
     /// # Panics
-    /// Beyond [`entries_max`](Self::entries_max).
+    /// If `slot` is not below [`entries_max`](Self::entries_max).
     pub fn open_slot(&self, slot: u32, now: u64, ageing_ns: u64) {
         let set = |at, value| self.cell(slot, at).store(value, Ordering::SeqCst);
         set(slot::LAST_USED, now);
@@ -212,29 +209,29 @@ impl FlowMaps {
         set(slot::LAST_QUEUE, slot::NO_QUEUE);
         set(slot::SINCE, now);
         set(slot::HELD_BACK, 0);
-        // The last, which makes it hold.
+        // Stored last: this field makes the entry valid.
         set(slot::AGEING, ageing_ns.min(i64::MAX as u64));
     }
 
-    /// Has a slot's frames go to the application from now on.
+    /// Disables a slot: its frames go to the application.
     ///
     /// # Panics
-    /// Beyond [`entries_max`](Self::entries_max).
+    /// If `slot` is not below [`entries_max`](Self::entries_max).
     pub fn close_slot(&self, slot: u32) {
         let ageing = self.cell(slot, slot::AGEING);
         ageing.store(slot::ENDED as u64, Ordering::SeqCst);
     }
 
-    /// When a frame of a slot came last, or it was opened (`CLOCK_MONOTONIC`,
-    /// ns, as exactly as the coarse clock).
+    /// The time of a slot's last frame, or of its opening (`CLOCK_MONOTONIC`, ns, with the
+    /// precision of the coarse clock).
     ///
     /// # Panics
-    /// Beyond [`entries_max`](Self::entries_max).
+    /// If `slot` is not below [`entries_max`](Self::entries_max).
     pub fn last_used(&self, slot: u32) -> u64 {
         self.cell(slot, slot::LAST_USED).load(Ordering::Relaxed)
     }
 
-    /// Frames and bytes that went by a slot since the tables were made.
+    /// Frames and bytes forwarded by a slot since the tables were created.
     pub fn counted(&self, slot: u32) -> (u64, u64) {
         let cell = |cpu: usize, at: i16| {
             let index = (cpu << self.entries_log2) + slot as usize;

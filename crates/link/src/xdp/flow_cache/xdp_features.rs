@@ -1,10 +1,9 @@
-//! Whether a driver takes frames that programs redirect to it, as the kernel
-//! tells by the generic netlink family `netdev`
-//! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.3). To one that does
-//! not, redirected frames are lost.
+//! Whether a driver accepts redirected frames (`ndo_xdp_xmit`), from the
+//! generic netlink family `netdev` (`Documentation/netlink/specs/netdev.yaml`,
+//! Linux 6.3). Frames redirected to any other driver are lost.
 //!
-//! To ask takes the lock of all network configuration, which others may hold
-//! for long; to hear of changes takes none.
+//! A query takes the lock of all network configuration (RTNL), which other
+//! processes may hold for long; receiving notifications takes no lock.
 
 use crate::net::set_option;
 use rustix::io::{Errno, retry_on_intr};
@@ -31,16 +30,16 @@ const NDO_XMIT: u64 = 1 << 2;
 
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
-/// Of `struct nlmsghdr`, and of `struct genlmsghdr`.
+/// Bytes of `struct nlmsghdr` and of `struct genlmsghdr`.
 const HEADER: usize = 16;
 const GENERIC: usize = 4;
 
-/// Whether the interface, of the calling thread's network namespace, takes
-/// frames that a program at another one redirects to it. A veth does while its
-/// other end has a program at XDP or joins what it receives (GRO).
+/// Whether the interface, of the calling thread's network namespace, accepts
+/// frames that a program at another interface redirects to it. A veth does
+/// while its peer has an XDP program or GRO enabled.
 ///
 /// # Errors
-/// What the system says; kernels before 6.3 do not tell.
+/// The system's error; kernels before 6.3 lack the query.
 pub fn supports_ndo_xmit(ifindex: u32) -> io::Result<bool> {
     let socket = open()?;
     let family = family(&socket)?;
@@ -51,31 +50,32 @@ pub fn supports_ndo_xmit(ifindex: u32) -> io::Result<bool> {
     Ok(takes)
 }
 
-/// Hears of drivers that begin or cease to take redirected frames.
+/// Receives notifications of drivers that start or stop accepting redirected
+/// frames.
 #[derive(Debug)]
 pub struct XdpFeatureMonitor {
     socket: OwnedFd,
 }
 
-/// What a [`XdpFeatureMonitor`] has heard.
+/// A notification of [`XdpFeatureMonitor`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpFeatureEvent {
-    /// Whether an interface [takes redirected frames](supports_ndo_xmit) now.
+    /// Whether an interface now [accepts redirected frames](supports_ndo_xmit).
     Changed {
         /// The interface.
         ifindex: u32,
-        /// Whether it does.
+        /// Whether it accepts redirected frames.
         supports_ndo_xmit: bool,
     },
-    /// There was too much to be told: nothing is known any more.
+    /// Notifications were lost: the state of every interface is unknown.
     Missed,
 }
 
 impl XdpFeatureMonitor {
-    /// Hears of the interfaces of the calling thread's network namespace.
+    /// Receives notifications of the calling thread's network namespace.
     ///
     /// # Errors
-    /// What the system says; kernels before 6.3 do not tell.
+    /// The system's error; kernels before 6.3 lack these notifications.
     pub fn open() -> io::Result<XdpFeatureMonitor> {
         let socket = open()?;
         let family = family(&socket)?;
@@ -91,7 +91,7 @@ impl XdpFeatureMonitor {
         Ok(XdpFeatureMonitor { socket })
     }
 
-    /// The next that there is to hear; never waits.
+    /// The next notification; `None` if there is none now.
     pub fn next_event(&self) -> Option<XdpFeatureEvent> {
         let mut message = [0; 1024];
         loop {
@@ -104,9 +104,9 @@ impl XdpFeatureMonitor {
             let Some(body) = message.get(HEADER..len) else {
                 continue;
             };
-            let told = body.get(GENERIC..).and_then(device_of);
+            let changed = body.get(GENERIC..).and_then(device_of);
             if let (Some(&NETDEV_CMD_DEV_CHANGE_NTF), Some((ifindex, supports_ndo_xmit))) =
-                (body.first(), told)
+                (body.first(), changed)
             {
                 return Some(XdpFeatureEvent::Changed {
                     ifindex,
@@ -125,13 +125,13 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What is told of the family `netdev`.
+/// Queries the attributes of the family `netdev`.
 fn family(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
     request(socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &name)
 }
 
-/// An interface, and whether it takes redirected frames.
+/// An interface's number, and whether it accepts redirected frames.
 fn device_of(attributes: &[u8]) -> Option<(u32, bool)> {
     let index = *find(attributes, NETDEV_A_DEV_IFINDEX)?.first_chunk()?;
     let features = *find(attributes, NETDEV_A_DEV_XDP_FEATURES)?.first_chunk()?;
@@ -151,7 +151,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends a request and gives the attributes of its one answer.
+/// Sends a request and returns the attributes of its one reply.
 fn request(socket: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
     let len = (HEADER + GENERIC + attributes.len()) as u32;
     let mut message = len.to_ne_bytes().to_vec();
@@ -173,7 +173,7 @@ fn request(socket: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> io:
     Ok(attributes.unwrap_or_default().to_vec())
 }
 
-/// Kinds and values, up to the first that is none.
+/// Types and values, up to the first invalid attribute.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(number(bytes.get(..2))?);
@@ -184,7 +184,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The value of the first attribute of that kind.
+/// The value of the first attribute with that type.
 fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(is, value)| (is == kind).then_some(value))
 }

@@ -1,4 +1,4 @@
-//! Why there is no gate.
+//! Errors of gates.
 
 use super::persistence::programs_at;
 use super::pin_dir::{self, OwnerProcess, PinDirError};
@@ -7,16 +7,16 @@ use crate::bpf::{AttachError, LoadError, MapError, PinError};
 use crate::net::{Interface, InterfaceError};
 use std::io;
 
-/// Why there is no gate.
+/// Why a gate was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
-    /// Too many links, or twice the same.
+    /// Too many links, or a link listed twice.
     #[error("a tap has 1 to {LINKS_MAX} different links, not {what}")]
     Links {
-        /// What was asked for.
+        /// The links.
         what: String,
     },
-    /// Someone else's program is there.
+    /// Another process's program is attached.
     #[error(
         "another XDP program is attached to `{interface}`{}",
         remedy(interface, by)
@@ -24,60 +24,60 @@ pub enum GateError {
     Taken {
         /// The interface's name.
         interface: String,
-        /// Who has it, where that can be found.
+        /// The process that owns it, if it can be found.
         by: Option<OwnerProcess>,
     },
-    /// What was left is of another version.
+    /// Stale programs are of another version.
     #[error(
         "another version of weir has left programs at these links: `weir bridge … --clean` or \
          `weir route … --clean` first"
     )]
     OtherVersion,
-    /// Another process has the tap.
+    /// Another process owns the tap.
     #[error("{} tapped by {}: end it first", are(interfaces), owner_text(by))]
     InUse {
         /// The names of the interfaces.
         interfaces: Vec<String>,
-        /// Who it is, where the system tells.
+        /// That process, if the system shows it.
         by: Option<OwnerProcess>,
     },
     /// The interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// Its programs were not loaded.
+    /// The programs could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The filter of the host's frames does not fit into them.
-    #[error("what the host is left of its frames is too much for a filter: {0}")]
+    /// The host filter does not fit into the programs.
+    #[error("the filter of the host's frames is too large: {0}")]
     Host(#[from] weir_filter::backend::ebpf::EmitError),
-    /// What is shared was not made.
+    /// A map could not be created.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Its programs were not attached.
+    /// The programs could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// It was not pinned.
+    /// A pin could not be created.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// Anything else.
+    /// Any other error.
     #[error("cannot {what} ({source})")]
     System {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl GateError {
-    /// Another has these interfaces.
+    /// Another process owns these interfaces.
     pub(super) fn in_use(interfaces: &[&Interface], by: Option<OwnerProcess>) -> GateError {
         let interfaces = interfaces.iter().map(|one| one.name.clone()).collect();
         GateError::InUse { interfaces, by }
     }
 
-    /// Another has one of these interfaces: the one that has its place, or
-    /// somebody's program.
+    /// Another process owns one of these interfaces: the process with its pin
+    /// directory, or the one with an attached program.
     pub(super) fn taken(
         interfaces: &[&Interface],
         name: String,
@@ -94,7 +94,7 @@ impl GateError {
         }
     }
 
-    /// There is no place for what these interfaces share.
+    /// The interfaces' pin directory could not be taken.
     pub(super) fn no_pin_dir(interfaces: &[&Interface], error: PinDirError) -> GateError {
         match error {
             PinDirError::Held(by) => GateError::in_use(interfaces, by),

@@ -1,4 +1,4 @@
-//! A gate's descriptors, by which another process has the same gate.
+//! A gate's descriptors, by which another process uses the same gate.
 
 use super::shared_page::{LINKS_MAX, SharedPage};
 use super::{Gate, GateError, GateLink};
@@ -6,14 +6,14 @@ use crate::bpf::{Attachment, Hook, Map};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// A gate's descriptors, for another process to have the same gate.
+/// A gate's descriptors, to be passed to another process.
 #[derive(Debug)]
 pub struct GateFds<F> {
-    /// The page that is shared with the programs.
-    pub state: F,
-    /// The sockets that frames go to.
+    /// The page shared with the programs.
+    pub page: F,
+    /// The XSKMAP.
     pub sockets: F,
-    /// Which link is joined to which.
+    /// The map of joined links.
     pub peers: F,
 }
 
@@ -22,28 +22,28 @@ pub struct GateFds<F> {
 pub struct LinkFds<F> {
     /// The interface's number.
     pub ifindex: u32,
-    /// Where frames are taken.
+    /// The XDP hook in use.
     pub hook: Hook,
-    /// The program that takes them.
+    /// The XDP program.
     pub xdp: F,
-    /// The program that joins links for the bypass.
+    /// The tc program, which joins links for the bypass.
     pub tc: Option<F>,
-    /// What has frames to any station received.
+    /// The socket that keeps the interface promiscuous.
     pub promiscuous: Option<F>,
 }
 
 impl Gate {
-    /// The descriptors of the gate, to be passed on; those of its links are
-    /// [theirs](Self::link_fds).
+    /// The gate's descriptors, to be passed on; those of its links are in
+    /// [`link_fds`](Self::link_fds).
     pub fn fds(&self) -> GateFds<BorrowedFd<'_>> {
         GateFds {
-            state: self.state_map.as_fd(),
+            page: self.page_map.as_fd(),
             sockets: self.sockets.as_fd(),
             peers: self.peers.as_fd(),
         }
     }
 
-    /// The descriptors of a link.
+    /// The descriptors of a link; `None` if there is no such link.
     pub fn link_fds(&self, link: usize) -> Option<LinkFds<BorrowedFd<'_>>> {
         let found = self.links.get(link)?.as_ref()?;
         Some(LinkFds {
@@ -55,19 +55,19 @@ impl Gate {
         })
     }
 
-    /// The gate of another process, without its links.
+    /// The gate of another process, still without its links.
     ///
     /// # Errors
     /// See [`GateError`].
     pub fn from_fds(gate_fds: GateFds<OwnedFd>) -> Result<Gate, GateError> {
-        let state_map = Map::from_fd(gate_fds.state)?;
-        let state = Rc::new(SharedPage::of(&state_map)?);
-        if !state.is_current() {
+        let page_map = Map::from_fd(gate_fds.page)?;
+        let page = Rc::new(SharedPage::of(&page_map)?);
+        if !page.is_current() {
             return Err(GateError::OtherVersion);
         }
         Ok(Gate {
-            state,
-            state_map,
+            page,
+            page_map,
             sockets: Map::from_fd(gate_fds.sockets)?,
             peers: Map::from_fd(gate_fds.peers)?,
             links: Vec::new(),
@@ -78,10 +78,10 @@ impl Gate {
         })
     }
 
-    /// Has a link of the other process, under its number.
+    /// Adds a link of the other process, with the same number.
     ///
     /// # Errors
-    /// For a number that is too great.
+    /// If the number is too large.
     pub fn add_fds(&mut self, link: usize, link_fds: LinkFds<OwnedFd>) -> Result<(), GateError> {
         if link >= LINKS_MAX as usize {
             let what = format!("link {link}");

@@ -1,11 +1,10 @@
-//! The liveness locks: what the kernel writes when a thread ends, however it
-//! ends, before anything else of it goes.
+//! Liveness locks: words by which the kernel reports that a thread has ended, before it releases
+//! the thread's other resources.
 //!
-//! Each is a robust lock (`pthread_mutexattr_setrobust(3)`) that a thread
-//! holds as long as it lives, in the page that the programs at the links
-//! read. When the thread ends, the kernel sets `FUTEX_OWNER_DIED` in it: 0.1
-//! ms after a `kill -9`, where closing the sockets takes 100 and more. The
-//! processes of a shared tap have one each, numbered from 0.
+//! Each is a robust lock (`pthread_mutexattr_setrobust(3)`), in the page that the programs at the
+//! links read. A thread holds it as long as it lives. When the thread ends, the kernel sets
+//! `FUTEX_OWNER_DIED` in the word: 0.1 ms after a `kill -9`, whereas closing the sockets takes 100
+//! ms and more. Each process of a shared tap has one lock, numbered from 0.
 //!
 //! ```text
 //!            take                 the thread ends
@@ -21,17 +20,17 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-/// Bits of a lock's word: its owner died.
+/// The bit of a lock's word that says that its owner died.
 const OWNER_DIED: u32 = 1 << 30;
 
-/// Less than this, and not 0: the number of a thread that lives.
+/// Words from 1 up to this contain the id of a living owner.
 pub(in crate::xdp) const THREADS: u32 = OWNER_DIED - 1;
 
-/// Where in the lock the C library has the word that the kernel writes.
+/// Offset of the word that the kernel writes in the C library's lock.
 pub(in crate::xdp) const LOCK_WORD: usize = if cfg!(target_env = "musl") { 4 } else { 0 };
 
-/// A robust lock that the thread holds as long as it lives. Dropping the value
-/// unlocks it, which does not count as a death.
+/// A robust lock held by a living thread. Dropping the value unlocks it, which does not count as a
+/// death.
 #[derive(Debug)]
 pub struct LivenessLock {
     lock: *mut libc::pthread_mutex_t,
@@ -41,24 +40,24 @@ pub struct LivenessLock {
     _state: Rc<SharedPage>,
 }
 
-/// What a liveness lock says of its owner.
+/// The state of a liveness lock's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OwnerState {
-    /// No thread has it.
+    /// No thread holds the lock.
     None,
-    /// The thread that has it lives.
+    /// The owner lives.
     Alive,
-    /// The thread that had it died.
+    /// The owner died.
     Died,
 }
 
 impl LivenessLock {
-    /// Which one, from 0.
+    /// The lock's number, from 0.
     pub fn slot(&self) -> u16 {
         self.slot
     }
 
-    /// Whether the thread that had it before died with it.
+    /// Whether the previous owner died with the lock.
     pub fn owner_died(&self) -> bool {
         self.owner_died
     }
@@ -76,13 +75,12 @@ impl SharedPage {
         Ok(place.cast())
     }
 
-    /// Makes all liveness locks, in a new page.
+    /// Initialises all liveness locks in a new page.
     pub(in crate::xdp) fn init_liveness_locks(&self) -> io::Result<()> {
         for slot in 0..MEMBERS_MAX {
             let lock = self.liveness_lock(slot)?;
-            // SAFETY: writable memory of the right size, aligned to 64 bytes,
-            // which stays mapped as long as `SharedPage` does; nobody else has the
-            // page yet. The attributes live on this stack.
+            // SAFETY: writable memory of the right size, aligned to 64 bytes, which stays mapped as
+            // long as `SharedPage` does and is not shared yet. The attributes live on this stack.
             unsafe {
                 let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
                 let attributes = &raw mut attributes;
@@ -99,12 +97,11 @@ impl SharedPage {
         Ok(())
     }
 
-    /// Takes a liveness lock for the calling thread; `None` if another that
-    /// lives has it.
+    /// Takes a liveness lock for the calling thread; `None` if another living thread holds it.
     ///
     /// # Errors
-    /// If the C library lays its locks out in a way that the programs at the
-    /// links do not know, or there is no such word.
+    /// If the C library's lock layout is one that the programs at the links do not know, or if
+    /// there is no such slot.
     pub fn lock_liveness(self: &Rc<SharedPage>, slot: u16) -> io::Result<Option<LivenessLock>> {
         let lock = self.liveness_lock(slot)?;
         // SAFETY: made by `init_liveness_locks` in memory that stays mapped as
@@ -138,7 +135,7 @@ impl SharedPage {
         word.load(Ordering::Acquire)
     }
 
-    /// What a liveness lock says of its owner: `None` also for a slot without a lock.
+    /// The state of a lock's owner; [`OwnerState::None`] also for a slot without a lock.
     #[inline]
     pub fn owner_state(&self, slot: u16) -> OwnerState {
         if slot >= MEMBERS_MAX {
@@ -151,7 +148,7 @@ impl SharedPage {
         }
     }
 
-    /// Whether a live thread has one of the locks.
+    /// Whether a living thread holds one of the locks.
     pub fn is_owned(&self) -> bool {
         (0..MEMBERS_MAX).any(|slot| self.owner_state(slot) == OwnerState::Alive)
     }
@@ -159,8 +156,8 @@ impl SharedPage {
 
 impl Drop for LivenessLock {
     fn drop(&mut self) {
-        // SAFETY: locked by this thread, which the value cannot leave (it has
-        // a raw pointer), in memory that lives longer.
+        // SAFETY: locked by this thread, which the value cannot leave (it has a raw pointer), in
+        // memory that lives longer.
         unsafe { libc::pthread_mutex_unlock(self.lock) };
     }
 }

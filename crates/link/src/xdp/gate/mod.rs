@@ -1,5 +1,4 @@
-//! The kernel's side of a tap: programs at its links, and what they share
-//! with the process.
+//! The gate: the programs at a tap's links, and the page that they share with the process.
 
 mod error;
 mod fds;
@@ -27,11 +26,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-/// Programs at links.
+/// The programs at a tap's links.
 #[derive(Debug)]
 pub struct Gate {
-    state: Rc<SharedPage>,
-    state_map: Map,
+    page: Rc<SharedPage>,
+    page_map: Map,
     sockets: Map,
     peers: Map,
     links: Vec<Option<GateLink>>,
@@ -48,16 +47,16 @@ pub(super) struct GateLink {
     pub(super) xdp: Attachment,
     hook: Hook,
     tc: Option<Attachment>,
-    /// Frames to any station are received as long as somebody has it.
+    /// The socket that keeps the interface promiscuous while open.
     promiscuous: Option<OwnedFd>,
 }
 
 impl Gate {
-    /// Attaches to these interfaces, in the driver where it can; shut, so
-    /// that frames take the bypass. With `outlive` all of it stays when the
-    /// process ends, and what an earlier one has left is taken over, as it
-    /// runs; without, that is taken off first. One that stays is this value's
-    /// alone: another for the same interfaces is refused as long as it lives.
+    /// Attaches to these interfaces, in the driver where possible. The gate is shut at first, so
+    /// that frames take the bypass. With `outlive` the programs stay when the process ends, and the
+    /// running programs of an earlier process are taken over; without, stale programs are removed
+    /// first. A persistent gate has one owner: another for the same interfaces is refused while
+    /// this value lives.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -100,7 +99,7 @@ impl Gate {
         let Err(GateError::Taken { interface, by }) = made else {
             return made;
         };
-        // By what an earlier one with another bypass has left?
+        // Take over the programs of an earlier process that had another bypass?
         if !outlive {
             match Gate::clean_owned_stale(interfaces) {
                 Ok(true) => return Gate::attach_metered(interfaces, bypass, outlive, meters),
@@ -111,7 +110,7 @@ impl Gate {
         Err(GateError::taken(interfaces, interface, by))
     }
 
-    /// With all of these links, or nothing of it stays.
+    /// Adds all of these links, or none.
     fn add_all(mut self, interfaces: &[&Interface]) -> Result<Gate, GateError> {
         let mut each = interfaces.iter();
         match each.try_for_each(|interface| self.add(interface).map(drop)) {
@@ -123,28 +122,26 @@ impl Gate {
         }
     }
 
-    /// A gate without links, shut, which goes with this value.
+    /// A gate without links, shut, which ends with this value.
     ///
     /// # Errors
     /// See [`GateError`].
     pub fn new(bypass: Bypass) -> Result<Gate, GateError> {
-        let state_map = SharedPage::make()?;
-        let state = Rc::new(SharedPage::of(&state_map)?);
-        state
-            .init_liveness_locks()
+        let page_map = SharedPage::make()?;
+        let page = Rc::new(SharedPage::of(&page_map)?);
+        page.init_liveness_locks()
             .map_err(|source| GateError::System {
                 what: "make locks that outlive their owner",
                 source,
             })?;
-        state.set_bypass(bypass);
-        state.set_limit(None);
-        state
-            .atomic_u64(at::VERSION)
+        page.set_bypass(bypass);
+        page.set_limit(None);
+        page.atomic_u64(at::VERSION)
             .store(shared_page::VERSION, Ordering::Release);
         let sockets = MapSpec::xsk_map(LINKS_MAX * QUEUES_MAX);
         Ok(Gate {
-            state,
-            state_map,
+            page,
+            page_map,
             sockets: Map::create("weir_tap_socks", &sockets)?,
             peers: Map::create("weir_tap_peers", &MapSpec::dev_map(LINKS_MAX))?,
             links: Vec::new(),
@@ -155,14 +152,13 @@ impl Gate {
         })
     }
 
-    /// Leaves to the host's own protocols what this filter accepts, as long as
-    /// a process takes frames: of links that are added later, and with
-    /// [`renew`](Self::renew) of those that are there.
+    /// Sets the frames that go to the host's own protocols while a process takes frames. Applies to
+    /// links added later, and to existing ones after [`renew`](Self::renew).
     pub fn set_host_filter(&mut self, filter: HostFilter) {
         self.host = Some(filter);
     }
 
-    /// Attaches to one more interface; gives the link's number.
+    /// Attaches to a further interface; returns the link's number.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -201,12 +197,12 @@ impl Gate {
             source,
         };
         let promiscuous = match &self.pins {
-            // It ends with whoever holds it last.
+            // Ends with the last descriptor, whichever process has it.
             None => Some(promiscuous::promiscuous_socket(ifindex).map_err(failed)?),
-            // It stays as what is pinned does.
+            // Stays as the pins do.
             Some(_) => {
                 if promiscuous::set(&interface.name, true).map_err(failed)? {
-                    let links = self.state.atomic_u32(at::PROMISCUOUS);
+                    let links = self.page.atomic_u32(at::PROMISCUOUS);
                     links.fetch_or(1 << link, Ordering::Relaxed);
                 }
                 None
@@ -232,14 +228,13 @@ impl Gate {
         self.links[link] = Some(made);
     }
 
-    /// What programs work on.
+    /// The maps that the programs use.
     pub(super) fn maps(&self) -> [&Map; 3] {
-        [&self.state_map, &self.sockets, &self.peers]
+        [&self.page_map, &self.sockets, &self.peers]
     }
 
-    /// Has a link's program ask these cached verdicts before it hands a frame
-    /// over; where checksums may be left to the device, `completes`, such
-    /// frames are handed over all the same.
+    /// Enables the flow cache in a link's program. With `completes`, checksums may be partial, and
+    /// such frames go to the application.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -261,8 +256,8 @@ impl Gate {
         Ok(self.link(link).xdp.replace(&program)?)
     }
 
-    /// Gives each link a program of ours: without what an earlier process has
-    /// cached, and with what is [left](Self::set_host_filter) to the host now.
+    /// Loads a new program for each link, without the cached verdicts of an earlier process and
+    /// with the present [host filter](Self::set_host_filter).
     ///
     /// # Errors
     /// See [`GateError`].
@@ -283,10 +278,10 @@ impl Gate {
         self.meters.get(link)
     }
 
-    /// Takes the program off one link, and leaves the interface as it was.
+    /// Detaches the program of one link and restores the interface.
     ///
     /// # Errors
-    /// See [`GateError`]; nothing of it is left all the same.
+    /// See [`GateError`]; the link is removed all the same.
     pub fn remove(&mut self, link: usize) -> Result<(), GateError> {
         let Some(gone) = self.links.get_mut(link).and_then(Option::take) else {
             return Ok(());
@@ -296,7 +291,7 @@ impl Gate {
         if let Some(tc) = &gone.tc {
             first = first.and(tc.detach());
         }
-        let was_set = self.state.atomic_u32(at::PROMISCUOUS);
+        let was_set = self.page.atomic_u32(at::PROMISCUOUS);
         let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
         let mut first = first.map_err(GateError::from);
         if was_set & 1 << link != 0
@@ -311,7 +306,7 @@ impl Gate {
         first
     }
 
-    /// Whether an earlier process has left it.
+    /// Whether the gate was taken over from an earlier process.
     pub fn is_adopted(&self) -> bool {
         self.adopted
     }
@@ -321,8 +316,7 @@ impl Gate {
         found.expect("links are named by the number that they were given")
     }
 
-    /// Joins two links for the bypass by wire: what comes in at either goes
-    /// out at the other.
+    /// Joins two links for the bypass by wire: frames received on either are sent on the other.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -334,7 +328,7 @@ impl Gate {
             if self.link(link).tc.is_some() {
                 continue;
             }
-            let program = program::tc(peer, &self.state_map)?;
+            let program = program::tc(peer, &self.page_map)?;
             match Attachment::new(&program, self.link(link).ifindex, Hook::TcIngress) {
                 Ok(tc) => {
                     if let Some(pins) = &self.pins {
@@ -344,7 +338,7 @@ impl Gate {
                         link.tc = Some(tc);
                     }
                 }
-                // Then the drivers must do it.
+                // Then the drivers must support redirection.
                 Err(AttachError::OldKernel { .. }) => self.set_native_redirect(link, true),
                 Err(error) => return Err(error.into()),
             }
@@ -352,10 +346,10 @@ impl Gate {
         Ok(())
     }
 
-    /// Says whether frames of a link may be redirected in the driver to the
-    /// one it is joined to; otherwise tc does it, which every device can.
+    /// Sets whether frames of a link may be redirected in the driver to the link that it is joined
+    /// to; otherwise the tc program redirects them, which every device supports.
     pub fn set_native_redirect(&self, link: usize, is_native: bool) {
-        let word = self.state.atomic_u32(at::FLOW_CACHE);
+        let word = self.page.atomic_u32(at::FLOW_CACHE);
         if is_native {
             word.fetch_or(1 << link, Ordering::SeqCst)
         } else {
@@ -363,7 +357,7 @@ impl Gate {
         };
     }
 
-    /// Lets frames of a queue come to a socket.
+    /// Adds a socket for a queue to the XSKMAP: the queue's frames go to it.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -372,19 +366,19 @@ impl Gate {
         Ok(self.sockets.put(&key, socket)?)
     }
 
-    /// What is shared with the programs.
-    pub fn state(&self) -> &Rc<SharedPage> {
-        &self.state
+    /// The page shared with the programs.
+    pub fn page(&self) -> &Rc<SharedPage> {
+        &self.page
     }
 
-    /// Where on the link frames are taken.
+    /// The link's XDP hook.
     pub fn hook(&self, link: usize) -> Hook {
         self.link(link).hook
     }
 
-    /// Whether the program is still attached to a link: not when the interface is gone,
-    /// also into another namespace, or someone detached it. Waits for the kernel's lock
-    /// of all interfaces, see [`attachment_check`](Self::attachment_check).
+    /// Whether the program is still attached to a link: `false` if the interface is gone or in
+    /// another namespace, or if another process detached the program. Waits for RTNL, see
+    /// [`attachment_check`](Self::attachment_check).
     ///
     /// # Errors
     /// See [`GateError`].
@@ -392,11 +386,11 @@ impl Gate {
         is_attached(&self.link(link).xdp)
     }
 
-    /// What asks the same of these links, from any thread. Programs stay attached as long
-    /// as this is there, unless they are taken off.
+    /// A check of these links' attachments for use in any thread. Programs stay attached as long as
+    /// the returned value lives, unless they are detached.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn attachment_check(
         &self,
         links: impl IntoIterator<Item = usize>,
@@ -408,31 +402,31 @@ impl Gate {
         Ok(AttachmentCheck(copies.collect::<io::Result<_>>()?))
     }
 
-    /// Takes everything off the links, and leaves them as they were.
+    /// Detaches everything and restores the links.
     ///
     /// # Errors
-    /// See [`GateError`]; goes on to the end all the same, and gives the first.
+    /// The first error, see [`GateError`]; the rest is removed all the same.
     pub fn end(mut self) -> Result<(), GateError> {
-        self.state.shut();
+        self.page.shut();
         let mut first = Ok(());
         for link in 0..self.links.len() {
             first = first.and(self.remove(link));
         }
         if let Some(pins) = &self.pins {
             first = first.and(unpin(&pins.folder));
-            // Another process may be making its own in it.
+            // Another process may be creating its gate in the folder.
             let _ = pins.parent.remove_folder(&pins.name);
         }
         first
     }
 }
 
-/// Programs at links, to ask whether they are still there.
+/// Attachments at links, to check whether they are still there.
 #[derive(Debug)]
 pub struct AttachmentCheck(Vec<Attachment>);
 
 impl AttachmentCheck {
-    /// Whether all of them are, as [`Gate::is_attached`] has it.
+    /// Whether all of them are attached, as [`Gate::is_attached`] returns.
     ///
     /// # Errors
     /// See [`GateError`].

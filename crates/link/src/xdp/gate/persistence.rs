@@ -1,4 +1,4 @@
-//! What stays when the process ends: its pins, and who takes them over or off.
+//! Persistent gates: pins, take-over and removal.
 
 use super::pin_dir::{self, PinDir, XDP_PIN};
 use super::program::PROGRAM_NAME;
@@ -23,8 +23,8 @@ pub(super) fn tc_pin(link: usize) -> String {
 }
 
 impl Gate {
-    /// Attaches to these interfaces such that all of it stays, or takes over
-    /// what an earlier process has left there.
+    /// Attaches to these interfaces persistently, or takes over the gate of an
+    /// earlier process.
     pub(super) fn attach_pinned(
         interfaces: &[&Interface],
         bypass: Bypass,
@@ -35,7 +35,7 @@ impl Gate {
         Gate::clean_others(&place, interfaces)?;
         if let Some(mut gate) = Gate::adopt(&place.folder, &numbers)? {
             gate.refuse_if_owned(interfaces)?;
-            gate.state.set_bypass(bypass);
+            gate.page.set_bypass(bypass);
             gate.adopted = true;
             gate.meters = meters.to_vec();
             gate.pins = Some(place);
@@ -44,7 +44,7 @@ impl Gate {
         }
         Gate::remove_pins(&place.folder, interfaces)?;
         let mut gate = Gate::new(bypass)?;
-        place.folder.pin(STATE, &gate.state_map)?;
+        place.folder.pin(STATE, &gate.page_map)?;
         place.folder.pin(SOCKETS, &gate.sockets)?;
         place.folder.pin(PEERS, &gate.peers)?;
         gate.pins = Some(place);
@@ -52,27 +52,28 @@ impl Gate {
         gate.add_all(interfaces)
     }
 
-    /// Where what these interfaces share is pinned, for us alone.
+    /// Takes the exclusive lock of these interfaces' pin directory.
     fn lock_pin_dir(interfaces: &[&Interface]) -> Result<PinDir, GateError> {
         let taken = PinDir::take(&numbers(interfaces));
         taken.map_err(|error| GateError::no_pin_dir(interfaces, error))
     }
 
-    /// One that several processes share may have lost the one that had its
-    /// place.
+    /// The process that had the pin directory may have ended while other
+    /// processes share its tap.
     fn refuse_if_owned(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
-        if self.state.is_owned() {
+        if self.page.is_owned() {
             Err(GateError::in_use(interfaces, None))
         } else {
             Ok(())
         }
     }
 
-    /// What an earlier process has left, if it works still.
+    /// Takes over the gate of an earlier process, if it still works.
     fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
         let links = links_of(folder)?;
         let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
-        // Renumbered, gone or in another order: start anew.
+        // The interfaces have other numbers or another order: create a new
+        // gate.
         if are.eq(numbers.iter().copied().map(Some)) {
             Gate::stale(folder, links)
         } else {
@@ -80,21 +81,21 @@ impl Gate {
         }
     }
 
-    /// What an earlier process has left of these links.
+    /// The remains of an earlier process's gate at these links.
     fn stale(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
         let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
-        let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
+        let (Some(page), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
         else {
             return Ok(None);
         };
-        let state_map = Map::from_fd(state)?;
-        let state = Rc::new(SharedPage::of(&state_map)?);
-        if !state.is_current() {
+        let page_map = Map::from_fd(page)?;
+        let page = Rc::new(SharedPage::of(&page_map)?);
+        if !page.is_current() {
             return Err(GateError::OtherVersion);
         }
         Ok(Some(Gate {
-            state,
-            state_map,
+            page,
+            page_map,
             sockets: Map::from_fd(sockets)?,
             peers: Map::from_fd(peers)?,
             links,
@@ -105,12 +106,12 @@ impl Gate {
         }))
     }
 
-    /// Takes off the links what an earlier process has left there; `false` if
-    /// there is nothing.
+    /// Removes the remains of an earlier process's gate from the links; `false`
+    /// if there were none.
     ///
     /// # Errors
-    /// See [`GateError`]; [`GateError::InUse`] also while a process has one of
-    /// them whose programs go with it, and nothing was left.
+    /// See [`GateError`]; [`GateError::InUse`] also if nothing was stale and a
+    /// running process has a non-persistent gate at one of the links.
     pub fn clean_stale(interfaces: &[&Interface]) -> Result<bool, GateError> {
         let found = Gate::clean_owned_stale(interfaces)?;
         let held: Vec<&Interface> = interfaces
@@ -125,7 +126,7 @@ impl Gate {
         }
     }
 
-    /// The same, whatever is there that was not left.
+    /// As [`Gate::clean_stale`], without a check for non-persistent gates.
     pub(super) fn clean_owned_stale(interfaces: &[&Interface]) -> Result<bool, GateError> {
         let place = Gate::lock_pin_dir(interfaces)?;
         let mut found = !place.folder.list()?.0.is_empty();
@@ -137,9 +138,9 @@ impl Gate {
         Ok(found)
     }
 
-    /// Takes off these interfaces what was left there and at another that is gone,
-    /// with its namespace, into another, or for good: nobody can name what they
-    /// have together any more. Tells whether there was any.
+    /// Removes stale gates that these interfaces share with one that is gone or
+    /// in another namespace: no list of names refers to such a gate any more.
+    /// Returns whether there were any.
     fn clean_others(place: &PinDir, interfaces: &[&Interface]) -> Result<bool, GateError> {
         let mut found = false;
         for name in place.others()? {
@@ -148,7 +149,7 @@ impl Gate {
         Ok(found)
     }
 
-    /// The same of what is in the folder of that name, if it is there still.
+    /// Removes the stale gate in the folder with that name, if it still exists.
     pub(super) fn clean_dir(
         parent: &PinFolder,
         name: &str,
@@ -158,13 +159,13 @@ impl Gate {
         let Some(folder) = parent.existing(name)?.filter(is_ours) else {
             return Ok(false);
         };
-        // What somebody has is his to end.
+        // Only its owner may remove a gate in use.
         let Some(_lock) = pin_dir::lock(&folder)? else {
             return Ok(false);
         };
         match links_of(&folder) {
             Ok(links) if !has_name(&links, name) => {}
-            // What is wrong there is not ours to mend.
+            // An error in another folder does not concern this caller.
             Ok(_) | Err(_) => return Ok(false),
         }
         Gate::remove_pins(&folder, interfaces)?;
@@ -172,10 +173,10 @@ impl Gate {
         Ok(true)
     }
 
-    /// Takes down what these pins keep, in whatever order an earlier process
-    /// named the links, but for one that still runs. Their folder is locked.
+    /// Removes the objects behind these pins, for any order of the links,
+    /// unless a program still has an owner. The caller has locked the folder.
     fn remove_pins(folder: &PinFolder, interfaces: &[&Interface]) -> Result<(), GateError> {
-        // Promiscuity by the page, the rest by the pins alone.
+        // Promiscuity is restored by the page, the rest by the pins.
         if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::stale(folder, links)) {
             gate.refuse_if_owned(interfaces)?;
             gate.end()?;
@@ -188,14 +189,14 @@ fn numbers(interfaces: &[&Interface]) -> Vec<u32> {
     interfaces.iter().map(|one| one.index).collect()
 }
 
-/// The XDP programs that are at these interfaces now.
+/// The ids of the XDP programs that are now at these interfaces.
 pub(super) fn programs_at(interfaces: &[&Interface]) -> Vec<u32> {
     let now = interfaces.iter().map(|one| Interface::numbered(one.index));
     now.filter_map(|now| now.ok()?.xdp?.program_id).collect()
 }
 
-/// Whether a program of a gate is at XDP of an interface that goes with a
-/// process: it is pinned nowhere, as those are that stay.
+/// Whether the interface has a gate's XDP program that ends with its process,
+/// that is, one without a pin.
 fn has_gate(interface: &Interface) -> bool {
     let mut programs = programs_at(&[interface]);
     programs.retain(|id| !pin_dir::is_pinned(*id));
@@ -203,16 +204,16 @@ fn has_gate(interface: &Interface) -> bool {
     facts.into_iter().any(|facts| facts.name == PROGRAM_NAME)
 }
 
-/// Whether the folder of links is the one that who names their interfaces looks
-/// in: all are in the calling thread's namespace, by their numbers.
+/// Whether `name` is the folder's name for these links: all interfaces are in
+/// the calling thread's namespace and have their old numbers.
 fn has_name(links: &[Option<GateLink>], name: &str) -> bool {
     let numbers = links.iter().map(|link| Some(link.as_ref()?.ifindex));
     let numbers: Option<Vec<u32>> = numbers.collect();
     numbers.is_some_and(|numbers| pin_dir::name(&numbers).is_ok_and(|named| named == name))
 }
 
-/// The links of a folder's pins; none in the place of one that is gone from the
-/// calling thread's namespace.
+/// The links of a folder's pins; `None` for a link that left the calling
+/// thread's namespace.
 fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
     let mut links = Vec::new();
     while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
@@ -232,8 +233,9 @@ fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
     Ok(links)
 }
 
-/// The interface of the calling thread's namespace that a program is at. One
-/// that was moved to another has its number still, which another may have here.
+/// The interface that a program is attached to, in the calling thread's
+/// namespace. An interface that was moved to another namespace keeps its
+/// number, which another interface may have here.
 pub(super) fn interface_of(xdp: &Attachment) -> Result<Option<Interface>, GateError> {
     let info = xdp.info()?;
     let Some(ifindex) = info.ifindex else {
@@ -249,7 +251,7 @@ pub(super) fn interface_of(xdp: &Attachment) -> Result<Option<Interface>, GateEr
     }
 }
 
-/// Detaches and removes all that is pinned.
+/// Detaches and unpins everything.
 pub(super) fn unpin(folder: &PinFolder) -> Result<(), GateError> {
     for name in folder.list()?.0 {
         if (name.starts_with(XDP_PIN) || name.starts_with("tc-"))

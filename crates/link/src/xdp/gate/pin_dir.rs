@@ -1,4 +1,5 @@
-//! Where what outlives a tap's process is pinned.
+//! The pin directory of a set of interfaces, for objects that outlive a tap's
+//! process.
 #![allow(unsafe_code)] // A thread of its own in another mount namespace.
 
 use super::shared_page::LINKS_MAX;
@@ -14,24 +15,24 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The folder of everything that is weir's at run time.
+/// weir's run-time directory.
 const RUN: &str = "/run/weir";
 
 /// The BPF file system of taps.
 const TAPS_BPFFS: &str = "/run/weir/taps";
 
-/// Folders that are looked at before one is made.
+/// Largest number of folders that are swept before one is created.
 const SWEPT_MAX: usize = 1024;
 
-/// How pins of programs at XDP of links begin.
+/// Prefix of the pins of XDP programs.
 pub(in crate::xdp) const XDP_PIN: &str = "xdp-";
 
-/// How long the kernel may take to close what a process had that has ended:
-/// 0.2 s and less, more where the machine is busy.
+/// Longest time that the kernel takes to close the descriptors of a process
+/// that has ended: usually 0.2 s or less, more on a busy machine.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// The folder for what interfaces share, which is ours alone until this is
-/// dropped or the process ends.
+/// The locked pin directory of a set of interfaces. Dropping the value, or the
+/// end of the process, unlocks it.
 #[derive(Debug)]
 pub(in crate::xdp) struct PinDir {
     pub(in crate::xdp) parent: PinFolder,
@@ -40,12 +41,12 @@ pub(in crate::xdp) struct PinDir {
     _lock: OwnedFd,
 }
 
-/// Why there is no pin directory.
+/// Why the pin directory was not taken.
 #[derive(Debug)]
 pub(in crate::xdp) enum PinDirError {
-    /// Another has it.
+    /// Another process has it locked.
     Held(Option<OwnerProcess>),
-    /// Anything else.
+    /// Any other error.
     Pin(PinError),
 }
 
@@ -58,9 +59,9 @@ impl From<PinError> for PinDirError {
 /// The process that owns a gate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnerProcess {
-    /// Its number.
+    /// The process id.
     pub process: u32,
-    /// The name of its program, where that can be told.
+    /// The name of its program, if it can be read.
     pub program: Option<String>,
 }
 
@@ -85,16 +86,16 @@ impl fmt::Display for OwnerProcess {
 }
 
 impl PinDir {
-    /// The folder for what these interfaces of the calling thread's network
-    /// namespace share, in any order; made if it is missing. What was left of
-    /// interfaces that are gone is removed.
+    /// Takes the pin directory of these interfaces of the calling thread's
+    /// network namespace, in any order; creates it if missing, and removes the
+    /// stale directories of interfaces that are gone.
     pub(in crate::xdp) fn take(interfaces: &[u32]) -> Result<PinDir, PinDirError> {
         let name = name(interfaces).map_err(failed)?;
         let parent = parent()?;
         let until = Instant::now() + CLOSING;
         loop {
             let folder = match parent.folder(&name) {
-                // Its last owner removed it between two looks.
+                // Its last owner removed it between the two steps.
                 Err(PinError::System { source, .. }) if source.kind() == NotFound => continue,
                 folder => folder?,
             };
@@ -107,14 +108,14 @@ impl PinDir {
                         _lock,
                     });
                 }
-                // Who has it may have been killed just now.
+                // The owner may have been killed a moment ago.
                 None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
                 None => return Err(PinDirError::Held(lock_owner(&folder))),
             }
         }
     }
 
-    /// The names of all other folders, of whatever interfaces.
+    /// The names of all other pin directories.
     pub(in crate::xdp) fn others(&self) -> Result<Vec<String>, PinError> {
         let mut names = names(&self.parent)?;
         names.retain(|name| *name != self.name);
@@ -127,15 +128,15 @@ fn names(parent: &PinFolder) -> Result<Vec<String>, PinError> {
     Ok(folders.into_iter().take(SWEPT_MAX).collect())
 }
 
-/// Locks a folder for us alone; `None` while another has it, or if it was
+/// Locks a folder; `None` if another process has it locked, or if it was
 /// removed meanwhile.
 pub(in crate::xdp) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
     let lock = folder.lock_alone()?;
     Ok(if folder.is_there()? { lock } else { None })
 }
 
-/// Whether a program is pinned in the place of any interfaces; also if that
-/// cannot be told.
+/// Whether a program is pinned in any pin directory; `true` also if that cannot
+/// be determined.
 pub(in crate::xdp) fn is_pinned(program: u32) -> bool {
     let Ok(parent) = parent() else { return true };
     let Ok(names) = names(&parent) else {
@@ -145,7 +146,7 @@ pub(in crate::xdp) fn is_pinned(program: u32) -> bool {
     folders.any(|folder| has_any(&folder, &[program]))
 }
 
-/// Who has the place of one of these programs.
+/// The process that has a pin directory with one of these programs locked.
 pub(in crate::xdp) fn owner_holding(programs: &[u32]) -> Option<OwnerProcess> {
     let parent = parent().ok()?;
     let names = names(&parent).ok()?;
@@ -154,15 +155,15 @@ pub(in crate::xdp) fn owner_holding(programs: &[u32]) -> Option<OwnerProcess> {
     folders.find_map(|folder| lock_owner(&folder))
 }
 
-/// Whether one of these programs is pinned there: the kernel numbers them for
-/// all namespaces.
+/// Whether one of these programs is pinned in the folder; program ids are
+/// unique on the machine.
 pub(in crate::xdp) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
     let links = (0..LINKS_MAX).map_while(|link| folder.get(&format!("{XDP_PIN}{link}")).ok()?);
     let mut infos = links.filter_map(|xdp| Attachment::from_fd(xdp).info().ok());
     infos.any(|info| programs.contains(&info.program_id))
 }
 
-/// A process that holds one of these programs at XDP by a descriptor (proc(5),
+/// A process with a descriptor of one of these XDP attachments (proc(5),
 /// `fdinfo`).
 pub(in crate::xdp) fn owner_of(programs: &[u32]) -> Option<OwnerProcess> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
@@ -189,10 +190,10 @@ fn lock_owner(folder: &PinFolder) -> Option<OwnerProcess> {
     folder.locked_by().map(OwnerProcess::of)
 }
 
-/// The folder of all places, swept.
+/// The swept parent of all pin directories.
 ///
-/// It is a folder of the first process's mount namespace: that of `ip netns
-/// exec` goes with its last process, and all pins in it.
+/// It is in the mount namespace of process 1: the one of `ip netns exec` ends
+/// with its last process, and all pins in it.
 pub(in crate::xdp) fn parent() -> Result<PinFolder, PinError> {
     let parent = std::thread::scope(|scope| scope.spawn(mount).join());
     let parent = parent.unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))?;
@@ -208,7 +209,7 @@ fn failed(source: io::Error) -> PinError {
     }
 }
 
-/// By the namespace's number and theirs.
+/// A name from the namespace's inode number and the interfaces' numbers.
 pub(in crate::xdp) fn name(interfaces: &[u32]) -> io::Result<String> {
     let mut numbers = interfaces.to_vec();
     numbers.sort_unstable();
@@ -220,12 +221,12 @@ pub(in crate::xdp) fn name(interfaces: &[u32]) -> io::Result<String> {
     Ok(name)
 }
 
-/// Removes the folders of interfaces that are gone, with their namespace or
-/// alone, but for what somebody has: numbers of namespaces and of interfaces
-/// are given again, and so the names of folders.
+/// Removes the pin directories of interfaces that are gone, except those in
+/// use: numbers of namespaces and interfaces are reused, and so are directory
+/// names.
 fn sweep(taps: &PinFolder) {
     for name in names(taps).iter().flatten() {
-        // What cannot be removed is in nobody's way.
+        // A directory that cannot be removed does no harm.
         let _ = sweep_dir(taps, name);
     }
 }
@@ -247,8 +248,8 @@ fn sweep_dir(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
             is_any = true;
         }
     }
-    // Without: its process died before it had attached anything, or is as old
-    // as not to keep us out.
+    // A directory without a lock holder: its process ended before it had
+    // attached anything, or the directory is recent.
     if is_any {
         for pin in &pins {
             folder.unpin(pin)?;
@@ -259,7 +260,7 @@ fn sweep_dir(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn mount() -> Result<PinFolder, PinError> {
-    // Where that is not allowed, the namespace that we are in must do.
+    // Without permission, the present namespace is used.
     let _ = enter_first();
     let made = DirBuilder::new().recursive(true).mode(0o755).create(RUN);
     made.map_err(|source| match source.kind() {
@@ -282,8 +283,8 @@ fn enter_first() -> io::Result<()> {
     if first.metadata()?.ino() == ours.metadata()?.ino() {
         return Ok(());
     }
-    // SAFETY: the thread is our own and about to end; it parts with the
-    // process's working directory and root only.
+    // SAFETY: the thread is new and about to end; `unshare` separates only its
+    // working directory and root.
     unsafe { unshare_unsafe(UnshareFlags::FS)? };
     Ok(move_into_link_name_space(
         first.as_fd(),

@@ -1,4 +1,5 @@
-//! The programs at a tap's links: fixed, the rest is in the shared page.
+//! Generates the programs at a tap's links. The programs are fixed; all settings are in the shared
+//! page.
 //!
 //! ```text
 //!  (metered: first counted)
@@ -8,19 +9,20 @@
 //!                        └──────────────┴─► shut it ─► bypass: wire │ kernel │ drop
 //! ```
 //!
-//! The heartbeat is loaded before the clock, and the difference compared as a
-//! signed number: a beat in between is no hang. Gate and epoch are one word,
-//! so that a frame carries the epoch in which it was let in.
-//!
-//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
-//! between heartbeat and XSK. While the process sleeps they hold as long as
-//! its lease; a frame that they answer does not wake it.
+//! The heartbeat is loaded before the clock, and the difference is compared as a signed number: a
+//! beat in between does not count as a hang. Gate and epoch are one word, so that a frame carries
+//! the epoch in which it was admitted.
 //!
 //! Where frames are metered ([`MeterStage`]) that comes before all else, so that
 //! a frame is counted once whatever happens to it here.
 //!
 //! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
-//! them from there, and wake nobody either.
+//! them behind the heartbeat, and do not wake the process.
+//!
+//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
+//! between host filter and XSK: the filter may read fields, such as ports, that the key of an
+//! entry does not have. While the process sleeps they hold as long as its lease; a frame that
+//! they answer does not wake it.
 
 use super::GateError;
 use super::liveness::{LOCK_WORD, THREADS};
@@ -38,7 +40,7 @@ use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
 };
 
-/// What the kernel calls the program at XDP.
+/// The XDP program's name in the kernel.
 pub(in crate::xdp) const PROGRAM_NAME: &str = "weir_tap";
 
 /// `TCX_NEXT`.
@@ -47,18 +49,16 @@ const TCX_NEXT: i32 = -1;
 const CTX: Reg = Reg::R6;
 const PAGE: Reg = Reg::R7;
 const BEAT: Reg = Reg::R8;
-/// The frame's number in the upper half; the heartbeat is done with by then.
+/// Holds the frame's number in its upper half, once the heartbeat is no longer needed.
 const NUMBER: Reg = Reg::R8;
 const GATE: Reg = Reg::R9;
 
-/// On the stack, where there are cached verdicts: the gate, while they use its
-/// register.
+/// Stack offset: the gate word, while the flow cache uses its register.
 const SAVED_GATE: i16 = flow_program::CALLER_SAVED;
-/// On the stack, where a filter of the host's frames asks for it: the length
-/// of the whole frame.
+/// Stack offset: the length of the whole frame, if the host filter needs it.
 const LENGTH: i16 = -16;
 
-/// Places of the maps; those of cached verdicts come behind.
+/// Indices of the maps; the flow cache's maps follow.
 const STATE_MAP: u16 = 0;
 const XSKS_MAP: u16 = 1;
 const PEERS_MAP: u16 = 2;
@@ -68,10 +68,9 @@ pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
     link * QUEUES_MAX + queue
 }
 
-/// The program at XDP of link number `link`, with these maps: the page, the
-/// sockets, and which link each is joined to. With the maps of `flow_cache`,
-/// and whether checksums of the link may be left to the device; and what the
-/// host's protocols are to have; `meter` counts each frame first.
+/// Generates the XDP program of link number `link`, with these maps: shared page, XSKMAP, joined
+/// links. With the maps of `flow_cache`, and whether the link's checksums may be partial; and with
+/// the filter of the host's frames. `meter` counts each frame first.
 pub(in crate::xdp) fn xdp(
     link: u32,
     maps: [&Map; 3],
@@ -84,7 +83,7 @@ pub(in crate::xdp) fn xdp(
     load(link, &maps, spec, host, meter)
 }
 
-/// The maps of a program, in the order in which it names them.
+/// The maps of a program, in the order of their indices.
 pub(in crate::xdp) fn maps<'a>(
     maps: [&'a Map; 3],
     flow_maps: Option<&'a FlowMaps>,
@@ -93,7 +92,7 @@ pub(in crate::xdp) fn maps<'a>(
     maps.into_iter().map(AsFd::as_fd).chain(flow_maps).collect()
 }
 
-/// The program at XDP of a link, with these [`maps`].
+/// Loads the XDP program of a link, with these [`maps`].
 pub(in crate::xdp) fn load(
     link: u32,
     maps: &[BorrowedFd<'_>],
@@ -114,13 +113,13 @@ pub(in crate::xdp) fn load(
     Ok(Program::load(&insns, &load)?)
 }
 
-/// Whether a filter of the host's frames fits into the program.
+/// Whether a host filter fits into the program.
 pub(in crate::xdp) fn check(host: &HostFilter) -> Result<(), EmitError> {
     Xdp::new(0, None).assemble(Some(host), None).map(drop)
 }
 
-/// The program at tc ingress: what XDP has passed to be joined in the kernel.
-pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
+/// Generates the program at tc ingress, which redirects the frames that XDP passed for the bypass.
+pub(in crate::xdp) fn tc(peer: u32, page: &Map) -> Result<Program, LoadError> {
     let mut asm = Asm::new();
     let next = asm.label();
     let [first, second] = Insn::load_map_value(PAGE, STATE_MAP, 0);
@@ -138,7 +137,7 @@ pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
     asm.push(Insn::exit());
     let load = Load {
         name: "weir_tap_wire",
-        maps: &[state.as_fd()],
+        maps: &[page.as_fd()],
         ..Load::new(ProgramType::SchedCls)
     };
     let insns = asm.finish(&Limits::default());
@@ -193,7 +192,7 @@ impl Xdp {
         self.stamp();
         self.redirect_to_xsk();
         let (died, hung, bypass) = (self.died, self.hung, self.bypass);
-        // Where there is no socket, its process has gone.
+        // Without a socket the process is gone.
         self.asm.bind(died);
         self.shut(BypassReason::Died, at::DIED);
         self.asm.goto(bypass);
@@ -207,8 +206,7 @@ impl Xdp {
         self.asm.finish(&Limits::default())
     }
 
-    /// Lets the host's protocols have what is for them. Of a frame in several
-    /// pieces the filter sees the first.
+    /// Passes the host's frames. Of a frame in several fragments the filter sees the first.
     fn for_host(&mut self, host: &HostFilter) -> Result<(), EmitError> {
         let [accept, go_on] = [(); 2].map(|()| self.asm.label());
         if host.needs_len() {
@@ -244,9 +242,8 @@ impl Xdp {
         Ok(())
     }
 
-    /// Asks the cached verdicts, if the process is alive. The coarse clock,
-    /// which costs little, is behind by a tick at most; where that leaves a
-    /// doubt, the exact one is asked, too.
+    /// Consults the flow cache if the process is alive. The cheap coarse clock is at most one tick
+    /// behind; if that leaves a doubt, the exact clock is read too.
     fn lookup_flow_cache(&mut self, spec: &FlowProgramSpec) {
         let [awake, ask, miss] = [(); 3].map(|()| self.asm.label());
         self.push(&[
@@ -268,7 +265,7 @@ impl Xdp {
         self.asm.bind(ask);
         self.push(&[Insn::store(op::DW, Reg::FP, SAVED_GATE, GATE)]);
         flow_program::emit_lookup(&mut self.asm, self.link, spec, STATE_MAP);
-        // They have no answer. A later beat is as good as the one before.
+        // The cache has no entry. A later heartbeat is as good as the earlier one.
         self.push(&[Insn::load(op::DW, GATE, Reg::FP, SAVED_GATE)]);
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
@@ -285,17 +282,18 @@ impl Xdp {
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
+        // A rule of the host's filter may read fields that no key has.
+        if let Some(host) = host {
+            self.for_host(host)?;
+        }
         if let Some(spec) = self.flow_cache.take() {
             self.lookup_flow_cache(&spec);
             self.flow_cache = Some(spec);
         }
-        if let Some(host) = host {
-            self.for_host(host)?;
-        }
         self.push(&[Insn::call(helper::KTIME_GET_NS)]);
         let (awake, fine) = (self.asm.label(), self.asm.label());
         self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
-        // It sleeps: this frame wakes it, and the limit counts from now.
+        // The process sleeps: this frame wakes it, and the hang limit counts from now.
         self.push(&[
             Insn::mov64(Reg::R1, Reg::R0),
             Insn::mov64(Reg::R0, 0),
@@ -318,13 +316,12 @@ impl Xdp {
         self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
     }
 
-    /// Whether a process that lives has one of the liveness locks: mostly the
-    /// first.
+    /// Whether a living process holds a liveness lock; usually the first one.
     fn anybody(&mut self) {
         let alive = self.asm.label();
         for slot in 0..MEMBERS_MAX {
             let word = (at::liveness(slot) + LOCK_WORD) as i16;
-            // 0 becomes the greatest.
+            // 0 becomes the greatest number.
             self.push(&[
                 Insn::load(op::W, Reg::R1, PAGE, word),
                 Insn::alu64(op::SUB, Reg::R1, 1),
@@ -337,8 +334,8 @@ impl Xdp {
         self.asm.bind(alive);
     }
 
-    /// Numbers the frames of a queue, where there are cached verdicts: from 1,
-    /// in the order in which they come to the socket.
+    /// With a flow cache: numbers the frames of a queue from 1, in the order in which they arrive
+    /// at the socket.
     fn number(&mut self) {
         let died = self.died;
         self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
@@ -354,7 +351,7 @@ impl Xdp {
         ]);
     }
 
-    /// Writes the epoch before the frame, and its number.
+    /// Writes the epoch and the number before the frame.
     fn stamp(&mut self) {
         let (none, done) = (self.asm.label(), self.asm.label());
         if self.flow_cache.is_some() {
@@ -404,7 +401,7 @@ impl Xdp {
         self.push(&[Insn::exit()]);
     }
 
-    /// Shuts the gate, if it is still as it was when we looked, and says why.
+    /// Shuts the gate if it is unchanged since it was read, and stores the reason.
     fn shut(&mut self, why: BypassReason, counter: usize) {
         let bypass = self.bypass;
         self.push(&[
@@ -436,7 +433,8 @@ impl Xdp {
         self.asm.jump(is_kernel, pass);
         self.push(&[Insn::mov32(Reg::R0, XDP_DROP), Insn::exit()]);
         self.asm.bind(wire);
-        // Where the driver of the other link does not take it, tc does it.
+        // If the other link's driver does not accept redirected frames, the tc program redirects
+        // them.
         self.push(&[
             Insn::load(op::W, Reg::R1, PAGE, at::FLOW_CACHE as i16),
             Insn::alu64(op::AND, Reg::R1, 1 << self.link),
@@ -454,7 +452,7 @@ impl Xdp {
     }
 }
 
-/// Adds one to a number of the page, whichever CPU.
+/// Atomically increments a counter of the page.
 fn add(at: usize) -> [Insn; 2] {
     [
         Insn::mov64(Reg::R1, 1),
@@ -463,7 +461,7 @@ fn add(at: usize) -> [Insn; 2] {
 }
 
 impl SharedPage {
-    /// Whether the page is of the layout that these programs know.
+    /// Whether the page has the layout that these programs use.
     pub(in crate::xdp) fn is_current(&self) -> bool {
         let version = self.atomic_u64(at::VERSION);
         version.load(std::sync::atomic::Ordering::Acquire) == super::shared_page::VERSION

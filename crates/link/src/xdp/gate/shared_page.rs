@@ -1,4 +1,4 @@
-//! What a tap's process and its programs in the kernel share: a page.
+//! The page that a tap's process and its programs in the kernel share.
 //!
 //! ```text
 //!  offset
@@ -29,17 +29,16 @@ use crate::bpf::{Map, MapError, MapMemory, MapSpec};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Most links of one tap.
+/// Largest number of links of one tap.
 pub const LINKS_MAX: u32 = 8;
 
-/// Most queues of one link.
+/// Largest number of queues of one link.
 pub const QUEUES_MAX: u32 = 64;
 
-/// Most processes that share a tap.
+/// Largest number of processes that share a tap.
 pub const MEMBERS_MAX: u16 = 16;
 
-/// Of this layout, and of the programs that go with it; C libraries have
-/// locks of their own kinds.
+/// Version of this layout and of the programs that use it; includes the C library's lock layout.
 pub(in crate::xdp) const VERSION: u64 = 6 | (super::liveness::LOCK_WORD as u64) << 32;
 
 pub(in crate::xdp) const BYTES: u32 =
@@ -68,38 +67,38 @@ pub(in crate::xdp) mod at {
     pub(crate) const LIVENESS_LOCKS: usize = 2048;
     pub(crate) const LIVENESS_LOCK_BYTES: usize = 64;
 
-    /// The liveness lock of a process.
+    /// Offset of a process's liveness lock.
     pub(crate) const fn liveness(slot: u16) -> usize {
         LIVENESS_LOCKS + slot as usize * LIVENESS_LOCK_BYTES
     }
 
     pub(crate) const QUEUES: usize = 4096;
     pub(crate) const QUEUE_BYTES: usize = 16;
-    /// In a queue's.
+    /// Offsets within a queue's words.
     pub(crate) const DELIVERED: usize = 0;
     pub(crate) const DRAINED: usize = 8;
 
-    /// The words of a queue.
+    /// Offset of a queue's words.
     pub(crate) const fn queue(link: u32, queue: u32) -> usize {
         let number = link * super::QUEUES_MAX + queue;
         QUEUES + number as usize * QUEUE_BYTES
     }
 
-    /// Frames that the host's own protocols were left.
+    /// Offset of a link's count of frames passed to the host.
     pub(crate) const fn to_host(link: u32) -> usize {
         LINKS + link as usize * LINK_BYTES + 8
     }
 }
 
-/// What becomes of frames while no process takes them.
+/// The path of frames while no process takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Bypass {
-    /// The host's own protocols get them, as if nothing were attached.
+    /// To the host's own protocols, as without a tap.
     #[default]
     Kernel,
-    /// What comes in at one link goes out at the other.
+    /// To the link that the ingress link is joined to.
     Wire,
-    /// None passes.
+    /// Frames are dropped.
     Drop,
 }
 
@@ -131,19 +130,21 @@ impl std::str::FromStr for Bypass {
             "kernel" => Ok(Bypass::Kernel),
             "wire" => Ok(Bypass::Wire),
             "drop" => Ok(Bypass::Drop),
-            _ => Err(format!("`{text}` is no bypass: wire, kernel or drop")),
+            _ => Err(format!(
+                "`{text}` is not a bypass: give wire, kernel or drop"
+            )),
         }
     }
 }
 
-/// Why no process takes frames.
+/// Why the gate is shut.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BypassReason {
-    /// None has said that it is ready, or it has said that it no longer is.
+    /// No process has declared itself ready, or the process has shut the gate.
     NotReady,
-    /// It died.
+    /// The process died.
     Died,
-    /// Its heartbeat was behind by more than the limit when a frame came.
+    /// The heartbeat was older than the limit when a frame arrived.
     Hung,
 }
 
@@ -163,14 +164,14 @@ pub struct SharedPage {
     memory: MapMemory,
 }
 
-/// How often a gate has shut, and frames that it could not admit.
+/// How often the gate was shut, by reason, and frames that could not be admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct BypassCounts {
-    /// Times that the process was found dead.
+    /// Number of times that the process was found dead.
     pub died: u64,
-    /// Times that it was found hung.
+    /// Number of times that the process was found hung.
     pub hung: u64,
-    /// Frames that could not carry the epoch.
+    /// Frames without room for the epoch before them.
     pub no_meta: u64,
 }
 
@@ -186,7 +187,7 @@ impl SharedPage {
     /// Maps the page.
     ///
     /// # Errors
-    /// If the map is none of ours.
+    /// If the map is not a shared page.
     pub fn of(map: &Map) -> Result<SharedPage, MapError> {
         if (map.value_bytes(), map.entries_max()) != (BYTES as usize, 1) {
             return Err(MapError::System {
@@ -212,33 +213,32 @@ impl SharedPage {
         self.memory.u32(0, at).expect("the page has these places")
     }
 
-    /// Says that we are alive, at that time (`CLOCK_MONOTONIC`, ns).
+    /// Writes the heartbeat, at `now` (`CLOCK_MONOTONIC`, ns).
     #[inline]
     pub fn beat(&self, now: u64) {
         self.atomic_u64(at::HEARTBEAT)
             .store(now.max(1), Ordering::Release);
     }
 
-    /// Says that we sleep until the next frame: the limit counts from then.
-    /// Look once more for frames behind this.
+    /// Declares that the process sleeps until the next frame: the hang limit counts from that
+    /// frame. Check for frames once more afterwards.
     pub fn sleep(&self) {
         self.atomic_u64(at::HEARTBEAT).store(0, Ordering::SeqCst);
     }
 
-    /// When we said last that we are alive; or, where we sleep, when a frame
-    /// came since, if one did.
+    /// The last heartbeat; for a sleeping process, the time of the first frame since, if any.
     pub fn heartbeat(&self) -> u64 {
         self.atomic_u64(at::HEARTBEAT).load(Ordering::Acquire)
     }
 
-    /// Whether frames come to a process, and the epoch that they carry.
+    /// Whether the gate is open, and the epoch.
     #[inline]
     pub fn gate(&self) -> (bool, u32) {
         let word = self.atomic_u64(at::GATE).load(Ordering::Acquire);
         (word & 1 != 0, (word >> 32) as u32)
     }
 
-    /// Opens the gate: from now on frames come to us, with this epoch.
+    /// Opens the gate: from now on frames go to the process, with the returned epoch.
     pub fn open(&self, now: u64) -> u32 {
         let (_, epoch) = self.gate();
         self.beat(now);
@@ -249,8 +249,7 @@ impl SharedPage {
         epoch
     }
 
-    /// Shuts it: frames take the bypass, and those that come to us later are
-    /// of another epoch.
+    /// Shuts the gate: frames take the bypass, and frames that arrive late carry the wrong epoch.
     pub fn shut(&self) {
         let (is_open, epoch) = self.gate();
         if is_open {
@@ -259,7 +258,7 @@ impl SharedPage {
         }
     }
 
-    /// Why it is shut.
+    /// Why the gate is shut.
     pub fn shut_reason(&self) -> BypassReason {
         match self.atomic_u32(at::SHUT_REASON).load(Ordering::Relaxed) {
             1 => BypassReason::Died,
@@ -268,13 +267,13 @@ impl SharedPage {
         }
     }
 
-    /// Sets what becomes of frames while it is shut.
+    /// Sets the path of frames while the gate is shut.
     pub fn set_bypass(&self, bypass: Bypass) {
         self.atomic_u32(at::BYPASS)
             .store(bypass.number(), Ordering::SeqCst);
     }
 
-    /// Sets how far the heartbeat may be behind; `None` for any.
+    /// Sets the largest age of the heartbeat; `None` for no limit.
     pub fn set_limit(&self, limit: Option<Duration>) {
         let nanos = limit.map(|limit| limit.as_nanos());
         let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok());
@@ -287,13 +286,13 @@ impl SharedPage {
             .store(sure as u64, Ordering::SeqCst);
     }
 
-    /// How far the heartbeat may be behind; `None` for any.
+    /// The largest age of the heartbeat; `None` for no limit.
     pub fn limit(&self) -> Option<Duration> {
         let nanos = self.atomic_u64(at::LIMIT).load(Ordering::Relaxed);
         (nanos < i64::MAX as u64).then(|| Duration::from_nanos(nanos))
     }
 
-    /// What becomes of frames while it is shut.
+    /// The path of frames while the gate is shut.
     pub fn bypass(&self) -> Bypass {
         match self.atomic_u32(at::BYPASS).load(Ordering::Relaxed) {
             1 => Bypass::Wire,
@@ -302,7 +301,7 @@ impl SharedPage {
         }
     }
 
-    /// What has happened since the page was made.
+    /// The counts since the page was created.
     pub fn bypass_counts(&self) -> BypassCounts {
         BypassCounts {
             died: self.atomic_u64(at::DIED).load(Ordering::Relaxed),
@@ -311,8 +310,8 @@ impl SharedPage {
         }
     }
 
-    /// Says until when (`CLOCK_MONOTONIC`, ns) cached verdicts hold without
-    /// another word from the process while it sleeps.
+    /// Sets the lease: until `until` (`CLOCK_MONOTONIC`, ns) the flow cache stays valid while the
+    /// process sleeps.
     #[inline]
     pub fn set_lease(&self, until: u64) {
         self.atomic_u64(at::LEASE).store(until, Ordering::Release);
@@ -323,42 +322,41 @@ impl SharedPage {
         self.atomic_u64(at::queue(link, queue) + at)
     }
 
-    /// Frames of a queue that were handed to the process, where its program
-    /// has cached verdicts; the number of the last one.
+    /// Number of frames of a queue passed to the process, if the program has a flow cache; the
+    /// number of the last frame.
     #[inline]
     pub fn delivered(&self, link: u32, queue: u32) -> u64 {
         self.queue(link, queue, at::DELIVERED)
             .load(Ordering::SeqCst)
     }
 
-    /// Says how long a frame may be that cached verdicts send on a link.
+    /// Sets the longest frame that the flow cache may send on a link, in bytes.
     pub fn set_longest(&self, link: u32, bytes: usize) {
         let at = at::LONGEST + link.min(LINKS_MAX - 1) as usize * size_of::<u32>();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.atomic_u32(at).store(bytes, Ordering::SeqCst);
     }
 
-    /// Says that the frames of a queue up to that number are settled: sent on,
-    /// or gone. What comes behind them overtakes none.
+    /// Reports that the frames of a queue up to `number` have drained: sent or dropped. Later
+    /// frames cannot overtake them.
     #[inline]
     pub fn set_drained(&self, link: u32, queue: u32, number: u64) {
         let settled = self.queue(link, queue, at::DRAINED);
         settled.store(number, Ordering::SeqCst);
     }
 
-    /// Frames that were held back, and so lost, while a cached verdict waited
-    /// for those before them.
+    /// Frames dropped while a flow-cache entry waited for earlier frames.
     pub fn held_back(&self) -> u64 {
         self.atomic_u64(at::HELD_BACK).load(Ordering::Relaxed)
     }
 
-    /// Cached verdicts whose frames were held back before they took effect.
+    /// Flow-cache entries whose frames were dropped before they took effect.
     pub fn held_back_entries(&self) -> u64 {
         self.atomic_u64(at::HELD_BACK_ENTRIES)
             .load(Ordering::Relaxed)
     }
 
-    /// Frames of a link that the host's own protocols were left, by a
+    /// Frames of a link passed to the host's own protocols by a
     /// [`HostFilter`](crate::xdp::HostFilter).
     pub fn to_host(&self, link: u32) -> u64 {
         self.atomic_u64(at::to_host(link.min(LINKS_MAX - 1)))

@@ -1,4 +1,4 @@
-//! Of gates that stay.
+//! Tests of persistent gates.
 
 use super::pin_dir;
 use super::*;
@@ -18,7 +18,7 @@ fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
         drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
         let gate = Gate::attach(&[&interface], Bypass::Kernel, false).unwrap();
         assert!(!gate.is_adopted());
-        // Its own, which nobody has left.
+        // A pin directory without stale programs.
         let second = Gate::attach(&[&interface], Bypass::Kernel, false);
         let second = second.unwrap_err();
         assert!(matches!(second, GateError::Taken { .. }), "{second:?}");
@@ -56,7 +56,8 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
     drop(goes);
     let began = std::time::Instant::now();
     loop {
-        // Whoever comes sweeps; the kernel takes its time with the namespace.
+        // The next caller sweeps; the kernel needs some time to remove the
+        // namespace.
         let mine = leave(&last.1, last.3.index());
         let taps = pin_dir::parent().unwrap();
         let (_, folders) = taps.list().unwrap();
@@ -90,7 +91,8 @@ fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
         let left = Gate::attach(&[&of(stays.index()), &of(goes.index())], Bypass::Drop, true);
         drop(left.unwrap());
         let (stays, other) = (of(stays.index()), of(other.index()));
-        // Both are there: it is left alone by those who want another.
+        // Both interfaces exist: the pair is left alone by processes that want
+        // other interfaces.
         assert!(!Gate::clean_stale(&[&stays, &other]).unwrap());
         assert!(of(stays.index).xdp.is_some());
         goes.delete().unwrap();
@@ -106,7 +108,7 @@ fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
     });
 }
 
-/// Numbers of network namespaces and of interfaces are given again.
+/// Numbers of network namespaces and interfaces are reused.
 #[test]
 fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
     if !testenv::root() || !testenv::programs(&["ip"]) {
@@ -127,7 +129,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
     };
     a.run(|| {
         let left = attach().unwrap();
-        let version = left.state.atomic_u64(at::VERSION);
+        let version = left.page.atomic_u64(at::VERSION);
         version.store(1, Ordering::Release);
         drop(left);
         let refused = attach();
@@ -145,7 +147,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
     });
 }
 
-/// Not yet ready, or shut because it hung: it lives.
+/// Not ready yet, or shut after a hang: the owner lives.
 #[test]
 fn what_a_process_has_is_nobody_elses() {
     if !testenv::root() {
@@ -176,12 +178,12 @@ fn what_a_process_has_is_nobody_elses() {
         };
         let both = [&second, &first];
         refused(Gate::clean_stale(&both).map(drop), &both);
-        gate.state.open(1);
+        gate.page.open(1);
         refused(attach(&both, false).map(drop), &both);
         for outlive in [true, false] {
             refused(attach(&[&second, &third], outlive).map(drop), &[&second]);
         }
-        gate.state.shut();
+        gate.page.shut();
         refused(attach(&both, true).map(drop), &both);
         assert!(gate.is_attached(0).unwrap() && gate.is_attached(1).unwrap());
         drop(gate);
@@ -191,7 +193,7 @@ fn what_a_process_has_is_nobody_elses() {
     });
 }
 
-/// Another has removed his folder between two looks.
+/// Another process removed the folder between the two steps.
 #[test]
 fn who_looks_leaves_nothing() {
     if !testenv::root() {
@@ -207,7 +209,7 @@ fn who_looks_leaves_nothing() {
     assert!(!there.is_there().unwrap());
 }
 
-/// Into a namespace where nobody looks, with its number or with another.
+/// Into a namespace without a weir process, with the old number or another one.
 #[test]
 fn what_stayed_goes_when_an_interface_was_moved_away() {
     if !testenv::root() {
@@ -239,7 +241,7 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
             }
             moves.name
         });
-        // Where they are now, if both are.
+        // Where the interfaces are now, if both exist.
         let host = if both { &c } else { &a };
         host.run(|| {
             let all = crate::net::interfaces().unwrap();

@@ -1,5 +1,6 @@
-//! What the host's own protocols have of a tapped link all the same: a filter
-//! that the program at the link asks before it hands a frame over.
+//! The host filter: the frames of a tapped link that go to the host's own
+//! protocols. The program at the link runs it before it passes a frame to the
+//! application.
 
 pub(super) mod update;
 
@@ -12,10 +13,10 @@ use weir_filter::lang::expr::{self, Context};
 use weir_filter::opt::optimise;
 use weir_wire::LinkType;
 
-/// Most addresses of one host.
+/// Largest number of addresses of one host.
 pub const HOST_ADDRESSES_MAX: usize = 256;
 
-/// Why there is no filter.
+/// Why a host filter was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum HostFilterError {
     /// Too many addresses.
@@ -23,23 +24,23 @@ pub enum HostFilterError {
         "the host has {found} addresses, of which a filter takes {HOST_ADDRESSES_MAX}: take some off its interfaces"
     )]
     TooMany {
-        /// How many there are.
+        /// Number of addresses.
         found: usize,
     },
-    /// What was said is no filter.
-    #[error("`{text}` is no filter of the host's frames: {source}")]
+    /// The text is not a valid filter.
+    #[error("`{text}` is not a filter of the host's frames: {source}")]
     Text {
-        /// What was said.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The compiler's error.
         source: expr::Error,
     },
-    /// It does not fit into the program.
-    #[error("what the host is left of its frames is too much for a filter: {0}")]
+    /// The filter does not fit into the program.
+    #[error("the filter of the host's frames is too large: {0}")]
     TooLarge(#[from] EmitError),
 }
 
-/// Which frames a host's own protocols have, though the link is tapped.
+/// A filter of frames for the host's own protocols.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostFilter {
     text: String,
@@ -47,13 +48,14 @@ pub struct HostFilter {
 }
 
 impl HostFilter {
-    /// For a host with these addresses: packets to one of them, to all or to
-    /// groups of the link (224.0.0.0/24, ff02::/16), and frames that are no
-    /// IPv4, IPv6 or ARP; of them what `text` accepts, in pcap-filter(7)'s
-    /// language, or all where it is empty.
+    /// The filter of a host with these addresses. It accepts packets to one of
+    /// them, to broadcast addresses or to link-local groups (224.0.0.0/24,
+    /// ff02::/16), and frames other than IPv4, IPv6 and ARP. Of these it
+    /// accepts the ones that `text` accepts, in pcap-filter(7)'s language, or
+    /// all if `text` is empty.
     ///
-    /// Never ARP, and no neighbour solicitation or advertisement (RFC 4861):
-    /// who taps a link answers for its addresses.
+    /// ARP, neighbour solicitations and advertisements (RFC 4861) are never
+    /// accepted: the process that taps a link answers for its addresses.
     ///
     /// # Errors
     /// See [`HostFilterError`].
@@ -71,7 +73,8 @@ impl HostFilter {
         };
         let mut whole = for_host(addresses);
         if !text.trim().is_empty() {
-            // By itself it must be a filter too, lest it closes a parenthesis.
+            // The text is compiled alone first: text such as `a) or (b` would
+            // otherwise escape its parentheses.
             compile(text)?;
             whole = format!("({whole}) and ({text})");
         }
@@ -85,7 +88,7 @@ impl HostFilter {
         Ok(filter)
     }
 
-    /// The filter, to read.
+    /// The filter's text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -120,8 +123,8 @@ fn for_host(addresses: &[Address]) -> String {
     )
 }
 
-/// The address of all hosts of an IPv4 network (RFC 919); one of 31 or 32
-/// bits has none (RFC 3021).
+/// The directed broadcast address of an IPv4 network (RFC 919); a prefix of 31
+/// or 32 bits has none (RFC 3021).
 fn broadcast(address: &Address) -> Option<Ipv4Addr> {
     match address.ip {
         IpAddr::V4(ip) if (1..31).contains(&address.prefix_len) => {
@@ -196,7 +199,7 @@ mod tests {
             (v6("ff02::2", 58, 133), true, true),
             (v6("ff02::1:ff00:1", 58, 135), false, false),
             (v6("2001:db8::1", 58, 136), false, false),
-            // Not that message, but the same byte.
+            // Another message with the same byte.
             (v6("2001:db8::1", 6, 136), true, false),
             (v6("ff05::2", 17, 0), false, false),
             (other(0x0806), false, false),

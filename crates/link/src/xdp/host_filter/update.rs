@@ -1,4 +1,4 @@
-//! Another filter of the host's frames for a link that is tapped.
+//! Replaces the host filter of a tapped link.
 
 use super::HostFilter;
 use crate::bpf::Attachment;
@@ -8,12 +8,12 @@ use crate::xdp::gate::{Gate, GateError};
 use crate::xdp::meter::MeterStage;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Gives a link's program another filter of what is left to the host. From any
-/// thread: it takes milliseconds, and frames go on meanwhile.
+/// Replaces the host filter in a link's program, from any thread. The call
+/// takes milliseconds, while frames continue to pass.
 #[derive(Debug)]
 pub struct HostFilterUpdater {
     link: u32,
-    /// As the program names them.
+    /// In the order of their indices in the program.
     maps: Vec<OwnedFd>,
     flow_cache: Option<FlowProgramSpec>,
     meter: Option<MeterStage>,
@@ -21,11 +21,11 @@ pub struct HostFilterUpdater {
 }
 
 impl Gate {
-    /// For a link, with the cached verdicts that its program
-    /// [asks](Gate::use_flow_cache).
+    /// An updater for a link, with the flow cache that its program
+    /// [uses](Gate::use_flow_cache).
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process has no free file descriptors.
     pub fn host_filter_updater(
         &self,
         link: usize,
@@ -52,10 +52,10 @@ impl Gate {
 }
 
 impl HostFilterUpdater {
-    /// From now on the host is left what this filter accepts.
+    /// Replaces the filter.
     ///
     /// # Errors
-    /// See [`GateError`]; then it is left what it was before.
+    /// See [`GateError`]; then the previous filter stays.
     pub fn set_host_filter(&self, filter: &HostFilter) -> Result<(), GateError> {
         let maps: Vec<_> = self.maps.iter().map(AsFd::as_fd).collect();
         let program = program::load(

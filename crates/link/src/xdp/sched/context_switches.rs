@@ -1,10 +1,10 @@
-//! What a thread has waited for.
+//! Context switches of a thread.
 #![allow(unsafe_code)] // A call that the safe libraries lack.
 
-/// How often the calling thread has given its processor up by itself, to wait
-/// for something in the kernel; who has it taken away does not wait.
+/// Voluntary context switches of the calling thread (`ru_nvcsw`): how often it
+/// blocked in the kernel. Preemptions are not counted.
 pub fn voluntary_switches() -> u64 {
-    // SAFETY: an all-zero structure is one, and the call only writes it.
+    // SAFETY: an all-zero `rusage` is valid, and the call only writes to it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);

@@ -1,20 +1,20 @@
-//! Who has a core first.
+//! Raises the scheduling priority of a thread that forwards frames.
 #![allow(unsafe_code)] // A call that the safe libraries lack.
 
 use std::io;
 
-/// What the kernel calls a session's group of processes, and its nice level.
+/// The nice level of a session's process group (sched(7)).
 const AUTOGROUP: &str = "/proc/self/autogroup";
 
-/// The nice level of who is first in line.
+/// The most favourable nice level.
 const FIRST: i32 = -20;
 
-/// The share of a core that the thread asks for at a time. The least that the
-/// kernel takes: who asks for less may interrupt who asks for more (`EEVDF`,
-/// Linux 6.12 and later), which the nice level alone does not do.
+/// The time slice, in nanoseconds: the least that the kernel accepts. A thread
+/// with a shorter slice may preempt one with a longer slice (`EEVDF`, Linux
+/// 6.12 and later); the nice level alone does not cause preemption.
 const SLICE_NS: u64 = 100_000;
 
-/// The first form of `struct sched_attr` (`sched_setattr(2)`).
+/// The first version of `struct sched_attr` (`sched_setattr(2)`).
 #[repr(C)]
 struct SchedAttr {
     size: u32,
@@ -27,18 +27,19 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Has the calling thread, and those that it starts from then on, before all
-/// others that are not real-time, soon after it wakes: those that want the
-/// core can be served some milliseconds later, frames cannot.
+/// Lets the calling thread, and threads that it starts later, run before all
+/// threads without a real-time policy, soon after a wake-up: other work can
+/// wait some milliseconds, frames cannot.
 ///
-/// Where the kernel shares out the processor between sessions first
-/// (`kernel.sched_autogroup_enabled`, `sched(7)`), a thread's nice level counts
-/// only beside those of its own session. So a process that leads one, as a
-/// service does, has the session's be the same. Who is in a session with others,
-/// a shell's, leaves it: they would be before everybody, too, and for good.
+/// If the kernel schedules sessions as groups
+/// (`kernel.sched_autogroup_enabled`, `sched(7)`), a thread's nice level only
+/// counts within its session. Therefore a process that leads its session, such
+/// as a service, raises the session's nice level too. A process in a shared
+/// session, such as a shell's, leaves the session's level alone: it would raise
+/// all other processes of the session permanently.
 ///
 /// # Errors
-/// Without privilege (`CAP_SYS_NICE`): then it stays as it was.
+/// Without privilege (`CAP_SYS_NICE`); then the priority is unchanged.
 pub fn raise_priority() -> io::Result<()> {
     let attr = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
@@ -50,7 +51,7 @@ pub fn raise_priority() -> io::Result<()> {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: the structure is only read, and says its own size; zero is the
+    // SAFETY: the structure is only read and contains its own size; 0 is the
     // calling thread.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
         0 => {
@@ -61,12 +62,12 @@ pub fn raise_priority() -> io::Result<()> {
     }
 }
 
-/// Has our session first, if it is ours; where the kernel has no such groups
-/// there is nothing to do.
+/// Raises the session's nice level if this process leads the session; does
+/// nothing if the kernel has no such groups.
 fn session_first() {
-    // SAFETY: it takes no memory. Not `rustix`'s: where the leader is outside
-    // our namespace of processes, as in some containers, it is 0, which is no
-    // `Pid`.
+    // SAFETY: the call takes no pointers. `rustix` is not used: if the
+    // session's leader is outside this PID namespace, as in some containers,
+    // the id is 0, which is not a valid `Pid`.
     let leader = unsafe { libc::getsid(0) };
     if leader == rustix::process::getpid().as_raw_nonzero().get() {
         let _ = std::fs::write(AUTOGROUP, FIRST.to_string());
@@ -81,7 +82,8 @@ mod tests {
 
     #[test]
     fn the_kernel_takes_it() {
-        // On a thread of its own: the test's keeps what it has.
+        // On a separate thread, so that the test's own thread keeps its
+        // priority.
         let level = std::thread::spawn(|| {
             raise_priority().map(|()| rustix::process::getpriority_process(None))
         });
@@ -91,13 +93,15 @@ mod tests {
         }
     }
 
-    /// The nice level of our session, `/autogroup-61 nice 0`.
+    /// The nice level of this process's session, such as `/autogroup-61 nice
+    /// 0`.
     fn session() -> Option<i32> {
         let text = std::fs::read_to_string(AUTOGROUP).ok()?;
         text.trim_end().rsplit(' ').next()?.parse().ok()
     }
 
-    /// In a session of its own: what others do in ours is theirs.
+    /// In a session of its own, so that other processes of the session are not
+    /// affected.
     #[test]
     fn who_leads_a_session_has_it_first_and_nobody_else() {
         const NAME: &str =

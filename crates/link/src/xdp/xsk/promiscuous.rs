@@ -1,7 +1,7 @@
-//! Receiving frames to any station: as long as a socket is open that anybody
-//! may hold, or until it is taken back. The latter outlives the process, so
-//! that links which the kernel joins for a dead one go on; who sets it notes
-//! so in the shared page, and who ends the tap takes it back.
+//! Promiscuous mode: by an open socket, or by the interface's flag. The flag
+//! outlives the process, so that links which the kernel joins after the
+//! process's death still work; the process that sets the flag records that in
+//! the shared page, and the process that ends the tap clears the flag.
 #![allow(unsafe_code)] // The ioctl of interface flags.
 
 use crate::net::ifreq::{Flags, Request};
@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// A socket that receives nothing; as long as it is open, the interface
-/// receives frames to any station (packet(7)).
+/// A socket that receives nothing; while it is open, the interface is
+/// promiscuous (packet(7)).
 pub(in crate::xdp) fn promiscuous_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
@@ -27,8 +27,8 @@ pub(in crate::xdp) fn promiscuous_socket(ifindex: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sets the flag of an interface of the calling thread's namespace, or takes
-/// it away; tells whether that was a change.
+/// Sets or clears the flag of an interface of the calling thread's namespace;
+/// returns whether that was a change.
 pub(in crate::xdp) fn set(name: &str, on: bool) -> io::Result<bool> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -39,7 +39,7 @@ pub(in crate::xdp) fn set(name: &str, on: bool) -> io::Result<bool> {
     let mut request = Request::of(name, Flags::of(0));
     const GET: Opcode = libc::SIOCGIFFLAGS as Opcode;
     const SET: Opcode = libc::SIOCSIFFLAGS as Opcode;
-    // SAFETY: the command takes a `struct ifreq`, whose size this has, and
+    // SAFETY: the command takes a `struct ifreq`, which has this size, and
     // writes the flags into it.
     unsafe { ioctl(&socket, Updater::<GET, Request<Flags>>::new(&mut request))? };
     let flag = libc::IFF_PROMISC as i16;
@@ -48,7 +48,7 @@ pub(in crate::xdp) fn set(name: &str, on: bool) -> io::Result<bool> {
     if request.value.flags == before {
         return Ok(false);
     }
-    // SAFETY: the command takes a `struct ifreq`, whose size this has.
+    // SAFETY: the command takes a `struct ifreq`, which has this size.
     unsafe { ioctl(&socket, Setter::<SET, Request<Flags>>::new(request))? };
     Ok(true)
 }

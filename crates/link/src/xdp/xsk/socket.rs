@@ -19,13 +19,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use weir_ring::{RingSizes, Umem, XskRings};
 
-/// How frames get from the device into the UMEM and back.
+/// Whether frames are copied between device and UMEM.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CopyMode {
     /// The device reads and writes the UMEM itself.
     ZeroCopy,
-    /// The kernel copies each frame once on its way in and once on its way
-    /// out.
+    /// The kernel copies each frame once on reception and once on transmission.
     Copy,
 }
 
@@ -38,16 +37,16 @@ impl std::fmt::Display for CopyMode {
     }
 }
 
-/// How a program is told to do with less memory.
+/// Advice for running with less memory.
 const LESS: &str = "a lower `--ring`, or `Config::ring` and `Config::chunks` in a program";
 
-/// Why there is no socket.
+/// Why a socket was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum XskError {
-    /// Privilege is missing.
+    /// The caller lacks privilege.
     #[error("AF_XDP sockets are not permitted: run as root, or with CAP_NET_RAW")]
     NotPermitted,
-    /// Another socket has it.
+    /// Another socket is bound to the queue.
     #[error("queue {queue} of `{interface}` is in use by another AF_XDP socket; end its program")]
     Busy {
         /// The interface's name, or number.
@@ -55,7 +54,7 @@ pub enum XskError {
         /// The queue.
         queue: u32,
     },
-    /// There is no such queue.
+    /// The device has no such queue.
     #[error("`{interface}` has no queue {queue}, or does not take frames of this length")]
     NoQueue {
         /// The interface's name, or number.
@@ -63,7 +62,7 @@ pub enum XskError {
         /// The queue.
         queue: u32,
     },
-    /// The driver cannot do it.
+    /// The driver does not support the mode.
     #[error("the driver of `{interface}` has no {mode} mode for AF_XDP: choose another")]
     NotByDriver {
         /// The interface's name, or number.
@@ -71,35 +70,35 @@ pub enum XskError {
         /// The mode.
         mode: CopyMode,
     },
-    /// The kernel has no such sockets.
+    /// The kernel lacks `AF_XDP`.
     #[error("this kernel has no AF_XDP: CONFIG_XDP_SOCKETS is needed")]
     NoXdp,
-    /// The user may not lock so much memory.
+    /// The user's limit of locked memory (`RLIMIT_MEMLOCK`) is too low.
     #[error(
         "the memory for frames, {asked_kib} KiB, is more than this user may lock beside what is \
          locked already: {limit_kib} KiB in all (RLIMIT_MEMLOCK). Allow more, as in \
          `ulimit -l {asked_kib}`, give the program CAP_IPC_LOCK, or ask for less: {LESS}"
     )]
     MemoryLocked {
-        /// What it takes.
+        /// The needed memory, in KiB.
         asked_kib: u64,
-        /// The limit.
+        /// The limit, in KiB.
         limit_kib: u64,
     },
-    /// The kernel has no memory for it.
+    /// The kernel has not enough memory.
     #[error("there is no memory to {what}, {asked_kib} KiB; ask for less: {LESS}")]
     NoMemory {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// What it takes.
+        /// The needed memory, in KiB.
         asked_kib: u64,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel refused to {what} ({source})")]
     System {
-        /// What was asked.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -115,59 +114,58 @@ fn failed(what: &'static str) -> impl FnOnce(Errno) -> XskError {
     }
 }
 
-/// What a socket is to be.
+/// The settings of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XskSpec {
     /// The interface's number.
     pub ifindex: u32,
     /// The queue.
     pub queue: u32,
-    /// Entries of its rings.
+    /// Numbers of entries of its rings.
     pub sizes: RingSizes,
-    /// How frames are to get to the UMEM.
+    /// The copy mode.
     pub mode: CopyMode,
-    /// Frames may lie in several chunks (Linux 6.6).
+    /// Whether frames may be in several chunks (Linux 6.6).
     pub frags: bool,
-    /// Have the kernel poll the device from our calls, for so long
+    /// Busy polling: the kernel polls the device within this process's calls, for this time
     /// (`SO_PREFER_BUSY_POLL`, Linux 5.11).
     pub busy_poll: Option<Duration>,
 }
 
-/// A bound socket.
+/// A bound `AF_XDP` socket.
 #[derive(Debug)]
 pub struct Xsk {
     socket: OwnedFd,
-    /// Where the memory is that it is bound to.
+    /// Address of the UMEM that the socket is bound to.
     memory: u64,
 }
 
-/// What the kernel has counted at a socket.
+/// The kernel's counters of a socket (`XDP_STATISTICS`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct XskCounts {
-    /// Frames dropped for other reasons than a full ring: too long, mostly.
+    /// Frames dropped for other reasons than a full ring, mostly because they were too long.
     pub rx_dropped: u64,
     /// Frames dropped because the rx ring was full.
     pub rx_ring_full: u64,
     /// Frames dropped because no chunk was in the fill ring.
     pub fill_ring_empty: u64,
-    /// Entries of the fill ring that were none.
+    /// Invalid entries in the fill ring.
     pub rx_invalid: u64,
-    /// Entries of the tx ring that were none.
+    /// Invalid entries in the tx ring.
     pub tx_invalid: u64,
 }
 
 impl Xsk {
-    /// Makes a socket, binds it and maps its rings. The first socket of a UMEM registers it;
-    /// all others name one of those before.
+    /// Creates a socket, binds it and maps its rings. The first socket of a UMEM registers the
+    /// UMEM; every further one passes an earlier socket in `shared_with`.
     ///
-    /// A socket receives when it is put into an XSKMAP and its fill ring has
-    /// chunks.
+    /// A socket receives when it is in an XSKMAP and its fill ring has chunks.
     ///
     /// # Errors
     /// See [`XskError`].
     ///
     /// # Panics
-    /// If `shared_with` is a socket of other memory.
+    /// If `shared_with` is a socket of another UMEM.
     pub fn bind(
         umem: &Umem,
         shared_with: Option<&Xsk>,
@@ -196,7 +194,7 @@ impl Xsk {
             })?;
         }
         let bound = match shared_with {
-            // The rest is as the first socket has it.
+            // The other settings are those of the first socket.
             Some(other) => {
                 let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
                 let address = SocketAddrXdpWithSharedUmem {
@@ -211,19 +209,19 @@ impl Xsk {
             ),
         };
         bound.map_err(|error| refused(error, spec))?;
-        // SAFETY: a new socket, which no other has; bound to this memory, which
-        // it has registered, or the other before it.
+        // SAFETY: a new socket, not shared yet; bound to this UMEM, which it or `shared_with` has
+        // registered.
         unsafe { Xsk::of_fd(socket, spec.sizes, umem) }
     }
 
-    /// A socket that another process has bound, with rings of these sizes.
+    /// Wraps a socket that another process has bound, with rings of these sizes.
     ///
     /// # Safety
-    /// As for [`XskRings::map`]: it is bound to this memory, and no other uses
-    /// its rings but those with whom they are shared.
+    /// As for [`XskRings::map`]: the socket is bound to this UMEM, and its rings are used only by
+    /// the processes that share them.
     ///
     /// # Errors
-    /// If it is none, or its rings are of other sizes.
+    /// If the descriptor is not such a socket, or its rings have other sizes.
     pub unsafe fn of_fd(
         socket: OwnedFd,
         sizes: RingSizes,
@@ -239,11 +237,11 @@ impl Xsk {
         Ok((Xsk { socket, memory }, rings))
     }
 
-    /// Has the kernel send what is in the tx ring; `false` where it has not
-    /// taken all yet and wants to be asked again.
+    /// Wakes the kernel to send the entries of the tx ring; `false` if the kernel has not taken all
+    /// of them, and must be called again.
     ///
     /// # Errors
-    /// When the interface is down or gone, and as the system says.
+    /// If the interface is down or gone; otherwise the system's error.
     #[inline]
     pub fn kick_tx(&self) -> io::Result<bool> {
         match send(&self.socket, &[], SendFlags::DONTWAIT) {
@@ -253,10 +251,10 @@ impl Xsk {
         }
     }
 
-    /// Has the kernel look into the fill ring, or poll the device.
+    /// Wakes the kernel to read the fill ring, or to poll the device.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn kick_rx(&self) -> io::Result<()> {
         match recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT) {
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => Ok(()),
@@ -264,10 +262,10 @@ impl Xsk {
         }
     }
 
-    /// Whether frames get to the UMEM without a copy.
+    /// The copy mode in effect.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn mode(&self) -> io::Result<CopyMode> {
         let options = sockopt::xdp_options(&self.socket)?;
         let zero = rustix::net::xdp::XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY;
@@ -278,10 +276,10 @@ impl Xsk {
         })
     }
 
-    /// What the kernel has counted.
+    /// The kernel's counters.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub fn counts(&self) -> io::Result<XskCounts> {
         let counts = sockopt::xdp_statistics(&self.socket)?;
         Ok(XskCounts {
@@ -300,12 +298,12 @@ impl AsFd for Xsk {
     }
 }
 
-/// Waits until one of the descriptors is readable, for `time` at most;
-/// `false` when the time is over or a signal came.
+/// Waits at most `time` until one of the descriptors is readable; `false` after that time or after
+/// a signal.
 ///
 /// # Errors
-/// As the system says; also when a descriptor has an error, such as that its
-/// interface is down.
+/// The system's error; also if a descriptor reports an error, for example because its interface is
+/// down.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], time: Duration) -> io::Result<bool> {
     let mut fds: Vec<PollFd<'_>> = fds
         .iter()
@@ -336,7 +334,7 @@ fn no_umem(error: Errno, bytes: u64) -> XskError {
     let what = "register the memory for frames";
     let asked_kib = bytes.div_ceil(1024);
     match (error, getrlimit(Resource::Memlock).current) {
-        // xdp_umem_account_pages, for one without CAP_IPC_LOCK.
+        // Corresponds to xdp_umem_account_pages, for a process without CAP_IPC_LOCK.
         (Errno::NOBUFS, Some(limit)) => XskError::MemoryLocked {
             asked_kib,
             limit_kib: limit / 1024,
@@ -384,8 +382,8 @@ fn refused(error: Errno, spec: &XskSpec) -> XskError {
     }
 }
 
-/// Lets one system call take the whole tx ring in copy mode (Linux 6.17; 32
-/// frames before, which is no error).
+/// Lets one system call send the whole tx ring in copy mode (Linux 6.17; before that 32 frames,
+/// which is not an error).
 pub(crate) fn raise_tx_budget(socket: &OwnedFd, frames: u32) {
     const SOL_XDP: i32 = 283;
     const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
@@ -393,7 +391,7 @@ pub(crate) fn raise_tx_budget(socket: &OwnedFd, frames: u32) {
 }
 
 fn poll_busily(socket: &OwnedFd, time: Duration) -> io::Result<()> {
-    /// Frames that one poll may bring.
+    /// Largest number of frames of one poll.
     const BUDGET: u32 = 64;
     let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1_u32)?;
@@ -436,7 +434,7 @@ mod tests {
             current: Some(1 << 20),
             ..before
         };
-        // Of all threads, but it counts for those without the capability alone.
+        // The limit concerns all threads, but only those without the capability.
         setrlimit(Resource::Memlock, limited).unwrap();
         let bound = a.run(|| {
             let mut sets = capabilities(None).unwrap();
@@ -451,14 +449,14 @@ mod tests {
         });
         setrlimit(Resource::Memlock, before).unwrap();
         let error = bound.unwrap_err();
-        let is_told = matches!(
+        let is_named = matches!(
             error,
             XskError::MemoryLocked {
                 asked_kib: 4096,
                 limit_kib: 1024
             }
         );
-        assert!(is_told, "{error:?}");
+        assert!(is_named, "{error:?}");
         let said = error.to_string();
         for part in ["4096 KiB", "1024 KiB", "ulimit -l 4096", "--ring"] {
             assert!(said.contains(part), "{part}: {said}");

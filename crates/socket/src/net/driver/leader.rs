@@ -267,8 +267,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// What the outside knows: whether the thread sleeps at the condition (for a time
-    /// or until it is roused) or in `poll(2)`, or has the lock next.
+    /// The thread's state: waiting at the condition (with or without a time limit), in `poll(2)`,
+    /// or about to take the lock.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum At {
         Runs,
@@ -281,19 +281,18 @@ mod tests {
         at: At,
         /// A call leads.
         is_led: bool,
-        /// The poll began before a call led: it is told nothing that came due since.
+        /// The poll began before a call led: it does not know of timers set since.
         is_stale: bool,
-        /// When somebody last saw what had come.
+        /// Time of the last check for frames.
         seen_ns: u64,
-        /// When a call looked last, as the thread knows it.
+        /// Time of the last poll by a call, as the thread knows it.
         looked_ns: u64,
     }
 
     impl World {
         fn roused(&mut self, rouse: Option<WakeVia>) {
             match (rouse, self.at) {
-                // It may have been roused before, or its time is over: it has not the
-                // lock yet.
+                // The thread was woken, or its time has passed, but it does not have the lock yet.
                 (None, _) | (Some(_), At::Runs) => {}
                 (Some(WakeVia::Poll), At::Polls) | (Some(WakeVia::Unpark), At::StandsBy(_)) => {
                     self.at = At::Runs;
@@ -348,7 +347,7 @@ mod tests {
                     self.lead.thread_works(true);
                     self.at = At::Runs;
                 }
-                // As long as calls look it waits on, for a time as before.
+                // While calls poll, the thread keeps waiting, with a time limit as before.
                 At::StandsBy(Some(_)) => {
                     if now_ns - self.looked_ns >= HANDOVER_TIMEOUT.as_nanos() as u64 {
                         self.at = At::Runs;
@@ -368,8 +367,8 @@ mod tests {
         }
     }
 
-    /// Whatever calls do in whatever order: unless a call leads, the thread polls
-    /// with what is due now, or runs, or does within [`RATE_INTERVAL`].
+    /// For any sequence of calls: unless a call leads, the thread polls with the present timers, or
+    /// runs, or does so within [`HANDOVER_TIMEOUT`].
     #[test]
     fn somebody_always_waits_for_the_links() {
         const SEED: u64 = 22;
@@ -419,8 +418,8 @@ mod tests {
         assert!(seen.len() >= 9, "{seen:?}");
     }
 
-    /// Calls that are far apart, or beside news of others, leave the links to the
-    /// thread, whether they look or lead; those that come soon take them from it.
+    /// Calls that are far apart, or concurrent with events of other sockets, leave the links to the
+    /// thread, whether they poll or lead; calls in quick succession take the links from it.
     #[test]
     fn calls_that_are_far_apart_drive_nothing_between() {
         for crowded in [false, true] {

@@ -59,7 +59,7 @@ mod tests {
         let (place, start) = (Parker::default(), Instant::now());
         let now_ns = || start.elapsed().as_nanos() as u64;
         let looks = AtomicUsize::new(0);
-        // By a clock that stands while calls look, it is never long ago.
+        // The clock stands still while calls poll, so the last poll is always recent.
         let clock = || match looks.fetch_add(1, Relaxed) {
             0..3 => 0,
             _ => now_ns(),
@@ -79,7 +79,7 @@ mod tests {
             scope.spawn(|| place.wait(None, || unreachable!("it has no time")));
             place.unpark();
         });
-        // Nothing is left of it.
+        // The earlier wake-up was consumed.
         place.wait(Some(HANDOVER_TIMEOUT), || {
             HANDOVER_TIMEOUT.as_nanos() as u64
         });

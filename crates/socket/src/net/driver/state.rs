@@ -421,7 +421,7 @@ impl NetState {
         let watch = self.socket_waiters.get(&Id::Stream(id));
         let shut_read = watch.is_some_and(|watch| watch.shut_read);
         let shut_write = watch.is_some_and(|watch| watch.shut_write);
-        let told = watch.is_some_and(|watch| watch.error_reported);
+        let is_reported = watch.is_some_and(|watch| watch.error_reported);
         let room = self.stack.tcp_is_writable(id);
         let error = self.stack.tcp_error(id);
         let least = watch.map_or(0, |watch| watch.recv_lowat);
@@ -444,7 +444,7 @@ impl NetState {
             all_acked: self.stack.tcp_all_acked(id),
             ended: ended || shut_read,
             over: error.is_some() || ended && shut_write,
-            failed: error.is_some() && !told,
+            failed: error.is_some() && !is_reported,
         }
     }
 }

@@ -215,8 +215,8 @@ impl Mailbox {
     }
 
     fn addressing(&self) -> MutexGuard<'_, Option<Arc<AddressConfig>>> {
-        let told = self.addressing.lock();
-        told.unwrap_or_else(PoisonError::into_inner)
+        let addressing = self.addressing.lock();
+        addressing.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the stack as finished; returns whether it was not before.

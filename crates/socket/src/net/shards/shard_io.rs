@@ -153,14 +153,14 @@ impl ShardIo {
     pub(in crate::net) fn publish_addressing(&mut self, stack: &Stack) {
         let epoch = stack.addressing_epoch();
         let known = self.published.as_ref();
-        if self.number > 0 || known.is_some_and(|(told, _)| *told == epoch) {
+        if self.number > 0 || known.is_some_and(|(published, _)| *published == epoch) {
             return;
         }
         let addressing = stack.addressing();
-        if let Some((told, known)) = &mut self.published
+        if let Some((published, known)) = &mut self.published
             && **known == addressing
         {
-            *told = epoch;
+            *published = epoch;
             return;
         }
         let addressing = Arc::new(addressing);

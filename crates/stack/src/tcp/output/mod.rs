@@ -270,19 +270,32 @@ impl Pcb {
         (OutputStatus::Done, fin)
     }
 
-    /// Whether its turn may come to anything.
+    /// Whether its turn may come to anything. Data that waits for its time by the pacing rate needs
+    /// no turn: the timer gives it one then, as Linux' `sk_pacing_timer` does.
     pub(super) fn wants_output(&self) -> bool {
-        self.state != State::Closed && (self.has_output() || self.reachability.hint.is_some())
+        let is_paced = self.congestion.wake_ns() != u64::MAX;
+        self.state != State::Closed
+            && (self.has_urgent_output()
+                || self.reachability.hint.is_some()
+                || !is_paced && self.has_data_output())
     }
 
     /// Whether there may be something to send; if not, nothing is looked up.
     fn has_output(&self) -> bool {
+        self.has_urgent_output() || self.has_data_output()
+    }
+
+    /// The same of what does not wait for the pacing rate.
+    fn has_urgent_output(&self) -> bool {
         self.ack.now
             || self.probe_window
             || self.recovery.force_retransmit
             || self.send.nxt == self.send.iss
-            || self.scoreboard.lost() > 0
-            || self.send.wants()
+    }
+
+    /// The same of new and lost data.
+    fn has_data_output(&self) -> bool {
+        self.scoreboard.lost() > 0 || self.send.wants()
     }
 
     /// Sees to it that the way is one that holds, if there is one.

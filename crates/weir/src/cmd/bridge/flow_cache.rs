@@ -4,23 +4,23 @@
 use weir_tap::switch::Switch;
 use weir_tap::{FlowCache, FlowKey};
 
-/// Entries that are looked at at once.
+/// Entries checked in one call.
 const REVALIDATE_BATCH: usize = 1024;
 
-/// Follows the frames that went by without weir.
+/// Tracks the frames that the kernel forwarded without weir.
 #[derive(Default)]
 pub(super) struct Revalidator {
-    /// The next entry to be looked at.
+    /// The next entry to check.
     at: usize,
-    /// When the last of the frames came that were noted up to the round
-    /// before, and in this one.
+    /// Times of the last frame noted: up to the previous round, and in this
+    /// round.
     last_used_at: u64,
     newest: u64,
 }
 
 impl Revalidator {
-    /// Refreshes the stations whose frames the kernel forwarded, and ends
-    /// entries for stations that are silent or have moved: for some entries in
+    /// Refreshes the stations whose frames the kernel forwarded, and removes
+    /// entries of stations that are silent or have moved: for some entries in
     /// each call, in rotation.
     pub(super) fn follow(&mut self, fast: &mut FlowCache, switch: &mut Switch, now: u32) {
         let (noted_at, newest) = (self.last_used_at, &mut self.newest);

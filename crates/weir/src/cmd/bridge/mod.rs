@@ -22,8 +22,8 @@ use weir_tap::{
 
 /// Join two interfaces by a learning bridge in user space
 ///
-/// Nothing that comes in at either interface reaches the host's own protocols
-/// meanwhile. A program in the kernel watches this one: see --bypass.
+/// The host's own protocols get no frames from either interface meanwhile. A
+/// program in the kernel watches this process: see --bypass.
 #[derive(clap::Args, Debug)]
 #[command(
     allow_negative_numbers = true,
@@ -35,10 +35,10 @@ Examples:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-What --bypass says holds whenever no weir runs, for whatever reason: killed, hung, or ended by a
-signal. With `kernel` that is how the interfaces were before; with `wire` and `drop` it stays until
-the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM leave the interfaces
-as they were in any case. docs/how-to/bridge.md says what software cannot cover.
+The bypass applies whenever weir does not run: killed, hung, or ended by a signal. With `kernel` the
+interfaces are as before; `wire` and `drop` stay until the next `weir bridge` is ready, or until
+--clean. With --restore, SIGINT and SIGTERM restore the interfaces in any case.
+docs/how-to/bridge.md lists the failures that a bypass in software does not cover.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if an option is refused."
@@ -52,26 +52,25 @@ pub(crate) struct Args {
     #[arg(value_name = "B")]
     b: String,
 
-    /// What becomes of frames while weir does not run: the host gets them
-    /// (kernel), the two links are joined in the kernel (wire), or none
-    /// passes (drop)
+    /// Path of frames while weir does not run: to the host (kernel), between
+    /// the two links in the kernel (wire), or dropped (drop)
     #[arg(long, value_name = "WHAT", default_value_t)]
     bypass: Bypass,
 
-    /// How long a frame may wait for a weir that does nothing, in
+    /// Longest time that a frame may wait for a weir that does not respond, in
     /// milliseconds, before the bypass takes over
     #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     hang_ms: u64,
 
-    /// Start anew after a death, or when hung for a second
+    /// Restart after a death, or after a hang of one second
     #[arg(long)]
     restart: bool,
 
-    /// Leave the interfaces as they were on SIGINT and SIGTERM
+    /// Restore the interfaces on SIGINT and SIGTERM
     #[arg(long)]
     restore: bool,
 
-    /// Take off the interfaces what an earlier run has left, and end
+    /// Remove from the interfaces what an earlier run has left, and exit
     #[arg(long)]
     clean: bool,
 
@@ -87,59 +86,58 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "pass")]
     stp: Choice,
 
-    /// Frames to other addresses that bridges keep for themselves (LLDP, LACP,
-    /// 802.1X): pass or block
+    /// Frames to other reserved group addresses (LLDP, LACP, 802.1X): pass or
+    /// block
     #[arg(long, value_name = "WHAT", default_value = "pass")]
     reserved: Choice,
 
-    /// Seconds until a silent station is forgotten
+    /// Seconds until a silent station is removed from the FDB
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     age: u32,
 
-    /// Have the kernel forward by itself between stations that are known: on or
-    /// off; then not every frame comes to weir
+    /// Let the kernel forward between known stations by itself: on or off; then
+    /// weir does not see every frame
     #[arg(long, alias = "fast-path", value_name = "WHAT", default_value = "off")]
     flow_cache: OnOff,
 
-    /// How frames get to the memory: auto, copy or zero-copy
+    /// Copy mode of AF_XDP: auto, copy or zero-copy
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode)]
     mode: Mode,
 
-    /// Frames that may wait in each ring, a power of two: each takes 6 KiB of
-    /// memory
+    /// Frames in each ring, a power of two: each takes 6 KiB of memory
     #[arg(long, value_name = "N", default_value_t = Config::ring_for(LINKS))]
     ring: u32,
 
-    /// How long to look for frames before going to sleep, in microseconds;
-    /// much of it costs a core, and makes it quick
+    /// How long to poll for frames before sleeping, in microseconds; a long
+    /// time occupies a core and lowers the latency
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     spin_us: u64,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
-    /// where the devices take them so (auto), the same and say where not (on),
-    /// or never (off)
+    /// where the devices support it (auto), the same with a message where not
+    /// (on), or never (off)
     #[arg(long, alias = "bulk", value_name = "WHAT", default_value = "auto")]
     tx_burst: TxBurstMode,
 
-    /// Have our own calls poll the devices, for so many microseconds
+    /// Let weir's system calls poll the devices, for this many microseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     busy_poll_us: Option<u64>,
 
-    /// Call the kernel before and after each frame, to see what that costs
+    /// Make a system call before and after each frame, to measure its cost
     #[arg(long, hide = true)]
     calls_each: bool,
 
-    /// A hardware watchdog to feed, such as /dev/watchdog: the machine starts
-    /// anew when weir no longer does
+    /// A hardware watchdog to feed, such as /dev/watchdog: the machine restarts
+    /// when weir stops responding
     #[arg(long, value_name = "FILE")]
     watchdog: Option<PathBuf>,
 
-    /// Print what was carried, and what it cost, at the end
+    /// Print traffic and cost at the end
     #[arg(long)]
     stats: bool,
 
-    /// Write the same to a file every second and at the end, as JSON; standard
-    /// output (-), a FIFO or a device has a line each time
+    /// Write the statistics to a file every second and at the end, as JSON;
+    /// standard output (-), a FIFO or a device gets a line each time
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
@@ -160,17 +158,19 @@ fn mode(text: &str) -> Result<Mode, String> {
         "auto" => Ok(Mode::Auto),
         "copy" => Ok(Mode::Only(CopyMode::Copy)),
         "zero-copy" => Ok(Mode::Only(CopyMode::ZeroCopy)),
-        _ => Err(format!("`{text}` is no mode: auto, copy or zero-copy")),
+        _ => Err(format!(
+            "`{text}` is not a mode: give auto, copy or zero-copy"
+        )),
     }
 }
 
-/// A bridge joins two.
+/// Number of links of a bridge.
 const LINKS: usize = 2;
 
-/// Answers that the kernel may remember.
+/// Largest number of flow cache entries.
 const FLOW_ENTRIES_MAX: u32 = 8192;
 
-/// How often the file of statistics is written.
+/// Interval of writes to the statistics file.
 const WRITE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.clean {
         return clean(args);
     }
-    // One that is started anew does not fail for the sake of its statistics.
+    // A restarted bridge does not fail because of its statistics.
     let json = args.stats_json.as_deref().map(|path| {
         if args.supervised {
             Ok(StatsFile::of(path))
@@ -267,7 +267,7 @@ fn bridge(
     if let Ok(census) = &ran {
         last.end(census);
     }
-    // Nothing came of one that did not start.
+    // A process that did not start has no report.
     let mut wrote = Ok(());
     if !last.is_empty() {
         if args.stats {
@@ -296,7 +296,7 @@ fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &mut Conte
     }
 }
 
-/// A number that peers do not know.
+/// A seed that peers do not know.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
@@ -324,7 +324,7 @@ fn configure(config: &mut Config, args: &Args) {
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
-/// Says how, and that frames flow.
+/// Prints the mode, and that frames are forwarded.
 fn introduce(args: &Args, tap: &Tap) {
     let links = [&args.a, &args.b].into_iter().zip(tap.links());
     let modes: Vec<String> = links
@@ -347,8 +347,8 @@ fn introduce(args: &Args, tap: &Tap) {
         for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
             if !fast.takes(link.number()) {
                 say(&format!(
-                    "weir: {name} takes no redirected frames: no fast path there; \
-                     where it is a veth, `ethtool -K PEER gro on` for its other end"
+                    "weir: {name} does not accept redirected frames: no flow cache entries lead \
+                     there; if it is a veth, `ethtool -K PEER gro on` for its other end"
                 ));
             }
         }

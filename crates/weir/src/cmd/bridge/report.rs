@@ -1,4 +1,4 @@
-//! The report of a bridge: its traffic, and the cost.
+//! The report of a bridge: traffic and cost.
 
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
@@ -7,20 +7,19 @@ use std::fmt;
 use weir_tap::switch::Switch;
 use weir_tap::{ChunkCounts, CopyMode, Tap};
 
-/// A report, as JSON has it.
+/// The report, in its JSON form.
 #[derive(Serialize, Default, Debug)]
 pub(super) struct Report {
     links: Vec<Link>,
-    /// Frames received, and sent on.
+    /// Frames received, and frames sent.
     frames: u64,
-    /// Copies of each frame: by the kernel into the memory and out of it, and
-    /// by weir.
+    /// Copies of each frame: by the kernel to and from the UMEM, and by weir.
     copies_per_frame_kernel: u32,
     copies_per_frame_user: f64,
     calls_per_frame: f64,
-    /// Frames that were sent many at once.
+    /// Frames sent in bursts.
     bulk_frames: u64,
-    /// Times that the kernel held such a call up.
+    /// Number of bursts that the kernel delayed.
     bulk_held_up: u64,
     calls_tx: u64,
     calls_rx: u64,
@@ -51,7 +50,7 @@ struct Link {
     stale: u64,
     late: u64,
     no_room: u64,
-    /// Frames that were longer than the link can send.
+    /// Frames longer than the link can send.
     tx_too_long: u64,
     rx_full: u64,
     rx_dropped: u64,
@@ -69,7 +68,7 @@ struct Link {
 }
 
 impl Report {
-    /// As things are now.
+    /// The present state.
     pub(super) fn of(tap: &Tap, switch: &Switch, now: u32, bulk: TxBurstMode) -> Report {
         let mut copies = 0;
         let links: Vec<Link> = tap
@@ -146,7 +145,7 @@ impl Report {
         }
     }
 
-    /// Where all chunks are at the end: free, or they have leaked.
+    /// Adds the chunk counts at the end: every chunk is free or has leaked.
     pub(super) fn end(&mut self, census: &ChunkCounts) {
         (self.chunks_free, self.chunks) = (census.free, census.total());
     }

@@ -1,8 +1,8 @@
 //! `--restart`: a supervisor process that ends the bridge process when it
 //! hangs, and starts another.
 //!
-//! Meanwhile the frames take the bypass in the kernel, which does not depend on
-//! the supervisor.
+//! Meanwhile frames take the bypass in the kernel, which does not depend on the
+//! supervisor.
 
 use crate::error::{CliError, say};
 use crate::signals::ShutdownSignal;
@@ -17,33 +17,32 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Without a sign of life for so long it hangs.
+/// Time without a heartbeat after which the bridge counts as hung.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// How long it may take to start.
+/// Time limit for its start.
 const START_MAX: Duration = Duration::from_secs(5);
 
-/// How long it may take to end.
+/// Time limit for its end.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// The first pause before the next start, doubled with each one that fails
-/// soon.
+/// The first pause before a restart, doubled after each early failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// One that ran for so long is no flapping.
+/// Run time after which a failure no longer counts as early.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// How often to look.
+/// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Has the kernel end this process with the one that started it.
+/// Lets the kernel end this process with its parent.
 pub(super) fn end_with_parent() -> Result<(), CliError> {
     let set = set_parent_process_death_signal(Some(Signal::KILL));
     set.map_err(|error| CliError::run(format!("cannot be watched: {error}")))
 }
 
-/// Runs the same command again and again, without `--restart`.
+/// Runs the same command repeatedly, without `--restart`.
 pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let mut life = Watchdog::new(watchdog)?;
@@ -60,18 +59,16 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), CliError> {
             Ended::Asked(status) => {
                 life.end(true);
                 let stopped = status.signal();
-                // The signal may come before it heeds any.
+                // The signal may arrive before the child has a handler.
                 let by_signal = stopped.is_some_and(|signal| [SIGINT, SIGTERM].contains(&signal));
                 return if status.success() || by_signal {
                     Ok(())
                 } else {
-                    // It has said why, unless it did not end by itself.
-                    Err(CliError::run(format!(
-                        "the bridge did not end well ({status})"
-                    )))
+                    // The child has printed the reason, unless it was ended.
+                    Err(CliError::run(format!("the bridge failed ({status})")))
                 };
             }
-            // It has said why.
+            // The child has printed the reason.
             Ended::ByItself(status) if !was_ready => {
                 life.end(false);
                 let why = format!("the bridge did not start ({status})");
@@ -105,7 +102,7 @@ fn failed(error: io::Error) -> CliError {
 }
 
 enum Ended {
-    /// A signal asked us to end, and it has.
+    /// A signal asked the bridge to end, and it has ended.
     Asked(ExitStatus),
     ByItself(ExitStatus),
     Hung,
@@ -140,7 +137,7 @@ impl SupervisedChild {
     fn watch(&mut self, stop: &ShutdownSignal, life: &mut Watchdog) -> io::Result<Ended> {
         loop {
             if let Some(status) = self.child.try_wait()? {
-                // The bridge may have become ready since its last message.
+                // The bridge may have become ready since its last heartbeat.
                 self.read_signs(life);
                 return Ok(if stop.is_requested() {
                     Ended::Asked(status)
@@ -165,7 +162,7 @@ impl SupervisedChild {
         }
     }
 
-    /// Reads the signs of life, and passes on that it is ready.
+    /// Reads the heartbeats, and passes on that the bridge is ready.
     fn read_signs(&mut self, life: &mut Watchdog) {
         let mut sign = [0; 256];
         while let Ok(len) = self.signs.recv(&mut sign) {
@@ -178,10 +175,10 @@ impl SupervisedChild {
         }
     }
 
-    /// Asks it to end, and after a while makes it.
+    /// Sends a signal, and kills the bridge after a time limit.
     fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(&self.child);
-        // It was not waited for, so the number is its own.
+        // The child was not waited for, so its process id is not reused.
         let _ = kill_process(pid, signal);
         let until = Instant::now() + END_MAX;
         loop {

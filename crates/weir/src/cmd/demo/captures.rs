@@ -1,4 +1,4 @@
-//! `weir demo --write`: captures to try weir on.
+//! `weir demo --write`: captures for experiments.
 
 use super::{Arrived, START_NS, lend};
 use crate::error::CliError;
@@ -15,7 +15,7 @@ pub(super) const PUP: &str = "pup.pcapng";
 /// Frames of the capture of Pup.
 const PUP_FRAMES: usize = 1000;
 
-/// Writes `frames`, and some Pup frames of a link of their own, to `folder`.
+/// Writes `frames`, and some Pup frames of a separate link, to `folder`.
 pub(super) fn write(folder: &Path, frames: &[Arrived], seed: u64) -> Result<(), CliError> {
     make_folder(folder)?;
     let ethernet = Interface {
@@ -55,7 +55,7 @@ fn one<'a>(path: &Path, frames: impl Iterator<Item = FrameRef<'a>>) -> Result<()
             WriteError::Write { whole, .. } => Some(whole),
             _ => None,
         };
-        // A whole capture of the frames that arrived, as `weir demux` leaves one.
+        // A capture of all frames that arrived, in the format of `weir demux`.
         let cut = |whole| OpenOptions::new().write(true).open(path)?.set_len(whole);
         let is_cut = whole.is_some_and(|whole| cut(whole).is_ok());
         let end = if is_cut { "; it ends there" } else { "" };

@@ -1,4 +1,4 @@
-//! One pcapng file a port.
+//! The output of `weir demux`: a pcapng file for each port.
 
 use crate::error::CliError;
 use crate::input::capture_file::make_folder;
@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use weir_link::pcap::{Error, FrameRef, Interface, WriteError, Writer};
 
-/// Bytes that all files together buffer before they write.
+/// Total size of all files' write buffers, in bytes.
 const BUFFERS_LEN: usize = 256 << 20;
-/// What one file gathers: at least so many bytes, and at most.
+/// Smallest and largest buffer of one file, in bytes.
 const BUFFER_LEN_MIN: usize = 4 << 10;
 const BUFFER_LEN_MAX: usize = 64 << 10;
 
@@ -22,25 +22,25 @@ pub(crate) struct PortFiles {
 struct PortFile {
     path: PathBuf,
     writer: Writer<File>,
-    /// Writing failed, which has been said.
+    /// Writing failed, and the failure was printed.
     failed: bool,
 }
 
-/// A file, whatever its names: device and inode.
+/// The identity of a file, whatever its names: device and inode.
 type Identity = (u64, u64);
 
 /// A port's file before it is written to.
 struct Opened {
     path: PathBuf,
     file: File,
-    /// `None` if it is no regular file, which nothing is read back from.
+    /// `None` unless it is a regular file, since only those can be read back.
     identity: Option<Identity>,
 }
 
 impl PortFiles {
-    /// Makes `folder` if need be and a file in it for each name; none may be
-    /// one of the inputs or another port's. No file that is there is emptied
-    /// before all could be opened.
+    /// Creates `folder` if necessary and a file in it for each name; none may
+    /// be one of the inputs or another port's file. No existing file is
+    /// truncated before all files could be opened.
     pub(crate) fn create(
         folder: &Path,
         names: &[&str],
@@ -75,8 +75,8 @@ impl PortFiles {
         Ok(PortFiles { ports })
     }
 
-    /// Writes the first `snap_len` bytes of a frame to a port's file. The
-    /// error is the whole message, with the file's name.
+    /// Writes the first `snap_len` bytes of a frame to a port's file. The error
+    /// is the complete message, with the file's name.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -96,15 +96,15 @@ impl PortFiles {
         })
     }
 
-    /// The frames that follow come from another file.
+    /// Declares that the following frames come from another file.
     pub(crate) fn next_source(&mut self) {
         for port in &mut self.ports {
             port.writer.next_source();
         }
     }
 
-    /// Completes every file, and says which could not be. One that got no
-    /// frame describes `interface`, since readers ask for a link type.
+    /// Completes every file; returns messages for those that failed. A file
+    /// without frames describes `interface`, since readers need a link type.
     pub(crate) fn finish(self, interface: &Interface) -> Vec<String> {
         let mut troubles = Vec::new();
         for mut port in self.ports.into_iter().filter(|port| !port.failed) {
@@ -135,7 +135,8 @@ impl PortFile {
     }
 }
 
-/// Opens a file in `folder` for each name, made if need be, and empties none.
+/// Opens a file in `folder` for each name, creates it if necessary, and
+/// truncates none.
 fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, CliError> {
     let open = |name: &&str| {
         let path = folder.join(format!("{name}.pcapng"));
@@ -160,9 +161,9 @@ fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, CliError> {
     names.iter().map(open).collect()
 }
 
-/// Refuses a file that belongs to two ports, or that is an input: reading a
-/// file while writing it would never end. The inputs are identified only now,
-/// since an input may exist only since the ports' files were made.
+/// Refuses a file that belongs to two ports or is an input: reading a file
+/// while writing it would never end. The inputs are checked only now, since a
+/// path may be both an input and a port's file that was just created.
 fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(), CliError> {
     let read: HashSet<Identity> = inputs
         .iter()
@@ -188,7 +189,7 @@ fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(
     Ok(())
 }
 
-/// Which file a capture is, if it is one that could be written over.
+/// The identity of a capture that could be overwritten; `None` for others.
 fn input(path: &Path) -> Result<Option<Identity>, CliError> {
     if path == Path::new("-") {
         let Ok(stat) = rustix::fs::fstat(std::io::stdin()) else {
@@ -210,8 +211,8 @@ fn identity(metadata: &Metadata) -> Option<Identity> {
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 
-/// Raises the soft limit on open files as far as is needed; refuses where it
-/// may not be raised so far, before any file is made.
+/// Raises the soft limit on open files as far as necessary; fails before any
+/// file is created if the hard limit is too low.
 fn allow_open_files(files: usize) -> Result<(), CliError> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     /// Descriptors of standard streams, inputs and signals, and those inherited
@@ -245,7 +246,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let link = folder.join("link");
         std::os::unix::fs::symlink(folder.join("b.pcapng"), &link).unwrap();
-        // Neither input is there before the port's file is.
+        // Neither input exists before the port's file does.
         let outcomes = [("a", folder.join("a.pcapng")), ("b", link)]
             .map(|(name, input)| PortFiles::create(&folder, &[name], &[input]).err());
         fs::remove_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! `weir filter` without options: what the filter became and what it costs.
+//! `weir filter` without options: properties and cost of the compiled filter.
 
 use super::forms;
 use crate::filterset::compile::Compiled;
@@ -10,7 +10,7 @@ use weir_demux::{Analysis, Filter};
 use weir_filter::backend::native::{self, Arch};
 use weir_filter::ir::{Cost, Program};
 
-/// Sizes of a program's forms; `None` where there is no such form.
+/// Sizes of a program's forms; `None` if there is no such form.
 #[derive(Serialize)]
 struct Sizes {
     ir: PathSizes,
@@ -18,8 +18,8 @@ struct Sizes {
     cbpf_insns: Option<usize>,
     ebpf_insns: Option<usize>,
     native_bytes: Option<usize>,
-    /// Accept paths, each one entry of a plan's table; `None`: the program
-    /// runs whole.
+    /// Number of accept paths, each an entry of a plan's table; `None` for an
+    /// opaque filter.
     paths: Option<usize>,
 }
 
@@ -62,13 +62,13 @@ fn sizes(compiled: &Compiled, filter: &Filter) -> Sizes {
     }
 }
 
-/// The explanation for scripts.
+/// The explanation as JSON.
 pub(super) fn json(compiled: &Compiled) -> String {
     let filter = Filter::new(compiled.program.clone());
     serde_json::to_string(&sizes(compiled, &filter)).expect("numbers are JSON")
 }
 
-/// The explanation for a person.
+/// The explanation as text.
 pub(super) fn text(compiled: &Compiled) -> String {
     let filter = Filter::new(compiled.program.clone());
     let sizes = sizes(compiled, &filter);

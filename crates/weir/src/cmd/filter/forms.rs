@@ -16,7 +16,7 @@ use weir_wire::LinkType;
 pub(super) enum Form {
     /// The intermediate representation, optimised
     Ir,
-    /// The intermediate representation as the language's front end gives it
+    /// The intermediate representation before optimisation
     IrPlain,
     /// Classic BPF in decimal numbers, as tcpdump -ddd
     Cbpf,
@@ -26,16 +26,16 @@ pub(super) enum Form {
     CbpfDd,
     /// eBPF for the kernel's XDP hook, as a listing
     Ebpf,
-    /// Machine code of this computer, beside what it was made of
+    /// Machine code of this computer, with the program that it implements
     Native,
     /// Machine code for x86-64
     X86_64,
     /// Machine code for aarch64
     Aarch64,
-    /// The 1987 stack language, in the dialect that --dialect names; else in
-    /// that of the paper or, for what it cannot say, of weir
+    /// The 1987 stack language, in the dialect given by --dialect; by default
+    /// in the paper's or, if that does not suffice, in weir's
     Cspf,
-    /// A drawing for Graphviz
+    /// A graph in Graphviz's language
     Dot,
 }
 

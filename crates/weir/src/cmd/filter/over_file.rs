@@ -17,12 +17,13 @@ use weir_wire::LinkType;
 struct Counts {
     frames: u64,
     accepted: u64,
-    /// Why they are not of the whole input, if they are not.
+    /// Why the counts do not cover the whole input, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// The filter as each link type has it; `None` where it means nothing.
+/// The filter compiled for each link type; `None` if it is not valid for the
+/// link type.
 type Judges = PerLinkType<Option<Runner>>;
 
 /// Counts the frames of the capture at `path` that the filter accepts.
@@ -34,8 +35,8 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let make = |linktype| made(compiler, args, filter, linktype);
     let mut judges = Judges::new();
-    // A filter that means nothing on the link is refused before the file is
-    // looked at, if the link type is known.
+    // A filter that is not valid for a known link type is refused before the
+    // file is read.
     if let Some(linktype) = args.linktype {
         judges.first(linktype, make).map_err(CliError::refused)?;
     }
@@ -70,7 +71,7 @@ pub(super) fn run(
     gaps.outcome().and(printed)
 }
 
-/// Counts until the end, the first damage, or a signal, which it gives.
+/// Counts until the end, the first damage, or a signal; returns the signal.
 fn count(
     reader: &mut Reader,
     stop: &ShutdownSignal,
@@ -81,7 +82,7 @@ fn count(
     let ended = loop {
         let frame = match reader.next_frame() {
             Ok(Some(frame)) => frame,
-            // A pipe ends early when we are asked to stop.
+            // A pipe ends early on a signal.
             _ if stop.is_requested() => break Ok(Some(stop.signal())),
             Ok(None) => break Ok(None),
             Err(error) => break Err(error),

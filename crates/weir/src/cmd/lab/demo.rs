@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use weir_lab::net::traffic::{UdpFlows, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab};
 
-/// Make two hosts and a link, and divide what they say among live ports
+/// Create two hosts and a link, and divide their traffic among live ports
 ///
-/// As root. The hosts are network namespaces that only this process holds:
-/// no interface of this machine is touched, and whatever becomes of the
-/// process, the kernel removes them. On host b some ports copy frames and one
-/// takes them; the hosts' own protocols go on.
+/// Needs root. The hosts are network namespaces that only this process holds:
+/// no interface of this machine is touched, and the kernel removes them when
+/// the process ends in any way. On host b some ports copy frames and one takes
+/// them; the hosts' own protocols continue.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if a host, a link or a port cannot be made, as without root, or something else
@@ -40,7 +40,7 @@ const DATAGRAMS: u64 = 100;
 const DST_PORTS: [u16; 3] = [5000, 5001, 5002];
 const TCP_TIME: Duration = Duration::from_millis(500);
 
-/// The ports on b: filter, and whether it takes.
+/// The ports on b: filter, and whether the port takes frames.
 const PORTS: [(&str, bool); 4] = [
     ("", false),
     ("icmp", false),

@@ -1,4 +1,4 @@
-//! `weir lab results`: runs the project's benches, and makes tables of their
+//! `weir lab results`: runs the project's benches, and renders tables of their
 //! results.
 
 mod diff;
@@ -10,16 +10,16 @@ use clap::Subcommand;
 use std::path::{Path, PathBuf};
 use weir_lab::results::{Checkout, LineRef, Measurement, read};
 
-/// The file of results in a checkout, where none is named.
+/// Default results file in a checkout.
 const DEFAULT: &str = "target/results.jsonl";
 
-/// The folder of a checkout with the results that its page shows.
+/// The folder of a checkout with the committed results.
 const COMMITTED: &str = "docs/results";
 
-/// Run the project's benches, and compare what they measure with what is required
+/// Run the project's benches, and compare their results with the requirements
 ///
-/// A bench appends each measurement, with what is required of it, to a file of
-/// results: a line of JSON each. docs/contributing/benchmarks.md has its fields.
+/// A bench appends each measurement with its requirement to a results file, as
+/// a line of JSON. docs/contributing/benchmarks.md describes the fields.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -58,16 +58,18 @@ fn checkout() -> Result<Checkout, CliError> {
     let folder = std::env::current_dir().map_err(CliError::run)?;
     Checkout::around(&folder).ok_or_else(|| {
         let folder = folder.display();
-        CliError::refused(format!("{folder} is in no checkout of weir: go to one"))
+        CliError::refused(format!(
+            "{folder} is not in a checkout of weir: change to one"
+        ))
     })
 }
 
-/// The file of results, if none is named.
+/// The default results file.
 fn default_file() -> Result<PathBuf, CliError> {
     Ok(checkout()?.root().join(DEFAULT))
 }
 
-/// The files of results that are in the checkout, in the order of their names.
+/// The results files of the checkout, ordered by name.
 fn page_files() -> Result<Vec<PathBuf>, CliError> {
     let folder = checkout()?.root().join(COMMITTED);
     let cannot = |error| CliError::run(format!("cannot read {}: {error}", folder.display()));
@@ -88,7 +90,7 @@ fn read_file(file: &Path) -> Result<Vec<(LineRef, Measurement)>, CliError> {
     read(file).map_err(CliError::run)
 }
 
-/// A value with three digits or more: as many as a table needs.
+/// A value with at least three significant digits, for a table.
 fn figure(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -108,7 +110,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// A unit, with what a ratio is to.
+/// A unit, with the peer of a ratio.
 fn unit(symbol: &str, peer: Option<&str>) -> String {
     match peer {
         Some(peer) => format!("{symbol} {peer}"),

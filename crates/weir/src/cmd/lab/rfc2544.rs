@@ -1,4 +1,4 @@
-//! `weir lab rfc2544`: bridges and routers, measured beside each other.
+//! `weir lab rfc2544`: measures bridges and routers side by side.
 
 mod candidate;
 mod plot;
@@ -21,38 +21,38 @@ use weir_lab::rfc2544::{
     Baseline, Cpus, DESTINATIONS_MAX, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind,
 };
 
-/// Measure bridges and routers as RFC 2544 says, beside each other
+/// Measure bridges and routers according to RFC 2544, side by side
 ///
-/// As root. A tester with two ends and a host between them are made of network
-/// namespaces; what is tested is started in that host, between its two
-/// interfaces. Every frame is numbered, and what is lost, reordered, duplicated
-/// or damaged is told apart. docs/how-to/measure.md explains the method. With
-/// WEIR_RESULTS=FILE in the environment, what was measured is appended to the
-/// file; see `weir lab results`.
+/// Needs root. A tester with two ends and a host between them are created as
+/// network namespaces; the device under test is started in that host, between
+/// its two interfaces. Every frame is numbered, and lost, reordered, duplicated
+/// and damaged frames are counted separately. docs/how-to/measure.md explains
+/// the method. With WEIR_RESULTS=FILE in the environment, measurements are
+/// appended to the file; see `weir lab results`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if the report tells of faults, a network cannot be made, a tested program does not
 run or something else failed; 2 if an option or a tested command is wrong; 130 or 143 after SIGINT
 or SIGTERM.")]
 pub(crate) struct Args {
-    /// A bridge to test: a command, with {a} and {b} for the interfaces;
-    /// `weir` is this program
+    /// A bridge to test: a command, with {a} and {b} for the interfaces; `weir`
+    /// is this program
     ///
-    /// It must say `ready` on its standard error (or output) when frames flow,
-    /// and end cleanly on SIGTERM.
+    /// It must print `ready` on standard error (or output) when it forwards
+    /// frames, and end cleanly on SIGTERM.
     #[arg(long, value_name = "COMMAND")]
     dut: Vec<String>,
-    /// As --dut, a router: {a} has 198.18.0.1/24, {b} has 198.19.0.1/24, and
-    /// frames go from 198.18.0.2 to 198.19.0.2
+    /// As --dut, for a router: {a} has 198.18.0.1/24, {b} has 198.19.0.1/24,
+    /// and frames go from 198.18.0.2 to 198.19.0.2
     #[arg(long, value_name = "COMMAND")]
     router: Vec<String>,
-    /// Something else to compare with
+    /// A baseline to compare with
     #[arg(long, value_name = "NAME", value_parser = peer)]
     peer: Vec<Baseline>,
-    /// Sizes of frames in bytes, check sequence included
+    /// Frame sizes in bytes, FCS included
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = size)]
     sizes: Vec<usize>,
-    /// What to measure
+    /// The measurements
     #[arg(
         long,
         value_name = "TESTS",
@@ -60,25 +60,25 @@ pub(crate) struct Args {
         default_value = "throughput,latency"
     )]
     tests: Vec<Test>,
-    /// Seconds of a trial
+    /// Duration of a trial in seconds
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
     duration: Duration,
-    /// Seconds of the trial that confirms a throughput; 0 for none
+    /// Duration in seconds of the trial that confirms a throughput; 0 for none
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
     confirm: Duration,
-    /// Seconds after the last frame in which another may come (RFC 2544: 2)
+    /// Seconds to wait for further frames after the last one (RFC 2544: 2)
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
     settle: Duration,
-    /// How close two rates may be, in per cent
+    /// Resolution of the rate, in per cent
     #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = percent)]
     resolution: f64,
-    /// Trials at a rate before it counts as one that loses (RFC 2544: 1)
+    /// Number of trials at a rate before it counts as lossy (RFC 2544: 1)
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
     attempts: u32,
-    /// Rounds; the median of them is reported
+    /// Number of rounds, whose median is reported
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// The load at which latency is measured, in per cent of the throughput
+    /// Load for the latency measurement, in per cent of the throughput
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = percent)]
     latency_at: f64,
     /// Measure latency at this rate instead, in frames per second
@@ -87,35 +87,35 @@ pub(crate) struct Args {
     /// Send in both directions, a frame each way in turn
     #[arg(long)]
     both_ways: bool,
-    /// Send to so many addresses, as if drawn by lot, each in a network of its
-    /// own that the router has a route to, in the kernel's table; several
-    /// numbers are measured beside each other
+    /// Send to this many addresses, in pseudorandom order, each in a network of
+    /// its own that the router has a route to in the kernel's table; several
+    /// numbers are measured side by side
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(DESTINATIONS_MAX)))]
     destinations: Vec<u32>,
-    /// What receives; it changes every figure
+    /// The hook that receives frames; it affects every result
     #[arg(long, value_enum, default_value = "xdp")]
     sink: Sink,
-    /// Do not wait for `ready` but so many seconds
+    /// Wait this many seconds instead of for `ready`
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     ready_after: Option<Duration>,
-    /// During trials, run the tested programs with real-time priority, as the
-    /// sender is
+    /// During trials, run the tested programs with real-time priority, like the
+    /// sender
     ///
-    /// For a machine that does other things as well: next to nothing else runs
-    /// on either CPU while a trial does.
+    /// For a machine with other load: during a trial almost nothing else runs
+    /// on either CPU.
     #[arg(long)]
     realtime: bool,
     /// The CPUs of the sender and of the tested program; by default the first
     /// two
     #[arg(long, value_name = "CPU,CPU", value_parser = cpus)]
     cpus: Option<Cpus>,
-    /// What the contents of frames are drawn from
+    /// Seed of the frames' contents
     #[arg(long, value_name = "NUMBER", default_value = "2544")]
     seed: u64,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
-    /// Draw what was measured into this folder
+    /// Write figures of the results to this folder
     #[arg(long, value_name = "FOLDER")]
     svg: Option<PathBuf>,
 }
@@ -125,9 +125,9 @@ pub(crate) struct Args {
 enum Test {
     /// The highest rate without loss (§26.1)
     Throughput,
-    /// Percentiles of the time on the way (§26.2)
+    /// Percentiles of the latency (§26.2)
     Latency,
-    /// How much is lost at higher rates (§26.3)
+    /// Frame loss at higher rates (§26.3)
     Loss,
     /// The longest burst without loss (§26.4)
     BackToBack,
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     crate::report::plot::prepare(args.svg.as_deref())?;
     let results = Recorder::of_command("weir lab rfc2544").seed(args.seed);
     let report = run::measure(args, &setup, &contestants, &stop)?;
-    // Of a measurement that was ended early, medians are of fewer rounds.
+    // For a measurement that was ended early, medians cover fewer rounds.
     if !stop.is_requested() {
         required::record(&results, args, &contestants, &report).map_err(CliError::run)?;
     }
@@ -202,7 +202,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
-/// Measures as this command line says, for who shows it otherwise.
+/// Measures as this command line says, for a caller that presents the report in
+/// another way.
 pub(crate) fn measured(line: &[&str], stop: &ShutdownSignal) -> Result<Report, CliError> {
     #[derive(clap::Parser)]
     struct Line {

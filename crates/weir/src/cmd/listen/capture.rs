@@ -1,5 +1,5 @@
-//! Writes frames to capture files: to one, or to several in rotation, as
-//! `tcpdump` does.
+//! Writes frames to capture files: to one, or to several in rotation, like
+//! `tcpdump`.
 
 use crate::error::CliError;
 use crate::report::atomic_write;
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_link::pcap::{FrameRef, Interface, Reader, WriteError, Writer};
 
-/// When a file ends and the next one begins: tcpdump's `-C`, `-G` and `-W`.
+/// When a file ends and the next one starts: tcpdump's `-C`, `-G` and `-W`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Rotation {
-    /// Bytes after which the next frame begins a file.
+    /// File size in bytes after which the next frame starts another file.
     pub(super) bytes_max: Option<u64>,
-    /// Seconds after which the next frame begins a file.
+    /// Seconds after which the next frame starts another file.
     pub(super) seconds_max: Option<u64>,
-    /// Files of a size, which are then written over from the first on; or of a
-    /// time, after which the capture ends.
+    /// With a size, the number of files that are overwritten in turn; with a
+    /// time, the number of files after which the capture ends.
     pub(super) files_max: Option<u32>,
 }
 
@@ -30,16 +30,17 @@ impl Rotation {
         self != Rotation::default()
     }
 
-    /// The file of that number in a row of files of a size, begun at that time.
+    /// The name of a file: of that number in a rotation by size, started at
+    /// that time.
     fn name(self, path: &Path, number: u32, began_s: i64) -> Result<PathBuf, String> {
         let text = path.as_os_str().to_string_lossy();
         let name = match self.seconds_max {
             Some(_) => {
-                let wrong = |error| format!("`{text}` is no pattern of times: {error}");
+                let wrong = |error| format!("`{text}` is not a time pattern: {error}");
                 let time = Timestamp::from_second(began_s).map_err(wrong)?;
                 strtime::format(text.as_bytes(), &time.to_zoned(TimeZone::UTC)).map_err(wrong)?
             }
-            // As it is, which need not be text.
+            // The path's bytes, which need not be UTF-8.
             None if self.bytes_max.is_none() => return Ok(path.to_owned()),
             None => text.into_owned(),
         };
@@ -55,8 +56,8 @@ impl Rotation {
 }
 
 impl Rotation {
-    /// Fails if files of a time would have one name, each written over the one
-    /// before. A frame may come a second later than the time is over.
+    /// Fails if successive files of a rotation by time would have the same
+    /// name. A frame may arrive up to a second after the time has passed.
     fn check_names(self, path: &Path, began_s: i64) -> Result<(), String> {
         let Some(seconds) = self.seconds_max else {
             return Ok(());
@@ -75,6 +76,23 @@ impl Rotation {
              into the name, as in trace-%Y%m%d-%H%M%S.pcapng",
             first.display()
         ))
+    }
+}
+
+/// The format of a capture file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    Pcapng,
+    Pcap,
+}
+
+impl Format {
+    /// By the name that was given: pcap for `.pcap`, whatever rotation appends.
+    fn of(path: &Path) -> Format {
+        match path.extension() {
+            Some(end) if end.eq_ignore_ascii_case("pcap") => Format::Pcap,
+            _ => Format::Pcapng,
+        }
     }
 }
 
@@ -100,25 +118,26 @@ impl Write for Sink {
     }
 }
 
-/// Frames on their way to a file.
+/// An output of frames to files.
 pub(super) struct Capture {
-    /// As it was said: a pattern, if files follow each other.
+    /// The path as given; a pattern for a rotation by time.
     path: PathBuf,
     rotation: Rotation,
+    format: Format,
     interfaces: Vec<Interface>,
     stop: ShutdownSignal,
     writer: Writer<Sink>,
-    /// The file that is written.
+    /// The present file.
     now: PathBuf,
-    /// Its number among the files of a size; and of files of a time, so many
-    /// came before it.
+    /// Its number in a rotation by size; in a rotation by time, the number of
+    /// files before it.
     number: u32,
     earlier: u32,
     began_s: i64,
 }
 
 impl Capture {
-    /// Begins the first file.
+    /// Starts the first file.
     pub(super) fn create(
         path: &Path,
         rotation: Rotation,
@@ -134,10 +153,12 @@ impl Capture {
         let named = rotation.check_names(path, began_s);
         named.map_err(CliError::refused)?;
         let now = rotation.name(path, 0, began_s).map_err(CliError::refused)?;
-        let writer = begin(&now, is_stdout, stop)?;
+        let format = Format::of(path);
+        let writer = begin(&now, format, is_stdout, stop)?;
         let mut capture = Capture {
             path: path.to_owned(),
             rotation,
+            format,
             interfaces: Vec::new(),
             stop: stop.clone(),
             writer,
@@ -150,13 +171,14 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Frames may name one more interface, by its number in the order added.
+    /// Adds an interface, to which frames refer by its number in the order
+    /// added.
     pub(super) fn add_interface(&mut self, interface: Interface) {
         self.interfaces.push(interface);
     }
 
-    /// Writes a frame of the interface of that number; false if the last file
-    /// ended before it.
+    /// Writes a frame of the interface with that number; `false` if the last
+    /// file ended before it.
     pub(super) fn write(
         &mut self,
         interface: usize,
@@ -178,7 +200,7 @@ impl Capture {
         Ok(true)
     }
 
-    /// Begins the next file if it is time to; false if there is to be none.
+    /// Starts the next file if it is due; `false` if there is none.
     fn rotate(&mut self, at_s: i64) -> Result<bool, CliError> {
         let Rotation {
             bytes_max,
@@ -203,7 +225,7 @@ impl Capture {
         self.complete()?;
         let named = self.rotation.name(&self.path, self.number, self.began_s);
         self.now = named.map_err(CliError::run)?;
-        self.writer = begin(&self.now, false, &self.stop)?;
+        self.writer = begin(&self.now, self.format, false, &self.stop)?;
         Ok(true)
     }
 
@@ -212,8 +234,8 @@ impl Capture {
         self.writer.flush().map_err(|error| self.failed(&error))
     }
 
-    /// Completes the file. One without frames tells of the first interface, since
-    /// readers ask for a link type.
+    /// Completes the file. A file without frames describes the first interface,
+    /// since readers need a link type.
     pub(super) fn complete(&mut self) -> Result<(), CliError> {
         if self.writer.is_empty()
             && let Some(first) = self.interfaces.first()
@@ -224,8 +246,8 @@ impl Capture {
         self.flush()
     }
 
-    /// A file that could not be written on is made a whole capture again, of the
-    /// frames that arrived.
+    /// After a failed write, truncates the file to a valid capture of the
+    /// frames that were written.
     fn failed(&self, error: &WriteError) -> CliError {
         let name = self.now.display();
         match (error, self.writer.get_ref()) {
@@ -242,16 +264,26 @@ impl Capture {
     }
 }
 
-fn begin(path: &Path, is_stdout: bool, stop: &ShutdownSignal) -> Result<Writer<Sink>, CliError> {
+fn begin(
+    path: &Path,
+    format: Format,
+    is_stdout: bool,
+    stop: &ShutdownSignal,
+) -> Result<Writer<Sink>, CliError> {
     let sink = if is_stdout {
         Sink::Stdout(io::stdout())
     } else {
         Sink::File(atomic_write::create(path, stop)?)
     };
-    Writer::new(sink).map_err(|error| CliError::run(format!("{}: {error}", path.display())))
+    match format {
+        Format::Pcap => Ok(Writer::classic(sink)),
+        Format::Pcapng => {
+            Writer::new(sink).map_err(|error| CliError::run(format!("{}: {error}", path.display())))
+        }
+    }
 }
 
-/// Frames that a capture has.
+/// Number of frames in a capture.
 fn frames_in(path: &Path) -> u64 {
     let Ok(mut reader) = Reader::open(path) else {
         return 0;
@@ -263,7 +295,8 @@ fn frames_in(path: &Path) -> u64 {
     frames
 }
 
-/// The second since 1970 in which a frame came; of one without a time, now.
+/// The second since 1970 of a frame's timestamp; the present one for a frame
+/// without a timestamp.
 fn seconds(time_ns: Option<i64>) -> i64 {
     match time_ns {
         Some(time_ns) => time_ns.div_euclid(1_000_000_000),
@@ -332,7 +365,7 @@ mod tests {
             all.map(|(name, frames)| ((*name).to_owned(), *frames))
                 .collect()
         };
-        // A frame that follows 1,000 bytes begins the next.
+        // A frame after 1,000 bytes starts the next file.
         assert_eq!(files(&folder), names(&[("a", 3), ("a1", 3), ("a2", 2)]));
         let ring = Rotation {
             files_max: Some(11),
@@ -347,6 +380,31 @@ mod tests {
         assert_eq!(of_ring.len(), 11);
         assert_eq!(*of_ring[1], ("b01".to_owned(), 1), "written over");
         assert_eq!(*of_ring[10], ("b10".to_owned(), 3));
+        std::fs::remove_dir_all(&folder).expect("it goes");
+    }
+
+    #[test]
+    fn the_name_says_which_format() {
+        let folder = folder("format");
+        let rotation = Rotation {
+            bytes_max: Some(1_000),
+            ..Rotation::default()
+        };
+        let begin = |name: &str| {
+            let bytes = std::fs::read(folder.join(name)).expect("it is there");
+            u32::from_le_bytes(*bytes.first_chunk().expect("a magic number"))
+        };
+        for (name, second, magic) in [
+            ("a.pcap", "a.pcap1", 0xa1b2_3c4d),
+            ("b.PCAP", "b.PCAP1", 0xa1b2_3c4d),
+            ("c.pcapng", "c.pcapng1", 0x0a0d_0d0a),
+            ("d", "d1", 0x0a0d_0d0a),
+        ] {
+            assert!(run(&folder, name, rotation, 4));
+            assert_eq!((begin(name), begin(second)), (magic, magic), "{name}");
+            let frames = frames_in(&folder.join(name)) + frames_in(&folder.join(second));
+            assert_eq!(frames, 4, "{name}");
+        }
         std::fs::remove_dir_all(&folder).expect("it goes");
     }
 
@@ -380,7 +438,7 @@ mod tests {
             files_max,
             ..Rotation::default()
         };
-        // Noon, of a day without a leap second.
+        // Noon of a day without a leap second.
         let noon = 1_700_049_600;
         for (path, rotation, is_good) in [
             ("a.pcapng", of(5, None), false),

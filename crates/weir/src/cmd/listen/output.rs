@@ -12,14 +12,14 @@ use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_broker::{Frame, Frames};
-use weir_link::pcap::Interface;
+use weir_link::pcap::{FrameRef, Interface};
 use weir_wire::LinkType;
 
-/// The line at the end, stable for scripts.
+/// The summary, with a stable JSON form.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Sum {
     frames: u64,
-    /// As on the wire.
+    /// Bytes on the wire.
     bytes: u64,
     lost: u64,
 }
@@ -31,14 +31,15 @@ struct JsonFrame<'a> {
     interface: Option<&'a str>,
     len: u32,
     captured: usize,
-    outgoing: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outgoing: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     segment_size: Option<u16>,
     lost_before: u32,
     summary: String,
 }
 
-/// An interface that is listened on.
+/// An interface with a port.
 struct Source {
     name: String,
     linktype: LinkType,
@@ -46,34 +47,36 @@ struct Source {
 
 pub(super) struct Output {
     sum: Sum,
-    /// How frames are shown, if they are.
+    /// How frames are shown; `None` to show none.
     shown: Option<Shown>,
     file: Option<Capture>,
     sources: Vec<Source>,
     snap_len: Option<u32>,
-    /// Which interface a frame is of is said with it.
+    /// Whether a frame's line contains its interface.
     names_interfaces: bool,
-    /// Segments of super-frames are frames of their own.
+    /// Whether segments of super-frames count as frames.
     split: bool,
-    /// The last file has ended.
+    /// Whether the last file has ended.
     is_over: bool,
-    /// Each frame is handed to the file at once.
+    /// Whether each frame is written to the file at once.
     packet_buffered: bool,
-    /// When the file is to be handed what it has not got yet.
+    /// When buffered frames must be written to the file.
     flush_due: Option<Instant>,
-    /// Frames go to standard output, or only the line at the end does.
+    /// Whether frames go to standard output, not only the final line.
     to_stdout: bool,
 }
 
-/// How long frames are gathered before the file is handed them: short enough for
-/// a reader at a pipe, and few enough writes.
+/// Longest time that frames are buffered: short for a reader at a pipe, and
+/// with few writes.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A frame as it is put out: as it came, or a segment of it.
+/// A frame for output: as received, or one segment of it.
 struct OutputFrame<'a> {
-    frame: &'a Frame<'a>,
     bytes: Cow<'a, [u8]>,
     len: u32,
+    time_ns: Option<i64>,
+    /// Whether the host sent it, where that is known.
+    is_outgoing: Option<bool>,
     segment_size: Option<u16>,
     lost_before: u32,
 }
@@ -81,20 +84,21 @@ struct OutputFrame<'a> {
 impl<'a> OutputFrame<'a> {
     fn complete(frame: &'a Frame<'a>) -> OutputFrame<'a> {
         OutputFrame {
-            frame,
             bytes: Cow::Borrowed(frame.bytes()),
             len: frame.original_len(),
+            time_ns: time_ns(frame),
+            is_outgoing: Some(frame.is_outgoing()),
             segment_size: frame.segment_size(),
             lost_before: frame.lost_before(),
         }
     }
 
-    /// The frames that go over the wire for one.
+    /// The frames on the wire that a frame represents.
     fn segments(frame: &'a Frame<'a>) -> impl Iterator<Item = OutputFrame<'a>> {
         frame.segments().enumerate().map(|(number, bytes)| {
             let whole = OutputFrame::complete(frame);
             match bytes {
-                // As it came: it is no super-frame, or could not be cut.
+                // Unchanged: not a super-frame, or it could not be segmented.
                 Cow::Borrowed(_) => whole,
                 Cow::Owned(bytes) => OutputFrame {
                     len: bytes.len() as u32,
@@ -115,7 +119,7 @@ enum Shown {
 }
 
 impl Output {
-    /// Without sources as yet; the file is begun.
+    /// An output without sources; the file is started.
     pub(super) fn new(args: &Args, stop: &ShutdownSignal) -> Result<Output, CliError> {
         let file = args.write.as_deref();
         let file = file.map(|path| Capture::create(path, args.rotation(), stop));
@@ -139,8 +143,8 @@ impl Output {
         })
     }
 
-    /// The number of the source of that name and link type, which is added if it
-    /// is new.
+    /// The number of the source with that name and link type, which is added if
+    /// new.
     pub(super) fn source(&mut self, name: &str, linktype: LinkType) -> usize {
         let mut known = self.sources.iter();
         let is_it = |one: &Source| one.name == name && one.linktype == linktype;
@@ -165,33 +169,33 @@ impl Output {
         self.sources.len() - 1
     }
 
-    /// Frames so far.
+    /// Number of frames so far.
     pub(super) fn frames(&self) -> u64 {
         self.sum.frames
     }
 
-    /// Whether no more can be put out: the last file has ended.
+    /// Whether the last file has ended, so that no frame can be written.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// When [`rest`](Self::rest) is to be called; `None` if nothing waits.
+    /// When [`rest`](Self::rest) must be called; `None` if nothing is buffered.
     pub(super) fn flush_due(&self) -> Option<Instant> {
         self.flush_due
     }
 
-    /// Whether the reader of standard output has closed it, where frames go there.
+    /// Whether frames go to standard output and its reader has closed it.
     pub(super) fn is_closed(&self, stop: &ShutdownSignal) -> bool {
         self.to_stdout && stop.wait_unless_closed(Duration::ZERO, &std::io::stdout())
     }
 
-    /// Hands the file what was written, so that its reader has it.
+    /// Writes buffered frames to the file, for its reader.
     pub(super) fn rest(&mut self) -> Result<(), CliError> {
         self.flush_due = None;
         self.file.as_mut().map_or(Ok(()), Capture::flush)
     }
 
-    /// Takes `most` of the frames of the source of that number.
+    /// Outputs at most `most` of the frames of the source with that number.
     pub(super) fn frames_came(
         &mut self,
         source: usize,
@@ -221,6 +225,26 @@ impl Output {
         out.flush().map_err(CliError::output)
     }
 
+    /// Takes a frame of a capture file, of the source of that number.
+    pub(super) fn frame_read(
+        &mut self,
+        out: &mut BufWriter<Stdout>,
+        source: usize,
+        frame: &FrameRef<'_>,
+        has_time: bool,
+    ) -> Result<(), CliError> {
+        let snap_len = self.snap_len.map_or(usize::MAX, |len| len as usize);
+        let piece = OutputFrame {
+            bytes: Cow::Borrowed(&frame.bytes[..frame.bytes.len().min(snap_len)]),
+            len: frame.wire_len,
+            time_ns: frame.time_ns.filter(|_| has_time),
+            is_outgoing: None,
+            segment_size: None,
+            lost_before: 0,
+        };
+        self.put_frame(out, source, &piece)
+    }
+
     fn put_frame(
         &mut self,
         out: &mut BufWriter<Stdout>,
@@ -228,8 +252,7 @@ impl Output {
         piece: &OutputFrame<'_>,
     ) -> Result<(), CliError> {
         if let Some(file) = &mut self.file {
-            let time_ns = time_ns(piece.frame);
-            let is_written = file.write(source, &piece.bytes, piece.len, time_ns)?;
+            let is_written = file.write(source, &piece.bytes, piece.len, piece.time_ns)?;
             self.is_over = !is_written;
             if self.is_over {
                 return Ok(());
@@ -251,10 +274,10 @@ impl Output {
         source: usize,
         piece: &OutputFrame<'_>,
     ) -> Result<(), CliError> {
-        let time = time_ns(piece.frame);
+        let time = piece.time_ns;
         let Source { name, linktype } = &self.sources[source];
         let summary = frame_summary::line(&piece.bytes, piece.len as usize, *linktype);
-        let outgoing = piece.frame.is_outgoing();
+        let outgoing = piece.is_outgoing;
         let interface = self.names_interfaces.then_some(name.as_str());
         let line = match shown {
             Shown::Json => {
@@ -273,7 +296,11 @@ impl Output {
             Shown::Lines => {
                 let time = time.map_or(String::new(), |time| format::time_of_day(time) + " ");
                 let interface = interface.map_or(String::new(), |name| format!("{name} "));
-                let way = if outgoing { "Out" } else { "In " };
+                let way = match outgoing {
+                    Some(true) => "Out ",
+                    Some(false) => "In  ",
+                    None => "",
+                };
                 let len = piece.len;
                 let segments = piece
                     .segment_size
@@ -286,24 +313,29 @@ impl Output {
                     captured if captured < len as usize => format!(", {captured} captured"),
                     _ => String::new(),
                 };
-                format!("{time}{interface}{way} {summary}, {len} bytes{captured}{segments}{lost}")
+                format!("{time}{interface}{way}{summary}, {len} bytes{captured}{segments}{lost}")
             }
         };
         writeln!(out, "{line}").map_err(CliError::output)
     }
 
-    /// Completes the file and reports; `lost` as the kernel counted it.
+    /// Completes the file and prints the summary; `lost` is the kernel's count.
     pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), CliError> {
         let written = self.file.as_mut().map_or(Ok(()), Capture::complete);
         self.sum.lost = lost.unwrap_or(self.sum.lost);
+        // A file's reader asks no kernel.
+        let is_live = args.read.is_none();
         let line = if args.json {
             serde_json::to_string(&self.sum).map_err(CliError::run)?
         } else {
+            let lost = match is_live {
+                true => format!(", {} lost", format::grouped(self.sum.lost)),
+                false => String::new(),
+            };
             format!(
-                "{}, {} bytes, {} lost",
+                "{}, {} bytes{lost}",
                 format::frames(self.sum.frames),
                 format::grouped(self.sum.bytes),
-                format::grouped(self.sum.lost)
             )
         };
         if args.write.as_deref().is_some_and(is_stdout) {
@@ -315,7 +347,7 @@ impl Output {
     }
 }
 
-/// Whether this file is standard output.
+/// Whether this path is standard output.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }

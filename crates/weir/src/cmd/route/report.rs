@@ -1,4 +1,4 @@
-//! The report of a router: as a line, as JSON, for Prometheus.
+//! The report of a router: as a line of text, as JSON, for Prometheus.
 
 use crate::error::{CliError, say};
 use crate::report::flow_cache::FlowCacheReport;
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_apps::router::Snapshot;
 
-/// How long a client of the metrics may take to ask and to read.
+/// Time limit for a metrics client to send its request and read the response.
 const CLIENT_MAX: Duration = Duration::from_secs(1);
-/// Bytes of the longest question.
+/// Largest request, in bytes.
 const QUESTION_BYTES_MAX: usize = 4096;
 
-/// The reported figures at one moment.
+/// The reported values at one time.
 #[derive(Serialize, Clone)]
 pub(super) struct Report {
     links: Vec<Link>,
@@ -34,19 +34,19 @@ pub(super) struct Report {
     neighbours: usize,
     routes_v4: usize,
     routes_v6: usize,
-    /// Routes of the kernel that are not taken: over other interfaces, and
-    /// for want of room.
+    /// Kernel routes that are not used: by other interfaces, or because the
+    /// table is full.
     routes_elsewhere: u64,
     routes_refused: u64,
-    /// Frames that were sent many at once.
+    /// Frames sent in bursts.
     bulk_frames: u64,
-    /// Times that the kernel held such a call up.
+    /// Number of bursts that the kernel delayed.
     bulk_held_up: u64,
     /// System calls to send, to receive, to sleep.
     calls_tx: u64,
     calls_rx: u64,
     calls_wait: u64,
-    /// Times that weir was found hung.
+    /// Number of times that weir was found hung.
     hung: u64,
     drops: BTreeMap<&'static str, u64>,
     fast: Option<FlowCacheReport>,
@@ -63,13 +63,13 @@ struct Link {
     /// Frames that the kernel dropped before weir saw them.
     rx_full: u64,
     bypassed: u64,
-    /// Frames for the router itself that the host got.
+    /// Frames for the router itself that were passed to the host.
     to_host: u64,
     stale: u64,
     late: u64,
-    /// Bytes of the longest packet that the router sends here now.
+    /// Size of the longest packet that the router now sends here, in bytes.
     mtu: usize,
-    /// Frames that were longer than the link can send.
+    /// Frames longer than the link can send.
     tx_too_long: u64,
 }
 
@@ -124,7 +124,7 @@ impl Report {
         }
     }
 
-    /// A line on the changes since `before`.
+    /// A line of the differences to `before`.
     pub(super) fn line(&self, before: &Report, time: Duration) -> String {
         let since = |value: fn(&Report) -> u64| value(self).saturating_sub(value(before));
         let rate = |count: u64| format::grouped((count as f64 / time.as_secs_f64()) as u64);
@@ -166,7 +166,7 @@ impl Report {
         line
     }
 
-    /// As text of Prometheus' exposition format.
+    /// The text of Prometheus' exposition format.
     pub(super) fn prometheus(&self) -> String {
         let mut out = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
@@ -300,7 +300,7 @@ impl Report {
     }
 }
 
-/// A label's value.
+/// A label's value, escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
@@ -322,7 +322,7 @@ impl Metrics {
         let serve = move || {
             for client in listener.incoming().flatten() {
                 let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                // A client that went away is none of ours.
+                // A client that has disconnected is not an error.
                 let _ = answer(client, &text);
             }
         };

@@ -217,6 +217,10 @@ fn the_block_of_a_client_that_takes_nothing_is_freed() {
 fn what_is_wrong_is_answered_and_ends_the_connection() {
     let site = Site::new("wrong");
     let long = vec![b'x'; super::super::HEAD_LEN_MAX + 1];
+    let with = |begin: &[u8], end: &[u8]| [begin, &long, end].concat();
+    let long_target = with(b"GET /", b"");
+    let long_field = with(b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"\r\n\r\n");
+    let long_path = format!("GET /{} HTTP/1.0\r\n\r\n", "x".repeat(4096)).into_bytes();
     for (asked, status) in [
         (&b"nonsense\r\n\r\n"[..], 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
@@ -227,6 +231,9 @@ fn what_is_wrong_is_answered_and_ends_the_connection() {
             405,
         ),
         (&long, 431),
+        (&long_target, 414),
+        (&long_path, 414),
+        (&long_field, 431),
     ] {
         let pieces: Vec<&[u8]> = asked.chunks(9000).collect();
         let client = Client::says(&pieces);
@@ -267,4 +274,28 @@ fn heads_that_come_byte_by_byte_are_parsed_a_few_times() {
     let mut connection = Connection::new(Instant::now());
     run(&site, &mut connection, &client, Instant::now());
     assert_eq!(bodies(&client.took.borrow())[0].0, 400);
+}
+
+/// Also where many connections have short blocks: only what a client takes first is read twice.
+#[test]
+fn the_block_of_a_client_that_takes_more_is_kept() {
+    let site = Site::new("kept");
+    std::fs::write(site.path.join("long"), vec![b'l'; 20 * BLOCK_LEN]).unwrap();
+    let client = Client::says(&[b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n"]);
+    let now = Instant::now();
+    let mut connection = Connection::new(now);
+    *client.room.borrow_mut() = 0;
+    let mut released = 0;
+    for taken in 0..36 {
+        run(&site, &mut connection, &client, now);
+        let file = connection.file.as_ref();
+        let is_kept = file.is_none_or(|rest| rest.read_len > 0);
+        assert!(!is_kept || taken > 1, "{taken}");
+        released += usize::from(!is_kept);
+        *client.room.borrow_mut() = BLOCK_LEN / 2 + 10;
+    }
+    assert!(
+        (2..8).contains(&released),
+        "{released} blocks were read twice"
+    );
 }

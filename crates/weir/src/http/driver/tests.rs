@@ -1,12 +1,14 @@
 use super::*;
 use std::io::{Read, Write};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use weir_socket::{Net, TcpListener, link};
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
 const FILE_LEN: usize = 3 << 20;
+/// So much fits into a connection's buffer at once.
+const SMALL_LEN: usize = 12 << 10;
 const PORT: u16 = 80;
 const SERVER: &str = "192.0.2.1";
 const CLIENT: &str = "192.0.2.2";
@@ -32,20 +34,30 @@ fn net(link: link::Mem, last: u8, address: &str) -> Net {
 /// Runs `clients` beside a server with these limits; returns the most bytes that the buffers of the
 /// server's stack had.
 fn serve(name: &str, limits: Limits, clients: impl FnOnce(&Net) + Send) -> usize {
-    serve_with(name, limits, &AtomicU64::new(0), clients)
+    serve_with(name, limits, &Hooks::default(), clients)
 }
 
-/// [`serve`]; the server's time is `later` by so many windows of [`IO_TIMEOUT`], once.
+/// What a test has to do with the driver while clients run.
+#[derive(Default)]
+struct Hooks {
+    /// The driver's time is later by so many windows of [`IO_TIMEOUT`], once.
+    later: AtomicU64,
+    /// How often the driver has looked for a connection to replace.
+    scans: AtomicUsize,
+}
+
+/// [`serve`], with these hooks.
 fn serve_with(
     name: &str,
     limits: Limits,
-    later: &AtomicU64,
+    Hooks { later, scans }: &Hooks,
     clients: impl FnOnce(&Net) + Send,
 ) -> usize {
     let path = std::env::temp_dir().join(format!("weir-driver-{name}-{}", std::process::id()));
     let site = Site(path);
     std::fs::create_dir_all(&site.0).unwrap();
     std::fs::write(site.0.join("big"), vec![b'x'; FILE_LEN]).unwrap();
+    std::fs::write(site.0.join("small"), vec![b'x'; SMALL_LEN]).unwrap();
     let folder = Folder::open(&site.0).unwrap();
     let (a, b) = link::mem().unwrap();
     let (server, client) = (net(a, 1, SERVER), net(b, 2, CLIENT));
@@ -63,6 +75,7 @@ fn serve_with(
         while !clients.is_finished() {
             driver.turn(None, Duration::from_millis(20)).unwrap();
             most = most.max(memory());
+            scans.store(driver.scans, SeqCst);
             let windows = u32::try_from(later.load(SeqCst)).unwrap();
             if windows > 0 {
                 driver.close_expired(Instant::now() + windows * (IO_TIMEOUT + IO_TIMEOUT / 10));
@@ -81,10 +94,14 @@ fn serve_with(
 }
 
 fn ask(net: &Net) -> TcpStream {
+    ask_for(net, "big")
+}
+
+fn ask_for(net: &Net, name: &str) -> TcpStream {
     let mut stream = TcpStream::connect(net, (SERVER, PORT)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let asked = b"GET /big HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    stream.write_all(asked).unwrap();
+    let asked = format!("GET /{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes()).unwrap();
     stream
 }
 
@@ -149,7 +166,8 @@ fn memory_that_is_short_is_taken_from_those_that_take_least() {
 /// A client has a window of time after the other as long as it takes enough in each.
 #[test]
 fn an_answer_has_a_least_rate() {
-    let later = AtomicU64::new(0);
+    let hooks = Hooks::default();
+    let later = &hooks.later;
     let wait = |windows: u64| {
         later.store(windows, SeqCst);
         let began = Instant::now();
@@ -168,7 +186,7 @@ fn an_answer_has_a_least_rate() {
         window_bytes_min: 100_000,
         ..Limits::default()
     };
-    serve_with("rate", limits, &later, |net| {
+    serve_with("rate", limits, &hooks, |net| {
         let mut all = slow(net, 3, 20_000);
         for stream in &mut all[1..] {
             stream.read_exact(&mut vec![0; 200_000]).unwrap();
@@ -179,5 +197,77 @@ fn an_answer_has_a_least_rate() {
         assert!(ended(&mut all[1]).unwrap() > FILE_LEN - 200_000);
         wait(2);
         assert!(ended(&mut all[2]).is_err());
+    });
+}
+
+/// All of an answer was written at once, and the client takes it bit by bit: a new connection does
+/// not have its place.
+#[test]
+fn a_client_that_takes_the_end_of_an_answer_slowly_keeps_its_place() {
+    const PART: usize = 1000;
+    let limits = Limits {
+        connections: 1,
+        stall: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    serve("drain", limits, |net| {
+        net.tcp_configure(TcpConfig {
+            receive_buffer: 2 * PART,
+            ..TcpConfig::default()
+        });
+        let mut stream = ask_for(net, "small");
+        net.tcp_configure(TcpConfig::default());
+        let mut took = 0;
+        while took < SMALL_LEN {
+            std::thread::sleep(limits.stall / 5);
+            match stream.read(&mut [0; PART]) {
+                Ok(0) => break,
+                Ok(count) => took += count,
+                Err(error) => panic!("after {took} bytes: {error}"),
+            }
+            // It is refused.
+            let _ = TcpStream::connect(net, (SERVER, PORT));
+        }
+        assert!(took >= SMALL_LEN, "{took} bytes");
+    });
+}
+
+/// Where all connections are being answered, a flood of new ones does not have each look at all.
+#[test]
+fn refused_connections_cost_no_look_at_all_others() {
+    const FLOOD: usize = 1000;
+    let limits = Limits {
+        connections: 8,
+        stall: Duration::from_secs(3600),
+        ..Limits::default()
+    };
+    let hooks = Hooks::default();
+    let mut most = 0;
+    serve_with("flood", limits, &hooks, |net| {
+        let _slow = slow(net, limits.connections, 2000);
+        let began = Instant::now();
+        for _ in 0..FLOOD {
+            let _ = TcpStream::connect(net, (SERVER, PORT));
+        }
+        most = 2 + (began.elapsed().as_millis() / SCAN_INTERVAL.as_millis()) as usize;
+    });
+    let scans = hooks.scans.load(SeqCst);
+    assert!((1..=most).contains(&scans), "{scans} looks, {most} at most");
+    assert!(most < FLOOD / 4, "the machine is too slow for this test");
+}
+
+/// A client that sends all of a head that is too long before it reads has the answer all the same.
+#[test]
+fn too_long_heads_are_answered() {
+    serve("heads", Limits::default(), |net| {
+        for (begin, status) in [("GET /", 414), ("GET / HTTP/1.1\r\nX: ", 431)] {
+            let mut stream = TcpStream::connect(net, (SERVER, PORT)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let head = format!("{begin}{}", "x".repeat(1 << 20));
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut answer = vec![0; 12];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, format!("HTTP/1.1 {status}").as_bytes());
+        }
     });
 }

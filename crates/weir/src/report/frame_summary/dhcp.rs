@@ -4,11 +4,11 @@ use super::{byte, chunk, word};
 use std::net::Ipv4Addr;
 use weir_wire::ethernet::Address;
 
-/// Options of a message that are looked at, at most.
+/// Largest number of options that are parsed.
 const OPTIONS_MAX: usize = 64;
 
 pub(super) fn v4(payload: &[u8]) -> Option<String> {
-    /// Where options begin, behind their cookie.
+    /// Offset of the options, behind the magic cookie.
     const OPTIONS: usize = 240;
     const COOKIE: u32 = 0x6382_5363;
     const REQUESTED: u8 = 50;

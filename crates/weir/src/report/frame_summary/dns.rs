@@ -1,17 +1,17 @@
-//! DNS messages (RFC 1035), as tcpdump abbreviates them.
+//! DNS messages (RFC 1035), abbreviated as by tcpdump.
 
 use super::{byte, chunk, half, harmless};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Records that are told of one message, at most.
+/// Largest number of records shown of one message.
 const RECORDS_MAX: usize = 32;
-/// Labels of one name, and jumps that it makes, at most.
+/// Largest number of labels and compression pointers in one name.
 const LABELS_MAX: usize = 128;
 const JUMPS_MAX: usize = 16;
 
-/// Questions, or the answers to them; `is_multicast` is DNS by multicast, where a
-/// bit of the class has a meaning of its own (RFC 6762 section 5.4).
+/// Questions or answers; with `is_multicast` (mDNS) one bit of the class has a
+/// special meaning (RFC 6762 section 5.4).
 pub(super) fn message(bytes: &[u8], is_multicast: bool) -> Option<String> {
     let (id, flags) = (half(bytes, 0)?, half(bytes, 2)?);
     let counts = [4, 6, 8, 10].map(|at| half(bytes, at));
@@ -132,7 +132,7 @@ fn kind_name(kind: u16) -> String {
     .to_owned()
 }
 
-/// A name, with a dot at its end, and where the message goes on behind it.
+/// A name with its final dot, and the offset behind it.
 fn name(bytes: &[u8], start: usize) -> Option<(String, usize)> {
     let (mut text, mut at, mut behind) = (String::new(), start, None);
     let mut jumps = 0;
@@ -167,7 +167,7 @@ fn name(bytes: &[u8], start: usize) -> Option<(String, usize)> {
     None
 }
 
-/// A resource record: type and data, and where the next one begins.
+/// A resource record: type and data, and the offset of the next one.
 fn record(bytes: &[u8], at: usize) -> Option<(String, usize)> {
     let (_, at) = name(bytes, at)?;
     let (kind, len) = (half(bytes, at)?, usize::from(half(bytes, at + 8)?));

@@ -53,7 +53,7 @@ fn echo(way: &str, bytes: &[u8]) -> Option<String> {
     Some(format!("echo {way}, id {id}, seq {seq}"))
 }
 
-/// The header that an error returns: protocol, destination, transport port.
+/// The packet quoted in an error: protocol, destination, transport port.
 fn unreachable_v4(code: u8, bytes: &[u8]) -> String {
     let Some(dst) = chunk::<4>(bytes, 24).map(Ipv4Addr::from) else {
         return format!("unreachable, code {code}");

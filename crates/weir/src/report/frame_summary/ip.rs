@@ -1,10 +1,10 @@
-//! IPv4 and IPv6, to the protocol that they carry.
+//! IPv4 and IPv6, up to the protocol that they carry.
 
 use super::{byte, chunk, half, icmp, tcp, udp, word};
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::Protocol;
 
-/// What a packet of either version carries.
+/// The summary of a packet of either version.
 pub(super) fn packet(bytes: &[u8], depth: usize) -> Option<String> {
     match byte(bytes, 0)? >> 4 {
         4 => ipv4(bytes, depth),
@@ -13,14 +13,14 @@ pub(super) fn packet(bytes: &[u8], depth: usize) -> Option<String> {
     }
 }
 
-/// A payload between two hosts.
+/// A payload with the hosts' addresses.
 pub(super) struct Carried<'a> {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) protocol: Protocol,
-    /// As far as it was captured.
+    /// The captured bytes.
     pub(super) bytes: &'a [u8],
-    /// As the IP header says: captured or not.
+    /// The length in the IP header, captured or not.
     pub(super) len: usize,
 }
 
@@ -39,7 +39,8 @@ impl Carried<'_> {
 fn ipv4(bytes: &[u8], depth: usize) -> Option<String> {
     let address = |at| Some(IpAddr::from(chunk::<4>(bytes, at)?));
     let header_len = usize::from(byte(bytes, 0)? & 0xf).max(5) * 4;
-    // A super-frame's length does not fit, and is left to what was captured.
+    // A super-frame's length does not fit the field; the captured length is
+    // used.
     let total_len = match half(bytes, 2)? {
         0 => bytes.len(),
         len => usize::from(len),
@@ -81,7 +82,8 @@ fn ipv6(bytes: &[u8], depth: usize) -> Option<String> {
                 fragment = (usize::from(place & 0xfff8), place & 1 == 1);
                 Some(8)
             }
-            // Authentication (RFC 4302), in units of 4 bytes.
+            // The Authentication Header's length has units of 4 bytes (RFC
+            // 4302).
             Protocol(51) => byte(rest, 1).map(|units| 4 * (usize::from(units) + 2)),
             _ => break,
         };
@@ -109,7 +111,7 @@ fn ipv6(bytes: &[u8], depth: usize) -> Option<String> {
     Some(text + &fragment_of(fragment.0, fragment.1, len))
 }
 
-/// Where in its packet a fragment belongs; nothing of a whole packet.
+/// A fragment's position in its packet; empty for an unfragmented packet.
 fn fragment_of(offset: usize, more: bool, len: usize) -> String {
     match (offset, more) {
         (0, false) => String::new(),
@@ -131,7 +133,7 @@ fn spoken(carried: &Carried<'_>, depth: usize) -> String {
         + cut_mark(carried)
 }
 
-/// The mark of a header that was not captured whole.
+/// The mark of a truncated header.
 fn cut_mark(carried: &Carried<'_>) -> &'static str {
     let (header_len, mark) = match carried.protocol {
         Protocol::TCP => {
@@ -152,7 +154,7 @@ fn cut_mark(carried: &Carried<'_>) -> &'static str {
     }
 }
 
-/// Between whom, and which protocol.
+/// The hosts and the protocol's name.
 fn named(carried: &Carried<'_>) -> String {
     let Carried {
         src, dst, protocol, ..
@@ -174,7 +176,7 @@ fn named(carried: &Carried<'_>) -> String {
     format!("{src} > {dst} {name}")
 }
 
-/// Protocols of which a few fields are told.
+/// Protocols of which a few fields are shown.
 fn other_protocol(carried: &Carried<'_>, depth: usize) -> Option<String> {
     let (bytes, len) = (carried.bytes, carried.len);
     let more = match carried.protocol.0 {

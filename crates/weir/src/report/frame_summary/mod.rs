@@ -1,8 +1,8 @@
-//! A frame in a line: what `tcpdump -nS` says of it, and the names in DNS, TLS
-//! and HTTP.
+//! A one-line summary of a frame: the output of `tcpdump -nS`, and the names in
+//! DNS, TLS and HTTP.
 //!
-//! Frames come from anywhere and may be cut anywhere: every read is checked, and
-//! what is not there is left out. Text from a frame has its control characters
+//! Frames are untrusted and may be truncated anywhere: every read is checked,
+//! and missing fields are omitted. Control characters in text from a frame are
 //! escaped.
 
 mod dhcp;
@@ -16,13 +16,13 @@ use std::borrow::Cow;
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, LinkType, ethernet};
 
-/// Headers within headers, at most.
+/// Largest number of nested headers.
 const DEPTH_MAX: usize = 8;
-/// Characters of one name or line of text from a frame, at most.
+/// Largest number of characters of one name or text line from a frame.
 const TEXT_MAX: usize = 256;
 
-/// [`summary`] of a frame that had `wire_len` bytes; where its IP header names
-/// more, tcpdump's `truncated-ip` before it.
+/// The [`summary`] of a frame with `wire_len` bytes; if its IP header states
+/// more, preceded by tcpdump's `truncated-ip`.
 pub(crate) fn line(bytes: &[u8], wire_len: usize, linktype: LinkType) -> String {
     let summary = summary(bytes, linktype);
     match missing_of_ip(bytes, wire_len, linktype) {
@@ -31,7 +31,7 @@ pub(crate) fn line(bytes: &[u8], wire_len: usize, linktype: LinkType) -> String 
     }
 }
 
-/// Bytes that the IP header names, and that the frame did not have on the wire.
+/// Number of bytes in the IP header's length beyond those on the wire.
 fn missing_of_ip(
     bytes: &[u8],
     wire_len: usize,
@@ -57,7 +57,7 @@ fn missing_of_ip(
     let there = wire_len.saturating_sub(start);
     let (name, len) = match byte(bytes, start)? >> 4 {
         4 => ("ip", usize::from(half(bytes, start + 2)?)),
-        // Behind its header; 0 is that of a jumbogram.
+        // Without the header; a length of 0 is a jumbogram's.
         6 => match half(bytes, start + 4)? {
             0 => return None,
             len => ("ip6", 40 + usize::from(len)),
@@ -68,8 +68,8 @@ fn missing_of_ip(
     (missing > 0).then_some((name, missing))
 }
 
-/// From whom to whom and what, as far as the bytes say; a header that ends early
-/// is marked as tcpdump does, such as `[|tcp]`.
+/// Sender, receiver and content, as far as the bytes allow; a truncated header
+/// is marked as by tcpdump, such as `[|tcp]`.
 pub(crate) fn summary(bytes: &[u8], linktype: LinkType) -> String {
     match linktype {
         LinkType::EN10MB => of_ethernet(bytes, DEPTH_MAX).ok_or("[|ether]"),
@@ -79,7 +79,7 @@ pub(crate) fn summary(bytes: &[u8], linktype: LinkType) -> String {
     .unwrap_or_else(|cut| format!("{linktype} {cut}").trim_end().to_owned())
 }
 
-/// The mark of a payload that is shorter than the header it begins with.
+/// The mark of a payload that is shorter than its first header.
 fn cut_mark(ether_type: EtherType, payload: &[u8]) -> &'static str {
     match ether_type {
         EtherType::IPV4 if payload.len() < 20 => " [|ip]",
@@ -89,7 +89,7 @@ fn cut_mark(ether_type: EtherType, payload: &[u8]) -> &'static str {
     }
 }
 
-/// What a frame of Ethernet carries, `depth` headers deep at most.
+/// The summary of an Ethernet frame, with at most `depth` nested headers.
 fn of_ethernet(bytes: &[u8], depth: usize) -> Option<String> {
     let frame = ethernet::Frame::new(bytes).ok()?;
     let (mut ether_type, mut payload) = (frame.ether_type(), frame.payload());
@@ -108,7 +108,7 @@ fn of_ethernet(bytes: &[u8], depth: usize) -> Option<String> {
         let EtherType(number) = ether_type;
         let (src, dst) = (frame.src(), frame.dst());
         let name = match number {
-            // IEEE 802.3 has a length there.
+            // An IEEE 802.3 frame has a length there.
             0..0x600 => return format!("{src} > {dst} {}", llc(payload, number)),
             0x0806 => " ARP",
             0x8035 => " RARP",
@@ -126,7 +126,7 @@ fn of_ethernet(bytes: &[u8], depth: usize) -> Option<String> {
     Some(tags + &what)
 }
 
-/// What a frame with a length in place of its type carries (IEEE 802.2).
+/// The summary of a frame with a length in place of its type (IEEE 802.2).
 fn llc(payload: &[u8], length: u16) -> String {
     let name = match payload {
         [0x42, 0x42, ..] => "802.1d",
@@ -138,7 +138,8 @@ fn llc(payload: &[u8], length: u16) -> String {
     format!("{name}, length {length}")
 }
 
-/// What stands behind an Ethernet type; `None` if it is not known, or cut.
+/// The summary of the content behind an EtherType; `None` if it is unknown or
+/// truncated.
 fn carried(ether_type: EtherType, payload: &[u8], depth: usize) -> Option<String> {
     let deeper = depth.checked_sub(1)?;
     match ether_type {
@@ -146,7 +147,7 @@ fn carried(ether_type: EtherType, payload: &[u8], depth: usize) -> Option<String
         EtherType::IPV4 | EtherType::IPV6 => ip::packet(payload, deeper),
         // MPLS (RFC 3032).
         EtherType(0x8847 | 0x8848) => mpls(payload, deeper),
-        // A session of PPPoE (RFC 2516).
+        // A PPPoE session frame (RFC 2516).
         EtherType(0x8864) => {
             let session = half(payload, 2)?;
             let inner = match half(payload, 6)? {
@@ -219,8 +220,7 @@ fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Text from a frame, cut and with everything escaped that is not printable
-/// ASCII.
+/// Text from a frame, cut to the limit, with all but printable ASCII escaped.
 fn harmless(text: &[u8]) -> Cow<'_, str> {
     let text = &text[..text.len().min(TEXT_MAX)];
     match std::str::from_utf8(text) {

@@ -1,11 +1,11 @@
-//! TCP segments (RFC 9293), and the first line of what they carry.
+//! TCP segments (RFC 9293), and the first line of their content.
 
 use super::ip::Carried;
 use super::{byte, dns, half, harmless, word};
 use std::fmt::Write;
 use weir_wire::tcp::Flags;
 
-/// Names of the flags, in the order in which they are told.
+/// Names of the flags, in the order of output.
 const NAMES: [(Flags, &str); 8] = [
     (Flags::SYN, " SYN"),
     (Flags::FIN, " FIN"),
@@ -67,12 +67,12 @@ pub(super) fn segment(carried: &Carried<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Options by the names that tcpdump gives them.
+/// Options, by tcpdump's names.
 fn option_names(mut rest: &[u8]) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     while let Some(kind) = byte(rest, 0) {
         if kind < 2 {
-            told.push(if kind == 0 { "eol" } else { "nop" }.to_owned());
+            summary.push(if kind == 0 { "eol" } else { "nop" }.to_owned());
             if kind == 0 {
                 break;
             }
@@ -81,13 +81,13 @@ fn option_names(mut rest: &[u8]) -> Vec<String> {
         }
         let len = usize::from(byte(rest, 1).unwrap_or_default());
         let Some(option) = rest.get(..len).filter(|option| option.len() >= 2) else {
-            told.push("cut".to_owned());
+            summary.push("cut".to_owned());
             break;
         };
         rest = &rest[len..];
-        told.push(option_name(kind, option).unwrap_or_else(|| format!("kind {kind} of {len}")));
+        summary.push(option_name(kind, option).unwrap_or_else(|| format!("kind {kind} of {len}")));
     }
-    told
+    summary
 }
 
 fn option_name(kind: u8, option: &[u8]) -> Option<String> {
@@ -115,15 +115,15 @@ fn option_name(kind: u8, option: &[u8]) -> Option<String> {
     })
 }
 
-/// What is told of a segment's data: DNS, TLS or HTTP.
+/// The summary of a segment's data: DNS, TLS or HTTP.
 fn payload_of(carried: &Carried<'_>, payload: &[u8]) -> Option<String> {
     let is_of = |port| half(carried.bytes, 0) == Some(port) || half(carried.bytes, 2) == Some(port);
     if is_of(53) {
-        // Behind its length (RFC 1035 section 4.2.2).
-        return dns::message(payload.get(2..)?, false).map(|told| format!(", DNS {told}"));
+        // Behind its length field (RFC 1035 section 4.2.2).
+        return dns::message(payload.get(2..)?, false).map(|summary| format!(", DNS {summary}"));
     }
-    if let Some(told) = tls(payload) {
-        return Some(format!(", TLS {told}"));
+    if let Some(summary) = tls(payload) {
+        return Some(format!(", TLS {summary}"));
     }
     let line = payload
         .split(|byte| *byte == b'\r' || *byte == b'\n')
@@ -132,8 +132,8 @@ fn payload_of(carried: &Carried<'_>, payload: &[u8]) -> Option<String> {
     is_http.then(|| format!(", HTTP {}", harmless(line)))
 }
 
-/// A hello of TLS (RFC 8446 section 4.1), with the name of the server that a
-/// client asks for (RFC 6066 section 3).
+/// A TLS hello (RFC 8446 section 4.1), with the server name that a client
+/// requests (RFC 6066 section 3).
 fn tls(payload: &[u8]) -> Option<String> {
     /// Types of handshake messages, and extensions.
     const CLIENT_HELLO: u8 = 1;
@@ -157,7 +157,7 @@ fn tls(payload: &[u8]) -> Option<String> {
         loop {
             let (kind, len) = (half(rest, 0)?, usize::from(half(rest, 2)?));
             if kind == SERVER_NAME {
-                // A list of a name of type 0.
+                // A list with a name of type 0.
                 let len = usize::from(half(rest, 7)?);
                 return rest.get(9..9 + len);
             }

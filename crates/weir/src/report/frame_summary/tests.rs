@@ -1,5 +1,5 @@
-//! Lines of frames: known ones, hostile ones, and those of real captures beside
-//! what tcpdump and tshark say of them.
+//! Tests of summaries: known frames, hostile frames, and real captures compared
+//! with tcpdump and tshark.
 
 use super::*;
 use std::path::Path;
@@ -41,8 +41,8 @@ fn tags_and_strange_types_are_named() {
     );
 }
 
-/// A question whose name has a line feed and an escape in it, and one whose name
-/// points to itself.
+/// A question whose name contains a line feed and an escape character, and one
+/// whose name points to itself.
 #[test]
 fn names_cannot_drive_a_terminal_nor_loop() {
     let with = |name: &[u8]| {
@@ -74,7 +74,7 @@ fn frames_of(path: &Path) -> Vec<(Vec<u8>, LinkType)> {
 
 #[test]
 fn hostile_frames_get_a_harmless_line() {
-    /// Longer than any line of real frames.
+    /// More than any summary of real frames.
     const LINE_MAX: usize = 64 << 10;
     let mut frames = vec![(udp(), LinkType::EN10MB)];
     for path in testenv::capture_files() {
@@ -111,7 +111,7 @@ fn no_cut_frame_is_too_short() {
     }
 }
 
-/// As tcpdump marks them.
+/// Marked as by tcpdump.
 #[test]
 fn what_ends_early_is_marked() {
     let mut frame = udp();
@@ -131,7 +131,7 @@ fn what_ends_early_is_marked() {
     frame[23] = 6;
     let of = |len: usize| summary(&frame[..len], LinkType::EN10MB);
     assert_eq!(of(40), "10.0.0.1:1024 > 10.0.0.2:99 TCP [|tcp]");
-    // The header names 146 bytes, and 46 were on the wire.
+    // The header states 146 bytes, of which 46 were on the wire.
     frame[17] = 146;
     let told = line(&frame, 60, LinkType::EN10MB);
     assert!(
@@ -151,7 +151,7 @@ fn what_ends_early_is_marked() {
     );
 }
 
-/// A program's output; `None`, after a skip, where it is missing.
+/// A program's output; `None`, after a skip, if the program is missing.
 fn output_of(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
     let mut command = testenv::program(program)?;
     let output = command.args(arguments).arg("-r").arg(path).output();
@@ -159,10 +159,10 @@ fn output_of(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What of tcpdump's line must be in ours, as we write it; and of which kind it
-/// is.
+/// The parts of tcpdump's line that weir's must contain, in weir's form; and
+/// the kind of frame.
 fn expected_of(theirs: &str) -> Option<(&'static str, Vec<String>)> {
-    // Cut, or found wrong: it says so in words of its own.
+    // Truncated or invalid: tcpdump has words of its own.
     if ["[|", "bad-", "invalid", "truncated"]
         .iter()
         .any(|mark| theirs.contains(mark))
@@ -213,12 +213,12 @@ fn expected_of(theirs: &str) -> Option<(&'static str, Vec<String>)> {
     if let Some(udp) = from("UDP, length ") {
         return Some(("udp", vec![up_to_length(udp)?]));
     }
-    // DNS has no name of its own there: a number, and its length at the end.
+    // tcpdump has no name for DNS here: an id, and the length at the end.
     let (_, told) = theirs.split_once(": ")?;
     let (dns, _) = told.rsplit_once(" (")?;
     let id: String = dns.chars().take_while(char::is_ascii_digit).collect();
-    // Bytes that are not ASCII it writes in another way, and it names classes
-    // that are none.
+    // tcpdump writes bytes other than ASCII differently, and names invalid
+    // classes.
     let odd = ["M-", "^", "(Class", "[0q]"];
     let is_ascii = !odd.iter().any(|mark| dns.contains(mark));
     let is_dns = is_ascii && theirs.ends_with(')') && !id.is_empty() && theirs.contains(".53");
@@ -237,7 +237,7 @@ fn lines_have_what_tcpdump_says() {
         let lines = theirs.lines().filter(|line| !line.starts_with([' ', '\t']));
         let lines: Vec<&str> = lines.collect();
         let frames = frames_of(path);
-        // Of some frames it writes several lines.
+        // For some frames tcpdump writes several lines.
         if lines.len() != frames.len() {
             continue;
         }
@@ -298,7 +298,7 @@ fn servers_names_are_tsharks() {
             field,
         ];
         let frames = frames_of(path);
-        // It takes seconds a file.
+        // Takes seconds for each file.
         let has_hello = |(bytes, linktype): &(Vec<u8>, LinkType)| {
             summary(bytes, *linktype).contains("TLS client hello")
         };
@@ -315,7 +315,7 @@ fn servers_names_are_tsharks() {
             let number: usize = number.parse().expect("a frame's number");
             let (bytes, linktype) = &frames[number - 1];
             let ours = summary(bytes, *linktype);
-            // Others are put together of several segments, or of QUIC.
+            // Other messages span several segments, or are in QUIC.
             if ours.contains("TLS client hello") {
                 assert!(ours.ends_with(&format!(" for {name}")), "{ours}: {name}");
                 named += 1;

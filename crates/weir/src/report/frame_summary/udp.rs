@@ -1,4 +1,4 @@
-//! UDP datagrams (RFC 768), and what is known to be in them by their ports.
+//! UDP datagrams (RFC 768), and contents recognised by their ports.
 
 use super::ip::Carried;
 use super::{byte, dhcp, dns, half, word};
@@ -9,7 +9,7 @@ pub(super) fn datagram(carried: &Carried<'_>, depth: usize) -> Option<String> {
     let ends = carried.ends()?;
     let said = half(carried.bytes, 4);
     let len = match said {
-        // Cut, or longer than the field has room for.
+        // Truncated, or longer than the field allows.
         None | Some(0) => carried.len,
         Some(len) => usize::from(len),
     };
@@ -17,8 +17,8 @@ pub(super) fn datagram(carried: &Carried<'_>, depth: usize) -> Option<String> {
     let payload = carried
         .bytes
         .get(HEADER_LEN..carried.bytes.len().min(len.max(HEADER_LEN)));
-    let told = payload.and_then(|payload| payload_of(carried, payload, depth));
-    Some(text + &told.map_or_else(String::new, |told| format!(", {told}")))
+    let summary = payload.and_then(|payload| payload_of(carried, payload, depth));
+    Some(text + &summary.map_or_else(String::new, |summary| format!(", {summary}")))
 }
 
 fn payload_of(carried: &Carried<'_>, payload: &[u8], depth: usize) -> Option<String> {
@@ -26,7 +26,7 @@ fn payload_of(carried: &Carried<'_>, payload: &[u8], depth: usize) -> Option<Str
     let is_of = |one: &[u16]| ports.iter().any(|port| one.contains(port));
     if is_of(&[53, 5353, 5355]) {
         let is_multicast = is_of(&[5353]);
-        return dns::message(payload, is_multicast).map(|told| format!("DNS {told}"));
+        return dns::message(payload, is_multicast).map(|summary| format!("DNS {summary}"));
     }
     if is_of(&[67, 68]) {
         return dhcp::v4(payload);

@@ -287,11 +287,11 @@ impl Neighbours {
             return Some(VecDeque::new());
         }
         let first = !known.is_resolved();
-        let told = match (first, hardware) {
+        let link_addr = match (first, hardware) {
             (true, hardware) => hardware?,
             (false, hardware) => hardware.unwrap_or(known.hardware),
         };
-        let changed = !first && told != known.hardware;
+        let changed = !first && link_addr != known.hardware;
         if changed && !replaces {
             if let State::Reachable { .. } = known.state {
                 known.state = State::Stale;
@@ -299,8 +299,8 @@ impl Neighbours {
             return Some(VecDeque::new());
         }
         match (solicited, first || changed) {
-            (true, _) => Some(self.set_reachable(place, told, reachable(now_ns))),
-            (false, true) => Some(self.set_reachable(place, told, State::Stale)),
+            (true, _) => Some(self.set_reachable(place, link_addr, reachable(now_ns))),
+            (false, true) => Some(self.set_reachable(place, link_addr, State::Stale)),
             (false, false) => Some(VecDeque::new()),
         }
     }

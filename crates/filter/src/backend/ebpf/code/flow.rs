@@ -46,18 +46,18 @@ impl Coder<'_> {
         };
         let mut right = self.read_operand(b, second);
         // Blocks in which the comparison tells something; inequality tells nothing.
-        let told: &[Block] = match cmp {
+        let known_in: &[Block] = match cmp {
             Cmp::Eq => &[then.block],
             Cmp::Ne => &[otherwise.block],
             _ => &[then.block, otherwise.block],
         };
         if self.fragment.is_hidden && right != Src::Reg(first) {
-            if self.is_used_in(a, told) {
+            if self.is_used_in(a, known_in) {
                 left = self.hide(left, first);
             }
             if let Src::Reg(known) = right
                 && first != second
-                && self.is_used_in(b, told)
+                && self.is_used_in(b, known_in)
             {
                 right = Src::Reg(self.hide(known, second));
             }
@@ -194,7 +194,7 @@ impl Coder<'_> {
                 Insn::store(op::DW, Reg::FP, slot, through)
             }
             (Location::Nowhere, _) | (_, Origin::Location(Location::Nowhere)) => {
-                unreachable!("what is moved has a place")
+                unreachable!("what is moved has a location")
             }
         };
         self.asm.push(insn);

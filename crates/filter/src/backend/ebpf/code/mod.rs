@@ -28,7 +28,7 @@ pub(super) fn generate(
         Access::Routine { jumps, .. } => (Mode::Call, jumps),
     };
     let lowered = lower(program, &analyse(program, mode.reach_max()), mode);
-    let (places, scratch) = allocate(program, &lowered, fragment)?;
+    let (locations, scratch) = allocate(program, &lowered, fragment)?;
     let labels = program.blocks.iter().map(|_| asm.label()).collect();
     let heights = heights(program, &lowered, jumps);
     let mut coder = Coder {
@@ -36,7 +36,7 @@ pub(super) fn generate(
         program,
         fragment,
         lowered: &lowered,
-        locations: places,
+        locations,
         scratch,
         labels,
         deep: heights.first().copied().unwrap_or(0) > PATH_JUMPS_MAX,
@@ -81,9 +81,10 @@ fn allocate(
     };
     let most = &fragment.free[..regs.len() + 1];
     room.regs = most;
-    let in_registers = |places: &[Location]| !places.iter().any(|p| matches!(p, Location::Slot(_)));
-    if let Ok(places) = lives.allocate(&room)
-        && in_registers(&places)
+    let in_registers =
+        |locations: &[Location]| !locations.iter().any(|p| matches!(p, Location::Slot(_)));
+    if let Ok(locations) = lives.allocate(&room)
+        && in_registers(&locations)
         && !lowered
             .blocks
             .iter()
@@ -91,7 +92,7 @@ fn allocate(
             .flatten()
             .any(shifts_by_value)
     {
-        return Ok((places, [*first, *first]));
+        return Ok((locations, [*first, *first]));
     }
     room.regs = regs;
     Ok((lives.allocate(&room)?, [*first, *second]))
@@ -218,7 +219,7 @@ impl Coder<'_> {
                 self.asm.push(Insn::load(op::DW, scratch, Reg::FP, slot));
                 scratch
             }
-            Location::Nowhere => unreachable!("{value} is read but has no place"),
+            Location::Nowhere => unreachable!("{value} is read but has no location"),
         }
     }
 

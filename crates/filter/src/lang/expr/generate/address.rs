@@ -166,8 +166,8 @@ impl Generator<'_> {
             Kind::Net => self.named_network(quals, name),
             Kind::Port => {
                 self.port_transport(quals)?;
-                let (port, told) = self.service(name)?;
-                let transport = self.agreed_transport(quals, told, name)?;
+                let (port, named) = self.service(name)?;
+                let transport = self.agreed_transport(quals, named, name)?;
                 self.port(quals.dir, transport, port, port)
             }
             Kind::PortRange => self.named_port_range(quals, name),
@@ -220,14 +220,14 @@ impl Generator<'_> {
             let error = self.error(format!("`{}` is no range of ports", self.word()));
             return Err(error.expected("two ports with one `-` between them, as in 6000-6008"));
         };
-        let (first, first_told) = self.range_end(first)?;
-        let (last, last_told) = self.range_end(last)?;
-        let told = if first_told == last_told {
-            first_told
+        let (first, first_protocol) = self.range_end(first)?;
+        let (last, last_protocol) = self.range_end(last)?;
+        let named = if first_protocol == last_protocol {
+            first_protocol
         } else {
             None
         };
-        let transport = self.agreed_transport(quals, told, name)?;
+        let transport = self.agreed_transport(quals, named, name)?;
         self.check_max("port", first, 0xffff)?;
         self.check_max("port", last, 0xffff)?;
         self.port(quals.dir, transport, first as u16, last as u16)
@@ -246,23 +246,23 @@ impl Generator<'_> {
             }
             _ => self
                 .service(text)
-                .map(|(port, told)| (u32::from(port), told)),
+                .map(|(port, named)| (u32::from(port), named)),
         }
     }
 
     /// The transport on which qualifier and service agree.
-    fn agreed_transport(&self, quals: Quals, told: Option<u8>, name: &str) -> Fault<Option<u8>> {
+    fn agreed_transport(&self, quals: Quals, named: Option<u8>, name: &str) -> Fault<Option<u8>> {
         let asked = self.port_transport(quals)?;
-        match (asked, told) {
-            (Some(asked), Some(told)) if asked != told => {
-                let word = if told == proto::TCP { "tcp" } else { "udp" };
+        match (asked, named) {
+            (Some(asked), Some(named)) if asked != named => {
+                let word = if named == proto::TCP { "tcp" } else { "udp" };
                 let message = format!("the service `{}` is one of {word}", shortened(name));
                 Err(self
                     .error(message)
                     .expected(format!("`{word}` before it, or its number")))
             }
             (Some(asked), _) => Ok(Some(asked)),
-            (None, told) => Ok(told),
+            (None, named) => Ok(named),
         }
     }
 

@@ -23,7 +23,7 @@ impl Generator<'_> {
         addresses: &[(u32, u32)],
         negated: bool,
     ) -> Fault<PredRef> {
-        let (protocol, places) = match quals.proto {
+        let (protocol, offsets) = match quals.proto {
             None => {
                 let with = |proto| Quals {
                     proto: Some(proto),
@@ -53,7 +53,7 @@ impl Generator<'_> {
         let mut any = PredRef::FALSE;
         for &(address, mask) in addresses {
             let this = self.directed(quals.dir, |this, source| {
-                let offset = if source { places.0 } else { places.1 };
+                let offset = if source { offsets.0 } else { offsets.1 };
                 this.masked(From::Network, offset, Width::B4, address, mask)
             });
             any = self.code.or(any, this);

@@ -143,11 +143,11 @@ impl Generator<'_> {
 
     fn pass_header(&mut self, walk: Walk, less: u32, shift: u32) -> PredRef {
         let begin = self.code.begin();
-        let place = self.code.op(Op::Get(walk.position));
+        let position = self.code.op(Op::Get(walk.position));
         let mut byte = |offset| {
             self.code.op(Op::Load {
                 width: Width::B1,
-                base: Some(place),
+                base: Some(position),
                 index: None,
                 offset: walk.network + offset,
             })
@@ -155,9 +155,9 @@ impl Generator<'_> {
         let (next, length) = (byte(0), byte(1));
         let words = self.code.bin(BinOp::Add, length, less);
         let bytes = self.code.bin(BinOp::Shl, words, shift);
-        let place = self.code.bin(BinOp::Add, bytes, place);
+        let position = self.code.bin(BinOp::Add, bytes, position);
         self.code.set(walk.next, next);
-        self.code.set(walk.position, place);
+        self.code.set(walk.position, position);
         self.code.effect(begin)
     }
 }

@@ -98,11 +98,11 @@ pub(super) fn thread(code: &PredicateArena, graph: &mut Graph) {
         let (Target::Test(test), [Some(holds), Some(fails)]) = (vertex.target, vertex.out) else {
             continue;
         };
-        let place = |index: usize| threading.vertices[index].target;
+        let target = |index: usize| threading.vertices[index].target;
         let out = if vertex.swapped {
-            (place(fails), place(holds))
+            (target(fails), target(holds))
         } else {
-            (place(holds), place(fails))
+            (target(holds), target(fails))
         };
         graph.targets[test as usize] = Some(out);
     }
@@ -308,9 +308,9 @@ impl JumpThreading {
     }
 
     fn thread_edges(&mut self) {
-        for place in 0..self.up.len() {
+        for index in 0..self.up.len() {
             for side in [0, 1] {
-                let from = self.up[place];
+                let from = self.up[index];
                 self.thread_edge(Edge { from, side });
             }
         }
@@ -370,10 +370,10 @@ impl JumpThreading {
     }
 
     fn move_alternatives(&mut self) {
-        for place in 0..self.up.len() {
+        for index in 0..self.up.len() {
             for side in [0, 1] {
                 if self.moves_left > 0 {
-                    self.move_alternative(self.up[place], side);
+                    self.move_alternative(self.up[index], side);
                 }
             }
         }
@@ -542,16 +542,16 @@ impl Values {
         let mixed = (a << 32 | b).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ (c << 32 | d).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         let mask = self.table.len() - 1;
-        let mut place = (mixed ^ mixed >> 29) as usize & mask;
+        let mut slot = (mixed ^ mixed >> 29) as usize & mask;
         // Fewer than half of the entries are used, so a free one exists.
-        while self.table[place] != key {
-            if self.table[place] == [0; 4] {
-                self.table[place] = key;
+        while self.table[slot] != key {
+            if self.table[slot] == [0; 4] {
+                self.table[slot] = key;
                 break;
             }
-            place = (place + 1) & mask;
+            slot = (slot + 1) & mask;
         }
-        place as u32 + 1
+        slot as u32 + 1
     }
 
     fn source(&mut self, source: Source, begin: u32) -> u32 {

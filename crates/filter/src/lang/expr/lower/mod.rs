@@ -65,14 +65,14 @@ fn live_registers(code: &PredicateArena, graph: &Graph) -> Vec<Vec<Register>> {
     let order = reverse_postorder(graph);
     // For each register, the first position that sets it and the last that reads it.
     let mut ranges = vec![(order.len(), 0); code.registers as usize];
-    for (place, &test) in order.iter().enumerate() {
+    for (position, &test) in order.iter().enumerate() {
         for op in ops(code, &code.tests[test as usize]) {
             match op {
                 Op::Set(register, _) => {
                     let range = &mut ranges[register.0 as usize];
-                    range.0 = range.0.min(place);
+                    range.0 = range.0.min(position);
                 }
-                Op::Get(register) => ranges[register.0 as usize].1 = place,
+                Op::Get(register) => ranges[register.0 as usize].1 = position,
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
-//! What the kernel must not forward by itself, though it is remembered: what a
-//! router looks at in each packet (RFC 1812 §5.2.2, RFC 8200 §3), and
-//! checksums that were left to the device.
+//! Checks before the program forwards a frame itself: those of a router for
+//! each packet (RFC 1812 §5.2.2, RFC 8200 §3), and checksums left to the
+//! device.
 
 use super::{CTX, ENTRY, Emit, IP, LEN, SEND, TYPE, wire};
 use crate::xdp::flow_cache::key::value;
@@ -8,8 +8,8 @@ use crate::xdp::gate::shared_page::{LINKS_MAX, at};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 impl Emit<'_> {
-    /// Whether the frame is one that can go on without the application: to
-    /// `out` where it goes as it is.
+    /// Whether the frame can be forwarded by the program; jumps to `out` if the
+    /// frame is sent unchanged.
     pub(super) fn check(&mut self, out: Label, state: u16) {
         let routed = self.asm.label();
         self.push(&[
@@ -38,7 +38,7 @@ impl Emit<'_> {
         self.is_v6(pass_to_userspace);
         self.header_v6();
         self.asm.bind(routed);
-        // r1 is the packet's length.
+        // r1 holds the packet's length.
         let [mtu, len] = [Reg::R2, Reg::R3];
         self.push(&[
             Insn::load(op::W, mtu, ENTRY, value::MTU),
@@ -52,8 +52,8 @@ impl Emit<'_> {
         self.push(&[Insn::store(op::DW, Reg::FP, SEND, Reg::R1)]);
     }
 
-    /// One that is longer than the other link can send is for the application to
-    /// drop and count, or to report.
+    /// A frame longer than the other link's maximum goes to the application,
+    /// which drops and counts or reports it.
     fn link_accepts(&mut self, state: u16) {
         const _: () = assert!(LINKS_MAX.is_power_of_two());
         self.push(&Insn::load_map_value(Reg::R1, state, 0));
@@ -70,7 +70,7 @@ impl Emit<'_> {
             .jump(Insn::jump64(op::JGT, Reg::R2, Reg::R1), pass_to_userspace);
     }
 
-    /// Length into r1, TTL, checksum (RFC 1812 §5.2.2).
+    /// Checks IPv4 length (into r1), TTL and header checksum (RFC 1812 §5.2.2).
     fn header_v4(&mut self) {
         self.load(op::B, Reg::R1, IP + 8);
         self.pass_to_userspace_if(op::JLE, Reg::R1, 1);
@@ -99,7 +99,7 @@ impl Emit<'_> {
         self.push(&[Insn::to_be(Reg::R1, 16), Insn::alu64(op::ADD, Reg::R1, 40)]);
     }
 
-    /// Folds a sum of less than 48 bits into 16, none of its ones lost.
+    /// Folds a sum of less than 48 bits into 16 bits, with end-around carry.
     fn fold(&mut self, sum: Reg) {
         for _ in 0..3 {
             self.push(&[
@@ -111,7 +111,8 @@ impl Emit<'_> {
         }
     }
 
-    /// A checksum that was left to the device is completed by the tap.
+    /// A partial checksum is completed by the tap, so such a frame goes to the
+    /// application.
     fn checksum_is_complete(&mut self) {
         let [v6, compare, whole] = [(); 3].map(|()| self.asm.label());
         let pass_to_userspace = self.pass_to_userspace;
@@ -158,7 +159,7 @@ impl Emit<'_> {
         }
     }
 
-    /// r4 is the field of TCP or UDP, the protocol in r2.
+    /// r4 receives the checksum field of TCP or UDP; r2 holds the protocol.
     fn checksum_field(&mut self, at: i16, compare: Label, none: Label) {
         let pass_to_userspace = self.pass_to_userspace;
         for (protocol, field) in [(6, 16), (17, 6)] {

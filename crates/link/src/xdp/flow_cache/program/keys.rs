@@ -1,11 +1,12 @@
-//! The key of a frame, and the entry that it finds.
+//! Computes a frame's key and looks up its entry.
 
 use super::{Emit, IP, KEY, TYPE, place, wire};
 use crate::xdp::flow_cache::key::FlowKind;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
 impl Emit<'_> {
-    /// Goes to `hit` with r0 the entry of the frame's key of that kind, or on.
+    /// Jumps to `hit` with the entry of the frame's key of that kind in r0;
+    /// falls through if there is none.
     pub(super) fn emit_find(&mut self, kind: FlowKind, hit: Label) {
         let [v6, next] = [(); 2].map(|()| self.asm.label());
         if kind == FlowKind::MacPair {
@@ -51,8 +52,8 @@ impl Emit<'_> {
         }
     }
 
-    /// The eight bytes of a key that tell its kind: four of r1, two of r2, the
-    /// link and the kind. Written at once, as they are read at once.
+    /// Writes the eight bytes of a key that identify its kind: four of r1, two
+    /// of r2, link and kind. One store, since the look-up reads them at once.
     fn mark(&mut self, to: i16, kind: FlowKind) {
         let mark = i32::from_le_bytes([0, 0, self.link as u8, kind.number()]);
         self.push(&[
@@ -63,21 +64,21 @@ impl Emit<'_> {
         ]);
     }
 
-    /// To whom the frame is, and the mark.
+    /// Copies the destination MAC address and writes the kind.
     fn mac_fields(&mut self, kind: FlowKind) {
         self.load(op::W, Reg::R1, 0);
         self.load(op::H, Reg::R2, 4);
         self.mark(0, kind);
     }
 
-    /// Goes to `other` for a piece of a packet.
+    /// Jumps to `other` if the packet is a fragment.
     pub(super) fn not_fragment_v4(&mut self, other: Label) {
         self.load(op::H, Reg::R1, IP + 6);
         self.push(&[Insn::alu64(op::AND, Reg::R1, wire(0x3fff))]);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), other);
     }
 
-    /// Goes to `hit` with the key's entry, if there is one.
+    /// Jumps to `hit` if the key has an entry.
     fn jump_if_found(&mut self, place: u16, hit: Label) {
         self.look_up(place, KEY);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), hit);
@@ -98,7 +99,7 @@ impl Emit<'_> {
         self.mark(8, FlowKind::MacPair);
     }
 
-    /// Ports and protocol into the key, of TCP and UDP.
+    /// Copies ports and protocol of TCP and UDP into the key.
     fn ports(&mut self, protocol: i16, ports: i16, to: i16, other: Label) {
         let known = self.asm.label();
         self.load(op::B, Reg::R2, protocol);

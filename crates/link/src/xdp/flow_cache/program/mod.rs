@@ -1,5 +1,4 @@
-//! The part of a link's program that forwards by itself: it finds a frame's
-//! entry and does what that says.
+//! The flow cache in a link's program: finds a frame's entry and carries out its action.
 //!
 //! ```text
 //!  flow? ─► addresses? ─► stations? ──► slot ─► checks ─► rewrite ─► redirect, count
@@ -23,22 +22,22 @@ const FRAME: Reg = Reg::R7;
 const END: Reg = Reg::R8;
 const ENTRY: Reg = Reg::R9;
 
-/// On the stack: the time, by the coarse clock.
+/// Stack offset: the time, by the coarse clock.
 pub(in crate::xdp) const NOW: i16 = -8;
-/// Bytes to send.
+/// Stack offset: bytes to send.
 const SEND: i16 = -16;
-/// Bytes of the frame.
+/// Stack offset: bytes of the frame.
 const LEN: i16 = -24;
 const NUMBER: i16 = -32;
 const KEY: i16 = -32 - LONG as i16;
-/// What the caller keeps there.
+/// Stack offset: reserved for the caller.
 pub(in crate::xdp) const CALLER_SAVED: i16 = KEY - 8;
 
 /// Offsets in a frame.
 const TYPE: i16 = 12;
 const IP: i16 = 14;
 
-/// Places of the maps, in the program of a link.
+/// Indices of the maps in a link's program.
 mod place {
     pub(super) const SHORT: u16 = 3;
     pub(super) const LONG: u16 = 4;
@@ -47,10 +46,9 @@ mod place {
     pub(super) const OUTS: u16 = 7;
 }
 
-/// Adds what forwards by itself: r6 is the frame's context, and [`NOW`] the
-/// time. Goes on behind where that is for the application to say; r6 is the
-/// same then, [`CALLER_SAVED`] is left alone, and all else is lost. `state` is the
-/// place of the shared page.
+/// Appends the flow cache's code. On entry r6 is the frame's context and [`NOW`] the time. The code
+/// falls through if the application must decide; r6 and [`CALLER_SAVED`] are then preserved, all
+/// other registers lost. `state` is the index of the shared page's map.
 pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSpec, state: u16) {
     let [pass_to_userspace, hit, out] = [(); 3].map(|()| asm.label());
     let mut emit = Emit {
@@ -83,7 +81,7 @@ struct Emit<'a> {
     completes: bool,
 }
 
-/// A number in network order, as it is loaded.
+/// A number in network byte order, as a load of the frame returns it.
 fn wire(number: u16) -> i32 {
     number.to_be().into()
 }
@@ -100,7 +98,7 @@ impl Emit<'_> {
         ]);
     }
 
-    /// Goes to `label` unless the first piece has so many bytes.
+    /// Jumps to `label` unless the first fragment has at least `bytes` bytes.
     fn within(&mut self, bytes: i16, label: Label) {
         self.push(&[
             Insn::mov64(Reg::R1, FRAME),
@@ -128,8 +126,8 @@ impl Emit<'_> {
         ]);
     }
 
-    /// By the frame's type goes to `v4` or `v6`, each with its header whole,
-    /// or to `other`; r1 is lost.
+    /// Branches on the EtherType to `v4` (falls through) or `v6`, each with its whole header
+    /// present, or to `other`; r1 is lost.
     fn branch_on_ethertype(&mut self, v6: Label, other: Label) {
         self.load(op::H, Reg::R1, TYPE);
         self.asm
@@ -137,7 +135,7 @@ impl Emit<'_> {
         self.is_v4(other);
     }
 
-    /// r1 has the frame's type.
+    /// r1 holds the EtherType.
     fn is_v4(&mut self, other: Label) {
         self.asm
             .jump(Insn::jump64(op::JNE, Reg::R1, wire(0x0800)), other);

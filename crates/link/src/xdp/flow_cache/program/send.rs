@@ -1,4 +1,4 @@
-//! What a frame that goes on is changed into, and out.
+//! Rewrites headers, and sends or drops the frame.
 
 use super::{CTX, ENTRY, Emit, FRAME, IP, LEN, NUMBER, SEND, TYPE, place, wire};
 use crate::xdp::abi::{PROCESSOR_ID, XDP_ADJUST_TAIL, XDP_DROP, XDP_REDIRECT};
@@ -7,7 +7,7 @@ use crate::xdp::flow_cache::slot;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 
 impl Emit<'_> {
-    /// Of a router: without padding, to the next station, a hop less.
+    /// Routing: removes padding, sets the MAC addresses, decrements the TTL.
     pub(super) fn rewrite_headers(&mut self) {
         let [whole, done, v6] = [(); 3].map(|()| self.asm.label());
         self.push(&[
@@ -65,7 +65,7 @@ impl Emit<'_> {
         ]);
     }
 
-    /// Sends the frame, or drops it, and counts it in this CPU's cells.
+    /// Sends or drops the frame, and counts it in this CPU's cells.
     pub(super) fn send(&mut self, slots_log2: u32) {
         let [dropped, count, done] = [(); 3].map(|()| self.asm.label());
         const VERDICT: Reg = FRAME;

@@ -1,5 +1,5 @@
-//! Whether an entry holds, and whether a frame may go on without those of its
-//! like that the application still has.
+//! Whether an entry is valid, and whether forwarding a frame could overtake
+//! earlier frames of its flow that the application still has.
 //!
 //! ```text
 //!            no frame of a queue's    ┌──────────────────────────┐
@@ -11,9 +11,9 @@
 //!            or HOLD_MAX has passed
 //! ```
 //!
-//! Frames of a queue are numbered in the order in which they come to the
-//! socket, and the application says up to which they are settled. Only one CPU
-//! at a time has a queue.
+//! The frames of a queue are numbered in the order in which they arrive at the
+//! socket, and the application reports the number up to which its frames are
+//! drained. Only one CPU at a time processes a queue.
 
 use super::{CTX, ENTRY, Emit, NOW, NUMBER, place};
 use crate::xdp::abi::{JSGE, JSGT, JSLE, RX_QUEUE, XDP_DROP, atomic_add, atomic_or};
@@ -28,7 +28,7 @@ const DELIVERED: Reg = Reg::R3;
 const DRAINED: Reg = Reg::R4;
 
 impl Emit<'_> {
-    /// Goes on if the frame may; r0 is its entry.
+    /// Falls through if the frame may be forwarded; r0 is its entry.
     pub(super) fn try_forward(&mut self, state: u16) {
         let [begun, stamped] = [(); 2].map(|()| self.asm.label());
         self.push(&[
@@ -38,7 +38,8 @@ impl Emit<'_> {
         ]);
         self.look_up(place::SLOTS, NUMBER);
         self.pass_to_userspace_if(op::JEQ, SLOT, 0);
-        // r5 is how long none came. Clocks of two CPUs may differ.
+        // r5 is the time since the last frame. The clocks of two CPUs may
+        // differ.
         let pass_to_userspace = self.pass_to_userspace;
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, NOW),
@@ -58,7 +59,8 @@ impl Emit<'_> {
         self.asm.jump(Insn::jump64(op::JSET, Reg::R4, 1), begun);
         self.activate(state);
         self.asm.bind(begun);
-        // The coarse clock rarely differs: others' caches are left alone.
+        // The coarse clock rarely changes: skip the store, to spare other CPUs'
+        // caches.
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R5, 0), stamped);
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, NOW),
@@ -67,11 +69,11 @@ impl Emit<'_> {
         self.asm.bind(stamped);
     }
 
-    /// Has an entry begin, or the frame go another way; r1 is the time, r5 how
-    /// long none came.
+    /// Activates the entry, or sends the frame to the application; r1 is the
+    /// time, r5 the time since the last frame.
     fn activate(&mut self, state: u16) {
         let [lively, other, unsettled, begins] = [(); 4].map(|()| self.asm.label());
-        // After a pause patience begins anew.
+        // After a pause the waiting time starts again.
         self.asm
             .jump(Insn::jump64(JSLE, Reg::R5, ACTIVATE_WAIT_NS), lively);
         self.push(&[Insn::store(op::DW, SLOT, slot::SINCE, Reg::R1)]);
@@ -90,7 +92,7 @@ impl Emit<'_> {
             Insn::alu64(op::RSH, Reg::R1, slot::QUEUE_SHIFT),
         ]);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R1, QUEUE), other);
-        // The last of the entry's came by this queue.
+        // The entry's last frame came by this queue.
         self.push(&[
             Insn::alu64(op::LSH, Reg::R5, 64 - slot::QUEUE_SHIFT),
             Insn::alu64(op::RSH, Reg::R5, 64 - slot::QUEUE_SHIFT),
@@ -98,7 +100,7 @@ impl Emit<'_> {
         self.asm
             .jump(Insn::jump64(op::JLE, Reg::R5, DRAINED), begins);
         self.asm.goto(unsettled);
-        // It is not known which was the last by this one.
+        // It is unknown which frame was the last by this queue.
         self.asm.bind(other);
         self.asm
             .jump(Insn::jump64(op::JEQ, DELIVERED, DRAINED), begins);
@@ -118,13 +120,13 @@ impl Emit<'_> {
             Insn::mov64(Reg::R1, 1),
             Insn::alu64(op::LSH, Reg::R1, QUEUE),
             atomic_or(SLOT, slot::ACTIVE_QUEUES, Reg::R1),
-            // It is stamped already.
+            // The entry is already stamped.
             Insn::mov64(Reg::R5, 0),
         ]);
     }
 
-    /// Drops the frame if frames came too thickly for too long; goes to
-    /// `begins` where that lasts.
+    /// Drops the frame if the entry has waited too long; jumps to `begins` when
+    /// the time for dropping has ended.
     fn hold_back(&mut self, state: u16, begins: Label) {
         let [patient, counted] = [(); 2].map(|()| self.asm.label());
         self.push(&[

@@ -280,6 +280,11 @@ impl Bbr {
         self.has_run_out = true;
     }
 
+    /// Bytes of the samples.
+    pub(super) fn memory(&self) -> usize {
+        self.sampler.memory()
+    }
+
     pub(super) fn release(&mut self) {
         self.sampler.release();
     }

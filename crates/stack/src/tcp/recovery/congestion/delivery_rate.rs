@@ -211,6 +211,11 @@ impl Sampler {
         self.snapshots.clear();
     }
 
+    /// Bytes of the list.
+    pub(super) fn memory(&self) -> usize {
+        self.snapshots.capacity() * size_of::<Snapshot>()
+    }
+
     /// Gives the list's memory back if it is not needed.
     pub(super) fn release(&mut self) {
         self.snapshots = VecDeque::new();

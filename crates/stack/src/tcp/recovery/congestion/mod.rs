@@ -475,6 +475,16 @@ impl Congestion {
         }
     }
 
+    /// Bytes that an algorithm holds besides the connection's own, for samples of segments in
+    /// flight.
+    #[inline]
+    pub(in crate::tcp) fn memory(&self) -> usize {
+        match &self.state {
+            State::Bbr(bbr) => bbr.memory(),
+            _ => 0,
+        }
+    }
+
     /// Gives memory back that an idle connection does not need.
     pub(in crate::tcp) fn release(&mut self) {
         if let Some(bbr) = self.bbr() {

@@ -1,4 +1,4 @@
-//! Ports on a host, each read by a thread of its own.
+//! Ports on a host, each read by a thread.
 
 use super::report::PortReport;
 use crate::error::CliError;
@@ -13,7 +13,7 @@ use weir_lab::net::Host;
 /// Bytes of each port's queue.
 const QUEUE: Bytes = Bytes(4 << 20);
 
-/// Frames may still be on their way for so long.
+/// Time limit for frames that are still in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 pub(super) struct Readers {
@@ -22,7 +22,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Opens ports in the host: filter, and whether it takes.
+    /// Opens ports in the host: filter, and whether the port takes frames.
     pub(super) fn start(
         host: &Host,
         interface: &str,
@@ -46,7 +46,7 @@ impl Readers {
         Ok(readers)
     }
 
-    /// What each has got.
+    /// The results of each port.
     pub(super) fn end(mut self) -> Result<Vec<PortReport>, CliError> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.running.drain(..).map(|reader| {

@@ -7,16 +7,16 @@ use std::net::Ipv4Addr;
 
 #[derive(Serialize)]
 pub(super) struct DemoReport {
-    /// Microseconds that the network took to make.
+    /// Time to create the network, in microseconds.
     pub(super) made_us: u64,
     pub(super) pings: u32,
     pub(super) answered: u32,
-    /// The quickest answer.
+    /// The shortest round-trip time.
     pub(super) round_trip_us_min: Option<f64>,
-    /// Of b's own kernel.
+    /// Sockets of b's kernel.
     pub(super) sockets: Vec<SocketReport>,
     pub(super) tcp_bits_per_second: f64,
-    /// On b's device.
+    /// Ports on b's device.
     pub(super) ports: Vec<PortReport>,
     pub(super) devices: Vec<DeviceReport>,
 }

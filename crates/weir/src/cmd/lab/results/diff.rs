@@ -11,11 +11,10 @@ use weir_lab::results::{Comparison, Figures, LineRef, Measurement, Verdict, comp
 
 /// Compare new runs with old ones
 ///
-/// A measurement is a regression if the median of its new runs is worse than
-/// every old run: several old runs say how far figures move by themselves. A
-/// requirement is lost if the old median meets what the new runs require and the
-/// new median does not. Both fail. Which direction is worse, the requirement says, or without one the unit: costs
-/// are to be low, rates high.
+/// A measurement is a regression if the median of its new runs is worse than every old run: several
+/// old runs show how far the values vary by themselves. A requirement is lost if the old median
+/// meets the new runs' requirement and the new median does not. Both fail. The requirement says
+/// which direction is worse; without one the unit does: costs should be low, rates high.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// The file of the old runs
@@ -27,7 +26,7 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let (old, new) = (read_file(&args.old)?, read_file(&args.new)?);
-    // Units of old and new runs are to be the same.
+    // Old and new runs must have the same unit.
     summarise(&[&old[..], &new[..]].concat()).map_err(CliError::run)?;
     if machines(&old) != machines(&new) {
         say("weir: the old and the new runs are of different machines");
@@ -114,7 +113,7 @@ fn report(all: &[Comparison]) -> String {
     parts.join("\n\n")
 }
 
-/// The names that are in the first of two files and not in the second.
+/// The names in the first of two files that are missing in the second.
 fn only(
     title: &str,
     all: &[Comparison],

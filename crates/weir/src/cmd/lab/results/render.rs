@@ -1,5 +1,4 @@
-//! `weir lab results render`: a table of measured results beside their
-//! requirements.
+//! `weir lab results render`: a table of measured values and their requirements.
 
 mod page;
 
@@ -16,23 +15,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use weir_lab::results::{Bar, Commit, LineRef, Measurement, Platform, Summary, summarise};
 
-/// Make a table of what was measured and what is required
+/// Render a table of measured values and their requirements
 ///
-/// Each row has the median of all runs, the least and the most, and whether the
-/// median meets what is required; where some runs do and others do not, how many
-/// do. Rows that miss a requirement come first. A row is stale if its last run is
-/// more than 90 days older than the newest run on the same machine. Below the table
-/// are the commands that measure its rows. Each machine has a table of its own.
+/// Each row has the median of all runs, the minimum and the maximum, and whether the median meets
+/// the requirement; if only some runs do, their number. Rows that miss a requirement come first. A
+/// row is stale if its last run is more than 90 days older than the newest run on the same machine.
+/// Below the table are the commands that measure its rows. Each machine has its own table.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// A file of results; target/results.jsonl of the checkout by default, and for a page all files
+    /// A results file; by default target/results.jsonl of the checkout, and for a page all files
     /// docs/results/*.jsonl
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// How the table is written; markdown and page are the same for the same files
+    /// Format of the table; markdown and page are the same for the same files
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Print nothing; fail unless this file has what would be printed
+    /// Print nothing; fail unless this file contains what would be printed
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
 }
@@ -43,9 +41,9 @@ enum Format {
     Text,
     /// Tables for Markdown
     Markdown,
-    /// The page docs/reference/results.md: of each measurement the runs of the newest commit
+    /// The page docs/reference/results.md: the runs of the newest commit for each measurement
     Page,
-    /// An array, an object a row
+    /// An array with an object for each row
     Json,
 }
 
@@ -97,8 +95,7 @@ fn check(file: &Path, expected: &str) -> Result<(), CliError> {
     )))
 }
 
-/// Of each measurement on each machine the runs of one commit: that of the run
-/// that began last.
+/// For each measurement on each machine, the runs of one commit: that of the run that started last.
 fn newest_commits(all: Vec<(LineRef, Measurement)>) -> Vec<(LineRef, Measurement)> {
     let key = |one: &Measurement| (one.name.clone(), one.machine.platform.clone());
     let mut newest: HashMap<_, (String, Option<Commit>)> = HashMap::new();
@@ -113,16 +110,16 @@ fn newest_commits(all: Vec<(LineRef, Measurement)>) -> Vec<(LineRef, Measurement
     all.into_iter().filter(|(_, one)| is_newest(one)).collect()
 }
 
-/// Puts rows that miss their requirement before all others.
+/// Moves rows that miss their requirement before all others.
 fn missed_first(mut rows: Vec<Summary>) -> Vec<Summary> {
     rows.sort_by_key(|row| row.met() != Some(false));
     rows
 }
 
-/// Days after which a measurement is stale beside newer ones of its machine.
+/// Age in days, relative to the newest run of the machine, at which a measurement is stale.
 const STALE_DAYS: i64 = 90;
 
-/// When the newest run of each machine began.
+/// Start time of each machine's newest run.
 struct Newest<'a>(HashMap<&'a Platform, &'a str>);
 
 impl<'a> Newest<'a> {
@@ -135,7 +132,7 @@ impl<'a> Newest<'a> {
         Newest(newest)
     }
 
-    /// Whether a row is stale. A time that cannot be read makes none so.
+    /// Whether a row is stale; `false` if a time cannot be parsed.
     fn is_stale(&self, row: &Summary) -> bool {
         let parse = |time: &str| time.parse::<jiff::Timestamp>().ok();
         let newest = self.0.get(&row.platform).copied().and_then(parse);
@@ -213,7 +210,7 @@ struct Section<'a> {
     newest: &'a Newest<'a>,
 }
 
-/// All machines in turn, each by `section`, with `between` two of them.
+/// The sections of all machines, separated by `between`.
 fn written(rows: &[Summary], between: &str, section: fn(&Section<'_>) -> String) -> String {
     let newest = Newest::of(rows);
     let mut platforms: Vec<&Platform> = Vec::new();
@@ -322,8 +319,8 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Whether the median meets the requirement, and how many runs do; `None`
-/// without a requirement.
+/// Whether the median meets the requirement, and the number of runs that do; `None` without a
+/// requirement.
 fn met(row: &Summary) -> Option<String> {
     let said = if row.met()? { "yes" } else { "no" };
     let (runs, meeting) = (row.figures.runs(), row.figures.meeting(row.bar));
@@ -363,7 +360,7 @@ fn in_markdown(section: &Section<'_>) -> String {
 }
 
 impl Section<'_> {
-    /// Some of the rows, in Markdown.
+    /// A table of rows, in Markdown.
     fn table(&self, rows: &[&Summary]) -> String {
         let mut out = format!("| {} |\n", COLUMNS.join(" | "));
         out += "|---|---:|---:|---:|---:|---|---|---:|\n";

@@ -12,26 +12,26 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_lab::results::{BENCHES, Ended, Listed, Measurement, Running};
 
-/// Run the project's benches, and append what they measure to a file of results
+/// Run the project's benches, and append their measurements to a results file
 ///
-/// In a checkout of weir, with cargo. Benches are compiled first, and then run
-/// one after the other; with --repeat in rounds, so that what the machine does
-/// besides falls on all. What a bench needs and the machine lacks is said, and
-/// the bench skipped. Each has a limit of five times what it usually takes, and
-/// of five minutes at least. What benches print is appended to a file beside the
-/// results, whose name ends in `.log`.
+/// Run in a checkout of weir, with Cargo. All benches are compiled first and
+/// then run in turn; with --repeat in rounds, so that other load on the machine
+/// affects all of them. A bench that needs something the machine lacks is
+/// skipped, with a message. Each bench has a time limit of five times its usual
+/// duration, at least five minutes. The output of the benches is appended to a
+/// file beside the results, with the extension `.log`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Only benches whose name has this in it; may be given several times
+    /// Run only benches whose name contains this; can be repeated
     #[arg(long, value_name = "PATTERN")]
     only: Vec<String>,
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// The file to append to; target/results.jsonl of the checkout by default
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// List the benches, what they need, and about how long they take
+    /// List the benches, their needs, and their approximate duration
     #[arg(long)]
     list: bool,
 }
@@ -109,7 +109,7 @@ fn list(benches: &[&Listed]) -> String {
     )
 }
 
-/// Seconds, or minutes where they are many.
+/// A duration in seconds, or in minutes if it is long.
 fn short(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
@@ -117,7 +117,7 @@ fn short(time: Duration) -> String {
     }
 }
 
-/// The absolute path of a file of results, which is made, or is sound.
+/// The absolute path of a results file, which is created or checked.
 fn prepared(file: &Path) -> Result<PathBuf, CliError> {
     let cannot = |error| CliError::run(format!("cannot write {}: {error}", file.display()));
     if let Some(folder) = file
@@ -136,25 +136,25 @@ fn appended(file: &Path) -> Result<File, CliError> {
     opened.map_err(|error| CliError::run(format!("cannot write {}: {error}", file.display())))
 }
 
-/// How it goes with the benches.
+/// The state of a run of benches.
 struct Session<'a> {
     running: &'a Running<'a>,
     log: &'a Path,
     stop: &'a ShutdownSignal,
     bar: ProgressBar,
     tallies: Vec<BenchRun>,
-    /// Measurements that are in the file.
+    /// Number of measurements recorded.
     recorded: usize,
 }
 
-/// How it went with one.
+/// The result of one bench.
 struct BenchRun {
     listed: &'static Listed,
     runs: u32,
     figures: usize,
     missed: usize,
     time: Duration,
-    /// Why it was not run, or recorded less than it could.
+    /// Why it was not run, or recorded less than possible.
     skipped: Option<String>,
     /// The last failure; a failed bench is not run again.
     failed: Option<String>,
@@ -283,7 +283,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A line above the bar; where there is none, on standard error.
+    /// Prints a line above the progress bar, or on standard error without one.
     fn print_line(&self, line: &str) {
         if self.bar.is_hidden() {
             say(line)
@@ -340,7 +340,7 @@ fn figures(count: usize, missed: usize) -> String {
     }
 }
 
-/// Of `skipped: TEST: REASON` the reason.
+/// The reason in `skipped: TEST: REASON`.
 fn reason(line: &str) -> String {
     line.splitn(3, ": ").last().unwrap_or(line).to_owned()
 }

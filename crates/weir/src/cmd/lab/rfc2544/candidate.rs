@@ -1,4 +1,4 @@
-//! The candidates of a measurement.
+//! The candidates of a measurement: tested commands and baselines.
 
 use super::Args;
 use crate::error::CliError;
@@ -6,10 +6,10 @@ use crate::report::format;
 use std::time::Duration;
 use weir_lab::rfc2544::{Baseline, Dut, Error, Layout, Program, Ready, Running, Testbed};
 
-/// How long a program may take until it says `ready`.
+/// Time limit for a program to print `ready`.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// One that is measured, with frames to so many destinations.
+/// A candidate, with its number of destinations.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     kind: CandidateKind,
@@ -24,7 +24,7 @@ enum CandidateKind {
 }
 
 impl Candidate {
-    /// Those that the command line names: commands first, and each with every
+    /// The candidates of the command line: commands first, each with every
     /// number of destinations.
     pub(super) fn all(args: &Args) -> Result<Vec<Candidate>, CliError> {
         let ready = args
@@ -81,7 +81,7 @@ impl Candidate {
 }
 
 impl Candidate {
-    /// The command that is tested, if it is no peer.
+    /// The tested command; `None` for a baseline.
     pub(super) fn command(&self) -> Option<&str> {
         match &self.kind {
             CandidateKind::Program(program) => Some(&program.name),
@@ -89,7 +89,7 @@ impl Candidate {
         }
     }
 
-    /// The peer, if it is one.
+    /// The baseline; `None` for a command.
     pub(super) fn peer(&self) -> Option<Baseline> {
         match &self.kind {
             CandidateKind::Program(_) => None,
@@ -107,8 +107,8 @@ impl CandidateKind {
     }
 }
 
-/// The words of a command, as a shell has them; `weir` is the program that
-/// runs.
+/// A command split into words as by a shell; `weir` is replaced by this
+/// program.
 fn words(command: &str) -> Result<Vec<String>, CliError> {
     let words = shlex::split(command);
     let mut words =

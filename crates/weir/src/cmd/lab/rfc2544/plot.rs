@@ -5,8 +5,8 @@ use crate::error::CliError;
 use crate::report::plot::{self, Curve, Frame, draw};
 use std::path::Path;
 
-/// Draws `throughput.svg`, `latency.svg` and, for each size, `loss-SIZE.svg`
-/// into the folder, as far as they were measured.
+/// Writes `throughput.svg`, `latency.svg` and, for each size, `loss-SIZE.svg`
+/// to the folder, as far as they were measured.
 pub(super) fn figures(folder: &Path, report: &Report) -> Result<(), CliError> {
     let mut figures = Vec::new();
     let rates = curves(report, |found| {
@@ -60,7 +60,7 @@ fn sizes(report: &Report) -> Vec<usize> {
     sizes
 }
 
-/// A line for each contestant that has points, over the sizes.
+/// A curve over the frame sizes for each candidate with results.
 fn curves(report: &Report, value: impl Fn(&SizeResult) -> Option<f64>) -> Vec<Curve> {
     let of = |index: usize| {
         let mine = report

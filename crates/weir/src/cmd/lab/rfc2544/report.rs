@@ -1,4 +1,4 @@
-//! The report: contestants beside each other, and ratios to the first.
+//! The report: all candidates, and ratios to the first.
 
 use super::Args;
 use crate::report::format;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::time::Duration;
 use weir_lab::rfc2544::{BackToBack, Latency, LossPoint, Setup, Throughput};
 
-/// The results of one round for one contestant at one size.
+/// The results of one round of one candidate at one size.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) throughput: Option<Throughput>,
@@ -18,7 +18,7 @@ pub(super) struct Round {
     pub(super) troubles: Vec<String>,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     sink: String,
@@ -37,20 +37,20 @@ pub(crate) struct Report {
     pub(crate) results: Vec<SizeResult>,
 }
 
-/// The results of one contestant at one size: the medians of its rounds.
+/// The results of one candidate at one size: the medians of its rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct SizeResult {
-    /// Which of the names.
+    /// Index of the candidate's name.
     #[serde(skip)]
     pub(crate) index: usize,
     pub(super) name: String,
-    /// Bytes of a frame, check sequence included.
+    /// Frame size in bytes, FCS included.
     pub(crate) size: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) throughput: Option<Rates>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) latency: Option<Times>,
-    /// Of the last round.
+    /// The loss curve of the last round.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) loss: Vec<Point>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,17 +64,17 @@ pub(crate) struct SizeResult {
 /// Frames per second without loss.
 #[derive(Debug, Serialize)]
 pub(super) struct Rates {
-    /// The median of the rounds; nothing if there is no such rate.
+    /// The median of the rounds; `None` if there is no such rate.
     pub(super) frames_per_second: Option<f64>,
-    /// Bits per second, as on a wire: with check sequence, preamble and gap.
+    /// Bits per second on a wire: with FCS, preamble and gap.
     pub(super) line_bits_per_second: Option<f64>,
     least: Option<f64>,
     most: Option<f64>,
-    /// The sender set the limit.
+    /// Whether the sender set the limit.
     pub(super) limited_by_sender: bool,
 }
 
-/// Nanoseconds on the way.
+/// Latencies in nanoseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Times {
     frames_per_second: f64,
@@ -88,14 +88,14 @@ pub(super) struct Times {
     max_ns: u64,
 }
 
-/// A point of the curve of loss.
+/// A point of the loss curve.
 #[derive(Debug, Serialize)]
 pub(super) struct Point {
     pub(super) frames_per_second: f64,
     pub(super) lost_percent: f64,
 }
 
-/// The longest burst.
+/// The longest burst without loss.
 #[derive(Debug, Serialize)]
 pub(super) struct Burst {
     frames: f64,
@@ -106,7 +106,7 @@ pub(super) struct Burst {
 }
 
 impl SizeResult {
-    /// Whether the rate without loss was searched for.
+    /// Whether the throughput was measured.
     pub(super) fn has_throughput(&self) -> bool {
         self.throughput.is_some()
     }
@@ -116,7 +116,7 @@ impl SizeResult {
         self.throughput.as_ref()?.frames_per_second
     }
 
-    /// The median of the time on the way.
+    /// The median latency.
     pub(crate) fn median_ns(&self) -> Option<u64> {
         Some(self.latency.as_ref()?.p50_ns)
     }
@@ -142,7 +142,7 @@ impl Report {
         }
     }
 
-    /// Adds a round, and takes the medians anew.
+    /// Adds a round, and computes the medians again.
     pub(super) fn add(&mut self, index: usize, size: usize, round: Round) {
         let same = |found: &&mut SizeResult| found.index == index && found.size == size;
         if let Some(found) = self.results.iter_mut().find(same) {
@@ -165,18 +165,18 @@ impl Report {
         self.results.push(found);
     }
 
-    /// How many faults were found.
+    /// Number of faults found.
     pub(super) fn troubles(&self) -> usize {
         self.results.iter().map(|found| found.faults.len()).sum()
     }
 
-    /// The results of the first contestant at that size.
+    /// The results of the first candidate at that size.
     fn first(&self, size: usize) -> Option<&SizeResult> {
         let mut all = self.results.iter();
         all.find(|found| found.index == 0 && found.size == size)
     }
 
-    /// For people.
+    /// The report as text.
     pub(super) fn text(&self) -> String {
         let mut parts = vec![self.heading()];
         parts.extend([self.rates(), self.times(), self.losses(), self.bursts()]);
@@ -305,8 +305,8 @@ impl Report {
         self.table("longest burst of", &columns, row)
     }
 
-    /// `what` of each frame size and contestant that has a row; nothing where
-    /// there is none.
+    /// A table of `what` for each frame size and candidate with results; empty
+    /// if there are none.
     fn table(
         &self,
         what: &'static str,
@@ -381,7 +381,7 @@ impl SizeResult {
         })
     }
 
-    /// Those of the round whose median is the median.
+    /// The latencies of the round whose median is the median of all rounds.
     fn times(&self) -> Option<Times> {
         let found = self
             .rounds

@@ -1,4 +1,4 @@
-//! The requirements on bridge and router, and the record of the results.
+//! The requirements on bridge and router, and the recording of results.
 
 use super::candidate::Candidate;
 use super::{Args, Report, Sink, SizeResult};
@@ -6,15 +6,16 @@ use crate::report::format::grouped;
 use weir_lab::results::{Bar, RecordError, Recorder, Unit};
 use weir_lab::rfc2544::Baseline;
 
-/// The size of frames that requirements are for, check sequence included.
+/// The frame size that requirements apply to, FCS included.
 const SIZE: usize = 64;
 
-/// The kind of a weir command: its treatment of frames.
+/// The kind of a weir command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// `weir bridge` or `weir route`, whose code sees each frame.
+    /// `weir bridge` or `weir route` without flow cache: its code processes
+    /// each frame.
     User(Path),
-    /// The same with verdicts cached in the kernel.
+    /// The same with the flow cache enabled.
     Fast(Path),
 }
 
@@ -25,7 +26,7 @@ enum Path {
 }
 
 impl Kind {
-    /// Of a tested command; `None` if it is none of weir's.
+    /// The kind of a tested command; `None` unless it is one of weir's.
     fn of(command: &str) -> Option<Kind> {
         let words: Vec<&str> = command.split_whitespace().collect();
         let path = match words[..] {
@@ -33,7 +34,7 @@ impl Kind {
             ["weir", "route", ..] => Path::Router,
             _ => return None,
         };
-        // `--fast-path` is the flag's name of before.
+        // `--fast-path` is the flag's former name.
         let is_fast = ["--flow-cache", "--fast-path"].iter().any(|flag| {
             words.windows(2).any(|two| two == [*flag, "on"])
                 || words.contains(&format!("{flag}=on").as_str())
@@ -45,7 +46,7 @@ impl Kind {
         })
     }
 
-    /// The required rate without loss, as a ratio to a peer's.
+    /// The required throughput, as a ratio to a peer's.
     fn rate(self, peer: Baseline, sink: Sink) -> Bar {
         let least = match (self, peer, sink) {
             (Kind::User(Path::Bridge), Baseline::LinuxBridge, _) => 0.8,
@@ -68,7 +69,8 @@ impl Kind {
         }
     }
 
-    /// What is required of a million destinations' cost, divided by that of ten.
+    /// The required ratio of the cost with a million destinations to that with
+    /// ten.
     fn destinations(self, few: u32, many: u32) -> Bar {
         match (self, few, many) {
             (Kind::User(Path::Router), 10, 1_000_000) => Bar::AtMost(1.2),
@@ -77,8 +79,8 @@ impl Kind {
     }
 }
 
-/// Records the results of all contestants, and the ratios of weir's commands to
-/// each peer. A rate without loss that was not reached is 0.
+/// Records the results of all candidates, and the ratios of weir's commands to
+/// each peer. A throughput that was not reached is recorded as 0.
 pub(super) fn record(
     results: &Recorder,
     args: &Args,
@@ -110,7 +112,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// What one contestant reached, with what the command line says of it.
+/// The results of one candidate, with its properties from the command line.
 struct Entry<'a> {
     args: &'a Args,
     candidate: &'a Candidate,
@@ -130,7 +132,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The name of a measurement: all that its figure depends on.
+    /// The name of a measurement, with everything that affects its value.
     fn named(&self, what: &str) -> String {
         let sink = match self.args.sink {
             Sink::Xdp => "XDP",
@@ -159,8 +161,8 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Records this one, if it is weir's, as a ratio of the other: a peer with as
-    /// many destinations, or itself with fewer.
+    /// Records this candidate, if it is weir's, as a ratio to `other`: a peer
+    /// with as many destinations, or itself with fewer.
     fn beside(&self, results: &Recorder, other: &Entry<'_>) -> Result<(), RecordError> {
         let Some(kind) = self.kind else {
             return Ok(());

@@ -1,5 +1,5 @@
 //! The measurements, interleaved so that variations of the machine affect all
-//! contestants.
+//! candidates.
 
 use super::candidate::Candidate;
 use super::report::{Report, Round};
@@ -14,21 +14,21 @@ use weir_lab::rfc2544::{
     back_to_back, gentle, latency, loss, throughput,
 };
 
-/// The longest burst that is tried, in time; RFC 2544 §26.4 says 2 s.
+/// The longest burst tried, as a duration; 2 s in RFC 2544 §26.4.
 const BURST_MAX: Duration = Duration::from_secs(2);
 
-/// Number of searches for the longest burst; RFC 2544 §26.4 says 50.
+/// Number of searches for the longest burst; 50 in RFC 2544 §26.4.
 const BURST_ROUNDS: u32 = 5;
 
-/// The highest rate and the longest trial give the most frames of a trial;
-/// each takes a bit, up to 128 MiB of them.
+/// Largest number of frames in a trial, from the highest rate and the longest
+/// trial; each needs a bit, up to 128 MiB in total.
 const FRAMES_MAX: u64 = 1 << 30;
 
-/// Frames of a timed trial at most: each takes eight bytes.
+/// Largest number of frames in a timed trial: each needs eight bytes.
 const TIMED_MAX: u64 = 1 << 22;
 
-/// Measures all contestants in turn, for each size and round, so that other
-/// load on the machine affects all of them.
+/// Measures all candidates in turn, for each size and round, so that other load
+/// on the machine affects all of them.
 pub(super) fn measure(
     args: &Args,
     setup: &Setup,
@@ -36,8 +36,8 @@ pub(super) fn measure(
     stop: &ShutdownSignal,
 ) -> Result<Report, CliError> {
     if args.realtime {
-        // Who ends what hurries must not wait for it: the sender and a program
-        // that never sleeps have both CPUs.
+        // This thread must not wait for the real-time threads that it is to
+        // end: the sender and a program that never sleeps occupy both CPUs.
         weir_lab::affinity::set_foremost(None).map_err(CliError::run)?;
     }
     let names = contestants.iter().map(|one| one.name().to_owned());
@@ -61,14 +61,14 @@ pub(super) fn measure(
                 match work.all(contestant, setup) {
                     Ok(()) => {}
                     Err(Error::Stopped) => return Ok(report),
-                    // Without privilege there is nothing to compare.
+                    // Without privilege nothing can be compared.
                     Err(Error::Net(error @ weir_lab::net::Error::NotPermitted { .. })) => {
                         return Err(CliError::run(error));
                     }
                     Err(error) => work.round.troubles.push(error.to_string()),
                 }
                 bar.inc(1);
-                // Without a terminal there is no bar.
+                // Without a terminal there is no progress bar.
                 if bar.is_hidden() {
                     let (place, took) = (bar.position(), began.elapsed().as_secs_f64());
                     let name = contestant.name();
@@ -82,7 +82,7 @@ pub(super) fn measure(
     Ok(report)
 }
 
-/// One contestant's turn at one size.
+/// One candidate's turn at one size.
 struct SizeRun<'a> {
     args: &'a Args,
     stop: &'a ShutdownSignal,
@@ -163,8 +163,8 @@ impl SizeRun<'_> {
         Ok(())
     }
 
-    /// Gives a measurement its trials: tells how they go, and ends them when
-    /// somebody asks or the tested device is gone.
+    /// Runs a measurement with its trials: shows progress, and stops on request
+    /// or when the device under test has ended.
     fn with<T>(
         &self,
         bench: &Testbed,

@@ -1,5 +1,5 @@
-//! The page docs/reference/results.md: a chapter a machine, in which missed
-//! requirements come first.
+//! The page docs/reference/results.md: a chapter for each machine, in which
+//! missed requirements come first.
 
 use super::{Section, Summary};
 
@@ -15,7 +15,8 @@ explains the columns and how to measure again, [Performance](../explanation/perf
 what bounds the figures. Ratios are to the named peer in the same run.
 ";
 
-/// The parts of a chapter: heading, and whether its rows meet what is required.
+/// The parts of a chapter: heading, and whether its rows meet their
+/// requirements.
 const PARTS: [(&str, Option<bool>); 3] = [
     ("Missed requirements", Some(false)),
     ("Met requirements", Some(true)),
