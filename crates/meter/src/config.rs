@@ -10,7 +10,7 @@ use crate::measure::{Accepted, ActiveTime, Flows, Gaps, Measurement};
 use crate::period::CHUNK_RECORDS;
 use crate::services::{Service, Services};
 use crate::{Key, KeyKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use weir_filter::lang::expr::Names;
 use weir_wire::Protocol;
 
@@ -50,6 +50,30 @@ pub struct Link {
     pub inside: Option<String>,
     /// The interface on the other side.
     pub outside: Option<String>,
+}
+
+/// A server of RADIUS accounting, from which sessions come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RadiusConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// A session of which nothing is heard for so long ends, nanoseconds.
+    pub silence_ns: Option<u64>,
+    /// The access servers and proxies that may send requests.
+    pub clients: Vec<RadiusClient>,
+}
+
+/// A RADIUS client: an address, or all of a network.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RadiusClient {
+    /// The address, or the network's.
+    pub address: IpAddr,
+    /// Bits of the network.
+    pub prefix_len: u8,
+    /// The file of the shared secret: its path as written, and where that stands in the text.
+    pub secret_file: (String, usize),
+    /// Whether its input octets are those to the subscriber.
+    pub swapped: bool,
 }
 
 /// A measure beside packets and bytes.
@@ -115,6 +139,8 @@ pub struct Config {
     pub chunk_records: usize,
     /// The links.
     pub links: Vec<Link>,
+    /// RADIUS accounting, if sessions come from there.
+    pub radius: Option<RadiusConfig>,
     /// How the direction of a captured frame is told.
     pub inside: Inside,
     /// The services, in order.
@@ -150,6 +176,7 @@ impl Config {
             adoption_ns: 0,
             chunk_records: CHUNK_RECORDS,
             links: Vec::new(),
+            radius: None,
             inside: Inside::Sessions,
             services: Vec::new(),
             measures: Vec::new(),

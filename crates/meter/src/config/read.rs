@@ -2,7 +2,8 @@
 
 use super::{
     CAPACITY_MAX, Config, ConfigError, FLOWS_MAX, INSIDE_MAX, LINKS_MAX, Link, MEASURES_MAX,
-    MeasureConfig, NS_PER_S, PERIOD_NS, UNATTRIBUTED_MAX, duration_ns, private_prefixes,
+    MeasureConfig, NS_PER_S, PERIOD_NS, RadiusClient, RadiusConfig, UNATTRIBUTED_MAX, duration_ns,
+    private_prefixes,
 };
 use crate::engine::{Inside, Unit};
 use crate::services::{CLASSES, RANGES_MAX, SERVICES_MAX, Service, compile};
@@ -12,6 +13,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 use weir_filter::lang::expr::Names;
@@ -19,6 +21,9 @@ use weir_wire::{LinkType, Protocol};
 
 /// Characters of a name, at most.
 const NAME_CHARS_MAX: usize = 64;
+
+/// The transport port of RADIUS accounting (RFC 2866 §3).
+const ACCOUNTING_PORT: u16 = 1813;
 
 /// Protocols by the words of the configuration.
 const PROTOCOLS: [(&str, u8); 16] = [
@@ -54,6 +59,7 @@ struct File {
     adoption: Option<Spanned<String>>,
     chunk_records: Option<Spanned<usize>>,
     link: Vec<Spanned<LinkTable>>,
+    radius: Option<Spanned<RadiusTable>>,
     capture: CaptureTable,
     services: Ordered<ServiceValue>,
     measures: Ordered<MeasureValue>,
@@ -71,6 +77,24 @@ enum UnitWord {
 struct LinkTable {
     inside: Option<String>,
     outside: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RadiusTable {
+    listen: Option<Spanned<String>>,
+    silence: Option<Spanned<String>>,
+    #[serde(default)]
+    client: Vec<Spanned<RadiusClientTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RadiusClientTable {
+    address: Spanned<String>,
+    secret_file: Spanned<String>,
+    #[serde(default)]
+    swapped: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -354,6 +378,7 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
         config.subscribers = Some((path.get_ref().clone(), path.span().start));
     }
     config.links = links(&file.link)?;
+    config.radius = file.radius.as_ref().map(radius).transpose()?;
     config.inside = inside(&file.capture, config.subscribers.is_some(), names)?;
     if let Some(each) = &file.each_address {
         config.each_address = *each.get_ref();
@@ -434,6 +459,57 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
         });
     }
     Ok(links)
+}
+
+fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
+    let (at, table) = (table.span().start, table.get_ref());
+    let listen = match &table.listen {
+        None => SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT)),
+        Some(text) => text.get_ref().parse().map_err(|_| {
+            let remedy = "write an address and a port, as in \"[::]:1813\"";
+            wrong("listen", text, text.get_ref(), remedy)
+        })?,
+    };
+    let silence_ns = match &table.silence {
+        None => None,
+        Some(text) => Some(duration(
+            "silence",
+            text,
+            [NS_PER_S, 30 * 86_400 * NS_PER_S],
+        )?),
+    };
+    if table.client.is_empty() {
+        let message =
+            "[radius]: there is no client: add [[radius.client]] with address and secret_file";
+        return Err(error(at, message));
+    }
+    let clients = table.client.iter().map(|client| {
+        let RadiusClientTable {
+            address,
+            secret_file,
+            swapped,
+        } = client.get_ref();
+        let text = address.get_ref();
+        let network = match text.parse::<std::net::IpAddr>() {
+            Ok(host) => Key::prefix(host, if host.is_ipv4() { 32 } else { 128 }),
+            Err(_) => inside_prefix(text).ok(),
+        };
+        let Some(Key::Prefix(network, prefix_len)) = network else {
+            let remedy = "write an address or a network, as in \"192.0.2.1\" or \"192.0.2.0/24\"";
+            return Err(wrong("address", address, text, remedy));
+        };
+        Ok(RadiusClient {
+            address: network,
+            prefix_len,
+            secret_file: (secret_file.get_ref().clone(), secret_file.span().start),
+            swapped: *swapped,
+        })
+    });
+    Ok(RadiusConfig {
+        listen,
+        silence_ns,
+        clients: clients.collect::<Result<_, _>>()?,
+    })
 }
 
 fn inside(table: &CaptureTable, has_list: bool, names: &dyn Names) -> Result<Inside, ConfigError> {

@@ -1,7 +1,9 @@
 //! `weir meter`: usage accounting.
 
 mod capture;
+mod live;
 mod report;
+mod rows;
 
 use crate::config::{self, Wrong};
 use crate::error::CliError;
@@ -16,8 +18,10 @@ use weir_meter::{Key, SessionInfo, list};
 
 /// Count who used which service how much
 ///
-/// Counts every frame of a capture for exactly one subscriber and service, in
-/// periods whose records add up to the totals of the link. What each key of the
+/// Counts every frame of a capture, or of a live link, for exactly one
+/// subscriber and service, in periods whose records add up to the totals of the
+/// link. On a live link the kernel counts, beside the host's own stack; a
+/// process that is killed loses nothing. What each key of the
 /// configuration means is in docs/reference/counter.md.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -26,6 +30,7 @@ Examples:
   weir meter -r office.pcapng --inside 192.0.2.0/24 --inside 2001:db8::/32
   weir meter -r office.pcapng --config counter.toml --json
   weir meter --config counter.toml --check
+  weir meter --config counter.toml
 
 Without --config each address of a private network (RFC 1918, RFC 4193), or of --inside, is a
 subscriber, and there are a few common services.
@@ -35,7 +40,7 @@ its link types (what was read is reported); 2 if the configuration or the list o
 refused; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM (what was read is reported).")]
 pub(crate) struct Args {
     /// Count the frames of a capture; `-` is standard input
-    #[arg(short, long, value_name = "FILE", required_unless_present = "check")]
+    #[arg(short, long, value_name = "FILE", required_unless_present = "config")]
     read: Option<PathBuf>,
 
     /// The configuration
@@ -71,9 +76,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "no_store")]
     store: Option<PathBuf>,
 
-    /// Do not keep the records
+    /// Do not keep the records of a capture; those of a live link stay in the
+    /// spool, for `weir mediate`
     #[arg(long)]
     no_store: bool,
+
+    /// Where the records of a live link are until the ledger has them
+    /// [default: COUNTER.spool beside the store]
+    #[arg(long, value_name = "FILE", conflicts_with = "read")]
+    spool: Option<PathBuf>,
+
+    /// Leave the kernel counting when this process ends, for the next one:
+    /// no frame is missing in between
+    #[arg(long, conflicts_with = "read")]
+    keep: bool,
+
+    /// Take off the link what an earlier process has left, with its counts
+    #[arg(long, conflicts_with_all = ["read", "keep"], requires = "config")]
+    clean: bool,
 }
 
 fn period(text: &str) -> Result<u64, String> {
@@ -112,7 +132,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     match &args.read {
         Some(path) => capture::run(args, &config, &subscribers, &names, path),
-        None => unreachable!("clap demands --read without --check"),
+        None if args.clean => live::clean(&config),
+        None => {
+            let source = args
+                .config
+                .as_deref()
+                .expect("clap demands --read or --config");
+            live::run(args, &config, source, &subscribers, &names)
+        }
     }
 }
 
