@@ -365,8 +365,8 @@ fn rows(chunks: &[Chunk]) -> BTreeMap<Row, Vec<u64>> {
                 record.flags.0,
             );
             let counts = rows.entry(row).or_insert_with(|| vec![0; 6]);
-            for column in 0..4 {
-                counts[column] += record.counts[column];
+            for (sum, count) in counts.iter_mut().zip(&record.counts).take(4) {
+                *sum += count;
             }
             // Buckets below 1.024 ms.
             counts[4] += record.counts[4..15].iter().sum::<u64>();

@@ -3,12 +3,11 @@
 
 mod common;
 
-use common::{stdout, weir};
+use common::{Folder, capture, frame, interface, section, stdout, weir};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use weir_lab::testenv;
 
 /// A frame as tshark dissects it.
@@ -135,29 +134,6 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// A folder of the test's own, which it removes.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-meter-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Packets and bytes.
 type Sums = BTreeMap<String, [u64; 2]>;
 
@@ -208,7 +184,7 @@ fn add(sums: &mut Sums, name: String, bytes: u64) {
 
 #[test]
 fn sums_per_address_and_direction_are_tsharks() {
-    let folder = Folder::new("addresses");
+    let folder = Folder::new("meter-addresses");
     // By private addresses; then all source, and all destination addresses.
     let rules = [
         ("private", ""),
@@ -223,10 +199,8 @@ fn sums_per_address_and_direction_are_tsharks() {
             return;
         };
         for (rule, text) in rules {
-            let config = folder.write(
-                "counter.toml",
-                &format!("unattributed_max = 100000\n{text}"),
-            );
+            let text = format!("unattributed_max = 100000\n{text}");
+            let config = folder.write("counter.toml", text.as_bytes());
             for unit in ["ip", "wire"] {
                 let mut theirs = Sums::new();
                 for frame in &frames {
@@ -257,7 +231,7 @@ fn sums_per_address_and_direction_are_tsharks() {
 #[test]
 fn sums_per_port_are_tsharks() {
     const SERVICES_MAX: usize = 60;
-    let folder = Folder::new("ports");
+    let folder = Folder::new("meter-ports");
     let mut compared = 0;
     for path in testenv::capture_files() {
         let Some(frames) = dissect(&path) else {
@@ -283,7 +257,7 @@ fn sums_per_port_are_tsharks() {
         for (protocol, port) in &ports {
             text += &format!("{protocol}-{port} = {{ {protocol} = [{port}] }}\n");
         }
-        let config = folder.write("counter.toml", &text);
+        let config = folder.write("counter.toml", text.as_bytes());
         let mut theirs = Sums::new();
         for frame in &frames {
             let service = frame.ports.and_then(|(protocol, src, dst)| {
@@ -303,4 +277,126 @@ fn sums_per_port_are_tsharks() {
         compared += theirs.values().map(|[packets, _]| packets).sum::<u64>();
     }
     assert!(compared > 1000 || compared == 0, "{compared}");
+}
+
+/// Runs weir, which ends with this status; what it printed and said.
+fn run<const N: usize>(status: i32, arguments: [&str; N]) -> (String, String) {
+    let run = { weir(arguments) }.output().unwrap();
+    assert_eq!(run.status.code(), Some(status), "{run:?}");
+    (stdout(&run), String::from_utf8(run.stderr).unwrap())
+}
+
+#[test]
+fn a_list_of_subscribers_names_the_traffic_in_a_table_with_its_proof() {
+    let folder = Folder::new("meter-list");
+    let file = folder.write("a.pcap", &capture(&[53, 80, 53, 9]));
+    let list = b"subscriber,key\nalice,0.0.0.0/8\n\"Bob, the other\",192.0.2.1\n";
+    folder.write("list.csv", list);
+    let text = "subscribers = 'list.csv'\nbytes = 'wire'\n[services]\ndns = { udp = [53] }\n[measures]\nflows = true\nactive = true\ngaps = true\nall = 'udp'";
+    let config = folder.write("counter.toml", text.as_bytes());
+    let (out, _) = run(0, ["meter", "--config", &config, "--check"]);
+    assert_eq!(out, format!("{config}: good (2 subscribers)\n"));
+    let (out, said) = run(0, ["meter", "-r", &file, "--config", &config]);
+    assert_eq!(said, "");
+    let row = |words: &[&str]| {
+        let same = |line: &str| line.split_whitespace().eq(words.iter().copied());
+        assert!(out.lines().any(same), "{words:?}\n{out}");
+    };
+    row(&[
+        "alice", "dns", "up", "2", "128", "1", "2,000", "2", "0", "≥", "1048", "ms",
+    ]);
+    row(&["link", "up", "4", "256"]);
+    assert!(
+        out.ends_with("proof: sum of the records = link total: 4 packets, 256 bytes\n"),
+        "{out}"
+    );
+}
+
+#[test]
+fn records_of_periods_are_the_same_each_time() {
+    let folder = Folder::new("meter-periods");
+    let file = folder.write("a.pcap", &capture(&[53, 80, 53, 9, 9, 9]));
+    let arguments = [
+        "meter",
+        "-r",
+        &file,
+        "--period",
+        "2s",
+        "--json",
+        "--inside",
+        "0.0.0.0/0",
+    ];
+    let (first, _) = run(0, arguments);
+    let (second, _) = run(0, arguments);
+    assert_eq!(first, second);
+    let lines = first
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let periods: Vec<Value> = lines.filter(|line| line["kind"] == "period").collect();
+    let packets: Vec<u64> = periods
+        .iter()
+        .map(|line| line["link"]["packets"][0].as_u64().unwrap())
+        .collect();
+    assert_eq!(packets, [2, 2, 2]);
+    assert_eq!(periods[1]["start_unix_ns"], 2_000_000_000u64);
+    assert_eq!(periods[1]["end_unix_ns"], 4_000_000_000u64);
+}
+
+#[test]
+fn mistakes_are_one_line_each_with_their_place() {
+    let folder = Folder::new("meter-mistakes");
+    let file = folder.write("a.pcap", &capture(&[53]));
+    let wrong = folder.write("wrong.toml", b"\nperiod = '0s'");
+    let (_, said) = run(2, ["meter", "--config", &wrong, "--check"]);
+    assert_eq!(
+        said,
+        format!("weir: {wrong}:2:10: period = `0s`: from 1 s to 86400 s\n")
+    );
+    let list = folder.write("list.csv", b"alice\nbob,192.0.2.300\n");
+    let config = folder.write("counter.toml", b"subscribers = 'list.csv'");
+    let (out, said) = run(2, ["meter", "-r", &file, "--config", &config]);
+    assert_eq!(out, "");
+    assert!(
+        said.contains(&format!("{list}:1:6: `alice` has no key")),
+        "{said}"
+    );
+    assert!(
+        said.contains(&format!("{list}:2:5: `192.0.2.300` is no key")),
+        "{said}"
+    );
+    let config = folder.write("counter.toml", b"subscribers = 'none.csv'");
+    let (_, said) = run(1, ["meter", "--config", &config, "--check"]);
+    assert!(
+        said.contains("counter.toml:1:15: subscribers = `none.csv`: cannot read"),
+        "{said}"
+    );
+    let (_, said) = run(2, ["meter"]);
+    assert!(said.contains("--read"), "{said}");
+}
+
+#[test]
+fn damage_and_expressions_without_meaning_leave_the_rest_counted() {
+    let folder = Folder::new("meter-damage");
+    let mut bytes = capture(&[53, 80]);
+    bytes.truncate(bytes.len() - 1);
+    let file = folder.write("cut.pcap", &bytes);
+    let (out, said) = run(1, ["meter", "-r", &file]);
+    assert!(out.contains("1 packet,"), "{out}");
+    assert!(said.contains("cut.pcap"), "{said}");
+    // On raw IP there is no Ethernet address.
+    let config = folder.write("counter.toml", b"[services]\nbroadcast = 'ether broadcast'");
+    let mixed = [
+        section(),
+        interface(1),
+        interface(101),
+        frame(0, 14, 53),
+        frame(1, 0, 53),
+    ];
+    let file = folder.write("mixed.pcapng", &mixed.concat());
+    let (out, said) = run(1, ["meter", "-r", &file, "--config", &config]);
+    assert!(out.contains("link total: 2 packets,"), "{out}");
+    assert!(
+        said.contains("link type RAW: service `broadcast` accepts no frame"),
+        "{said}"
+    );
 }

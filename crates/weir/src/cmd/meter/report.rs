@@ -148,12 +148,15 @@ impl JsonLines {
 /// Whose traffic a row of the table is: the kind, and its name.
 type Who = (u8, String);
 
+/// An owner's sums and remarks by service and direction.
+type Rows = BTreeMap<(u16, u8), (Flags, Vec<u64>)>;
+
 /// Sums of a capture's records by owner, service and direction.
 #[derive(Default)]
 pub(super) struct Table {
     /// Frames that belong to sessions.
     pub(super) of_sessions: u64,
-    rows: HashMap<Who, BTreeMap<(u16, u8), (Flags, Vec<u64>)>>,
+    rows: HashMap<Who, Rows>,
     measures: Vec<Measure>,
     services: Vec<String>,
     link: Totals,
@@ -306,34 +309,38 @@ impl Table {
 
     /// The lines of an owner: its name stands in the first one.
     fn cells(&self, who: &Who) -> Vec<Vec<String>> {
-        let rows = self.rows[who].iter().enumerate();
-        let line = |(number, (&(service, direction), (flags, counts))): (
-            usize,
-            (&(u16, u8), &(Flags, Vec<u64>)),
-        )| {
-            let name = if number == 0 {
-                who.1.clone()
-            } else {
-                String::new()
-            };
+        let rows = self.rows[who].iter();
+        let lines = rows.map(|(&(service, direction), (flags, counts))| {
             let direction = if direction == 0 { "up" } else { "down" };
             let service = self.services[usize::from(service)].clone();
-            let mut cells = vec![name, service, direction.to_owned()];
-            for (column, measure) in self.plain_columns() {
-                let least = measure.name == "flows" && flags.contains(Flags::AT_LEAST);
-                let mark = if least { "≥ " } else { "" };
-                cells.push(format!("{mark}{}", format::grouped(counts[column])));
-            }
-            if let Some(column) = self.column("active_ms") {
-                let rate = (counts[1] * 8).checked_div(counts[column]);
-                cells.push(rate.map_or_else(|| "-".into(), format::grouped));
-            }
-            if let Some(column) = self.column("gap_0us") {
-                cells.push(median(&counts[column..column + Gaps::BUCKETS]));
-            }
+            let mut cells = vec![String::new(), service, direction.to_owned()];
+            cells.extend(self.counts(*flags, counts));
             cells
-        };
-        rows.map(line).collect()
+        });
+        let mut lines: Vec<Vec<String>> = lines.collect();
+        if let Some(first) = lines.first_mut() {
+            first[0].clone_from(&who.1);
+        }
+        lines
+    }
+
+    /// The cells of numbers of a row.
+    fn counts(&self, flags: Flags, counts: &[u64]) -> Vec<String> {
+        let mut cells = Vec::new();
+        for (column, measure) in self.plain_columns() {
+            let least = measure.name == "flows" && flags.contains(Flags::AT_LEAST);
+            let mark = if least { "≥ " } else { "" };
+            cells.push(format!("{mark}{}", format::grouped(counts[column])));
+        }
+        if let Some(column) = self.column("active_ms") {
+            // Bits in a millisecond are kbit in a second.
+            let rate = (counts[1] * 8).checked_div(counts[column]);
+            cells.push(rate.map_or_else(|| "-".into(), format::grouped));
+        }
+        if let Some(column) = self.column("gap_0us") {
+            cells.push(median(&counts[column..column + Gaps::BUCKETS]));
+        }
+        cells
     }
 
     /// The lines below: what no subscriber used, and the link.
