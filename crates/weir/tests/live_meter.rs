@@ -1,9 +1,11 @@
 //! `weir meter` on a live link: every frame is in one record, whatever happens to the process.
 
 mod common;
+#[path = "common/live.rs"]
+mod live;
 
-use common::live::{Net, Running, net};
 use common::{stdout, weir};
+use live::{Net, Running, net};
 use std::fs;
 use std::net::UdpSocket;
 use std::path::PathBuf;

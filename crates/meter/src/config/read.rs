@@ -13,7 +13,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use toml::Spanned;
 use weir_filter::lang::expr::Names;
@@ -464,7 +464,7 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
 fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
     let (at, table) = (table.span().start, table.get_ref());
     let listen = match &table.listen {
-        None => SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT)),
+        None => SocketAddr::from((Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT)),
         Some(text) => text.get_ref().parse().map_err(|_| {
             let remedy = "write an address and a port, as in \"[::]:1813\"";
             wrong("listen", text, text.get_ref(), remedy)
@@ -490,11 +490,16 @@ fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
             swapped,
         } = client.get_ref();
         let text = address.get_ref();
-        let network = match text.parse::<std::net::IpAddr>() {
-            Ok(host) => Key::prefix(host, if host.is_ipv4() { 32 } else { 128 }),
-            Err(_) => inside_prefix(text).ok(),
+        let network = match text.parse::<IpAddr>() {
+            Ok(host) => Some((host, if host.is_ipv4() { 32 } else { 128 })),
+            Err(_) => match inside_prefix(text) {
+                Ok(Key::Prefix(network, prefix_len)) => Some((network, prefix_len)),
+                Ok(Key::Ipv4(host)) => Some((host.into(), 32)),
+                Ok(Key::Ipv6(host)) => Some((host.into(), 128)),
+                Ok(_) | Err(_) => None,
+            },
         };
-        let Some(Key::Prefix(network, prefix_len)) = network else {
+        let Some((network, prefix_len)) = network else {
             let remedy = "write an address or a network, as in \"192.0.2.1\" or \"192.0.2.0/24\"";
             return Err(wrong("address", address, text, remedy));
         };
