@@ -17,13 +17,19 @@
 //! NetTap 2000 paper, §2 (Libretto: NetCounter and NetMediator).
 
 mod chunk;
+pub mod config;
+pub mod engine;
 mod key;
+pub mod list;
+pub mod measure;
 pub mod parse;
+pub mod period;
 mod record;
 pub mod services;
 mod session;
+pub mod sessions;
 
 pub use chunk::{Chunk, ChunkId, Manifest};
-pub use key::Key;
+pub use key::{Key, KeyKind, ParseKeyError};
 pub use record::{Counts, Direction, Flags, Measure, Owner, OwnerKind, Record, Totals};
 pub use session::{SessionEvent, SessionEventKind, SessionInfo, SessionSource};

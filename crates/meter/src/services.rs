@@ -188,24 +188,23 @@ impl Services {
         &self.protocols
     }
 
-    /// Compiles the services' filters for frames of a link type.
-    ///
-    /// # Errors
-    /// For the first service whose expression the link type refuses: its number, and why.
-    pub fn compile(
+    /// Compiles the services' filters for frames of a link type. Also returns the numbers of the
+    /// services whose expression the link type refuses, and why: such a filter accepts no frame.
+    pub fn compile_each(
         &self,
         linktype: LinkType,
         names: &dyn Names,
-    ) -> Result<Filters, (usize, expr::Error)> {
-        let mut filters = Vec::new();
+    ) -> (Filters, Vec<(usize, expr::Error)>) {
+        let (mut filters, mut refused) = (Vec::new(), Vec::new());
         for (number, service) in self.list.iter().enumerate() {
             if let Some(text) = &service.filter {
-                let program = compile(text, linktype, names);
-                let program = program.map_err(|error| (number, error))?;
-                filters.push((number as u16, Runner::new(program)));
+                match compile(text, linktype, names) {
+                    Ok(program) => filters.push((number as u16, Runner::new(program))),
+                    Err(error) => refused.push((number, error)),
+                }
             }
         }
-        Ok(Filters(filters))
+        (Filters(filters), refused)
     }
 }
 
@@ -226,7 +225,7 @@ pub fn compile(text: &str, linktype: LinkType, names: &dyn Names) -> Result<Prog
 }
 
 /// The filters of services, compiled for one link type.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Filters(Vec<(u16, Runner)>);
 
 impl Filters {
@@ -297,7 +296,8 @@ mod tests {
     #[test]
     fn filters_are_asked_in_their_place() {
         let services = services();
-        let filters = services.compile(LinkType::EN10MB, &NoNames).unwrap();
+        let (filters, refused) = services.compile_each(LinkType::EN10MB, &NoNames);
+        assert!(refused.is_empty());
         let mut frame = vec![0; 34];
         frame[12..15].copy_from_slice(&[8, 0, 0x45]);
         frame[26..30].copy_from_slice(&[10, 0, 0, 9]);
@@ -318,7 +318,8 @@ mod tests {
             ..Service::default()
         };
         let services = Services::new(vec![Service::default(), wrong]);
-        let error = services.compile(LinkType::EN10MB, &NoNames).unwrap_err();
-        assert_eq!(error.0, 1);
+        let (_, refused) = services.compile_each(LinkType::EN10MB, &NoNames);
+        assert_eq!(refused.len(), 1);
+        assert_eq!(refused[0].0, 1);
     }
 }
