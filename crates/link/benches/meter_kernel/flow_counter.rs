@@ -1,12 +1,15 @@
 //! A flow counter as flow exporters in eBPF have it: a hash table with a value for each CPU. And what
-//! writes the source address of a frame before the program that is measured.
+//! writes the address and the port of a frame before the program that is measured.
 
 use super::tables::driver;
 use std::os::fd::AsFd;
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType};
 
-/// Writes a source address at random, and goes on in a program.
+/// The first destination port.
+pub(crate) const PORT: u16 = 1000;
+
+/// Writes a source address and a destination port at random, and goes on in a program.
 pub(crate) struct Driver {
     pub(crate) program: Program,
     /// The program's slot.
@@ -14,7 +17,9 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(keys: u32, next: Program) -> Driver {
+    /// The least bits of a key's number, so many, choose its port, from [`PORT`]; the others its
+    /// address.
+    pub(crate) fn new(keys: u32, port_bits: u32, next: Program) -> Driver {
         let state = MapSpec {
             mmapable: true,
             ..MapSpec::array(64, 1)
@@ -30,10 +35,18 @@ impl Driver {
             Insn::load(op::W, Reg::R2, Reg::R8, 0),
             Insn::load(op::W, Reg::R3, Reg::R8, 4),
             Insn::mov64(Reg::R4, Reg::R2),
-            Insn::alu64(op::ADD, Reg::R4, 34),
+            Insn::alu64(op::ADD, Reg::R4, 38),
         ]);
         asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R3), end);
         asm.extend([
+            Insn::mov64(Reg::R7, Reg::R6),
+            Insn::alu64(op::AND, Reg::R7, (1 << port_bits) - 1),
+            Insn::alu64(op::ADD, Reg::R7, i32::from(PORT)),
+            Insn::to_be(Reg::R7, 16),
+            Insn::store(op::H, Reg::R2, 36, Reg::R7),
+            Insn::alu64(op::AND, Reg::R6, 0x00ff_ffff),
+            Insn::alu64(op::RSH, Reg::R6, port_bits as i32),
+            Insn::alu64(op::OR, Reg::R6, 0x0a00_0000),
             Insn::to_be(Reg::R6, 32),
             Insn::store(op::W, Reg::R2, 26, Reg::R6),
             Insn::mov64(Reg::R1, Reg::R8),
@@ -82,13 +95,13 @@ pub(crate) struct FlowCounter {
 impl FlowCounter {
     /// Its key is an address of 16 bytes, kind, class and direction; the class is that of the
     /// lower bits of a port, without any table.
-    pub(crate) fn new(keys: u32) -> FlowCounter {
+    pub(crate) fn new(keys: u32, port_bits: u32) -> FlowCounter {
         let spec = MapSpec::per_cpu_hash(24, 16, keys);
         let flows = Map::create("meter_flows", &spec).expect("a map");
         for first in (0..keys).step_by(1 << 14) {
             let numbers = first..keys.min(first + (1 << 14));
             let values = vec![0; numbers.len() * flows.value_bytes()];
-            let keys: Vec<u8> = numbers.flat_map(key).collect();
+            let keys: Vec<u8> = numbers.flat_map(|number| key(number, port_bits)).collect();
             flows.update_batch(&keys, &values).expect("room");
         }
         let mut asm = Asm::new();
@@ -136,11 +149,12 @@ impl FlowCounter {
     }
 }
 
-/// The key of a source, as the program makes it of the bench's frame: port 443.
-fn key(number: u32) -> [u8; 24] {
+/// The key of a frame, as the program makes it.
+fn key(number: u32, port_bits: u32) -> [u8; 24] {
     let mut key = [0; 24];
-    key[..4].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
-    key[16] = 187 & 7;
+    key[..4].copy_from_slice(&(0x0a00_0000 + (number >> port_bits)).to_be_bytes());
+    let port = u32::from(PORT) + (number & ((1 << port_bits) - 1));
+    key[16] = port as u8 & 7;
     key
 }
 

@@ -1,6 +1,6 @@
 //! The whole stage: fields of the frame, key, class, cell and totals.
 
-use super::flow_counter::{self, Driver};
+use super::flow_counter::{self, Driver, PORT};
 use super::tables::{SEED, run};
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -13,27 +13,23 @@ use weir_meter::services::{Service, Services};
 use weir_meter::{Direction, Key};
 use weir_wire::Protocol;
 
-/// Numbers of subscribers, each with one key.
-const SUBSCRIBERS: [u32; 3] = [256, 1 << 16, 1_000_000];
+/// Counters in use, and how many bits of their number choose the service: 0 for one service of each
+/// subscriber, 3 for all eight.
+const CASES: [(u32, u32); 4] = [(256, 0), (1 << 16, 0), (1_000_000, 0), (1_000_000, 3)];
 
 /// Most that the maps of 1,000,000 subscribers with 8 services may take.
 const MEMORY_MIB_MAX: f64 = 700.0;
 
 const ROUNDS: usize = 7;
 
-/// Four listed services; with the classes that always exist, eight.
-fn services() -> Services {
-    let service = |name: &str, port: u16| Service {
-        name: name.to_owned(),
+/// Services by port. With the classes that always exist there are eight, or twelve.
+fn services(listed: u16) -> Services {
+    let service = |port: u16| Service {
+        name: format!("port {port}"),
         ports: vec![(Protocol::UDP, port..=port), (Protocol::TCP, port..=port)],
         ..Service::default()
     };
-    Services::new(vec![
-        service("dns", 53),
-        service("web", 80),
-        service("tls", 443),
-        service("mail", 25),
-    ])
+    Services::new((PORT..PORT + listed).map(service).collect())
 }
 
 fn address(number: u32) -> Ipv4Addr {
@@ -41,8 +37,9 @@ fn address(number: u32) -> Ipv4Addr {
 }
 
 pub(crate) fn stage(results: &Recorder) {
-    let services = services();
-    for subscribers in SUBSCRIBERS {
+    for (counters, port_bits) in CASES {
+        let subscribers = counters >> port_bits;
+        let services = services(if port_bits == 0 { 4 } else { 8 });
         let spec = MeterSpec {
             subscribers,
             keys: subscribers,
@@ -67,14 +64,14 @@ pub(crate) fn stage(results: &Recorder) {
         }
         let insert_ns = inserted.elapsed().as_secs_f64() * 1e9 / f64::from(subscribers);
         let stage = meter.stage(Direction::Up);
-        let flow = flow_counter::FlowCounter::new(subscribers);
+        let flow = flow_counter::FlowCounter::new(counters, port_bits);
         let programs = [
             flow_counter::nothing(),
             stage.program(Hook::XdpNative).expect("a program"),
             flow.program,
         ];
-        let drivers = programs.map(|program| Driver::new(subscribers, program));
-        measure(results, &mut meter, subscribers, &drivers);
+        let drivers = programs.map(|program| Driver::new(counters, port_bits, program));
+        measure(results, &mut meter, [counters, subscribers], &drivers);
         let (flows, counted) = flow_counter::counted(&flow.flows);
         println!("  the flow counter counted {counted} packets in {flows} flows");
         let mib = meter.memory_bytes() as f64 / f64::from(1 << 20);
@@ -89,7 +86,12 @@ pub(crate) fn stage(results: &Recorder) {
     }
 }
 
-fn measure(results: &Recorder, meter: &mut Meter, subscribers: u32, drivers: &[Driver; 3]) {
+fn measure(
+    results: &Recorder,
+    meter: &mut Meter,
+    [counters, subscribers]: [u32; 2],
+    drivers: &[Driver; 3],
+) {
     let frame = frame();
     let mut best = [f64::INFINITY; 3];
     for _ in 0..ROUNDS {
@@ -110,19 +112,25 @@ fn measure(results: &Recorder, meter: &mut Meter, subscribers: u32, drivers: &[D
     meter.settle();
     let settled = began.elapsed();
     println!(
-        "{subscribers} subscribers: stage {stage:.1} ns, flow counter {counter:.1} ns: {:.2}; \
+        "{counters} counters of {subscribers} subscribers: stage {stage:.1} ns, flow counter {counter:.1} ns: {:.2}; \
          {packets} packets in {rows} rows; cut {flipped:.0?}, read {read:.0?}, settled {settled:.0?}",
         counter / stage
     );
-    let name = format!("meter stage: {subscribers} subscribers");
+    let name = format!("meter stage: {counters} counters of {subscribers} subscribers");
     results.record(&name, stage, Unit::Nanoseconds, Bar::None);
-    let name = format!("meter stage: per-CPU-hash flow counter, {subscribers} keys");
-    let bar = if subscribers == 1_000_000 {
+    let name =
+        format!("meter stage: {counters} counters of {subscribers} subscribers, to a flow counter");
+    let bar = if counters == 1_000_000 {
         Bar::AtLeast(2.0)
     } else {
         Bar::None
     };
-    results.record(&name, counter / stage, Unit::RateOf("flow counter"), bar);
+    results.record(
+        &name,
+        counter / stage,
+        Unit::RateOf("per-CPU-hash flow counter"),
+        bar,
+    );
 }
 
 /// A UDP packet of 60 bytes; the program writes its source address.

@@ -12,7 +12,9 @@ use weir_lab::net::{Device, Lab, Linear, Offloads};
 use weir_lab::testenv;
 use weir_link::bpf::PinFolder;
 use weir_link::net::Interface;
-use weir_link::xdp::{Bypass, CutOwner, Gate, Meter, MeterTap, Row};
+use weir_link::xdp::{
+    Bypass, CutOwner, FlowKind, FlowMaps, Gate, HostFilter, Meter, MeterTap, Row,
+};
 use weir_meter::{Direction, Key};
 
 /// Frames a second, which a veth takes without loss.
@@ -115,6 +117,41 @@ fn a_gate_counts_each_frame_while_its_owner_changes() {
     }
     let sent = sending.wait().unwrap();
     assert_counted(&mut meter, sums, sent);
+    line.middle.run(|| {
+        let [left, right] = interfaces();
+        assert!(Gate::clean_stale(&[&left, &right]).unwrap());
+    });
+}
+
+#[test]
+fn a_gate_with_cached_verdicts_and_a_host_filter_counts_too() {
+    if !testenv::root() {
+        return;
+    }
+    let line = Linear::new(Offloads::OFF).unwrap();
+    let services = services();
+    let mut meter = Meter::create(&spec(&services, false)).unwrap();
+    insert_half(&mut meter);
+    let stages = [meter.stage(Direction::Up), meter.stage(Direction::Down)];
+    let interfaces =
+        || [&line.left, &line.right].map(|device| Interface::numbered(device.index()).unwrap());
+    line.middle.run(|| {
+        let kinds = [FlowKind::FiveTuple, FlowKind::IpPair, FlowKind::MacPair];
+        let flow_maps = FlowMaps::new(&kinds, 256).unwrap();
+        let [left, right] = interfaces();
+        let both = [&left, &right];
+        let mut gate = Gate::attach_metered(&both, Bypass::Wire, true, &stages).unwrap();
+        gate.join(0, 1).unwrap();
+        for link in 0..2 {
+            gate.use_flow_cache(link, &flow_maps, false).unwrap();
+            let updater = gate.host_filter_updater(link, Some((&flow_maps, false)));
+            let filter = HostFilter::new(&[], "tcp port 22").unwrap();
+            updater.unwrap().set_host_filter(&filter).unwrap();
+        }
+    });
+    let mut generator = Generator::new(&line.eth_a, &udp(&line.eth_a, &line.eth_b)).unwrap();
+    let sent = generator.send(20_000, RATE).unwrap();
+    assert_counted(&mut meter, [0; 2], sent);
     line.middle.run(|| {
         let [left, right] = interfaces();
         assert!(Gate::clean_stale(&[&left, &right]).unwrap());

@@ -34,7 +34,7 @@ pub enum MeterError {
         subscribers: u32,
     },
     /// Too many keys.
-    #[error("there is no room for key {key:?}: the meter was made for {keys} keys")]
+    #[error("there is no room for key `{key}`: the meter was made for {keys} keys")]
     Full {
         /// The key.
         key: Key,
@@ -43,7 +43,7 @@ pub enum MeterError {
     },
     /// Too many prefix lengths.
     #[error(
-        "{key:?} is one prefix length too many: prefixes of one family have at most {PREFIX_LENGTHS_MAX} lengths at a time"
+        "`{key}` is one prefix length too many: prefixes of one family have at most {PREFIX_LENGTHS_MAX} lengths at a time"
     )]
     Lengths {
         /// The key.
