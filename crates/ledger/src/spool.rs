@@ -272,6 +272,29 @@ impl Spool {
         events.collect()
     }
 
+    /// Replaces the log of session events by these, all or none. Gives their number.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written: then the log is as before.
+    pub fn replace_events(&mut self, events: Vec<SessionEvent>) -> Result<u64, LedgerError> {
+        let path = self.path.clone();
+        let mut replace = || {
+            let transaction = self.db.transaction()?;
+            transaction.execute("DELETE FROM event", [])?;
+            {
+                let mut insert =
+                    transaction.prepare_cached("INSERT INTO event (event) VALUES (?1)")?;
+                for event in &events {
+                    insert.insert([serde_json::to_string(event).expect("an event is JSON")])?;
+                }
+            }
+            transaction.commit()
+        };
+        replace().map_err(of(&path))?;
+        Ok(events.len() as u64)
+    }
+
     /// Forgets the session events up to this number: the sessions that they made are in the base.
     ///
     /// # Errors

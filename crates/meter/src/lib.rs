@@ -17,8 +17,10 @@
 //! NetTap 2000 paper, §2 (Libretto: NetCounter and NetMediator).
 
 mod chunk;
+pub mod config;
 pub mod engine;
 mod key;
+pub mod list;
 pub mod measure;
 pub mod parse;
 pub mod period;
@@ -32,3 +34,10 @@ pub use chunk::{Chunk, ChunkId, Manifest};
 pub use key::{Key, KeyKind, ParseKeyError};
 pub use record::{Counts, Direction, Flags, Measure, Owner, OwnerKind, Record, Totals};
 pub use session::{SessionEvent, SessionEventKind, SessionInfo, SessionSource};
+
+/// The Rust example of the manual, run as a doctest.
+#[cfg(doctest)]
+mod manual {
+    #[doc = include_str!("../../../docs/how-to/add-a-measure.md")]
+    struct AddAMeasure;
+}

@@ -53,7 +53,8 @@ pub struct Owner {
 pub struct Measure {
     /// Its name in configurations and outputs, for example `packets`, `bytes`, `flows`.
     pub name: String,
-    /// Whether values of two records add up to the value of both together.
+    /// Whether the values of two records of the same owner, service and direction add up to the value
+    /// of both periods together.
     pub additive: bool,
 }
 

@@ -82,9 +82,10 @@ fn blocks_in(page: &str, language: &str) -> Vec<String> {
 }
 
 /// Pages whose commands need neither root nor a network.
-const PAGES: [&str; 2] = [
+const PAGES: [&str; 3] = [
     "docs/tutorials/divide-a-capture.md",
     "docs/how-to/debug-a-filter.md",
+    "docs/how-to/meter.md",
 ];
 
 #[test]
@@ -180,7 +181,7 @@ fn every_example_of_the_help_runs() {
         return;
     }
     let folder = checkout("help");
-    for subcommand in ["demux", "filter"] {
+    for subcommand in ["demux", "filter", "meter"] {
         let help = stdout(&weir([subcommand, "--help"]).output().unwrap());
         let examples = help.split_once("Examples:").expect("has examples").1;
         let commands = commands(examples);

@@ -14,7 +14,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("meter", &["wire", "filter"]),
     ("ledger", &["meter"]),
     ("ring", &[]),
-    ("link", &["wire", "filter", "demux", "ring"]),
+    ("link", &["wire", "filter", "demux", "meter", "ring"]),
     ("stack", &["wire", "ring"]),
     ("packetdrill", &["wire", "stack"]),
     (

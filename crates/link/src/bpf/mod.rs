@@ -19,6 +19,7 @@
 //! ```
 
 mod attach;
+mod grace_period;
 mod live_frames;
 mod map;
 mod map_memory;
@@ -30,6 +31,7 @@ mod sys;
 
 pub(crate) use attach::is_missing;
 pub use attach::{AttachError, Attachment, AttachmentInfo, Hook, programs_at};
+pub(crate) use grace_period::grace_period;
 pub use live_frames::{LIVE_BATCH_MAX, LiveRun};
 pub use map::ring;
 pub use map::{BatchError, Map, MapError};

@@ -11,6 +11,7 @@
 //! - [`TxBurst`]: sends many frames at once, without a socket buffer for each.
 //! - [`HostFilter`]: the frames of a tapped link that the host keeps;
 //!   [`HostFilterUpdater`] replaces the filter.
+//! - [`Meter`]: counts per subscriber and service, made before all else.
 //! - [`SharedPage`]: the page shared by process and programs: heartbeat, hang
 //!   limit, epoch.
 
@@ -18,6 +19,7 @@ mod abi;
 mod flow_cache;
 mod gate;
 mod host_filter;
+mod meter;
 mod sched;
 mod tx_burst;
 mod xsk;
@@ -34,6 +36,10 @@ pub use gate::shared_page::{
 pub use gate::{AttachmentCheck, Gate, GateError, GateFds, LinkFds};
 pub use host_filter::update::HostFilterUpdater;
 pub use host_filter::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
+pub use meter::{
+    Cell, Cut, CutOwner, Meter, MeterError, MeterSpec, MeterStage, MeterTap, OpenedMeter,
+    PREFIX_LENGTHS_MAX, Row, SUBSCRIBERS_MAX,
+};
 pub use sched::context_switches::voluntary_switches;
 pub use sched::priority::raise_priority;
 pub use tx_burst::{BURST_FRAME_BYTES, BURST_FRAMES_MAX, PAGE_POOLS_MAX, TxBurst, TxBurstError};

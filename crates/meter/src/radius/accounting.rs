@@ -333,7 +333,7 @@ impl Accounting {
                     return Ok(infos.collect());
                 }
                 Ok(vec![SessionEventKind::AllDown {
-                    server: escaped(server),
+                    server: format!("{}/", escaped(server)),
                 }])
             }
             Status::Start | Status::Interim => self.up(identity, request, received_ns),
@@ -476,7 +476,7 @@ impl Accounting {
                 others.push(identity);
             }
             SessionEventKind::AllDown { server } => {
-                let server = unescaped(server);
+                let server = unescaped(server.trim_end_matches('/'));
                 self.running.retain(|identity, _| identity.0 != server);
             }
         }

@@ -13,6 +13,7 @@ pub(crate) mod iperf;
 pub(crate) mod lab;
 pub(crate) mod listen;
 pub(crate) mod mediate;
+pub(crate) mod meter;
 pub(crate) mod ports;
 pub(crate) mod rarpd;
 pub(crate) mod route;

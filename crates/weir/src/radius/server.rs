@@ -91,6 +91,7 @@ impl Server {
         self.accounting.restore(event);
     }
 
+    #[cfg(test)]
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -74,6 +74,7 @@ impl Gate {
             pins: None,
             adopted: false,
             host: None,
+            meters: Vec::new(),
         })
     }
 

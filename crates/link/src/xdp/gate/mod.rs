@@ -13,6 +13,7 @@ pub use fds::{GateFds, LinkFds};
 
 use super::flow_cache::FlowMaps;
 use super::host_filter::HostFilter;
+use super::meter::MeterStage;
 use super::xsk::promiscuous;
 use super::xsk::socket::Xsk;
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
@@ -36,6 +37,8 @@ pub struct Gate {
     pins: Option<PinDir>,
     adopted: bool,
     host: Option<HostFilter>,
+    /// What counts the frames of each link, by the link's number.
+    meters: Vec<MeterStage>,
 }
 
 #[derive(Debug)]
@@ -62,6 +65,21 @@ impl Gate {
         bypass: Bypass,
         outlive: bool,
     ) -> Result<Gate, GateError> {
+        Gate::attach_metered(interfaces, bypass, outlive, &[])
+    }
+
+    /// As [`attach`](Self::attach); the frames of each interface are counted by the stage in the
+    /// same place of `meters`, from the first one on, whatever the gate does with them. What an
+    /// earlier process has left counts until it is taken over, and from then on these do.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn attach_metered(
+        interfaces: &[&Interface],
+        bypass: Bypass,
+        outlive: bool,
+        meters: &[MeterStage],
+    ) -> Result<Gate, GateError> {
         let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
         let mut sorted = numbers.clone();
         sorted.sort_unstable();
@@ -72,9 +90,11 @@ impl Gate {
             return Err(GateError::Links { what });
         }
         let made = if outlive {
-            Gate::attach_pinned(interfaces, bypass)
+            Gate::attach_pinned(interfaces, bypass, meters)
         } else {
-            Gate::new(bypass)?.add_all(interfaces)
+            let mut gate = Gate::new(bypass)?;
+            gate.meters = meters.to_vec();
+            gate.add_all(interfaces)
         };
         let Err(GateError::Taken { interface, by }) = made else {
             return made;
@@ -82,7 +102,7 @@ impl Gate {
         // Take over the programs of an earlier process that had another bypass?
         if !outlive {
             match Gate::clean_owned_stale(interfaces) {
-                Ok(true) => return Gate::attach(interfaces, bypass, outlive),
+                Ok(true) => return Gate::attach_metered(interfaces, bypass, outlive, meters),
                 Err(error @ GateError::InUse { .. }) => return Err(error),
                 Ok(false) | Err(_) => {}
             }
@@ -128,6 +148,7 @@ impl Gate {
             pins: None,
             adopted: false,
             host: None,
+            meters: Vec::new(),
         })
     }
 
@@ -148,7 +169,13 @@ impl Gate {
             let what = format!("{} more", interface.name);
             return Err(GateError::Links { what });
         }
-        let program = program::xdp(link as u32, self.maps(), None, self.host.as_ref())?;
+        let program = program::xdp(
+            link as u32,
+            self.maps(),
+            None,
+            self.host.as_ref(),
+            self.meters.get(link),
+        )?;
         let ifindex = interface.index;
         let attach = |hook| Attachment::new(&program, ifindex, hook).map(|made| (made, hook));
         let attached = match attach(Hook::XdpNative) {
@@ -219,7 +246,13 @@ impl Gate {
     ) -> Result<(), GateError> {
         flow_maps.set_egress(link as u32, self.link(link).ifindex)?;
         let (maps, host) = (self.maps(), self.host.as_ref());
-        let program = program::xdp(link as u32, maps, Some((flow_maps, completes)), host)?;
+        let program = program::xdp(
+            link as u32,
+            maps,
+            Some((flow_maps, completes)),
+            host,
+            self.meter(link),
+        )?;
         Ok(self.link(link).xdp.replace(&program)?)
     }
 
@@ -232,11 +265,17 @@ impl Gate {
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link {
                 let host = self.host.as_ref();
-                let program = program::xdp(number as u32, self.maps(), None, host)?;
+                let program =
+                    program::xdp(number as u32, self.maps(), None, host, self.meter(number))?;
                 link.xdp.replace(&program)?;
             }
         }
         Ok(())
+    }
+
+    /// What counts the frames of a link.
+    pub(super) fn meter(&self, link: usize) -> Option<&MeterStage> {
+        self.meters.get(link)
     }
 
     /// Detaches the program of one link and restores the interface.

@@ -6,6 +6,7 @@ use super::shared_page::{Bypass, SharedPage};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder, program_info};
 use crate::net::{Interface, InterfaceError};
+use crate::xdp::meter::MeterStage;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -27,6 +28,7 @@ impl Gate {
     pub(super) fn attach_pinned(
         interfaces: &[&Interface],
         bypass: Bypass,
+        meters: &[MeterStage],
     ) -> Result<Gate, GateError> {
         let numbers = numbers(interfaces);
         let place = Gate::lock_pin_dir(interfaces)?;
@@ -35,6 +37,7 @@ impl Gate {
             gate.refuse_if_owned(interfaces)?;
             gate.page.set_bypass(bypass);
             gate.adopted = true;
+            gate.meters = meters.to_vec();
             gate.pins = Some(place);
             gate.renew()?;
             return Ok(gate);
@@ -45,6 +48,7 @@ impl Gate {
         place.folder.pin(SOCKETS, &gate.sockets)?;
         place.folder.pin(PEERS, &gate.peers)?;
         gate.pins = Some(place);
+        gate.meters = meters.to_vec();
         gate.add_all(interfaces)
     }
 
@@ -98,6 +102,7 @@ impl Gate {
             pins: None,
             adopted: false,
             host: None,
+            meters: Vec::new(),
         }))
     }
 

@@ -2,6 +2,7 @@
 //! page.
 //!
 //! ```text
+//!  (metered: first counted)
 //!             gate shut ────────────────────────────────┐
 //!  frame ─► gate? ─► owner alive? ─► heartbeat? ─► XSK  │
 //!                        │ all died     │ behind       ▼
@@ -11,6 +12,9 @@
 //! The heartbeat is loaded before the clock, and the difference is compared as a signed number: a
 //! beat in between does not count as a hang. Gate and epoch are one word, so that a frame carries
 //! the epoch in which it was admitted.
+//!
+//! Where frames are metered ([`MeterStage`]) that comes before all else, so that
+//! a frame is counted once whatever happens to it here.
 //!
 //! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
 //! them behind the heartbeat, and do not wake the process.
@@ -30,6 +34,7 @@ use crate::xdp::abi::{
 };
 use crate::xdp::flow_cache::{FlowMaps, FlowProgramSpec, program as flow_program};
 use crate::xdp::host_filter::HostFilter;
+use crate::xdp::meter::MeterStage;
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
@@ -65,16 +70,17 @@ pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
 
 /// Generates the XDP program of link number `link`, with these maps: shared page, XSKMAP, joined
 /// links. With the maps of `flow_cache`, and whether the link's checksums may be partial; and with
-/// the filter of the host's frames.
+/// the filter of the host's frames. `meter` counts each frame first.
 pub(in crate::xdp) fn xdp(
     link: u32,
     maps: [&Map; 3],
     flow_cache: Option<(&FlowMaps, bool)>,
     host: Option<&HostFilter>,
+    meter: Option<&MeterStage>,
 ) -> Result<Program, GateError> {
     let spec = flow_cache.map(|(flow_maps, completes)| flow_maps.spec(completes));
     let maps = self::maps(maps, flow_cache.map(|(flow_maps, _)| flow_maps));
-    load(link, &maps, spec, host)
+    load(link, &maps, spec, host, meter)
 }
 
 /// The maps of a program, in the order of their indices.
@@ -92,12 +98,16 @@ pub(in crate::xdp) fn load(
     maps: &[BorrowedFd<'_>],
     flow_cache: Option<FlowProgramSpec>,
     host: Option<&HostFilter>,
+    meter: Option<&MeterStage>,
 ) -> Result<Program, GateError> {
-    let insns = Xdp::new(link, flow_cache).assemble(host)?;
+    let stage = meter.map(|stage| (stage, maps.len() as u16));
+    let insns = Xdp::new(link, flow_cache).assemble(host, stage)?;
+    let of_stage = meter.into_iter().flat_map(MeterStage::maps);
+    let maps: Vec<BorrowedFd<'_>> = maps.iter().copied().chain(of_stage).collect();
     let load = Load {
         name: PROGRAM_NAME,
         frags: true,
-        maps,
+        maps: &maps,
         ..Load::new(ProgramType::Xdp)
     };
     Ok(Program::load(&insns, &load)?)
@@ -105,7 +115,7 @@ pub(in crate::xdp) fn load(
 
 /// Whether a host filter fits into the program.
 pub(in crate::xdp) fn check(host: &HostFilter) -> Result<(), EmitError> {
-    Xdp::new(0, None).assemble(Some(host)).map(drop)
+    Xdp::new(0, None).assemble(Some(host), None).map(drop)
 }
 
 /// Generates the program at tc ingress, which redirects the frames that XDP passed for the bypass.
@@ -161,8 +171,22 @@ impl Xdp {
         insns.iter().for_each(|insn| self.asm.push(*insn));
     }
 
-    fn assemble(mut self, host: Option<&HostFilter>) -> Result<Vec<Insn>, EmitError> {
-        self.push(&[Insn::mov64(CTX, Reg::R1)]);
+    /// With a stage that counts, whose maps begin at that place.
+    fn assemble(
+        mut self,
+        host: Option<&HostFilter>,
+        meter: Option<(&MeterStage, u16)>,
+    ) -> Result<Vec<Insn>, EmitError> {
+        let routines = match meter {
+            Some((stage, first_place)) => {
+                let routines = stage.emit(&mut self.asm, first_place)?;
+                Some((stage, routines))
+            }
+            None => {
+                self.push(&[Insn::mov64(CTX, Reg::R1)]);
+                None
+            }
+        };
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
         self.liveness(host)?;
         self.stamp();
@@ -176,6 +200,9 @@ impl Xdp {
         self.shut(BypassReason::Hung, at::HUNG);
         self.asm.bind(bypass);
         self.around();
+        if let Some((stage, routines)) = routines {
+            stage.emit_routines(&mut self.asm, routines);
+        }
         self.asm.finish(&Limits::default())
     }
 

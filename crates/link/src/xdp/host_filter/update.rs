@@ -5,6 +5,7 @@ use crate::bpf::Attachment;
 use crate::xdp::flow_cache::{FlowMaps, FlowProgramSpec};
 use crate::xdp::gate::program;
 use crate::xdp::gate::{Gate, GateError};
+use crate::xdp::meter::MeterStage;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Replaces the host filter in a link's program, from any thread. The call
@@ -15,6 +16,7 @@ pub struct HostFilterUpdater {
     /// In the order of their indices in the program.
     maps: Vec<OwnedFd>,
     flow_cache: Option<FlowProgramSpec>,
+    meter: Option<MeterStage>,
     xdp: Attachment,
 }
 
@@ -43,6 +45,7 @@ impl Gate {
             link: link as u32,
             maps,
             flow_cache: flow_cache.map(|(flow_maps, completes)| flow_maps.spec(completes)),
+            meter: self.meter(link).cloned(),
             xdp: Attachment::from_fd(xdp),
         })
     }
@@ -55,7 +58,13 @@ impl HostFilterUpdater {
     /// See [`GateError`]; then the previous filter stays.
     pub fn set_host_filter(&self, filter: &HostFilter) -> Result<(), GateError> {
         let maps: Vec<_> = self.maps.iter().map(AsFd::as_fd).collect();
-        let program = program::load(self.link, &maps, self.flow_cache.clone(), Some(filter))?;
+        let program = program::load(
+            self.link,
+            &maps,
+            self.flow_cache.clone(),
+            Some(filter),
+            self.meter.as_ref(),
+        )?;
         Ok(self.xdp.replace(&program)?)
     }
 }

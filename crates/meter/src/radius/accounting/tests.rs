@@ -124,7 +124,7 @@ fn each_order_of_requests_has_its_rule() {
         (
             "restart",
             vec![at(START, 0, 0), on(100), at(START, 200, 0)],
-            vec!["+0", "all of 203.0.113.1", "+200"],
+            vec!["+0", "all of 203.0.113.1/", "+200"],
         ),
         (
             "restart, late",

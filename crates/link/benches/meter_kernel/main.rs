@@ -1,0 +1,37 @@
+//! What a frame costs to be counted for its subscriber in the kernel, by the
+//! candidates of decision 014.
+//!
+//! ```sh
+//! sudo cargo bench -p weir-link --bench meter_kernel -- [tables] [stage]
+//! ```
+//!
+//! A program picks a key at random among N and counts one frame of it in a
+//! cell of {packets, bytes}; the cost is net of the same program without the
+//! count. The candidates run in turn, in one process.
+
+mod flow_counter;
+mod stage;
+mod tables;
+
+use weir_filter::backend::ebpf::{Insn, Reg};
+use weir_lab::results::recorder;
+use weir_link::bpf::{Load, Program, ProgramType};
+
+fn main() {
+    let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
+    if let Err(error) = Program::load(&nothing, &Load::new(ProgramType::Xdp)) {
+        return eprintln!("not measured: {error}");
+    }
+    let results = recorder!().seed(tables::SEED);
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
+    if wanted("tables") {
+        tables::tables(&results);
+    }
+    if wanted("stage") {
+        stage::stage(&results);
+    }
+}

@@ -1,0 +1,241 @@
+//! Cutting a period: flip the bank, wait, read, and empty it when its records are durable.
+//!
+//! ```text
+//!            bank 0 counts period 0        PERIOD = [0, 1]   BANK = 0
+//!  cut       bank 1 counts period 1        PERIOD = [0, 1]   BANK = 1   0 < 1: bank 0 is pending
+//!  settle    bank 0 emptied, then          PERIOD = [2, 1]   BANK = 1   2 > 1: it is the next
+//! ```
+//!
+//! Each step ends with one store, so that a process that dies at any moment leaves one of these
+//! states.
+
+use super::error::MeterError;
+use super::keys::SlotKey;
+use super::layout::{CELL_BYTES, SLOT_BYTES, SLOTS, at, state};
+use super::{Meter, Row};
+use crate::bpf::grace_period;
+use std::sync::atomic::Ordering;
+use weir_meter::{Direction, Key, Totals};
+
+/// Whose traffic a cell counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CutOwner {
+    /// The session of this row.
+    Row(Row),
+    /// An address that no session has; the MAC address of a frame without one.
+    Unknown(Key),
+    /// Addresses beyond the limit of unknown ones, and frames without any.
+    Overflow,
+}
+
+/// A cell that is not zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cell {
+    /// Whose traffic.
+    pub owner: CutOwner,
+    /// The service's number.
+    pub class: u16,
+    /// The direction.
+    pub direction: Direction,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, of frames or of IP packets.
+    pub bytes: u64,
+}
+
+/// A period that has ended: nothing is added to it.
+#[derive(Debug)]
+pub struct Cut<'a> {
+    meter: &'a Meter,
+    bank: u64,
+    period: u64,
+}
+
+impl Meter {
+    /// Ends the current period, and begins the next. Waits until no program counts in the old one:
+    /// 8 to 25 ms.
+    ///
+    /// # Errors
+    /// If the last period that was cut is not settled, or the kernel refuses to wait.
+    pub fn cut(&mut self) -> Result<Cut<'_>, MeterError> {
+        let (bank, period) = self.active();
+        if let Some((_, period)) = self.pending_bank() {
+            return Err(MeterError::Unsettled { period });
+        }
+        self.set_word(at::BANK, bank ^ 1);
+        grace_period()?;
+        // Whoever compared an ended key before the flip has ended.
+        self.free.extend(self.limbo.drain(..));
+        Ok(Cut {
+            meter: self,
+            bank,
+            period,
+        })
+    }
+
+    /// The period that was cut and is not settled, by whatever process.
+    pub fn pending(&self) -> Option<Cut<'_>> {
+        let (bank, period) = self.pending_bank()?;
+        Some(Cut {
+            meter: self,
+            bank,
+            period,
+        })
+    }
+
+    /// The period that is counted now.
+    pub fn period(&self) -> u64 {
+        self.active().1
+    }
+
+    /// Empties the bank of the period that was cut: its records are durable. Does nothing if there
+    /// is none.
+    pub fn settle(&mut self) {
+        let Some((bank, period)) = self.pending_bank() else {
+            return;
+        };
+        self.retire_unknown(bank);
+        let rows = self.geometry.rows() as usize;
+        let cells = 2 * self.geometry.classes as usize;
+        for row in bank as usize * rows..(bank as usize + 1) * rows {
+            for word in 0..2 * cells {
+                let word = self.cells.u64(row, 8 * word).expect("a cell");
+                if word.load(Ordering::Relaxed) != 0 {
+                    word.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+        for cpu in 0..self.totals.entries() {
+            for word in 0..4 {
+                let at = bank as usize * 2 * CELL_BYTES as usize + 8 * word;
+                let word = self.totals.u64(cpu, at).expect("a total");
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        self.set_word(at::PERIOD + 8 * bank as usize, period + 2);
+    }
+
+    fn active(&self) -> (u64, u64) {
+        let bank = self.word(at::BANK) & 1;
+        (bank, self.word(at::PERIOD + 8 * bank as usize))
+    }
+
+    fn pending_bank(&self) -> Option<(u64, u64)> {
+        let (bank, active) = self.active();
+        let quiet = bank ^ 1;
+        let period = self.word(at::PERIOD + 8 * quiet as usize);
+        (period < active).then_some((quiet, period))
+    }
+
+    /// Frees the slots of unknown keys without traffic, in two steps: first no program takes them,
+    /// and when that has been so for a whole period, with nothing counted since, they are empty.
+    fn retire_unknown(&mut self, bank: u64) {
+        if self.geometry.unknown_pages == 0 {
+            return;
+        }
+        for slot in 0..self.geometry.unknown() {
+            let (page, at) = (
+                (slot / SLOTS) as usize,
+                (slot % SLOTS * SLOT_BYTES) as usize,
+            );
+            let word = self.unknown.u64(page, at + 16).expect("a slot");
+            let third = word.load(Ordering::Acquire);
+            let row = self.geometry.subscribers + slot;
+            let is_idle = |bank| self.cells_of(bank, row).next().is_none();
+            let meta = third & u64::from(u32::MAX);
+            match (third >> 32) as u32 {
+                state::READY if is_idle(bank) && is_idle(bank ^ 1) => {
+                    let retiring = meta | u64::from(state::RETIRING) << 32;
+                    word.store(retiring, Ordering::Release);
+                }
+                // The cut of this bank came after it was retired, so no program counts there.
+                state::RETIRING if is_idle(bank) && is_idle(bank ^ 1) => {
+                    word.store(0, Ordering::Release);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Cells of a row in a bank that are not zero.
+    fn cells_of(
+        &self,
+        bank: u64,
+        row: u32,
+    ) -> impl Iterator<Item = (u16, Direction, u64, u64)> + '_ {
+        let index = bank as usize * self.geometry.rows() as usize + row as usize;
+        let cells = 0..2 * self.geometry.classes as usize;
+        cells.filter_map(move |cell| {
+            let word = |at| self.cells.load_u64(index, cell * CELL_BYTES as usize + at);
+            let (packets, bytes) = (word(0)?, word(8)?);
+            let direction = if cell % 2 == 0 {
+                Direction::Up
+            } else {
+                Direction::Down
+            };
+            let is_used = packets != 0 || bytes != 0;
+            is_used.then_some(((cell / 2) as u16, direction, packets, bytes))
+        })
+    }
+
+    fn owner(&self, row: u32) -> CutOwner {
+        let Some(slot) = row.checked_sub(self.geometry.subscribers) else {
+            return CutOwner::Row(row);
+        };
+        let (page, at) = (
+            (slot / SLOTS) as usize,
+            (slot % SLOTS * SLOT_BYTES) as usize,
+        );
+        let word = |at| self.unknown.load_u64(page, at);
+        let key = |words, third: u64| SlotKey {
+            words,
+            meta: third as u32,
+        };
+        if slot >= self.geometry.unknown() {
+            return CutOwner::Overflow;
+        }
+        let found = word(at).zip(word(at + 8)).zip(word(at + 16));
+        let found = found.and_then(|((a, b), third)| key([a, b], third).key());
+        found.map_or(CutOwner::Overflow, CutOwner::Unknown)
+    }
+}
+
+impl Cut<'_> {
+    /// The number of the period, from 0 in each boot epoch.
+    pub fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// All cells that are not zero, by row.
+    pub fn cells(&self) -> impl Iterator<Item = Cell> + '_ {
+        let meter = self.meter;
+        (0..meter.geometry.rows()).flat_map(move |row| {
+            let cells = meter.cells_of(self.bank, row);
+            let with = move |(class, direction, packets, bytes)| Cell {
+                owner: meter.owner(row),
+                class,
+                direction,
+                packets,
+                bytes,
+            };
+            cells.map(with)
+        })
+    }
+
+    /// What was counted in the period apart from the cells.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for cpu in 0..self.meter.totals.entries() {
+            for direction in 0..2 {
+                let at = self.bank as usize * 2 + direction;
+                let word = |offset| {
+                    let at = at * CELL_BYTES as usize + offset;
+                    self.meter.totals.load_u64(cpu, at).unwrap_or(0)
+                };
+                totals.packets[direction] += word(0);
+                totals.bytes[direction] += word(8);
+            }
+        }
+        totals
+    }
+}

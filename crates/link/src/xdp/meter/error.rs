@@ -1,0 +1,86 @@
+//! Why metering in the kernel failed.
+
+use super::layout::PREFIX_LENGTHS_MAX;
+use super::maps::SUBSCRIBERS_MAX;
+use crate::bpf::{AttachError, LoadError, MapError, PinError};
+use std::io;
+use weir_filter::backend::ebpf::EmitError;
+use weir_filter::lang::expr;
+use weir_meter::Key;
+
+/// Why metering in the kernel failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MeterError {
+    /// Sizes that it cannot have.
+    #[error("a meter has 1 to {SUBSCRIBERS_MAX} subscribers, keys and unknown keys, not {found}")]
+    Size {
+        /// What was asked for.
+        found: u64,
+    },
+    /// The filter of a service.
+    #[error("the filter of service `{service}` is none: {source}")]
+    Filter {
+        /// The service's name.
+        service: String,
+        /// What is wrong with it.
+        source: expr::Error,
+    },
+    /// A row that does not exist.
+    #[error("row {row} does not exist: the meter was made for {subscribers} subscribers")]
+    NoSuchRow {
+        /// The row.
+        row: u32,
+        /// How many there are.
+        subscribers: u32,
+    },
+    /// Too many keys.
+    #[error("there is no room for key `{key}`: the meter was made for {keys} keys")]
+    Full {
+        /// The key.
+        key: Key,
+        /// How many keys it was made for.
+        keys: u32,
+    },
+    /// Too many prefix lengths.
+    #[error(
+        "`{key}` is one prefix length too many: prefixes of one family have at most {PREFIX_LENGTHS_MAX} lengths at a time"
+    )]
+    Lengths {
+        /// The key.
+        key: Key,
+    },
+    /// A cut before the last one was settled.
+    #[error("period {period} was cut and not settled: settle it before the next cut")]
+    Unsettled {
+        /// The period.
+        period: u64,
+    },
+    /// The pinned counters have a layout that this program does not know.
+    #[error(
+        "counters of layout {found} are pinned here, and this weir reads layout {known}: end that counter with the version that made it, or remove the pins and lose its last period"
+    )]
+    OtherVersion {
+        /// The layout that is there.
+        found: u64,
+        /// The layout that is known.
+        known: u64,
+    },
+    /// A filter of a service does not fit into a program.
+    #[error("the filters of the services do not fit into a program: {0}")]
+    Emit(#[from] EmitError),
+    /// A program was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A map.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A program was not attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// A pin.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// Anything else.
+    #[error("the system did not do what metering needs ({0})")]
+    System(#[from] io::Error),
+}

@@ -1,0 +1,131 @@
+//! The layout of the maps that the stage and the process share.
+//!
+//! ```text
+//!  control   one value: version, active bank, kinds and prefix lengths in use   CONTROL_BYTES
+//!  slots     key ─► row: pages of SLOTS slots, open addressing within a page     PAGE_BYTES a value
+//!  spill     key ─► row: keys for which their page has no slot (kernel hash)
+//!  unknown   keys that no session has, entered by the stage itself: like slots; the row is the slot's
+//!  cells     [bank][row][class][direction] {packets, bytes}                       a row a value
+//!  totals    [CPU] [bank][direction] {packets, bytes}                             a CPU a value
+//!  services  protocol ─► service, then port ─► service for each of PORT_PROTOCOLS
+//!  tags      row ─► a number of the process's own, for after a restart
+//! ```
+//!
+//! A slot is four words: key (2), kind and length of the key (32 bits) with the row plus 1 (32 bits),
+//! and one unused. The third word alone says whether the slot is in use; it is one store.
+
+/// Version of the layout; the words up to [`at::SEED`] keep their places in all versions.
+pub(super) const VERSION: u64 = 1;
+
+/// Bytes of the control value.
+pub(super) const CONTROL_BYTES: u32 = 2048;
+
+/// Places of the maps of the stage, behind those of the program that it is part of.
+pub(super) mod place {
+    pub(in crate::xdp::meter) const CONTROL: u16 = 0;
+    pub(in crate::xdp::meter) const SLOTS: u16 = 1;
+    pub(in crate::xdp::meter) const SPILL: u16 = 2;
+    pub(in crate::xdp::meter) const UNKNOWN: u16 = 3;
+    pub(in crate::xdp::meter) const CELLS: u16 = 4;
+    pub(in crate::xdp::meter) const TOTALS: u16 = 5;
+    pub(in crate::xdp::meter) const SERVICES: u16 = 6;
+}
+
+/// Offsets in the control value, all of 64-bit words.
+pub(super) mod at {
+    pub(in crate::xdp::meter) const VERSION: usize = 0;
+    /// A random number, made with the maps.
+    pub(in crate::xdp::meter) const BOOT_EPOCH: usize = 8;
+    /// The bank that is counted in: 0 or 1.
+    pub(in crate::xdp::meter) const BANK: usize = 16;
+    /// The period of each bank: two words.
+    pub(in crate::xdp::meter) const PERIOD: usize = 24;
+    pub(in crate::xdp::meter) const SUBSCRIBERS: usize = 40;
+    pub(in crate::xdp::meter) const SLOT_PAGES: usize = 48;
+    pub(in crate::xdp::meter) const UNKNOWN_PAGES: usize = 56;
+    pub(in crate::xdp::meter) const CLASSES: usize = 64;
+    /// Hash of what the classes and counts mean.
+    pub(in crate::xdp::meter) const MEANING: usize = 72;
+    pub(in crate::xdp::meter) const SEED: usize = 80;
+    /// Kinds of keys in use, a bit each.
+    pub(in crate::xdp::meter) const KINDS: usize = 88;
+    /// Keys in the spill map.
+    pub(in crate::xdp::meter) const SPILLED: usize = 96;
+    /// Which of the two lists of prefix lengths is in force.
+    pub(in crate::xdp::meter) const LIST: usize = 104;
+    /// Always zero, which the verifier does not know.
+    pub(in crate::xdp::meter) const ZERO: usize = 112;
+    /// [list][family][entry] {mask, mask, kind and length}: the longest first, ended by a zero.
+    pub(in crate::xdp::meter) const PREFIXES: usize = 256;
+    pub(in crate::xdp::meter) const PREFIX_BYTES: usize = 24;
+    pub(in crate::xdp::meter) const FAMILY_BYTES: usize = PREFIX_BYTES * super::PREFIX_LENGTHS_MAX;
+    pub(in crate::xdp::meter) const LIST_BYTES: usize = 2 * FAMILY_BYTES;
+}
+
+/// Prefix lengths of one family that are in use at a time, at most: each is a look-up a packet.
+pub const PREFIX_LENGTHS_MAX: usize = 8;
+
+/// Bytes of a value of `slots` and `unknown`.
+pub(super) const PAGE_BYTES: u32 = 4096;
+/// Bytes of a slot.
+pub(super) const SLOT_BYTES: u32 = 32;
+/// Slots of a page.
+pub(super) const SLOTS: u32 = PAGE_BYTES / SLOT_BYTES;
+/// Slots that a look-up reads, at most: four cache lines. At half load 0.4 % of the keys find no
+/// place (bench `meter_kernel`).
+pub(super) const PROBES: u32 = 8;
+
+/// Bytes of a cell.
+pub(super) const CELL_BYTES: u32 = 16;
+
+/// Kinds of keys, as slots have them in the low byte; the length of a prefix is in the next.
+pub(super) mod kind {
+    pub(in crate::xdp::meter) const PPPOE: u32 = 1;
+    pub(in crate::xdp::meter) const VLAN: u32 = 2;
+    pub(in crate::xdp::meter) const VLAN_PAIR: u32 = 3;
+    pub(in crate::xdp::meter) const MAC: u32 = 4;
+    pub(in crate::xdp::meter) const V4: u32 = 5;
+    pub(in crate::xdp::meter) const V6: u32 = 6;
+    pub(in crate::xdp::meter) const PREFIX_V4: u32 = 7;
+    pub(in crate::xdp::meter) const PREFIX_V6: u32 = 8;
+}
+
+/// States of slots of unknown keys, in the upper half of the third word.
+pub(super) mod state {
+    /// The stage writes the key.
+    pub(in crate::xdp::meter) const BUSY: u32 = 1;
+    pub(in crate::xdp::meter) const READY: u32 = 2;
+    /// The process frees it: the stage neither finds nor takes it.
+    pub(in crate::xdp::meter) const RETIRING: u32 = 3;
+}
+
+/// IP protocols that have a table of ports, in the order of the tables.
+pub(super) const PORT_PROTOCOLS: [u8; 5] = [6, 17, 132, 33, 136];
+/// Bytes of the services' value.
+pub(super) const SERVICES_BYTES: u32 = 256 + 5 * 65536;
+
+/// First multiplier of the hash: 2^64 divided by the golden ratio.
+pub(super) const MUL_A: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Second multiplier, of MurmurHash3's finaliser.
+pub(super) const MUL_B: u64 = 0xff51_afd7_ed55_8ccd;
+
+/// The hash of a key, as the stage has it.
+pub(super) fn hash(seed: u64, key: [u64; 2], meta: u32) -> u64 {
+    let mut hash = (key[0] ^ seed).wrapping_mul(MUL_A);
+    hash ^= hash >> 32;
+    hash = hash.wrapping_add(key[1]).wrapping_mul(MUL_A);
+    hash ^= hash >> 32;
+    hash = (hash ^ u64::from(meta)).wrapping_mul(MUL_B);
+    hash ^ hash >> 32
+}
+
+/// The page of a key and the offset of its first slot there.
+pub(super) fn home(hash: u64, pages: u32) -> (usize, u32) {
+    let page = (hash >> 32) as u32 & (pages - 1);
+    (page as usize, (hash as u32) << 6 & (PAGE_BYTES - 1))
+}
+
+/// The offset of the slot that is probed as number `probe`.
+pub(super) fn probe(home: u32, probe: u32) -> usize {
+    ((home + probe * SLOT_BYTES) & (PAGE_BYTES - SLOT_BYTES)) as usize
+}

@@ -1,0 +1,321 @@
+//! The maps of a meter: their sizes, how they are made, pinned and found again.
+
+use super::error::MeterError;
+use super::layout::{
+    CELL_BYTES, CONTROL_BYTES, PAGE_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES,
+    SLOTS, VERSION, at,
+};
+use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use weir_filter::ir::Program;
+use weir_filter::lang::expr::Names;
+use weir_meter::services::{self, Services};
+use weir_wire::LinkType;
+
+/// Subscribers of one meter, at most; also keys, and unknown keys.
+pub const SUBSCRIBERS_MAX: u32 = 1 << 22;
+
+/// What a meter is to be.
+#[derive(Clone, Copy)]
+pub struct MeterSpec<'a> {
+    /// Rows of sessions.
+    pub subscribers: u32,
+    /// Keys of all sessions; the table has room for twice as many.
+    pub keys: u32,
+    /// Addresses of nobody known that are counted apart, at most; rounded up to a power of two, at
+    /// least 128. With 0 all of them are one sum.
+    pub unknown: u32,
+    /// The services.
+    pub services: &'a Services,
+    /// Names in the filters of services.
+    pub names: &'a dyn Names,
+    /// Whether bytes are those of IP packets, not of frames.
+    pub counts_ip: bool,
+}
+
+/// The filters of services, compiled.
+pub(super) fn filters(spec: &MeterSpec<'_>) -> Result<Vec<(u16, Program)>, MeterError> {
+    let mut filters = Vec::new();
+    for (number, service) in spec.services.list().iter().enumerate() {
+        if let Some(text) = &service.filter {
+            let program = services::compile(text, LinkType::EN10MB, spec.names);
+            let program = program.map_err(|source| MeterError::Filter {
+                service: service.name.clone(),
+                source,
+            })?;
+            filters.push((number as u16, program));
+        }
+    }
+    Ok(filters)
+}
+
+/// Sizes of a meter, as its control page states them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Geometry {
+    pub(super) subscribers: u32,
+    pub(super) slot_pages: u32,
+    pub(super) unknown_pages: u32,
+    pub(super) classes: u32,
+    /// A hash of the services and of the unit of bytes.
+    pub(super) meaning: u64,
+    pub(super) seed: u64,
+    pub(super) counts_ip: bool,
+}
+
+impl Geometry {
+    pub(super) fn new(spec: &MeterSpec<'_>) -> Result<Geometry, MeterError> {
+        for size in [spec.subscribers, spec.keys, spec.unknown.max(1)] {
+            if !(1..=SUBSCRIBERS_MAX).contains(&size) {
+                let found = size.into();
+                return Err(MeterError::Size { found });
+            }
+        }
+        let pages = |slots: u32| slots.next_power_of_two().max(SLOTS) / SLOTS;
+        let unknown_pages = if spec.unknown == 0 {
+            0
+        } else {
+            pages(spec.unknown)
+        };
+        // Stable from one process to the next: no random state.
+        let mut meaning = DefaultHasher::new();
+        spec.counts_ip.hash(&mut meaning);
+        for service in spec.services.list() {
+            let text = format!("{service:?}");
+            text.hash(&mut meaning);
+        }
+        Ok(Geometry {
+            subscribers: spec.subscribers,
+            slot_pages: pages(2 * spec.keys),
+            unknown_pages,
+            classes: spec.services.len() as u32,
+            // The lowest bit is the unit's, so that counts of an earlier meter say theirs.
+            meaning: meaning.finish() & !1 | u64::from(spec.counts_ip),
+            seed: RandomState::new().hash_one(0),
+            counts_ip: spec.counts_ip,
+        })
+    }
+
+    /// Whether counters of these sizes and this meaning are the same counters.
+    pub(super) fn is_like(&self, other: &Geometry) -> bool {
+        Geometry {
+            seed: other.seed,
+            ..self.clone()
+        } == *other
+    }
+
+    pub(super) fn unknown(&self) -> u32 {
+        self.unknown_pages * SLOTS
+    }
+
+    pub(super) fn rows(&self) -> u32 {
+        self.subscribers + self.unknown() + 1
+    }
+
+    /// Keys that the table was made for.
+    pub(super) fn keys(&self) -> u32 {
+        self.slot_pages * SLOTS / 2
+    }
+
+    /// Keys in the kernel's hash table: 8 times the share that finds no slot at half load.
+    fn spill(&self) -> u32 {
+        (self.keys() / 32).max(1024)
+    }
+
+    fn cell_bytes(&self) -> u32 {
+        self.classes * 2 * CELL_BYTES
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let pages = |count: u32| u64::from(count) * u64::from(PAGE_BYTES);
+        // Of an entry of a preallocated hash table: key, value, and the kernel's 48 bytes.
+        let spill = u64::from(self.spill()) * 88;
+        let cells = 2 * u64::from(self.rows()) * u64::from(self.cell_bytes());
+        let tags = 8 * u64::from(self.subscribers);
+        pages(self.slot_pages)
+            + pages(self.unknown_pages.max(1))
+            + spill
+            + cells
+            + tags
+            + u64::from(SERVICES_BYTES)
+    }
+}
+
+/// The maps.
+#[derive(Debug)]
+pub(super) struct Maps {
+    pub(super) control: Map,
+    pub(super) slots: Map,
+    pub(super) spill: Map,
+    pub(super) unknown: Map,
+    pub(super) cells: Map,
+    pub(super) totals: Map,
+    pub(super) services: Map,
+    pub(super) tags: Map,
+}
+
+/// Names of pins, in the order of [`Maps::all`].
+const PINS: [&str; 8] = [
+    "meter-control",
+    "meter-slots",
+    "meter-spill",
+    "meter-unknown",
+    "meter-cells",
+    "meter-totals",
+    "meter-services",
+    "meter-tags",
+];
+
+impl Maps {
+    pub(super) fn create(geometry: &Geometry, services: &Services) -> Result<Maps, MeterError> {
+        let array = |name: &str, value_bytes: u32, entries: u32| {
+            let spec = MapSpec {
+                mmapable: true,
+                ..MapSpec::array(value_bytes, entries)
+            };
+            Map::create(name, &spec)
+        };
+        let cpus = possible_cpus()? as u32;
+        let maps = Maps {
+            control: array("weir_meter", CONTROL_BYTES, 1)?,
+            slots: array("weir_meter_keys", PAGE_BYTES, geometry.slot_pages)?,
+            spill: Map::create("weir_meter_spil", &MapSpec::hash(24, 8, geometry.spill()))?,
+            unknown: array("weir_meter_unkn", PAGE_BYTES, geometry.unknown_pages.max(1))?,
+            cells: array(
+                "weir_meter_cell",
+                geometry.cell_bytes(),
+                2 * geometry.rows(),
+            )?,
+            totals: array("weir_meter_tot", 4 * CELL_BYTES, cpus)?,
+            services: array("weir_meter_serv", SERVICES_BYTES, 1)?,
+            tags: array("weir_meter_tags", 8, geometry.subscribers)?,
+        };
+        maps.write_services(services)?;
+        let control = maps.control.map_memory(true)?;
+        for (at, value) in [
+            (at::BOOT_EPOCH, RandomState::new().hash_one(1)),
+            (at::PERIOD + 8, 1),
+            (at::SUBSCRIBERS, geometry.subscribers.into()),
+            (at::SLOT_PAGES, geometry.slot_pages.into()),
+            (at::UNKNOWN_PAGES, geometry.unknown_pages.into()),
+            (at::CLASSES, geometry.classes.into()),
+            (at::MEANING, geometry.meaning),
+            (at::SEED, geometry.seed),
+            // Last, since it says that the rest is there.
+            (at::VERSION, VERSION),
+        ] {
+            let word = control.u64(0, at).expect("a word of the page");
+            word.store(value, Ordering::Release);
+        }
+        Ok(maps)
+    }
+
+    fn write_services(&self, services: &Services) -> Result<(), MeterError> {
+        let mut memory = self.services.map_memory(true)?;
+        let none = [u8::MAX; 1 << 16];
+        memory.write(0, 0, services.protocol_table());
+        for (number, protocol) in PORT_PROTOCOLS.into_iter().enumerate() {
+            let found = services.port_tables().find(|(of, _)| of.0 == protocol);
+            let table = found.map_or(&none[..], |(_, table)| table);
+            memory.write(0, 256 + (number << 16), table);
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> [&Map; 8] {
+        [
+            &self.control,
+            &self.slots,
+            &self.spill,
+            &self.unknown,
+            &self.cells,
+            &self.totals,
+            &self.services,
+            &self.tags,
+        ]
+    }
+
+    /// Those that the stage names, in the order of its places.
+    pub(super) fn of_stage(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all().into_iter().take(7).map(AsFd::as_fd)
+    }
+
+    /// Pins all in place of what is there; the control page last, since it says that they are whole.
+    pub(super) fn pin(&self, folder: &PinFolder) -> Result<(), MeterError> {
+        folder.unpin(PINS[0])?;
+        let pairs = PINS.into_iter().zip(self.all());
+        for (name, map) in pairs.rev() {
+            folder.unpin(name)?;
+            folder.pin(name, map)?;
+        }
+        Ok(())
+    }
+
+    /// What is pinned, if it is whole.
+    pub(super) fn open(folder: &PinFolder) -> Result<Option<(Maps, Geometry)>, MeterError> {
+        let mut found = Vec::new();
+        for name in PINS {
+            match folder.get(name)? {
+                Some(fd) => found.push(Map::from_fd(fd)?),
+                None => return Ok(None),
+            }
+        }
+        let Ok(
+            [
+                control,
+                slots,
+                spill,
+                unknown,
+                cells,
+                totals,
+                services,
+                tags,
+            ],
+        ) = <[Map; 8]>::try_from(found)
+        else {
+            return Ok(None);
+        };
+        let memory = control.map_memory(false)?;
+        let word = |at| memory.load_u64(0, at).unwrap_or(0);
+        if word(at::VERSION) != VERSION {
+            return Err(MeterError::OtherVersion {
+                found: word(at::VERSION),
+                known: VERSION,
+            });
+        }
+        let geometry = Geometry {
+            subscribers: word(at::SUBSCRIBERS) as u32,
+            slot_pages: word(at::SLOT_PAGES) as u32,
+            unknown_pages: word(at::UNKNOWN_PAGES) as u32,
+            classes: word(at::CLASSES) as u32,
+            meaning: word(at::MEANING),
+            seed: word(at::SEED),
+            counts_ip: word(at::MEANING) & 1 == 1,
+        };
+        let maps = Maps {
+            control,
+            slots,
+            spill,
+            unknown,
+            cells,
+            totals,
+            services,
+            tags,
+        };
+        Ok(Some((maps, geometry)))
+    }
+}
+
+/// Removes all pins of a meter: its maps go when the last program that uses them has gone.
+///
+/// # Errors
+/// When a pin cannot be removed.
+pub(super) fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
+    for name in PINS {
+        folder.unpin(name)?;
+    }
+    Ok(())
+}
+
+const _: () = assert!(PROBES <= SLOTS && SLOT_BYTES * SLOTS == PAGE_BYTES);

@@ -1,0 +1,188 @@
+//! Counting in the kernel, per subscriber and service, ahead of everything that can fail.
+//!
+//! ```text
+//!  frame ─► stage: row ─► class ─► cell += packets, bytes ─► gate ─► flow cache ─► application
+//!                │                      ▲ bank 0 │ bank 1      └► bypass, host
+//!                └ slots: key ─► row    └─ this process: cut() flips the bank, waits until no program
+//!                                          counts in the old one, reads it; settle() empties it
+//! ```
+//!
+//! A [`Meter`] is the maps: table of keys, cells, totals. A [`MeterStage`] is what counts in them:
+//! part of the program of a [`Gate`](crate::xdp::Gate)'s link, or of a program of its own at tc
+//! ([`MeterTap`]). Each frame is counted once, in one cell, and in the totals of its direction; in
+//! one bank the sum of the cells is the totals.
+//!
+//! # Who changes what
+//!
+//! The stage adds to cells and totals, and enters unknown keys. The process writes slots, by plain
+//! stores in the mapped table, without a system call:
+//!
+//! - **New key.** Key first, then the slot's third word, which makes it valid: one store.
+//! - **Another row.** One store of the third word: each frame belongs to the old row or to the new.
+//! - **End.** One store of the third word, without a row. The slot is used for another key only
+//!   after the next cut: until then a program may still compare the old key.
+//!
+//! A counter that the stage adds to is never cleared. A bank is emptied by [`Meter::settle`] after a
+//! cut, when no program counts in it, and the caller's records of it are durable; a process that
+//! dies in between finds the same bank again ([`Meter::pending`]), with the number of its period.
+
+mod bank;
+mod error;
+mod keys;
+mod layout;
+mod maps;
+pub(super) mod program;
+mod stage;
+
+pub use bank::{Cell, Cut, CutOwner};
+pub use error::MeterError;
+pub use layout::PREFIX_LENGTHS_MAX;
+pub use maps::{MeterSpec, SUBSCRIBERS_MAX};
+pub use stage::{MeterStage, MeterTap};
+
+use crate::bpf::{MapMemory, PinFolder, grace_period};
+use maps::{Geometry, Maps};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The row of a subscriber's session: the caller's number below [`MeterSpec::subscribers`].
+pub type Row = u32;
+
+/// Counters in the kernel, and the table of keys.
+#[derive(Debug)]
+pub struct Meter {
+    maps: Arc<Maps>,
+    geometry: Geometry,
+    filters: Vec<(u16, weir_filter::ir::Program)>,
+    control: MapMemory,
+    slots: MapMemory,
+    unknown: MapMemory,
+    cells: MapMemory,
+    totals: MapMemory,
+    tags: MapMemory,
+    /// Keys by kind, or by prefix length: how many.
+    used: HashMap<u32, u32>,
+    /// Slots that ended, by page and offset; those of `limbo` only since the last cut.
+    free: std::collections::HashSet<(usize, usize)>,
+    limbo: Vec<(usize, usize)>,
+    spilled: u64,
+}
+
+/// A meter that was opened where an earlier process may have left one.
+#[derive(Debug)]
+pub struct OpenedMeter {
+    /// The meter.
+    pub meter: Meter,
+    /// Whether an earlier process has left it; its keys and counts are there.
+    pub is_adopted: bool,
+    /// The meter that was there instead, with other services or sizes, or of another version: its
+    /// counts are to be read. It goes with this value.
+    pub previous: Option<Meter>,
+}
+
+impl Meter {
+    /// Makes a meter that goes with this value and the programs that use it.
+    ///
+    /// # Errors
+    /// See [`MeterError`].
+    pub fn create(spec: &MeterSpec<'_>) -> Result<Meter, MeterError> {
+        let geometry = Geometry::new(spec)?;
+        let maps = Maps::create(&geometry, spec.services)?;
+        Meter::new(maps, geometry, spec)
+    }
+
+    /// Takes over the meter that is pinned in `folder`, or makes and pins one. The caller holds the
+    /// folder's [lock](PinFolder::lock_alone).
+    ///
+    /// A meter whose services, sizes or unit are not those of `spec` is replaced, and given beside.
+    ///
+    /// # Errors
+    /// See [`MeterError`]; [`MeterError::OtherVersion`] if this program cannot read what is there.
+    pub fn open(folder: &PinFolder, spec: &MeterSpec<'_>) -> Result<OpenedMeter, MeterError> {
+        let geometry = Geometry::new(spec)?;
+        let mut previous = None;
+        if let Some((maps, found)) = Maps::open(folder)? {
+            if found.is_like(&geometry) {
+                let meter = Meter::new(maps, found, spec)?;
+                // Whatever the earlier process was doing.
+                grace_period()?;
+                return Ok(OpenedMeter {
+                    meter,
+                    is_adopted: true,
+                    previous: None,
+                });
+            }
+            previous = Some(Meter::new(maps, found, spec)?);
+        }
+        let maps = Maps::create(&geometry, spec.services)?;
+        maps.pin(folder)?;
+        Ok(OpenedMeter {
+            meter: Meter::new(maps, geometry, spec)?,
+            is_adopted: false,
+            previous,
+        })
+    }
+
+    fn new(maps: Maps, geometry: Geometry, spec: &MeterSpec<'_>) -> Result<Meter, MeterError> {
+        let mapped = |map: &crate::bpf::Map| map.map_memory(true);
+        let mut meter = Meter {
+            control: mapped(&maps.control)?,
+            slots: mapped(&maps.slots)?,
+            unknown: mapped(&maps.unknown)?,
+            cells: mapped(&maps.cells)?,
+            totals: mapped(&maps.totals)?,
+            tags: mapped(&maps.tags)?,
+            maps: Arc::new(maps),
+            filters: maps::filters(spec)?,
+            geometry,
+            used: HashMap::new(),
+            free: std::collections::HashSet::new(),
+            limbo: Vec::new(),
+            spilled: 0,
+        };
+        meter.survey()?;
+        Ok(meter)
+    }
+
+    /// A random number that was made with the counters: a new one after a restart of the machine.
+    pub fn boot_epoch(&self) -> u64 {
+        self.word(layout::at::BOOT_EPOCH)
+    }
+
+    /// How many rows of sessions there are.
+    pub fn subscribers(&self) -> u32 {
+        self.geometry.subscribers
+    }
+
+    /// Classes of a row.
+    pub fn classes(&self) -> u16 {
+        self.geometry.classes as u16
+    }
+
+    /// Bytes of all maps, which are allocated when the meter is made.
+    pub fn memory_bytes(&self) -> u64 {
+        self.geometry.memory_bytes()
+    }
+
+    /// Notes a number of the caller's for a row, for the process that takes the meter over.
+    pub fn set_tag(&self, row: Row, tag: u64) {
+        if let Some(word) = self.tags.u64(row as usize, 0) {
+            word.store(tag, Ordering::Release);
+        }
+    }
+
+    /// What was noted for a row, or 0.
+    pub fn tag(&self, row: Row) -> u64 {
+        self.tags.load_u64(row as usize, 0).unwrap_or(0)
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.control.load_u64(0, at).expect("a word of the page")
+    }
+
+    fn set_word(&self, at: usize, value: u64) {
+        let word = self.control.u64(0, at).expect("a word of the page");
+        word.store(value, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,77 @@
+//! Adds the frame to its cell and to the totals of its CPU.
+
+use super::super::layout::{CELL_BYTES, place};
+use super::{Emit, stack};
+use crate::xdp::abi::{PROCESSOR_ID, atomic_add};
+use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
+
+/// The cell, then what is added.
+const CELL: Reg = Reg::R7;
+const BYTES: Reg = Reg::R8;
+const PACKETS: Reg = Reg::R9;
+
+impl Emit<'_> {
+    pub(super) fn count(&mut self) {
+        let done = self.asm.label();
+        let rows = self.spec.rows() as i32;
+        let bytes = if self.spec.counts_ip {
+            stack::IP_BYTES
+        } else {
+            stack::WIRE
+        };
+        self.push(&[
+            Insn::load(op::DW, Reg::R1, Reg::FP, stack::BANK),
+            Insn::alu64(op::MUL, Reg::R1, rows),
+            Insn::load(op::DW, Reg::R2, Reg::FP, stack::ROW),
+            Insn::alu64(op::ADD, Reg::R1, Reg::R2),
+            Insn::load(op::DW, BYTES, Reg::FP, bytes),
+            Insn::load(op::DW, PACKETS, Reg::FP, stack::PACKETS),
+        ]);
+        self.look_up_r1(place::CELLS, done);
+        let classes = self.spec.classes() as i32;
+        self.push(&[
+            Insn::mov64(CELL, Reg::R0),
+            Insn::load(op::DW, Reg::R1, Reg::FP, stack::CLASS),
+        ]);
+        self.jump(op::JGE, Reg::R1, classes, done);
+        let direction = self.spec.direction as i32 * CELL_BYTES as i32;
+        self.push(&[
+            Insn::alu64(op::MUL, Reg::R1, 2 * CELL_BYTES as i32),
+            Insn::alu64(op::ADD, CELL, Reg::R1),
+            Insn::call(PROCESSOR_ID),
+            Insn::mov64(Reg::R1, Reg::R0),
+        ]);
+        self.look_up_r1(place::TOTALS, done);
+        // A cell is any CPU's, a total one CPU's alone: programs of one CPU never interrupt one
+        // another at these hooks.
+        self.push(&[
+            atomic_add(CELL, direction as i16, PACKETS),
+            atomic_add(CELL, direction as i16 + 8, BYTES),
+            Insn::load(op::DW, Reg::R1, Reg::FP, stack::BANK),
+            Insn::alu64(op::AND, Reg::R1, 1),
+            Insn::alu64(op::LSH, Reg::R1, 5),
+            Insn::alu64(op::ADD, Reg::R0, Reg::R1),
+        ]);
+        for (at, with) in [(0, PACKETS), (8, BYTES)] {
+            self.push(&[
+                Insn::load(op::DW, Reg::R1, Reg::R0, direction as i16 + at),
+                Insn::alu64(op::ADD, Reg::R1, with),
+                Insn::store(op::DW, Reg::R0, direction as i16 + at, Reg::R1),
+            ]);
+        }
+        self.asm.bind(done);
+    }
+
+    /// r0 = value number r1 of an array.
+    fn look_up_r1(&mut self, place: u16, none: Label) {
+        self.push(&[
+            Insn::store(op::W, Reg::FP, stack::INDEX, Reg::R1),
+            Insn::mov64(Reg::R2, Reg::FP),
+            Insn::alu64(op::ADD, Reg::R2, i32::from(stack::INDEX)),
+        ]);
+        let map = Insn::load_map(Reg::R1, self.first_place + place);
+        self.push(&map);
+        self.push(&[Insn::call(helper::MAP_LOOKUP_ELEM)]);
+        self.jump(op::JEQ, Reg::R0, 0, none);
+    }
+}

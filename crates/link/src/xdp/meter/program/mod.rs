@@ -1,0 +1,292 @@
+//! The stage: generated code that counts a frame, at the beginning of a program at XDP or tc.
+//!
+//! ```text
+//!  bank ─► fields of the frame ─► row: key's, else unknown address's, else overflow
+//!  (once)  parse.rs                │  find.rs
+//!                                  ▼
+//!                       class: tables, filters ─► cell and total += packets, bytes
+//!                       classify.rs               count.rs
+//! ```
+//!
+//! The bank is read once, so that a cell and a total are always of the same bank. Nothing here
+//! drops a frame or ends the program: whatever the frame is, it is counted in exactly one cell.
+
+mod classify;
+mod count;
+mod find;
+mod parse;
+
+use super::layout::{at, place};
+use crate::xdp::abi::{DATA, DATA_END};
+use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
+use weir_filter::ir::Program as Filter;
+use weir_meter::Direction;
+
+const CTX: Reg = Reg::R6;
+const FRAME: Reg = Reg::R7;
+const END: Reg = Reg::R8;
+
+/// On the stack, 8 bytes each.
+mod stack {
+    pub(super) const BANK: i16 = -8;
+    /// Bytes on the wire to count.
+    pub(super) const WIRE: i16 = -16;
+    pub(super) const PACKETS: i16 = -24;
+    pub(super) const IP_BYTES: i16 = -32;
+    /// Where the IP packet starts in the frame.
+    pub(super) const START: i16 = -40;
+    pub(super) const OUTER: i16 = -48;
+    pub(super) const INNER: i16 = -56;
+    /// The session with bit 16, or 0.
+    pub(super) const PPPOE: i16 = -64;
+    /// `kind::V4`, `kind::V6` or 0: that of the address.
+    pub(super) const FAMILY: i16 = -72;
+    pub(super) const ADDRESS: i16 = -80;
+    pub(super) const ADDRESS_REST: i16 = -88;
+    pub(super) const PROTOCOL: i16 = -96;
+    pub(super) const TRANSPORT: i16 = -104;
+    pub(super) const SRC_PORT: i16 = -112;
+    pub(super) const DST_PORT: i16 = -120;
+    pub(super) const CLASS: i16 = -128;
+    pub(super) const ROW: i16 = -136;
+    /// The key of a look-up in an array.
+    pub(super) const INDEX: i16 = -144;
+    /// Where the transport header starts in the frame.
+    pub(super) const TRANSPORT_AT: i16 = -152;
+    /// Bytes of the frame as the hook has it.
+    pub(super) const LENGTH: i16 = -160;
+    pub(super) const TOP: i16 = -160;
+}
+
+/// Kinds of what a packet carries, as [`stack::TRANSPORT`] has them.
+mod transport {
+    pub(super) const NOT_IP: i32 = 0;
+    pub(super) const FRAGMENT: i32 = 1;
+    pub(super) const PORTLESS: i32 = 2;
+    pub(super) const PORTS: i32 = 3;
+}
+
+/// Where the stage runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::xdp) enum At {
+    Xdp,
+    Tc,
+}
+
+/// What a stage is made from.
+#[derive(Clone, Debug)]
+pub(in crate::xdp) struct Spec {
+    pub(super) seed: u64,
+    pub(super) subscribers: u32,
+    pub(super) slot_pages: u32,
+    pub(super) unknown_pages: u32,
+    /// Services that the configuration lists; four classes follow.
+    pub(super) listed: u16,
+    /// Services by filter, by number.
+    pub(super) filters: Vec<(u16, Filter)>,
+    pub(super) counts_ip: bool,
+    pub(super) direction: Direction,
+}
+
+impl Spec {
+    pub(super) fn classes(&self) -> u32 {
+        u32::from(self.listed) + 4
+    }
+
+    pub(super) fn unknown(&self) -> u32 {
+        self.unknown_pages * super::layout::SLOTS
+    }
+
+    /// Rows of a bank: of sessions, of unknown keys, of the overflow.
+    pub(super) fn rows(&self) -> u32 {
+        self.subscribers + self.unknown() + 1
+    }
+}
+
+/// Routines of the stage, to be added behind the program.
+#[must_use]
+pub(in crate::xdp) struct Routines {
+    find: Label,
+    claim: Label,
+    first_place: u16,
+}
+
+/// Adds the stage. The context is in r1 before and in r6 after it; all other registers are lost.
+/// The stage's maps begin at `first_place`.
+pub(in crate::xdp) fn emit(
+    asm: &mut Asm,
+    spec: &Spec,
+    hook: At,
+    first_place: u16,
+) -> Result<Routines, EmitError> {
+    let routines = Routines {
+        find: asm.label(),
+        claim: asm.label(),
+        first_place,
+    };
+    let mut emit = Emit {
+        asm,
+        spec,
+        hook,
+        first_place,
+    };
+    emit.begin();
+    emit.parse();
+    emit.attribute(&routines);
+    emit.classify()?;
+    emit.count();
+    Ok(routines)
+}
+
+/// Adds the routines of a stage that was emitted.
+pub(in crate::xdp) fn emit_routines(asm: &mut Asm, spec: &Spec, routines: Routines) {
+    find::emit_find(asm, spec, routines.find, routines.first_place);
+    find::emit_claim(asm, spec, routines.claim, routines.first_place);
+}
+
+struct Emit<'a> {
+    asm: &'a mut Asm,
+    spec: &'a Spec,
+    hook: At,
+    first_place: u16,
+}
+
+/// Offsets in `struct __sk_buff`.
+mod skb {
+    pub(super) const LEN: i16 = 0;
+    pub(super) const VLAN_PRESENT: i16 = 20;
+    pub(super) const VLAN_TCI: i16 = 24;
+    pub(super) const DATA: i16 = 76;
+    pub(super) const DATA_END: i16 = 80;
+    pub(super) const GSO_SEGS: i16 = 164;
+    pub(super) const GSO_SIZE: i16 = 176;
+}
+
+/// `bpf_skb_pull_data(skb, len)`. Linux 4.9.
+const SKB_PULL_DATA: i32 = 39;
+
+/// Bytes of a frame that are looked for in the first piece of an skb before more is pulled there:
+/// headers of IPv4 and TCP with timestamps, all that a super-frame of the host's own may have there.
+const LINEAR_MIN: i32 = 66;
+/// Bytes that are pulled then: tags, PPPoE, IPv6 with some extension headers and TCP.
+const LINEAR_PULLED: i32 = 128;
+
+impl Emit<'_> {
+    fn push(&mut self, insns: &[Insn]) {
+        insns.iter().for_each(|insn| self.asm.push(*insn));
+    }
+
+    fn set(&mut self, to: i16, value: i32) {
+        self.asm.push(Insn::store(op::DW, Reg::FP, to, value));
+    }
+
+    fn jump(&mut self, condition: u8, register: Reg, than: i32, to: Label) {
+        self.asm.jump(Insn::jump64(condition, register, than), to);
+    }
+
+    /// `to` = the value of one-entry map `place`.
+    fn value_of(&mut self, to: Reg, place: u16) {
+        let insns = Insn::load_map_value(to, self.first_place + place, 0);
+        self.push(&insns);
+    }
+
+    /// Goes to `to` unless the first piece has `bytes` bytes behind `from`; r1 is lost.
+    fn within(&mut self, from: Reg, bytes: i32, to: Label) {
+        self.push(&[
+            Insn::mov64(Reg::R1, from),
+            Insn::alu64(op::ADD, Reg::R1, bytes),
+        ]);
+        self.asm.jump(Insn::jump64(op::JGT, Reg::R1, END), to);
+    }
+
+    /// Has the verifier forget what it knows of fields: it would follow what comes next, look-ups
+    /// above all, once for each combination of values that it knows.
+    fn forget(&mut self, fields: &[i16]) {
+        self.value_of(Reg::R2, place::CONTROL);
+        self.push(&[Insn::load(op::DW, Reg::R2, Reg::R2, at::ZERO as i16)]);
+        for field in fields {
+            self.push(&[
+                Insn::load(op::DW, Reg::R1, Reg::FP, *field),
+                Insn::alu64(op::ADD, Reg::R1, Reg::R2),
+                Insn::store(op::DW, Reg::FP, *field, Reg::R1),
+            ]);
+        }
+    }
+
+    /// Bank, lengths, and the first piece of the frame.
+    fn begin(&mut self) {
+        self.push(&[Insn::mov64(CTX, Reg::R1)]);
+        self.value_of(Reg::R2, place::CONTROL);
+        self.push(&[
+            Insn::load(op::DW, Reg::R2, Reg::R2, at::BANK as i16),
+            Insn::alu64(op::AND, Reg::R2, 1),
+            Insn::store(op::DW, Reg::FP, stack::BANK, Reg::R2),
+        ]);
+        self.set(stack::PACKETS, 1);
+        for field in [stack::IP_BYTES, stack::START, stack::OUTER, stack::INNER] {
+            self.set(field, 0);
+        }
+        for field in [
+            stack::PPPOE,
+            stack::FAMILY,
+            stack::ADDRESS_REST,
+            stack::PROTOCOL,
+        ] {
+            self.set(field, 0);
+        }
+        self.set(stack::TRANSPORT, transport::NOT_IP);
+        self.set(stack::TRANSPORT_AT, 0);
+        match self.hook {
+            At::Xdp => self.push(&[
+                Insn::call(helper::XDP_GET_BUFF_LEN),
+                Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R0),
+                Insn::store(op::DW, Reg::FP, stack::LENGTH, Reg::R0),
+                Insn::load(op::W, FRAME, CTX, DATA),
+                Insn::load(op::W, END, CTX, DATA_END),
+            ]),
+            At::Tc => self.begin_skb(),
+        }
+    }
+
+    fn begin_skb(&mut self) {
+        let [has_headers, untagged] = [(); 2].map(|()| self.asm.label());
+        let load = |emit: &mut Self| {
+            emit.push(&[
+                Insn::load(op::W, FRAME, CTX, skb::DATA),
+                Insn::load(op::W, END, CTX, skb::DATA_END),
+            ]);
+        };
+        self.push(&[
+            Insn::load(op::W, Reg::R2, CTX, skb::LEN),
+            Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R2),
+            Insn::store(op::DW, Reg::FP, stack::LENGTH, Reg::R2),
+        ]);
+        load(self);
+        self.push(&[
+            Insn::mov64(Reg::R1, FRAME),
+            Insn::alu64(op::ADD, Reg::R1, LINEAR_MIN),
+        ]);
+        self.asm
+            .jump(Insn::jump64(op::JLE, Reg::R1, END), has_headers);
+        let short = self.asm.label();
+        self.push(&[Insn::mov64(Reg::R1, CTX)]);
+        self.jump(op::JLE, Reg::R2, LINEAR_PULLED, short);
+        self.push(&[Insn::mov64(Reg::R2, LINEAR_PULLED)]);
+        self.asm.bind(short);
+        self.push(&[Insn::call(SKB_PULL_DATA)]);
+        load(self);
+        self.asm.bind(has_headers);
+        // The tag that the device or the kernel has taken out of the frame.
+        self.push(&[Insn::load(op::W, Reg::R2, CTX, skb::VLAN_PRESENT)]);
+        self.jump(op::JEQ, Reg::R2, 0, untagged);
+        self.push(&[
+            Insn::load(op::W, Reg::R2, CTX, skb::VLAN_TCI),
+            Insn::alu64(op::AND, Reg::R2, 0xfff),
+            Insn::store(op::DW, Reg::FP, stack::OUTER, Reg::R2),
+            Insn::load(op::DW, Reg::R2, Reg::FP, stack::WIRE),
+            Insn::alu64(op::ADD, Reg::R2, 4),
+            Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R2),
+        ]);
+        self.asm.bind(untagged);
+    }
+}

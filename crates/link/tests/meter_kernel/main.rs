@@ -1,0 +1,188 @@
+//! The stage that counts in the kernel: against a plain program for every frame, and live.
+
+mod frames;
+mod live;
+mod oracle;
+mod table;
+
+use oracle::{Counts, Oracle};
+use std::collections::BTreeMap;
+use weir_filter::backend::ebpf::{Insn, Reg};
+use weir_filter::lang::expr::NoNames;
+use weir_lab::rng::Rng;
+use weir_lab::testenv;
+use weir_link::bpf::{FRAME_BYTES_MIN, Hook, Load, Program, ProgramType, TestRun};
+use weir_link::xdp::{Cut, CutOwner, Meter, MeterSpec};
+use weir_meter::services::{Service, Services};
+use weir_meter::{Direction, Key};
+use weir_wire::Protocol;
+
+/// Whether programs may be loaded here; skips the test if not.
+fn permitted() -> bool {
+    let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
+    let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
+    if let Err(error) = &loaded {
+        testenv::skip(&error.to_string());
+    }
+    loaded.is_ok()
+}
+
+fn services() -> Services {
+    let ports = |protocol, first, last| (protocol, first..=last);
+    Services::new(vec![
+        Service {
+            name: "dns".into(),
+            ports: vec![ports(Protocol::TCP, 53, 53), ports(Protocol::UDP, 53, 53)],
+            ..Service::default()
+        },
+        Service {
+            name: "onnet".into(),
+            filter: Some("net 10.2.0.0/16 or ip6 net 2001:db8:2::/48".into()),
+            ..Service::default()
+        },
+        Service {
+            name: "web".into(),
+            ports: vec![ports(Protocol::TCP, 80, 443), ports(Protocol(132), 0, 9)],
+            protocols: vec![Protocol::ICMPV4],
+            ..Service::default()
+        },
+        Service {
+            name: "long".into(),
+            filter: Some("greater 200 or arp".into()),
+            protocols: vec![Protocol(47)],
+            ..Service::default()
+        },
+    ])
+}
+
+fn spec<'a>(services: &'a Services, counts_ip: bool) -> MeterSpec<'a> {
+    MeterSpec {
+        subscribers: 100,
+        keys: 200,
+        unknown: 4096,
+        services,
+        names: &NoNames,
+        counts_ip,
+    }
+}
+
+/// What a period has, by owner, class and direction.
+fn counts(cut: &Cut<'_>) -> Counts {
+    let mut counts = BTreeMap::new();
+    for cell in cut.cells() {
+        let owner = match cell.owner {
+            CutOwner::Row(row) => oracle::Owner::Row(row),
+            CutOwner::Unknown(key) => oracle::Owner::Unknown(key),
+            CutOwner::Overflow => oracle::Owner::Overflow,
+        };
+        let (packets, bytes) = counts
+            .entry((owner, cell.class, cell.direction as u8))
+            .or_insert((0, 0));
+        *packets += cell.packets;
+        *bytes += cell.bytes;
+    }
+    counts
+}
+
+/// The sum of the cells is the totals of the bank.
+fn assert_adds_up(cut: &Cut<'_>) {
+    let (totals, mut sums) = (cut.totals(), weir_meter::Totals::default());
+    for cell in cut.cells() {
+        sums.packets[cell.direction as usize] += cell.packets;
+        sums.bytes[cell.direction as usize] += cell.bytes;
+    }
+    assert_eq!(sums, totals);
+}
+
+fn run(program: &Program, frame: &[u8]) -> u32 {
+    program
+        .test_run(&TestRun::new(frame), &mut [])
+        .unwrap()
+        .returned
+}
+
+const HOOKS: [Hook; 2] = [Hook::XdpNative, Hook::TcIngress];
+
+/// Frames of which one cut is taken.
+const BATCH: usize = 500;
+
+fn equals_the_oracle(counts_ip: bool, keys: &[(Key, u32)], seed: u64) {
+    if !permitted() {
+        return;
+    }
+    let services = services();
+    let mut meter = Meter::create(&spec(&services, counts_ip)).unwrap();
+    for (key, row) in keys {
+        meter.insert(*key, *row).unwrap();
+    }
+    let oracle = Oracle::new(&services, keys, counts_ip);
+    let mut rng = Rng::new(seed);
+    let directions = [Direction::Up, Direction::Down];
+    let programs: Vec<(Direction, Hook, Program)> = directions
+        .into_iter()
+        .flat_map(|direction| HOOKS.map(|hook| (direction, hook)))
+        .map(|(direction, hook)| {
+            (
+                direction,
+                hook,
+                meter.stage(direction).program(hook).unwrap(),
+            )
+        })
+        .collect();
+    for batch in 0..8 {
+        let frames: Vec<Vec<u8>> = (0..BATCH).map(|_| frames::frame(&mut rng)).collect();
+        let mut expected = Counts::new();
+        let mut runs = Vec::new();
+        for frame in frames.iter().filter(|frame| frame.len() >= FRAME_BYTES_MIN) {
+            let chosen = rng.below(programs.len());
+            let (direction, hook, _) = &programs[chosen];
+            let mut program = &programs[chosen].2;
+            // The kernel refuses to make an skb of some cut packets: XDP then, which is before it
+            // in the list.
+            if program.test_run(&TestRun::new(frame), &mut []).is_err() {
+                program = &programs[chosen - 1].2;
+                run(program, frame);
+            }
+            oracle.count(&mut expected, frame, *direction);
+            runs.push((*direction, *hook, program, frame));
+        }
+        let cut = meter.cut().unwrap();
+        let found = counts(&cut);
+        assert_adds_up(&cut);
+        meter.settle();
+        if found == expected {
+            continue;
+        }
+        for (direction, hook, program, frame) in runs {
+            let mut expected = Counts::new();
+            oracle.count(&mut expected, frame, direction);
+            run(program, frame);
+            let found = counts(&meter.cut().unwrap());
+            meter.settle();
+            assert_eq!(found, expected, "{direction:?} {hook:?} {frame:02x?}");
+        }
+        panic!("batch {batch} differs as a whole: {found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn every_frame_is_counted_as_the_oracle_counts_it() {
+    equals_the_oracle(false, &frames::address_keys(), 1);
+}
+
+#[test]
+fn bytes_of_ip_packets_are_those_of_the_oracle() {
+    equals_the_oracle(true, &frames::address_keys(), 2);
+}
+
+#[test]
+fn keys_of_the_link_come_before_addresses() {
+    let mut keys = frames::address_keys();
+    keys.extend(frames::link_keys());
+    equals_the_oracle(false, &keys, 3);
+}
+
+#[test]
+fn without_any_key_all_is_unknown() {
+    equals_the_oracle(false, &[], 4);
+}

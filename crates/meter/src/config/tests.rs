@@ -1,0 +1,203 @@
+use super::*;
+use weir_filter::lang::expr::NoNames;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, &NoNames)
+}
+
+#[test]
+fn the_example_has_every_key() {
+    let text = include_str!("../../../../examples/counter.toml");
+    let config = parse(text).unwrap();
+    assert_eq!(config.counter, "pop1");
+    assert_eq!(config.period_ns, 300 * NS_PER_S);
+    let names: Vec<&str> = config
+        .services
+        .iter()
+        .map(|service| &*service.name)
+        .collect();
+    assert_eq!(names, ["onnet", "dns", "web", "voice", "icmp"]);
+    assert_eq!(config.services[0].filter.as_deref(), Some("net 10.0.0.0/8"));
+    assert_eq!(config.services[2].ports[2], (Protocol::TCP, 8000..=8099));
+    assert_eq!(config.services[4].protocols, [Protocol(1), Protocol(58)]);
+    assert_eq!(config.measures.len(), 4);
+    assert_eq!(config.links.len(), 1);
+    let keys = [
+        "counter",
+        "bytes",
+        "period",
+        "keys",
+        "subscribers",
+        "each_address",
+        "capacity",
+        "unattributed_max",
+        "adoption",
+        "chunk_records",
+        "inside",
+        "outside",
+        "from_inside",
+    ];
+    for key in keys {
+        assert!(text.contains(&format!("{key} = ")), "{key}");
+    }
+}
+
+#[test]
+fn an_empty_file_has_the_defaults() {
+    let config = parse("").unwrap();
+    assert_eq!(config.inside, Inside::Prefixes(private_prefixes()));
+    assert!(!config.each_address && config.services.is_empty());
+    assert_eq!(
+        parse("subscribers = 'a.csv'").unwrap().inside,
+        Inside::Sessions
+    );
+    let settings = Config::default().settings(1, 2);
+    assert!(settings.each_address && settings.services.len() == 9);
+}
+
+#[test]
+fn services_and_measures_keep_the_order_of_the_file() {
+    let text = "[services]\nz = 'arp'\na = { udp = [1] }\nm = 'tcp'\n[measures]\nz = 'arp'\nflows = true\na = 'ip'\ngaps = false";
+    let config = parse(text).unwrap();
+    let names: Vec<&str> = config
+        .services
+        .iter()
+        .map(|service| &*service.name)
+        .collect();
+    assert_eq!(names, ["z", "a", "m"]);
+    let columns = config
+        .measures
+        .iter()
+        .map(|measure| measure.measurement(1).columns());
+    let columns: Vec<String> = columns.flatten().map(|column| column.name).collect();
+    assert_eq!(columns, ["z", "flows", "a"]);
+}
+
+#[test]
+fn a_mistake_has_its_place_its_value_and_a_remedy() {
+    for (text, at, message) in [
+        ("counter = 'a b'", 10, "counter = `a b`: a name has 1 to 64"),
+        (
+            "\nperiod = '5'",
+            10,
+            "period = `5`: write a number and ms, s, m, h or d",
+        ),
+        ("period = '2d'", 9, "period = `2d`: from 1 s to 86400 s"),
+        (
+            "bytes = 'octets'",
+            8,
+            "unknown variant `octets`, expected `ip` or `wire`",
+        ),
+        (
+            "keys = []",
+            7,
+            "keys = []: give some of pppoe, vlan, mac, ipv4, ipv6, prefix",
+        ),
+        ("keys = ['ip']", 8, "unknown variant `ip`"),
+        (
+            "capacity = 0",
+            11,
+            "capacity = 0: give a number from 1 to 16777216",
+        ),
+        ("subscribers = ''", 14, "give the path of a CSV file"),
+        ("colour = 1", 0, "unknown field `colour`"),
+        (
+            "[capture]\ninside = '10.0.0.1/8'",
+            19,
+            "inside = `10.0.0.1/8`: write a prefix",
+        ),
+        (
+            "[capture]\ninside = ['::/0', 'vlan:3']",
+            28,
+            "inside = `vlan:3`: write a prefix",
+        ),
+        (
+            "[capture]\nfrom_inside = 'scr net 1'",
+            24,
+            "from_inside = `scr net 1`: ",
+        ),
+        (
+            "[capture]\ninside = '::/0'\nfrom_inside = 'ip'",
+            40,
+            "leave one of the two out",
+        ),
+        (
+            "each_address = true\nsubscribers = 'a'",
+            15,
+            "say which addresses",
+        ),
+        (
+            "each_address = true\nkeys = ['ipv4']",
+            15,
+            "add \"ipv6\" to `keys`",
+        ),
+        (
+            "[services]\nother = 'ip'",
+            11,
+            "a class of this name exists always",
+        ),
+        ("[services]\na = {}", 15, "a = {}: it fits no frame"),
+        (
+            "[services]\na = { tcp = [70000] }",
+            24,
+            "expected a port from 0 to 65535",
+        ),
+        (
+            "[services]\na = { tcp = ['9-1'] }",
+            24,
+            "expected a port from 0 to 65535",
+        ),
+        ("[services]\na = { tpc = [1] }", 17, "unknown field `tpc`"),
+        (
+            "[services]\na = { protocols = ['x'] }",
+            30,
+            "a number from 0 to 255, or one of icmp",
+        ),
+        ("[services]\na = 'tcp prot 80'", 15, "a = `tcp prot 80`: "),
+        (
+            "[services]\na = { filter = 'tcp prot 80' }",
+            26,
+            "a.filter = `tcp prot 80`: ",
+        ),
+        (
+            "[services]\na = 5",
+            15,
+            "expected a filter expression, or a table",
+        ),
+        (
+            "[measures]\nspeed = true",
+            11,
+            "there are flows, active and gaps",
+        ),
+        ("[measures]\nflows = 'tcp'", 19, "choose another"),
+        (
+            "[measures]\ngaps = { slot = '1s' }",
+            18,
+            "other measures have no settings",
+        ),
+        (
+            "[measures]\nflows = { max = 0 }",
+            27,
+            "flows.max = 0: give a number from 1",
+        ),
+        ("[[link]]\n", 0, "[[link]] 1: name the interface"),
+        (
+            "[[link]]\ninside = 'a'\noutside = 'a'",
+            0,
+            "both sides are one interface",
+        ),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.message.contains(message), "{text}: {error:?}");
+        assert_eq!(error.at, Some(at), "{text}: {error:?}");
+    }
+}
+
+#[test]
+fn lengths_of_time_are_read() {
+    assert_eq!(duration_ns("500ms"), Ok(NS_PER_S / 2));
+    assert_eq!(duration_ns("1h"), Ok(3600 * NS_PER_S));
+    for text in ["", "5", "m", "-5m", "5 m", "99999999999999999d"] {
+        assert!(duration_ns(text).is_err(), "{text}");
+    }
+}

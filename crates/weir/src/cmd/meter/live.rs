@@ -1,0 +1,618 @@
+//! `weir meter` on a live link: the kernel counts, this process cuts periods and keeps records.
+//!
+//! ```text
+//!  RADIUS, list ─► sessions ─► keys of rows, in the kernel's table
+//!  kernel's cells ─► cut ─► chunks ─► spool (durable) ─► settle ─► ledger
+//! ```
+//!
+//! The kernel goes on counting whatever happens to this process: after a kill, the next one takes
+//! over counters and sessions, and each frame is in one record.
+
+use super::rows::Rows;
+use super::{Args, seed};
+use crate::error::{CliError, say};
+use crate::radius::{Client, Clients, Server, Stats};
+use crate::signals::ShutdownSignal;
+use crate::store;
+use crate::watchdog::Watchdog;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_ledger::{Ledger, LedgerError, Spool};
+use weir_link::bpf::PinFolder;
+use weir_link::names::SystemNames;
+use weir_link::net::Interface;
+use weir_link::xdp::{CutOwner, Meter, MeterSpec, MeterTap};
+use weir_meter::config::Config;
+use weir_meter::engine::Unit;
+use weir_meter::period::{ChunkWriter, Cut, Moment, Schedule};
+use weir_meter::services::Services;
+use weir_meter::{
+    Chunk, Direction, Flags, Measure, Owner, OwnerKind, SessionEvent, SessionInfo, Totals,
+};
+
+/// Where counters are pinned.
+const PINS: &str = "/run/weir/meter";
+/// The longest wait for a RADIUS request or a signal.
+const WAIT: Duration = Duration::from_millis(50);
+/// Keys of a session on average, for which the kernel's table has room.
+const KEYS_OF_SESSION: usize = 2;
+/// Events that are read from the spool at a time.
+const EVENTS_AT_ONCE: u32 = 10_000;
+/// The log of sessions is shortened when it has so many more events than sessions.
+const EVENTS_SPARE: u64 = 100_000;
+
+/// What was done, stable for scripts.
+#[derive(Debug, Default, Serialize)]
+struct Done {
+    /// Periods whose records are durable.
+    periods: u64,
+    /// Their records.
+    records: u64,
+    /// Packets and bytes of the link, up then down.
+    link: Totals,
+    /// RADIUS packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    radius: Option<Stats>,
+}
+
+/// Counts on the link of the configuration until a signal.
+pub(super) fn run(
+    args: &Args,
+    config: &Config,
+    source: &Path,
+    subscribers: &[SessionInfo],
+    names: &SystemNames,
+) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let (interface, ingress) = link(config)?;
+    supported(config)?;
+    let interface = Interface::named(&interface).map_err(CliError::run)?;
+    let pins = Pins::of(&interface)?;
+    let mut counter = Counter::new(args, config, names, &pins)?;
+    counter.restore(subscribers)?;
+    let mut server = radius(config, source)?;
+    counter.replay(server.as_mut())?;
+    counter.finish_cut()?;
+    let tap = MeterTap::attach(&counter.meter, &interface, ingress, Some(&pins.folder));
+    let tap = tap.map_err(CliError::run)?;
+    let mut watchdog = Watchdog::new(None)?;
+    watchdog.ready();
+    say("ready");
+    while !stop.is_requested() {
+        watchdog.beat();
+        match &mut server {
+            None => stop.wait(WAIT),
+            Some(server) => counter.serve(server),
+        }
+        if let Some(boundary_ns) = counter.schedule.due(monotonic_ns()) {
+            counter.cut(boundary_ns)?;
+        }
+    }
+    // The last period ends now. A full disk leaves it in the kernel, for the next process.
+    let settled = counter.cut_now();
+    if !args.keep && settled.is_ok() {
+        tap.detach(Some(&pins.folder)).map_err(CliError::run)?;
+        Meter::unpin(&pins.folder).map_err(CliError::run)?;
+    }
+    if args.json {
+        counter.done.radius = server.map(|server| server.stats());
+        let line = serde_json::to_string(&counter.done).map_err(CliError::run)?;
+        writeln!(std::io::stdout(), "{line}").map_err(CliError::output)?;
+    }
+    settled
+}
+
+/// Takes the programs and counters that an earlier process has left off an interface.
+pub(super) fn clean(config: &Config) -> Result<(), CliError> {
+    let (interface, _) = link(config)?;
+    let interface = Interface::named(&interface).map_err(CliError::run)?;
+    let pins = Pins::of(&interface)?;
+    let (names, _) = pins.folder.list().map_err(CliError::run)?;
+    for name in names.iter().filter(|name| name.starts_with("meter-")) {
+        if let Some(left) = pins.folder.get(name).map_err(CliError::run)? {
+            let attachment = weir_link::bpf::Attachment::from_fd(left);
+            attachment.detach().map_err(CliError::run)?;
+        }
+        pins.folder.unpin(name).map_err(CliError::run)?;
+    }
+    Meter::unpin(&pins.folder).map_err(CliError::run)
+}
+
+/// The interface, and the direction of the frames that come in there.
+fn link(config: &Config) -> Result<(String, Direction), CliError> {
+    let refused = |why: &str| Err(CliError::refused(format!("[[link]]: {why}")));
+    let [link] = &config.links[..] else {
+        return refused(
+            "give one link to meter, with inside = \"IF\" (subscribers are beyond IF) or outside = \
+             \"IF\" (they are on this machine's side), or a capture by --read",
+        );
+    };
+    match (&link.inside, &link.outside) {
+        (Some(inside), None) => Ok((inside.clone(), Direction::Up)),
+        (None, Some(outside)) => Ok((outside.clone(), Direction::Down)),
+        _ => refused(
+            "a bridge between two interfaces is not metered yet: give inside or outside alone, and \
+             run `weir bridge` or the host's own beside it",
+        ),
+    }
+}
+
+/// What only captures have so far.
+fn supported(config: &Config) -> Result<(), CliError> {
+    let refused = |what: &str| {
+        let why = format!("{what}: counted in captures only, so far: leave it out for a live link");
+        Err(CliError::refused(why))
+    };
+    if !config.measures.is_empty() {
+        return refused("[measures]");
+    }
+    if config.adoption_ns > 0 {
+        return refused("adoption");
+    }
+    if config.each_address {
+        return refused("each_address");
+    }
+    Ok(())
+}
+
+fn radius(config: &Config, source: &Path) -> Result<Option<Server>, CliError> {
+    let Some(radius) = &config.radius else {
+        return Ok(None);
+    };
+    let folder = source.parent().unwrap_or(Path::new(""));
+    let clients = radius.clients.iter().map(|client| {
+        let file = folder.join(&client.secret_file.0);
+        Client::new(client.address, client.prefix_len, &file, client.swapped)
+    });
+    let clients = clients.collect::<Result<Vec<_>, _>>()?;
+    let silence = radius.silence_ns.map(Duration::from_nanos);
+    let server = Server::bind(radius.listen, Clients::new(clients), silence)?;
+    Ok(Some(server))
+}
+
+/// The folder of pins of an interface, which this process alone uses.
+struct Pins {
+    folder: PinFolder,
+    _lock: std::os::fd::OwnedFd,
+}
+
+impl Pins {
+    fn of(interface: &Interface) -> Result<Pins, CliError> {
+        let path = Path::new(PINS);
+        let failed = |error: &dyn Display| CliError::run(format!("cannot keep counters: {error}"));
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
+        }
+        let root = PinFolder::mount(path).map_err(|error| failed(&error))?;
+        // Interfaces of several network namespaces may have one name.
+        let namespace = std::fs::metadata("/proc/self/ns/net").map_err(|error| failed(&error))?;
+        let name = format!("{}-{}", interface.name, namespace.ino());
+        let folder = root.folder(&name).map_err(|error| failed(&error))?;
+        match folder.lock_alone().map_err(|error| failed(&error))? {
+            Some(lock) => Ok(Pins {
+                folder,
+                _lock: lock,
+            }),
+            None => {
+                let by = folder.locked_by();
+                let by = by.map_or_else(String::new, |process| format!(" by process {process}"));
+                Err(CliError::run(format!(
+                    "{} is metered already{by}: end that first",
+                    interface.name
+                )))
+            }
+        }
+    }
+}
+
+struct Counter<'a> {
+    config: &'a Config,
+    services: Services,
+    meter: Meter,
+    /// Counters of another configuration, that an earlier process has left.
+    previous: Option<Meter>,
+    is_adopted: bool,
+    rows: Rows,
+    spool: Spool,
+    ledger: Option<Ledger>,
+    schedule: Schedule,
+    began: Moment,
+    gap_unix_ns: Option<[i64; 2]>,
+    events: u64,
+    alarm: Option<String>,
+    done: Done,
+}
+
+impl<'a> Counter<'a> {
+    fn new(
+        args: &Args,
+        config: &'a Config,
+        names: &SystemNames,
+        pins: &Pins,
+    ) -> Result<Counter<'a>, CliError> {
+        let services = Services::new(config.services.clone());
+        let size = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let spec = MeterSpec {
+            subscribers: size(config.capacity),
+            keys: size(config.capacity.saturating_mul(KEYS_OF_SESSION))
+                .min(weir_link::xdp::SUBSCRIBERS_MAX),
+            unknown: size(config.unattributed_max),
+            services: &services,
+            names,
+            counts_ip: config.unit == Unit::Ip,
+        };
+        let store = store::path_made(args.store.as_deref())?;
+        let spool = match &args.spool {
+            Some(path) => path.clone(),
+            None => spool_beside(&store, &config.counter),
+        };
+        let ledger = if args.no_store {
+            None
+        } else {
+            Some(Ledger::open(&store).map_err(CliError::run)?)
+        };
+        let opened = Meter::open(&pins.folder, &spec).map_err(CliError::run)?;
+        let began = now();
+        Ok(Counter {
+            config,
+            rows: Rows::new(config.capacity, &config.keys, seed()),
+            meter: opened.meter,
+            previous: opened.previous,
+            is_adopted: opened.is_adopted,
+            spool: Spool::open(&spool).map_err(CliError::run)?,
+            ledger,
+            schedule: Schedule::new(began, config.period_ns),
+            began,
+            services,
+            gap_unix_ns: None,
+            events: 0,
+            alarm: None,
+            done: Done::default(),
+        })
+    }
+
+    /// What earlier processes have left: whose rows the counters are, and until when they counted.
+    fn restore(&mut self, subscribers: &[SessionInfo]) -> Result<(), CliError> {
+        if self.is_adopted {
+            self.rows.adopt(&self.meter);
+        }
+        let last = self
+            .spool
+            .last(&self.config.counter)
+            .map_err(CliError::run)?;
+        if let Some((epoch, _, base)) = last
+            && let Some(base) = Base::read(&base)
+        {
+            if epoch == self.meter.boot_epoch() {
+                self.began = base.ended;
+            } else if self.previous.is_none() {
+                // The machine was restarted, or the counters were taken away.
+                self.gap_unix_ns = Some([base.ended.unix_ns, self.began.unix_ns]);
+            }
+        }
+        for info in subscribers {
+            let up = self.rows.up(&mut self.meter, info, 0);
+            up.map_err(|why| CliError::refused(format!("subscribers: {why}")))?;
+        }
+        Ok(())
+    }
+
+    /// Takes up the sessions of the log.
+    fn replay(&mut self, mut server: Option<&mut Server>) -> Result<(), CliError> {
+        let mut after = 0;
+        loop {
+            let events = self
+                .spool
+                .events(after, EVENTS_AT_ONCE)
+                .map_err(CliError::run)?;
+            let Some(last) = events.last() else { break };
+            after = last.number;
+            self.events += events.len() as u64;
+            for event in &events {
+                if let Err(why) = self.rows.apply(&mut self.meter, event) {
+                    say(&format!("weir: {why}"));
+                }
+                if let Some(server) = server.as_deref_mut() {
+                    server.restore(event);
+                }
+            }
+        }
+        self.rows
+            .end_unclaimed(&mut self.meter)
+            .map_err(CliError::run)
+    }
+
+    /// Completes what an earlier process has begun: a period that was cut and may not be durable.
+    fn finish_cut(&mut self) -> Result<(), CliError> {
+        if let Some(previous) = self.previous.take() {
+            // The counters of another configuration: what is in both banks, as its last periods.
+            say("weir: the counters of an earlier configuration are read and replaced");
+            self.close_previous(previous)?;
+        }
+        if self.meter.pending().is_some() {
+            let ended = now();
+            self.store_cut(ended)?;
+        }
+        Ok(())
+    }
+
+    fn close_previous(&mut self, mut previous: Meter) -> Result<(), CliError> {
+        let services: Vec<String> = (0..previous.classes())
+            .map(|number| format!("class-{number}"))
+            .collect();
+        loop {
+            if previous.pending().is_none() {
+                previous.cut().map_err(CliError::run)?;
+            }
+            let cut = previous.pending().expect("it was cut");
+            let is_empty = cut.totals() == Totals::default();
+            let mut chunks = Vec::new();
+            let about = about(cut.period(), [self.began, now()], cut.totals(), None);
+            let emit = &mut |chunk| chunks.push(chunk);
+            let mut writer = ChunkWriter::new(
+                &self.config.counter,
+                previous.boot_epoch(),
+                &about,
+                measures(),
+                services.clone(),
+                self.config.chunk_records,
+                emit,
+            );
+            let mut last = None;
+            for cell in cut.cells() {
+                if last != Some(cell.owner) {
+                    writer.owner(unknown_owner(cell.owner));
+                    last = Some(cell.owner);
+                }
+                let counts = [cell.packets, cell.bytes];
+                writer.record(cell.class, cell.direction, Flags::default(), &counts);
+            }
+            writer.finish();
+            drop(cut);
+            let base = Base { ended: about.ended };
+            self.spool
+                .store(&mut chunks, &base.bytes())
+                .map_err(CliError::run)?;
+            previous.settle();
+            if is_empty {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers RADIUS requests for a moment.
+    fn serve(&mut self, server: &mut Server) {
+        let (rows, meter, spool) = (&mut self.rows, &mut self.meter, &mut self.spool);
+        let mut log = |events: &mut [SessionEvent]| {
+            // The kernel attributes before the answer, and before the disk has the event: a session
+            // whose event is not durable begins again with the client's next attempt.
+            for event in &*events {
+                if let Err(why) = rows.apply(meter, event) {
+                    say(&format!("weir: {why}"));
+                }
+            }
+            spool.log(events).map_err(|error| error.to_string())
+        };
+        match server.serve(WAIT, &mut log) {
+            Ok(events) => {
+                self.events += events.len() as u64;
+                self.over("RADIUS");
+            }
+            Err(why) => {
+                self.warn(&why);
+                std::thread::sleep(WAIT);
+            }
+        }
+    }
+
+    /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
+    /// to be stored later: the kernel goes on counting.
+    fn cut(&mut self, boundary_ns: u64) -> Result<(), CliError> {
+        let ended = Moment {
+            monotonic_ns: boundary_ns,
+            ..now()
+        };
+        match self.store_cut(ended) {
+            Ok(()) => {
+                self.over("records");
+                Ok(())
+            }
+            Err(CliError::Run(error)) if self.is_disk(&error) => {
+                self.warn(&format!("{error:#}"));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn cut_now(&mut self) -> Result<(), CliError> {
+        // One that could not be stored, then the one that runs.
+        if self.meter.pending().is_some() {
+            self.store_cut(now())?;
+        }
+        self.store_cut(now())
+    }
+
+    fn is_disk(&self, error: &anyhow::Error) -> bool {
+        error.downcast_ref::<LedgerError>().is_some()
+    }
+
+    fn store_cut(&mut self, ended: Moment) -> Result<(), CliError> {
+        let epoch = self.meter.boot_epoch();
+        if self.meter.pending().is_none() {
+            self.meter.cut().map_err(CliError::run)?;
+        }
+        let cut = self.meter.pending().expect("it was cut");
+        let began = self.began;
+        let about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
+        let mut chunks: Vec<Chunk> = Vec::new();
+        let mut emit = |chunk| chunks.push(chunk);
+        let mut writer = ChunkWriter::new(
+            &self.config.counter,
+            epoch,
+            &about,
+            measures(),
+            self.services.names(),
+            self.config.chunk_records,
+            &mut emit,
+        );
+        let mut last = None;
+        for cell in cut.cells() {
+            if last != Some(cell.owner) {
+                writer.owner(match cell.owner {
+                    CutOwner::Row(row) => self.rows.owner(row),
+                    other => unknown_owner(other),
+                });
+                last = Some(cell.owner);
+            }
+            let counts = [cell.packets, cell.bytes];
+            writer.record(cell.class, cell.direction, Flags::default(), &counts);
+        }
+        writer.finish();
+        drop(cut);
+        let base = Base { ended };
+        self.spool
+            .store(&mut chunks, &base.bytes())
+            .map_err(|error| CliError::Run(error.into()))?;
+        self.meter.settle();
+        self.rows.release_ended(&mut self.meter);
+        self.began = ended;
+        self.gap_unix_ns = None;
+        self.done.periods += 1;
+        for chunk in &chunks {
+            self.done.records += chunk.records.len() as u64;
+        }
+        for direction in 0..2 {
+            self.done.link.packets[direction] += about.link.packets[direction];
+            self.done.link.bytes[direction] += about.link.bytes[direction];
+        }
+        self.shorten_log()?;
+        self.deliver()
+    }
+
+    /// Puts what the spool has into the ledger, if this process has it.
+    fn deliver(&mut self) -> Result<(), CliError> {
+        let Some(ledger) = &mut self.ledger else {
+            return Ok(());
+        };
+        let failed = |error: LedgerError| CliError::Run(error.into());
+        let mut after = 0;
+        while let Some(stored) = self.spool.next(after).map_err(failed)? {
+            after = stored.sequence;
+            let (chunk, _) = ledger.accept(&stored.encoded).map_err(failed)?;
+            let (id, hash) = (&chunk.manifest.id, &stored.encoded.hash);
+            self.spool.acknowledge(id, hash).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the log of events by one event for each session that runs, when it has grown long.
+    fn shorten_log(&mut self) -> Result<(), CliError> {
+        let running = self.rows.running(now().unix_ns);
+        if self.events <= running.len() as u64 + EVENTS_SPARE {
+            return Ok(());
+        }
+        let shortened = self.spool.replace_events(running);
+        self.events = shortened.map_err(|error| CliError::Run(error.into()))?;
+        Ok(())
+    }
+
+    fn warn(&mut self, why: &str) {
+        if self.alarm.as_deref() != Some(why) {
+            say(&format!(
+                "weir: {why}; the kernel goes on counting, and nothing is lost"
+            ));
+            self.alarm = Some(why.to_owned());
+        }
+    }
+
+    fn over(&mut self, what: &str) {
+        if self.alarm.take().is_some() {
+            say(&format!("weir: {what}: works again"));
+        }
+    }
+}
+
+/// What the spool notes beside a period: where the next one begins.
+struct Base {
+    ended: Moment,
+}
+
+impl Base {
+    fn bytes(&self) -> Vec<u8> {
+        let (monotonic, unix) = (self.ended.monotonic_ns, self.ended.unix_ns);
+        [monotonic.to_le_bytes(), unix.to_le_bytes()].concat()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Base> {
+        let (monotonic, unix) = bytes.split_first_chunk()?;
+        Some(Base {
+            ended: Moment {
+                monotonic_ns: u64::from_le_bytes(*monotonic),
+                unix_ns: i64::from_le_bytes(unix.try_into().ok()?),
+            },
+        })
+    }
+}
+
+fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64; 2]>) -> Cut {
+    Cut {
+        period,
+        began: span[0],
+        ended: span[1],
+        link,
+        lost_inside: 0,
+        gap_unix_ns,
+    }
+}
+
+fn measures() -> Vec<Measure> {
+    ["packets", "bytes"]
+        .map(|name| Measure {
+            name: name.to_owned(),
+            additive: true,
+        })
+        .into()
+}
+
+/// The owner of a cell that is no session's that is known.
+fn unknown_owner(owner: CutOwner) -> Owner {
+    let (kind, keys) = match owner {
+        CutOwner::Unknown(key) => (OwnerKind::Unattributed, vec![key]),
+        CutOwner::Row(_) | CutOwner::Overflow => (OwnerKind::Overflow, Vec::new()),
+    };
+    Owner {
+        kind,
+        subscriber: String::new(),
+        session: String::new(),
+        keys,
+        class: Vec::new(),
+        chargeable_user: None,
+        started_unix_ns: 0,
+    }
+}
+
+fn spool_beside(store: &Path, counter: &str) -> PathBuf {
+    store.with_file_name(format!("{counter}.spool"))
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+fn now() -> Moment {
+    let wall = clock_gettime(ClockId::Realtime);
+    Moment {
+        monotonic_ns: monotonic_ns(),
+        unix_ns: wall
+            .tv_sec
+            .saturating_mul(1_000_000_000)
+            .saturating_add(wall.tv_nsec),
+    }
+}

@@ -1,0 +1,192 @@
+//! `weir meter` on a live link: every frame is in one record, whatever happens to the process.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::{stdout, weir};
+use live::{Net, Running, net};
+use std::fs;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use weir_lab::net::Signal;
+use weir_ledger::{Ledger, UsageQuery};
+use weir_meter::OwnerKind;
+use weir_meter::radius::packet::{ACCOUNTING_RESPONSE, attribute, request};
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("weir-live-meter-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// A `counter.toml` with more text at its end.
+    fn config(&self, more: &str) -> String {
+        let path = self.text("counter.toml");
+        let text = format!(
+            "counter = \"test\"\nperiod = \"1s\"\ncapacity = 64\nunattributed_max = 256\n{more}\n\
+             [[link]]\ninside = \"eth0\"\n[services]\ntest = {{ udp = [9] }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Packets of UDP port 9 from the ledger: of the subscriber, and of no session.
+    fn packets(&self, subscriber: &str) -> [u64; 2] {
+        let ledger = Ledger::open(&self.0.join("usage.db")).unwrap();
+        let query = UsageQuery {
+            service: Some("test".to_owned()),
+            ..UsageQuery::default()
+        };
+        let rows = ledger.usage(&query, &jiff::tz::TimeZone::UTC).unwrap();
+        let sum = |of_session: bool| {
+            let rows = rows.iter().filter(|row| {
+                let is_session = row.owner == OwnerKind::Session && row.subscriber == subscriber;
+                is_session == of_session
+            });
+            rows.map(|row| row.packets[0]).sum()
+        };
+        [sum(true), sum(false)]
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn meter(net: &Net, folder: &Folder, more: &[&str]) -> Running {
+    let (config, store) = (folder.text("counter.toml"), folder.text("usage.db"));
+    let mut arguments = vec!["meter", "--config", &config, "--store", &store];
+    arguments.extend(more);
+    net.weir(&arguments).until("ready")
+}
+
+#[test]
+fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("kill");
+    let address = "10.0.0.1";
+    let list = format!("subscriber,keys\nalice,{address}\n");
+    fs::write(folder.0.join("subscribers.csv"), list).unwrap();
+    folder.config("subscribers = \"subscribers.csv\"");
+    let mut sent = 0;
+    for round in 0..6 {
+        let running = meter(&net, &folder, &[]);
+        net.send(9, 500);
+        // Once in the middle of a period, once soon after a cut.
+        std::thread::sleep(Duration::from_millis(150 * round));
+        running.signal(Signal::KILL);
+        running.end();
+        // While no process runs, the kernel counts.
+        net.send(9, 500);
+        sent += 1000;
+    }
+    let ended = meter(&net, &folder, &["--json"]).stop();
+    assert!(ended.json()["periods"].as_u64().unwrap() >= 1, "{ended:?}");
+    assert_eq!(folder.packets("alice"), [sent, 0]);
+    let store = folder.text("usage.db");
+    let proof = weir(["usage", "--store", &store, "--prove"])
+        .output()
+        .unwrap();
+    assert!(proof.status.success(), "{proof:?}");
+    assert!(
+        stdout(&proof).contains("link = sessions + unattributed"),
+        "{proof:?}"
+    );
+    // Nothing counts any more, and nothing is left.
+    net.send(9, 10);
+    let ended = meter(&net, &folder, &["--json"]).stop();
+    assert_eq!(ended.code, Some(0));
+    assert_eq!(folder.packets("alice"), [sent, 0]);
+}
+
+#[test]
+fn a_radius_session_owns_its_address_while_it_lasts() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("radius");
+    fs::write(folder.0.join("secret"), "s3cret\n").unwrap();
+    folder.config(
+        "[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\naddress = \"127.0.0.1\"\n\
+         secret_file = \"secret\"\n",
+    );
+    let address: [u8; 4] = [10, 0, 0, 1];
+    let client = net.b.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+    client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    client.connect("127.0.0.1:1813").unwrap();
+    let account = |identifier: u8, status: u8, seconds: u8| {
+        let attributes: [(u8, &[u8]); 5] = [
+            (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, status]),
+            (attribute::ACCT_SESSION_ID, b"session"),
+            (attribute::USER_NAME, b"alice"),
+            (attribute::FRAMED_IP_ADDRESS, &address),
+            (attribute::ACCT_SESSION_TIME, &[0, 0, 0, seconds]),
+        ];
+        client
+            .send(&request(identifier, &attributes, b"s3cret"))
+            .unwrap();
+        let mut answer = [0; 64];
+        assert_eq!(client.recv(&mut answer).unwrap(), 20);
+        assert_eq!(answer[..2], [ACCOUNTING_RESPONSE, identifier]);
+    };
+    let running = meter(&net, &folder, &[]);
+    net.send(9, 100);
+    account(1, 1, 0);
+    net.send(9, 200);
+    running.signal(Signal::KILL);
+    running.end();
+    // The next process knows the session from the log.
+    net.send(9, 300);
+    let running = meter(&net, &folder, &["--json"]);
+    net.send(9, 400);
+    account(2, 2, 1);
+    net.send(9, 50);
+    let ended = running.stop();
+    assert_eq!(ended.json()["radius"]["answered"], 1, "{ended:?}");
+    assert_eq!(folder.packets("alice"), [900, 150]);
+}
+
+#[test]
+fn what_cannot_be_metered_is_refused_with_a_remedy() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("refused");
+    let config = folder.config("");
+    let store = folder.text("usage.db");
+    let first = meter(&net, &folder, &[]);
+    let began = Instant::now();
+    let second = net
+        .weir(&["meter", "--config", &config, "--store", &store])
+        .end();
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(second.code, Some(1), "{second:?}");
+    assert!(
+        second.stderr.contains("eth0 is metered already by process"),
+        "{second:?}"
+    );
+    first.stop();
+    for (more, why) in [
+        ("adoption = \"30s\"", "in captures only"),
+        ("each_address = true", "each_address"),
+        ("[radius]\nlisten = \"[::]:1813\"", "[[radius.client]]"),
+    ] {
+        folder.config(more);
+        let ended = net
+            .weir(&["meter", "--config", &config, "--store", &store])
+            .end();
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
+}
