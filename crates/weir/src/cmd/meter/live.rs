@@ -373,7 +373,6 @@ impl<'a> Counter<'a> {
                 writer.record(cell.class, cell.direction, Flags::default(), &counts);
             }
             writer.finish();
-            drop(cut);
             let base = Base { ended: about.ended };
             self.spool
                 .store(&mut chunks, &base.bytes())
@@ -474,7 +473,6 @@ impl<'a> Counter<'a> {
             writer.record(cell.class, cell.direction, Flags::default(), &counts);
         }
         writer.finish();
-        drop(cut);
         let base = Base { ended };
         self.spool
             .store(&mut chunks, &base.bytes())
