@@ -138,7 +138,7 @@ impl Shared {
                 finished: BTreeMap::new(),
                 events: BTreeMap::new(),
                 users: 0,
-                registry: registry,
+                registry,
             }),
             finished: Condvar::new(),
             wake,
