@@ -698,6 +698,69 @@ fn one_user_does_not_have_all_requests_that_wait_for_memory() {
     assert_eq!(answered, 40 - 8);
 }
 
+/// The superuser queues requests that take the kernel long; a user waits for a
+/// few of them, not for all.
+#[test]
+fn a_user_comes_between_the_superusers_long_requests() {
+    if !testenv::root() {
+        return;
+    }
+    let running = Running::start(ALL);
+    let (connections, requests) = (3, 20);
+    let mut superusers = Vec::from_iter((0..connections).map(|_| running.connect()));
+    let ports = superusers
+        .iter_mut()
+        .map(|one| one.open(copy("udp")).unwrap().port);
+    let ports: Vec<u32> = ports.collect();
+    let mut user = unprivileged::run(|| running.connect());
+    user.ask(RequestKind::Ports { after: None });
+    running.fabric.take_to_bind(Duration::from_millis(30));
+    let queue = |id: u32, number: usize, opens: bool| {
+        let kind = if opens {
+            RequestKind::Open(copy("udp"))
+        } else {
+            let filter = Source::expr("tcp");
+            let port = ports[number];
+            RequestKind::SetFilter { port, filter }
+        };
+        let request = weir_broker::protocol::Request { id, kind };
+        let bytes = encode(&request).unwrap();
+        superusers[number].channel.send(&bytes, &[], true).unwrap();
+    };
+    let answered = || {
+        let received = superusers.iter().flat_map(|one| {
+            std::iter::from_fn(|| one.channel.receive(false).expect("it is connected"))
+        });
+        received.count()
+    };
+    for (opens, user_asks) in [
+        (false, RequestKind::Ports { after: None }),
+        (true, RequestKind::Ports { after: None }),
+        (true, RequestKind::Open(copy("udp"))),
+    ] {
+        for id in 0..requests {
+            for number in 0..connections {
+                queue(1000 + id, number, opens);
+            }
+        }
+        // The daemon is within a long request now.
+        std::thread::sleep(Duration::from_millis(50));
+        let before = answered();
+        let (answer, _) = user.ask(user_asks);
+        assert!(!matches!(answer, Response::Refused(_)), "{answer:?}");
+        let between = answered();
+        eprintln!("{between} of the superuser's requests during the user's, {before} before");
+        assert!(between <= 10, "{between} of the superuser's came first");
+        let deadline = Instant::now() + PATIENCE;
+        let mut left = requests as usize * connections - before - between;
+        while left > 0 {
+            assert!(Instant::now() < deadline, "{left} were never answered");
+            std::thread::sleep(Duration::from_millis(10));
+            left -= answered();
+        }
+    }
+}
+
 /// Many ports become ready together, and each takes the kernel long to bind.
 #[test]
 fn ports_that_take_long_to_bind_hold_nobody_up() {

@@ -5,7 +5,8 @@
 //! closing may block are closed on other threads. One request of a connection
 //! is answered before the next connection's. Unread answers are limited, and
 //! users whose requests take too much time are served later. The superuser is
-//! served first. An invalid message ends its connection, with a reason.
+//! served first; after a long request of the superuser, the users are, for as
+//! long. An invalid message ends its connection, with a reason.
 
 mod access;
 mod admit;
@@ -14,6 +15,7 @@ mod client;
 mod closer;
 mod connections;
 mod request;
+mod turns;
 
 use crate::engine::{Backend, Engine, Finished, NATIVE_HOLD, Owner, Reloaded, Takeover};
 use crate::policy::{Accounts, Policy};
@@ -33,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+use turns::{SLICE, Stage, Turns};
 
 /// Upper bounds on connections.
 pub mod limits {
@@ -87,10 +90,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// Largest number of events from one call.
 const EVENTS_MAX: usize = 256;
 
-/// Time for users' requests before the superuser's connections are checked
-/// again.
-const SLICE: Duration = Duration::from_millis(10);
-
 fn data(number: u64) -> EventData {
     EventData::new_u64(number)
 }
@@ -118,8 +117,9 @@ pub struct Daemon<F: Backend> {
     /// listener's number.
     accept_budget: Budget<u64>,
     deferred: Vec<Deferred>,
-    /// The client that was served last.
-    served: u64,
+    /// The superuser's client and the user's client that were served last.
+    served: [u64; 2],
+    turns: Turns,
     reload: Option<(OwnedFd, Reload<F>)>,
     ping: Option<(Duration, Box<dyn FnMut()>)>,
     /// Time of the last check for processes with ports of an earlier broker.
@@ -182,7 +182,8 @@ impl<F: Backend> Daemon<F> {
             spending: Spending::new(),
             accept_budget: Budget::new(ms(20), 20),
             deferred: Vec::new(),
-            served: 0,
+            served: [0; 2],
+            turns: Turns::default(),
             reload: None,
             ping: None,
             swept: Instant::now(),
@@ -358,18 +359,15 @@ impl<F: Backend> Daemon<F> {
         Ok(())
     }
 
-    /// Handles the superuser's requests first, then the users' in turn, within
-    /// a time limit: the kernel reports the remaining events again.
+    /// Handles events: first those of the daemon itself, then requests, in the
+    /// order of [`Turns`]. The kernel reports events again that are left.
     fn handle(&mut self, events: &[Event]) {
         let mut events: Vec<(u64, EventFlags)> = events
             .iter()
             .map(|event| (event.data.u64(), event.flags))
             .collect();
-        events.sort_by_key(|(number, _)| {
-            let is_users = self.is_users(*number);
-            (is_users, is_users && *number <= self.served, *number)
-        });
-        let began = Instant::now();
+        events.sort_by_key(|(number, _)| *number);
+        let (mut of_superuser, mut of_users) = (Vec::new(), Vec::new());
         for (number, flags) in events {
             match number {
                 SUPERUSER_LISTENER | LISTENER => self.accept(number),
@@ -393,16 +391,41 @@ impl<F: Backend> Daemon<F> {
                         self.reload = Some((hangup, reload));
                     }
                 }
-                number if self.is_users(number) => {
-                    if began.elapsed() > SLICE {
-                        return;
-                    }
-                    self.served = number;
-                    self.serve(number, flags);
-                }
-                number => self.serve(number, flags),
+                number if self.is_users(number) => of_users.push((number, flags)),
+                number => of_superuser.push((number, flags)),
             }
         }
+        let order = self.turns.begin(Stage::Requests);
+        if order.users_first {
+            self.serve_each(true, &mut of_users, order.users_limit);
+        }
+        let time = self.serve_each(false, &mut of_superuser, SLICE);
+        self.turns.superuser_took(time);
+        if !order.users_first {
+            self.serve_each(true, &mut of_users, order.users_limit);
+        }
+    }
+
+    /// Serves connections of users, or of the superuser, in turn: at least one,
+    /// and none after `limit`. Returns the time taken.
+    fn serve_each(
+        &mut self,
+        are_users: bool,
+        events: &mut [(u64, EventFlags)],
+        limit: Duration,
+    ) -> Duration {
+        let side = usize::from(are_users);
+        let served = self.served[side];
+        events.sort_by_key(|(number, _)| (*number <= served, *number));
+        let began = Instant::now();
+        for (number, flags) in events {
+            self.served[side] = *number;
+            self.serve(*number, *flags);
+            if began.elapsed() > limit {
+                break;
+            }
+        }
+        began.elapsed()
     }
 
     /// Whether a number is that of a user's connection, not of the superuser's.
@@ -480,13 +503,25 @@ impl<F: Backend> Daemon<F> {
         }
     }
 
-    /// Answers requests that are complete. Binding a port may take the kernel
-    /// long: the number of bindings is limited by time, and users with an
-    /// overdrawn budget wait.
+    /// Answers requests that are complete, and binds ports whose rings are
+    /// ready, in the order of [`Turns`].
     fn answer_finished(&mut self) {
         for finished in self.engine.take_done() {
             self.answer(finished);
         }
+        let order = self.turns.begin(Stage::Bindings);
+        let users_before = order.users_first && self.bind_each(true, order.users_limit);
+        let began = Instant::now();
+        let superuser = self.bind_each(false, SLICE);
+        self.turns.superuser_took(began.elapsed());
+        let users_after = !order.users_first && self.bind_each(true, order.users_limit);
+        self.is_behind = users_before || superuser || users_after;
+    }
+
+    /// Binds ports of users, or of the superuser: at least one, and none after
+    /// `limit`, since binding may take the kernel long. Users with an overdrawn
+    /// budget wait. Returns whether ports may be left for lack of time.
+    fn bind_each(&mut self, are_users: bool, limit: Duration) -> bool {
         let began = Instant::now();
         loop {
             let now = Instant::now();
@@ -494,19 +529,18 @@ impl<F: Backend> Daemon<F> {
             let closer = &self.closer;
             let may = |owner: &Owner| {
                 let client = self.clients.get(&owner.connection);
-                client.is_none_or(|client| !spending.is_overdrawn(client, closer, now))
+                owner.who.is_superuser != are_users
+                    && client.is_none_or(|client| !spending.is_overdrawn(client, closer, now))
             };
             let Some(finished) = self.engine.finish_next(may) else {
-                self.is_behind = false;
-                return;
+                return false;
             };
             let client = self.clients.get(&finished.owner.connection);
             let grant = client.and_then(|client| client.grant);
             self.spend(finished.owner.who.uid, grant, now.elapsed());
             self.answer(finished);
-            if began.elapsed() > SLICE {
-                self.is_behind = true;
-                return;
+            if began.elapsed() > limit {
+                return true;
             }
         }
     }

@@ -46,15 +46,13 @@ impl<F: Backend> Engine<F> {
         all
     }
 
-    /// Binds one port with a ready ring: the superuser's first, else the first
-    /// whose owner passes `may`. The kernel may have to verify the programs of
-    /// all ports for it. `None` if no such port waits.
+    /// Binds one port with a ready ring: the first whose owner passes `may`. The
+    /// kernel may have to verify the programs of all ports for it. `None` if no
+    /// such port waits.
     pub fn finish_next(&mut self, may: impl Fn(&Owner) -> bool) -> Option<Finished> {
         let owner = |one: &Ready| self.ports.get(&one.port).map(|port| &port.owner);
-        let is_first = |one: &Ready| owner(one).is_some_and(|owner| owner.who.is_superuser);
         let is_next = |one: &Ready| owner(one).is_some_and(&may);
-        let first = self.ready.iter().position(is_first);
-        let at = first.or_else(|| self.ready.iter().position(is_next))?;
+        let at = self.ready.iter().position(is_next)?;
         let Ready { port, result, .. } = self.ready.remove(at)?;
         let owner = self.ports.get(&port)?.owner.clone();
         let result = result.and_then(|reserved| self.finish(port, reserved));

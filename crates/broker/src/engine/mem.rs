@@ -65,7 +65,7 @@ struct Machine {
     /// Whether rings of closed ports linger.
     rings_stay: bool,
     loads: usize,
-    /// The simulated time to bind a port.
+    /// The simulated time to bind a filter.
     bind_time: Duration,
     /// Whether a commit fails.
     refuses: bool,
@@ -95,7 +95,7 @@ impl MemBackend {
         let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 
-    /// Makes each binding take `time`, as if the kernel verified many filters.
+    /// Makes each new filter take `time`, as if the kernel verified many filters.
     pub fn take_to_bind(&self, time: Duration) {
         lock(&self.inner).bind_time = time;
     }
@@ -231,6 +231,13 @@ impl MemDemux {
     fn changed(&self) {
         lock(&self.machine).loads += usize::from(!self.is_batching);
     }
+
+    /// Loads programs, for as long as the kernel would verify them.
+    fn verify(&self) {
+        self.changed();
+        let time = lock(&self.machine).bind_time;
+        std::thread::sleep(time);
+    }
 }
 
 impl InterfaceDemux for MemDemux {
@@ -275,15 +282,13 @@ impl InterfaceDemux for MemDemux {
     }
 
     fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal> {
-        self.changed();
-        let time = lock(&self.machine).bind_time;
-        std::thread::sleep(time);
+        self.verify();
         let bound = lock(&self.shared).plan.bind(binding);
         bound.map_err(|error| Refusal::new(ErrorKind::Limit, error))
     }
 
     fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal> {
-        self.changed();
+        self.verify();
         let changed = lock(&self.shared).plan.change_filter(id, filter);
         changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))
     }
