@@ -90,6 +90,8 @@ pub enum Accepted {
     New,
     /// It was there already, with the same content.
     Known,
+    /// It took the place of another content ([`Ledger::replace`]).
+    Replaced,
 }
 
 /// The store of all counters' records.
@@ -145,6 +147,68 @@ impl Ledger {
         insert(&transaction, &chunk, &hash).map_err(&error)?;
         transaction.commit().map_err(&error)?;
         Ok((chunk, Accepted::New))
+    }
+
+    /// Inserts the records of a capture in one transaction, in place of those that the ledger has of
+    /// the same counter and boot epoch: a capture that is metered again by another configuration.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are no chunks, if an output has had the former records already, or if the disk is
+    /// full or fails: then nothing has changed.
+    pub fn replace(&mut self, chunks: &[Encoded]) -> Result<Accepted, LedgerError> {
+        let decoded = chunks.iter().map(|chunk| decode(&chunk.bytes));
+        let decoded = decoded.collect::<Result<Vec<_>, _>>()?;
+        let Some(first) = decoded.first().map(|chunk| &chunk.manifest.id) else {
+            return Ok(Accepted::Known);
+        };
+        let error = of(&self.path);
+        let transaction = self
+            .db
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+            .map_err(&error)?;
+        let epoch = params![first.counter, bits(first.boot_epoch)];
+        let which = "counter = ?1 AND boot_epoch = ?2";
+        let mut former = HashMap::new();
+        {
+            let mut select = transaction
+                .prepare(&format!("SELECT hash, sequence FROM chunk WHERE {which}"))
+                .map_err(&error)?;
+            let mut rows = select.query(epoch).map_err(&error)?;
+            while let Some(row) = rows.next().map_err(&error)? {
+                let hash: [u8; 32] = row.get(0).map_err(&error)?;
+                former.insert(hash, row.get::<_, i64>(1).map_err(&error)?);
+            }
+        }
+        let hashes: Vec<[u8; 32]> = chunks
+            .iter()
+            .map(|chunk| Sha256::digest(&chunk.bytes).into())
+            .collect();
+        if former.len() == chunks.len() && hashes.iter().all(|hash| former.contains_key(hash)) {
+            return Ok(Accepted::Known);
+        }
+        let delivered: i64 = transaction
+            .query_row(
+                "SELECT coalesce(max(last), 0) FROM output_file",
+                [],
+                |row| row.get(0),
+            )
+            .map_err(&error)?;
+        if former.values().any(|sequence| *sequence <= delivered) {
+            return Err(LedgerError::Contradiction(Box::new(first.clone())));
+        }
+        transaction
+            .execute(&format!("DELETE FROM chunk WHERE {which}"), epoch)
+            .map_err(&error)?;
+        for (chunk, hash) in decoded.iter().zip(&hashes) {
+            insert(&transaction, chunk, hash).map_err(&error)?;
+        }
+        transaction.commit().map_err(&error)?;
+        Ok(if former.is_empty() {
+            Accepted::New
+        } else {
+            Accepted::Replaced
+        })
     }
 
     /// Copies the whole ledger into a new file, while others may use it.

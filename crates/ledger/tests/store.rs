@@ -204,6 +204,25 @@ fn a_missing_or_changed_chunk_is_named() {
 }
 
 #[test]
+fn a_capture_that_is_metered_again_counts_once() {
+    let folder = Folder::new("again");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    let chunks =
+        |packets| [0, 1].map(|period| encode(&chunk(period, MINUTE * period as i64, packets)));
+    assert_eq!(ledger.replace(&chunks(10)).unwrap(), Accepted::New);
+    assert_eq!(ledger.replace(&chunks(10)).unwrap(), Accepted::Known);
+    assert_eq!(ledger.replace(&chunks(20)).unwrap(), Accepted::Replaced);
+    assert_eq!(ledger.prove(None, None).unwrap().link().packets, [42, 40]);
+    // What an output has had stays.
+    ledger.deliver("billing", Format::Csv, &folder.0).unwrap();
+    assert!(matches!(
+        ledger.replace(&chunks(30)),
+        Err(LedgerError::Contradiction(_))
+    ));
+    assert_eq!(ledger.prove(None, None).unwrap().link().packets, [42, 40]);
+}
+
+#[test]
 fn hostile_bytes_are_refused_and_change_nothing() {
     let folder = Folder::new("hostile");
     let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();

@@ -52,6 +52,7 @@ fn shell(folder: &Folder, command: &str) -> Output {
         .args(["-c", command])
         .current_dir(folder.path(""))
         .env("PATH", format!("{}:{path}", binary.display()))
+        .env("STATE_DIRECTORY", folder.path(""))
         .output()
         .unwrap()
 }

@@ -142,7 +142,15 @@ type Sums = BTreeMap<String, [u64; 2]>;
 fn records(path: &Path, config: &str, unit: &str, name: impl Fn(&Value) -> String) -> Sums {
     let path = path.to_str().unwrap();
     let run = weir([
-        "meter", "-r", path, "--config", config, "--bytes", unit, "--json",
+        "meter",
+        "-r",
+        path,
+        "--config",
+        config,
+        "--bytes",
+        unit,
+        "--json",
+        "--no-store",
     ]);
     let run = { run }.output().unwrap();
     assert!(run.status.success(), "{path}: {run:?}");

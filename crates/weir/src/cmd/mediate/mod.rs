@@ -167,7 +167,7 @@ impl Mediator {
                             self.done.chunks += 1;
                             self.done.records += chunk.records.len() as u64;
                         }
-                        Accepted::Known => self.done.known += 1,
+                        Accepted::Known | Accepted::Replaced => self.done.known += 1,
                     }
                     spool.acknowledge(&chunk.manifest.id, &stored.encoded.hash)?;
                 }

@@ -121,25 +121,24 @@ impl Output {
         };
         let path = store::path_made(args.store.as_deref())?;
         let mut ledger = Ledger::open(&path).map_err(CliError::run)?;
-        let mut new = 0;
-        for chunk in &chunks {
-            match ledger.accept(chunk) {
-                Ok((_, accepted)) => new += usize::from(accepted == Accepted::New),
-                Err(error @ LedgerError::Contradiction(_)) => {
-                    return Err(CliError::run(format!(
-                        "{}: {error}: to meter a capture again by another configuration, give the \
-                         counter another name, or another --store",
-                        path.display()
-                    )));
-                }
-                Err(error) => return Err(CliError::run(error)),
-            }
-        }
-        if new == 0 {
-            say(&format!(
+        match ledger.replace(&chunks) {
+            Ok(Accepted::New) => {}
+            Ok(Accepted::Known) => say(&format!(
                 "weir: {} has the records of this capture already: they count once",
                 path.display()
-            ));
+            )),
+            Ok(Accepted::Replaced) => say(&format!(
+                "weir: {}: the records of this capture took the place of its former ones",
+                path.display()
+            )),
+            Err(error @ LedgerError::Contradiction(_)) => {
+                return Err(CliError::run(format!(
+                    "{}: {error}; an output has had those records: give the counter another name, \
+                     or another --store",
+                    path.display()
+                )));
+            }
+            Err(error) => return Err(CliError::run(error)),
         }
         Ok(())
     }

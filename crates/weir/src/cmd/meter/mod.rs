@@ -30,7 +30,8 @@ Examples:
   weir meter -r office.pcapng --inside 192.0.2.0/24 --inside 2001:db8::/32
   weir meter -r office.pcapng --config counter.toml --json
   weir meter --config counter.toml --check
-  weir meter --config counter.toml
+
+Without --read the link of the configuration is metered, as root: see docs/how-to/meter.md.
 
 Without --config each address of a private network (RFC 1918, RFC 4193), or of --inside, is a
 subscriber, and there are a few common services.
