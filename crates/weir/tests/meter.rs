@@ -287,9 +287,13 @@ fn sums_per_port_are_tsharks() {
     assert!(compared > 1000 || compared == 0, "{compared}");
 }
 
-/// Runs weir, which ends with this status; what it printed and said.
+/// Runs weir with a store of its own, which ends with this status; what it printed and said.
 fn run<const N: usize>(status: i32, arguments: [&str; N]) -> (String, String) {
-    let run = { weir(arguments) }.output().unwrap();
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let store = Folder::new(&format!("meter-store-{}", RUNS.fetch_add(1, Relaxed)));
+    let mut command = weir(arguments);
+    command.env("STATE_DIRECTORY", store.path(""));
+    let run = command.output().unwrap();
     assert_eq!(run.status.code(), Some(status), "{run:?}");
     (stdout(&run), String::from_utf8(run.stderr).unwrap())
 }
