@@ -5,10 +5,14 @@
 use crate::LedgerError;
 use crate::error::name;
 use sha2::{Digest, Sha256};
-use weir_meter::{Chunk, Totals};
+use weir_meter::sessions::KEYS_MAX;
+use weir_meter::{Chunk, Manifest, Owner, Totals};
 
 /// The largest chunk that is accepted, in bytes: about six million rows.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
+
+/// The largest count: SQLite's integers are signed.
+const COUNT_MAX: u64 = i64::MAX as u64;
 
 /// "weirchk" and the version.
 const MAGIC: &[u8; 8] = b"weirchk\x01";
@@ -41,7 +45,8 @@ pub fn encode(chunk: &Chunk) -> Encoded {
 /// # Errors
 ///
 /// If they are no chunk, or one that contradicts itself: an index beyond its table, another number
-/// of measures, records or another sum than its manifest says.
+/// of measures, records or another sum than its manifest says; or if a count is beyond 63 bits, which
+/// is all that SQLite's sums have, or an owner is larger than any counter makes one.
 pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
     let damaged = |id: String, why: &str| LedgerError::Damaged {
         id,
@@ -72,9 +77,23 @@ pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
         if record.counts.len() != chunk.measures.len() {
             return wrong("a record has not one count a measure");
         }
+        if record.counts.iter().any(|count| *count > COUNT_MAX) {
+            return wrong("a count is beyond 63 bits");
+        }
     }
     if chunk.manifest.records as usize != chunk.records.len() {
         return wrong("its manifest gives another number of records");
+    }
+    for owner in &chunk.owners {
+        let class: usize = owner.class.iter().map(Vec::len).sum();
+        if owner.keys.len() > KEYS_MAX || class > Owner::CLASS_BYTES_MAX {
+            return wrong("an owner has more than 256 keys or 4,096 bytes of Class attributes");
+        }
+    }
+    let Manifest { totals, link, .. } = &chunk.manifest;
+    let all = [totals.packets, totals.bytes, link.packets, link.bytes];
+    if all.as_flattened().iter().any(|total| *total > COUNT_MAX) {
+        return wrong("a total is beyond 63 bits");
     }
     match sums(&chunk) {
         Some(sums) if sums == chunk.manifest.totals => Ok(chunk),

@@ -48,6 +48,24 @@ pub enum LedgerError {
         /// Why.
         source: std::io::Error,
     },
+    /// Another process has the store for itself.
+    #[error("{path}: {holder} uses it: {remedy}")]
+    Locked {
+        /// The store's file.
+        path: PathBuf,
+        /// Which process.
+        holder: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The file of a lock cannot be made or written.
+    #[error("{path}: {source}")]
+    Lock {
+        /// The lock's file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// There is no store of this name yet.
     #[error("{0}: no spool is there yet: has its counter begun?")]
     Missing(PathBuf),

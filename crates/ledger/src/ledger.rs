@@ -2,7 +2,8 @@
 
 use crate::LedgerError;
 use crate::codec::{Encoded, decode};
-use crate::spool::{bits, key, of, open};
+use crate::lock::StoreLock;
+use crate::spool::{bits, immediate, key, make_private, of, open};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -64,6 +65,7 @@ CREATE TABLE usage (
     more      TEXT,
     PRIMARY KEY (chunk, record)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX usage_owner ON usage (owner);
 -- Hashes of chunks that retention deleted: the chain of those that stay.
 CREATE TABLE deleted (
     hash BLOB PRIMARY KEY
@@ -122,6 +124,16 @@ impl Ledger {
         &self.path
     }
 
+    /// Reserves the ledger for this process's outputs, until the lock is dropped: two mediators must
+    /// not write the same files. Counters and readers need no lock.
+    ///
+    /// # Errors
+    ///
+    /// If another process has it, or if the lock's file cannot be made.
+    pub fn lock(&self) -> Result<StoreLock, LedgerError> {
+        StoreLock::take(&self.path, "stop that process or name another store")
+    }
+
     /// Inserts a chunk's identity and rows in one transaction; when this returns, they are durable,
     /// and the chunk may be acknowledged. A chunk that is there already changes nothing.
     ///
@@ -134,10 +146,7 @@ impl Ledger {
         // What came with the bytes is not taken on trust.
         let hash: [u8; 32] = Sha256::digest(&encoded.bytes).into();
         let error = of(&self.path);
-        let transaction = self
-            .db
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(&error)?;
+        let transaction = immediate(&mut self.db).map_err(&error)?;
         let known = known(&transaction, &chunk).map_err(&error)?;
         match known {
             Some(same) if same == hash => return Ok((chunk, Accepted::Known)),
@@ -163,10 +172,7 @@ impl Ledger {
             return Ok(Accepted::Known);
         };
         let error = of(&self.path);
-        let transaction = self
-            .db
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(&error)?;
+        let transaction = immediate(&mut self.db).map_err(&error)?;
         let epoch = params![first.counter, bits(first.boot_epoch)];
         let which = "counter = ?1 AND boot_epoch = ?2";
         let mut former = HashMap::new();
@@ -217,6 +223,7 @@ impl Ledger {
     ///
     /// If the copy cannot be written.
     pub fn back_up(&self, to: &Path) -> Result<(), LedgerError> {
+        make_private(to);
         let mut copy = Connection::open(to).map_err(of(to))?;
         let backup = rusqlite::backup::Backup::new(&self.db, &mut copy).map_err(of(to))?;
         backup
@@ -235,7 +242,7 @@ impl Ledger {
         let which = "end_ns < ?1
              AND sequence <= (SELECT coalesce(min(position), 9223372036854775807) FROM output)";
         let mut delete = || {
-            let transaction = self.db.transaction()?;
+            let transaction = immediate(&mut self.db)?;
             transaction.execute(
                 &format!("INSERT OR IGNORE INTO deleted SELECT hash FROM chunk WHERE {which}"),
                 [unix_ns],
@@ -262,7 +269,7 @@ impl Ledger {
     pub fn erase(&mut self, subscriber: &str) -> Result<u64, LedgerError> {
         let path = self.path.clone();
         let mut erase = || {
-            let transaction = self.db.transaction()?;
+            let transaction = immediate(&mut self.db)?;
             let ids = transaction
                 .prepare("SELECT id FROM owner WHERE subscriber = ?1 AND kind = 0")?
                 .query_map([subscriber], |row| row.get::<_, i64>(0))?

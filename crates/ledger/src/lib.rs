@@ -17,6 +17,7 @@
 mod codec;
 mod error;
 mod ledger;
+mod lock;
 mod output;
 mod prove;
 mod spool;
@@ -25,6 +26,7 @@ mod usage;
 pub use codec::{CHUNK_BYTES_MAX, Encoded, decode, encode};
 pub use error::LedgerError;
 pub use ledger::{Accepted, Ledger};
+pub use lock::StoreLock;
 pub use output::{Format, OutputFile};
 pub use prove::{Difference, PeriodProof, Proof};
 pub use spool::{Spool, Stored};

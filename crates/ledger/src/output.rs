@@ -1,14 +1,15 @@
 //! Outputs: files that a billing system reads. Each appears whole, once, and can be written again.
 
 use crate::prove::PeriodKey;
-use crate::spool::of;
+use crate::spool::{immediate, of};
 use crate::{Ledger, LedgerError};
 use rusqlite::{OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_meter::{Direction, Manifest, Owner, OwnerKind, Totals};
 
@@ -102,7 +103,7 @@ impl Ledger {
         while let Some((first, last, path)) = self.plan(output, format, folder).map_err(&error)? {
             let (hash, records) = self.write(first, last, &path, format)?;
             let finish = |db: &mut rusqlite::Connection| {
-                let transaction = db.transaction()?;
+                let transaction = immediate(db)?;
                 transaction.execute(
                     "UPDATE output_file SET hash = ?3 WHERE output = ?1 AND first = ?2",
                     params![output, first, hash],
@@ -155,7 +156,7 @@ impl Ledger {
         format: Format,
         folder: &Path,
     ) -> rusqlite::Result<Option<(i64, i64, PathBuf)>> {
-        let transaction = self.db.transaction()?;
+        let transaction = immediate(&mut self.db)?;
         let planned = transaction
             .query_row(
                 "SELECT first, last, path FROM output_file WHERE output = ?1 AND hash IS NULL",
@@ -225,7 +226,7 @@ impl Ledger {
         beside.push(".part");
         let beside = PathBuf::from(beside);
         let mut out = Hashed {
-            inner: BufWriter::new(File::create(&beside).map_err(failed)?),
+            inner: BufWriter::new(create_new(&beside).map_err(failed)?),
             hash: Sha256::new(),
         };
         let mut records = 0;
@@ -339,6 +340,17 @@ impl Ledger {
         }
         Ok(records)
     }
+}
+
+/// Makes a file that was not there: what a crash has left under the name goes, and a symbolic link
+/// that another user has put there is not followed.
+fn create_new(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o640).open(path)
 }
 
 fn time(unix_ns: i64) -> String {

@@ -2,7 +2,10 @@
 
 use crate::LedgerError;
 use crate::codec::{Encoded, encode};
-use rusqlite::{Connection, OptionalExtension, params};
+use crate::lock::StoreLock;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_meter::{Chunk, ChunkId, SessionEvent};
 
@@ -66,9 +69,23 @@ impl Spool {
         })
     }
 
+    /// Reserves the spool for this process, until the lock is dropped: two counters must not share
+    /// one. The mediator, which only takes chunks away, needs no lock.
+    ///
+    /// # Errors
+    ///
+    /// If another process has it, or if the lock's file cannot be made.
+    pub fn lock(&self) -> Result<StoreLock, LedgerError> {
+        StoreLock::take(
+            &self.path,
+            "give this counter another name or another --spool",
+        )
+    }
+
     /// Puts all chunks of a period on the disk, all or none, with the cumulative values from which
     /// the next period is counted. Fills in each chunk's `previous`. When this returns, they are
-    /// durable. Chunks that are there already are left as they are.
+    /// durable. A period that was stored before is left as it is, whatever its chunks say now, and so
+    /// is its base: see [`last`](Self::last).
     ///
     /// # Errors
     ///
@@ -79,39 +96,38 @@ impl Spool {
     }
 
     fn store_all(&mut self, chunks: &mut [Chunk], base: &[u8]) -> rusqlite::Result<()> {
-        let transaction = self.db.transaction()?;
+        let Some(first) = chunks.first() else {
+            return Ok(());
+        };
+        let transaction = immediate(&mut self.db)?;
+        let head: Option<(i64, i64, [u8; 32])> = transaction
+            .query_row(
+                "SELECT boot_epoch, period, hash FROM head WHERE counter = ?1",
+                [&first.manifest.id.counter],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )
+            .optional()?;
+        let mut previous = head.map(|head| head.2).unwrap_or_default();
         for chunk in chunks {
             let id = chunk.manifest.id.clone();
-            let head: Option<(i64, i64, Vec<u8>)> = transaction
-                .query_row(
-                    "SELECT boot_epoch, period, hash FROM head WHERE counter = ?1",
-                    [&id.counter],
-                    |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-                )
-                .optional()?;
-            let same_epoch = head
-                .as_ref()
-                .is_some_and(|head| head.0 == bits(id.boot_epoch));
-            // A period before the head's was stored before: this is a repetition.
-            if same_epoch
-                && head
-                    .as_ref()
-                    .is_some_and(|head| id.period < head.1.cast_unsigned())
-            {
-                continue;
-            }
-            let there: bool = transaction
-                .prepare_cached(
-                    "SELECT 1 FROM chunk WHERE counter = ?1 AND boot_epoch = ?2 AND period = ?3
-                     AND number = ?4",
-                )?
-                .exists(key(&id))?;
+            // A period is stored whole, so one up to the head's is a repetition, even if its chunks
+            // have been acknowledged and deleted meanwhile.
+            let stored = head.is_some_and(|(epoch, period, _)| {
+                epoch == bits(id.boot_epoch) && id.period <= period.cast_unsigned()
+            });
+            let there: bool = stored
+                || transaction
+                    .prepare_cached(
+                        "SELECT 1 FROM chunk WHERE counter = ?1 AND boot_epoch = ?2
+                         AND period = ?3 AND number = ?4",
+                    )?
+                    .exists(key(&id))?;
             if there {
                 continue;
             }
-            let hash = head.and_then(|head| head.2.try_into().ok());
-            chunk.manifest.previous = hash.unwrap_or_default();
+            chunk.manifest.previous = previous;
             let encoded = encode(chunk);
+            previous = encoded.hash;
             transaction
                 .prepare_cached(
                     "INSERT INTO chunk (counter, boot_epoch, period, number, hash, bytes)
@@ -226,7 +242,7 @@ impl Spool {
     pub fn log(&mut self, events: &mut [SessionEvent]) -> Result<(), LedgerError> {
         let path = self.path.clone();
         let mut log = || {
-            let transaction = self.db.transaction()?;
+            let transaction = immediate(&mut self.db)?;
             {
                 let mut insert =
                     transaction.prepare_cached("INSERT INTO event (event) VALUES (?1)")?;
@@ -280,7 +296,7 @@ impl Spool {
     pub fn replace_events(&mut self, events: Vec<SessionEvent>) -> Result<u64, LedgerError> {
         let path = self.path.clone();
         let mut replace = || {
-            let transaction = self.db.transaction()?;
+            let transaction = immediate(&mut self.db)?;
             transaction.execute("DELETE FROM event", [])?;
             {
                 let mut insert =
@@ -326,6 +342,19 @@ pub(crate) fn of(path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError + use<>
     }
 }
 
+/// A transaction that has the right to write from its beginning: one that reads first and then
+/// finds that another process has written fails at once, however long it would wait.
+pub(crate) fn immediate(db: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    db.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+/// Makes an empty file that only its user may read, if there is none: SQLite's other files of a
+/// store have its mode. Opening the store says what is wrong.
+pub(crate) fn make_private(path: &Path) {
+    let mut options = OpenOptions::new();
+    let _ = options.write(true).create_new(true).mode(0o600).open(path);
+}
+
 /// Opens a store of this kind and layout, or makes one.
 pub(crate) fn open(
     path: &Path,
@@ -334,6 +363,7 @@ pub(crate) fn open(
     schema: &str,
 ) -> Result<Connection, LedgerError> {
     let error = of(path);
+    make_private(path);
     let mut db = Connection::open(path).map_err(&error)?;
     db.busy_timeout(std::time::Duration::from_secs(10))
         .map_err(&error)?;
@@ -351,9 +381,7 @@ pub(crate) fn open(
     db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
         .map_err(&error)?;
     // Two programs that start together: one of them makes the tables.
-    let transaction = db
-        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-        .map_err(&error)?;
+    let transaction = immediate(&mut db).map_err(&error)?;
     let empty = transaction
         .query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
             row.get(0)

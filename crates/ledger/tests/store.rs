@@ -2,6 +2,7 @@
 
 use jiff::tz::TimeZone;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use weir_ledger::{
     Accepted, Difference, Encoded, Format, Group, Ledger, LedgerError, Spool, UsageQuery, encode,
@@ -158,6 +159,104 @@ fn a_chunk_counts_once_however_often_it_is_stored_and_delivered() {
 }
 
 #[test]
+fn a_period_that_is_stored_again_after_its_acknowledgment_stays_as_it_was() {
+    let folder = Folder::new("repeated");
+    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    spool.store(&mut [chunk(0, 0, 10)], b"0").unwrap();
+    // A period of two chunks.
+    let whole = |packets| {
+        let mut chunks = [chunk(1, MINUTE, packets), chunk(1, MINUTE, packets)];
+        chunks[0].manifest.last = false;
+        chunks[1].manifest.id.number = 1;
+        for chunk in &mut chunks {
+            let link = &mut chunk.manifest.link;
+            let all = [link.packets.as_mut_slice(), link.bytes.as_mut_slice()];
+            all.into_iter().flatten().for_each(|total| *total *= 2);
+        }
+        chunks
+    };
+    spool.store(&mut whole(10), b"1").unwrap();
+    assert_eq!(deliver_all(&mut spool, &mut ledger), 3);
+    // The counter was killed before it settled: its next process cuts the period anew, at another
+    // time.
+    spool.store(&mut whole(11), b"other").unwrap();
+    assert_eq!(spool.waiting().unwrap(), 0);
+    assert_eq!(spool.last("pop-1").unwrap().unwrap().2, b"1");
+    spool.store(&mut [chunk(2, 2 * MINUTE, 10)], b"2").unwrap();
+    assert_eq!(deliver_all(&mut spool, &mut ledger), 1);
+    let proof = ledger.prove(None, None).unwrap();
+    assert!(proof.holds(), "{proof:#?}");
+}
+
+#[test]
+fn a_store_is_private_and_one_process_at_a_time_has_it() {
+    let folder = Folder::new("private");
+    let spool = Spool::open(&folder.at("spool")).unwrap();
+    let ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    ledger.back_up(&folder.at("copy")).unwrap();
+    for name in ["spool", "ledger", "copy"] {
+        let mode = fs::metadata(folder.at(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let lock = spool.lock().unwrap();
+    let other = Spool::open(&folder.at("spool")).unwrap();
+    let said = other.lock().unwrap_err().to_string();
+    let holder = format!("process {} uses it", std::process::id());
+    assert!(said.contains(&holder) && said.contains("--spool"), "{said}");
+    drop(lock);
+    other.lock().unwrap();
+    let _lock = ledger.lock().unwrap();
+    let said = ledger.lock().unwrap_err().to_string();
+    assert!(said.contains(&holder), "{said}");
+    // A link in the lock's place is not followed.
+    let precious = folder.at("precious");
+    fs::write(&precious, "precious").unwrap();
+    symlink(&precious, folder.at("copy.lock")).unwrap();
+    Ledger::open(&folder.at("copy"))
+        .unwrap()
+        .lock()
+        .unwrap_err();
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+}
+
+#[test]
+fn two_processes_that_write_wait_for_each_other() {
+    let folder = Folder::new("together");
+    let paths = [folder.at("spool"), folder.at("ledger")];
+    drop((
+        Spool::open(&paths[0]).unwrap(),
+        Ledger::open(&paths[1]).unwrap(),
+    ));
+    let all = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4_u64)
+            .map(|writer| {
+                let (folder, paths) = (&folder, &paths);
+                scope.spawn(move || {
+                    let mut spool = Spool::open(&paths[0]).unwrap();
+                    let mut ledger = Ledger::open(&paths[1]).unwrap();
+                    for period in 0..10 {
+                        let mut chunk = chunk(period, MINUTE * period as i64, 10);
+                        chunk.manifest.id.counter = format!("pop-{writer}");
+                        spool.store(&mut [chunk.clone()], b"").unwrap();
+                        ledger.accept(&encode(&chunk)).unwrap();
+                        ledger.delete_before(-1).unwrap();
+                        let output = format!("output-{writer}");
+                        ledger.deliver(&output, Format::Csv, &folder.0).unwrap();
+                    }
+                })
+            })
+            .collect();
+        writers
+            .into_iter()
+            .map(std::thread::ScopedJoinHandle::join)
+            .all(|it| it.is_ok())
+    });
+    assert!(all, "a writer failed");
+    assert_eq!(Spool::open(&paths[0]).unwrap().waiting().unwrap(), 40);
+}
+
+#[test]
 fn a_missing_or_changed_chunk_is_named() {
     let folder = Folder::new("chain");
     let mut spool = Spool::open(&folder.at("spool")).unwrap();
@@ -244,6 +343,38 @@ fn hostile_bytes_are_refused_and_change_nothing() {
         }
     }
     assert!(ledger.prove(None, None).unwrap().periods.is_empty());
+    // Consistent in itself, and beyond what sums and indexes have room for.
+    type Change = fn(&mut Chunk);
+    let beyond = 1 << 63;
+    let changes: [(&str, Change); 5] = [
+        ("a count is beyond", |it| it.records[0].counts[2] = 1 << 63),
+        ("a total is beyond", |it| {
+            it.manifest.link.bytes[1] = 1 << 63
+        }),
+        ("a total is beyond", |it| {
+            it.records
+                .iter_mut()
+                .for_each(|record| record.counts[1] = (1 << 63) - 1);
+            it.manifest.totals.bytes = [u64::MAX - 1, (1 << 63) - 1];
+        }),
+        ("256 keys", |it| {
+            it.owners[0].keys = vec![Key::Pppoe(1); 257]
+        }),
+        ("4,096 bytes", |it| {
+            it.owners[0].class = vec![vec![0; 2048], vec![0; 2049]]
+        }),
+    ];
+    for (why, change) in changes {
+        let mut chunk = chunk(0, 0, 10);
+        change(&mut chunk);
+        let said = ledger.accept(&encode(&chunk)).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+    let mut most = chunk(0, 0, 10);
+    most.records[0].counts[2] = beyond - 1;
+    most.owners[0].keys = vec![Key::Pppoe(1); 256];
+    most.owners[0].class = vec![vec![0; 2048]; 2];
+    ledger.accept(&encode(&most)).unwrap();
 }
 
 #[test]
@@ -307,6 +438,11 @@ fn an_output_that_cannot_be_written_goes_on_later() {
         .unwrap_err();
     assert!(refused.to_string().contains("missing"), "{refused}");
     fs::create_dir(&nowhere).unwrap();
+    // A link of another user in the place of the file that is being written.
+    let precious = folder.at("precious");
+    fs::write(&precious, "precious").unwrap();
+    let beside = nowhere.join("billing-00000001-00000001.csv.part");
+    symlink(&precious, &beside).unwrap();
     // More has arrived meanwhile: the planned file first, then another.
     ledger.accept(&encode(&chunk(1, MINUTE, 10))).unwrap();
     let files = ledger.deliver("billing", Format::Csv, &nowhere).unwrap();
@@ -315,6 +451,11 @@ fn an_output_that_cannot_be_written_goes_on_later() {
         [3, 3]
     );
     assert!(ledger.prove(None, None).unwrap().holds());
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    let facts = fs::symlink_metadata(&files[0].path).unwrap();
+    assert!(!beside.exists() && facts.is_file());
+    // 0640, less what the umask takes.
+    assert_eq!(facts.permissions().mode() & !0o640 & 0o777, 0);
 }
 
 #[test]

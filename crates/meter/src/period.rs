@@ -8,6 +8,10 @@ use crate::{Chunk, ChunkId, Direction, Flags, Manifest, Measure, Owner, Record, 
 /// Records of a chunk unless the configuration says otherwise.
 pub const CHUNK_RECORDS: usize = 50_000;
 
+/// Bytes of a chunk at which it is handed over however few records it has: half of what a ledger
+/// accepts, since the next owner and record come on top.
+const CHUNK_BYTES: usize = 32 << 20;
+
 /// How far both clocks may differ over a period without being noted as a step: 1 ms, and 1/1000 of
 /// the period, twice what the kernel slews the wall clock by at most (adjtimex(2): 500 ppm).
 const STEP_MIN_NS: i64 = 1_000_000;
@@ -114,6 +118,9 @@ impl Cut {
 pub struct ChunkWriter<'a> {
     chunk: Chunk,
     chunk_records: usize,
+    chunk_bytes: usize,
+    /// Bytes of the chunk's owners and records so far, as postcard writes them.
+    bytes: usize,
     emit: &'a mut dyn FnMut(Chunk),
     /// The owner of the next record, until it is in the chunk.
     owner: Option<Owner>,
@@ -168,6 +175,8 @@ impl<'a> ChunkWriter<'a> {
                 records: Vec::new(),
             },
             chunk_records: chunk_records.max(1),
+            chunk_bytes: CHUNK_BYTES,
+            bytes: 0,
             emit,
             owner: None,
             index: 0,
@@ -192,7 +201,9 @@ impl<'a> ChunkWriter<'a> {
         if counts[0] == 0 {
             return;
         }
-        if self.chunk.records.len() == self.chunk_records {
+        let is_full =
+            self.chunk.records.len() == self.chunk_records || self.bytes >= self.chunk_bytes;
+        if is_full && !self.chunk.records.is_empty() {
             // The owner may go on in the next chunk, which names it again.
             if self.owner.is_none() {
                 self.owner = self.chunk.owners.last().cloned();
@@ -200,6 +211,7 @@ impl<'a> ChunkWriter<'a> {
             self.hand_over(false);
         }
         if let Some(owner) = self.owner.take() {
+            self.bytes += owner_len(&owner);
             self.chunk.owners.push(owner);
             self.index = (self.chunk.owners.len() - 1) as u32;
         }
@@ -207,6 +219,8 @@ impl<'a> ChunkWriter<'a> {
         let totals = &mut self.chunk.manifest.totals;
         totals.packets[direction as usize] += counts[0];
         totals.bytes[direction as usize] += counts[1];
+        let counts_len: usize = counts.iter().map(|count| varint_len(*count)).sum();
+        self.bytes += RECORD_LEN + counts_len;
         self.chunk.records.push(Record {
             owner: self.index,
             service,
@@ -234,7 +248,28 @@ impl<'a> ChunkWriter<'a> {
         });
         self.chunk.manifest.id.number += 1;
         self.chunk.manifest.totals = Totals::default();
+        self.bytes = 0;
     }
+}
+
+/// Bytes of a record without its counts, at most.
+const RECORD_LEN: usize = 12;
+
+/// Bytes of an owner, at most.
+fn owner_len(owner: &Owner) -> usize {
+    /// A prefix of IPv6, the longest key.
+    const KEY_LEN: usize = 20;
+    /// Kind, time, and the lengths of what follows.
+    const FIXED_LEN: usize = 40;
+    let class: usize = owner.class.iter().map(|class| class.len() + 5).sum();
+    let user = owner.chargeable_user.as_ref().map_or(0, Vec::len);
+    let texts = owner.subscriber.len() + owner.session.len() + user;
+    FIXED_LEN + texts + class + owner.keys.len() * KEY_LEN
+}
+
+/// Bytes of a number as LEB128.
+fn varint_len(number: u64) -> usize {
+    (u64::BITS - (number | 1).leading_zeros()).div_ceil(7) as usize
 }
 
 #[cfg(test)]
@@ -330,6 +365,35 @@ mod tests {
             let sum: u64 = chunk.records.iter().map(|record| record.counts[1]).sum();
             assert_eq!(manifest.totals.bytes, [0, sum]);
         }
+    }
+
+    #[test]
+    fn a_chunk_is_handed_over_by_its_bytes_too() {
+        assert_eq!([0, 127, 128, u64::MAX].map(varint_len), [1, 1, 2, 10]);
+        let mut sizes = Vec::new();
+        let mut emit = |chunk: Chunk| sizes.push((chunk.owners.len(), chunk.records.len()));
+        let measure = |name: &str| Measure {
+            name: name.into(),
+            additive: true,
+        };
+        let measures = vec![measure("packets"), measure("bytes")];
+        let mut writer =
+            ChunkWriter::new("c", 9, &cut(), measures, vec!["s".into()], 99, &mut emit);
+        writer.chunk_bytes = 2000;
+        for number in 0..5 {
+            writer.owner(Owner {
+                kind: OwnerKind::Session,
+                subscriber: "s".repeat(900),
+                session: number.to_string(),
+                keys: vec![crate::Key::Pppoe(1)],
+                class: vec![vec![0; 100]],
+                chargeable_user: None,
+                started_unix_ns: 0,
+            });
+            writer.record(0, Direction::Up, Flags::default(), &[1, 100]);
+        }
+        writer.finish();
+        assert_eq!(sizes, [(2, 2), (2, 2), (1, 1)]);
     }
 
     #[test]

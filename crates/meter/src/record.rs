@@ -48,6 +48,12 @@ pub struct Owner {
     pub started_unix_ns: i64,
 }
 
+impl Owner {
+    /// Bytes of an owner's Class attributes at most, in sum: more than a RADIUS packet has. A ledger
+    /// refuses others.
+    pub const CLASS_BYTES_MAX: usize = 4096;
+}
+
 /// A measure: what one column of counts means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Measure {

@@ -8,6 +8,7 @@ use common::{stdout, weir};
 use live::{Net, Running, net};
 use std::fs;
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
@@ -116,7 +117,9 @@ fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
 fn a_radius_session_owns_its_address_while_it_lasts() {
     let Some(net) = net() else { return };
     let folder = Folder::new("radius");
-    fs::write(folder.0.join("secret"), "s3cret\n").unwrap();
+    let secret = folder.0.join("secret");
+    fs::write(&secret, "s3cret\n").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     folder.config(
         "[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\naddress = \"127.0.0.1\"\n\
          secret_file = \"secret\"\n",

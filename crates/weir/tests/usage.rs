@@ -185,6 +185,27 @@ fn a_mediator_killed_at_any_time_loses_nothing_and_counts_nothing_twice() {
 }
 
 #[test]
+fn a_second_mediator_of_a_ledger_is_told_of_the_first() {
+    let folder = Folder::new("second");
+    let config = configure(&folder, &["one"]);
+    drop(Spool::open(&folder.at("one")).unwrap());
+    let ledger = weir_ledger::Ledger::open(&folder.at("ledger")).unwrap();
+    let lock = ledger.lock().unwrap();
+    let run = weir(["mediate", "--config", &config, "--once"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    let holder = format!("process {} uses it", std::process::id());
+    assert!(said.contains(&holder), "{said}");
+    drop(lock);
+    let run = weir(["mediate", "--config", &config, "--once"])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+}
+
+#[test]
 fn a_full_disk_and_a_missing_folder_are_said_once_and_lose_nothing() {
     let folder = Folder::new("missing");
     let config = configure(&folder, &["one"]);

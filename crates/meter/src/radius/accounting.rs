@@ -12,23 +12,32 @@
 //! | a retransmission, with old or new identifier | nothing new: events are idempotent |
 //! | a session of which nothing is heard for the stated time | it ends |
 //!
-//! RADIUS identifies a session by access server and Acct-Session-Id. Access servers repeat
-//! Acct-Session-Ids after a reboot: a Start that is later than the running session's by more than
+//! RADIUS identifies a session by access server and Acct-Session-Id. An access server's name counts
+//! within the client that sent it, which its secret proves: no client touches another's sessions.
+//! Access servers repeat Acct-Session-Ids after a reboot: a Start that is later than the running session's by more than
 //! [`SAME_START_NS`], or that has another user, is another session, and ends the former.
+//!
+//! Times are not taken on trust: an Event-Timestamp that is more than [`TIMESTAMP_TRUSTED_NS`] from
+//! the time of receipt less Acct-Delay-Time is of a clock that is wrong, and is not used. What counts
+//! silence and how long an end is remembered is this machine's monotonic clock.
 //!
 //! Octets are 64 bits with Acct-Input-Gigawords and Acct-Output-Gigawords (RFC 2869 §5.1, 5.2); for
 //! access servers that swap directions, the caller says so. They are kept for audit alone.
 
 use super::packet::{ACCOUNTING_REQUEST, Packet, attribute};
+use crate::sessions::KEYS_MAX;
 use crate::{Key, SessionEvent, SessionEventKind, SessionInfo, SessionSource};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// Two starts of one Acct-Session-Id within this time are the same start: Event-Timestamp has
 /// seconds, and Acct-Delay-Time too.
 pub const SAME_START_NS: i64 = 3_000_000_000;
+/// How far Event-Timestamp may be from when the request was sent by this machine's clock: an hour.
+pub const TIMESTAMP_TRUSTED_NS: i64 = 3_600_000_000_000;
 /// How long the end of a session is remembered against what arrives late.
-pub const ENDED_KEPT_NS: i64 = 600_000_000_000;
+pub const ENDED_KEPT: Duration = Duration::from_mins(10);
 /// Sessions that run, and ends that are remembered, at most, each.
 pub const SESSIONS_MAX: usize = 2_000_000;
 
@@ -39,6 +48,8 @@ const SECOND_NS: i64 = 1_000_000_000;
 pub struct Request {
     /// Acct-Status-Type.
     pub status: Status,
+    /// The client that sent it, by the name that the caller gives it.
+    pub client: String,
     /// The access server: NAS-Identifier, else NAS-IP-Address or NAS-IPv6-Address, else the address
     /// that the packet came from.
     pub server: String,
@@ -46,10 +57,10 @@ pub struct Request {
     pub session: String,
     /// User-Name.
     pub user: String,
-    /// When it happened: Event-Timestamp, else the time of receipt less Acct-Delay-Time. Unix
-    /// nanoseconds.
+    /// When it happened: Event-Timestamp if it is credible, else the time of receipt less
+    /// Acct-Delay-Time. Unix nanoseconds.
     pub happened_ns: i64,
-    /// Whether the packet said so itself.
+    /// Whether the packet said so itself, credibly.
     pub has_timestamp: bool,
     /// Acct-Session-Time, nanoseconds.
     pub lasted_ns: i64,
@@ -95,7 +106,7 @@ pub enum RequestError {
 
 impl Request {
     /// Reads a packet that has been verified, received at this Unix time in nanoseconds from this
-    /// address. `swapped` says that the access server counts from its own side, so that its input is
+    /// address by this client; clients of other secrets have other names. `swapped` says that the access server counts from its own side, so that its input is
     /// what goes to the subscriber.
     ///
     /// # Errors
@@ -103,6 +114,7 @@ impl Request {
     /// If it is no request that stands for an event.
     pub fn read(
         packet: &Packet<'_>,
+        client: &str,
         from: IpAddr,
         received_ns: i64,
         swapped: bool,
@@ -124,13 +136,15 @@ impl Request {
             return Err(RequestError::Session);
         }
         let seconds = |kind| i64::from(packet.number(kind).unwrap_or(0)) * SECOND_NS;
+        let sent_ns = received_ns.saturating_sub(seconds(attribute::ACCT_DELAY_TIME));
         let timestamp = packet.number(attribute::EVENT_TIMESTAMP);
-        let happened_ns = match timestamp {
-            Some(seconds) => i64::from(seconds) * SECOND_NS,
-            None => received_ns.saturating_sub(seconds(attribute::ACCT_DELAY_TIME)),
-        };
+        let timestamp = timestamp.map(|seconds| i64::from(seconds) * SECOND_NS);
+        let timestamp = timestamp
+            .filter(|time| time.saturating_sub(sent_ns).saturating_abs() <= TIMESTAMP_TRUSTED_NS);
+        let happened_ns = timestamp.unwrap_or(sent_ns);
         Ok(Request {
             status,
+            client: client.to_owned(),
             server: server(packet, from),
             session,
             user: text(attribute::USER_NAME).unwrap_or_default(),
@@ -151,9 +165,9 @@ impl Request {
     }
 
     fn info(&self, started_ns: i64) -> SessionInfo {
-        let [server, session] = [&self.server, &self.session].map(|text| escaped(text));
+        let (server, session) = (self.server_id(), escaped(&self.session));
         SessionInfo {
-            id: format!("{server}/{session}/{}", started_ns.div_euclid(SECOND_NS)),
+            id: format!("{server}{session}/{}", started_ns.div_euclid(SECOND_NS)),
             subscriber: self.user.clone(),
             keys: self.keys.clone(),
             class: self.class.clone(),
@@ -161,7 +175,16 @@ impl Request {
             reported: self.reported,
         }
     }
+
+    /// How identifiers of the access server's sessions begin.
+    fn server_id(&self) -> String {
+        let [client, server] = [&self.client, &self.server].map(|text| escaped(text));
+        format!("{PREFIX}{client}/{server}/")
+    }
 }
+
+/// How identifiers of sessions of RADIUS begin: `radius/CLIENT/SERVER/SESSION/START`.
+const PREFIX: &str = "radius/";
 
 /// The text without `/`, which divides the parts of a session's identifier.
 fn escaped(text: &str) -> String {
@@ -214,8 +237,9 @@ fn reported(packet: &Packet<'_>, swapped: bool) -> Option<[u64; 4]> {
     })
 }
 
-/// The keys of a session's attributes. Framed-IP-Address 255.255.255.255 and 255.255.255.254 stand
-/// for no address (RFC 2865 §5.8).
+/// The keys of a session's attributes, the first [`KEYS_MAX`] of them. Framed-IP-Address
+/// 255.255.255.255 and 255.255.255.254 stand for no address (RFC 2865 §5.8). A prefix of no bits is
+/// a default route, not what one session owns.
 fn keys(packet: &Packet<'_>) -> Vec<Key> {
     let mut keys = Vec::new();
     for (kind, value) in packet.attributes() {
@@ -231,6 +255,9 @@ fn keys(packet: &Packet<'_>) -> Vec<Key> {
             _ => None,
         };
         keys.extend(key.filter(|key| !keys.contains(key)));
+        if keys.len() == KEYS_MAX {
+            break;
+        }
     }
     keys
 }
@@ -241,12 +268,9 @@ fn prefix(value: &[u8]) -> Option<Key> {
     let [_, length, given @ ..] = value else {
         return None;
     };
-    if given.len() > 16 || *length > 128 {
-        return None;
-    }
     let mut octets = [0; 16];
-    octets[..given.len()].copy_from_slice(given);
-    Some(Key::Prefix(masked(octets.into(), *length), *length))
+    octets.get_mut(..given.len())?.copy_from_slice(given);
+    owned(IpAddr::from(octets), *length)
 }
 
 /// The prefix of `PREFIX GATEWAY METRIC…`; without a length it is that of a host.
@@ -258,41 +282,41 @@ fn route(value: &[u8]) -> Option<Key> {
         None => (first.parse::<IpAddr>().ok()?, None),
     };
     let whole = if address.is_ipv4() { 32 } else { 128 };
-    let length = length.unwrap_or(whole);
-    (length <= whole).then(|| Key::Prefix(masked(address, length), length))
+    owned(address, length.unwrap_or(whole))
 }
 
-/// The address with the bits beyond the length zero.
-fn masked(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            Ipv4Addr::from_bits(address.to_bits() & mask).into()
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
-    }
+/// The key of a prefix that has bits.
+fn owned(address: IpAddr, length: u8) -> Option<Key> {
+    Key::prefix(address, length).filter(|_| length > 0)
 }
 
+/// An access server: the client that sends for it, and its name.
+type ServerName = (String, String);
 /// Access server and Acct-Session-Id.
-type Identity = (String, String);
+type Identity = (ServerName, String);
 
 #[derive(Clone, Debug)]
 struct Running {
     info: SessionInfo,
     started_ns: i64,
-    heard_ns: i64,
+    /// On the caller's monotonic clock.
+    heard: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    happened_ns: i64,
+    /// On the caller's monotonic clock.
+    noted: Duration,
 }
 
 /// The sessions of RADIUS that run, and those that ended lately.
 #[derive(Clone, Debug, Default)]
 pub struct Accounting {
     running: HashMap<Identity, Running>,
-    /// When they ended; by time of receipt, so that the oldest are forgotten first.
-    ended: HashMap<Identity, i64>,
-    ended_by_time: BTreeMap<i64, Vec<Identity>>,
+    ended: HashMap<Identity, Ended>,
+    /// By when they were noted, so that the oldest are forgotten first.
+    ended_by_time: BTreeMap<Duration, Vec<Identity>>,
 }
 
 impl Accounting {
@@ -302,7 +326,7 @@ impl Accounting {
     }
 
     /// The events that a request stands for, in order; none for one that changes nothing. The caller
-    /// makes them durable before it answers.
+    /// makes them durable before it answers. `now` is the time on a monotonic clock.
     ///
     /// # Errors
     ///
@@ -310,13 +334,14 @@ impl Accounting {
     pub fn events(
         &mut self,
         request: &Request,
-        received_ns: i64,
+        now: Duration,
     ) -> Result<Vec<SessionEventKind>, RequestError> {
-        self.forget(received_ns);
-        let identity = (request.server.clone(), request.session.clone());
+        self.forget(now);
+        let server = (request.client.clone(), request.server.clone());
+        let identity = (server, request.session.clone());
         match request.status {
             Status::Restart => {
-                let server = &request.server;
+                let server = &identity.0;
                 // What began after the restart goes on: the request was late.
                 let ended = self.running.extract_if(|identity, running| {
                     identity.0 == *server && running.started_ns <= request.happened_ns
@@ -333,11 +358,11 @@ impl Accounting {
                     return Ok(infos.collect());
                 }
                 Ok(vec![SessionEventKind::AllDown {
-                    server: format!("{}/", escaped(server)),
+                    server: request.server_id(),
                 }])
             }
-            Status::Start | Status::Interim => self.up(identity, request, received_ns),
-            Status::Stop => Ok(self.down(identity, request, received_ns)),
+            Status::Start | Status::Interim => self.up(identity, request, now),
+            Status::Stop => Ok(self.down(identity, request, now)),
         }
     }
 
@@ -345,7 +370,7 @@ impl Accounting {
         &mut self,
         identity: Identity,
         request: &Request,
-        received_ns: i64,
+        now: Duration,
     ) -> Result<Vec<SessionEventKind>, RequestError> {
         let is_start = request.status == Status::Start;
         let started_ns = if is_start {
@@ -353,18 +378,18 @@ impl Accounting {
         } else {
             request.happened_ns.saturating_sub(request.lasted_ns)
         };
-        if let Some(ended_ns) = self.ended.get(&identity) {
+        if let Some(ended) = self.ended.get(&identity) {
             // Late: of the session that has ended. A later start is another session.
-            if !is_start || started_ns <= *ended_ns {
+            if !is_start || started_ns <= ended.happened_ns {
                 return Ok(Vec::new());
             }
         }
         let mut events = Vec::new();
         if let Some(running) = self.running.get_mut(&identity) {
-            let later = started_ns - running.started_ns > SAME_START_NS;
+            let later = started_ns.saturating_sub(running.started_ns) > SAME_START_NS;
             let other = running.info.subscriber != request.user;
             if !(is_start && (later || other)) {
-                running.heard_ns = received_ns.max(running.heard_ns);
+                running.heard = now;
                 let mut info = request.info(running.started_ns);
                 // An Interim-Update may leave out what has not changed.
                 if info.keys.is_empty() {
@@ -395,18 +420,36 @@ impl Accounting {
         let running = Running {
             info: info.clone(),
             started_ns,
-            heard_ns: received_ns,
+            heard: now,
         };
-        self.running.insert(identity, running);
+        self.begin(identity, running);
         events.push(SessionEventKind::Up(info));
         Ok(events)
+    }
+
+    /// The session runs. An earlier end with this identity is over: what comes is of this one.
+    fn begin(&mut self, identity: Identity, running: Running) {
+        self.ended.remove(&identity);
+        self.running.insert(identity, running);
+    }
+
+    /// Remembers an end.
+    fn end(&mut self, identity: Identity, happened_ns: i64, now: Duration) {
+        if self.ended.len() < SESSIONS_MAX {
+            let ended = Ended {
+                happened_ns,
+                noted: now,
+            };
+            self.ended.insert(identity.clone(), ended);
+            self.ended_by_time.entry(now).or_default().push(identity);
+        }
     }
 
     fn down(
         &mut self,
         identity: Identity,
         request: &Request,
-        received_ns: i64,
+        now: Duration,
     ) -> Vec<SessionEventKind> {
         let started_ns = request.happened_ns.saturating_sub(request.lasted_ns);
         if let Some(running) = self.running.get(&identity)
@@ -419,11 +462,7 @@ impl Accounting {
         if running.is_none() && self.ended.contains_key(&identity) {
             return Vec::new();
         }
-        if self.ended.len() < SESSIONS_MAX {
-            self.ended.insert(identity.clone(), request.happened_ns);
-            let others = self.ended_by_time.entry(received_ns).or_default();
-            others.push(identity);
-        }
+        self.end(identity, request.happened_ns, now);
         let info = match running {
             Some(running) => {
                 let mut info = request.info(running.started_ns);
@@ -441,18 +480,21 @@ impl Accounting {
         vec![SessionEventKind::Down(info)]
     }
 
-    /// Takes up an event of the log, after a restart of the program.
-    pub fn restore(&mut self, event: &SessionEvent) {
+    /// Takes up an event of the log, after a restart of the program, at the time `now` on the
+    /// monotonic clock. While the program did not run, nothing could be heard: that is no silence.
+    pub fn restore(&mut self, event: &SessionEvent, now: Duration) {
+        let server = |parts: &mut std::str::Split<'_, char>| {
+            Some((unescaped(parts.next()?), unescaped(parts.next()?)))
+        };
         let parts = |info: &SessionInfo| {
-            let mut parts = info.id.split('/');
-            let (server, session, start) = (parts.next()?, parts.next()?, parts.next()?);
-            let started_ns = start.parse::<i64>().ok()?.checked_mul(SECOND_NS)?;
-            Some(((unescaped(server), unescaped(session)), started_ns))
+            let mut parts = info.id.strip_prefix(PREFIX)?.split('/');
+            let (server, session) = (server(&mut parts)?, unescaped(parts.next()?));
+            let started_ns = parts.next()?.parse::<i64>().ok()?.checked_mul(SECOND_NS)?;
+            Some(((server, session), started_ns))
         };
         if event.source != SessionSource::Radius {
             return;
         }
-        let received_ns = event.received_unix_ns;
         match &event.kind {
             SessionEventKind::Up(info) => {
                 let Some((identity, started_ns)) = parts(info) else {
@@ -461,30 +503,33 @@ impl Accounting {
                 let running = Running {
                     info: info.clone(),
                     started_ns,
-                    heard_ns: received_ns,
+                    heard: now,
                 };
-                self.running.insert(identity, running);
+                self.begin(identity, running);
             }
             SessionEventKind::Down(info) => {
                 let Some((identity, _)) = parts(info) else {
                     return;
                 };
                 self.running.remove(&identity);
-                let happened_ns = event.happened_unix_ns.unwrap_or(received_ns);
-                self.ended.insert(identity.clone(), happened_ns);
-                let others = self.ended_by_time.entry(received_ns).or_default();
-                others.push(identity);
+                let happened_ns = event.happened_unix_ns.unwrap_or(event.received_unix_ns);
+                self.end(identity, happened_ns, now);
             }
-            SessionEventKind::AllDown { server } => {
-                let server = unescaped(server.trim_end_matches('/'));
+            SessionEventKind::AllDown { server: id } => {
+                let Some(server) = id
+                    .strip_prefix(PREFIX)
+                    .and_then(|id| server(&mut id.split('/')))
+                else {
+                    return;
+                };
                 self.running.retain(|identity, _| identity.0 != server);
             }
         }
     }
 
     /// Ends the sessions of which nothing has been heard for this time.
-    pub fn silent(&mut self, now_ns: i64, limit_ns: i64) -> Vec<SessionEventKind> {
-        let silent = |running: &Running| now_ns.saturating_sub(running.heard_ns) > limit_ns;
+    pub fn silent(&mut self, now: Duration, limit: Duration) -> Vec<SessionEventKind> {
+        let silent = |running: &Running| now.saturating_sub(running.heard) > limit;
         let mut ended: Vec<_> = self.running.extract_if(|_, it| silent(it)).collect();
         ended.sort_by(|(a, _), (b, _)| a.cmp(b));
         let infos = ended.into_iter().map(|(_, running)| running.info);
@@ -492,12 +537,20 @@ impl Accounting {
     }
 
     /// Forgets the ends that are long past.
-    fn forget(&mut self, now_ns: i64) {
+    fn forget(&mut self, now: Duration) {
         while let Some(oldest) = self.ended_by_time.first_entry()
-            && now_ns.saturating_sub(*oldest.key()) > ENDED_KEPT_NS
+            && now.saturating_sub(*oldest.key()) > ENDED_KEPT
         {
+            let noted = *oldest.key();
             for identity in oldest.remove() {
-                self.ended.remove(&identity);
+                // It may have begun and ended again meanwhile.
+                if self
+                    .ended
+                    .get(&identity)
+                    .is_some_and(|it| it.noted == noted)
+                {
+                    self.ended.remove(&identity);
+                }
             }
         }
     }

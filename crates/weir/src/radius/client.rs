@@ -1,21 +1,36 @@
 //! The access servers, and proxies, that may send requests.
 
 use crate::error::CliError;
-use std::fs;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The largest file of a secret, in bytes.
+/// The longest secret, in bytes.
 const SECRET_LEN_MAX: usize = 1024;
 
+/// The bits of a file's mode for users who are neither its owner nor in its group.
+const OTHERS: u32 = 0o007;
+
 /// Who may send requests, and with which secret.
-#[derive(Debug)]
 pub(crate) struct Client {
     address: IpAddr,
     prefix_len: u8,
     secret: Vec<u8>,
     /// Whether its input octets are those to the subscriber.
     swapped: bool,
+}
+
+/// Without the secret: what is written for developers ends in logs.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("name", &self.name())
+            .field("swapped", &self.swapped)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Client {
@@ -29,7 +44,18 @@ impl Client {
         let refused = |why: &str| {
             CliError::refused(format!("the secret file {}: {why}", secret_file.display()))
         };
-        let mut secret = fs::read(secret_file).map_err(|error| refused(&error.to_string()))?;
+        let failed = |error: io::Error| refused(&error.to_string());
+        let file = File::open(secret_file).map_err(failed)?;
+        if file.metadata().map_err(failed)?.mode() & OTHERS != 0 {
+            return Err(refused(
+                "all users may read or write it: take that from them with `chmod o= FILE`",
+            ));
+        }
+        // A line end at its end does not count, and one byte more tells a longer one.
+        let mut secret = Vec::new();
+        file.take(SECRET_LEN_MAX as u64 + 3)
+            .read_to_end(&mut secret)
+            .map_err(failed)?;
         while secret.last().is_some_and(|last| b"\r\n".contains(last)) {
             secret.pop();
         }
@@ -45,6 +71,16 @@ impl Client {
             secret,
             swapped,
         })
+    }
+
+    /// Its address or prefix: no other client has the same.
+    pub(crate) fn name(&self) -> String {
+        let whole = if self.address.is_ipv4() { 32 } else { 128 };
+        if self.prefix_len >= whole {
+            self.address.to_string()
+        } else {
+            format!("{}/{}", self.address, self.prefix_len)
+        }
     }
 
     pub(crate) fn secret(&self) -> &[u8] {
@@ -96,6 +132,8 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_longest_prefix_answers() {
@@ -120,5 +158,39 @@ mod tests {
         assert_eq!(secret("198.51.100.1").unwrap(), b"any");
         assert_eq!(secret("2001:db8:1::1").unwrap(), b"six");
         assert_eq!(secret("2001:db9::1"), None);
+        let name = |address: &str| clients.of(address.parse().unwrap()).unwrap().name();
+        assert_eq!(name("192.0.2.7"), "192.0.2.7");
+        assert_eq!(name("192.0.2.8"), "192.0.2.0/24");
+    }
+
+    #[test]
+    fn a_secret_is_short_private_and_not_shown() {
+        let path = std::env::temp_dir().join(format!("weir-secret-{}", std::process::id()));
+        let written = |content: &[u8], mode| {
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let client = Client::new(IpAddr::from([192, 0, 2, 1]), 32, &path, false);
+            client.map_err(|error| error.to_string())
+        };
+        let client = written(b"s3cret\r\n", 0o640).unwrap();
+        assert_eq!(client.secret(), b"s3cret");
+        let shown = format!("{:?}", Clients::new(vec![client]));
+        assert!(
+            !shown.contains("s3cret") && !shown.contains("115"),
+            "{shown}"
+        );
+        let longest = [[b'x'; SECRET_LEN_MAX].as_slice(), b"\r\n"].concat();
+        assert_eq!(written(&longest, 0o600).unwrap().secret().len(), 1024);
+        for (content, mode, why) in [
+            (&b"s3cret"[..], 0o604, "chmod o= "),
+            (b"s3cret", 0o602, "chmod o= "),
+            (b"\n", 0o600, "it is empty"),
+            (&[b'x'; 1025], 0o600, "longer than 1,024 bytes"),
+            (&[b'x'; 5000], 0o600, "longer than 1,024 bytes"),
+        ] {
+            let said = written(content, mode).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 }

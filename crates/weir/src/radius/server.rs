@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_meter::radius::accounting::{Accounting, Request, RequestError};
 use weir_meter::radius::packet::{self, Packet};
 use weir_meter::{SessionEvent, SessionEventKind, SessionSource};
@@ -15,7 +15,7 @@ use weir_meter::{SessionEvent, SessionEventKind, SessionSource};
 /// whatever its size.
 const BATCH_MAX: usize = 256;
 /// Between two looks for sessions that are silent.
-const SILENCE_INTERVAL_NS: i64 = 1_000_000_000;
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Makes events durable, and numbers them.
 pub(crate) type Log<'a> = &'a mut dyn FnMut(&mut [SessionEvent]) -> Result<(), String>;
@@ -47,7 +47,10 @@ pub(crate) struct Server {
     clients: Clients,
     accounting: Accounting,
     silence: Option<Duration>,
-    silence_due_ns: i64,
+    /// Since `began`.
+    silence_due: Duration,
+    /// From when the monotonic clock is read: the wall clock may be set.
+    began: Instant,
     batch: Batch,
     stats: Stats,
 }
@@ -80,7 +83,8 @@ impl Server {
             clients,
             accounting: Accounting::default(),
             silence,
-            silence_due_ns: 0,
+            silence_due: Duration::ZERO,
+            began: Instant::now(),
             batch: Batch::default(),
             stats: Stats::default(),
         })
@@ -88,7 +92,7 @@ impl Server {
 
     /// Takes up the log of events, after a restart of the program.
     pub(crate) fn restore(&mut self, event: &SessionEvent) {
-        self.accounting.restore(event);
+        self.accounting.restore(event, self.began.elapsed());
     }
 
     #[cfg(test)]
@@ -114,7 +118,7 @@ impl Server {
             self.wait(wait).map_err(|error| error.to_string())?;
             let now_ns = unix_ns();
             self.read_batch(now_ns).map_err(|error| error.to_string())?;
-            self.end_silent(now_ns);
+            self.end_silent(now_ns, self.began.elapsed());
         }
         if !self.batch.events.is_empty()
             && let Err(why) = log(&mut self.batch.events)
@@ -170,9 +174,10 @@ impl Server {
             self.stats.bad_authenticators += 1;
             return;
         }
-        let request = Request::read(&packet, from.ip(), now_ns, client.is_swapped());
+        let (name, swapped) = (client.name(), client.is_swapped());
+        let request = Request::read(&packet, &name, from.ip(), now_ns, swapped);
         let made = match &request {
-            Ok(request) => self.accounting.events(request, now_ns),
+            Ok(request) => self.accounting.events(request, self.began.elapsed()),
             // Tunnels and failures are no sessions; the client is to stop sending them.
             Err(RequestError::Status(Some(_))) => Ok(Vec::new()),
             Err(_) => {
@@ -195,14 +200,13 @@ impl Server {
         self.batch.replies.push((reply, from));
     }
 
-    fn end_silent(&mut self, now_ns: i64) {
+    fn end_silent(&mut self, now_ns: i64, now: Duration) {
         let Some(limit) = self.silence else { return };
-        if now_ns < self.silence_due_ns {
+        if now < self.silence_due {
             return;
         }
-        self.silence_due_ns = now_ns.saturating_add(SILENCE_INTERVAL_NS);
-        let limit_ns = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
-        let kinds = self.accounting.silent(now_ns, limit_ns);
+        self.silence_due = now.saturating_add(SILENCE_INTERVAL);
+        let kinds = self.accounting.silent(now, limit);
         let events = kinds.into_iter().map(|kind| event(kind, now_ns, None));
         self.batch.events.extend(events);
     }

@@ -12,7 +12,7 @@ fn read(status: u32, attributes: &[(u8, &[u8])]) -> Request {
     all.extend_from_slice(attributes);
     let bytes = request(1, &all, b"s");
     let packet = Packet::new(&bytes).unwrap();
-    Request::read(&packet, SERVER, T * SECOND_NS, false).unwrap()
+    Request::read(&packet, "nas", SERVER, T * SECOND_NS, false).unwrap()
 }
 
 /// A request of alice's session 1 that happened at `T + at` seconds, after `lasted` seconds.
@@ -29,12 +29,17 @@ fn at(status: u32, at: i64, lasted: u32) -> Request {
     read(status, &attributes)
 }
 
+/// A time on the monotonic clock.
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
 /// Which events the requests make: `+` and `-` with the start of the session in seconds after `T`.
 fn run(requests: &[Request]) -> Vec<String> {
     let mut accounting = Accounting::default();
     let mut events = Vec::new();
     for (number, request) in requests.iter().enumerate() {
-        let received = (T + 1000 + number as i64) * SECOND_NS;
+        let received = seconds(1000 + number as u64);
         events.extend(accounting.events(request, received).unwrap());
     }
     let start = |info: &SessionInfo| {
@@ -124,7 +129,7 @@ fn each_order_of_requests_has_its_rule() {
         (
             "restart",
             vec![at(START, 0, 0), on(100), at(START, 200, 0)],
-            vec!["+0", "all of 203.0.113.1/", "+200"],
+            vec!["+0", "all of radius/nas/203.0.113.1/", "+200"],
         ),
         (
             "restart, late",
@@ -139,7 +144,7 @@ fn each_order_of_requests_has_its_rule() {
 #[test]
 fn an_interim_update_renews_what_it_says_and_keeps_the_rest() {
     let mut accounting = Accounting::default();
-    accounting.events(&at(START, 0, 0), T * SECOND_NS).unwrap();
+    accounting.events(&at(START, 0, 0), seconds(0)).unwrap();
     let time = u32::try_from(T + 60).unwrap().to_be_bytes();
     let update = read(
         INTERIM,
@@ -153,19 +158,15 @@ fn an_interim_update_renews_what_it_says_and_keeps_the_rest() {
             (attribute::ACCT_OUTPUT_PACKETS, &[0, 0, 0, 9]),
         ],
     );
-    let events = accounting.events(&update, (T + 60) * SECOND_NS).unwrap();
+    let events = accounting.events(&update, seconds(60)).unwrap();
     let [SessionEventKind::Up(info)] = &events[..] else {
         panic!("{events:?}");
     };
     assert_eq!(info.keys, [Key::Ipv4([192, 0, 2, 1].into())]);
     assert_eq!(info.reported, Some([(2 << 32) + 5, 0xffff_ffff, 0, 9]));
-    assert!(
-        accounting
-            .events(&update, (T + 61) * SECOND_NS)
-            .unwrap()
-            .is_empty()
-    );
-    let silent = accounting.silent((T + 3662) * SECOND_NS, 3600 * SECOND_NS);
+    assert!(accounting.events(&update, seconds(61)).unwrap().is_empty());
+    assert!(accounting.silent(seconds(3661), seconds(3600)).is_empty());
+    let silent = accounting.silent(seconds(3662), seconds(3600));
     assert!(
         matches!(&silent[..], [SessionEventKind::Down(_)]),
         "{silent:?}"
@@ -191,7 +192,12 @@ fn all_kinds_of_addresses_are_keys() {
             (attribute::DELEGATED_IPV6_PREFIX, &delegated),
             (attribute::FRAMED_IPV6_PREFIX, &[0, 129, 1]),
             (attribute::FRAMED_IPV6_ADDRESS, &v6),
+            (attribute::FRAMED_ROUTE, b"192.0.2.1/32 192.0.2.1 1"),
+            (attribute::FRAMED_ROUTE, b"198.51.100.9 192.0.2.1 1"),
+            (attribute::FRAMED_ROUTE, b"0.0.0.0/0 192.0.2.1 1"),
             (attribute::FRAMED_IPV6_ROUTE, b"2001:db8:ffff::/0 :: 1"),
+            (attribute::FRAMED_IPV6_ROUTE, b"2001:db8::2/128 :: 1"),
+            (attribute::FRAMED_IPV6_PREFIX, &[0, 0]),
         ],
     );
     let written: Vec<String> = request.keys.iter().map(ToString::to_string).collect();
@@ -202,7 +208,8 @@ fn all_kinds_of_addresses_are_keys() {
             "198.51.100.64/26",
             "2001:db8:1:ff00::/56",
             "2001:db8::1",
-            "::/0"
+            "198.51.100.9",
+            "2001:db8::2"
         ]
     );
 }
@@ -218,26 +225,158 @@ fn directions_can_be_swapped_and_servers_are_named() {
     ];
     let bytes = request(1, &octets, b"s");
     let packet = Packet::new(&bytes).unwrap();
-    let read = |swapped| Request::read(&packet, SERVER, 0, swapped).unwrap();
+    let read = |swapped| Request::read(&packet, "nas", SERVER, 0, swapped).unwrap();
     assert_eq!(read(false).reported, Some([1, 2, 0, 0]));
     assert_eq!(read(true).reported, Some([2, 1, 0, 0]));
     let mut accounting = Accounting::default();
-    let events = accounting.events(&read(false), 0).unwrap();
+    let events = accounting.events(&read(false), seconds(0)).unwrap();
     let [SessionEventKind::Up(info)] = &events[..] else {
         panic!("{events:?}");
     };
-    assert_eq!(info.id, "pop%2F1/1/0");
+    assert_eq!(info.id, "radius/nas/pop%2F1/1/0");
     // From the log after a restart of the program: the same session.
     let mut restored = Accounting::default();
-    restored.restore(&SessionEvent {
+    restored.restore(&logged(events[0].clone()), seconds(9000));
+    let again = restored.events(&read(false), seconds(9001)).unwrap();
+    assert!(again.is_empty());
+    assert_eq!(restored.running(), 1);
+    // The time in which the program did not run is no silence.
+    let hour = seconds(3600);
+    assert!(restored.silent(seconds(9001) + hour, hour).is_empty());
+    let all = SessionEventKind::AllDown {
+        server: "radius/nas/pop%2F1/".to_owned(),
+    };
+    restored.restore(&logged(all), seconds(9002));
+    assert_eq!(restored.running(), 0);
+}
+
+/// An event of the log.
+fn logged(kind: SessionEventKind) -> SessionEvent {
+    SessionEvent {
         number: 1,
-        received_unix_ns: 0,
+        received_unix_ns: T * SECOND_NS,
         happened_unix_ns: None,
         source: SessionSource::Radius,
-        kind: events[0].clone(),
-    });
-    assert!(restored.events(&read(false), 5).unwrap().is_empty());
-    assert_eq!(restored.running(), 1);
+        kind,
+    }
+}
+
+#[test]
+fn an_identity_that_begins_again_is_heard() {
+    let mut accounting = Accounting::default();
+    let mut restored = Accounting::default();
+    let mut last = Vec::new();
+    for request in [at(START, 0, 0), at(STOP, 90, 90), at(START, 200, 0)] {
+        last = accounting.events(&request, seconds(0)).unwrap();
+        for event in &last {
+            restored.restore(&logged(event.clone()), seconds(0));
+        }
+    }
+    let [SessionEventKind::Up(started)] = &last[..] else {
+        panic!("{last:?}");
+    };
+    // Within the time for which the end of the former session is remembered: new keys, and a sign
+    // of life.
+    let mut update = at(INTERIM, 260, 60);
+    update.keys.push(Key::Ipv4([192, 0, 2, 2].into()));
+    for accounting in [&mut accounting, &mut restored] {
+        let events = accounting.events(&update, seconds(60)).unwrap();
+        let [SessionEventKind::Up(info)] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!((&info.id, info.keys.len()), (&started.id, 2));
+        assert!(accounting.silent(seconds(100), seconds(50)).is_empty());
+    }
+    // The first end is forgotten in its turn, and not the second one with it.
+    accounting
+        .events(&at(STOP, 300, 100), seconds(300))
+        .unwrap();
+    let late = |accounting: &mut Accounting, now| {
+        let events = accounting.events(&at(START, 200, 0), seconds(now)).unwrap();
+        events.len()
+    };
+    assert_eq!(late(&mut accounting, 700), 0);
+    assert_eq!(late(&mut accounting, 901), 1);
+}
+
+#[test]
+fn times_of_a_wrong_clock_are_not_used() {
+    let happened = |timestamp: u32, delay: u32| {
+        let attributes: [(u8, &[u8]); 3] = [
+            (attribute::ACCT_SESSION_ID, b"1"),
+            (attribute::EVENT_TIMESTAMP, &timestamp.to_be_bytes()),
+            (attribute::ACCT_DELAY_TIME, &delay.to_be_bytes()),
+        ];
+        let request = read(START, &attributes);
+        let after = request.happened_ns / SECOND_NS - T;
+        (after, request.has_timestamp)
+    };
+    let now = u32::try_from(T).unwrap();
+    assert_eq!(happened(now - 3600, 0), (-3600, true));
+    assert_eq!(happened(now - 3601, 0), (0, false));
+    assert_eq!(happened(now + 3601, 0), (0, false));
+    assert_eq!(happened(0, 5), (-5, false));
+    assert_eq!(happened(u32::MAX, 5), (-5, false));
+    // It waited for long: its delay says so.
+    assert_eq!(happened(now - 9000, 9000), (-9000, true));
+    // A session that has lasted longer than any clock says: no overflow.
+    let mut accounting = Accounting::default();
+    let mut request = at(INTERIM, 0, u32::MAX);
+    request.happened_ns = i64::MIN + 1;
+    accounting.events(&request, seconds(0)).unwrap();
+    request.status = Status::Start;
+    request.happened_ns = i64::MAX;
+    let events = accounting.events(&request, seconds(0)).unwrap();
+    assert_eq!(events.len(), 2);
+    // A restart that a wrong clock dates into the past ends what runs.
+    let mut accounting = Accounting::default();
+    accounting.events(&at(START, 0, 0), seconds(0)).unwrap();
+    let on = read(ON, &[(attribute::EVENT_TIMESTAMP, &[0; 4])]);
+    let events = accounting.events(&on, seconds(1)).unwrap();
+    assert!(matches!(&events[..], [SessionEventKind::AllDown { .. }]));
+    assert_eq!(accounting.running(), 0);
+}
+
+#[test]
+fn a_client_does_not_end_sessions_of_another() {
+    let by = |client: &str, status| {
+        let mut request = at(status, 0, 0);
+        (request.client, request.server) = (client.to_owned(), "pop".to_owned());
+        request
+    };
+    let mut accounting = Accounting::default();
+    accounting
+        .events(&by("192.0.2.1", START), seconds(0))
+        .unwrap();
+    for status in [Status::Restart, Status::Stop] {
+        let mut forged = by("192.0.2.2", STOP);
+        forged.status = status;
+        let events = accounting.events(&forged, seconds(1)).unwrap();
+        let id = match &events[..] {
+            [SessionEventKind::AllDown { server }] => server,
+            [SessionEventKind::Down(info)] => &info.id,
+            other => panic!("{other:?}"),
+        };
+        assert!(id.starts_with("radius/192.0.2.2/pop/"), "{id}");
+    }
+    assert_eq!(accounting.running(), 1);
+}
+
+#[test]
+fn a_session_has_no_more_keys_than_records_take() {
+    let addresses: Vec<[u8; 4]> = (0..300_u16)
+        .map(|number| {
+            let [high, low] = number.to_be_bytes();
+            [10, 0, high, low]
+        })
+        .collect();
+    let mut attributes: Vec<(u8, &[u8])> = vec![(attribute::ACCT_SESSION_ID, b"1")];
+    attributes.extend(
+        addresses
+            .iter()
+            .map(|it| (attribute::FRAMED_IP_ADDRESS, &it[..])),
+    );
+    assert_eq!(read(START, &attributes).keys.len(), KEYS_MAX);
 }
 
 #[test]
@@ -245,7 +384,7 @@ fn what_stands_for_no_session_is_refused() {
     let refused = |attributes: &[(u8, &[u8])]| {
         let bytes = request(1, attributes, b"s");
         let packet = Packet::new(&bytes).unwrap();
-        Request::read(&packet, SERVER, 0, false).unwrap_err()
+        Request::read(&packet, "nas", SERVER, 0, false).unwrap_err()
     };
     let status: (u8, &[u8]) = (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, 1]);
     assert_eq!(refused(&[]), RequestError::Status(None));

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_ledger::{Accepted, Ledger, LedgerError, Spool};
+use weir_ledger::{Accepted, Ledger, LedgerError, Spool, StoreLock};
 
 /// Collect the records of counters into the ledger, and write the outputs
 ///
@@ -118,6 +118,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 struct Mediator {
     config: Config,
     ledger: Ledger,
+    /// No other mediator writes the outputs meanwhile.
+    _lock: StoreLock,
     done: Done,
     /// Said once, until it is over: what is wrong, by what it is wrong with.
     alarms: BTreeMap<String, String>,
@@ -127,9 +129,11 @@ impl Mediator {
     fn new(config: Config) -> Result<Mediator, CliError> {
         let path = store::path_made(config.store.as_deref())?;
         let ledger = Ledger::open(&path).map_err(CliError::run)?;
+        let lock = ledger.lock().map_err(CliError::run)?;
         Ok(Mediator {
             config,
             ledger,
+            _lock: lock,
             done: Done::default(),
             alarms: BTreeMap::new(),
         })

@@ -1,6 +1,8 @@
 use super::*;
 use crate::radius::Client;
+use std::fs::Permissions;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use weir_ledger::Spool;
 use weir_meter::radius::packet::{ACCOUNTING_RESPONSE, attribute, request};
@@ -13,7 +15,9 @@ impl Folder {
         let name = format!("weir-radius-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("secret"), "s3cret\n").unwrap();
+        let secret = folder.join("secret");
+        std::fs::write(&secret, "s3cret\n").unwrap();
+        std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
         Folder(folder)
     }
 }
