@@ -5,7 +5,7 @@ use crate::signals::ShutdownSignal;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
         return fs::write(path, content);
     }
     let beside = beside(path);
-    fs::write(&beside, content)?;
+    create_new(&beside)?.write_all(content.as_bytes())?;
     fs::rename(&beside, path)
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
     let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
     let tried = if is_file {
         let beside = beside(path);
-        fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
+        create_new(&beside).and_then(|_| fs::remove_file(&beside))
     } else {
         // Opened through a symbolic link; the present content stays.
         OpenOptions::new()
@@ -82,6 +82,15 @@ pub(crate) fn create(path: &Path, stop: &ShutdownSignal) -> Result<File, CliErro
     }
 }
 
+/// Makes a file that was not there: what a crash has left under the name goes, and a symbolic link
+/// that another user has put there is not followed.
+fn create_new(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
 fn beside(path: &Path) -> std::path::PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -104,6 +113,16 @@ mod tests {
             can(&file).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), content);
         }
+        // Another user's link where the new content goes first: replaced, not followed.
+        let precious = folder.join("precious");
+        fs::write(&precious, "precious").unwrap();
+        let beside = folder.join("stats.json.new");
+        symlink(&precious, &beside).unwrap();
+        replace(&file, "{}\n").unwrap();
+        symlink(&precious, &beside).unwrap();
+        can(&file).unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        fs::remove_file(&precious).unwrap();
         let nowhere = folder.join("none/stats.json");
         assert!(can(&nowhere).unwrap_err().contains("none/stats.json"));
         // By symbolic links of the test, so that a mistake damages no device.

@@ -15,7 +15,9 @@ pub(crate) enum Column<'a> {
 }
 
 /// A table without rules, with two blanks between columns. The rows are
-/// iterated twice, without a copy, since there may be a million.
+/// iterated twice, without a copy, since there may be a million. A cell may
+/// have text from the network: characters that move the cursor, end a line or
+/// turn the direction of text are escaped.
 pub(crate) fn table<R>(columns: &[Column<'_>], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>> + Clone,
@@ -23,7 +25,11 @@ where
     let heading = columns.iter().map(|column| match column {
         Column::Left(text) | Column::Right(text) => (*text).to_owned(),
     });
-    let all = || std::iter::once(heading.clone().collect()).chain(rows.clone());
+    let all = || {
+        let rows = rows.clone().into_iter();
+        let rows = rows.map(|row| row.into_iter().map(escaped).collect());
+        std::iter::once(heading.clone().collect::<Vec<String>>()).chain(rows)
+    };
     let mut widths = vec![0; columns.len()];
     for row in all() {
         for (width, cell) in widths.iter_mut().zip(&row) {
@@ -36,6 +42,26 @@ where
             out.push('\n');
         }
         add_row(&mut out, columns, &widths, &row);
+    }
+    out
+}
+
+/// The text with escapes, as `\n` and `\u{1b}`, in place of characters that
+/// are not shown but obeyed.
+fn escaped(cell: String) -> String {
+    let is_obeyed = |letter: char| {
+        letter.is_control() || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !cell.contains(is_obeyed) {
+        return cell;
+    }
+    let mut out = String::with_capacity(cell.len() + 8);
+    for letter in cell.chars() {
+        if is_obeyed(letter) {
+            out.extend(letter.escape_default());
+        } else {
+            out.push(letter);
+        }
     }
     out
 }
@@ -178,6 +204,16 @@ mod tests {
             "a         bytes  c\n日本          1\nx     1,234,567  end"
         );
         assert_eq!(table(&columns, []), "a  bytes  c");
+    }
+
+    #[test]
+    fn cells_do_not_command_the_terminal() {
+        let names = ["a\nb\tc", "\u{1b}[2Jé", "\u{9b}1m\u{202e}x"];
+        let rows = names.map(|name| vec![name.to_owned(), "1".to_owned()]);
+        assert_eq!(
+            table(&[Column::Left("name"), Column::Right("n")], rows),
+            "name               n\na\\nb\\tc            1\n\\u{1b}[2Jé         1\n\\u{9b}1m\\u{202e}x  1"
+        );
     }
 
     #[test]
