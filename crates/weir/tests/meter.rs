@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use weir_lab::testenv;
 
 /// A frame as tshark dissects it.
@@ -411,4 +412,21 @@ fn damage_and_expressions_without_meaning_leave_the_rest_counted() {
         said.contains("link type RAW: service `broadcast` accepts no frame"),
         "{said}"
     );
+}
+
+#[test]
+fn the_records_of_a_damaged_capture_are_printed_and_not_kept() {
+    let folder = Folder::new("meter-damaged");
+    let whole = capture(&[53, 80, 53, 9]);
+    let file = folder.write("a.pcap", &whole[..whole.len() - 3]);
+    let store = folder.path("usage.db");
+    let (out, said) = run(1, ["meter", "-r", &file, "--store", &store]);
+    assert!(out.contains("3 packets"), "{out}");
+    assert!(said.contains("not kept"), "{said}");
+    assert!(!Path::new(&store).exists());
+    // The whole capture is not taken for another content.
+    let file = folder.write("a.pcap", &whole);
+    run(0, ["meter", "-r", &file, "--store", &store]);
+    let (out, _) = run(0, ["usage", "--store", &store, "--prove"]);
+    assert!(out.contains("4 packets"), "{out}");
 }

@@ -86,7 +86,7 @@ pub(crate) fn create(path: &Path, stop: &ShutdownSignal) -> Result<File, CliErro
 /// that another user has put there is not followed.
 fn create_new(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => File::create_new(path),
     }
 }

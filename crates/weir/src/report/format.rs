@@ -212,7 +212,7 @@ mod tests {
         let rows = names.map(|name| vec![name.to_owned(), "1".to_owned()]);
         assert_eq!(
             table(&[Column::Left("name"), Column::Right("n")], rows),
-            "name               n\na\\nb\\tc            1\n\\u{1b}[2Jé          1\n\\u{9b}1m\\u{202e}x  1"
+            "name               n\na\\nb\\tc            1\n\\u{1b}[2Jé         1\n\\u{9b}1m\\u{202e}x  1"
         );
     }
 

@@ -28,6 +28,7 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
     let mut gaps = Incomplete::default();
+    let mut is_damaged = false;
     let mut output = Output::new(args);
     let counted = match capture_file::open(path, &stop) {
         Ok(mut reader) => {
@@ -42,7 +43,10 @@ pub(super) fn run(
             };
             match meter.read(&mut reader, &stop, &mut output) {
                 Ok(signal) => gaps.signal = signal,
-                Err(error) => gaps.troubles.push(capture_file::complaint(path, &error)),
+                Err(error) => {
+                    is_damaged = true;
+                    gaps.troubles.push(capture_file::complaint(path, &error));
+                }
             }
             for (linktype, refusal) in &meter.refusals {
                 gaps.troubles.push(refused(*linktype, refusal));
@@ -66,10 +70,18 @@ pub(super) fn run(
     };
     let printed = output.end(&config::name(path), counted, args.top, config.unit);
     let failure = output.failure.take().map_or(Ok(()), Err);
-    // The records of a part of a capture would contradict those of the whole.
-    let stored = match gaps.signal {
-        None => output.store(args),
-        Some(_) => Ok(()),
+    // The records of a part of a capture would stand in the place of those of the whole.
+    let stored = if gaps.signal.is_none() && !is_damaged {
+        output.store(args)
+    } else {
+        if output
+            .to_store
+            .as_ref()
+            .is_some_and(|chunks| !chunks.is_empty())
+        {
+            say("weir: the records are not kept, since they are of a part of the capture");
+        }
+        Ok(())
     };
     gaps.outcome().and(failure).and(printed).and(stored)
 }
