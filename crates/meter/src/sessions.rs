@@ -325,12 +325,36 @@ impl Sessions {
         applied
     }
 
+    /// All sessions, also those that have ended and whose slots are not free yet.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &Session)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, session)| Some((slot as Slot, session.as_ref()?)))
+    }
+
+    /// The slots of sessions that have ended, in the order of their ends.
+    pub fn ended(&self) -> &[Slot] {
+        &self.ended
+    }
+
     /// Frees the slots of sessions that have ended; the caller has made their last records.
     pub fn release_ended(&mut self) {
-        for slot in std::mem::take(&mut self.ended) {
-            if let Some(session) = self.slots[slot as usize].take() {
+        self.release_ended_if(0, |_, _| true);
+    }
+
+    /// As [`release_ended`](Self::release_ended), of [`ended`](Self::ended) from place `from` on,
+    /// those of which `is_done`.
+    pub fn release_ended_if(
+        &mut self,
+        from: usize,
+        mut is_done: impl FnMut(Slot, &Session) -> bool,
+    ) {
+        for slot in self.ended.split_off(from.min(self.ended.len())) {
+            let place = &mut self.slots[slot as usize];
+            if let Some(session) = place.take_if(|session| is_done(slot, session)) {
                 self.by_id.remove(&session.info.id);
                 self.free.push(slot);
+            } else {
+                self.ended.push(slot);
             }
         }
     }

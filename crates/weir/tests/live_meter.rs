@@ -193,3 +193,57 @@ fn what_cannot_be_metered_is_refused_with_a_remedy() {
         assert!(ended.stderr.contains(why), "{ended:?}");
     }
 }
+
+#[test]
+fn counters_of_an_earlier_configuration_are_the_sessions_last_periods() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("previous");
+    let list = "subscriber,keys\nalice,10.0.0.1\n";
+    fs::write(folder.0.join("subscribers.csv"), list).unwrap();
+    let config = folder.config("subscribers = \"subscribers.csv\"");
+    let running = meter(&net, &folder, &[]);
+    net.send(9, 300);
+    running.signal(Signal::KILL);
+    running.end();
+    net.send(9, 200);
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace("capacity = 64", "capacity = 65");
+    fs::write(&config, text).unwrap();
+    let running = meter(&net, &folder, &[]);
+    assert!(running.said().contains("earlier configuration"));
+    net.send(9, 100);
+    running.stop();
+    assert_eq!(folder.packets("alice"), [600, 0]);
+}
+
+#[test]
+fn clean_takes_everything_off_the_link() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("clean");
+    let config = folder.config("");
+    let running = meter(&net, &folder, &[]);
+    running.signal(Signal::KILL);
+    running.end();
+    for _ in 0..2 {
+        let ended = net.weir(&["meter", "--config", &config, "--clean"]).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    net.send(9, 100);
+    meter(&net, &folder, &[]).stop();
+    assert_eq!(folder.packets("nobody"), [0, 0]);
+}
+
+#[test]
+fn a_capacity_beyond_the_kernels_is_refused_before_it_runs() {
+    let folder = Folder::new("capacity");
+    let config = folder.config("");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace("capacity = 64", "capacity = 4194305");
+    fs::write(&config, text).unwrap();
+    let checked = weir(["meter", "--config", &config, "--check"])
+        .output()
+        .unwrap();
+    assert_eq!(checked.status.code(), Some(2), "{checked:?}");
+    let errors = String::from_utf8_lossy(&checked.stderr);
+    assert!(errors.contains("at most 4194304"), "{errors}");
+}

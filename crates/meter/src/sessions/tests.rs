@@ -145,3 +145,25 @@ fn ended_sessions_hold_their_slot_until_their_records_are_made() {
     let keys = vec!["192.0.2.1"; KEYS_MAX + 1];
     assert!(sessions.up(&info("d", &keys), 0).is_err());
 }
+
+#[test]
+fn of_sessions_that_ended_some_are_released() {
+    let mut sessions = Sessions::new(3, &KeyKind::ALL, 1);
+    for id in ["a", "b", "c"] {
+        sessions.up(&info(id, &[]), 0).unwrap();
+        sessions.down(id);
+    }
+    let ended = sessions.ended().to_vec();
+    sessions.release_ended_if(1, |_, session| session.info.id != "b");
+    assert_eq!(sessions.ended(), &ended[..2]);
+    let ids: Vec<&str> = sessions
+        .iter()
+        .map(|(_, session)| session.info.id.as_str())
+        .collect();
+    assert_eq!(ids, ["a", "b"]);
+    assert_eq!(
+        sessions.up(&info("d", &[]), 0).unwrap().slot,
+        Some(ended[2])
+    );
+    assert_eq!(sessions.len(), 1);
+}

@@ -65,7 +65,7 @@ impl Meter {
         self.set_word(at::BANK, bank ^ 1);
         grace_period()?;
         // Whoever compared an ended key before the flip has ended.
-        self.free.extend(self.limbo.drain(..));
+        self.free.extend(self.limbo.drain());
         Ok(Cut {
             meter: self,
             bank,

@@ -123,7 +123,7 @@ impl Meter {
                 let before = (word.swap(third, Ordering::AcqRel) >> 32) as u32;
                 if before == 0 {
                     self.begin_to_use(key, slot_key.meta)?;
-                    self.limbo.retain(|slot| *slot != (page, at));
+                    self.limbo.remove(&(page, at));
                     self.free.remove(&(page, at));
                 }
                 return Ok(before.checked_sub(1));
@@ -172,7 +172,7 @@ impl Meter {
                 let Some(row) = (before as u32).checked_sub(1) else {
                     return Ok(None);
                 };
-                self.limbo.push((page, at));
+                self.limbo.insert((page, at));
                 row
             }
             Place::Spill(row) => {

@@ -6,7 +6,8 @@ use super::layout::{
     SLOTS, VERSION, at,
 };
 use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use siphasher::sip::SipHasher13;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use weir_filter::ir::Program;
@@ -51,6 +52,35 @@ pub(super) fn filters(spec: &MeterSpec<'_>) -> Result<Vec<(u16, Program)>, Meter
     Ok(filters)
 }
 
+/// A hash of what the services are, the same in each build: each number that is hashed is stated
+/// here, and each list is preceded by its length.
+fn meaning(services: &Services) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    let mut number = |value: usize| hasher.write(&(value as u64).to_le_bytes());
+    let text = |number: &mut dyn FnMut(usize), text: &str| {
+        number(text.len());
+        text.bytes().for_each(|byte| number(byte.into()));
+    };
+    for service in services.list() {
+        text(&mut number, &service.name);
+        number(service.ports.len());
+        for (protocol, ports) in &service.ports {
+            number(protocol.0.into());
+            number((*ports.start()).into());
+            number((*ports.end()).into());
+        }
+        number(service.protocols.len());
+        for protocol in &service.protocols {
+            number(protocol.0.into());
+        }
+        number(service.filter.is_some().into());
+        if let Some(filter) = &service.filter {
+            text(&mut number, filter);
+        }
+    }
+    hasher.finish()
+}
+
 /// Sizes of a meter, as its control page states them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Geometry {
@@ -78,20 +108,13 @@ impl Geometry {
         } else {
             pages(spec.unknown)
         };
-        // Stable from one process to the next: no random state.
-        let mut meaning = DefaultHasher::new();
-        spec.counts_ip.hash(&mut meaning);
-        for service in spec.services.list() {
-            let text = format!("{service:?}");
-            text.hash(&mut meaning);
-        }
         Ok(Geometry {
             subscribers: spec.subscribers,
             slot_pages: pages(2 * spec.keys),
             unknown_pages,
             classes: spec.services.len() as u32,
             // The lowest bit is the unit's, so that counts of an earlier meter say theirs.
-            meaning: meaning.finish() & !1 | u64::from(spec.counts_ip),
+            meaning: meaning(spec.services) & !1 | u64::from(spec.counts_ip),
             seed: RandomState::new().hash_one(0),
             counts_ip: spec.counts_ip,
         })

@@ -65,7 +65,7 @@ pub struct Meter {
     used: HashMap<u32, u32>,
     /// Slots that ended, by page and offset; those of `limbo` only since the last cut.
     free: std::collections::HashSet<(usize, usize)>,
-    limbo: Vec<(usize, usize)>,
+    limbo: std::collections::HashSet<(usize, usize)>,
     spilled: u64,
 }
 
@@ -138,7 +138,7 @@ impl Meter {
             geometry,
             used: HashMap::new(),
             free: std::collections::HashSet::new(),
-            limbo: Vec::new(),
+            limbo: std::collections::HashSet::new(),
             spilled: 0,
         };
         meter.survey()?;
@@ -158,6 +158,11 @@ impl Meter {
     /// Classes of a row.
     pub fn classes(&self) -> u16 {
         self.geometry.classes as u16
+    }
+
+    /// Whether the classes and the unit of bytes of another meter are those of this one.
+    pub fn means_the_same(&self, other: &Meter) -> bool {
+        self.geometry.meaning == other.geometry.meaning
     }
 
     /// Bytes of all maps, which are allocated when the meter is made.

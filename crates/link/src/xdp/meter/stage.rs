@@ -109,6 +109,7 @@ impl MeterStage {
 #[derive(Debug)]
 pub struct MeterTap {
     attachments: Vec<Attachment>,
+    was_counting: bool,
 }
 
 impl MeterTap {
@@ -129,6 +130,7 @@ impl MeterTap {
             Direction::Down => Direction::Up,
         };
         let mut attachments = Vec::new();
+        let mut was_counting = true;
         for (hook, direction, name) in [
             (Hook::TcIngress, ingress, "in"),
             (Hook::TcEgress, egress, "out"),
@@ -150,13 +152,28 @@ impl MeterTap {
                     folder.unpin(&name)?;
                 }
             }
+            was_counting = false;
             let made = Attachment::new(&program, interface.index, hook)?;
             if let Some(folder) = folder {
                 folder.pin(&name, &made)?;
             }
             attachments.push(made);
         }
-        Ok(MeterTap { attachments })
+        Ok(MeterTap {
+            attachments,
+            was_counting,
+        })
+    }
+
+    /// Whether the programs of an earlier process were at the interface, in both directions, and
+    /// counted until those of this one took their places.
+    pub fn was_counting(&self) -> bool {
+        self.was_counting
+    }
+
+    /// Whether a pin of this name is a program's at an interface.
+    pub fn is_pin(name: &str) -> bool {
+        name.starts_with("meter-in-") || name.starts_with("meter-out-")
     }
 
     /// Takes the programs off the interface; pins in `folder` are removed.
@@ -169,7 +186,7 @@ impl MeterTap {
         }
         if let Some(folder) = folder {
             for name in folder.list()?.0 {
-                if name.starts_with("meter-in-") || name.starts_with("meter-out-") {
+                if MeterTap::is_pin(&name) {
                     folder.unpin(&name)?;
                 }
             }

@@ -17,6 +17,7 @@ use crate::store;
 use crate::watchdog::Watchdog;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -31,6 +32,7 @@ use weir_meter::config::Config;
 use weir_meter::engine::Unit;
 use weir_meter::period::{ChunkWriter, Cut, Moment, Schedule};
 use weir_meter::services::Services;
+
 use weir_meter::{
     Chunk, Direction, Flags, Measure, Owner, OwnerKind, SessionEvent, SessionInfo, Totals,
 };
@@ -45,6 +47,11 @@ const KEYS_OF_SESSION: usize = 2;
 const EVENTS_AT_ONCE: u32 = 10_000;
 /// The log of sessions is shortened when it has so many more events than sessions.
 const EVENTS_SPARE: u64 = 100_000;
+
+/// Between two attempts to store records that could not be stored.
+const RETRY_NS: u64 = 1_000_000_000;
+/// SQLite's results that may be others later: SQLITE_BUSY, LOCKED, IOERR and FULL.
+const TRANSIENT: [i32; 4] = [5, 6, 10, 13];
 
 /// What was done, stable for scripts.
 #[derive(Debug, Default, Serialize)]
@@ -77,9 +84,9 @@ pub(super) fn run(
     counter.restore(subscribers)?;
     let mut server = radius(config, source)?;
     counter.replay(server.as_mut())?;
-    counter.finish_cut()?;
     let tap = MeterTap::attach(&counter.meter, &interface, ingress, Some(&pins.folder));
     let tap = tap.map_err(CliError::run)?;
+    counter.finish_cut(tap.was_counting())?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
@@ -89,16 +96,24 @@ pub(super) fn run(
             None => stop.wait(WAIT),
             Some(server) => counter.serve(server),
         }
-        if let Some(boundary_ns) = counter.schedule.due(monotonic_ns()) {
+        let now_ns = monotonic_ns();
+        if let Some(boundary_ns) = counter.schedule.due(now_ns) {
             counter.cut(boundary_ns)?;
+        } else if counter.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
+            counter.retry()?;
         }
     }
-    // The last period ends now. A full disk leaves it in the kernel, for the next process.
-    let settled = counter.cut_now();
+    // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
+    // kernel counting.
+    let mut settled = counter.cut_now();
     if !args.keep && settled.is_ok() {
         tap.detach(Some(&pins.folder)).map_err(CliError::run)?;
-        Meter::unpin(&pins.folder).map_err(CliError::run)?;
+        settled = counter.cut_rest();
+        if settled.is_ok() {
+            Meter::unpin(&pins.folder).map_err(CliError::run)?;
+        }
     }
+    let settled = settled.and_then(|()| counter.deliver());
     if args.json {
         counter.done.radius = server.map(|server| server.stats());
         let line = serde_json::to_string(&counter.done).map_err(CliError::run)?;
@@ -113,7 +128,7 @@ pub(super) fn clean(config: &Config) -> Result<(), CliError> {
     let interface = Interface::named(&interface).map_err(CliError::run)?;
     let pins = Pins::of(&interface)?;
     let (names, _) = pins.folder.list().map_err(CliError::run)?;
-    for name in names.iter().filter(|name| name.starts_with("meter-")) {
+    for name in names.iter().filter(|name| MeterTap::is_pin(name)) {
         if let Some(left) = pins.folder.get(name).map_err(CliError::run)? {
             let attachment = weir_link::bpf::Attachment::from_fd(left);
             attachment.detach().map_err(CliError::run)?;
@@ -156,6 +171,22 @@ fn supported(config: &Config) -> Result<(), CliError> {
     }
     if config.each_address {
         return refused("each_address");
+    }
+    Ok(())
+}
+
+/// Refuses sizes that counters in the kernel cannot have.
+pub(super) fn check_sizes(config: &Config) -> Result<(), CliError> {
+    let max = weir_link::xdp::SUBSCRIBERS_MAX as usize;
+    for (name, value) in [
+        ("capacity", config.capacity),
+        ("unattributed_max", config.unattributed_max),
+    ] {
+        if value > max {
+            return Err(CliError::refused(format!(
+                "{name} = {value}: on a live link it is at most {max}"
+            )));
+        }
     }
     Ok(())
 }
@@ -216,15 +247,26 @@ struct Counter<'a> {
     meter: Meter,
     /// Counters of another configuration, that an earlier process has left.
     previous: Option<Meter>,
+    /// Since when they count.
+    previous_began: Moment,
     is_adopted: bool,
     rows: Rows,
     spool: Spool,
     ledger: Option<Ledger>,
     schedule: Schedule,
     began: Moment,
+    /// Until when counters that an earlier process has left were durable.
+    left_ended: Option<Moment>,
+    /// When the period that was cut ended, if this process has cut it.
+    cut_ended: Option<Moment>,
+    /// When to try again to store the period that was cut.
+    retry_ns: Option<u64>,
     gap_unix_ns: Option<[i64; 2]>,
     events: u64,
-    alarm: Option<String>,
+    /// Events that are applied, of those that the log is to have next.
+    applied: usize,
+    /// What does not work, by its source.
+    alarms: BTreeMap<&'static str, String>,
     done: Done,
 }
 
@@ -263,15 +305,20 @@ impl<'a> Counter<'a> {
             rows: Rows::new(config.capacity, &config.keys, seed()),
             meter: opened.meter,
             previous: opened.previous,
+            previous_began: began,
             is_adopted: opened.is_adopted,
             spool: Spool::open(&spool).map_err(CliError::run)?,
             ledger,
             schedule: Schedule::new(began, config.period_ns),
             began,
             services,
+            left_ended: None,
+            cut_ended: None,
+            retry_ns: None,
             gap_unix_ns: None,
             events: 0,
-            alarm: None,
+            applied: 0,
+            alarms: BTreeMap::new(),
             done: Done::default(),
         })
     }
@@ -280,6 +327,9 @@ impl<'a> Counter<'a> {
     fn restore(&mut self, subscribers: &[SessionInfo]) -> Result<(), CliError> {
         if self.is_adopted {
             self.rows.adopt(&self.meter);
+        }
+        if let Some(previous) = &self.previous {
+            self.rows.note_previous(previous);
         }
         let last = self
             .spool
@@ -290,13 +340,18 @@ impl<'a> Counter<'a> {
         {
             if epoch == self.meter.boot_epoch() {
                 self.began = base.ended;
-            } else if self.previous.is_none() {
+                self.left_ended = Some(base.ended);
+            } else if let Some(previous) = &self.previous
+                && epoch == previous.boot_epoch()
+            {
+                self.previous_began = base.ended;
+            } else {
                 // The machine was restarted, or the counters were taken away.
                 self.gap_unix_ns = Some([base.ended.unix_ns, self.began.unix_ns]);
             }
         }
         for info in subscribers {
-            let up = self.rows.up(&mut self.meter, info, 0);
+            let up = self.rows.replay_up(info);
             up.map_err(|why| CliError::refused(format!("subscribers: {why}")))?;
         }
         Ok(())
@@ -314,7 +369,7 @@ impl<'a> Counter<'a> {
             after = last.number;
             self.events += events.len() as u64;
             for event in &events {
-                if let Err(why) = self.rows.apply(&mut self.meter, event) {
+                if let Err(why) = self.rows.replay(event) {
                     say(&format!("weir: {why}"));
                 }
                 if let Some(server) = server.as_deref_mut() {
@@ -322,37 +377,49 @@ impl<'a> Counter<'a> {
                 }
             }
         }
-        self.rows
-            .end_unclaimed(&mut self.meter)
-            .map_err(CliError::run)
+        if let Err(why) = self.rows.claim(&mut self.meter) {
+            say(&format!("weir: {why}"));
+        }
+        Ok(())
     }
 
     /// Completes what an earlier process has begun: a period that was cut and may not be durable.
-    fn finish_cut(&mut self) -> Result<(), CliError> {
+    /// `was_counting` until the programs of this process took over.
+    fn finish_cut(&mut self, was_counting: bool) -> Result<(), CliError> {
+        if self.is_adopted
+            && !was_counting
+            && let Some(ended) = self.left_ended
+        {
+            // The interface was made again, for example.
+            self.gap_unix_ns = Some([ended.unix_ns, now().unix_ns]);
+        }
         if let Some(previous) = self.previous.take() {
-            // The counters of another configuration: what is in both banks, as its last periods.
+            // What is in both banks, as their last periods. No program counts there any more.
             say("weir: the counters of an earlier configuration are read and replaced");
             self.close_previous(previous)?;
         }
         if self.meter.pending().is_some() {
-            let ended = now();
-            self.store_cut(ended)?;
+            self.store_cut(now())?;
         }
         Ok(())
     }
 
     fn close_previous(&mut self, mut previous: Meter) -> Result<(), CliError> {
-        let services: Vec<String> = (0..previous.classes())
-            .map(|number| format!("class-{number}"))
-            .collect();
-        loop {
+        let services = if previous.means_the_same(&self.meter) {
+            self.services.names()
+        } else {
+            let numbers = 0..previous.classes();
+            numbers.map(|number| format!("class-{number}")).collect()
+        };
+        let by_tag = self.rows.by_tag();
+        for _ in 0..1 + usize::from(previous.pending().is_some()) {
             if previous.pending().is_none() {
                 previous.cut().map_err(CliError::run)?;
             }
             let cut = previous.pending().expect("it was cut");
-            let is_empty = cut.totals() == Totals::default();
+            let span = [self.previous_began, now()];
             let mut chunks = Vec::new();
-            let about = about(cut.period(), [self.began, now()], cut.totals(), None);
+            let about = about(cut.period(), span, cut.totals(), None);
             let emit = &mut |chunk| chunks.push(chunk);
             let mut writer = ChunkWriter::new(
                 &self.config.counter,
@@ -366,7 +433,13 @@ impl<'a> Counter<'a> {
             let mut last = None;
             for cell in cut.cells() {
                 if last != Some(cell.owner) {
-                    writer.owner(unknown_owner(cell.owner));
+                    writer.owner(match cell.owner {
+                        CutOwner::Row(row) => {
+                            let slot = by_tag.get(&previous.tag(row));
+                            self.rows.owner_of(slot.copied())
+                        }
+                        other => unknown_owner(other),
+                    });
                     last = Some(cell.owner);
                 }
                 let counts = [cell.packets, cell.bytes];
@@ -378,24 +451,28 @@ impl<'a> Counter<'a> {
                 .store(&mut chunks, &base.bytes())
                 .map_err(CliError::run)?;
             previous.settle();
-            if is_empty {
-                return Ok(());
-            }
+            self.previous_began = about.ended;
         }
+        Ok(())
     }
 
     /// Answers RADIUS requests for a moment.
     fn serve(&mut self, server: &mut Server) {
         let (rows, meter, spool) = (&mut self.rows, &mut self.meter, &mut self.spool);
+        let applied = &mut self.applied;
         let mut log = |events: &mut [SessionEvent]| {
             // The kernel attributes before the answer, and before the disk has the event: a session
-            // whose event is not durable begins again with the client's next attempt.
-            for event in &*events {
+            // whose event is not durable begins again with the client's next attempt. Events that
+            // the disk refused come again, and are not applied again.
+            for event in events.iter().skip(*applied) {
                 if let Err(why) = rows.apply(meter, event) {
                     say(&format!("weir: {why}"));
                 }
             }
-            spool.log(events).map_err(|error| error.to_string())
+            *applied = events.len();
+            spool.log(events).map_err(|error| error.to_string())?;
+            *applied = 0;
+            Ok(())
         };
         match server.serve(WAIT, &mut log) {
             Ok(events) => {
@@ -403,7 +480,7 @@ impl<'a> Counter<'a> {
                 self.over("RADIUS");
             }
             Err(why) => {
-                self.warn(&why);
+                self.warn("RADIUS", &why);
                 std::thread::sleep(WAIT);
             }
         }
@@ -412,40 +489,82 @@ impl<'a> Counter<'a> {
     /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
     /// to be stored later: the kernel goes on counting.
     fn cut(&mut self, boundary_ns: u64) -> Result<(), CliError> {
-        let ended = Moment {
-            monotonic_ns: boundary_ns,
-            ..now()
-        };
-        match self.store_cut(ended) {
+        let ended = now().at(boundary_ns);
+        let stored = self.store_pending().and_then(|()| self.store_cut(ended));
+        self.stored(stored)
+    }
+
+    /// Tries again to store a period that could not be stored.
+    fn retry(&mut self) -> Result<(), CliError> {
+        let stored = self.store_pending();
+        self.stored(stored)
+    }
+
+    fn stored(&mut self, stored: Result<(), CliError>) -> Result<(), CliError> {
+        self.retry_ns = None;
+        if !self.is_working("records", stored)? {
+            self.retry_ns = Some(monotonic_ns().saturating_add(RETRY_NS));
+            return Ok(());
+        }
+        let shortened = self.shorten_log();
+        self.is_working("log of sessions", shortened)?;
+        let delivered = self.deliver();
+        self.is_working("ledger", delivered)?;
+        Ok(())
+    }
+
+    fn cut_now(&mut self) -> Result<(), CliError> {
+        self.store_pending()?;
+        self.store_cut(now())
+    }
+
+    /// Stores what was counted between the last cut and the end of the programs.
+    fn cut_rest(&mut self) -> Result<(), CliError> {
+        self.rows.note_cut();
+        let cut = self.meter.cut().map_err(CliError::run)?;
+        if cut.totals() == Totals::default() {
+            return Ok(());
+        }
+        self.store_cut(now())
+    }
+
+    /// Stores the period that was cut and is not durable, if there is one.
+    fn store_pending(&mut self) -> Result<(), CliError> {
+        match self.meter.pending() {
+            Some(_) => self.store_cut(now()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it worked; an alarm if that may be otherwise later.
+    fn is_working(
+        &mut self,
+        source: &'static str,
+        done: Result<(), CliError>,
+    ) -> Result<bool, CliError> {
+        match done {
             Ok(()) => {
-                self.over("records");
-                Ok(())
+                self.over(source);
+                Ok(true)
             }
-            Err(CliError::Run(error)) if self.is_disk(&error) => {
-                self.warn(&format!("{error:#}"));
-                Ok(())
+            Err(CliError::Run(error)) if is_transient(&error) => {
+                self.warn(source, &format!("{error:#}"));
+                Ok(false)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn cut_now(&mut self) -> Result<(), CliError> {
-        // One that could not be stored, then the one that runs.
-        if self.meter.pending().is_some() {
-            self.store_cut(now())?;
-        }
-        self.store_cut(now())
-    }
-
-    fn is_disk(&self, error: &anyhow::Error) -> bool {
-        error.downcast_ref::<LedgerError>().is_some()
-    }
-
+    /// Makes the records of the period that was cut durable; cuts one, which ends at `ended`, if
+    /// there is none.
     fn store_cut(&mut self, ended: Moment) -> Result<(), CliError> {
         let epoch = self.meter.boot_epoch();
         if self.meter.pending().is_none() {
+            self.rows.note_cut();
             self.meter.cut().map_err(CliError::run)?;
+            self.cut_ended = Some(ended);
         }
+        let ended = self.cut_ended.unwrap_or(ended);
         let cut = self.meter.pending().expect("it was cut");
         let began = self.began;
         let about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
@@ -480,6 +599,7 @@ impl<'a> Counter<'a> {
         self.meter.settle();
         self.rows.release_ended(&mut self.meter);
         self.began = ended;
+        self.cut_ended = None;
         self.gap_unix_ns = None;
         self.done.periods += 1;
         for chunk in &chunks {
@@ -489,28 +609,43 @@ impl<'a> Counter<'a> {
             self.done.link.packets[direction] += about.link.packets[direction];
             self.done.link.bytes[direction] += about.link.bytes[direction];
         }
-        self.shorten_log()?;
-        self.deliver()
+        Ok(())
     }
 
-    /// Puts what the spool has into the ledger, if this process has it.
+    /// Puts what the spool has into the ledger, if this process has it. A chunk that the ledger
+    /// refuses for good stays in the spool, and does not hold up the others.
     fn deliver(&mut self) -> Result<(), CliError> {
         let Some(ledger) = &mut self.ledger else {
             return Ok(());
         };
         let failed = |error: LedgerError| CliError::Run(error.into());
         let mut after = 0;
+        let mut refused = None;
         while let Some(stored) = self.spool.next(after).map_err(failed)? {
             after = stored.sequence;
-            let (chunk, _) = ledger.accept(&stored.encoded).map_err(failed)?;
+            let chunk = match ledger.accept(&stored.encoded) {
+                Ok((chunk, _)) => chunk,
+                Err(error @ (LedgerError::Damaged { .. } | LedgerError::Contradiction(_))) => {
+                    refused = refused.or(Some(error.to_string()));
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            };
             let (id, hash) = (&chunk.manifest.id, &stored.encoded.hash);
             self.spool.acknowledge(id, hash).map_err(failed)?;
+        }
+        match refused {
+            Some(why) => self.warn("chunks", &format!("{why}; it stays in the spool")),
+            None => self.over("chunks"),
         }
         Ok(())
     }
 
     /// Replaces the log of events by one event for each session that runs, when it has grown long.
     fn shorten_log(&mut self) -> Result<(), CliError> {
+        if self.events <= EVENTS_SPARE {
+            return Ok(());
+        }
         let running = self.rows.running(now().unix_ns);
         if self.events <= running.len() as u64 + EVENTS_SPARE {
             return Ok(());
@@ -520,19 +655,31 @@ impl<'a> Counter<'a> {
         Ok(())
     }
 
-    fn warn(&mut self, why: &str) {
-        if self.alarm.as_deref() != Some(why) {
+    fn warn(&mut self, source: &'static str, why: &str) {
+        if self.alarms.get(source).map(String::as_str) != Some(why) {
             say(&format!(
                 "weir: {why}; the kernel goes on counting, and nothing is lost"
             ));
-            self.alarm = Some(why.to_owned());
+            self.alarms.insert(source, why.to_owned());
         }
     }
 
-    fn over(&mut self, what: &str) {
-        if self.alarm.take().is_some() {
-            say(&format!("weir: {what}: works again"));
+    fn over(&mut self, source: &'static str) {
+        if self.alarms.remove(source).is_some() {
+            say(&format!("weir: {source}: works again"));
         }
+    }
+}
+
+/// Whether what failed may work later: the disk is full or fails, or another process holds the file.
+fn is_transient(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<LedgerError>() {
+        Some(LedgerError::Database { source, .. }) => {
+            let code = source.sqlite_error().map(|error| error.extended_code);
+            code.is_some_and(|code| TRANSIENT.contains(&(code & 0xff)))
+        }
+        Some(error) => error.is_full(),
+        None => false,
     }
 }
 

@@ -120,6 +120,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let (config, text) = configuration(args, &names)?;
     let subscribers = subscribers(args, &config, &text)?;
     drop(text);
+    if args.read.is_none() && !config.links.is_empty() {
+        live::check_sizes(&config)?;
+    }
     if args.check {
         let name = args
             .config

@@ -1,7 +1,8 @@
 //! Which row of the kernel's counters is which session's.
 
-use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use siphasher::sip::SipHasher13;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::Hasher;
 use weir_link::xdp::Meter;
 use weir_meter::sessions::{Applied, Sessions, Slot};
 use weir_meter::{
@@ -10,6 +11,9 @@ use weir_meter::{
 
 /// Sessions, and the row of each. A row is noted with a hash of its session's identifier in the
 /// kernel's maps, by which the next process finds it again.
+///
+/// A row of a session that has ended has counts in the bank that is counted in, until the next cut:
+/// it is free when the records of that cut are durable.
 pub(super) struct Rows {
     sessions: Sessions,
     row_of_slot: HashMap<Slot, u32>,
@@ -17,10 +21,18 @@ pub(super) struct Rows {
     free: Vec<u32>,
     next: u32,
     capacity: u32,
-    /// Rows of an earlier process, by their notes, that no session has claimed yet.
+    /// Tags of rows that earlier processes have left.
+    named: HashSet<u64>,
+    /// Rows of an earlier process, by their tags, that no session has claimed yet.
     left: HashMap<u64, u32>,
+    /// Those of `left` whose last counts are in the bank that was cut last.
+    left_cut: HashMap<u64, u32>,
     /// Keys of an earlier process that no session has claimed yet.
     keys_left: HashMap<Key, u32>,
+    /// Sessions that had ended at the last cut, and have not begun again.
+    releasable: HashSet<Slot>,
+    /// Sessions for which the kernel lacks the row or a key.
+    incomplete: BTreeSet<Slot>,
 }
 
 impl Rows {
@@ -32,8 +44,12 @@ impl Rows {
             free: Vec::new(),
             next: 0,
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
+            named: HashSet::new(),
             left: HashMap::new(),
+            left_cut: HashMap::new(),
             keys_left: HashMap::new(),
+            releasable: HashSet::new(),
+            incomplete: BTreeSet::new(),
         }
     }
 
@@ -48,24 +64,68 @@ impl Rows {
                 }
             }
         }
-        let used: std::collections::HashSet<u32> = self.left.values().copied().collect();
+        self.named.extend(self.left.keys());
+        let used: HashSet<u32> = self.left.values().copied().collect();
         self.free = (0..self.next).filter(|row| !used.contains(row)).collect();
         self.keys_left = meter.keys().unwrap_or_default().into_iter().collect();
     }
 
-    /// Begins or changes a session, in the kernel, too.
-    pub(super) fn up(
-        &mut self,
-        meter: &mut Meter,
-        info: &SessionInfo,
-        started_unix_ns: i64,
-    ) -> Result<(), String> {
-        let applied = self.sessions.up(info, started_unix_ns);
-        let applied = applied.map_err(|error| error.to_string())?;
-        self.take_over(meter, &applied)
+    /// Notes whose rows the counters of another configuration have.
+    pub(super) fn note_previous(&mut self, meter: &Meter) {
+        let tags = (0..meter.subscribers()).map(|row| meter.tag(row));
+        self.named.extend(tags.filter(|tag| *tag != 0));
     }
 
-    /// Applies an event, in the kernel, too.
+    /// Begins a session of the list, as [`replay`](Self::replay).
+    pub(super) fn replay_up(&mut self, info: &SessionInfo) -> Result<(), String> {
+        let applied = self.sessions.up(info, 0);
+        applied.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Applies an event of the log. The kernel, which has what these events came to, is not changed
+    /// before [`claim`](Self::claim).
+    pub(super) fn replay(&mut self, event: &SessionEvent) -> Result<(), String> {
+        let applied = self.sessions.apply(event);
+        let applied = applied.map_err(|error| error.to_string())?;
+        // Nothing is counted for a session that has ended, unless the kernel has a row of it.
+        let from = self.sessions.ended().len() - applied.ended;
+        let named = &self.named;
+        let is_done = |_, session: &weir_meter::sessions::Session| {
+            session.has_ended && !named.contains(&tag(&session.info.id))
+        };
+        if applied.ended > 0 {
+            self.sessions.release_ended_if(from, is_done);
+        }
+        Ok(())
+    }
+
+    /// Gives the sessions of the log their rows and keys in the kernel, and ends the keys there that
+    /// none of them has: their sessions ended while no process ran.
+    pub(super) fn claim(&mut self, meter: &mut Meter) -> Result<(), String> {
+        let mut failed = Ok(());
+        let sessions = self.sessions.iter();
+        let sessions: Vec<(Slot, bool)> = sessions
+            .map(|(slot, session)| (slot, session.has_ended))
+            .collect();
+        for (slot, has_ended) in sessions {
+            if !has_ended {
+                failed = failed.and(self.enter(meter, slot));
+            } else if let Some(session) = self.sessions.get(slot)
+                && let Some(row) = self.left.remove(&tag(&session.info.id))
+            {
+                self.row_of_slot.insert(slot, row);
+                self.slot_of_row.insert(row, slot);
+            }
+        }
+        for (key, _) in self.keys_left.drain() {
+            let removed = meter.remove(key).map(drop);
+            failed = failed.and(removed.map_err(|error| error.to_string()));
+        }
+        failed
+    }
+
+    /// Applies an event, in the kernel, too: as much of it as the kernel has room for. The rest is
+    /// entered with the session's next event, or when there is room.
     pub(super) fn apply(&mut self, meter: &mut Meter, event: &SessionEvent) -> Result<(), String> {
         let applied = self
             .sessions
@@ -75,31 +135,56 @@ impl Rows {
     }
 
     fn take_over(&mut self, meter: &mut Meter, applied: &Applied) -> Result<(), String> {
+        let mut failed = Ok(());
         for key in &applied.lost {
-            self.keys_left.remove(key);
-            meter.remove(*key).map_err(|error| error.to_string())?;
+            let removed = meter.remove(*key).map(drop);
+            failed = failed.and(removed.map_err(|error| error.to_string()));
         }
         let Some(slot) = applied.slot else {
-            return Ok(());
+            return failed;
         };
+        self.releasable.remove(&slot);
+        failed.and(self.enter(meter, slot))
+    }
+
+    /// Enters a session's row, and all its keys, in the kernel.
+    fn enter(&mut self, meter: &mut Meter, slot: Slot) -> Result<(), String> {
+        let mut failed = Ok(());
         let row = match self.row_of_slot.get(&slot) {
-            Some(row) => *row,
-            None => self.row(meter, slot)?,
+            Some(row) => Some(*row),
+            None => self.row(meter, slot).map_err(|why| failed = Err(why)).ok(),
         };
-        for key in &applied.gained {
-            // A store that changes nothing if an earlier process has made it.
-            if self.keys_left.remove(key) != Some(row) {
-                meter.insert(*key, row).map_err(|error| error.to_string())?;
+        let session = self.sessions.get(slot).expect("a session has the slot");
+        for key in &session.info.keys {
+            if self.sessions.of_key(key) != Some(slot) {
+                continue;
             }
+            let left = self.keys_left.remove(key);
+            let entered = match row {
+                Some(row) if left == Some(row) => continue,
+                // A store that changes nothing if it is there.
+                Some(row) => meter.insert(*key, row).map(drop),
+                // Not the key's earlier session's any more.
+                None => meter.remove(*key).map(drop),
+            };
+            failed = failed.and(entered.map_err(|error| error.to_string()));
         }
-        Ok(())
+        match failed {
+            Ok(()) => self.incomplete.remove(&slot),
+            Err(_) => self.incomplete.insert(slot),
+        };
+        failed
     }
 
     /// The row of a session that has none: the one that it had before, or a free one.
     fn row(&mut self, meter: &Meter, slot: Slot) -> Result<u32, String> {
         let session = self.sessions.get(slot).expect("a session has the slot");
         let tag = tag(&session.info.id);
-        let row = match self.left.remove(&tag).or_else(|| self.free.pop()) {
+        let left = self
+            .left
+            .remove(&tag)
+            .or_else(|| self.left_cut.remove(&tag));
+        let row = match left.or_else(|| self.free.pop()) {
             Some(row) => row,
             None if self.next < self.capacity => {
                 self.next += 1;
@@ -118,18 +203,22 @@ impl Rows {
         Ok(row)
     }
 
-    /// Ends the keys that no session has claimed: their sessions ended while no process ran.
-    pub(super) fn end_unclaimed(&mut self, meter: &mut Meter) -> Result<(), String> {
-        for (key, _) in self.keys_left.drain() {
-            meter.remove(key).map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    }
-
     /// Whose a row is.
     pub(super) fn owner(&self, row: u32) -> Owner {
-        let slot = self.slot_of_row.get(&row);
-        let session = slot.and_then(|slot| self.sessions.get(*slot));
+        self.owner_of(self.slot_of_row.get(&row).copied())
+    }
+
+    /// The sessions by their tags, for rows of counters of another configuration.
+    pub(super) fn by_tag(&self) -> HashMap<u64, Slot> {
+        let sessions = self.sessions.iter();
+        sessions
+            .map(|(slot, session)| (tag(&session.info.id), slot))
+            .collect()
+    }
+
+    /// A session as the owner of records.
+    pub(super) fn owner_of(&self, slot: Option<Slot>) -> Owner {
+        let session = slot.and_then(|slot| self.sessions.get(slot));
         let Some(session) = session else {
             // Of a session that ended, and whose event was lost with the spool.
             return Owner {
@@ -154,36 +243,45 @@ impl Rows {
         }
     }
 
-    /// Frees the rows of sessions that have ended: their last records are durable.
+    /// To be called right before a cut: nothing is counted after it for a session that has ended.
+    pub(super) fn note_cut(&mut self) {
+        self.releasable.extend(self.sessions.ended());
+        self.left_cut.extend(self.left.drain());
+    }
+
+    /// Frees the rows of sessions that had ended at the last cut: their last records are durable.
+    /// What had no room in the kernel is entered, if it has room now.
     pub(super) fn release_ended(&mut self, meter: &mut Meter) {
-        for (_, row) in self.left.drain() {
+        for (_, row) in self.left_cut.drain() {
             meter.set_tag(row, 0);
             self.free.push(row);
         }
-        let gone: Vec<Slot> = self
-            .row_of_slot
-            .keys()
-            .copied()
-            .filter(|slot| {
-                self.sessions
-                    .get(*slot)
-                    .is_none_or(|session| session.has_ended)
-            })
-            .collect();
-        for slot in gone {
-            if let Some(row) = self.row_of_slot.remove(&slot) {
+        let releasable = std::mem::take(&mut self.releasable);
+        for slot in &releasable {
+            self.incomplete.remove(slot);
+            if let Some(row) = self.row_of_slot.remove(slot) {
                 self.slot_of_row.remove(&row);
                 meter.set_tag(row, 0);
                 self.free.push(row);
             }
         }
-        self.sessions.release_ended();
+        self.sessions
+            .release_ended_if(0, |slot, _| releasable.contains(&slot));
+        for slot in self.incomplete.clone() {
+            if self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| !session.has_ended)
+            {
+                // Said when the session began.
+                let _ = self.enter(meter, slot);
+            }
+        }
     }
 
     /// An event for each session that runs, of those that came by events.
     pub(super) fn running(&self, now_unix_ns: i64) -> Vec<SessionEvent> {
-        let slots = self.row_of_slot.keys();
-        let sessions = slots.filter_map(|slot| self.sessions.get(*slot));
+        let sessions = self.sessions.iter().map(|(_, session)| session);
         let sessions = sessions.filter(|session| !session.has_ended && session.started_unix_ns > 0);
         sessions
             .map(|session| SessionEvent {
@@ -197,10 +295,12 @@ impl Rows {
     }
 }
 
-/// A number, not 0, that stands for a session from one process to the next.
+/// A number, not 0, that stands for a session from one process to the next, in each build.
 fn tag(id: &str) -> u64 {
-    // DefaultHasher::new() has the same keys in each process of one build.
-    let mut hasher = std::hash::DefaultHasher::new();
-    id.hash(&mut hasher);
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    hasher.write(id.as_bytes());
     hasher.finish() | 1
 }
+
+#[cfg(test)]
+mod tests;
