@@ -23,7 +23,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weir_ledger::{Ledger, LedgerError, Spool};
+use weir_ledger::{Ledger, LedgerError, Spool, StoreLock};
 use weir_link::bpf::PinFolder;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
@@ -252,6 +252,7 @@ struct Counter<'a> {
     is_adopted: bool,
     rows: Rows,
     spool: Spool,
+    _lock: StoreLock,
     ledger: Option<Ledger>,
     schedule: Schedule,
     began: Moment,
@@ -293,6 +294,9 @@ impl<'a> Counter<'a> {
             Some(path) => path.clone(),
             None => spool_beside(&store, &config.counter),
         };
+        let spool = Spool::open(&spool).map_err(CliError::run)?;
+        // Two counters of one name must not take each other's sessions and periods.
+        let lock = spool.lock().map_err(CliError::run)?;
         let ledger = if args.no_store {
             None
         } else {
@@ -307,7 +311,8 @@ impl<'a> Counter<'a> {
             previous: opened.previous,
             previous_began: began,
             is_adopted: opened.is_adopted,
-            spool: Spool::open(&spool).map_err(CliError::run)?,
+            spool,
+            _lock: lock,
             ledger,
             schedule: Schedule::new(began, config.period_ns),
             began,
