@@ -248,7 +248,7 @@ impl EgressPath {
 /// removed.
 ///
 /// # Errors
-/// See [`PathError`].
+/// See [`EgressError`].
 pub fn close_egress(name: &str, pins: &PinFolder) -> Result<(), EgressError> {
     // The device is removed first: it must not exist without its check.
     match veth::delete(name) {
