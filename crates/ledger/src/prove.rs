@@ -2,7 +2,7 @@
 //! the difference has a name.
 
 use crate::output::{Format, file_totals};
-use crate::spool::{bits, of};
+use crate::spool::of;
 use crate::{Ledger, LedgerError};
 use rusqlite::params;
 use serde::Serialize;
@@ -303,22 +303,6 @@ impl Ledger {
             output.ranges.push(range);
         }
         Ok(outputs.into_values().collect())
-    }
-
-    /// The number of the counter's periods that a boot epoch has.
-    ///
-    /// # Errors
-    ///
-    /// If the ledger cannot be read.
-    pub fn periods(&self, counter: &str, boot_epoch: u64) -> Result<u64, LedgerError> {
-        self.db
-            .query_row(
-                "SELECT count(DISTINCT period) FROM chunk WHERE counter = ?1 AND boot_epoch = ?2",
-                params![counter, bits(boot_epoch)],
-                |row| row.get::<_, i64>(0),
-            )
-            .map(i64::cast_unsigned)
-            .map_err(of(&self.path))
     }
 }
 

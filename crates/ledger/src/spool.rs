@@ -310,18 +310,6 @@ impl Spool {
         replace().map_err(of(&path))?;
         Ok(events.len() as u64)
     }
-
-    /// Forgets the session events up to this number: the sessions that they made are in the base.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be written.
-    pub fn forget_events(&mut self, up_to: u64) -> Result<(), LedgerError> {
-        self.db
-            .execute("DELETE FROM event WHERE number <= ?1", [bits(up_to)])
-            .map(drop)
-            .map_err(of(&self.path))
-    }
 }
 
 /// SQLite's integers are signed: the same 64 bits.

@@ -129,13 +129,16 @@ impl MeterTap {
             Direction::Up => Direction::Down,
             Direction::Down => Direction::Up,
         };
+        // Both are loaded before one counts, so that both directions begin together.
+        let load = |hook, direction| meter.stage(direction).program(hook);
+        let inward = load(Hook::TcIngress, ingress)?;
+        let outward = load(Hook::TcEgress, egress)?;
         let mut attachments = Vec::new();
         let mut was_counting = true;
-        for (hook, direction, name) in [
-            (Hook::TcIngress, ingress, "in"),
-            (Hook::TcEgress, egress, "out"),
+        for (hook, program, name) in [
+            (Hook::TcIngress, inward, "in"),
+            (Hook::TcEgress, outward, "out"),
         ] {
-            let program = meter.stage(direction).program(hook)?;
             let name = format!("meter-{name}-{}", interface.index);
             let left = match folder {
                 Some(folder) => folder.get(&name)?.map(Attachment::from_fd),
