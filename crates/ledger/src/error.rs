@@ -75,10 +75,20 @@ pub enum LedgerError {
 }
 
 impl LedgerError {
-    /// Whether the disk, or the quota on it, is full.
-    pub fn is_full(&self) -> bool {
+    /// Whether what failed may work later: the disk is full or fails, or another process holds the
+    /// file.
+    pub fn is_transient(&self) -> bool {
+        use rusqlite::ErrorCode;
         match self {
-            LedgerError::Database { source, .. } => full(source),
+            LedgerError::Database { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                )
+            ),
             LedgerError::Output { source, .. } => matches!(
                 source.kind(),
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
@@ -86,10 +96,6 @@ impl LedgerError {
             _ => false,
         }
     }
-}
-
-fn full(source: &rusqlite::Error) -> bool {
-    source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }
 
 fn remedy(source: &rusqlite::Error) -> &'static str {

@@ -682,15 +682,7 @@ fn unattributed_owner(index: usize, entry: &Unattributed) -> Owner {
         OVERFLOW => OwnerKind::Overflow,
         _ => OwnerKind::Unattributed,
     };
-    Owner {
-        kind,
-        subscriber: String::new(),
-        session: String::new(),
-        keys: entry.key.into_iter().collect(),
-        class: Vec::new(),
-        chargeable_user: None,
-        started_unix_ns: 0,
-    }
+    Owner::unattributed(kind, entry.key)
 }
 
 fn new_block(counters: &mut Vec<u64>, words: usize) -> Block {

@@ -54,6 +54,22 @@ impl Owner {
     pub const CLASS_BYTES_MAX: usize = 4096;
 }
 
+impl Owner {
+    /// The owner of what no session owns: of this key, of all frames without a key, or of the
+    /// overflow.
+    pub fn unattributed(kind: OwnerKind, key: Option<Key>) -> Owner {
+        Owner {
+            kind,
+            subscriber: String::new(),
+            session: String::new(),
+            keys: key.into_iter().collect(),
+            class: Vec::new(),
+            chargeable_user: None,
+            started_unix_ns: 0,
+        }
+    }
+}
+
 /// A measure: what one column of counts means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Measure {

@@ -4,71 +4,49 @@ mod common;
 #[path = "common/live.rs"]
 mod live;
 
-use common::{stdout, weir};
+use common::{Folder, stdout, weir};
 use live::{Net, Running, net};
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
+use weir_lab::testenv;
 use weir_ledger::{Ledger, UsageQuery};
 use weir_meter::OwnerKind;
 use weir_meter::radius::packet::{ACCOUNTING_RESPONSE, attribute, request};
 
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("weir-live-meter-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    /// A `counter.toml` with more text at its end.
-    fn config(&self, more: &str) -> String {
-        let path = self.text("counter.toml");
-        let text = format!(
-            "counter = \"test\"\nperiod = \"1s\"\ncapacity = 64\nunattributed_max = 256\n{more}\n\
-             [[link]]\ninside = \"eth0\"\n[services]\ntest = {{ udp = [9] }}\n"
-        );
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    /// Packets of UDP port 9 from the ledger: of the subscriber, and of no session.
-    fn packets(&self, subscriber: &str) -> [u64; 2] {
-        let ledger = Ledger::open(&self.0.join("usage.db")).unwrap();
-        let query = UsageQuery {
-            service: Some("test".to_owned()),
-            ..UsageQuery::default()
-        };
-        let rows = ledger.usage(&query, &jiff::tz::TimeZone::UTC).unwrap();
-        let sum = |of_session: bool| {
-            let rows = rows.iter().filter(|row| {
-                let is_session = row.owner == OwnerKind::Session && row.subscriber == subscriber;
-                is_session == of_session
-            });
-            rows.map(|row| row.packets[0]).sum()
-        };
-        [sum(true), sum(false)]
-    }
+/// A `counter.toml` with more text at its end.
+fn write_config(folder: &Folder, more: &str) -> String {
+    let path = folder.path("counter.toml");
+    let text = format!(
+        "counter = \"test\"\nperiod = \"1s\"\ncapacity = 64\nunattributed_max = 256\n{more}\n\
+         [[link]]\ninside = \"eth0\"\n[services]\ntest = {{ udp = [9] }}\n"
+    );
+    fs::write(&path, text).unwrap();
+    path
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Packets of UDP port 9 from the ledger: of the subscriber, and of no session.
+fn packets(folder: &Folder, subscriber: &str) -> [u64; 2] {
+    let ledger = Ledger::open(folder.path("usage.db").as_ref()).unwrap();
+    let query = UsageQuery {
+        service: Some("test".to_owned()),
+        ..UsageQuery::default()
+    };
+    let rows = ledger.usage(&query, &jiff::tz::TimeZone::UTC).unwrap();
+    let sum = |of_session: bool| {
+        let rows = rows.iter().filter(|row| {
+            let is_session = row.owner == OwnerKind::Session && row.subscriber == subscriber;
+            is_session == of_session
+        });
+        rows.map(|row| row.packets[0]).sum()
+    };
+    [sum(true), sum(false)]
 }
 
 fn meter(net: &Net, folder: &Folder, more: &[&str]) -> Running {
-    let (config, store) = (folder.text("counter.toml"), folder.text("usage.db"));
+    let (config, store) = (folder.path("counter.toml"), folder.path("usage.db"));
     let mut arguments = vec!["meter", "--config", &config, "--store", &store];
     arguments.extend(more);
     net.weir(&arguments).until("ready")
@@ -77,11 +55,11 @@ fn meter(net: &Net, folder: &Folder, more: &[&str]) -> Running {
 #[test]
 fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
     let Some(net) = net() else { return };
-    let folder = Folder::new("kill");
+    let folder = Folder::new("live-meter-kill");
     let address = "10.0.0.1";
     let list = format!("subscriber,keys\nalice,{address}\n");
-    fs::write(folder.0.join("subscribers.csv"), list).unwrap();
-    folder.config("subscribers = \"subscribers.csv\"");
+    fs::write(folder.path("subscribers.csv"), list).unwrap();
+    write_config(&folder, "subscribers = \"subscribers.csv\"");
     let mut sent = 0;
     for round in 0..6 {
         let running = meter(&net, &folder, &[]);
@@ -96,8 +74,8 @@ fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
     }
     let ended = meter(&net, &folder, &["--json"]).stop();
     assert!(ended.json()["periods"].as_u64().unwrap() >= 1, "{ended:?}");
-    assert_eq!(folder.packets("alice"), [sent, 0]);
-    let store = folder.text("usage.db");
+    assert_eq!(packets(&folder, "alice"), [sent, 0]);
+    let store = folder.path("usage.db");
     let proof = weir(["usage", "--store", &store, "--prove"])
         .output()
         .unwrap();
@@ -110,17 +88,18 @@ fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
     net.send(9, 10);
     let ended = meter(&net, &folder, &["--json"]).stop();
     assert_eq!(ended.code, Some(0));
-    assert_eq!(folder.packets("alice"), [sent, 0]);
+    assert_eq!(packets(&folder, "alice"), [sent, 0]);
 }
 
 #[test]
 fn a_radius_session_owns_its_address_while_it_lasts() {
     let Some(net) = net() else { return };
-    let folder = Folder::new("radius");
-    let secret = folder.0.join("secret");
+    let folder = Folder::new("live-meter-radius");
+    let secret = folder.path("secret");
     fs::write(&secret, "s3cret\n").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-    folder.config(
+    write_config(
+        &folder,
         "[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\naddress = \"127.0.0.1\"\n\
          secret_file = \"secret\"\n",
     );
@@ -159,15 +138,15 @@ fn a_radius_session_owns_its_address_while_it_lasts() {
     net.send(9, 50);
     let ended = running.stop();
     assert_eq!(ended.json()["radius"]["answered"], 1, "{ended:?}");
-    assert_eq!(folder.packets("alice"), [900, 150]);
+    assert_eq!(packets(&folder, "alice"), [900, 150]);
 }
 
 #[test]
 fn what_cannot_be_metered_is_refused_with_a_remedy() {
     let Some(net) = net() else { return };
-    let folder = Folder::new("refused");
-    let config = folder.config("");
-    let store = folder.text("usage.db");
+    let folder = Folder::new("live-meter-refused");
+    let config = write_config(&folder, "");
+    let store = folder.path("usage.db");
     let first = meter(&net, &folder, &[]);
     let began = Instant::now();
     let second = net
@@ -185,7 +164,7 @@ fn what_cannot_be_metered_is_refused_with_a_remedy() {
         ("each_address = true", "each_address"),
         ("[radius]\nlisten = \"[::]:1813\"", "[[radius.client]]"),
     ] {
-        folder.config(more);
+        write_config(&folder, more);
         let ended = net
             .weir(&["meter", "--config", &config, "--store", &store])
             .end();
@@ -197,10 +176,10 @@ fn what_cannot_be_metered_is_refused_with_a_remedy() {
 #[test]
 fn counters_of_an_earlier_configuration_are_the_sessions_last_periods() {
     let Some(net) = net() else { return };
-    let folder = Folder::new("previous");
+    let folder = Folder::new("live-meter-previous");
     let list = "subscriber,keys\nalice,10.0.0.1\n";
-    fs::write(folder.0.join("subscribers.csv"), list).unwrap();
-    let config = folder.config("subscribers = \"subscribers.csv\"");
+    fs::write(folder.path("subscribers.csv"), list).unwrap();
+    let config = write_config(&folder, "subscribers = \"subscribers.csv\"");
     let running = meter(&net, &folder, &[]);
     net.send(9, 300);
     running.signal(Signal::KILL);
@@ -213,14 +192,14 @@ fn counters_of_an_earlier_configuration_are_the_sessions_last_periods() {
     assert!(running.said().contains("earlier configuration"));
     net.send(9, 100);
     running.stop();
-    assert_eq!(folder.packets("alice"), [600, 0]);
+    assert_eq!(packets(&folder, "alice"), [600, 0]);
 }
 
 #[test]
 fn clean_takes_everything_off_the_link() {
     let Some(net) = net() else { return };
-    let folder = Folder::new("clean");
-    let config = folder.config("");
+    let folder = Folder::new("live-meter-clean");
+    let config = write_config(&folder, "");
     let running = meter(&net, &folder, &[]);
     running.signal(Signal::KILL);
     running.end();
@@ -230,13 +209,13 @@ fn clean_takes_everything_off_the_link() {
     }
     net.send(9, 100);
     meter(&net, &folder, &[]).stop();
-    assert_eq!(folder.packets("nobody"), [0, 0]);
+    assert_eq!(packets(&folder, "nobody"), [0, 0]);
 }
 
 #[test]
 fn a_capacity_beyond_the_kernels_is_refused_before_it_runs() {
-    let folder = Folder::new("capacity");
-    let config = folder.config("");
+    let folder = Folder::new("live-meter-capacity");
+    let config = write_config(&folder, "");
     let text = fs::read_to_string(&config).unwrap();
     let text = text.replace("capacity = 64", "capacity = 4194305");
     fs::write(&config, text).unwrap();
@@ -246,4 +225,23 @@ fn a_capacity_beyond_the_kernels_is_refused_before_it_runs() {
     assert_eq!(checked.status.code(), Some(2), "{checked:?}");
     let errors = String::from_utf8_lossy(&checked.stderr);
     assert!(errors.contains("at most 4194304"), "{errors}");
+}
+
+#[test]
+fn an_interface_that_goes_ends_the_counter_with_its_records() {
+    let Some(net) = net() else { return };
+    let Some(mut ip) = testenv::program("ip") else {
+        return;
+    };
+    let folder = Folder::new("live-meter-gone");
+    write_config(&folder, "");
+    let running = meter(&net, &folder, &[]);
+    net.send(9, 100);
+    ip.args(["link", "delete", "eth0"]);
+    let deleted = net.b.output(ip).unwrap();
+    assert!(deleted.status.success(), "{deleted:?}");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("eth0 has gone"), "{ended:?}");
+    assert_eq!(packets(&folder, "nobody"), [0, 100]);
 }

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{stdout, weir};
+use common::{Folder, stdout, weir};
 use rustix::process::Signal;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use weir_ledger::{Format, Ledger, Spool};
@@ -13,31 +13,6 @@ use weir_meter::{
     Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals,
 };
 use weir_wire::rng::SplitMix64;
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let folder = std::env::temp_dir().join(format!("weir-usage-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.at(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A chunk of a period of one minute: a record for each of these packet counts.
 fn chunk(counter: &str, period: u64, packets: &[u64]) -> Chunk {
@@ -94,17 +69,17 @@ fn chunk(counter: &str, period: u64, packets: &[u64]) -> Chunk {
 }
 
 fn configure(folder: &Folder, counters: &[&str]) -> String {
-    let mut text = format!("store = '{}'\ninterval = '1ms'\n", folder.text("ledger"));
+    let mut text = format!("store = '{}'\ninterval = '1ms'\n", folder.path("ledger"));
     for counter in counters {
-        text += &format!("[[counter]]\nspool = '{}'\n", folder.text(counter));
+        text += &format!("[[counter]]\nspool = '{}'\n", folder.path(counter));
     }
     for (name, format) in [("billing", "csv"), ("archive", "json-lines")] {
         text += &format!(
             "[[output]]\nname = '{name}'\nformat = '{format}'\nfolder = '{}'\n",
-            folder.0.display()
+            folder.path("")
         );
     }
-    let path = folder.text("mediator.toml");
+    let path = folder.path("mediator.toml");
     fs::write(&path, text).unwrap();
     path
 }
@@ -135,10 +110,10 @@ fn a_mediator_killed_at_any_time_loses_nothing_and_counts_nothing_twice() {
     const SEED: u64 = 18;
     println!("seed {SEED}");
     let mut random = SplitMix64::new(SEED);
-    let folder = Folder::new("kills");
+    let folder = Folder::new("usage-kills");
     let counters = ["one", "two"];
     let config = configure(&folder, &counters);
-    let mut spools = counters.map(|name| Spool::open(&folder.at(name)).unwrap());
+    let mut spools = counters.map(|name| Spool::open(folder.path(name).as_ref()).unwrap());
     let mut sum = 0;
     let mut killed = 0;
     for period in 0..40 {
@@ -170,7 +145,7 @@ fn a_mediator_killed_at_any_time_loses_nothing_and_counts_nothing_twice() {
     for spool in &spools {
         assert_eq!(spool.waiting().unwrap(), 0);
     }
-    let store = folder.text("ledger");
+    let store = folder.path("ledger");
     let proof = weir(["usage", "--store", &store, "--prove", "--json"])
         .output()
         .unwrap();
@@ -180,16 +155,20 @@ fn a_mediator_killed_at_any_time_loses_nothing_and_counts_nothing_twice() {
     assert_eq!(proof["link"]["packets"][0], sum);
     assert_eq!(proof["periods"].as_array().unwrap().len(), 80);
     for format in [Format::Csv, Format::JsonLines] {
-        assert_eq!(packets_of_files(&folder.0, format), sum, "{format:?}");
+        assert_eq!(
+            packets_of_files(folder.path("").as_ref(), format),
+            sum,
+            "{format:?}"
+        );
     }
 }
 
 #[test]
 fn a_second_mediator_of_a_ledger_is_told_of_the_first() {
-    let folder = Folder::new("second");
+    let folder = Folder::new("usage-second");
     let config = configure(&folder, &["one"]);
-    drop(Spool::open(&folder.at("one")).unwrap());
-    let ledger = weir_ledger::Ledger::open(&folder.at("ledger")).unwrap();
+    drop(Spool::open(folder.path("one").as_ref()).unwrap());
+    let ledger = weir_ledger::Ledger::open(folder.path("ledger").as_ref()).unwrap();
     let lock = ledger.lock().unwrap();
     let run = weir(["mediate", "--config", &config, "--once"])
         .output()
@@ -207,11 +186,11 @@ fn a_second_mediator_of_a_ledger_is_told_of_the_first() {
 
 #[test]
 fn a_full_disk_and_a_missing_folder_are_said_once_and_lose_nothing() {
-    let folder = Folder::new("missing");
+    let folder = Folder::new("usage-missing");
     let config = configure(&folder, &["one"]);
     let text = fs::read_to_string(&config).unwrap();
-    let there = folder.0.display().to_string();
-    let nowhere = folder.text("nowhere");
+    let there = folder.path("");
+    let nowhere = folder.path("nowhere");
     let text = text.replace(
         &format!("folder = '{there}'"),
         &format!("folder = '{nowhere}'"),
@@ -224,7 +203,7 @@ fn a_full_disk_and_a_missing_folder_are_said_once_and_lose_nothing() {
     let said = String::from_utf8(run.stderr).unwrap();
     assert_eq!(run.status.code(), Some(1));
     assert!(said.contains("no spool is there yet"), "{said}");
-    let mut spool = Spool::open(&folder.at("one")).unwrap();
+    let mut spool = Spool::open(folder.path("one").as_ref()).unwrap();
     spool.store(&mut [chunk("one", 0, &[1, 2])], b"").unwrap();
     let run = weir(["mediate", "--config", &config, "--once"])
         .output()
@@ -241,12 +220,12 @@ fn a_full_disk_and_a_missing_folder_are_said_once_and_lose_nothing() {
 
 #[test]
 fn a_table_is_what_a_person_reads() {
-    let folder = Folder::new("table");
-    let store = folder.text("ledger");
+    let folder = Folder::new("usage-table");
+    let store = folder.path("ledger");
     let run = weir(["usage", "--store", &store]).output().unwrap();
     let said = String::from_utf8(run.stderr).unwrap();
     assert!(said.contains("no store there yet"), "{said}");
-    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    let mut ledger = Ledger::open(folder.path("ledger").as_ref()).unwrap();
     ledger
         .accept(&weir_ledger::encode(&chunk("one", 0, &[1, 2000])))
         .unwrap();
@@ -279,7 +258,7 @@ fn a_table_is_what_a_person_reads() {
         .output()
         .unwrap();
     assert_eq!(run.status.code(), Some(2));
-    let svg = folder.text("usage.svg");
+    let svg = folder.path("usage.svg");
     let run = weir(["usage", "--store", &store, "--svg", &svg, "--zone", "UTC"])
         .output()
         .unwrap();

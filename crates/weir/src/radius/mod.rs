@@ -5,4 +5,4 @@ mod client;
 mod server;
 
 pub(crate) use client::{Client, Clients};
-pub(crate) use server::{Server, Stats};
+pub(crate) use server::{Refused, Server, Stats};

@@ -4,6 +4,7 @@ use super::Clients;
 use crate::error::CliError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,6 +39,52 @@ pub(crate) struct Stats {
     pub(crate) not_durable: u64,
     /// Requests not answered, since there are too many sessions.
     pub(crate) too_many_sessions: u64,
+}
+
+/// Packets that were refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    unknown_clients: u64,
+    bad_authenticators: u64,
+    malformed: u64,
+    too_many_sessions: u64,
+}
+
+impl Stats {
+    pub(crate) fn refused(&self) -> Refused {
+        Refused {
+            unknown_clients: self.unknown_clients,
+            bad_authenticators: self.bad_authenticators,
+            malformed: self.malformed,
+            too_many_sessions: self.too_many_sessions,
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reasons = [
+            (
+                self.unknown_clients,
+                "of addresses without a [[radius.client]]",
+            ),
+            (
+                self.bad_authenticators,
+                "with a wrong authenticator (compare the secrets)",
+            ),
+            (
+                self.malformed,
+                "that are no Accounting-Requests of sessions",
+            ),
+            (self.too_many_sessions, "beyond the limit of sessions"),
+        ];
+        let mut divider = "";
+        for (count, reason) in reasons.iter().filter(|(count, _)| *count > 0) {
+            write!(f, "{divider}{count} {reason}")?;
+            divider = ", ";
+        }
+        Ok(())
+    }
 }
 
 /// The server: a socket and the sessions.

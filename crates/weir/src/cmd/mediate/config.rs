@@ -1,13 +1,13 @@
 //! `mediator.toml`.
 
 use crate::config::{self, Wrong};
-use jiff::{SignedDuration, SpanRelativeTo};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use toml::Spanned;
 use weir_ledger::Format;
+use weir_meter::config::duration_ns;
 
 /// A mediator as its file describes it.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CounterTable {
-    spool: PathBuf,
+    spool: Spanned<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -59,19 +59,22 @@ struct CounterTable {
 struct OutputTable {
     name: Spanned<String>,
     format: Spanned<String>,
-    folder: PathBuf,
+    folder: Spanned<PathBuf>,
 }
 
 /// Between two looks, if the file does not say.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest and longest `interval`, and `keep`.
+const INTERVALS: [Duration; 2] = [Duration::from_millis(1), Duration::from_hours(1)];
+const KEEPS: [Duration; 2] = [Duration::from_hours(1), Duration::from_hours(24 * 36_525)];
 /// Names of outputs are parts of file names.
 const NAME_LEN_MAX: usize = 64;
 
 /// Reads the text of a `mediator.toml`.
 pub(super) fn parse(text: &str) -> Result<Config, Wrong> {
     let file: File = config::parse(text)?;
-    let interval = file.interval.map(|given| duration(text, &given));
-    let keep = file.keep.map(|given| duration(text, &given));
+    let interval = file.interval.map(|given| duration(text, &given, INTERVALS));
+    let keep = file.keep.map(|given| duration(text, &given, KEEPS));
     if file.counter.is_empty() {
         return Err(Wrong::in_all(
             "no counter is in it: add [[counter]] with spool = \"FILE\"",
@@ -79,8 +82,8 @@ pub(super) fn parse(text: &str) -> Result<Config, Wrong> {
     }
     let mut spools = BTreeSet::new();
     for counter in &file.counter {
-        let spool = &counter.get_ref().spool;
-        if !spools.insert(spool) {
+        let spool = check_path(text, "spool", &counter.get_ref().spool)?;
+        if !spools.insert(spool.clone()) {
             let why = format!("the spool {} is given twice", spool.display());
             return Err(Wrong::at(text, counter.span().start, why));
         }
@@ -104,11 +107,11 @@ pub(super) fn parse(text: &str) -> Result<Config, Wrong> {
         outputs.push(Output {
             name: name.get_ref().clone(),
             format: output_format(text, format)?,
-            folder: folder.clone(),
+            folder: check_path(text, "folder", folder)?,
         });
     }
     let counters = file.counter.into_iter().map(|counter| Counter {
-        spool: counter.into_inner().spool,
+        spool: counter.into_inner().spool.into_inner(),
     });
     Ok(Config {
         store: file.store,
@@ -147,23 +150,28 @@ fn output_format(text: &str, format: &Spanned<String>) -> Result<Format, Wrong> 
     }
 }
 
-/// A length of time, as `10s`, `5m` or `400d`; a day is 24 hours.
-fn duration(text: &str, given: &Spanned<String>) -> Result<Duration, Wrong> {
-    let wrong = || {
-        let why = format!(
-            "`{}` is no length of time: give one as 10s, 5m, 2h or 400d",
-            given.get_ref()
-        );
+/// A length of time within limits, written as in `counter.toml`.
+fn duration(text: &str, given: &Spanned<String>, limits: [Duration; 2]) -> Result<Duration, Wrong> {
+    let wrong = |why: String| {
+        let why = format!("`{}` is no length of time here: {why}", given.get_ref());
         Wrong::at(text, given.span().start, why)
     };
-    let span: jiff::Span = given.get_ref().parse().map_err(|_| wrong())?;
-    let length = span.to_duration(SpanRelativeTo::days_are_24_hours());
-    let length: SignedDuration = length.map_err(|_| wrong())?;
-    let length = Duration::try_from(length).map_err(|_| wrong())?;
-    if length.is_zero() {
-        return Err(wrong());
+    let length = duration_ns(given.get_ref()).map_err(wrong)?;
+    let length = Duration::from_nanos(length);
+    if length < limits[0] || length > limits[1] {
+        let [least, most] = limits.map(|limit| limit.as_secs_f64());
+        return Err(wrong(format!("from {least} s to {most} s")));
     }
     Ok(length)
+}
+
+/// Rejects a path that names nothing.
+fn check_path(text: &str, key: &str, path: &Spanned<PathBuf>) -> Result<PathBuf, Wrong> {
+    if path.get_ref().as_os_str().is_empty() {
+        let why = format!("{key} is empty: name a file or a folder");
+        return Err(Wrong::at(text, path.span().start, why));
+    }
+    Ok(path.get_ref().clone())
 }
 
 #[cfg(test)]
@@ -191,7 +199,21 @@ mod tests {
                 "m.toml:1:12: ",
                 "no length of time",
             ),
-            (format!("keep = 'ever'\n{counter}"), "m.toml:1:8: ", "400d"),
+            (
+                format!("keep = 'ever'\n{counter}"),
+                "m.toml:1:8: ",
+                "ms, s, m, h or d",
+            ),
+            (
+                format!("keep = '1ms'\n{counter}"),
+                "m.toml:1:8: ",
+                "from 3600 s",
+            ),
+            (
+                "[[counter]]\nspool = ''\n".to_owned(),
+                "m.toml:2:9: ",
+                "spool is empty",
+            ),
             (
                 format!("{counter}[[output]]\nname = '../x'\nformat = 'csv'\nfolder = '.'\n"),
                 "m.toml:4:8: ",

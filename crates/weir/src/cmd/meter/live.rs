@@ -11,7 +11,7 @@
 use super::rows::Rows;
 use super::{Args, seed};
 use crate::error::{CliError, say};
-use crate::radius::{Client, Clients, Server, Stats};
+use crate::radius::{Client, Clients, Refused, Server, Stats};
 use crate::signals::ShutdownSignal;
 use crate::store;
 use crate::watchdog::Watchdog;
@@ -50,8 +50,8 @@ const EVENTS_SPARE: u64 = 100_000;
 
 /// Between two attempts to store records that could not be stored.
 const RETRY_NS: u64 = 1_000_000_000;
-/// SQLite's results that may be others later: SQLITE_BUSY, LOCKED, IOERR and FULL.
-const TRANSIENT: [i32; 4] = [5, 6, 10, 13];
+/// Between two reports of RADIUS packets that were refused.
+const REPORT_NS: u64 = 60_000_000_000;
 
 /// What was done, stable for scripts.
 #[derive(Debug, Default, Serialize)]
@@ -78,6 +78,7 @@ pub(super) fn run(
     let stop = ShutdownSignal::watch_hangup_too()?;
     let (interface, ingress) = link(config)?;
     supported(config)?;
+    check_sizes(config)?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
     let pins = Pins::of(&interface)?;
     let mut counter = Counter::new(args, config, names, &pins)?;
@@ -90,8 +91,14 @@ pub(super) fn run(
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
+    let mut is_there = true;
     while !stop.is_requested() {
         watchdog.beat();
+        // The programs go with the interface: nothing counts there any more.
+        is_there = Interface::numbered(interface.index).is_ok();
+        if !is_there {
+            break;
+        }
         match &mut server {
             None => stop.wait(WAIT),
             Some(server) => counter.serve(server),
@@ -114,6 +121,15 @@ pub(super) fn run(
         }
     }
     let settled = settled.and_then(|()| counter.deliver());
+    let settled = settled.and_then(|()| {
+        if is_there {
+            return Ok(());
+        }
+        Err(CliError::run(format!(
+            "{} has gone: its frames until then are recorded; start again when it is there",
+            interface.name
+        )))
+    });
     if args.json {
         counter.done.radius = server.map(|server| server.stats());
         let line = serde_json::to_string(&counter.done).map_err(CliError::run)?;
@@ -175,8 +191,19 @@ fn supported(config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Refuses what a live link cannot have, for `--check`. Gives why the configuration, which is good for
+/// captures, is not for a live link yet.
+pub(super) fn check(config: &Config, source: &Path) -> Result<Option<String>, CliError> {
+    if !config.links.is_empty() {
+        check_sizes(config)?;
+    }
+    clients(config, source)?;
+    let usable = link(config).and_then(|_| supported(config));
+    Ok(usable.err().map(|why| why.to_string()))
+}
+
 /// Refuses sizes that counters in the kernel cannot have.
-pub(super) fn check_sizes(config: &Config) -> Result<(), CliError> {
+fn check_sizes(config: &Config) -> Result<(), CliError> {
     let max = weir_link::xdp::SUBSCRIBERS_MAX as usize;
     for (name, value) in [
         ("capacity", config.capacity),
@@ -191,18 +218,24 @@ pub(super) fn check_sizes(config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The clients of RADIUS, with their secrets.
+fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
+    let folder = source.parent().unwrap_or(Path::new(""));
+    let radius = config.radius.iter();
+    let clients = radius.flat_map(|radius| &radius.clients).map(|client| {
+        let file = folder.join(&client.secret_file.0);
+        Client::new(client.address, client.prefix_len, &file, client.swapped)
+    });
+    clients.collect()
+}
+
 fn radius(config: &Config, source: &Path) -> Result<Option<Server>, CliError> {
     let Some(radius) = &config.radius else {
         return Ok(None);
     };
-    let folder = source.parent().unwrap_or(Path::new(""));
-    let clients = radius.clients.iter().map(|client| {
-        let file = folder.join(&client.secret_file.0);
-        Client::new(client.address, client.prefix_len, &file, client.swapped)
-    });
-    let clients = clients.collect::<Result<Vec<_>, _>>()?;
+    let clients = Clients::new(clients(config, source)?);
     let silence = radius.silence_ns.map(Duration::from_nanos);
-    let server = Server::bind(radius.listen, Clients::new(clients), silence)?;
+    let server = Server::bind(radius.listen, clients, silence)?;
     Ok(Some(server))
 }
 
@@ -269,6 +302,9 @@ struct Counter<'a> {
     /// What does not work, by its source.
     alarms: BTreeMap<&'static str, String>,
     done: Done,
+    /// RADIUS packets whose refusal was reported, and when.
+    reported: Refused,
+    reported_ns: Option<u64>,
 }
 
 impl<'a> Counter<'a> {
@@ -325,6 +361,8 @@ impl<'a> Counter<'a> {
             applied: 0,
             alarms: BTreeMap::new(),
             done: Done::default(),
+            reported: Refused::default(),
+            reported_ns: None,
         })
     }
 
@@ -489,6 +527,20 @@ impl<'a> Counter<'a> {
                 std::thread::sleep(WAIT);
             }
         }
+        self.report_refused(server);
+    }
+
+    /// Says which RADIUS packets were refused, at most once a minute.
+    fn report_refused(&mut self, server: &Server) {
+        let refused = server.stats().refused();
+        let now_ns = monotonic_ns();
+        let is_due = self.reported_ns.is_none_or(|at| now_ns - at >= REPORT_NS);
+        if refused == self.reported || !is_due {
+            return;
+        }
+        say(&format!("weir: RADIUS packets refused so far: {refused}"));
+        self.reported = refused;
+        self.reported_ns = Some(now_ns);
     }
 
     /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
@@ -676,16 +728,10 @@ impl<'a> Counter<'a> {
     }
 }
 
-/// Whether what failed may work later: the disk is full or fails, or another process holds the file.
+/// Whether what failed may work later.
 fn is_transient(error: &anyhow::Error) -> bool {
-    match error.downcast_ref::<LedgerError>() {
-        Some(LedgerError::Database { source, .. }) => {
-            let code = source.sqlite_error().map(|error| error.extended_code);
-            code.is_some_and(|code| TRANSIENT.contains(&(code & 0xff)))
-        }
-        Some(error) => error.is_full(),
-        None => false,
-    }
+    let error = error.downcast_ref::<LedgerError>();
+    error.is_some_and(LedgerError::is_transient)
 }
 
 /// What the spool notes beside a period: where the next one begins.
@@ -732,18 +778,9 @@ fn measures() -> Vec<Measure> {
 
 /// The owner of a cell that is no session's that is known.
 fn unknown_owner(owner: CutOwner) -> Owner {
-    let (kind, keys) = match owner {
-        CutOwner::Unknown(key) => (OwnerKind::Unattributed, vec![key]),
-        CutOwner::Row(_) | CutOwner::Overflow => (OwnerKind::Overflow, Vec::new()),
-    };
-    Owner {
-        kind,
-        subscriber: String::new(),
-        session: String::new(),
-        keys,
-        class: Vec::new(),
-        chargeable_user: None,
-        started_unix_ns: 0,
+    match owner {
+        CutOwner::Unknown(key) => Owner::unattributed(OwnerKind::Unattributed, Some(key)),
+        CutOwner::Row(_) | CutOwner::Overflow => Owner::unattributed(OwnerKind::Overflow, None),
     }
 }
 

@@ -6,8 +6,9 @@ mod report;
 mod rows;
 
 use crate::config::{self, Wrong};
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use crate::input::read_limited;
+use crate::report::format;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -120,30 +121,30 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let (config, text) = configuration(args, &names)?;
     let subscribers = subscribers(args, &config, &text)?;
     drop(text);
-    if args.read.is_none() && !config.links.is_empty() {
-        live::check_sizes(&config)?;
-    }
+    let source = args.config.as_deref().unwrap_or(Path::new(""));
     if args.check {
         let name = args
             .config
             .as_deref()
             .map_or_else(String::new, config::name);
         let list = match &config.subscribers {
-            Some(_) => format!(" ({} subscribers)", subscribers.len()),
+            Some(_) => {
+                let count = format::counted(subscribers.len() as u64, "subscriber");
+                format!(" ({count})")
+            }
             None => String::new(),
         };
-        return writeln!(std::io::stdout(), "{name}: good{list}").map_err(CliError::output);
+        let not_live = live::check(&config, source)?;
+        writeln!(std::io::stdout(), "{name}: good{list}").map_err(CliError::output)?;
+        if let Some(why) = not_live.filter(|_| !config.links.is_empty()) {
+            say(&format!("weir: good for captures; for a live link: {why}"));
+        }
+        return Ok(());
     }
     match &args.read {
         Some(path) => capture::run(args, &config, &subscribers, &names, path),
         None if args.clean => live::clean(&config),
-        None => {
-            let source = args
-                .config
-                .as_deref()
-                .expect("clap demands --read or --config");
-            live::run(args, &config, source, &subscribers, &names)
-        }
+        None => live::run(args, &config, source, &subscribers, &names),
     }
 }
 

@@ -221,15 +221,7 @@ impl Rows {
         let session = slot.and_then(|slot| self.sessions.get(slot));
         let Some(session) = session else {
             // Of a session that ended, and whose event was lost with the spool.
-            return Owner {
-                kind: OwnerKind::Overflow,
-                subscriber: String::new(),
-                session: String::new(),
-                keys: Vec::new(),
-                class: Vec::new(),
-                chargeable_user: None,
-                started_unix_ns: 0,
-            };
+            return Owner::unattributed(OwnerKind::Overflow, None);
         };
         let info = &session.info;
         Owner {
