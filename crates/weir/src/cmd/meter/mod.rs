@@ -1,6 +1,7 @@
 //! `weir meter`: usage accounting.
 
 mod capture;
+mod counter;
 mod live;
 mod report;
 mod rows;
