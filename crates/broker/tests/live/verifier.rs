@@ -49,7 +49,7 @@ fn opened(connection: &mut Connection, ask: RequestKind) -> u32 {
     }
 }
 
-/// Changes the filter of a port until told to stop, and counts.
+/// Changes the filter of a port until `stop` is set, and counts the changes.
 fn change(connection: &mut Connection, port: u32, stop: &AtomicBool, done: &AtomicUsize) {
     let deadline = Instant::now() + Duration::from_secs(45);
     let mut value = 0;

@@ -14,7 +14,7 @@
 //! The link is not measured: it is another in each case. Everything runs on
 //! one thread, one part after the other, so that no part waits for another.
 //! [`WeirHost`] is our stack, by [`Mode::Mux`](weir_stack::iface::Mode) or
-//! [`Mode::Opt`](weir_stack::iface::Mode); whoever has another implements [`End`].
+//! [`Mode::Opt`](weir_stack::iface::Mode); an application with another network implements [`End`].
 
 mod kernel_hosts;
 mod weir_host;

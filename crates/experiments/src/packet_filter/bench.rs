@@ -38,11 +38,11 @@ pub struct Settings<'a> {
     /// that runs [`receiver`](super::receiver) with the two numbers that follow
     /// them, and prints its two results with a blank between.
     pub receiver: &'a [OsString],
-    /// What is told of each step.
+    /// The report of each step.
     pub progress: &'a dyn Progress,
 }
 
-/// What is told of the steps of a measurement.
+/// Reports of the steps of a measurement.
 pub trait Progress: Sync {
     /// A step begins.
     fn begin(&self, step: &str);

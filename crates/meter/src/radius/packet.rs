@@ -162,7 +162,7 @@ impl<'a> Packet<'a> {
         hash.update(&self.bytes[HEADER_LEN..]);
         hash.update(secret);
         let expected: [u8; 16] = hash.finalize().into();
-        // In constant time: whoever guesses learns nothing from how long it takes.
+        // In constant time: the time of an answer says nothing of the secret.
         let difference = expected.iter().zip(self.authenticator());
         let difference = difference.fold(0, |sum, (a, b)| sum | (a ^ b));
         if difference == 0 {

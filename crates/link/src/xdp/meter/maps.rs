@@ -25,7 +25,7 @@ pub struct MeterSpec<'a> {
     pub subscribers: u32,
     /// Keys of all sessions; the table has room for twice as many.
     pub keys: u32,
-    /// Addresses of nobody known that are counted apart, at most; rounded up to a power of two, at
+    /// Addresses without a session that are counted apart, at most; rounded up to a power of two, at
     /// least 128. With 0 all of them are one sum.
     pub unknown: u32,
     /// The services.
