@@ -1,7 +1,8 @@
 //! Whose a frame is: its keys in the order of looking up, then the table of unknown keys.
 
 use super::super::layout::{
-    MUL_A, MUL_B, PAGE_BYTES, PREFIX_LENGTHS_MAX, PROBES, SLOT_BYTES, at, kind, place, state,
+    HOME_SHIFT, MUL_A, MUL_B, PAGE_BYTES, PREFIX_LENGTHS_MAX, PROBES, SLOT_BYTES, at, kind, place,
+    state,
 };
 use super::{Emit, FRAME, Routines, Spec, stack};
 use crate::xdp::abi::compare_exchange;
@@ -220,6 +221,8 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     asm.push(Insn::alu64(op::XOR, HOME, META));
     asm.extend(Insn::load64(Reg::R3, MUL_B));
     asm.extend(mix);
+    asm.extend(Insn::load64(Reg::R3, MUL_A));
+    asm.extend(mix);
     asm.extend([
         Insn::mov64(Reg::R4, HOME),
         Insn::alu64(op::RSH, Reg::R4, 32),
@@ -231,7 +234,11 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     asm.extend(Insn::load_map(Reg::R1, map));
     asm.push(Insn::call(helper::MAP_LOOKUP_ELEM));
     asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), none);
-    asm.extend([Insn::mov64(PAGE, Reg::R0), Insn::alu64(op::LSH, HOME, 6)]);
+    asm.extend([
+        Insn::mov64(PAGE, Reg::R0),
+        Insn::alu64(op::RSH, HOME, HOME_SHIFT as i32),
+        Insn::alu64(op::LSH, HOME, 6),
+    ]);
 }
 
 /// r4 = the offset of a probe, r1 = its slot, r3 = the slot's third word.
