@@ -64,16 +64,35 @@ impl Verdict {
 /// Scratch memory of a run, reused by the next: one `Walk` for each frame of a
 /// batch.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Scratch(Vec<Walk>);
+pub(crate) struct Scratch {
+    walks: Vec<Walk>,
+    /// What the searches of a batch found.
+    found: Vec<Vec<Delivery>>,
+}
 
 impl Scratch {
     /// Memory for `count` frames.
     #[inline]
     pub(crate) fn walks(&mut self, count: usize) -> &mut [Walk] {
-        if self.0.len() < count {
-            self.0.resize_with(count, Walk::default);
+        if self.walks.len() < count {
+            self.walks.resize_with(count, Walk::default);
         }
-        &mut self.0[..count]
+        &mut self.walks[..count]
+    }
+
+    /// Memory for what a batch of `count` frames finds.
+    pub(crate) fn found(&mut self, count: usize) -> &mut [Vec<Delivery>] {
+        if self.found.len() < count {
+            self.found.resize_with(count, Vec::new);
+        }
+        &mut self.found[..count]
+    }
+
+    /// Both for a batch of `count` frames.
+    pub(crate) fn of_batch(&mut self, count: usize) -> (&mut [Walk], &mut [Vec<Delivery>]) {
+        self.walks(count);
+        self.found(count);
+        (&mut self.walks[..count], &mut self.found[..count])
     }
 }
 
@@ -83,8 +102,6 @@ pub(crate) struct Walk {
     pub(crate) memo: Memo,
     /// The values of the fields that nodes of a tree read, except for lanes.
     pub(crate) fields: Memo,
-    /// Deliveries of the bindings that have accepted so far, in any order.
-    pub(crate) found: Vec<Delivery>,
     /// Nodes of the tree yet to be searched, each with its best rank.
     pub(crate) pending: Vec<(Rank, NodeRef)>,
 }

@@ -55,8 +55,8 @@ impl Plan {
             }
             let best = self.run_together(some, verdict);
             for (at, (bytes, wire_len)) in some.iter().enumerate() {
-                let walk = &mut verdict.scratch.walks(some.len())[at];
-                std::mem::swap(&mut verdict.deliveries, &mut walk.found);
+                let found = &mut verdict.scratch.found(some.len())[at];
+                std::mem::swap(&mut verdict.deliveries, found);
                 self.conclude(bytes, *wire_len, best[at], verdict);
                 each(number + at, verdict);
             }
@@ -75,11 +75,11 @@ impl Plan {
         frames: &[(&[u8], u32)],
         verdict: &mut Verdict,
     ) -> [Rank; PREFETCH_BATCH] {
-        let walks = verdict.scratch.walks(frames.len());
-        let mut both = frames.iter().zip(walks);
+        let (walks, found) = verdict.scratch.of_batch(frames.len());
+        let mut all = frames.iter().zip(walks).zip(found);
         let mut searches: Searches<'_> = std::array::from_fn(|_| {
-            let (&(bytes, wire_len), walk) = both.next()?;
-            Some(Search::new(self, bytes, wire_len, walk))
+            let ((&(bytes, wire_len), walk), found) = all.next()?;
+            Some(Search::new(self, bytes, wire_len, walk, found))
         });
         for subtable in self.large.iter().take(SUBTABLES_AHEAD_MAX) {
             if let Some(subtable) = self.subtables.get(*subtable) {
@@ -100,7 +100,9 @@ impl Plan {
                 search_together(tree, &mut searches);
             }
         }
-        searches.map(|search| search.map_or(Rank::LAST, Search::run_opaque))
+        searches
+            .each_mut()
+            .map(|search| search.as_mut().map_or(Rank::LAST, Search::finish))
     }
 
     /// Updates the list of large subtables after a subtable has changed.

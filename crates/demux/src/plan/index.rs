@@ -169,8 +169,14 @@ impl Plan {
             self.build();
         } else if self.index.old.is_none() && self.index.is_due(&self.large) {
             let bits = self.bindings.len().next_power_of_two().ilog2();
+            let subtables = self.order.iter();
+            let subtables = subtables.filter_map(|(_, number)| self.subtables.get(*number));
+            let small = subtables.filter(|subtable| !subtable.is_large);
+            let entries: usize = small.map(|subtable| subtable.table.len()).sum();
+            // The tree is due to be rebuilt when it has grown by half.
+            let capacity = 2 * entries + 64;
             self.index.next = Some(Build {
-                tree: Tree::new(self.index.mix, self.index.group_hash),
+                tree: Tree::new(capacity, self.index.mix, self.index.group_hash),
                 large: self.large.clone(),
                 bits,
                 done: 0,

@@ -178,7 +178,7 @@ impl Lanes {
         let mut missing = 0;
         for (number, (lane, value)) in self.loads.iter().zip(values).enumerate() {
             let start = lane.offset as usize + (header & lane.behind_header) as usize;
-            match bytes.get(start..).and_then(|rest| rest.first_chunk()) {
+            match bytes.get(start..start + 4).and_then(<[u8]>::first_chunk) {
                 Some(word) => *value = u32::from_be_bytes(*word) >> lane.excess & lane.mask,
                 None => match lane.at_end(bytes, start) {
                     Some(end) => *value = end,

@@ -44,7 +44,7 @@ impl Plan {
         let [walk] = verdict.scratch.walks(1) else {
             return;
         };
-        let mut search = Search::new(self, bytes, wire_len, walk);
+        let mut search = Search::new(self, bytes, wire_len, walk, &mut verdict.deliveries);
         match self.index.live() {
             None => search.probe_in_order(&self.order),
             Some((tree, large)) => {
@@ -52,8 +52,7 @@ impl Plan {
                 search.search(tree);
             }
         }
-        let best = search.run_opaque();
-        std::mem::swap(&mut verdict.deliveries, &mut walk.found);
+        let best = search.finish();
         self.conclude(bytes, wire_len, best, verdict);
     }
 
@@ -118,6 +117,10 @@ pub(super) struct Search<'s> {
     bytes: &'s [u8],
     wire_len: u32,
     walk: &'s mut Walk,
+    /// The accepting bindings so far that do not end the search, in any order.
+    found: &'s mut Vec<Delivery>,
+    /// The delivery of rank `best`.
+    taker: Option<Delivery>,
     /// The rank of the taker found so far that no claim can precede: bindings
     /// behind it cannot matter.
     best: Rank,
@@ -135,14 +138,17 @@ impl<'s> Search<'s> {
         bytes: &'s [u8],
         wire_len: u32,
         walk: &'s mut Walk,
+        found: &'s mut Vec<Delivery>,
     ) -> Search<'s> {
         walk.memo.begin(plan.pool.capacity());
-        walk.found.clear();
+        found.clear();
         Search {
             plan,
             bytes,
             wire_len,
             walk,
+            found,
+            taker: None,
             best: Rank::LAST,
             at: NodeRef::NONE,
             lanes: [0; LANES],
@@ -352,8 +358,10 @@ impl<'s> Search<'s> {
     fn deliver(&mut self, delivery: Delivery) {
         if self.plan.claims.end_at(delivery.rank) {
             self.best = delivery.rank;
+            self.taker = Some(delivery);
+        } else {
+            self.found.push(delivery);
         }
-        self.walk.found.push(delivery);
     }
 
     /// Looks up the frame in the subtables by their best rank.
@@ -424,20 +432,19 @@ impl<'s> Search<'s> {
     ///
     /// The subtree that requires the most is tried first: its rank then bounds
     /// the search of the rest. The least rank wins in any order of trying.
-    #[inline]
+    #[inline(always)]
     fn visit(&mut self, tree: &Tree, at: NodeRef) -> NodeRef {
         // The most frequent kinds first; a table of jumps is mispredicted more
         // often.
         if at.kind() == Kind::Split {
-            if let Some(split) = tree.split(at.number()) {
-                if split.rest_best < self.best {
-                    self.walk.pending.push((split.rest_best, split.rest));
-                }
-                if split.best < self.best {
-                    let child = self.child(tree, split);
-                    if child != NodeRef::NONE {
-                        return child;
-                    }
+            let split = tree.split(at.number());
+            if split.rest_best < self.best {
+                self.walk.pending.push((split.rest_best, split.rest));
+            }
+            if split.best < self.best {
+                let child = self.child(tree, split);
+                if child != NodeRef::NONE {
+                    return child;
                 }
             }
         } else if at.kind() == Kind::Item {
@@ -460,25 +467,28 @@ impl<'s> Search<'s> {
             if let Some(group) = tree.group(at.number()) {
                 self.try_names_of(group);
             }
-        } else if let Some(list) = tree.list(at.number()) {
-            self.try_list_of(tree, list);
+        } else {
+            self.try_list_of(tree, tree.list(at.number()));
         }
     }
 
-    /// Tries those entries of a list whose first check holds.
+    /// Tries the entries of a list.
     #[inline]
     fn try_list_of(&mut self, tree: &Tree, list: &List) {
         if list.best >= self.best {
             return;
         }
-        for head in &list.heads {
-            if head.check.passes(|number| self.field(tree, number)) {
-                self.try_item(tree, head.item);
-            }
+        let mut passing = list.passing(|number| self.field(tree, number));
+        while passing != 0 {
+            self.try_item(tree, list.first(passing.trailing_zeros()));
+            passing &= passing - 1;
+        }
+        for item in list.more() {
+            self.try_item(tree, item);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn child(&mut self, tree: &Tree, split: &Split) -> NodeRef {
         let value = match split.number {
             Some(number) => self.field(tree, number),
@@ -511,13 +521,10 @@ impl<'s> Search<'s> {
 
     #[inline]
     fn try_item(&mut self, tree: &Tree, number: u32) {
-        let checks = tree.lane_checks(number);
-        if !checks.is_some_and(|checks| checks.pass(&self.lanes)) {
+        if !tree.lane_checks(number).pass(&self.lanes) {
             return;
         }
-        let Some(delivery) = tree.delivery(number) else {
-            return;
-        };
+        let delivery = tree.delivery(number);
         if delivery.rank >= self.best {
             return;
         }
@@ -532,14 +539,13 @@ impl<'s> Search<'s> {
     /// values.
     #[inline(never)]
     fn consult(&mut self, tree: &Tree, number: u32) {
-        if let (Some(item), Some(delivery)) = (tree.item(number), tree.delivery(number)) {
-            if item.lanes & self.missing != 0 {
-                return;
-            }
-            match delivery.snap_len {
-                0 => self.try_entry_ref(item.name),
-                _ => self.deliver(*delivery),
-            }
+        let (item, delivery) = (tree.item(number), tree.delivery(number));
+        if item.lanes & self.missing != 0 {
+            return;
+        }
+        match delivery.snap_len {
+            0 => self.try_entry_ref(item.name),
+            _ => self.deliver(*delivery),
         }
     }
 
@@ -577,11 +583,14 @@ impl<'s> Search<'s> {
     }
 
     /// Runs the opaque programs with ranks before that of the taker found so
-    /// far. Returns the rank of the taker then.
+    /// far, and adds the taker to what was found. Returns its rank.
     #[inline]
-    pub(super) fn run_opaque(mut self) -> Rank {
+    pub(super) fn finish(&mut self) -> Rank {
         if !self.plan.opaque.is_empty() {
             self.run_each_opaque();
+        }
+        if let Some(taker) = self.taker {
+            self.found.push(taker);
         }
         self.best
     }

@@ -136,3 +136,68 @@ impl<T> Slab<T> {
         self.items.pop().is_some()
     }
 }
+
+/// As [`Slab`], in one array, which a reader reaches in one step. Growth beyond
+/// the capacity moves all items.
+#[derive(Debug)]
+pub(crate) struct Flat<T> {
+    items: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Flat<T> {
+    /// An empty array with memory for `capacity` items. Pages of memory that
+    /// are never used cost nothing.
+    pub(crate) fn with_capacity(capacity: usize) -> Flat<T> {
+        Flat {
+            items: Vec::with_capacity(capacity),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, item: T) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.items[index as usize] = item;
+            return index;
+        }
+        self.items.push(item);
+        self.items.len() as u32 - 1
+    }
+
+    /// Frees a number and returns the item, which `instead` replaces until the
+    /// number is reused.
+    pub(crate) fn remove(&mut self, index: u32, instead: T) -> Option<T> {
+        let item = self.items.get_mut(index as usize)?;
+        self.free.push(index);
+        Some(std::mem::replace(item, instead))
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.items.get_mut(index as usize)
+    }
+
+    /// Number of items.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+
+    /// Whether [`drop_last`](Flat::drop_last) has dropped all items.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Drops the item of the greatest number; returns `false` if there is none.
+    /// Afterwards the array takes no new items.
+    pub(crate) fn drop_last(&mut self) -> bool {
+        self.items.pop().is_some()
+    }
+}
+
+impl<T> Index<u32> for Flat<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: u32) -> &T {
+        &self.items[index as usize]
+    }
+}

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Linear probing starts at the hash's upper bits. The array is at most half
-//! full, since most look-ups in a tree find nothing and probe up to an empty
-//! slot. The slot stores the whole hash, so a probe that passes other keys
+//! full, since a look-up that finds nothing probes up to an empty slot. The slot stores the whole hash, so a probe that passes other keys
 //! touches no other memory, and growing needs no keys. Growing is spread over
 //! later changes: while the old array is emptied, look-ups try both.
 
@@ -83,24 +82,6 @@ impl Array {
         }
     }
 
-    #[inline]
-    fn payload(&self, hash: u32) -> Option<u32> {
-        let slots = &self.slots[..];
-        let mask = slots.len() - 1;
-        let mut at = self.start(hash);
-        loop {
-            let slot = slots[at & mask];
-            let payload = slot as u32;
-            if (slot >> 32) as u32 == hash && payload >= PAYLOAD_MIN {
-                return Some(payload);
-            }
-            if slot == EMPTY {
-                return None;
-            }
-            at += 1;
-        }
-    }
-
     /// Stores a slot; returns whether it took an empty slot.
     fn put(&mut self, slot: u64) -> bool {
         let mask = self.slots.len() - 1;
@@ -124,11 +105,6 @@ impl Slots {
         }
     }
 
-    /// Number of payloads.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The position and payload of the first slot with `hash` for which `is`
     /// holds; `None` if there is none.
     #[inline]
@@ -143,21 +119,6 @@ impl Slots {
         let old = self.old.as_ref()?;
         let (at, payload) = old.array.find(hash, is)?;
         Some((SlotRef { in_old: true, at }, payload))
-    }
-
-    /// The payload of the first slot with `hash`, where equal hashes mean equal
-    /// keys; `None` if there is none.
-    #[inline]
-    pub(super) fn payload(&self, hash: u32) -> Option<u32> {
-        match self.now.payload(hash) {
-            None if self.old.is_some() => self.old_payload(hash),
-            found => found,
-        }
-    }
-
-    #[cold]
-    fn old_payload(&self, hash: u32) -> Option<u32> {
-        self.old.as_ref()?.array.payload(hash)
     }
 
     /// The first slot that a look-up reads.

@@ -33,18 +33,10 @@ pub(in crate::plan) struct Item {
 
 /// The most selective check of an entry.
 #[derive(Clone, Copy)]
-pub(in crate::plan) struct FirstCheck {
-    field: u16,
-    lo: u32,
-    span: u32,
-}
-
-/// An entry in a list.
-#[derive(Clone, Copy)]
-pub(in crate::plan) struct Head {
-    pub(in crate::plan) check: FirstCheck,
-    /// The number of the item.
-    pub(in crate::plan) item: u32,
+pub(super) struct FirstCheck {
+    pub(super) field: u16,
+    pub(super) lo: u32,
+    pub(super) span: u32,
 }
 
 /// Some bits of an expression.
@@ -168,6 +160,11 @@ impl LaneChecks {
         true
     }
 
+    /// The least value that passes on a lane, and the number of further ones.
+    pub(super) fn range(&self, lane: usize) -> (u32, u32) {
+        (self.lo[lane], self.span[lane])
+    }
+
     /// Whether values pass all checks.
     #[inline]
     pub(in crate::plan) fn pass(&self, values: &[u32; LANES]) -> bool {
@@ -207,10 +204,10 @@ impl Item {
                 are_all = false;
                 continue;
             };
+            let lane = usize::from(field);
             if at == 0 {
                 item.first = FirstCheck { field, lo, span };
             }
-            let lane = usize::from(field);
             if lane < LANES && lane_checks.add(lane, lo, span) {
                 item.lanes |= 1 << lane;
             } else {
@@ -223,14 +220,5 @@ impl Item {
     /// Whether the first check is not among those on lanes.
     pub(super) fn begins_outside_lanes(&self) -> bool {
         usize::from(self.first.field) >= LANES && self.first.field != NO_FIELD
-    }
-}
-
-impl FirstCheck {
-    /// Whether a frame passes; `value` returns the value of a field.
-    #[inline]
-    pub(in crate::plan) fn passes(&self, value: impl FnOnce(u16) -> Option<u32>) -> bool {
-        self.field == NO_FIELD
-            || value(self.field).is_some_and(|value| value.wrapping_sub(self.lo) <= self.span)
     }
 }

@@ -25,13 +25,15 @@
 //! The kind of a node is part of its name, and nodes of each kind have an array
 //! of their own, so that what frames read fits a core's private cache for ten
 //! thousand entries: 64 bytes for the checks of each entry, and 32 for its
-//! delivery.
+//! delivery. A tree is made with room for twice its entries, and rebuilt before
+//! it has more, so that arrays seldom move.
 //!
 //! The field of a node is chosen when a leaf grows too long, from the entries
 //! in that leaf. The first nodes of a growing tree are chosen from few entries;
 //! so the tree is rebuilt beside the old one when it has grown by half, some
 //! entries with each change (see [`index`](super::index)).
 
+mod children;
 mod choose;
 mod item;
 mod node;
@@ -40,12 +42,12 @@ mod rules;
 use super::group::Group;
 use super::hash::{WordHash, WordMix};
 use super::pool::{Lanes, Pool};
-use super::slab::{Chunks, Slab};
+use super::slab::{Flat, Slab};
 use crate::binding::Rank;
 use crate::verdict::Delivery;
 use item::Fields;
-use item::Head;
 pub(super) use item::{Bits, Item, LANES, LaneChecks, ReadField};
+use node::LIST_WIDTH;
 pub(crate) use node::NodeRef;
 pub(super) use node::{Kind, List, Split};
 pub(super) use rules::Rules;
@@ -65,16 +67,16 @@ pub(super) type EntryRef = (u32, u32);
 /// A decision tree over entries.
 pub(super) struct Tree {
     root: NodeRef,
-    splits: Slab<Split>,
-    lists: Slab<List>,
+    splits: Flat<Split>,
+    lists: Flat<List>,
     groups: Slab<Box<Group<EntryRef>>>,
     /// The entries of leaves in three parts, by how many frames read them: of
     /// most entries that a frame reaches, it reads the checks alone.
-    lane_checks: Chunks<LaneChecks>,
+    lane_checks: Vec<LaneChecks>,
     /// The deliveries. A snap length of zero means that the entry in the
     /// subtable has to be consulted when the checks hold.
-    deliveries: Chunks<Delivery>,
-    items: Chunks<Item>,
+    deliveries: Vec<Delivery>,
+    items: Vec<Item>,
     free_items: Vec<u32>,
     len: usize,
     mix: WordMix,
@@ -117,15 +119,16 @@ struct Leaf {
 
 impl Tree {
     /// An empty tree, to be built: [`refine`](Tree::refine) makes it complete.
-    pub(super) fn new(mix: WordMix, group_hash: WordHash) -> Tree {
+    /// Beyond `capacity` entries, arrays move when they grow.
+    pub(super) fn new(capacity: usize, mix: WordMix, group_hash: WordHash) -> Tree {
         Tree {
             root: NodeRef::NONE,
-            splits: Slab::default(),
-            lists: Slab::default(),
+            splits: Flat::with_capacity(capacity / 2),
+            lists: Flat::with_capacity(capacity / 2),
             groups: Slab::default(),
-            lane_checks: Chunks::default(),
-            deliveries: Chunks::default(),
-            items: Chunks::default(),
+            lane_checks: Vec::with_capacity(capacity),
+            deliveries: Vec::with_capacity(capacity),
+            items: Vec::with_capacity(capacity),
             free_items: Vec::new(),
             len: 0,
             mix,
@@ -148,13 +151,13 @@ impl Tree {
     }
 
     #[inline]
-    pub(super) fn split(&self, number: u32) -> Option<&Split> {
-        self.splits.get(number)
+    pub(super) fn split(&self, number: u32) -> &Split {
+        &self.splits[number]
     }
 
     #[inline]
-    pub(super) fn list(&self, number: u32) -> Option<&List> {
-        self.lists.get(number)
+    pub(super) fn list(&self, number: u32) -> &List {
+        &self.lists[number]
     }
 
     #[inline]
@@ -163,18 +166,18 @@ impl Tree {
     }
 
     #[inline]
-    pub(super) fn lane_checks(&self, item: u32) -> Option<&LaneChecks> {
-        self.lane_checks.get(item as usize)
+    pub(super) fn lane_checks(&self, item: u32) -> &LaneChecks {
+        &self.lane_checks[item as usize]
     }
 
     #[inline]
-    pub(super) fn delivery(&self, item: u32) -> Option<&Delivery> {
-        self.deliveries.get(item as usize)
+    pub(super) fn delivery(&self, item: u32) -> &Delivery {
+        &self.deliveries[item as usize]
     }
 
     #[inline]
-    pub(super) fn item(&self, number: u32) -> Option<&Item> {
-        self.items.get(number as usize)
+    pub(super) fn item(&self, number: u32) -> &Item {
+        &self.items[number as usize]
     }
 
     /// The loads that each frame makes.
@@ -194,19 +197,19 @@ impl Tree {
     pub(super) fn touch(&self, node: NodeRef) -> u64 {
         let number = node.number();
         let read = match node.kind() {
-            Kind::Split => self.split(number).map(|split| split.best),
-            Kind::List => self.list(number).map(|list| list.best),
-            Kind::Item => self.delivery(number).map(|delivery| delivery.rank),
-            Kind::Group => None,
+            Kind::Split => self.split(number).best,
+            Kind::List => self.list(number).best,
+            Kind::Item => self.delivery(number).rank,
+            Kind::Group => Rank::LAST,
         };
-        read.map_or(0, Rank::to_bits)
+        read.to_bits()
     }
 
     /// The child of an inner node for a value; [`NodeRef::NONE`] if there is
     /// none.
     #[inline]
     pub(super) fn child(&self, split: &Split, value: u32) -> NodeRef {
-        split.child(self.mix.mix(value & split.field.mask))
+        split.children.get(self.mix.mix(value & split.field.mask))
     }
 
     fn make_item(&mut self, lane_checks: LaneChecks, delivery: Delivery, item: Item) -> u32 {
@@ -219,18 +222,18 @@ impl Tree {
         }
         self.lane_checks.push(lane_checks);
         self.deliveries.push(delivery);
-        self.items.push(item) as u32
+        self.items.push(item);
+        self.items.len() as u32 - 1
     }
 
     fn free_node(&mut self, node: NodeRef) {
         let number = node.number();
         match node.kind() {
-            Kind::Split => drop(self.splits.remove(number)),
+            Kind::Split => drop(self.splits.remove(number, Split::nothing())),
             Kind::Item => self.free_items.push(number),
             Kind::List => {
-                let list = self.lists.remove(number);
-                let heads = list.iter().flat_map(|list| &list.heads);
-                self.free_items.extend(heads.map(|head| head.item));
+                let list = self.lists.remove(number, List::nothing());
+                self.free_items.extend(list.iter().flat_map(List::items));
             }
             Kind::Group => drop(self.groups.remove(number)),
         }
@@ -245,9 +248,8 @@ impl Tree {
         rules: &Rules<'_>,
     ) -> EntryPath {
         let (mut steps, mut end) = (Vec::new(), from);
-        while end.kind() == Kind::Split
-            && let Some(split) = self.split(end.number())
-        {
+        while end.kind() == Kind::Split {
+            let split = self.split(end.number());
             let value = rules.value(name, split.field);
             steps.push((end.number(), value));
             end = match value {
@@ -310,11 +312,11 @@ impl Tree {
         }
         let (lane_checks, delivery, item) = rules.item(name, entry, &path, &mut self.fields);
         let item = self.make_item(lane_checks, delivery, item);
-        let mut heads = self.heads(end);
-        let is_before = |other: &Head| self.rank(other) <= entry.rank;
-        heads.insert(heads.partition_point(is_before), self.head(item));
-        let len = heads.len();
-        let at = self.set_leaf(end, edge, heads);
+        let mut items = self.items_of(end);
+        let is_before = |other: &u32| self.rank(*other) <= entry.rank;
+        items.insert(items.partition_point(is_before), item);
+        let at = self.set_leaf(end, edge, &items);
+        let len = items.len();
         Some(Leaf {
             at,
             edge,
@@ -323,43 +325,34 @@ impl Tree {
         })
     }
 
-    /// The entries of a leaf by rank.
-    fn heads(&mut self, leaf: NodeRef) -> Vec<Head> {
+    /// The items of a leaf, by rank.
+    fn items_of(&self, leaf: NodeRef) -> Vec<u32> {
         match leaf.kind() {
-            Kind::Item => vec![self.head(leaf.number())],
-            Kind::List => {
-                let list = self.lists.get_mut(leaf.number());
-                list.map_or(Vec::new(), |list| std::mem::take(&mut list.heads))
-            }
+            Kind::Item => vec![leaf.number()],
+            Kind::List => self.list(leaf.number()).items().collect(),
             Kind::Split | Kind::Group => Vec::new(),
         }
     }
 
-    fn head(&self, item: u32) -> Head {
-        let check = self.items[item as usize].first;
-        Head { check, item }
+    fn rank(&self, item: u32) -> Rank {
+        self.deliveries[item as usize].rank
     }
 
-    fn rank(&self, head: &Head) -> Rank {
-        self.deliveries[head.item as usize].rank
-    }
-
-    /// Makes a leaf consist of these entries, at least one, and returns its
+    /// Makes a leaf consist of these items, at least one, by rank; returns its
     /// node. `old` was its node, which `edge` leads to.
-    fn set_leaf(&mut self, old: NodeRef, edge: Option<Step>, heads: Vec<Head>) -> NodeRef {
-        let best = heads.first().map_or(Rank::LAST, |head| self.rank(head));
+    fn set_leaf(&mut self, old: NodeRef, edge: Option<Step>, items: &[u32]) -> NodeRef {
         let is_list = old.kind() == Kind::List;
-        if let [head] = heads[..]
-            && !self.items[head.item as usize].begins_outside_lanes()
+        if let [item] = *items
+            && !self.items[item as usize].begins_outside_lanes()
         {
             if is_list {
-                self.lists.remove(old.number());
+                self.lists.remove(old.number(), List::nothing());
             }
-            let item = NodeRef::new(Kind::Item, head.item);
+            let item = NodeRef::new(Kind::Item, item);
             self.set_child(edge, item);
             return item;
         }
-        let list = List { best, heads };
+        let list = self.make_list(items);
         if is_list && let Some(place) = self.lists.get_mut(old.number()) {
             *place = list;
             return old;
@@ -367,6 +360,15 @@ impl Tree {
         let list = NodeRef::new(Kind::List, self.lists.insert(list));
         self.set_child(edge, list);
         list
+    }
+
+    fn make_list(&self, items: &[u32]) -> List {
+        let best = items.first().map_or(Rank::LAST, |item| self.rank(*item));
+        let first = items.iter().take(LIST_WIDTH).map(|item| *item as usize);
+        let checks: Vec<_> = first
+            .map(|item| (&self.lane_checks[item], self.items[item].first))
+            .collect();
+        List::new(items, best, &checks)
     }
 
     /// Makes an edge, or the root, lead to a node.
@@ -382,25 +384,13 @@ impl Tree {
             split.rest = node;
             return;
         };
-        let hash = self.mix.mix(value);
-        match split.slots.find(hash, |_| true) {
-            Some((place, _)) => split.slots.replace(place, node.payload()),
-            None => split.slots.insert(hash, node.payload()),
-        }
+        split.children.set(self.mix.mix(value), node);
     }
 
     /// The names of a leaf's entries, by rank.
     fn names(&self, leaf: NodeRef) -> Vec<EntryRef> {
-        let name = |item: u32| self.item(item).map(|item| item.name);
-        match leaf.kind() {
-            Kind::Item => name(leaf.number()).into_iter().collect(),
-            Kind::List => {
-                let list = self.list(leaf.number());
-                let heads = list.iter().flat_map(|list| &list.heads);
-                heads.filter_map(|head| name(head.item)).collect()
-            }
-            Kind::Split | Kind::Group => Vec::new(),
-        }
+        let items = self.items_of(leaf).into_iter();
+        items.map(|item| self.items[item as usize].name).collect()
     }
 
     /// Divides a leaf that is too long, and the resulting leaves while they are
@@ -517,9 +507,9 @@ impl Tree {
         if names.len() == 1 {
             return true;
         }
-        let mut heads = self.heads(way.end);
-        self.free_items.push(heads.remove(at).item);
-        self.set_leaf(way.end, way.steps.last().copied(), heads);
+        let mut items = self.items_of(way.end);
+        self.free_items.push(items.remove(at));
+        self.set_leaf(way.end, way.steps.last().copied(), &items);
         false
     }
 
@@ -536,15 +526,10 @@ impl Tree {
                 return;
             };
             match value {
-                Some(value) => {
-                    let found = split.slots.find(self.mix.mix(value), |_| true);
-                    if let Some((place, _)) = found {
-                        split.slots.remove(place);
-                    }
-                }
+                Some(value) => split.children.remove(self.mix.mix(value)),
                 None => (split.rest, split.rest_best) = (NodeRef::NONE, Rank::LAST),
             }
-            if split.rest != NodeRef::NONE || split.slots.len() > 0 {
+            if !split.is_empty() {
                 return;
             }
             at = NodeRef::new(Kind::Split, parent);
@@ -559,20 +544,12 @@ impl Tree {
         }
     }
 
-    /// Frees up to `nodes` nodes; returns `true` if none remain.
+    /// Frees up to `nodes` nodes that have memory of their own; returns `true`
+    /// if none remain.
     pub(super) fn free(&mut self, nodes: usize) -> bool {
-        (0..nodes).all(|_| {
-            self.lane_checks.pop();
-            self.deliveries.pop();
-            self.items.pop().is_some()
-                || self.lists.drop_last()
-                || self.splits.drop_last()
-                || self.groups.drop_last()
-        });
-        self.items.len() == 0
-            && self.lists.is_bare()
-            && self.splits.is_bare()
-            && self.groups.is_bare()
+        (0..nodes)
+            .all(|_| self.lists.drop_last() || self.splits.drop_last() || self.groups.drop_last());
+        self.lists.is_bare() && self.splits.is_bare() && self.groups.is_bare()
     }
 
     /// The numbers of inner nodes, of entries in leaves, and of groups.

@@ -1,8 +1,9 @@
 //! The nodes of a tree.
 
-use super::item::{Bits, Head};
+use super::children::Children;
+use super::item::{Bits, FirstCheck, LANES, LaneChecks};
 use crate::binding::Rank;
-use crate::plan::slots::{PAYLOAD_MIN, Slots};
+use weir_filter::ir::Value;
 
 /// The name of a node: its kind, and its number among the nodes of that kind.
 /// So a frame knows the kind of a node before the node is in the cache.
@@ -35,7 +36,7 @@ impl NodeRef {
     const NUMBER: u32 = (1 << 30) - 1;
 
     pub(super) fn new(kind: Kind, number: u32) -> NodeRef {
-        debug_assert!(number < NodeRef::NUMBER - PAYLOAD_MIN);
+        debug_assert!(number < NodeRef::NUMBER);
         NodeRef((kind as u32) << 30 | number)
     }
 
@@ -54,22 +55,21 @@ impl NodeRef {
         self.0 & NodeRef::NUMBER
     }
 
-    /// The payload of a slot that names the node.
-    pub(super) fn payload(self) -> u32 {
-        self.0 + PAYLOAD_MIN
+    /// The name as a word other than zero, which stands for no node.
+    #[inline]
+    pub(super) fn to_word(self) -> u32 {
+        !self.0
+    }
+
+    #[inline]
+    pub(super) fn from_word(word: u32) -> NodeRef {
+        NodeRef(!word)
     }
 }
 
-/// A leaf of several entries. Most frames fail the first check of most
-/// entries, and read nothing else of them.
-pub(in crate::plan) struct List {
-    /// The rank of the first entry.
-    pub(in crate::plan) best: Rank,
-    /// The entries by rank.
-    pub(in crate::plan) heads: Vec<Head>,
-}
-
-/// An inner node: a hash table over one field.
+/// An inner node: a hash table over one field. A frame reads this cache line,
+/// and one of the children's.
+#[repr(align(64))]
 pub(in crate::plan) struct Split {
     pub(in crate::plan) field: Bits,
     /// The number of the whole expression among the tree's fields; `None` if
@@ -81,8 +81,10 @@ pub(in crate::plan) struct Split {
     pub(in crate::plan) rest_best: Rank,
     /// A lower bound on the ranks of the entries in the children.
     pub(in crate::plan) best: Rank,
-    pub(super) slots: Slots,
+    pub(super) children: Children,
 }
+
+const _: () = assert!(size_of::<Split>() == 64);
 
 impl Split {
     pub(super) fn new(field: Bits, number: Option<u16>) -> Split {
@@ -92,13 +94,149 @@ impl Split {
             rest: NodeRef::NONE,
             rest_best: Rank::LAST,
             best: Rank::LAST,
-            slots: Slots::new(),
+            children: Children::new(),
         }
     }
 
-    #[inline]
-    pub(super) fn child(&self, hash: u32) -> NodeRef {
-        let payload = self.slots.payload(hash);
-        payload.map_or(NodeRef::NONE, |payload| NodeRef(payload - PAYLOAD_MIN))
+    /// A node that no frame reads.
+    pub(super) fn nothing() -> Split {
+        let (expr, mask) = (Value(0), 0);
+        Split::new(Bits { expr, mask }, None)
     }
+
+    /// Whether the node has neither children nor a rest.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest == NodeRef::NONE && self.children.is_empty()
+    }
+}
+
+/// Number of entries of a list whose checks stand in it.
+pub(super) const LIST_WIDTH: usize = 8;
+
+/// A leaf of several entries, with a check of each of the first ones: of one
+/// lane that all of them check, so that a frame is compared with all at once,
+/// or of the field that is the most selective for the entry. Most frames fail
+/// the checks of most entries, and read nothing else of them.
+#[repr(align(64))]
+pub(in crate::plan) struct List {
+    lo: [u32; LIST_WIDTH],
+    span: [u32; LIST_WIDTH],
+    /// The numbers of the first items, by rank.
+    first: [u32; LIST_WIDTH],
+    /// The rank of the first entry.
+    pub(in crate::plan) best: Rank,
+    /// The numbers of further items, by rank.
+    more: Option<Box<Vec<u32>>>,
+    /// The field of each check; [`UNCHECKED`](List::UNCHECKED) for none.
+    fields: [u8; LIST_WIDTH],
+    /// The lane that all check; [`UNCHECKED`](List::UNCHECKED) if they check
+    /// different fields.
+    lane: u8,
+    /// Number of first items.
+    count: u8,
+}
+
+const _: () = assert!(size_of::<List>() == 128);
+
+impl List {
+    const UNCHECKED: u8 = u8::MAX;
+
+    /// A list that no frame reads.
+    pub(super) fn nothing() -> List {
+        List::new(&[], Rank::LAST, &[])
+    }
+
+    /// A list of items, by rank; the first has the rank `best`. `checks` has
+    /// the checks of the first [`LIST_WIDTH`] items.
+    pub(super) fn new(items: &[u32], best: Rank, checks: &[(&LaneChecks, FirstCheck)]) -> List {
+        let (first, more) = items.split_at(items.len().min(LIST_WIDTH));
+        let lane = common_lane(checks);
+        let mut list = List {
+            lo: [0; LIST_WIDTH],
+            span: [u32::MAX; LIST_WIDTH],
+            first: [0; LIST_WIDTH],
+            best,
+            more: (!more.is_empty()).then(|| Box::new(more.to_vec())),
+            fields: [List::UNCHECKED; LIST_WIDTH],
+            lane: lane.map_or(List::UNCHECKED, |lane| lane as u8),
+            count: first.len() as u8,
+        };
+        list.first[..first.len()].copy_from_slice(first);
+        for (at, (checks, first)) in checks.iter().enumerate().take(first.len()) {
+            (list.lo[at], list.span[at]) = match lane {
+                Some(lane) => checks.range(lane),
+                None => (first.lo, first.span),
+            };
+            list.fields[at] = u8::try_from(first.field).unwrap_or(List::UNCHECKED);
+        }
+        list
+    }
+
+    /// All items, by rank.
+    pub(super) fn items(&self) -> impl Iterator<Item = u32> {
+        let first = &self.first[..usize::from(self.count)];
+        first.iter().copied().chain(self.more())
+    }
+
+    /// The items that have no check in the list, by rank.
+    #[inline]
+    pub(in crate::plan) fn more(&self) -> impl Iterator<Item = u32> {
+        self.more.iter().flat_map(|more| more.iter().copied())
+    }
+
+    /// The first item at a position below [`LIST_WIDTH`].
+    #[inline]
+    pub(in crate::plan) fn first(&self, at: u32) -> u32 {
+        self.first[at as usize % LIST_WIDTH]
+    }
+
+    /// The positions of the first items that a frame passes, a bit for each;
+    /// `value` returns the value of a field.
+    #[inline]
+    pub(in crate::plan) fn passing(&self, mut value: impl FnMut(u16) -> Option<u32>) -> u32 {
+        let all = (1 << self.count) - 1;
+        if self.lane == List::UNCHECKED {
+            let mut passing = 0;
+            for (at, field) in self.fields.iter().take(self.count.into()).enumerate() {
+                let passes = *field == List::UNCHECKED
+                    || value((*field).into())
+                        .is_some_and(|value| value.wrapping_sub(self.lo[at]) <= self.span[at]);
+                passing |= u32::from(passes) << at;
+            }
+            return passing;
+        }
+        let Some(value) = value(self.lane.into()) else {
+            return 0;
+        };
+        // No branch for each item, so that the compiler compares several at
+        // once.
+        let mut passing = 0;
+        for (at, (lo, span)) in self.lo.iter().zip(&self.span).enumerate() {
+            passing |= u32::from(value.wrapping_sub(*lo) <= *span) << at;
+        }
+        passing & all
+    }
+}
+
+/// Of the lanes that all entries check, that in which the fewest accept the
+/// same frames; `None` if there is no such lane, or few entries.
+fn common_lane(checks: &[(&LaneChecks, FirstCheck)]) -> Option<usize> {
+    if checks.len() < 2 {
+        return None;
+    }
+    let accepting = |lane: usize| {
+        let ranges = checks.iter().map(|(checks, _)| checks.range(lane));
+        if ranges.clone().any(|(_, span)| span == u32::MAX) {
+            return None;
+        }
+        let accept = |value: u32| {
+            let accepts = |(lo, span): &(u32, u32)| value.wrapping_sub(*lo) <= *span;
+            ranges.clone().filter(accepts).count()
+        };
+        Some(ranges.clone().map(|(lo, _)| accept(lo)).sum::<usize>())
+    };
+    let lanes = (0..LANES).filter_map(|lane| Some((accepting(lane)?, lane)));
+    // Each accepts its own.
+    let (least, lane) = lanes.min()?;
+    (least <= 2 * checks.len()).then_some(lane)
 }
