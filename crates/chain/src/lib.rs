@@ -21,6 +21,8 @@
 //! - `composed`: [`Composed`], the fold, and its interpreter.
 //! - `chain`: [`Chain`]; the filters of all stages are one plan of `demux`.
 //! - [`stages`]: marking, dropping, policing.
+//! - [`nat`]: translation of addresses and ports.
+//! - [`config`]: `[[stage]]` of a configuration file.
 //!
 //! # Invariants
 //!
@@ -33,11 +35,13 @@
 mod batch;
 mod chain;
 mod composed;
+pub mod config;
 mod edits;
 pub mod filter;
 mod flow;
 mod key_only;
 mod layers;
+pub mod nat;
 pub mod packet;
 mod stage;
 pub mod stages;
