@@ -723,7 +723,7 @@ fn tuples(
 
 /// A handle as a number that is not 0.
 fn cookie(handle: Handle) -> u64 {
-    u64::from(handle.generation) << 32 | u64::from(handle.at) + 1
+    u64::from(handle.generation) << 32 | (u64::from(handle.at) + 1)
 }
 
 fn handle(cookie: u64) -> Handle {
