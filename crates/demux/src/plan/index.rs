@@ -10,12 +10,15 @@
 
 use super::Plan;
 use super::hash::{WordHash, WordMix, inverse};
-use super::tree::{EntryRef, Rules, Tree};
+use super::subtable::Subtable;
+use super::tree::{Bits, EntryRef, Rules, Tree};
 
 /// Number of subtables from which on a plan has a tree.
 const TREE_FROM: usize = 4;
 /// Number of entries, at least, that one change adds to the next tree.
 const MIGRATE_PER_BIND: usize = 48;
+/// Number of fields, at most, among which the most frequent ones are sought.
+const FIELDS_COUNTED: usize = 64;
 /// Number of nodes of an old tree that one change frees.
 const FREED: usize = 64;
 
@@ -169,20 +172,44 @@ impl Plan {
             self.build();
         } else if self.index.old.is_none() && self.index.is_due(&self.large) {
             let bits = self.bindings.len().next_power_of_two().ilog2();
-            let subtables = self.order.iter();
-            let subtables = subtables.filter_map(|(_, number)| self.subtables.get(*number));
-            let small = subtables.filter(|subtable| !subtable.is_large);
-            let entries: usize = small.map(|subtable| subtable.table.len()).sum();
+            let entries: usize = self.small().map(|subtable| subtable.table.len()).sum();
             // The tree is due to be rebuilt when it has grown by half.
             let capacity = 2 * entries + 64;
+            let mut tree = Tree::new(capacity, self.index.mix, self.index.group_hash);
+            tree.make_lanes(&self.common_fields(), &self.pool);
             self.index.next = Some(Build {
-                tree: Tree::new(capacity, self.index.mix, self.index.group_hash),
+                tree,
                 large: self.large.clone(),
                 bits,
                 done: 0,
             });
             self.build();
         }
+    }
+
+    /// The subtables whose entries are in the tree.
+    fn small(&self) -> impl Iterator<Item = &Subtable> {
+        let subtables = self.order.iter();
+        let subtables = subtables.filter_map(|(_, number)| self.subtables.get(*number));
+        subtables.filter(|subtable| !subtable.is_large)
+    }
+
+    /// The fields that most entries require, the most frequent first.
+    fn common_fields(&self) -> Vec<Bits> {
+        let mut counts: Vec<(Bits, usize)> = Vec::new();
+        for subtable in self.small() {
+            for part in &subtable.key_parts {
+                let (expr, mask) = (part.expr, part.mask);
+                let bits = Bits { expr, mask }.widened(&self.pool);
+                match counts.iter().position(|(known, _)| *known == bits) {
+                    Some(at) => counts[at].1 += subtable.table.len(),
+                    None if counts.len() == FIELDS_COUNTED => {}
+                    None => counts.push((bits, subtable.table.len())),
+                }
+            }
+        }
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts.into_iter().map(|(bits, _)| bits).collect()
     }
 
     /// Adds some entries to the next tree.

@@ -88,22 +88,35 @@ impl Buckets {
         (u64::from(hash) >> self.shift) as usize
     }
 
-    /// The buckets that may hold a hash, from its home on.
-    fn probe(&self, hash: u32) -> impl Iterator<Item = usize> {
+    /// The word with a hash; `NOTHING` if there is none.
+    fn word(&self, hash: u32) -> u32 {
         let (home, count) = (self.home(hash), self.all.len());
-        let mut ended = false;
-        let buckets = (0..count).map(move |distance| (home + distance) & (count - 1));
-        buckets
-            .take_while(move |at| !std::mem::replace(&mut ended, self.all[*at].hashes[PASSED] == 0))
+        for distance in 0..count {
+            let bucket = &self.all[(home + distance) & (count - 1)];
+            let word = bucket.word(hash);
+            if word != NOTHING || bucket.hashes[PASSED] == 0 {
+                return word;
+            }
+        }
+        NOTHING
     }
 
     /// The bucket and cell of a hash; `None` if it is not there.
     fn find(&self, hash: u32) -> Option<(usize, usize)> {
-        self.probe(hash).find_map(|at| {
+        let (home, count) = (self.home(hash), self.all.len());
+        for distance in 0..count {
+            let at = (home + distance) & (count - 1);
             let Bucket { hashes, nodes } = &self.all[at];
-            let cell = (0..CELLS).find(|cell| hashes[*cell] == hash && nodes[*cell] != NOTHING);
-            Some((at, cell?))
-        })
+            let mut cells = 0..CELLS;
+            if let Some(cell) = cells.find(|cell| hashes[*cell] == hash && nodes[*cell] != NOTHING)
+            {
+                return Some((at, cell));
+            }
+            if hashes[PASSED] == 0 {
+                return None;
+            }
+        }
+        None
     }
 
     /// Adds a word; there is a free cell.
@@ -176,15 +189,11 @@ impl Children {
 
     #[cold]
     fn get_elsewhere(&self, hash: u32) -> NodeRef {
-        let old = self.old.as_ref().map(|old| &old.buckets);
-        let found = [Some(&self.now), old]
-            .into_iter()
-            .flatten()
-            .find_map(|buckets| {
-                let (at, cell) = buckets.find(hash)?;
-                Some(buckets.all[at].nodes[cell])
-            });
-        NodeRef::from_word(found.unwrap_or(NOTHING))
+        let word = self.now.word(hash);
+        match &self.old {
+            Some(old) if word == NOTHING => NodeRef::from_word(old.buckets.word(hash)),
+            _ => NodeRef::from_word(word),
+        }
     }
 
     /// Makes `node` the child with a hash.
@@ -230,8 +239,12 @@ impl Children {
         self.migrate(MIGRATE_PER_CHANGE);
     }
 
-    fn migrate(&mut self, count: usize) {
-        let Some(old) = &mut self.old else { return };
+    /// Moves up to `count` buckets of the old array; returns whether none
+    /// remain.
+    pub(super) fn migrate(&mut self, count: usize) -> bool {
+        let Some(old) = &mut self.old else {
+            return true;
+        };
         let Buckets { all, len, .. } = &mut old.buckets;
         let end = all.len().min(old.moved.saturating_add(count));
         for Bucket { hashes, nodes } in &mut all[old.moved..end] {
@@ -243,9 +256,11 @@ impl Children {
             }
         }
         old.moved = end;
-        if end == all.len() {
+        let is_whole = end == all.len();
+        if is_whole {
             self.old = None;
         }
+        is_whole
     }
 }
 

@@ -25,13 +25,14 @@ pub(in crate::plan) struct LaneChecks {
 #[derive(Clone, Copy)]
 pub(in crate::plan) struct Item {
     pub(in crate::plan) name: EntryRef,
-    /// The most selective check.
+    /// The most selective check of a field that is no lane; if there is none,
+    /// the most selective check.
     pub(super) first: FirstCheck,
     /// The lanes that the entry checks, a bit for each.
     pub(in crate::plan) lanes: u8,
 }
 
-/// The most selective check of an entry.
+/// The check of an entry that a list holds.
 #[derive(Clone, Copy)]
 pub(super) struct FirstCheck {
     pub(super) field: u16,
@@ -57,7 +58,7 @@ pub(super) struct Check {
 /// The fields that a tree's nodes read, by number. They stay as long as the
 /// tree; when there are too many, items leave checks to the entries.
 ///
-/// Most loads among the first fields are *lanes*, numbered below [`LANES`]: each
+/// Loads that most entries check are *lanes*, numbered below [`LANES`]: each
 /// frame reads all of them at once. It reads the others when a node asks.
 pub(super) struct Fields {
     pub(super) lanes: Lanes,
@@ -86,6 +87,15 @@ impl Fields {
     #[inline]
     pub(super) fn others(&self) -> &[ReadField] {
         &self.others
+    }
+
+    /// Makes a field a lane, if there is room, and its value such a load.
+    pub(super) fn make_lane(&mut self, bits: Bits, pool: &Pool) {
+        if !self.numbers.contains_key(&bits)
+            && let Some(lane) = self.lanes.add(*pool.read(bits.expr), bits.mask)
+        {
+            self.numbers.insert(bits, lane as u16);
+        }
     }
 
     /// The number of a field; `None` if there are too many.
@@ -120,19 +130,28 @@ impl Check {
     /// upper ones: prefixes of all lengths then share a field.
     fn widened(self, pool: &Pool) -> Check {
         let Bits { expr, mask } = self.bits;
-        let free = pool.bits(expr) & !mask;
-        if self.span != 0 || free & free.wrapping_add(1) != 0 {
+        let bits = self.bits.widened(pool);
+        if self.span != 0 || bits == self.bits {
             return self;
         }
         Check {
-            bits: Bits::whole(expr),
+            bits,
             lo: self.lo,
-            span: free,
+            span: pool.bits(expr) & !mask,
         }
     }
 }
 
 impl Bits {
+    /// The whole expression if the bits are its upper ones, else the same bits.
+    pub(in crate::plan) fn widened(self, pool: &Pool) -> Bits {
+        let free = pool.bits(self.expr) & !self.mask;
+        match free & free.wrapping_add(1) {
+            0 => Bits::whole(self.expr),
+            _ => self,
+        }
+    }
+
     /// All bits of an expression.
     pub(super) fn whole(expr: Value) -> Bits {
         Bits {
@@ -205,7 +224,8 @@ impl Item {
                 continue;
             };
             let lane = usize::from(field);
-            if at == 0 {
+            let is_outside = lane >= LANES && !item.first.is_outside_lanes();
+            if at == 0 || is_outside {
                 item.first = FirstCheck { field, lo, span };
             }
             if lane < LANES && lane_checks.add(lane, lo, span) {
@@ -219,6 +239,13 @@ impl Item {
 
     /// Whether the first check is not among those on lanes.
     pub(super) fn begins_outside_lanes(&self) -> bool {
-        usize::from(self.first.field) >= LANES && self.first.field != NO_FIELD
+        self.first.is_outside_lanes()
+    }
+}
+
+impl FirstCheck {
+    /// Whether the check is not of a lane.
+    pub(super) fn is_outside_lanes(&self) -> bool {
+        usize::from(self.field) >= LANES && self.field != NO_FIELD
     }
 }

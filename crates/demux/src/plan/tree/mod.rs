@@ -58,6 +58,8 @@ const LEAF_MAX: usize = 8;
 /// Number of entries of a leaf while a tree is built: more entries give a
 /// better choice of the field.
 const SAMPLE: usize = 128;
+/// Number of buckets of a growing node that are moved at a time.
+const SETTLED: usize = 8;
 /// Number of entries that no field distinguishes, before they form a group.
 const LIST_MAX: usize = 64;
 
@@ -87,6 +89,9 @@ pub(super) struct Tree {
     leaf_max: usize,
     /// Leaves to check when the tree is complete, since they may be too long.
     wide: Vec<NodeRef>,
+    /// Inner nodes before this one had no children in an old array when the
+    /// tree was built.
+    settled: u32,
     /// Expressions that nodes hash; the tree holds one use of each in the pool.
     exprs: Vec<Value>,
 }
@@ -136,6 +141,7 @@ impl Tree {
             group_hash,
             leaf_max: SAMPLE,
             wide: Vec::new(),
+            settled: 0,
             exprs: Vec::new(),
         }
     }
@@ -178,6 +184,13 @@ impl Tree {
     #[inline]
     pub(super) fn item(&self, number: u32) -> &Item {
         &self.items[number as usize]
+    }
+
+    /// Makes fields lanes, the first ones first, as far as there is room.
+    pub(super) fn make_lanes(&mut self, fields: &[Bits], pool: &Pool) {
+        for field in fields {
+            self.fields.make_lane(*field, pool);
+        }
     }
 
     /// The loads that each frame makes.
@@ -447,13 +460,14 @@ impl Tree {
         }
     }
 
-    /// Divides some of the leaves that were left long while the tree was built.
-    /// Returns `true` if none remain: the tree is complete.
+    /// Divides some of the leaves that were left long while the tree was built,
+    /// and then completes the growth of inner nodes. Returns `true` if none
+    /// remain: the tree is complete.
     pub(super) fn refine(&mut self, mut entries: usize, rules: &mut Rules<'_>) -> bool {
         self.leaf_max = LEAF_MAX;
         while entries > 0 {
             let Some(leaf) = self.wide.pop() else {
-                return true;
+                return self.settle(entries);
             };
             let names = self.names(leaf);
             if names.len() <= LEAF_MAX {
@@ -471,6 +485,17 @@ impl Tree {
                 };
                 self.split_leaf(leaf, rules);
             }
+        }
+        false
+    }
+
+    /// Completes the growth of some inner nodes; returns `true` if none remain.
+    fn settle(&mut self, nodes: usize) -> bool {
+        for _ in 0..nodes {
+            let Some(split) = self.splits.get_mut(self.settled) else {
+                return true;
+            };
+            self.settled += u32::from(split.children.migrate(SETTLED));
         }
         false
     }

@@ -113,10 +113,11 @@ impl Split {
 /// Number of entries of a list whose checks stand in it.
 pub(super) const LIST_WIDTH: usize = 8;
 
-/// A leaf of several entries, with a check of each of the first ones: of one
-/// lane that all of them check, so that a frame is compared with all at once,
-/// or of the field that is the most selective for the entry. Most frames fail
-/// the checks of most entries, and read nothing else of them.
+/// A leaf of several entries, with a check of each of the first ones: of the
+/// lane that distinguishes them best, so that a frame is compared with all at
+/// once; or, if no lane does, of the field that is the most selective for the
+/// entry. Most frames fail the checks of most entries, and read nothing else of
+/// them.
 #[repr(align(64))]
 pub(in crate::plan) struct List {
     lo: [u32; LIST_WIDTH],
@@ -129,8 +130,8 @@ pub(in crate::plan) struct List {
     more: Option<Box<Vec<u32>>>,
     /// The field of each check; [`UNCHECKED`](List::UNCHECKED) for none.
     fields: [u8; LIST_WIDTH],
-    /// The lane that all check; [`UNCHECKED`](List::UNCHECKED) if they check
-    /// different fields.
+    /// The lane of all checks; [`UNCHECKED`](List::UNCHECKED) if they have
+    /// fields of their own.
     lane: u8,
     /// Number of first items.
     count: u8,
@@ -206,7 +207,8 @@ impl List {
             return passing;
         }
         let Some(value) = value(self.lane.into()) else {
-            return 0;
+            // Some entries may do without the lane.
+            return all;
         };
         // No branch for each item, so that the compiler compares several at
         // once.
@@ -218,25 +220,21 @@ impl List {
     }
 }
 
-/// Of the lanes that all entries check, that in which the fewest accept the
-/// same frames; `None` if there is no such lane, or few entries.
+/// The lane in which the fewest entries accept the same frames; `None` if there
+/// is no lane in which half of them do not.
 fn common_lane(checks: &[(&LaneChecks, FirstCheck)]) -> Option<usize> {
-    if checks.len() < 2 {
+    let count = checks.len();
+    if count < 2 || checks.iter().any(|(_, first)| first.is_outside_lanes()) {
         return None;
     }
     let accepting = |lane: usize| {
         let ranges = checks.iter().map(|(checks, _)| checks.range(lane));
-        if ranges.clone().any(|(_, span)| span == u32::MAX) {
-            return None;
-        }
         let accept = |value: u32| {
             let accepts = |(lo, span): &(u32, u32)| value.wrapping_sub(*lo) <= *span;
             ranges.clone().filter(accepts).count()
         };
-        Some(ranges.clone().map(|(lo, _)| accept(lo)).sum::<usize>())
+        ranges.clone().map(|(lo, _)| accept(lo)).sum::<usize>()
     };
-    let lanes = (0..LANES).filter_map(|lane| Some((accepting(lane)?, lane)));
-    // Each accepts its own.
-    let (least, lane) = lanes.min()?;
-    (least <= 2 * checks.len()).then_some(lane)
+    let (least, lane) = (0..LANES).map(|lane| (accepting(lane), lane)).min()?;
+    (2 * least <= count * count).then_some(lane)
 }
