@@ -127,6 +127,10 @@ pub(in crate::plan) struct List {
     /// The rank of the first entry.
     pub(in crate::plan) best: Rank,
     /// The numbers of further items, by rank.
+    #[expect(
+        clippy::box_collection,
+        reason = "one word, so that a list is two lines"
+    )]
     more: Option<Box<Vec<u32>>>,
     /// The field of each check; [`UNCHECKED`](List::UNCHECKED) for none.
     fields: [u8; LIST_WIDTH],
