@@ -220,7 +220,14 @@ fn open_fds() -> Vec<RawFd> {
         return Vec::new();
     };
     let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| name.parse().ok()).collect()
+    let fds: Vec<RawFd> = names.filter_map(|name| name.parse().ok()).collect();
+    // The folder itself was one of them.
+    fds.into_iter().filter(|fd| is_open(*fd)).collect()
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: the command takes no pointer.
+    unsafe { crate::real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
 }
 
 /// The least number of a hidden descriptor; 0 before it is chosen.

@@ -47,7 +47,13 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
         Ok(false) => {
             stats::kernels(Call::Connect);
             // SAFETY: the caller's promises.
-            unsafe { real::connect(fd, to, len) }
+            let connected = unsafe { real::connect(fd, to, len) };
+            let is_begun = connected == 0 || is_in_progress();
+            if is_begun && matches!(sock.endpoint(), Endpoint::Open) {
+                stats::socket(false);
+                sock.leave_to_kernel();
+            }
+            connected
         }
         Err(error) => {
             stats::weirs(Call::Connect);
@@ -56,14 +62,20 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t)
     }
 }
 
+/// Whether the kernel goes on with a connect that has failed.
+fn is_in_progress() -> bool {
+    matches!(
+        crate::sock::last_errno(),
+        libc::EINPROGRESS | libc::EINTR | libc::EALREADY
+    )
+}
+
 /// Connects a socket of weir, or one that may become so; false if the kernel is to do it.
 fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
     match sock.endpoint() {
         Endpoint::Open => match owner_of_remote(remote.ip().to_canonical())? {
             Owner::Kernel => {
                 bind_in_kernel(sock)?;
-                stats::socket(false);
-                sock.leave_to_kernel();
                 Ok(false)
             }
             Owner::Weir(net) if sock.kind == libc::SOCK_STREAM => {

@@ -75,7 +75,12 @@ pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) ->
         Ok(false) => {
             stats::kernels(Call::Bind);
             // SAFETY: the caller's promises.
-            unsafe { real::bind(fd, to, len) }
+            let bound = unsafe { real::bind(fd, to, len) };
+            if bound == 0 {
+                stats::socket(false);
+                sock.leave_to_kernel();
+            }
+            bound
         }
         done => {
             stats::weirs(Call::Bind);
@@ -97,11 +102,7 @@ fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
     }
     drop(is_bound);
     match owner_of_local(local.ip().to_canonical())? {
-        Owner::Kernel => {
-            stats::socket(false);
-            sock.leave_to_kernel();
-            Ok(false)
-        }
+        Owner::Kernel => Ok(false),
         Owner::Weir(net) => {
             check_port(local.port())?;
             if sock.kind == libc::SOCK_STREAM {
@@ -217,8 +218,10 @@ fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
         Endpoint::Foreign => return Err(crate::fork::refuse()),
     }
     let net = host::host()?;
-    let is_bound = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_bound = is_bound.is_some();
+    let is_bound = {
+        let reserved = sock.reserved.lock();
+        reserved.unwrap_or_else(PoisonError::into_inner).is_some()
+    };
     if !is_bound {
         let any: SocketAddr = if sock.domain == libc::AF_INET {
             (Ipv4Addr::UNSPECIFIED, 0).into()
