@@ -12,6 +12,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("meter", &["wire", "filter"]),
+    ("chain", &["wire", "filter", "demux"]),
     ("ledger", &["meter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "meter", "ring"]),
@@ -27,7 +28,10 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
     ("exec", &["socket", "stack"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
-    ("apps", &["wire", "ring", "link", "stack", "tap"]),
+    (
+        "apps",
+        &["wire", "filter", "chain", "ring", "link", "stack", "tap"],
+    ),
     (
         "weir",
         &[
@@ -45,6 +49,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "apps",
             "experiments",
             "meter",
+            "chain",
             "ledger",
         ],
     ),
@@ -69,11 +74,12 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 14] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
     "crates/meter/src",
+    "crates/chain/src",
     "crates/stack/src",
     "crates/apps/src/router/engine",
 ];
