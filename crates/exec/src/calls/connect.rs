@@ -143,8 +143,11 @@ fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
         return Err(libc::ENETUNREACH);
     }
     let mut socket = TcpSocket::new(net);
-    let local = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-    let local = local.as_ref().map(|reserved| reserved.address());
+    let local = {
+        let reserved = sock.reserved.lock();
+        let reserved = reserved.unwrap_or_else(PoisonError::into_inner);
+        reserved.as_ref().map(|reserved| reserved.address())
+    };
     if let Some(mut local) = local {
         if local.ip().is_unspecified() && local.is_ipv4() != remote.is_ipv4() {
             let any: IpAddr = if remote.is_ipv4() {

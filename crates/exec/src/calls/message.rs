@@ -36,7 +36,7 @@ unsafe fn receive_message(sock: &Sock, message: *mut msghdr, flags: c_int) -> Re
     // SAFETY: the caller's promise.
     let message = unsafe { &mut *message };
     // SAFETY: a valid message has valid buffers.
-    let mut rooms = unsafe { rooms(message.msg_iov, message.msg_iovlen as usize) }?;
+    let mut rooms = unsafe { rooms(message.msg_iov, message.msg_iovlen) }?;
     let received = receive(sock, &mut rooms, flags)?;
     let name = message.msg_name.cast();
     match received.from {
@@ -111,7 +111,7 @@ unsafe fn send_message(sock: &Sock, message: *const msghdr, flags: c_int) -> Res
     let (remote, parts) = unsafe {
         (
             address::read(message.msg_name.cast(), message.msg_namelen),
-            slices(message.msg_iov, message.msg_iovlen as usize)?,
+            slices(message.msg_iov, message.msg_iovlen)?,
         )
     };
     let to = destination(sock, message.msg_name.cast(), remote)?;
