@@ -5,7 +5,7 @@
 //! closed for the child alone. Other calls on them fail with `ENETDOWN`, and a message says so
 //! once. A child that was forked before its parent needed a host can start a host of its own.
 
-use crate::sock::{Sock, last_errno};
+use crate::sock::Sock;
 use crate::{host, real, table};
 use libc::{c_int, pid_t};
 use std::sync::Arc;
@@ -82,9 +82,5 @@ pub(crate) fn watch() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: a child of fork may do all that a child of vfork may.
-    let child = unsafe { real::fork() };
-    if child < 0 {
-        let _ = last_errno();
-    }
-    child
+    unsafe { real::fork() }
 }
