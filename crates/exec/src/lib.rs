@@ -49,7 +49,7 @@ mod wait;
 pub use calls::*;
 pub use fork::vfork;
 pub use host::{OPTIONS, VARIABLE};
-pub use signals::{sigaction, signal};
+pub use signals::{sigaction, siginterrupt, signal};
 
 /// Runs before the program's own initialisers.
 extern "C" fn begin() {

@@ -257,3 +257,25 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
         _ => libc::SIG_ERR,
     }
 }
+
+/// `siginterrupt(3)`.
+///
+/// # Safety
+/// As `siginterrupt(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all fields of a zeroed action are valid; the calls read and write an action.
+    unsafe {
+        if sigaction(signal, null(), action.as_mut_ptr()) != 0 {
+            return -1;
+        }
+        let flags = &mut (*action.as_mut_ptr()).sa_flags;
+        if interrupts != 0 {
+            *flags &= !libc::SA_RESTART;
+        } else {
+            *flags |= libc::SA_RESTART;
+        }
+        sigaction(signal, action.as_ptr(), null_mut())
+    }
+}
