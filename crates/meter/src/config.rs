@@ -50,6 +50,8 @@ pub struct Link {
     pub inside: Option<String>,
     /// The interface on the other side.
     pub outside: Option<String>,
+    /// The interface to which a switch copies frames of both directions.
+    pub mirror: Option<String>,
 }
 
 /// A server of RADIUS accounting, from which sessions come.

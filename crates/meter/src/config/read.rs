@@ -77,6 +77,7 @@ enum UnitWord {
 struct LinkTable {
     inside: Option<String>,
     outside: Option<String>,
+    mirror: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -442,9 +443,22 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
     for (number, table) in tables.iter().enumerate() {
         let place = format!("[[link]] {}", number + 1);
         let (at, table) = (table.span().start, table.get_ref());
+        if table.mirror.is_some() {
+            if table.inside.is_some() || table.outside.is_some() {
+                let remedy = "a mirror port has both directions: leave `inside` and `outside` out";
+                return Err(error(at, format!("{place}: {remedy}")));
+            }
+            links.push(Link {
+                inside: None,
+                outside: None,
+                mirror: table.mirror.clone(),
+            });
+            continue;
+        }
         match (&table.inside, &table.outside) {
             (None, None) => {
-                let remedy = "name the interface of the subscribers' side as `inside`, the other as `outside`";
+                let remedy = "name the interface of the subscribers' side as `inside`, the other as \
+                              `outside`, or a mirror port as `mirror`";
                 return Err(error(at, format!("{place}: {remedy}")));
             }
             (Some(inside), Some(outside)) if inside == outside => {
@@ -456,6 +470,7 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
         links.push(Link {
             inside: table.inside.clone(),
             outside: table.outside.clone(),
+            mirror: None,
         });
     }
     Ok(links)

@@ -2,7 +2,8 @@
 
 use super::layout::PREFIX_LENGTHS_MAX;
 use super::maps::SUBSCRIBERS_MAX;
-use crate::bpf::{AttachError, LoadError, MapError, PinError};
+use super::stage::MIRROR_PREFIXES_MAX;
+use crate::bpf::{AttachError, LoadError, MapError, ObjectError, PinError};
 use std::io;
 use weir_filter::backend::ebpf::EmitError;
 use weir_filter::lang::expr;
@@ -24,6 +25,17 @@ pub enum MeterError {
         service: String,
         /// What is wrong with it.
         source: expr::Error,
+    },
+    /// The filter of what goes up.
+    #[error("from_inside: {0}")]
+    FromInside(#[source] expr::Error),
+    /// Too many prefixes of a mirror port.
+    #[error(
+        "{found} prefixes say what goes up at a mirror port, where there are at most {MIRROR_PREFIXES_MAX}: join some, or give from_inside"
+    )]
+    Prefixes {
+        /// How many.
+        found: usize,
     },
     /// A row that does not exist.
     #[error("row {row} does not exist: the meter was made for {subscribers} subscribers")]
@@ -77,6 +89,9 @@ pub enum MeterError {
     /// A program was not attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// A program that is attached.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     /// A pin.
     #[error(transparent)]
     Pin(#[from] PinError),

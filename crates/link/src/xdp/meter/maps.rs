@@ -178,6 +178,9 @@ pub(super) struct Maps {
     pub(super) tags: Map,
 }
 
+/// The control map's name in the kernel.
+pub(super) const CONTROL_NAME: &str = "weir_meter";
+
 /// Names of pins, in the order of [`Maps::all`].
 const PINS: [&str; 8] = [
     "meter-control",
@@ -201,7 +204,7 @@ impl Maps {
         };
         let cpus = possible_cpus()? as u32;
         let maps = Maps {
-            control: array("weir_meter", CONTROL_BYTES, 1)?,
+            control: array(CONTROL_NAME, CONTROL_BYTES, 1)?,
             slots: array("weir_meter_keys", PAGE_BYTES, geometry.slot_pages)?,
             spill: Map::create("weir_meter_spil", &MapSpec::hash(24, 8, geometry.spill()))?,
             unknown: array("weir_meter_unkn", PAGE_BYTES, geometry.unknown_pages.max(1))?,

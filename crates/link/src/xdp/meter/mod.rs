@@ -38,7 +38,8 @@ pub use bank::{Cell, Cut, CutOwner};
 pub use error::MeterError;
 pub use layout::PREFIX_LENGTHS_MAX;
 pub use maps::{MeterSpec, SUBSCRIBERS_MAX};
-pub use stage::{MeterStage, MeterTap};
+pub(super) use stage::is_metered;
+pub use stage::{MIRROR_PREFIXES_MAX, MeterStage, MeterTap, MirrorUp};
 
 use crate::bpf::{MapMemory, PinFolder, grace_period};
 use maps::{Geometry, Maps};

@@ -4,6 +4,7 @@ use super::super::layout::{CELL_BYTES, place};
 use super::{Emit, stack};
 use crate::xdp::abi::{PROCESSOR_ID, atomic_add};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
+use weir_meter::Direction;
 
 /// The cell, then what is added.
 const CELL: Reg = Reg::R7;
@@ -34,13 +35,13 @@ impl Emit<'_> {
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::CLASS),
         ]);
         self.jump(op::JGE, Reg::R1, classes, done);
-        let direction = self.spec.direction as i32 * CELL_BYTES as i32;
+        let direction = self.direction.unwrap_or(Direction::Up) as i32 * CELL_BYTES as i32;
         self.push(&[
             Insn::alu64(op::MUL, Reg::R1, 2 * CELL_BYTES as i32),
             Insn::alu64(op::ADD, CELL, Reg::R1),
-            Insn::call(PROCESSOR_ID),
-            Insn::mov64(Reg::R1, Reg::R0),
         ]);
+        self.add_direction(CELL, CELL_BYTES);
+        self.push(&[Insn::call(PROCESSOR_ID), Insn::mov64(Reg::R1, Reg::R0)]);
         self.look_up_r1(place::TOTALS, done);
         // A cell is any CPU's, a total one CPU's alone: programs of one CPU never interrupt one
         // another at these hooks.
@@ -52,6 +53,7 @@ impl Emit<'_> {
             Insn::alu64(op::LSH, Reg::R1, 5),
             Insn::alu64(op::ADD, Reg::R0, Reg::R1),
         ]);
+        self.add_direction(Reg::R0, CELL_BYTES);
         for (at, with) in [(0, PACKETS), (8, BYTES)] {
             self.push(&[
                 Insn::load(op::DW, Reg::R1, Reg::R0, direction as i16 + at),
@@ -60,6 +62,19 @@ impl Emit<'_> {
             ]);
         }
         self.asm.bind(done);
+    }
+
+    /// Adds the offset of the frame's direction, if each frame has its own, to a register; r1 is lost.
+    fn add_direction(&mut self, to: Reg, cell: u32) {
+        if self.direction.is_some() {
+            return;
+        }
+        self.push(&[
+            Insn::load(op::DW, Reg::R1, Reg::FP, stack::DIRECTION),
+            Insn::alu64(op::AND, Reg::R1, 1),
+            Insn::alu64(op::MUL, Reg::R1, cell as i32),
+            Insn::alu64(op::ADD, to, Reg::R1),
+        ]);
     }
 
     /// r0 = value number r1 of an array.
