@@ -1,5 +1,6 @@
 //! A counter: its periods, from the kernel's cells to records that are durable.
 
+use super::forwarding::Losses;
 use super::live::{Pins, WAIT};
 use super::rows::Rows;
 use super::{Args, seed};
@@ -32,7 +33,7 @@ const REPORT_NS: u64 = 60_000_000_000;
 
 /// What was done, stable for scripts.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Done {
+pub(crate) struct Done {
     /// Periods whose records are durable.
     periods: u64,
     /// Their records.
@@ -66,6 +67,8 @@ pub(super) struct Counter<'a> {
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
     gap_unix_ns: Option<[i64; 2]>,
+    /// Frames that this process has lost.
+    pub(super) losses: Losses,
     events: u64,
     /// Events that are applied, of those that the log is to have next.
     applied: usize,
@@ -127,6 +130,7 @@ impl<'a> Counter<'a> {
             cut_ended: None,
             retry_ns: None,
             gap_unix_ns: None,
+            losses: Losses::default(),
             events: 0,
             applied: 0,
             alarms: BTreeMap::new(),
@@ -134,6 +138,11 @@ impl<'a> Counter<'a> {
             reported: Refused::default(),
             reported_ns: None,
         })
+    }
+
+    /// Whether the kernel has no counts of earlier processes.
+    pub(super) fn is_new(&self) -> bool {
+        !self.is_adopted && self.previous.is_none()
     }
 
     /// What earlier processes have left: whose rows the counters are, and until when they counted.
@@ -394,7 +403,8 @@ impl<'a> Counter<'a> {
         let ended = self.cut_ended.unwrap_or(ended);
         let cut = self.meter.pending().expect("it was cut");
         let began = self.began;
-        let about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
+        let mut about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
+        about.lost_inside = self.losses.new();
         let mut chunks: Vec<Chunk> = Vec::new();
         let mut emit = |chunk| chunks.push(chunk);
         let mut writer = ChunkWriter::new(
@@ -424,6 +434,7 @@ impl<'a> Counter<'a> {
             .store(&mut chunks, &base.bytes())
             .map_err(|error| CliError::Run(error.into()))?;
         self.meter.settle();
+        self.losses.note(about.lost_inside);
         self.rows.release_ended(&mut self.meter);
         self.began = ended;
         self.cut_ended = None;
