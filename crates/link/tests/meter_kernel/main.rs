@@ -3,6 +3,7 @@
 mod frames;
 mod live;
 mod oracle;
+mod policing;
 mod table;
 
 use oracle::{Counts, Oracle};
@@ -55,6 +56,13 @@ fn services() -> Services {
     ])
 }
 
+fn policed<'a>(services: &'a Services, counts_ip: bool) -> MeterSpec<'a> {
+    MeterSpec {
+        polices: true,
+        ..spec(services, counts_ip)
+    }
+}
+
 fn spec<'a>(services: &'a Services, counts_ip: bool) -> MeterSpec<'a> {
     MeterSpec {
         subscribers: 100,
@@ -63,6 +71,7 @@ fn spec<'a>(services: &'a Services, counts_ip: bool) -> MeterSpec<'a> {
         services,
         names: &NoNames,
         counts_ip,
+        polices: false,
     }
 }
 

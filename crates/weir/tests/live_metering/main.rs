@@ -6,6 +6,7 @@ mod common;
 #[path = "../common/live.rs"]
 mod live;
 mod mirror;
+mod policing;
 mod route;
 
 use common::{Folder, stdout, weir};

@@ -6,6 +6,12 @@ use super::*;
 fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[u64; 2]; 2]) {
     let Some(net) = net() else { return };
     let files = Files::new(name, &format!("[[link]]\nmirror = \"left\"\n{capture}"));
+    // A veth takes the generator's frames if it has an XDP program, or polls.
+    let polling = Offloads {
+        generic_receive: true,
+        ..Offloads::OFF
+    };
+    net.left.set_offloads(polling).unwrap();
     let (config, store) = (files.config(), files.store());
     let meter = |more: &[&str]| {
         let arguments = [&["meter", "--config", &config, "--store", &store], more].concat();

@@ -45,6 +45,9 @@ pub enum MeterError {
         /// How many there are.
         subscribers: u32,
     },
+    /// A policy without room for any.
+    #[error("this meter was made without policies")]
+    NoPolicies,
     /// Too many keys.
     #[error("there is no room for key `{key}`: the meter was made for {keys} keys")]
     Full {

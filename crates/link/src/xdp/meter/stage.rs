@@ -87,6 +87,10 @@ impl Meter {
                 listed: geometry.classes as u16 - 4,
                 filters: self.filters.clone(),
                 counts_ip: geometry.counts_ip,
+                // Frames at a mirror port are copies.
+                polices: geometry.polices && matches!(way, Way::One(_)),
+                has_policed: geometry.polices,
+                lease_cpus: geometry.lease_cpus,
                 way,
             },
             maps: self.maps.clone(),

@@ -2,6 +2,7 @@
 
 use super::forwarding::Losses;
 use super::live::{Pins, WAIT};
+use super::policies::{self, Policies};
 use super::rows::Rows;
 use super::{Args, seed};
 use crate::error::{CliError, say};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_ledger::{Ledger, LedgerError, Spool, StoreLock};
 use weir_link::names::SystemNames;
-use weir_link::xdp::{CutOwner, Meter, MeterSpec};
+use weir_link::xdp::{Cell, CutOwner, Meter, MeterSpec};
 use weir_meter::config::Config;
 use weir_meter::engine::Unit;
 use weir_meter::period::{ChunkWriter, Cut, Moment, Schedule};
@@ -97,6 +98,7 @@ impl<'a> Counter<'a> {
             services: &services,
             names,
             counts_ip: config.unit == Unit::Ip,
+            polices: !config.policies.is_empty(),
         };
         let store = store::path_made(args.store.as_deref())?;
         let spool = match &args.spool {
@@ -112,10 +114,11 @@ impl<'a> Counter<'a> {
             Some(Ledger::open(&store).map_err(CliError::run)?)
         };
         let opened = Meter::open(&pins.folder, &spec).map_err(CliError::run)?;
+        policies::set_portal(config, &opened.meter)?;
         let began = now();
         Ok(Counter {
             config,
-            rows: Rows::new(config.capacity, &config.keys, seed()),
+            rows: Rows::new(config.capacity, &config.keys, Policies::new(config), seed()),
             meter: opened.meter,
             previous: opened.previous,
             previous_began: began,
@@ -247,7 +250,7 @@ impl<'a> Counter<'a> {
                 &self.config.counter,
                 previous.boot_epoch(),
                 &about,
-                measures(),
+                measures(previous.polices()),
                 services.clone(),
                 self.config.chunk_records,
                 emit,
@@ -264,8 +267,9 @@ impl<'a> Counter<'a> {
                     });
                     last = Some(cell.owner);
                 }
-                let counts = [cell.packets, cell.bytes];
-                writer.record(cell.class, cell.direction, Flags::default(), &counts);
+                let (counts, columns) = counts_of(&cell, previous.polices());
+                let counts = &counts[..columns];
+                writer.record(cell.class, cell.direction, Flags::default(), counts);
             }
             writer.finish();
             let base = Base { ended: about.ended };
@@ -411,7 +415,7 @@ impl<'a> Counter<'a> {
             &self.config.counter,
             epoch,
             &about,
-            measures(),
+            measures(self.meter.polices()),
             self.services.names(),
             self.config.chunk_records,
             &mut emit,
@@ -425,8 +429,9 @@ impl<'a> Counter<'a> {
                 });
                 last = Some(cell.owner);
             }
-            let counts = [cell.packets, cell.bytes];
-            writer.record(cell.class, cell.direction, Flags::default(), &counts);
+            let (counts, columns) = counts_of(&cell, self.meter.polices());
+            let counts = &counts[..columns];
+            writer.record(cell.class, cell.direction, Flags::default(), counts);
         }
         writer.finish();
         let base = Base { ended };
@@ -548,13 +553,21 @@ fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64;
     }
 }
 
-fn measures() -> Vec<Measure> {
-    ["packets", "bytes"]
-        .map(|name| Measure {
-            name: name.to_owned(),
-            additive: true,
-        })
-        .into()
+/// The columns of records: of these, what was policed.
+fn measures(polices: bool) -> Vec<Measure> {
+    let names = ["packets", "bytes", "policed_packets", "policed_bytes"];
+    let names = &names[..if polices { 4 } else { 2 }];
+    let measure = |name: &&str| Measure {
+        name: (*name).to_owned(),
+        additive: true,
+    };
+    names.iter().map(measure).collect()
+}
+
+/// The counts of a record.
+fn counts_of(cell: &Cell, polices: bool) -> ([u64; 4], usize) {
+    let counts = [cell.packets, cell.bytes, cell.policed[0], cell.policed[1]];
+    (counts, if polices { 4 } else { 2 })
 }
 
 /// The owner of a cell that is no session's that is known.

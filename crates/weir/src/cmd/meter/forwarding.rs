@@ -12,7 +12,7 @@
 
 use super::counter::{Counter, monotonic_ns};
 use super::live::{self, Pins, WAIT};
-use super::{Args, configuration, subscribers};
+use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,7 +82,9 @@ impl MeterArgs {
 /// Takes away the counters that an earlier process has left for these links.
 pub(crate) fn clean(interfaces: &[&str]) -> Result<(), CliError> {
     let pins = Pins::of(interfaces)?;
-    Meter::unpin(&pins.folder).map_err(CliError::run)
+    Meter::unpin(&pins.folder).map_err(CliError::run)?;
+    pins.remove();
+    Ok(())
 }
 
 /// Which way the frames go that come in at each interface.
@@ -271,6 +273,7 @@ fn run(
     let source = args.config.as_deref().unwrap_or(Path::new(""));
     let mut server = live::radius(&config, source)?;
     counter.replay(server.as_mut())?;
+    policies::warn_of_portal(&config);
     let stages = directions.iter().map(|way| counter.meter.stage(*way));
     // The receiver waits for them.
     let _ = give.send(stages.collect());

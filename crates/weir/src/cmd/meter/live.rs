@@ -89,11 +89,13 @@ pub(super) fn run(
     // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
     // kernel counting.
     let mut settled = counter.cut_now();
+    let mut is_off = false;
     if !args.keep && settled.is_ok() {
         tap.detach(Some(&pins.folder)).map_err(CliError::run)?;
         settled = counter.cut_rest();
         if settled.is_ok() {
             Meter::unpin(&pins.folder).map_err(CliError::run)?;
+            is_off = true;
         }
     }
     let settled = settled.and_then(|()| counter.deliver());
@@ -108,6 +110,9 @@ pub(super) fn run(
     });
     counter.done.radius = server.map(|server| server.stats());
     print(args, &counter.done)?;
+    if is_off {
+        pins.remove();
+    }
     settled
 }
 
@@ -148,7 +153,9 @@ pub(super) fn clean(config: &Config) -> Result<(), CliError> {
     let interface = Interface::named(&interface).map_err(CliError::run)?;
     let pins = Pins::of(&[&interface.name])?;
     MeterTap::clean(&pins.folder).map_err(CliError::run)?;
-    Meter::unpin(&pins.folder).map_err(CliError::run)
+    Meter::unpin(&pins.folder).map_err(CliError::run)?;
+    pins.remove();
+    Ok(())
 }
 
 /// Where frames of one interface are counted.
@@ -188,6 +195,9 @@ fn link(config: &Config) -> Result<(String, Place), CliError> {
         );
     };
     if let Some(mirror) = &link.mirror {
+        if !config.policies.is_empty() {
+            return refused("frames at a mirror port are copies: leave [policy] out");
+        }
         let up = match &config.inside {
             Inside::Sessions => MirrorUp::Sessions,
             Inside::Prefixes(prefixes) => MirrorUp::Prefixes(prefixes.clone()),

@@ -4,6 +4,7 @@ mod capture;
 mod counter;
 pub(crate) mod forwarding;
 mod live;
+mod policies;
 mod report;
 mod rows;
 
@@ -210,7 +211,8 @@ fn subscribers(args: &Args, config: &Config, text: &str) -> Result<Vec<SessionIn
         }
         other => other,
     })?;
-    list::read(&bytes, &config.keys, config.capacity, seed())
+    let (keys, policies) = (&config.keys, &config.policies);
+    list::read_with_policies(&bytes, keys, policies, config.capacity, seed())
         .map_err(|errors| CliError::refused(errors.of(path.display())))
 }
 

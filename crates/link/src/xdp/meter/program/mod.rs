@@ -8,15 +8,17 @@
 //!                       classify.rs               count.rs
 //! ```
 //!
-//! The bank is read once, so that a cell and a total are always of the same bank. Nothing here
-//! drops a frame or ends the program: whatever the frame is, it is counted in exactly one cell.
+//! The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
+//! is, it is counted in exactly one cell. With policies, what becomes of it is decided before it is
+//! counted, and done afterwards (police.rs).
 
 mod classify;
 mod count;
 mod find;
 mod parse;
+mod police;
 
-use super::layout::{at, place};
+use super::layout::{at, kind, place};
 use crate::xdp::abi::{DATA, DATA_END};
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 use weir_filter::ir::Program as Filter;
@@ -55,11 +57,19 @@ mod stack {
     pub(super) const TRANSPORT_AT: i16 = -152;
     /// Bytes of the frame as the hook has it.
     pub(super) const LENGTH: i16 = -160;
+    /// 0, or what becomes of a frame that was policed.
+    pub(super) const POLICED: i16 = -168;
+    /// The lease of this CPU, or 0.
+    pub(super) const LEASE: i16 = -176;
+    /// Bytes that were added to it.
+    pub(super) const TAKEN: i16 = -184;
+    /// The time.
+    pub(super) const NOW: i16 = -192;
     /// Of a frame that may go either way: its direction, and the destination address.
-    pub(super) const DIRECTION: i16 = -168;
-    pub(super) const OTHER: i16 = -176;
-    pub(super) const OTHER_REST: i16 = -184;
-    pub(super) const TOP: i16 = -184;
+    pub(super) const DIRECTION: i16 = -200;
+    pub(super) const OTHER: i16 = -208;
+    pub(super) const OTHER_REST: i16 = -216;
+    pub(super) const TOP: i16 = -216;
 }
 
 /// Kinds of what a packet carries, as [`stack::TRANSPORT`] has them.
@@ -89,6 +99,10 @@ pub(in crate::xdp) struct Spec {
     /// Services by filter, by number.
     pub(super) filters: Vec<(u16, Filter)>,
     pub(super) counts_ip: bool,
+    /// Whether frames are policed, and whether cells have room for those that were.
+    pub(super) polices: bool,
+    pub(super) has_policed: bool,
+    pub(super) lease_cpus: u32,
     pub(super) way: Way,
 }
 
@@ -132,6 +146,7 @@ impl Spec {
 pub(in crate::xdp) struct Routines {
     find: Label,
     claim: Label,
+    charge: Label,
     first_place: u16,
 }
 
@@ -146,6 +161,7 @@ pub(in crate::xdp) fn emit(
     let routines = Routines {
         find: asm.label(),
         claim: asm.label(),
+        charge: asm.label(),
         first_place,
     };
     let mut emit = Emit {
@@ -165,7 +181,9 @@ pub(in crate::xdp) fn emit(
         Way::Each(up) => emit.attribute_each(up, &routines)?,
     }
     emit.classify()?;
+    emit.police(&routines);
     emit.count();
+    emit.act();
     Ok(routines)
 }
 
@@ -173,6 +191,7 @@ pub(in crate::xdp) fn emit(
 pub(in crate::xdp) fn emit_routines(asm: &mut Asm, spec: &Spec, routines: Routines) {
     find::emit_find(asm, spec, routines.find, routines.first_place);
     find::emit_claim(asm, spec, routines.claim, routines.first_place);
+    police::emit_charge(asm, spec, routines.charge);
 }
 
 struct Emit<'a> {
@@ -235,8 +254,15 @@ impl Emit<'_> {
             ]);
         }
         self.asm.bind(known);
-        // What the filter has shown of the frame is no more of use to the verifier.
+        // What filters and look-ups have shown of the frame is no more of use to the verifier.
         self.load_frame();
+        self.forget(&[
+            stack::OUTER,
+            stack::INNER,
+            stack::PPPOE,
+            stack::FAMILY,
+            stack::DIRECTION,
+        ]);
         self.attribute(routines, None);
         self.asm.bind(done);
         Ok(())

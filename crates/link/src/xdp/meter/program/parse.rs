@@ -16,7 +16,7 @@ const HEADER_AT: Reg = Reg::R5;
 const HEADER_AT_MAX: i32 = 0x3fff;
 
 /// Largest offset of the IP packet in the frame, as a mask: 14, four tags and PPPoE's 8.
-const START_MASK: i32 = 0x3f;
+pub(super) const START_MASK: i32 = 0x3f;
 
 /// Sizes of a TCP header's first word of four bits, and of a UDP header.
 const TCP_OFFSET_AT: i16 = 12;
