@@ -1,6 +1,8 @@
 //! A counter: its periods, from the kernel's cells to records that are durable.
 
+use super::forwarding::Losses;
 use super::live::{Pins, WAIT};
+use super::policies::{self, Policies};
 use super::rows::Rows;
 use super::{Args, seed};
 use crate::error::{CliError, say};
@@ -12,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_ledger::{Ledger, LedgerError, Spool, StoreLock};
 use weir_link::names::SystemNames;
-use weir_link::xdp::{CutOwner, Meter, MeterSpec};
+use weir_link::xdp::{Cell, CutOwner, Meter, MeterSpec};
 use weir_meter::config::Config;
 use weir_meter::engine::Unit;
 use weir_meter::period::{ChunkWriter, Cut, Moment, Schedule};
@@ -32,7 +34,7 @@ const REPORT_NS: u64 = 60_000_000_000;
 
 /// What was done, stable for scripts.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Done {
+pub(crate) struct Done {
     /// Periods whose records are durable.
     periods: u64,
     /// Their records.
@@ -66,6 +68,8 @@ pub(super) struct Counter<'a> {
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
     gap_unix_ns: Option<[i64; 2]>,
+    /// Frames that this process has lost.
+    pub(super) losses: Losses,
     events: u64,
     /// Events that are applied, of those that the log is to have next.
     applied: usize,
@@ -94,6 +98,7 @@ impl<'a> Counter<'a> {
             services: &services,
             names,
             counts_ip: config.unit == Unit::Ip,
+            polices: !config.policies.is_empty(),
         };
         let store = store::path_made(args.store.as_deref())?;
         let spool = match &args.spool {
@@ -109,10 +114,11 @@ impl<'a> Counter<'a> {
             Some(Ledger::open(&store).map_err(CliError::run)?)
         };
         let opened = Meter::open(&pins.folder, &spec).map_err(CliError::run)?;
+        policies::set_portal(config, &opened.meter)?;
         let began = now();
         Ok(Counter {
             config,
-            rows: Rows::new(config.capacity, &config.keys, seed()),
+            rows: Rows::new(config.capacity, &config.keys, Policies::new(config), seed()),
             meter: opened.meter,
             previous: opened.previous,
             previous_began: began,
@@ -127,6 +133,7 @@ impl<'a> Counter<'a> {
             cut_ended: None,
             retry_ns: None,
             gap_unix_ns: None,
+            losses: Losses::default(),
             events: 0,
             applied: 0,
             alarms: BTreeMap::new(),
@@ -134,6 +141,11 @@ impl<'a> Counter<'a> {
             reported: Refused::default(),
             reported_ns: None,
         })
+    }
+
+    /// Whether the kernel has no counts of earlier processes.
+    pub(super) fn is_new(&self) -> bool {
+        !self.is_adopted && self.previous.is_none()
     }
 
     /// What earlier processes have left: whose rows the counters are, and until when they counted.
@@ -238,7 +250,7 @@ impl<'a> Counter<'a> {
                 &self.config.counter,
                 previous.boot_epoch(),
                 &about,
-                measures(),
+                measures(previous.polices()),
                 services.clone(),
                 self.config.chunk_records,
                 emit,
@@ -255,8 +267,9 @@ impl<'a> Counter<'a> {
                     });
                     last = Some(cell.owner);
                 }
-                let counts = [cell.packets, cell.bytes];
-                writer.record(cell.class, cell.direction, Flags::default(), &counts);
+                let (counts, columns) = counts_of(&cell, previous.polices());
+                let counts = &counts[..columns];
+                writer.record(cell.class, cell.direction, Flags::default(), counts);
             }
             writer.finish();
             let base = Base { ended: about.ended };
@@ -394,14 +407,15 @@ impl<'a> Counter<'a> {
         let ended = self.cut_ended.unwrap_or(ended);
         let cut = self.meter.pending().expect("it was cut");
         let began = self.began;
-        let about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
+        let mut about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
+        about.lost_inside = self.losses.new();
         let mut chunks: Vec<Chunk> = Vec::new();
         let mut emit = |chunk| chunks.push(chunk);
         let mut writer = ChunkWriter::new(
             &self.config.counter,
             epoch,
             &about,
-            measures(),
+            measures(self.meter.polices()),
             self.services.names(),
             self.config.chunk_records,
             &mut emit,
@@ -415,8 +429,9 @@ impl<'a> Counter<'a> {
                 });
                 last = Some(cell.owner);
             }
-            let counts = [cell.packets, cell.bytes];
-            writer.record(cell.class, cell.direction, Flags::default(), &counts);
+            let (counts, columns) = counts_of(&cell, self.meter.polices());
+            let counts = &counts[..columns];
+            writer.record(cell.class, cell.direction, Flags::default(), counts);
         }
         writer.finish();
         let base = Base { ended };
@@ -424,6 +439,7 @@ impl<'a> Counter<'a> {
             .store(&mut chunks, &base.bytes())
             .map_err(|error| CliError::Run(error.into()))?;
         self.meter.settle();
+        self.losses.note(about.lost_inside);
         self.rows.release_ended(&mut self.meter);
         self.began = ended;
         self.cut_ended = None;
@@ -537,13 +553,21 @@ fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64;
     }
 }
 
-fn measures() -> Vec<Measure> {
-    ["packets", "bytes"]
-        .map(|name| Measure {
-            name: name.to_owned(),
-            additive: true,
-        })
-        .into()
+/// The columns of records: of these, what was policed.
+fn measures(polices: bool) -> Vec<Measure> {
+    let names = ["packets", "bytes", "policed_packets", "policed_bytes"];
+    let names = &names[..if polices { 4 } else { 2 }];
+    let measure = |name: &&str| Measure {
+        name: (*name).to_owned(),
+        additive: true,
+    };
+    names.iter().map(measure).collect()
+}
+
+/// The counts of a record.
+fn counts_of(cell: &Cell, polices: bool) -> ([u64; 4], usize) {
+    let counts = [cell.packets, cell.bytes, cell.policed[0], cell.policed[1]];
+    (counts, if polices { 4 } else { 2 })
 }
 
 /// The owner of a cell that is no session's that is known.

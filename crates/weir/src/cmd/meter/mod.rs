@@ -2,7 +2,9 @@
 
 mod capture;
 mod counter;
+pub(crate) mod forwarding;
 mod live;
+mod policies;
 mod report;
 mod rows;
 
@@ -25,7 +27,7 @@ use weir_meter::{Key, SessionInfo, list};
 /// link. On a live link the kernel counts, beside the host's own stack; a
 /// process that is killed loses nothing. What each key of the
 /// configuration means is in docs/reference/counter.md.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   weir meter -r office.pcapng
@@ -97,6 +99,27 @@ pub(crate) struct Args {
     /// Take off the link what an earlier process has left, with its counts
     #[arg(long, conflicts_with_all = ["read", "keep"], requires = "config")]
     clean: bool,
+}
+
+impl Args {
+    /// The options of a live link with this configuration.
+    fn live(config: &Path, store: Option<&Path>, spool: Option<&Path>, no_store: bool) -> Args {
+        Args {
+            read: None,
+            config: Some(config.to_owned()),
+            check: false,
+            json: false,
+            period: None,
+            inside: Vec::new(),
+            bytes: None,
+            top: 0,
+            store: store.map(Path::to_owned),
+            no_store,
+            spool: spool.map(Path::to_owned),
+            keep: false,
+            clean: false,
+        }
+    }
 }
 
 fn period(text: &str) -> Result<u64, String> {
@@ -188,7 +211,8 @@ fn subscribers(args: &Args, config: &Config, text: &str) -> Result<Vec<SessionIn
         }
         other => other,
     })?;
-    list::read(&bytes, &config.keys, config.capacity, seed())
+    let (keys, policies) = (&config.keys, &config.policies);
+    list::read_with_policies(&bytes, keys, policies, config.capacity, seed())
         .map_err(|errors| CliError::refused(errors.of(path.display())))
 }
 
