@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -22,6 +22,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
         &["wire", "filter", "demux", "ring", "link", "stack", "lab"],
     ),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
+    ("vmtp", &["wire"]),
+    ("protocols", &["wire", "broker", "vmtp"]),
     ("tap", &["wire", "ring", "link"]),
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
@@ -44,6 +46,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "experiments",
             "meter",
             "ledger",
+            "vmtp",
+            "protocols",
         ],
     ),
 ];
@@ -66,12 +70,13 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
     "crates/meter/src",
     "crates/stack/src",
+    "crates/vmtp/src",
     "crates/apps/src/router/engine",
 ];
 

@@ -19,3 +19,4 @@ pub(crate) mod rarpd;
 pub(crate) mod route;
 pub(crate) mod serve;
 pub(crate) mod usage;
+pub(crate) mod vmtp;

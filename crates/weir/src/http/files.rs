@@ -45,21 +45,29 @@ impl Folder {
         let Some(path) = relative(target) else {
             return Resource::Nothing(400);
         };
-        if path.len() > PATH_LEN_MAX {
-            return Resource::Nothing(414);
-        }
-        if is_hidden(path.as_bytes()) {
-            return Resource::Nothing(404);
-        }
         let is_folder = path.is_empty() || path.ends_with('/');
         let path = if is_folder {
             format!("{path}index.html")
         } else {
             path
         };
-        match self.file(&path) {
+        match self.find_plain(&path) {
             // A folder's `index.html` that is itself a folder is no page.
-            Ok(Resource::Folder) if is_folder => Resource::Nothing(404),
+            Resource::Folder if is_folder => Resource::Nothing(404),
+            found => found,
+        }
+    }
+
+    /// What a path below the folder leads to, without the rules of URLs.
+    pub(crate) fn find_plain(&self, path: &str) -> Resource {
+        if path.len() > PATH_LEN_MAX {
+            return Resource::Nothing(414);
+        }
+        let is_plain = path.split('/').all(|part| !matches!(part, "." | ".."));
+        if !is_plain || path.contains('\0') || is_hidden(path.as_bytes()) {
+            return Resource::Nothing(404);
+        }
+        match self.file(path) {
             Ok(found) => found,
             Err(Errno::ACCESS | Errno::PERM) => Resource::Nothing(403),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => Resource::Nothing(503),
