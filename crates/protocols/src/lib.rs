@@ -5,14 +5,16 @@
 //! |---|---|
 //! | [`station`] | an Ethernet station on a port: frames out in batches, frames in |
 //! | [`vmtp`] | VMTP clients and servers |
+//! | [`pup`] | Pup hosts, also over UDP; byte streams |
 //!
 //! The protocols themselves are without I/O, in crates of their own
-//! (`weir_vmtp`). A station has one thread, the caller's.
+//! (`weir_vmtp`, `weir_pup`). A station has one thread, the caller's.
 //!
 //! # Limits
 //!
 //! Processes of one host do not reach each other: frames that this host sends
 //! are not received by its own ports.
 
+pub mod pup;
 pub mod station;
 pub mod vmtp;

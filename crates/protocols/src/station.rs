@@ -8,8 +8,9 @@ use weir_broker::{Bytes, Port, PortError, Timeout};
 use weir_wire::EtherType;
 use weir_wire::ethernet::{self, Address};
 
-/// Size of a port's receive queue: at least 1,000 full frames.
-const QUEUE: Bytes = Bytes(4 << 20);
+/// Size of a port's receive queue: at least 600 full frames, and what a policy
+/// grants by default.
+const QUEUE: Bytes = Bytes(1 << 20);
 /// Frames that are sent in one call.
 const BATCH_FRAMES: usize = 64;
 
@@ -68,7 +69,7 @@ impl Station {
         ether_type: EtherType,
         filter: &str,
     ) -> Result<Station, StationError> {
-        let filter = format!("ether proto {:#06x} and ({filter})", ether_type.0);
+        let filter = of_type(ether_type, filter);
         let mut builder = Port::on(interface).filter(&filter)?.queue(QUEUE).send(true);
         if let Some(socket) = broker {
             builder = builder.broker(socket);
@@ -109,7 +110,7 @@ impl Station {
     /// # Errors
     /// If it is refused.
     pub fn set_filter(&mut self, filter: &str) -> Result<(), StationError> {
-        let filter = format!("ether proto {:#06x} and ({filter})", self.ether_type.0);
+        let filter = of_type(self.ether_type, filter);
         Ok(self.port.set_filter(&filter)?)
     }
 
@@ -227,4 +228,10 @@ impl Station {
             _ => Ok(()),
         }
     }
+}
+
+/// The filter of an EtherType's frames. That of Pup is below 1,536: `ether proto`
+/// would take it for a length.
+fn of_type(ether_type: EtherType, filter: &str) -> String {
+    format!("ether[12:2] = {:#06x} and ({filter})", ether_type.0)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -23,7 +23,8 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("vmtp", &["wire"]),
-    ("protocols", &["wire", "broker", "vmtp"]),
+    ("pup", &["wire"]),
+    ("protocols", &["wire", "broker", "vmtp", "pup"]),
     ("tap", &["wire", "ring", "link"]),
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
@@ -47,6 +48,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "meter",
             "ledger",
             "vmtp",
+            "pup",
             "protocols",
         ],
     ),
@@ -70,13 +72,14 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
     "crates/meter/src",
     "crates/stack/src",
     "crates/vmtp/src",
+    "crates/pup/src",
     "crates/apps/src/router/engine",
 ];
 

@@ -15,6 +15,7 @@ pub(crate) mod listen;
 pub(crate) mod mediate;
 pub(crate) mod meter;
 pub(crate) mod ports;
+pub(crate) mod pup;
 pub(crate) mod rarpd;
 pub(crate) mod route;
 pub(crate) mod serve;

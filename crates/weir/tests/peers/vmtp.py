@@ -137,7 +137,8 @@ def place(packet, segment):
 
 class Client:
     def __init__(self, wire, own):
-        self.wire, self.own, self.transact = wire, own, 4000
+        # Transactions go on where an earlier process with this entity ended.
+        self.wire, self.own, self.transact = wire, own, int(time.time() * 1000) & 0xFFFFFFFF
         self.stations = {}
 
     def answer_probe(self, station, packet, waits):
@@ -148,7 +149,7 @@ class Client:
 
     def call(self, server, code, user, segment):
         """One transaction; returns the server, the code, its words and its segment."""
-        self.transact += 1
+        self.transact = self.transact + 1 & 0xFFFFFFFF
         station = self.stations.get(server, group_station(server))
         # Group requests are answered by an entity of another name.
         is_group = bool(server[0] & 0x40000000)
