@@ -27,7 +27,8 @@ fn multicast(group: Ipv4Addr) -> Address {
     Address([0x01, 0x00, 0x5e, b & 0x7f, c, d])
 }
 
-fn station_of(destination: Destination<Address>) -> Address {
+/// The station that a packet goes to.
+pub fn station_of(destination: Destination<Address>) -> Address {
     match destination {
         Destination::Known(station) => station,
         Destination::Group(group) => multicast(group),
@@ -35,7 +36,7 @@ fn station_of(destination: Destination<Address>) -> Address {
 }
 
 /// A filter of the packets whose client or server is this entity.
-fn packets_of(entity: Entity) -> String {
+pub fn filter_of(entity: Entity) -> String {
     format!("{} or {}", field(14, entity), field(38, entity))
 }
 
@@ -62,7 +63,7 @@ fn open(
     let [_, _, c, d, e, f] = station.address().0;
     let host = station.ip().unwrap_or(Ipv4Addr::new(c, d, e, f));
     let entity = Entity::process(number, host);
-    station.set_filter(&packets_of(entity))?;
+    station.set_filter(&filter_of(entity))?;
     Ok((station, entity))
 }
 
@@ -89,7 +90,7 @@ mod tests {
     fn a_filter_names_both_fields() {
         let entity = Entity::process(7, [10, 0, 0, 1].into());
         assert_eq!(
-            packets_of(entity),
+            filter_of(entity),
             "(ether[14:4] = 0x7 and ether[18:4] = 0xa000001) \
              or (ether[38:4] = 0x7 and ether[42:4] = 0xa000001)"
         );

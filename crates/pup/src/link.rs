@@ -1,10 +1,13 @@
 //! Pups on links.
 //!
 //! ```text
-//!  3 Mb/s Ethernet:  destination host 1 │ source host 1 │ type 2 = 2 │ Pup
+//!  3 Mb/s Ethernet:  destination host 1 │ source host 1 │ type 2 = 0x0200 │ Pup
 //!  10 Mb/s Ethernet: Ethernet header with type 0x0200 │ Pup
 //!  UDP:              length 2, in words, without itself │ 3 Mb/s frame
 //! ```
+//!
+//! The type is 1000 octal, as Altos have it; the figures of the 1987 paper have 2,
+//! which is understood too.
 //!
 //! The form over UDP is that of today's Alto emulators and their file server,
 //! which send each frame to all by an IP broadcast. On a 10 Mb/s Ethernet a
@@ -16,6 +19,8 @@ use weir_wire::pup::ThreeMegabit;
 
 /// Length of the header over UDP, in bytes.
 pub const UDP_HEADER_LEN: usize = 2 + ThreeMegabit::LEN;
+/// The type of a 3 Mb/s frame with a Pup, as Altos send it.
+pub const FRAME_TYPE: u16 = 0o1000;
 /// The UDP port that emulators use.
 pub const UDP_PORT: u16 = 42_424;
 
@@ -29,7 +34,7 @@ pub fn emit_udp(dst: u8, src: u8, datagram: &mut [u8]) {
     let frame = ThreeMegabit {
         dst,
         src,
-        frame_type: ThreeMegabit::PUP,
+        frame_type: FRAME_TYPE,
     };
     frame.emit(&mut datagram[2..]);
 }
@@ -43,7 +48,7 @@ pub fn parse_udp(datagram: &[u8]) -> Option<(u8, u8, &[u8])> {
         return None;
     }
     let (header, pup) = ThreeMegabit::parse(frame).ok()?;
-    let is_pup = header.frame_type == ThreeMegabit::PUP;
+    let is_pup = matches!(header.frame_type, FRAME_TYPE | ThreeMegabit::PUP);
     is_pup.then_some((header.src, header.dst, pup))
 }
 
@@ -56,7 +61,7 @@ mod tests {
         let mut datagram = vec![0; UDP_HEADER_LEN];
         datagram.extend([1, 2, 3, 4]);
         emit_udp(5, 6, &mut datagram);
-        assert_eq!(datagram, [0, 4, 5, 6, 0, 2, 1, 2, 3, 4]);
+        assert_eq!(datagram, [0, 4, 5, 6, 2, 0, 1, 2, 3, 4]);
         assert_eq!(parse_udp(&datagram), Some((6, 5, &[1, 2, 3, 4][..])));
         for len in 0..datagram.len() {
             assert_eq!(parse_udp(&datagram[..len]), None);

@@ -19,7 +19,18 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("packetdrill", &["wire", "stack"]),
     (
         "experiments",
-        &["wire", "filter", "demux", "ring", "link", "stack", "lab"],
+        &[
+            "wire",
+            "filter",
+            "demux",
+            "ring",
+            "link",
+            "stack",
+            "lab",
+            "vmtp",
+            "pup",
+            "protocols",
+        ],
     ),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("vmtp", &["wire"]),
@@ -113,7 +124,7 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
 
 /// Files that may start programs without the lab's test helpers: the helpers
 /// themselves, code of the product, and code that no test runs.
-const PROGRAMS_STARTED_IN: [&str; 11] = [
+const PROGRAMS_STARTED_IN: [&str; 12] = [
     "crates/lab/src/command.rs",
     "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
@@ -122,6 +133,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
+    "crates/weir/src/cmd/experiment/all.rs",
     "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",

@@ -1,6 +1,6 @@
 //! A VMTP server that executes requests one after the other.
 
-use super::{field, open, packets_of, random, station_of};
+use super::{field, filter_of, open, random, station_of};
 use crate::station::{Station, StationError};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ impl Server {
     ) -> Result<Server, StationError> {
         let (mut station, entity) = open(interface, broker, number)?;
         let mut server = weir_vmtp::Server::new(entity, random() as u32);
-        let mut filter = packets_of(entity);
+        let mut filter = filter_of(entity);
         for group in groups.iter().chain([&Entity::MANAGERS]) {
             filter += &format!(" or {}", field(38, *group));
             server.join(*group);

@@ -79,7 +79,7 @@ class Wire:
             return
         pup = pack(kind, number, dst, (self.net, self.host, src), data)
         if self.peers:
-            frame = struct.pack(">BBH", dst[1], self.host, 2) + pup
+            frame = struct.pack(">BBH", dst[1], self.host, 0o1000) + pup
             self.socket.sendto(struct.pack(">H", len(frame) // 2) + frame, self.peers)
         else:
             station = self.stations.get(dst[1], b"\xff" * 6)
