@@ -214,3 +214,57 @@ fn an_ordinary_user_serves_as_the_policy_grants() {
     let clean = ["broker", "--clean", "--socket", &socket, "--keep", &keep];
     assert_eq!(net.weir(&clean).end().code, Some(0));
 }
+
+/// Against IFS, a file server that we did not write. `WEIR_IFS` names the folder
+/// of its program, `ifs.exe`, built for mono without its transports but UDP:
+/// `WEIR_IFS=FOLDER cargo test -p weir --test live_pup -- --ignored`.
+#[test]
+#[ignore = "needs a build of IFS: WEIR_IFS=FOLDER"]
+fn a_file_server_of_others_serves_our_clients() {
+    let Some(net) = net() else { return };
+    let program = std::env::var("WEIR_IFS").expect("WEIR_IFS names the folder of ifs.exe");
+    let folder = Folder::new("pup-ifs");
+    for name in ["Conf", "ftp/ada", "copydisk", "boot", "mail"] {
+        std::fs::create_dir_all(folder.path(name)).unwrap();
+    }
+    let root = folder.path("");
+    let config = format!(
+        "FTPRoot = {root}/ftp\nCopyDiskRoot = {root}/copydisk\nBootRoot = {root}/boot\n\
+         MailRoot = {root}/mail\nInterfaceTypes = udp\nInterfaceName = eth0\n\
+         UDPPort = 42424\nRunIFSServices = true\nServerNetwork = 1\nServerHost = 1\n\
+         BOLDelay = 5000\nLogTypes = None\nLogComponents = None\n"
+    );
+    folder.write("Conf/ifs.cfg", config.as_bytes());
+    folder.write("Conf/accounts.txt", b"ada::Admin:Ada:ada\n");
+    folder.write("Conf/networks.txt", b"1#  10.0.0.2\n");
+    folder.write("Conf/hosts.txt", b"1#1#  server\n");
+    folder.write("Conf/bootdirectory.txt", b"");
+    folder.write("ftp/file", &bytes(100_000));
+    let original = folder.write("original", &bytes(50_000));
+    let mut command = testenv::program("mono").expect("the test needs mono");
+    command.arg(format!("{program}/ifs.exe")).current_dir(&root);
+    // Its prompt ends at the end of its input.
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let server = net.b.spawn(command).unwrap();
+    let link = "udp:10.0.0.255:42424";
+    let talk = |words: &[&str]| client(&net.a, link, &[words, &["--own", "1#12#"]].concat());
+    let began = std::time::Instant::now();
+    while talk(&["echo", "1#1#", "--count", "1"]).code != Some(0) {
+        assert!(began.elapsed() < live::PATIENCE, "it never answered");
+    }
+    let echo = talk(&["echo", "1#1#", "--json"]);
+    assert_eq!(echo.json()["came_back"], 10, "{echo:?}");
+    let out = folder.path("out");
+    let got = talk(&["get", "1#1#file", "-o", &out]);
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(std::fs::read(&out).unwrap() == bytes(100_000));
+    let put = talk(&["put", &original, "1#1#ada/copy", "--user", "ada"]);
+    assert_eq!(put.code, Some(0), "{put:?}");
+    assert!(std::fs::read(folder.path("ftp/ada/copy")).unwrap() == bytes(50_000));
+    let absent = talk(&["get", "1#1#absent"]);
+    assert_eq!(absent.code, Some(1), "{absent:?}");
+    drop(server);
+}
