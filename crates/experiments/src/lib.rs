@@ -3,6 +3,7 @@
 //! | module | paper |
 //! |---|---|
 //! | [`packet_filter`] | Mogul, Rashid and Accetta, "The Packet Filter", 1987 |
+//! | [`protocols`] | the same paper's protocols, §6.3 and 6.4 |
 //! | [`pcb`], [`tpca`], [`setup`] | McKenney and Dove, "Efficient Demultiplexing of Incoming TCP Packets", 1992 |
 //! | [`adapter`] | Biersack and Rütsche, "Demultiplexing on the ATM Adapter", 1996 |
 //!
@@ -30,5 +31,6 @@
 pub mod adapter;
 pub mod packet_filter;
 pub mod pcb;
+pub mod protocols;
 pub mod setup;
 pub mod tpca;

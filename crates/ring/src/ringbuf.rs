@@ -213,9 +213,17 @@ impl Reader {
     /// # Errors
     /// [`Error::Corrupt`] only.
     pub fn records(&mut self) -> Result<Records<'_>, Error> {
+        self.records_at_most(BATCH_RECORDS_MAX)
+    }
+
+    /// As [`records`](Self::records), with at most this many records.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] only.
+    pub fn records_at_most(&mut self, records: usize) -> Result<Records<'_>, Error> {
         self.release_held();
         let bytes_max = self.memory.bytes() / BATCH_DIVISOR;
-        let span = self.scan(BATCH_RECORDS_MAX, bytes_max)?;
+        let span = self.scan(records.min(BATCH_RECORDS_MAX), bytes_max)?;
         self.held = Some(span.end);
         Ok(Records {
             memory: &self.memory,

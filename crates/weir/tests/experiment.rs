@@ -241,3 +241,43 @@ fn bridges_and_routers_stand_beside_the_papers() {
         assert!(is_measured || !is_in_kernel, "{row}");
     }
 }
+
+#[test]
+fn protocols_are_measured_beside_the_kernels() {
+    if !testenv::root() {
+        return;
+    }
+    for (name, rows) in [("vmtp", 7), ("bsp", 3)] {
+        let run = experiment(&[name, "--each", "20", "--rounds", "1", "--json"]);
+        assert!(run.status.success(), "{run:?}");
+        let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+        let found = json["rows"].as_array().unwrap();
+        assert_eq!(found.len(), rows, "{json}");
+        assert!(
+            found.iter().all(|row| row["now"].as_f64() > Some(0.0)),
+            "{json}"
+        );
+        assert!(!json["ratios"].as_array().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn all_goes_on_where_it_was() {
+    let folder = std::env::temp_dir().join(format!("weir-all-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("tpca.json"), "{\"seed\": 77}").unwrap();
+    let path = folder.to_str().unwrap();
+    let run = experiment(&["all", "--out", path, "--part", "tpca"]);
+    assert!(run.status.success(), "{run:?}");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains("1 of 1: tpca: is there already"), "{said}");
+    let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
+    assert!(
+        page.contains("<th>seed</th><td class=\"number\">77</td>"),
+        "{page}"
+    );
+    assert!(page.contains("not measured"), "{page}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let run = experiment(&["all", "--out", path, "--part", "x"]);
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 20] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -21,9 +21,23 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("packetdrill", &["wire", "stack"]),
     (
         "experiments",
-        &["wire", "filter", "demux", "ring", "link", "stack", "lab"],
+        &[
+            "wire",
+            "filter",
+            "demux",
+            "ring",
+            "link",
+            "stack",
+            "lab",
+            "vmtp",
+            "pup",
+            "protocols",
+        ],
     ),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
+    ("vmtp", &["wire"]),
+    ("pup", &["wire"]),
+    ("protocols", &["wire", "broker", "vmtp", "pup"]),
     ("tap", &["wire", "ring", "link"]),
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
@@ -52,6 +66,9 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "meter",
             "chain",
             "ledger",
+            "vmtp",
+            "pup",
+            "protocols",
         ],
     ),
 ];
@@ -75,7 +92,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 14] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 8] = [
+const PURE: [&str; 10] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
@@ -83,6 +100,8 @@ const PURE: [&str; 8] = [
     "crates/chain/src",
     "crates/sched/src",
     "crates/stack/src",
+    "crates/vmtp/src",
+    "crates/pup/src",
     "crates/apps/src/router/engine",
 ];
 
@@ -116,7 +135,7 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
 
 /// Files that may start programs without the lab's test helpers: the helpers
 /// themselves, code of the product, and code that no test runs.
-const PROGRAMS_STARTED_IN: [&str; 12] = [
+const PROGRAMS_STARTED_IN: [&str; 13] = [
     "crates/lab/src/command.rs",
     "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
@@ -126,6 +145,7 @@ const PROGRAMS_STARTED_IN: [&str; 12] = [
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
     "crates/weir/src/cmd/exec/mod.rs",
+    "crates/weir/src/cmd/experiment/all.rs",
     "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",

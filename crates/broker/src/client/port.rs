@@ -125,6 +125,19 @@ impl Port {
     /// # Errors
     /// If the ring is damaged.
     pub fn recv_batch(&mut self, timeout: Timeout) -> Result<Frames<'_>, PortError> {
+        self.recv_at_most(usize::MAX, timeout)
+    }
+
+    /// As [`recv_batch`](Self::recv_batch), with at most this many frames; the
+    /// others stay in the queue.
+    ///
+    /// # Errors
+    /// If the ring is damaged.
+    pub fn recv_at_most(
+        &mut self,
+        frames: usize,
+        timeout: Timeout,
+    ) -> Result<Frames<'_>, PortError> {
         let time_max = timeout.0;
         let is_ready =
             time_max == Some(Duration::ZERO) || self.reader.wait(time_max)? == Woke::Ready;
@@ -139,7 +152,8 @@ impl Port {
             // The queue is empty; the next frame raises the signal.
             alarm.set();
         }
-        let records = is_ready.then(|| self.reader.records()).transpose()?;
+        let records = is_ready.then(|| self.reader.records_at_most(frames));
+        let records = records.transpose()?;
         Ok(Frames { records, booted })
     }
 

@@ -170,6 +170,24 @@ impl<'a> Bench<'a> {
         Ok(short)
     }
 
+    /// Nanoseconds for a received frame of this length, one at a time: with the kernel
+    /// as the demultiplexer, and with a process (table 6-8).
+    ///
+    /// # Errors
+    /// If something of the measurement fails.
+    pub fn one_at_a_time(&self, frame_bytes: usize) -> Result<[f64; 2], MeasureError> {
+        let all = [self.stack_filter(0)?];
+        let measure = |demultiplexed| {
+            self.best("receive", || {
+                receive(self, frame_bytes, &all, demultiplexed, Batches::No)
+            })
+        };
+        Ok([
+            measure(Demultiplexed::InKernel)?,
+            measure(Demultiplexed::ByProcess)?,
+        ])
+    }
+
     /// Table 6-10.
     fn interpreting(&self, rows: &mut Vec<Row>) -> Result<(), MeasureError> {
         let frame = self.frame(SIZES[0]);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::{self, Context};
 use weir_filter::opt::optimise;
-use weir_wire::LinkType;
+use weir_wire::{EtherType, LinkType};
 
 /// The rules of one sender: a frame is sent if its Ethernet source is `source`,
 /// `predicate` accepts it, and it is one of these:
@@ -40,8 +40,8 @@ pub struct EgressRules {
     pub source: [u8; 6],
     /// The network addresses.
     pub addresses: Vec<IpAddr>,
-    /// Further Ethernet types, at least 0x600. A type that encapsulates others
-    /// (VLAN, MPLS, PPPoE) allows any inner source address.
+    /// Further Ethernet types, at least 0x600, or Pup's 0x200. A type that
+    /// encapsulates others (VLAN, MPLS, PPPoE) allows any inner source address.
     pub ethertypes: Vec<u16>,
     /// A further filter in pcap-filter(7)'s language; empty for none.
     pub predicate: String,
@@ -98,7 +98,7 @@ pub enum RulesError {
     },
     /// The Ethernet type cannot be listed.
     #[error(
-        "Ethernet type {ethertype:#06x} cannot be allowed by number: IPv4, ARP and IPv6 have their own rules, and below 0x600 it is a length"
+        "Ethernet type {ethertype:#06x} cannot be allowed by number: IPv4, ARP and IPv6 have their own rules, and below 0x600 it is a length, but for Pup's 0x200"
     )]
     EtherType {
         /// The Ethernet type.
@@ -171,7 +171,8 @@ impl EgressRules {
         kinds.extend(
             self.ethertypes
                 .iter()
-                .map(|number| format!("ether proto {number:#x}")),
+                // `ether proto` takes Pup's type for a length.
+                .map(|number| format!("ether[12:2] = {number:#x}")),
         );
         let mut text = format!(
             "ether src {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} and ({})",
@@ -217,7 +218,8 @@ impl EgressRules {
                 return Err(RulesError::TooMany { what, found, max });
             }
         }
-        let odd = |number: &&u16| **number < 0x600 || FIXED.contains(number);
+        let is_length = |number: u16| number < 0x600 && number != EtherType::PUP.0;
+        let odd = |number: &&u16| is_length(**number) || FIXED.contains(number);
         match self.ethertypes.iter().find(odd) {
             Some(&ethertype) => Err(RulesError::EtherType { ethertype }),
             None => Ok(()),

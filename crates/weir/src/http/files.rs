@@ -1,6 +1,6 @@
 //! Files below a folder, as a server gives them.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -31,6 +31,38 @@ pub(crate) struct Served {
     pub(crate) kind: &'static str,
 }
 
+/// A file that is not whole yet, under a hidden name; removed if it does not
+/// become so.
+pub(crate) struct Upload {
+    pub(crate) file: File,
+    folder: Folder,
+    beside: String,
+    name: String,
+}
+
+impl Upload {
+    /// The file is whole: it gets its name.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        let folder = &self.folder.0;
+        Ok(rustix::fs::renameat(
+            folder,
+            &*self.beside,
+            folder,
+            &*self.name,
+        )?)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Renamed if it became whole.
+        let _ = rustix::fs::unlinkat(&self.folder.0, &*self.beside, AtFlags::empty());
+    }
+}
+
+/// Files of one name that are not whole, at one time.
+const PARTS_MAX: u32 = 100;
+
 /// The longest path, in bytes, as the kernel has it.
 const PATH_LEN_MAX: usize = 4095;
 
@@ -45,25 +77,104 @@ impl Folder {
         let Some(path) = relative(target) else {
             return Resource::Nothing(400);
         };
-        if path.len() > PATH_LEN_MAX {
-            return Resource::Nothing(414);
-        }
-        if is_hidden(path.as_bytes()) {
-            return Resource::Nothing(404);
-        }
         let is_folder = path.is_empty() || path.ends_with('/');
         let path = if is_folder {
             format!("{path}index.html")
         } else {
             path
         };
-        match self.file(&path) {
+        match self.find_plain(&path) {
             // A folder's `index.html` that is itself a folder is no page.
-            Ok(Resource::Folder) if is_folder => Resource::Nothing(404),
+            Resource::Folder if is_folder => Resource::Nothing(404),
+            found => found,
+        }
+    }
+
+    /// What a path below the folder leads to, without the rules of URLs.
+    pub(crate) fn find_plain(&self, path: &str) -> Resource {
+        if path.len() > PATH_LEN_MAX {
+            return Resource::Nothing(414);
+        }
+        let is_plain = path.split('/').all(|part| !matches!(part, "." | ".."));
+        if !is_plain || path.contains('\0') || is_hidden(path.as_bytes()) {
+            return Resource::Nothing(404);
+        }
+        match self.file(path) {
             Ok(found) => found,
             Err(Errno::ACCESS | Errno::PERM) => Resource::Nothing(403),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => Resource::Nothing(503),
             Err(_) => Resource::Nothing(404),
+        }
+    }
+
+    /// A folder below this one; an empty path is this one.
+    fn folder(&self, path: &str) -> io::Result<Folder> {
+        let is_plain = path.split('/').all(|part| !matches!(part, "." | ".."));
+        if !is_plain || is_hidden(path.as_bytes()) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = if path.is_empty() { "." } else { path };
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        Ok(Folder(openat2(
+            &self.0,
+            path,
+            flags,
+            Mode::empty(),
+            resolve,
+        )?))
+    }
+
+    /// Names and lengths of the files that are served directly in a folder.
+    ///
+    /// # Errors
+    /// If there is no such folder below this one.
+    pub(crate) fn list(&self, path: &str) -> io::Result<Vec<(String, u64)>> {
+        let folder = self.folder(path)?;
+        let mut files = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&folder.0)? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().to_str()
+                && let Resource::File(served) = folder.find_plain(name)
+            {
+                files.push((name.to_owned(), served.len));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Begins a new file, in a folder that exists.
+    ///
+    /// # Errors
+    /// If the name is not plain, or the file cannot be created.
+    pub(crate) fn create(&self, path: &str) -> io::Result<Upload> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let is_name = !name.is_empty() && !name.contains('\0') && !is_hidden(name.as_bytes());
+        if !is_name {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let folder = self.folder(parent)?;
+        if matches!(folder.find_plain(name), Resource::Folder) {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let mut count = 0;
+        loop {
+            let beside = format!(".{name}.part{count}");
+            match rustix::fs::openat(&folder.0, &*beside, flags, mode) {
+                Err(Errno::EXIST) if count < PARTS_MAX => count += 1,
+                opened => {
+                    let file = File::from(opened?);
+                    let name = name.to_owned();
+                    return Ok(Upload {
+                        file,
+                        folder,
+                        beside,
+                        name,
+                    });
+                }
+            }
         }
     }
 

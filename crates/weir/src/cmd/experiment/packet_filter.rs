@@ -71,6 +71,24 @@ fn measure(args: &Args) -> Result<Figures, MeasureError> {
     Ok(figures)
 }
 
+/// Settings of a bench without a display of its steps, for another measurement.
+pub(super) fn bench_settings<T>(
+    time: Duration,
+    rounds: u32,
+    measure: impl FnOnce(&Settings<'_>) -> T,
+) -> Result<T, CliError> {
+    let this = std::env::current_exe().map_err(MeasureError::StartReceiver);
+    let this = this.map_err(CliError::run)?;
+    let words = ["experiment", "packet-filter", "--receiver"].map(OsString::from);
+    let bar = ProgressBar::hidden();
+    Ok(measure(&Settings {
+        time,
+        rounds,
+        receiver: &[&[this.into()][..], &words].concat(),
+        progress: &Bar(&bar),
+    }))
+}
+
 /// The steps, shown on a terminal.
 struct Bar<'a>(&'a ProgressBar);
 

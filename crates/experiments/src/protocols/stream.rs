@@ -1,0 +1,212 @@
+//! Tables 6-6 and 6-7: the Pup byte stream, and Telnet on it.
+
+use super::world::{INTERFACE, World, megabytes};
+use super::{Figures, ProtocolError, Ratio, Row, Settings, Unit, kernel, paper};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use weir_protocols::pup::{Link, Node, Stream};
+use weir_pup::Host;
+use weir_pup::bsp::Read;
+use weir_pup::datagram::socket;
+
+/// Bytes of the largest Pup in an Ethernet packet of 1987: what TCP is limited to
+/// for comparison.
+const PUP_PACKET: i32 = 568;
+
+fn node(host: u8) -> Result<Node, ProtocolError> {
+    let link = Link::on_port(INTERFACE, None, host)?;
+    Ok(Node::new(
+        Host::new(1, host, 0x5eed + u32::from(host)),
+        link,
+    ))
+}
+
+/// Runs a server that writes `bytes` for ever, and a client's measurement on the
+/// stream.
+fn with_stream<T: Send>(
+    world: &World,
+    bytes: &'static [u8],
+    measure: impl FnOnce(&mut Stream<'_>) -> Result<T, ProtocolError> + Send,
+) -> Result<T, ProtocolError> {
+    world.run(
+        |ended, ready| {
+            let mut node = node(2)?;
+            node.host.listen(socket::TELNET);
+            ready(());
+            let mut number = None;
+            while !ended.load(Relaxed) {
+                number = number.or_else(|| node.host.poll_accepted());
+                if let Some(accepted) = number
+                    && let Some(connection) = node.connection(accepted.connection)
+                {
+                    while connection.write(bytes) == bytes.len() {}
+                }
+                node.turn(Duration::from_millis(100))?;
+            }
+            Ok(())
+        },
+        |()| {
+            let mut node = node(3)?;
+            let remote = weir_pup::datagram::Port {
+                net: 1,
+                host: 2,
+                socket: socket::TELNET,
+            };
+            let mut stream = Stream::open(&mut node, remote, &|| false)?;
+            measure(&mut stream)
+        },
+    )
+}
+
+static CHUNK: [u8; 4096] = [7; 4096];
+
+fn bulk(world: &World, settings: &Settings) -> Result<f64, ProtocolError> {
+    with_stream(world, &CHUNK, |stream| {
+        let mut buffer = vec![0; 64 << 10];
+        megabytes(settings.time, || match stream.read(&mut buffer)? {
+            Read::Data(count) => Ok(count),
+            _ => Ok(0),
+        })
+    })
+}
+
+/// Measures table 6-6; `begin` is told each step.
+///
+/// # Errors
+/// If something of the measurement fails.
+pub fn bsp(
+    world: &World,
+    settings: &Settings,
+    begin: &dyn Fn(&str),
+) -> Result<Figures, ProtocolError> {
+    begin("TCP");
+    let tcp = World::best(settings, false, || kernel::tcp(world, settings, None))?;
+    begin("TCP, packets of 568 bytes");
+    let small = World::best(settings, false, || {
+        kernel::tcp(world, settings, Some(PUP_PACKET))
+    })?;
+    begin("Pup byte stream");
+    let bsp = World::best(settings, false, || bulk(world, settings))?;
+    let row = |what, paper, now| Row {
+        table: "6-6",
+        what,
+        paper: Some(paper),
+        now,
+        unit: Unit::MegabytesASecond,
+    };
+    let rows = vec![
+        row("Pup byte stream, port", paper::STREAM.0, bsp),
+        row("TCP, kernel, without offloads", paper::STREAM.1, tcp),
+        row("TCP, kernel, packets of 568 bytes", paper::STREAM.2, small),
+    ];
+    let ratios = vec![
+        Ratio {
+            what: "byte stream : TCP with packets of 568 bytes",
+            now: bsp / small,
+            paper: Some(1.0 / 3.0),
+            required: "at least 1/3",
+            holds: Some(bsp / small >= 1.0 / 3.0),
+        },
+        Ratio {
+            what: "byte stream : TCP",
+            now: bsp / tcp,
+            paper: Some(38.0 / 222.0),
+            required: "",
+            holds: None,
+        },
+    ];
+    Ok(Figures { rows, ratios })
+}
+
+/// A line that the server's program prints.
+pub(super) const LINE: [u8; 64] =
+    *b"The quick brown fox jumps over the lazy dog, again and again.\r\n\0";
+
+/// A display that shows so many characters a second.
+pub(super) struct Display {
+    characters: f64,
+}
+
+impl Display {
+    /// Reads what there is room for, as it is displayed; returns characters a
+    /// second.
+    pub(super) fn run(
+        &self,
+        time: Duration,
+        mut read: impl FnMut(usize) -> Result<usize, ProtocolError>,
+    ) -> Result<f64, ProtocolError> {
+        let began = Instant::now();
+        let mut shown = 0.0;
+        while began.elapsed() < time {
+            let may = (began.elapsed().as_secs_f64() * self.characters - shown) as usize;
+            if may == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            shown += read(may)? as f64;
+        }
+        Ok(shown / began.elapsed().as_secs_f64())
+    }
+}
+
+/// Measures table 6-7; `begin` is told each step.
+///
+/// # Errors
+/// If something of the measurement fails.
+pub fn telnet(
+    world: &World,
+    settings: &Settings,
+    begin: &dyn Fn(&str),
+) -> Result<Figures, ProtocolError> {
+    // Displays are slow: less time shows nothing.
+    let time = settings.time.max(Duration::from_secs(1));
+    let displays = [
+        ("display of 3,350 characters a second", 3350.0),
+        ("terminal of 9,600 baud", 960.0),
+    ];
+    let mut figures = Figures {
+        rows: Vec::new(),
+        ratios: Vec::new(),
+    };
+    for ((name, characters), (pup, tcp)) in displays.into_iter().zip(paper::TELNET) {
+        let display = Display { characters };
+        begin(name);
+        let by_tcp = kernel::tcp_display(world, time, &display)?;
+        let by_pup = with_stream(world, &LINE, |stream| {
+            let mut buffer = [0; 512];
+            display.run(time, |limit| {
+                match stream.read(&mut buffer[..limit.min(512)])? {
+                    Read::Data(count) => Ok(count),
+                    _ => Ok(0),
+                }
+            })
+        })?;
+        let what = match characters > 1000.0 {
+            true => [
+                "Pup Telnet, port, display of 3,350",
+                "TCP, kernel, display of 3,350",
+            ],
+            false => ["Pup Telnet, port, 9,600 baud", "TCP, kernel, 9,600 baud"],
+        };
+        for (what, paper, now) in [(what[0], pup, by_pup), (what[1], tcp, by_tcp)] {
+            figures.rows.push(Row {
+                table: "6-7",
+                what,
+                paper: Some(paper),
+                now,
+                unit: Unit::CharactersASecond,
+            });
+        }
+        figures.ratios.push(Ratio {
+            what: name,
+            now: by_pup / by_tcp,
+            paper: Some(match characters > 1000.0 {
+                true => 1635.0 / 1757.0,
+                false => 878.0 / 933.0,
+            }),
+            required: "",
+            holds: None,
+        });
+    }
+    Ok(figures)
+}

@@ -1,0 +1,197 @@
+//! Tables 6-2 to 6-5: VMTP on ports.
+
+use super::demultiplexer::Demultiplexed;
+use super::world::{INTERFACE, World, megabytes, microseconds};
+use super::{Figures, ProtocolError, Ratio, Row, Settings, Unit, kernel, paper};
+use std::sync::atomic::Ordering::Relaxed;
+use weir_protocols::vmtp::{Client, Server};
+use weir_vmtp::segment::SEGMENT_LEN_MAX;
+use weir_vmtp::{Entity, Incoming, Reply, Request};
+
+/// The server's number on its host.
+const NUMBER: u32 = 7;
+/// The request code: answer with as many bytes as the first word of user data
+/// says.
+const READ: u32 = 1;
+
+fn answer(request: &Incoming) -> Reply {
+    let len = (request.user_data[0] as usize).min(SEGMENT_LEN_MAX);
+    Reply {
+        segment: vec![7; len],
+        idempotent: len == 0,
+        ..Reply::default()
+    }
+}
+
+fn read(server: Entity, len: usize) -> Request {
+    Request {
+        user_data: [len as u32, 0, 0],
+        ..Request::new(server, READ)
+    }
+}
+
+/// Runs a server, and a client's measurement with its entity.
+fn with_server<T: Send>(
+    world: &World,
+    client: impl FnOnce(Entity) -> Result<T, ProtocolError> + Send,
+) -> Result<T, ProtocolError> {
+    world.run(
+        |ended, ready| {
+            let mut server = Server::open(INTERFACE, None, NUMBER, &[])?;
+            ready(server.entity());
+            Ok(server.serve(answer, || ended.load(Relaxed))?)
+        },
+        client,
+    )
+}
+
+fn minimal(world: &World, settings: &Settings) -> Result<f64, ProtocolError> {
+    with_server(world, |server| {
+        let mut client = Client::open(INTERFACE, None)?;
+        microseconds(settings.time, || {
+            client.call(read(server, 0), || false)?;
+            Ok(())
+        })
+    })
+}
+
+fn bulk(world: &World, settings: &Settings, batch: usize) -> Result<f64, ProtocolError> {
+    with_server(world, |server| {
+        let mut client = Client::open(INTERFACE, None)?;
+        client.set_batch(batch);
+        megabytes(settings.time, || {
+            let response = client.call(read(server, SEGMENT_LEN_MAX), || false)?;
+            Ok(response.segment.len())
+        })
+    })
+}
+
+fn demultiplexed(world: &World, settings: &Settings) -> Result<(f64, f64), ProtocolError> {
+    with_server(world, |server| {
+        Demultiplexed::run(|client| {
+            let minimal = microseconds(settings.time, || {
+                client.call(read(server, 0))?;
+                Ok(())
+            })?;
+            let bulk = megabytes(settings.time, || client.call(read(server, SEGMENT_LEN_MAX)))?;
+            Ok((minimal, bulk))
+        })
+    })
+}
+
+/// Measures tables 6-2 to 6-5; `begin` is told each step.
+///
+/// # Errors
+/// If something of the measurement fails.
+pub fn vmtp(
+    world: &World,
+    settings: &Settings,
+    begin: &dyn Fn(&str),
+) -> Result<Figures, ProtocolError> {
+    begin("UDP round trips");
+    let udp = World::best(settings, true, || kernel::udp_round_trip(world, settings))?;
+    begin("VMTP, minimal operation");
+    let minimal = World::best(settings, true, || minimal(world, settings))?;
+    begin("TCP, bulk");
+    let tcp = World::best(settings, false, || kernel::tcp(world, settings, None))?;
+    begin("VMTP, bulk");
+    let bulk_batched = World::best(settings, false, || bulk(world, settings, usize::MAX))?;
+    begin("VMTP, bulk, a packet at a time");
+    let bulk_alone = World::best(settings, false, || bulk(world, settings, 1))?;
+    begin("VMTP behind a demultiplexer");
+    let mut behind = (f64::INFINITY, 0.0);
+    for _ in 0..settings.rounds {
+        let (minimal, bulk) = demultiplexed(world, settings)?;
+        behind = (behind.0.min(minimal), f64::max(behind.1, bulk));
+    }
+    let row = |table, what, paper, now, unit| Row {
+        table,
+        what,
+        paper: Some(paper),
+        now,
+        unit,
+    };
+    let (time, rate) = (Unit::MicrosecondsAnOperation, Unit::MegabytesASecond);
+    let rows = vec![
+        row("6-2", "VMTP, port", paper::MINIMAL.0, minimal, time),
+        row(
+            "6-2",
+            "UDP transaction, kernel (paper: VMTP)",
+            paper::MINIMAL.1,
+            udp,
+            time,
+        ),
+        row("6-3", "VMTP, port", paper::BULK.0, bulk_batched, rate),
+        row(
+            "6-3",
+            "TCP, kernel, without offloads",
+            paper::BULK.1,
+            tcp,
+            rate,
+        ),
+        row(
+            "6-4",
+            "VMTP, port, a packet at a time",
+            paper::NO_BATCHING,
+            bulk_alone,
+            rate,
+        ),
+        row(
+            "6-5",
+            "VMTP behind a thread that demultiplexes",
+            paper::DEMULTIPLEXED.0,
+            behind.0,
+            time,
+        ),
+        row(
+            "6-5",
+            "VMTP behind a thread that demultiplexes",
+            paper::DEMULTIPLEXED.1,
+            behind.1,
+            rate,
+        ),
+    ];
+    let ratio = |what, now, paper| Ratio {
+        what,
+        now,
+        paper: Some(paper),
+        required: "",
+        holds: None,
+    };
+    let ratios = vec![
+        Ratio {
+            required: "at most 2",
+            holds: Some(minimal / udp <= 2.0),
+            ..ratio(
+                "minimal operation, port : kernel",
+                minimal / udp,
+                14.7 / 7.44,
+            )
+        },
+        Ratio {
+            required: "at least 0.5",
+            holds: Some(bulk_batched / tcp >= 0.5),
+            ..ratio(
+                "bulk, VMTP by port : kernel TCP",
+                bulk_batched / tcp,
+                112.0 / 222.0,
+            )
+        },
+        ratio(
+            "bulk, batching : none",
+            bulk_batched / bulk_alone,
+            112.0 / 64.0,
+        ),
+        ratio(
+            "minimal operation, demultiplexer : port",
+            behind.0 / minimal,
+            18.08 / 14.72,
+        ),
+        ratio(
+            "bulk, port : demultiplexer",
+            bulk_batched / behind.1,
+            112.0 / 25.0,
+        ),
+    ];
+    Ok(Figures { rows, ratios })
+}

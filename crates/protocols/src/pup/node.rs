@@ -1,0 +1,86 @@
+//! A Pup host on a link.
+
+use super::link::{Link, LinkError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_pup::Host;
+use weir_pup::bsp::Connection;
+use weir_pup::services::Clock;
+
+/// How often a node checks its link, and the time of day.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A host and its link, driven by one thread.
+#[derive(Debug)]
+pub struct Node {
+    /// The host.
+    pub host: Host,
+    link: Link,
+    began: Instant,
+    next_look: Instant,
+}
+
+impl Node {
+    /// A host on a link.
+    pub fn new(host: Host, link: Link) -> Node {
+        let now = Instant::now();
+        Node {
+            host,
+            link,
+            began: now,
+            next_look: now,
+        }
+    }
+
+    /// The time of the host's timers.
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The link.
+    pub fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// Sends what the host has to send, waits at most `timeout` for Pups, and
+    /// takes them.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub fn turn(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        if Instant::now() >= self.next_look {
+            self.next_look = Instant::now() + LOOK_INTERVAL;
+            self.link.check()?;
+            let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+            let unix = unix.map_or(0, |time| time.as_secs());
+            self.host.set_clock(Clock { unix });
+        }
+        self.send()?;
+        let now = self.began.elapsed();
+        let due = self.host.next_timeout().unwrap_or(Duration::MAX);
+        let timeout = due.saturating_sub(now).min(timeout);
+        let (host, began) = (&mut self.host, self.began);
+        self.link
+            .receive(timeout, |pup| host.handle_bytes(began.elapsed(), pup))?;
+        let now = self.began.elapsed();
+        if self.host.next_timeout().is_some_and(|due| due <= now) {
+            self.host.handle_timeout(now);
+        }
+        // Acknowledgments go at once.
+        self.send()
+    }
+
+    fn send(&mut self) -> Result<(), LinkError> {
+        let (host, began) = (&mut self.host, self.began);
+        while self
+            .link
+            .queue_with(|pup| host.poll_transmit(began.elapsed(), pup).map(|dst| dst.host))?
+        {
+        }
+        self.link.flush()
+    }
+
+    /// A connection of the host.
+    pub fn connection(&mut self, number: u32) -> Option<&mut Connection> {
+        self.host.connection(number)
+    }
+}

@@ -1,0 +1,324 @@
+//! A host: sockets, connections, and the services that every host has.
+
+use crate::bsp::Connection;
+use crate::datagram::{Port, Pup, error, kind, socket};
+use crate::gateway::Route;
+use crate::services::{self, Clock};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Connections of a host at one time.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Pups of bound sockets that wait to be read.
+const DATAGRAMS_MAX: usize = 256;
+/// Answers that wait to be sent.
+const ANSWERS_MAX: usize = 1024;
+/// Names and routes that a host knows at most.
+const TABLE_MAX: usize = 256;
+
+/// Counts of dropped Pups, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Drops {
+    /// The Pup is cut short, contradicts the format, or its checksum is wrong.
+    pub malformed: u64,
+    /// The Pup is for another host.
+    pub not_ours: u64,
+    /// Nobody listens at its socket.
+    pub no_socket: u64,
+    /// There was no room for it, or for the answer.
+    pub no_room: u64,
+}
+
+/// A connection that a peer has opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// The connection, by its socket.
+    pub connection: u32,
+    /// The socket that was asked.
+    pub socket: u32,
+}
+
+/// A Pup host.
+#[derive(Debug)]
+pub struct Host {
+    address: Port,
+    connections: BTreeMap<u32, Connection>,
+    listening: BTreeSet<u32>,
+    bound: BTreeSet<u32>,
+    accepted: VecDeque<Accepted>,
+    datagrams: VecDeque<Pup>,
+    answers: VecDeque<Pup>,
+    names: Vec<(String, Port)>,
+    routes: Vec<Route>,
+    clock: Option<Clock>,
+    next_socket: u32,
+    drops: Drops,
+}
+
+impl Host {
+    /// A host with this net and host number; `seed` should be random: it numbers
+    /// sockets and connections.
+    pub fn new(net: u8, host: u8, seed: u32) -> Host {
+        Host {
+            address: Port {
+                net,
+                host,
+                socket: 0,
+            },
+            connections: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            bound: BTreeSet::new(),
+            accepted: VecDeque::new(),
+            datagrams: VecDeque::new(),
+            answers: VecDeque::new(),
+            names: Vec::new(),
+            routes: vec![Route {
+                net,
+                gateway_net: net,
+                gateway_host: host,
+                hops: 0,
+            }],
+            clock: None,
+            next_socket: seed | 0x1_0000,
+            drops: Drops::default(),
+        }
+    }
+
+    /// The host's port with a socket.
+    pub fn port(&self, socket: u32) -> Port {
+        Port {
+            socket,
+            ..self.address
+        }
+    }
+
+    /// Counts of dropped Pups.
+    pub fn drops(&self) -> Drops {
+        self.drops
+    }
+
+    /// Accepts connections at a socket.
+    pub fn listen(&mut self, socket: u32) {
+        self.listening.insert(socket);
+    }
+
+    /// Receives Pups at a new socket, which is returned.
+    pub fn bind(&mut self) -> u32 {
+        let socket = self.new_socket();
+        self.bound.insert(socket);
+        socket
+    }
+
+    /// Receives Pups at a well-known socket.
+    pub fn bind_at(&mut self, socket: u32) {
+        self.bound.insert(socket);
+    }
+
+    /// Adds a name that the host answers look-ups with; `false` without room.
+    pub fn add_name(&mut self, name: &str, port: Port) -> bool {
+        let room = self.names.len() < TABLE_MAX;
+        if room {
+            self.names.push((name.to_lowercase(), port));
+        }
+        room
+    }
+
+    /// Sets the time that the host tells.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// Adds a route that the host tells; `false` without room.
+    pub fn add_route(&mut self, route: Route) -> bool {
+        let room = self.routes.len() < TABLE_MAX;
+        if room {
+            self.routes.push(route);
+        }
+        room
+    }
+
+    fn new_socket(&mut self) -> u32 {
+        loop {
+            self.next_socket = self.next_socket.wrapping_add(1) | 0x1_0000;
+            let number = self.next_socket;
+            if !self.connections.contains_key(&number) && !self.bound.contains(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Opens a connection to a port; `None` if there are [`CONNECTIONS_MAX`].
+    pub fn open(&mut self, now: Duration, remote: Port) -> Option<u32> {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        let number = self.new_socket();
+        // The connection's number need not be secret, but new.
+        let id = number.wrapping_mul(0x9e37_79b9);
+        let connection = Connection::open(now, self.port(number), remote, id);
+        self.connections.insert(number, connection);
+        Some(number)
+    }
+
+    /// The connections that peers have opened.
+    pub fn poll_accepted(&mut self) -> Option<Accepted> {
+        self.accepted.pop_front()
+    }
+
+    /// A connection, until it is [released](Host::release) and finished.
+    pub fn connection(&mut self, number: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(&number)
+    }
+
+    /// The application needs a connection no longer: an open one is aborted, and
+    /// one that dallies stays until it has ended.
+    pub fn release(&mut self, number: u32) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        if connection.ended().is_none() {
+            connection.abort(0, "the application has ended");
+        }
+    }
+
+    /// The next Pup of a bound socket.
+    pub fn poll_datagram(&mut self) -> Option<Pup> {
+        self.datagrams.pop_front()
+    }
+
+    /// Sends a Pup.
+    pub fn send(&mut self, pup: Pup) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back(pup);
+        } else {
+            self.drops.no_room += 1;
+        }
+    }
+
+    /// Takes a Pup without its link's header.
+    pub fn handle_bytes(&mut self, now: Duration, bytes: &[u8]) {
+        match Pup::parse(bytes) {
+            Some(pup) => self.handle(now, pup),
+            None => self.drops.malformed += 1,
+        }
+    }
+
+    /// Takes a Pup.
+    pub fn handle(&mut self, now: Duration, pup: Pup) {
+        let (dst, own) = (pup.head.dst, self.address);
+        let to_us = dst.host == own.host || dst.host == 0;
+        if !to_us || (dst.net != own.net && dst.net != 0 && own.net != 0) {
+            self.drops.not_ours += 1;
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(&dst.socket) {
+            connection.handle(now, &pup);
+        } else if self.bound.contains(&dst.socket) {
+            if self.datagrams.len() < DATAGRAMS_MAX {
+                self.datagrams.push_back(pup);
+            } else {
+                self.drops.no_room += 1;
+            }
+        } else if pup.head.pup_type == kind::RFC && self.listening.contains(&dst.socket) {
+            self.accept(now, &pup);
+        } else {
+            self.serve(pup);
+        }
+    }
+
+    fn accept(&mut self, now: Duration, pup: &Pup) {
+        let mut connections = self.connections.values_mut();
+        if let Some(known) = connections.find(|one| one.is_request(pup)) {
+            known.handle(now, pup);
+            return;
+        }
+        if self.connections.len() >= CONNECTIONS_MAX {
+            self.drops.no_room += 1;
+            self.send(pup.error(error::NO_ROOM, "too many connections"));
+            return;
+        }
+        let number = self.new_socket();
+        let Some(connection) = Connection::accept(now, self.port(number), pup) else {
+            self.drops.malformed += 1;
+            return;
+        };
+        self.connections.insert(number, connection);
+        self.accepted.push_back(Accepted {
+            connection: number,
+            socket: pup.head.dst.socket,
+        });
+    }
+
+    /// The services of every host; other Pups are refused by an error Pup.
+    fn serve(&mut self, pup: Pup) {
+        let broadcast = pup.head.dst.host == 0;
+        let answer = match pup.head.dst.socket {
+            socket::ECHO if pup.head.pup_type == kind::ECHO_ME => {
+                Some(pup.reply(kind::ECHO, &pup.payload))
+            }
+            socket::MISCELLANEOUS => services::answer(&pup, &self.names, self.clock.as_ref()),
+            socket::GATEWAY if pup.head.pup_type == kind::GATEWAY_REQUEST => {
+                Some(services::gateway_information(&pup, &self.routes))
+            }
+            _ => None,
+        };
+        match answer {
+            Some(mut answer) => {
+                // The answer names the host that answers, not "every host", and tells
+                // a host its net.
+                answer.head.src.host = self.address.host;
+                answer.head.src.net = self.address.net;
+                if answer.head.dst.net == 0 {
+                    answer.head.dst.net = self.address.net;
+                }
+                self.send(answer);
+            }
+            None => {
+                self.drops.no_socket += 1;
+                // Errors are not answered, or two hosts would answer for ever.
+                let is_error = matches!(pup.head.pup_type, kind::ERROR | kind::ABORT);
+                if !broadcast && !is_error && pup.head.src.host != 0 {
+                    self.send(pup.error(error::NO_SOCKET, "no such socket"));
+                }
+            }
+        }
+    }
+
+    /// The next Pup to send, appended to `out`, and its destination host, 0 for
+    /// all; `None` if there is none now.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<Port> {
+        let pup = match self.answers.pop_front() {
+            Some(pup) => pup,
+            None => {
+                let mut connections = self.connections.values_mut();
+                connections.find_map(|connection| connection.poll_transmit(now))?
+            }
+        };
+        pup.emit(out);
+        Some(pup.head.dst)
+    }
+
+    /// When [`handle_timeout`](Host::handle_timeout) is due.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.connections
+            .values()
+            .filter_map(Connection::next_timeout)
+            .min()
+    }
+
+    /// Does what is due at `now`, and forgets connections that are finished.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        for connection in self.connections.values_mut() {
+            if connection.next_timeout().is_some_and(|due| due <= now) {
+                connection.handle_timeout(now);
+            }
+        }
+    }
+
+    /// Forgets connections that are finished and that the application has
+    /// released.
+    pub fn forget_finished(&mut self, is_held: impl Fn(u32) -> bool) {
+        self.connections
+            .retain(|number, one| !one.is_finished() || is_held(*number));
+    }
+}

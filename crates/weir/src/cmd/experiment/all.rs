@@ -1,0 +1,288 @@
+//! `weir experiment all`: every experiment in turn, and one page with all results.
+
+mod page;
+
+use crate::error::{CliError, limited, say};
+use crate::report::{atomic_write, plot};
+use crate::signals::ShutdownSignal;
+use serde_json::Value;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Run every experiment, and write one HTML page with plots and JSON
+///
+/// Each part is a command of its own; its JSON is kept as PART.json in the folder, and a part whose
+/// file is there is not run again: a run that was stopped goes on where it was. Some fifteen
+/// minutes; as root, since most parts make network namespaces. Other work on the machine shows.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The folder, which is made if it is not there
+    #[arg(short, long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Run all parts again
+    #[arg(long)]
+    again: bool,
+
+    /// Run only these parts; can be repeated
+    #[arg(long = "part", value_name = "PART", value_parser = part)]
+    parts: Vec<&'static Part>,
+}
+
+/// An experiment.
+#[derive(Debug)]
+struct Part {
+    /// Its name, and the first words of its command.
+    name: &'static str,
+    /// What the page says of it.
+    title: &'static str,
+    /// Further words of the command.
+    options: &'static [&'static str],
+    /// Whether it draws plots into a folder.
+    draws: bool,
+}
+
+impl PartialEq for Part {
+    fn eq(&self, other: &Part) -> bool {
+        self.name == other.name
+    }
+}
+
+static PARTS: [Part; 8] = [
+    Part {
+        name: "packet-filter",
+        title: "1987: tables 6-1 and 6-8 to 6-10, the costs of filters, break-even",
+        options: &[],
+        draws: false,
+    },
+    Part {
+        name: "vmtp",
+        title: "1987: tables 6-2 to 6-5, VMTP",
+        options: &[],
+        draws: false,
+    },
+    Part {
+        name: "bsp",
+        title: "1987: table 6-6, byte streams",
+        options: &[],
+        draws: false,
+    },
+    Part {
+        name: "telnet",
+        title: "1987: table 6-7, Telnet",
+        options: &[],
+        draws: false,
+    },
+    Part {
+        name: "predict",
+        title: "1987: section 6.5.2, the prediction",
+        options: &[],
+        draws: false,
+    },
+    Part {
+        name: "tpca",
+        title: "1992: PCB look-ups under TPC/A",
+        options: &[],
+        draws: true,
+    },
+    Part {
+        name: "setup",
+        title: "1992: connections opened at once",
+        options: &[],
+        draws: true,
+    },
+    Part {
+        name: "adapter",
+        title: "1996: round trips and throughput of SYS, MUX and OPT",
+        options: &[],
+        draws: true,
+    },
+];
+
+/// Time limit of a part.
+const PART_TIME_MAX: Duration = Duration::from_secs(600);
+/// How often a part is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn part(text: &str) -> Result<&'static Part, String> {
+    let names = || {
+        PARTS
+            .iter()
+            .map(|part| part.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let found = PARTS.iter().find(|part| part.name == text);
+    found.ok_or_else(|| format!("`{text}` is no part: they are {}", names()))
+}
+
+/// What is known of a part.
+struct Outcome {
+    part: &'static Part,
+    result: Result<Value, String>,
+    plots: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    plot::prepare(Some(&args.out))?;
+    let chosen = |part: &&'static Part| args.parts.is_empty() || args.parts.contains(part);
+    let todo: Vec<&'static Part> = PARTS.iter().filter(chosen).collect();
+    let began = Instant::now();
+    let mut failed = Vec::new();
+    for (index, part) in todo.iter().enumerate() {
+        let path = args.out.join(format!("{}.json", part.name));
+        let step = format!("weir: {} of {}: {}", index + 1, todo.len(), part.name);
+        if !args.again && stored(&path).is_ok() {
+            say(&format!("{step}: is there already"));
+            continue;
+        }
+        say(&step);
+        match measure(part, &args.out, &stop)? {
+            Ok(json) => {
+                let text = serde_json::to_string_pretty(&json).map_err(CliError::run)? + "\n";
+                let written = atomic_write::replace(&path, &text);
+                written.map_err(|error| {
+                    CliError::run(format!("cannot write {}: {error}", path.display()))
+                })?;
+            }
+            Err(why) => {
+                say(&format!("weir: {}: {why}", part.name));
+                failed.push((part.name, why));
+            }
+        }
+    }
+    let outcomes: Vec<Outcome> = PARTS
+        .iter()
+        .map(|part| outcome(part, &args.out, &failed))
+        .collect();
+    let page = args.out.join("index.html");
+    let written = atomic_write::replace(&page, &page::html(&outcomes));
+    written.map_err(|error| CliError::run(format!("cannot write {}: {error}", page.display())))?;
+    say(&format!(
+        "weir: {} in {:.0} s",
+        page.display(),
+        began.elapsed().as_secs_f64()
+    ));
+    match failed.as_slice() {
+        [] => Ok(()),
+        failed => {
+            let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
+            Err(CliError::run(format!("not measured: {}", names.join(", "))))
+        }
+    }
+}
+
+/// The JSON of an earlier run.
+fn stored(path: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| error.to_string())
+}
+
+fn outcome(part: &'static Part, folder: &Path, failed: &[(&str, String)]) -> Outcome {
+    let failure = failed.iter().find(|(name, _)| *name == part.name);
+    let result = match failure {
+        Some((_, why)) => Err(why.clone()),
+        None => stored(&folder.join(format!("{}.json", part.name)))
+            .map_err(|_| "not measured".to_owned()),
+    };
+    let mut plots = Vec::new();
+    if part.draws
+        && let Ok(entries) = fs::read_dir(folder.join(part.name))
+    {
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let drawn = names.filter(|name| name.ends_with(".svg"));
+        plots.extend(drawn.map(|name| format!("{}/{name}", part.name)));
+        plots.sort_unstable();
+    }
+    Outcome {
+        part,
+        result,
+        plots,
+    }
+}
+
+/// Runs a part; the inner error is the part's own.
+fn measure(
+    part: &Part,
+    folder: &Path,
+    stop: &ShutdownSignal,
+) -> Result<Result<Value, String>, CliError> {
+    let this = std::env::current_exe().map_err(|error| CliError::run(limited(&error)))?;
+    let mut command = Command::new(this);
+    command
+        .args(["experiment", part.name, "--json"])
+        .args(part.options);
+    if part.draws {
+        command.arg("--svg").arg(folder.join(part.name));
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let started = command.spawn();
+    let mut child = started
+        .map_err(|error| CliError::run(format!("cannot run {}: {}", part.name, limited(&error))))?;
+    let out = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        out.map_or(Ok(0), |mut out| out.read_to_string(&mut text))
+            .map(|_| text)
+    });
+    let waited = wait(&mut child, stop);
+    let text = reader.join().expect("it does not panic");
+    match waited.map_err(|error| CliError::run(limited(&error)))? {
+        Waited::Stopped => Err(CliError::Stopped(stop.signal())),
+        Waited::TooLong => {
+            let seconds = PART_TIME_MAX.as_secs();
+            Ok(Err(format!("took longer than {seconds} s")))
+        }
+        Waited::Ended(status) if status.success() => {
+            let json = text.map_err(|error| error.to_string());
+            Ok(
+                json.and_then(|text| {
+                    serde_json::from_str(&text).map_err(|error| error.to_string())
+                }),
+            )
+        }
+        Waited::Ended(status) => Ok(Err(format!("failed ({status})"))),
+    }
+}
+
+enum Waited {
+    Ended(std::process::ExitStatus),
+    Stopped,
+    TooLong,
+}
+
+/// Waits for the end of a part, which is killed after a signal or too long a time.
+fn wait(child: &mut Child, stop: &ShutdownSignal) -> io::Result<Waited> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Waited::Ended(status));
+        }
+        let too_long = began.elapsed() > PART_TIME_MAX;
+        if stop.is_requested() || too_long {
+            child.kill()?;
+            child.wait()?;
+            return Ok(if too_long {
+                Waited::TooLong
+            } else {
+                Waited::Stopped
+            });
+        }
+        stop.wait(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_names() {
+        assert_eq!(part("bsp").unwrap().name, "bsp");
+        assert!(part("x").unwrap_err().contains("packet-filter, vmtp"));
+    }
+}

@@ -1,0 +1,208 @@
+//! The HTML page of all results.
+
+use super::Outcome;
+use serde_json::{Map, Value};
+use std::fmt::Write;
+
+/// The page's beginning.
+const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+<title>The papers' experiments</title>\n<style>\n\
+body { font-family: sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }\n\
+table { border-collapse: collapse; margin: 0.5em 0 }\n\
+th, td { border: 1px solid #bbb; padding: 0.2em 0.6em; text-align: left }\n\
+td.number { text-align: right; font-variant-numeric: tabular-nums }\n\
+img { max-width: 100% }\n.no { color: #a00 }\n</style>\n</head>\n<body>\n\
+<h1>The papers' experiments</h1>\n\
+<p>Figures of this machine beside those that the papers state. Where our copy of a paper lacks a \
+value, it is empty or \u{201c}not in our copy\u{201d}.</p>\n";
+
+/// The page.
+pub(super) fn html(outcomes: &[Outcome]) -> String {
+    let mut out = HEAD.to_owned();
+    out += "<ul>\n";
+    for Outcome { part, .. } in outcomes {
+        let _ = writeln!(
+            out,
+            "<li><a href=\"#{0}\">{1}</a></li>",
+            part.name, part.title
+        );
+    }
+    out += "</ul>\n";
+    for outcome in outcomes {
+        let part = outcome.part;
+        let _ = writeln!(out, "<h2 id=\"{}\">{}</h2>", part.name, part.title);
+        let _ = writeln!(out, "<p><code>weir experiment {}</code></p>", part.name);
+        match &outcome.result {
+            Ok(value) => {
+                let _ = writeln!(out, "<p><a href=\"{0}.json\">{0}.json</a></p>", part.name);
+                show(&mut out, value, 3);
+            }
+            Err(why) => {
+                let _ = writeln!(out, "<p class=\"no\">{}</p>", escaped(why));
+            }
+        }
+        for plot in &outcome.plots {
+            let _ = writeln!(out, "<p><img src=\"{0}\" alt=\"{0}\"></p>", escaped(plot));
+        }
+    }
+    out += "</body>\n</html>\n";
+    out
+}
+
+/// Any value: an object's lists of objects become tables, the rest a list.
+fn show(out: &mut String, value: &Value, level: usize) {
+    match value {
+        Value::Object(fields) => {
+            let (plain, nested): (Vec<_>, Vec<_>) =
+                fields.iter().partition(|(_, value)| is_plain(value));
+            if !plain.is_empty() {
+                *out += "<table>\n";
+                for (name, value) in plain {
+                    let _ = writeln!(out, "<tr><th>{}</th>{}</tr>", escaped(name), cell(value));
+                }
+                *out += "</table>\n";
+            }
+            for (name, value) in nested {
+                let level = level.min(6);
+                let _ = writeln!(out, "<h{level}>{}</h{level}>", escaped(name));
+                show(out, value, level + 1);
+            }
+        }
+        Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => {
+            table(out, items);
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(text).collect();
+            let _ = writeln!(out, "<p>{}</p>", escaped(&items.join(", ")));
+        }
+        other => {
+            let _ = writeln!(out, "<p>{}</p>", escaped(&text(other)));
+        }
+    }
+}
+
+fn is_plain(value: &Value) -> bool {
+    !value.is_object() && !value.is_array()
+}
+
+/// A table with a column for each name, in order of appearance.
+fn table(out: &mut String, rows: &[Value]) {
+    let flat: Vec<Map<String, Value>> = rows
+        .iter()
+        .filter_map(Value::as_object)
+        .map(flattened)
+        .collect();
+    let mut names: Vec<&String> = Vec::new();
+    for name in flat.iter().flat_map(Map::keys) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    *out += "<table>\n<tr>";
+    for name in &names {
+        let _ = write!(out, "<th>{}</th>", escaped(name));
+    }
+    *out += "</tr>\n";
+    for row in &flat {
+        *out += "<tr>";
+        for name in &names {
+            *out += &row.get(*name).map_or_else(|| "<td></td>".to_owned(), cell);
+        }
+        *out += "</tr>\n";
+    }
+    *out += "</table>\n";
+}
+
+/// An object whose objects have become fields of their own: `a.b`.
+fn flattened(object: &Map<String, Value>) -> Map<String, Value> {
+    let mut flat = Map::new();
+    for (name, value) in object {
+        match value {
+            Value::Object(inner) => {
+                let inner = flattened(inner).into_iter();
+                flat.extend(inner.map(|(key, value)| (format!("{name}.{key}"), value)));
+            }
+            other => {
+                flat.insert(name.clone(), other.clone());
+            }
+        }
+    }
+    flat
+}
+
+fn cell(value: &Value) -> String {
+    let class = match value {
+        Value::Number(_) => " class=\"number\"",
+        Value::Bool(false) => " class=\"no\"",
+        _ => "",
+    };
+    format!("<td{class}>{}</td>", escaped(&text(value)))
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => rounded(float),
+            _ => number.to_string(),
+        },
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
+        Value::Object(_) => value.to_string(),
+    }
+}
+
+/// Four digits that count.
+fn rounded(number: f64) -> String {
+    match number.abs() {
+        size if size >= 1000.0 || size == 0.0 => format!("{number:.0}"),
+        size if size >= 100.0 => format!("{number:.1}"),
+        size if size >= 10.0 => format!("{number:.2}"),
+        size if size >= 0.01 => format!("{number:.3}"),
+        _ => format!("{number:.2e}"),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PARTS;
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_become_a_table_and_failures_are_told() {
+        let value = json!({"rows": [{"a": 1, "b": {"c": "<x>"}}, {"a": 2.5}], "seed": 7});
+        let outcomes = [
+            Outcome {
+                part: &PARTS[0],
+                result: Ok(value),
+                plots: vec!["tpca/figure4.svg".to_owned()],
+            },
+            Outcome {
+                part: &PARTS[1],
+                result: Err("failed <1>".to_owned()),
+                plots: Vec::new(),
+            },
+        ];
+        let page = html(&outcomes);
+        for piece in [
+            "<tr><th>seed</th><td class=\"number\">7</td></tr>",
+            "<tr><th>a</th><th>b.c</th></tr>",
+            "<tr><td class=\"number\">1</td><td>&lt;x&gt;</td></tr>",
+            "<tr><td class=\"number\">2.500</td><td></td></tr>",
+            "<p class=\"no\">failed &lt;1&gt;</p>",
+            "<img src=\"tpca/figure4.svg\"",
+        ] {
+            assert!(page.contains(piece), "{piece} in {page}");
+        }
+    }
+}

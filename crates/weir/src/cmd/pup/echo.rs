@@ -1,0 +1,119 @@
+//! `weir pup echo`: round trips.
+
+use super::link::{LinkArgs, failure};
+use crate::error::CliError;
+use crate::report::stdout;
+use crate::signals::ShutdownSignal;
+use serde_json::json;
+use std::time::{Duration, Instant};
+use weir_pup::datagram::{Address, PAYLOAD_LEN_MAX, Port, Pup, kind, socket};
+
+/// Send Pups to a host's echo server and measure their round trips
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The host
+    #[arg(value_name = "NET#HOST#")]
+    host: Address,
+
+    #[command(flatten)]
+    link: LinkArgs,
+
+    /// Number of Pups
+    #[arg(short, long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+
+    /// Bytes in a Pup
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64,
+          value_parser = clap::value_parser!(u16).range(0..=PAYLOAD_LEN_MAX as i64))]
+    size: u16,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Time limit for an echo.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
+    let Address(asked) = args.host;
+    let dst = Port {
+        socket: if asked.socket == 0 {
+            socket::ECHO
+        } else {
+            asked.socket
+        },
+        ..asked
+    };
+    let mut node = args.link.node()?;
+    let own = node.host.bind();
+    let src = node.host.port(own);
+    let mut times = Vec::new();
+    let mut trouble = None;
+    let mut sent = 0;
+    for number in 0..args.count {
+        let payload: Vec<u8> = (0..args.size)
+            .map(|at| (u32::from(at) + number) as u8)
+            .collect();
+        let began = Instant::now();
+        node.host
+            .send(Pup::new(kind::ECHO_ME, number, dst, src, &payload));
+        sent += 1;
+        let answered = loop {
+            while let Some(pup) = node.host.poll_datagram() {
+                match pup.head.pup_type {
+                    kind::ECHO if pup.head.identifier == number && pup.payload == payload => {
+                        times.push(began.elapsed());
+                    }
+                    kind::ERROR => {
+                        let (code, text) = pup.error_reason().unwrap_or_default();
+                        trouble = Some(format!("{}: {text} (error {code:o})", args.host));
+                    }
+                    _ => {}
+                }
+            }
+            if trouble.is_some() || times.len() == sent as usize {
+                break true;
+            }
+            if began.elapsed() >= PATIENCE {
+                break false;
+            }
+            if stop.is_requested() {
+                break true;
+            }
+            node.turn(Duration::from_millis(100)).map_err(failure)?;
+        };
+        if !answered {
+            node.link().check_refusals().map_err(failure)?;
+            trouble = Some(format!("{} does not answer", args.host));
+        }
+        if trouble.is_some() || stop.is_requested() {
+            break;
+        }
+    }
+    times.sort_unstable();
+    let at = |part: usize| {
+        let last = times.len().saturating_sub(1);
+        let time = times.get((times.len() * part / 100).min(last));
+        time.map_or(0.0, |time| time.as_secs_f64() * 1e6)
+    };
+    let (min, median, max) = (at(0), at(50), at(100));
+    let came_back = times.len();
+    let json = json!({
+        "sent": sent,
+        "came_back": came_back,
+        "microseconds": {"min": min, "median": median, "max": max},
+    });
+    stdout::report(args.json, &json, || {
+        format!(
+            "{came_back} of {sent} came back; microseconds: \
+             min {min:.1}, median {median:.1}, max {max:.1}"
+        )
+    })?;
+    match (stop.is_requested(), trouble) {
+        (true, _) => Err(CliError::Stopped(stop.signal())),
+        (false, Some(trouble)) => Err(CliError::run(trouble)),
+        (false, None) => Ok(()),
+    }
+}

@@ -1,0 +1,128 @@
+//! The link and the address of a Pup host, as options.
+
+use crate::error::CliError;
+use crate::input::live_port;
+use crate::signals::ShutdownSignal;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use weir_protocols::pup::{Link, LinkError, Node, StreamError};
+use weir_protocols::station::StationError;
+use weir_pup::Host;
+use weir_pup::datagram::Address;
+use weir_pup::link::UDP_PORT;
+
+/// Options of the link.
+#[derive(clap::Args, Debug)]
+pub(super) struct LinkArgs {
+    /// The link: see below
+    #[arg(long, value_name = "LINK")]
+    link: LinkName,
+
+    /// This host's own address; by default of net 0, which means "this one", with a random host
+    /// number
+    #[arg(long, value_name = "NET#HOST#")]
+    own: Option<Address>,
+
+    /// The broker's socket; then the port is opened through the broker only
+    #[arg(long, value_name = "SOCKET")]
+    broker: Option<PathBuf>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum LinkName {
+    Port(String),
+    Udp(SocketAddrV4),
+}
+
+impl FromStr for LinkName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LinkName, String> {
+        let wrong = || format!("`{text}` is no link: write port:IF or udp:ADDR[:PORT]");
+        match text.split_once(':') {
+            None if !text.is_empty() => Ok(LinkName::Port(text.to_owned())),
+            Some(("port", interface)) if !interface.is_empty() => {
+                Ok(LinkName::Port(interface.to_owned()))
+            }
+            Some(("udp", to)) => {
+                let alone = to.parse::<Ipv4Addr>().ok();
+                let alone = alone.map(|ip| SocketAddrV4::new(ip, UDP_PORT));
+                let address = alone.or_else(|| to.parse().ok()).filter(|to| to.port() > 0);
+                address.map(LinkName::Udp).ok_or_else(wrong)
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl LinkArgs {
+    /// Whether the own address was given.
+    pub(super) fn has_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// A host on the link.
+    pub(super) fn node(&self) -> Result<Node, CliError> {
+        let random = RandomState::new().build_hasher().finish();
+        let (net, host) = match self.own {
+            Some(Address(own)) if own.host == 0 || own.socket != 0 => {
+                return Err(CliError::refused(format!(
+                    "{} is not a host's address: write one such as 1#2#",
+                    Address(own)
+                )));
+            }
+            Some(Address(own)) => (own.net, own.host),
+            None => (0, 1 + (random % 254) as u8),
+        };
+        let link = match &self.link {
+            LinkName::Port(interface) => {
+                Link::on_port(interface, self.broker.as_deref().map(Path::new), host)
+            }
+            LinkName::Udp(peers) => Link::on_udp(*peers, host),
+        };
+        let link = link.map_err(failure)?;
+        Ok(Node::new(Host::new(net, host, (random >> 32) as u32), link))
+    }
+}
+
+/// The exit status for an error of a link.
+pub(super) fn failure(error: LinkError) -> CliError {
+    match error {
+        LinkError::Station(StationError::Port(error)) => live_port::failure(error),
+        LinkError::Station(error @ StationError::Refused { .. }) => CliError::refused(error),
+        other => CliError::run(other),
+    }
+}
+
+/// The exit status for an error of a stream.
+pub(super) fn stream_failure(error: StreamError, stop: &ShutdownSignal) -> CliError {
+    match error {
+        StreamError::Link(error) => failure(error),
+        StreamError::Stopped => CliError::Stopped(stop.signal()),
+        other => CliError::run(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_ports_or_udp() {
+        let udp = |text: &str| LinkName::Udp(text.parse().unwrap());
+        for (text, link) in [
+            ("eth0", LinkName::Port("eth0".into())),
+            ("port:eth0", LinkName::Port("eth0".into())),
+            ("udp:10.0.0.255", udp("10.0.0.255:42424")),
+            ("udp:10.0.0.255:7", udp("10.0.0.255:7")),
+        ] {
+            assert_eq!(text.parse(), Ok(link));
+        }
+        for text in ["", "port:", "udp:", "udp:x", "udp:10.0.0.1:0", "tap:tap0"] {
+            assert!(text.parse::<LinkName>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Sessions of clients: FTP, and a terminal of a few commands.
+
+use crate::http::files::{Folder, Resource, Upload};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use weir_pup::bsp::{Connection, Read};
+use weir_pup::ftp::{self, Piece, PropertyList, Reader, VERSION, coded, mark, no, read_coded};
+use weir_pup::telnet::{Event, Parser};
+
+/// Longest file that a client may store, in bytes.
+const STORE_LEN_MAX: u64 = 1 << 30;
+/// Files of a listing at most.
+const LISTED_MAX: usize = 10_000;
+/// Bytes of a file that are read at a time.
+const CHUNK: usize = 32 << 10;
+/// Longest line of a terminal's user.
+const LINE_LEN_MAX: usize = 200;
+
+/// What waits to be written into the stream.
+enum Output {
+    Bytes(Vec<u8>),
+    Mark(u8),
+}
+
+/// Writes as much as there is room for; `false` if something remains.
+fn drain(out: &mut VecDeque<Output>, connection: &mut Connection) -> bool {
+    while let Some(front) = out.front_mut() {
+        match front {
+            Output::Mark(number) => {
+                if !connection.write_mark(*number) {
+                    return false;
+                }
+            }
+            Output::Bytes(bytes) => {
+                let count = connection.write(bytes);
+                if count < bytes.len() {
+                    bytes.drain(..count);
+                    return false;
+                }
+            }
+        }
+        out.pop_front();
+    }
+    true
+}
+
+enum State {
+    /// A command is awaited.
+    Command,
+    /// The client is asked whether it wants the file.
+    Offered(File),
+    Sending(File),
+    /// The client is asked for the file; `None` to throw it away.
+    Accepting(Upload),
+    Receiving {
+        upload: Option<Upload>,
+        len: u64,
+    },
+    /// The client's Yes or No after its file.
+    Judged(Option<Upload>),
+}
+
+/// A session of FTP.
+pub(super) struct Ftp {
+    reader: Reader,
+    state: State,
+    out: VecDeque<Output>,
+    writable: bool,
+}
+
+impl Ftp {
+    pub(super) fn new(writable: bool) -> Ftp {
+        Ftp {
+            reader: Reader::default(),
+            state: State::Command,
+            out: VecDeque::new(),
+            writable,
+        }
+    }
+
+    fn say(&mut self, command: u8, argument: Vec<u8>) {
+        self.out.push_back(Output::Mark(command));
+        self.out.push_back(Output::Bytes(argument));
+        self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
+    }
+
+    fn refuse(&mut self, code: u8, text: &str) {
+        self.say(mark::NO, coded(code, text));
+    }
+
+    /// Goes on as far as it can; `false` once the session is over.
+    pub(super) fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> bool {
+        if connection
+            .ended()
+            .is_some_and(|ended| ended != weir_pup::bsp::Ended::Closed)
+        {
+            return false;
+        }
+        loop {
+            if !drain(&mut self.out, connection) {
+                return true;
+            }
+            if let State::Sending(file) = &mut self.state {
+                let mut bytes = vec![0; CHUNK];
+                match file.read(&mut bytes) {
+                    Ok(0) => {
+                        self.state = State::Command;
+                        self.out.push_back(Output::Mark(mark::YES));
+                        let done = coded(0, "that is all");
+                        self.out.push_back(Output::Bytes(done));
+                        self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
+                    }
+                    Ok(count) => {
+                        bytes.truncate(count);
+                        self.out.push_back(Output::Bytes(bytes));
+                    }
+                    Err(_) => {
+                        self.state = State::Command;
+                        self.refuse(no::DATA_ERROR, "the file cannot be read");
+                    }
+                }
+                continue;
+            }
+            match self.reader.poll(connection) {
+                None => return true,
+                Some(Piece::End) => return false,
+                Some(Piece::Malformed) => {
+                    connection.abort(1, "this is no FTP");
+                    return false;
+                }
+                Some(piece) => self.take(piece, folder),
+            }
+        }
+    }
+
+    fn take(&mut self, piece: Piece, folder: &Folder) {
+        let state = std::mem::replace(&mut self.state, State::Command);
+        match (state, piece) {
+            (state, Piece::Command(mark::COMMENT, _)) => self.state = state,
+            (State::Command, Piece::Command(command, argument)) => {
+                self.execute(command, &argument, folder);
+            }
+            (State::Offered(file), Piece::Command(mark::YES, _)) => {
+                self.out.push_back(Output::Mark(mark::HERE_IS_FILE));
+                self.state = State::Sending(file);
+            }
+            (State::Offered(_), Piece::Command(mark::NO, _)) => {
+                self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
+            }
+            (State::Accepting(upload), Piece::File) => {
+                self.state = State::Receiving {
+                    upload: Some(upload),
+                    len: 0,
+                };
+            }
+            (State::Receiving { mut upload, len }, Piece::Bytes(bytes)) => {
+                let len = len + bytes.len() as u64;
+                let failed = len > STORE_LEN_MAX
+                    || upload
+                        .as_mut()
+                        .is_some_and(|to| to.file.write_all(&bytes).is_err());
+                self.state = State::Receiving {
+                    upload: upload.filter(|_| !failed),
+                    len,
+                };
+            }
+            (State::Receiving { upload, .. }, Piece::FileEnd) => {
+                self.state = State::Judged(upload);
+            }
+            (State::Judged(upload), Piece::Command(command, _)) => {
+                let stored = upload.filter(|_| command == mark::YES).map(Upload::finish);
+                match stored {
+                    Some(Ok(())) => self.say(mark::YES, coded(0, "the file is stored")),
+                    _ => self.refuse(no::STORE_NOT_COMPLETED, "the file is not stored"),
+                }
+            }
+            // The client does not send the file after all.
+            (State::Accepting(_), Piece::Command(mark::NO, argument)) => {
+                let (_, text) = read_coded(&argument);
+                self.refuse(no::STORE_NOT_COMPLETED, &text);
+            }
+            _ => self.refuse(no::ILLEGAL_COMMAND, "this command is not expected now"),
+        }
+    }
+
+    fn execute(&mut self, command: u8, argument: &[u8], folder: &Folder) {
+        match command {
+            mark::VERSION => self.say(mark::VERSION, coded(VERSION, "weir")),
+            mark::RETRIEVE | mark::NEW_STORE | mark::ENUMERATE | mark::NEW_ENUMERATE => {
+                let list = std::str::from_utf8(argument)
+                    .ok()
+                    .and_then(PropertyList::parse);
+                let Some(list) = list else {
+                    self.refuse(no::MALFORMED_LIST, "the property list is malformed");
+                    return;
+                };
+                let Some(path) = path(&list) else {
+                    self.refuse(no::ILLEGAL_FILENAME, "the list names no file");
+                    return;
+                };
+                match command {
+                    mark::RETRIEVE => self.retrieve(&path, folder),
+                    mark::NEW_STORE => self.store(&path, folder),
+                    _ => self.enumerate(&path, command == mark::NEW_ENUMERATE, folder),
+                }
+            }
+            mark::STORE | mark::DELETE | mark::RENAME => {
+                self.refuse(no::UNIMPLEMENTED, "this server has no such command");
+            }
+            _ => self.refuse(no::ILLEGAL_COMMAND, "this is no command"),
+        }
+    }
+
+    fn retrieve(&mut self, path: &str, folder: &Folder) {
+        match folder.find_plain(path) {
+            Resource::File(served) => {
+                let list = properties(path, served.len);
+                self.say(mark::HERE_IS_PROPERTY_LIST, list.text().into_bytes());
+                self.state = State::Offered(served.file);
+            }
+            Resource::Nothing(403) => self.refuse(no::ACCESS_DENIED, "the file is not served"),
+            _ => self.refuse(no::NOT_FOUND, "there is no such file"),
+        }
+    }
+
+    fn store(&mut self, path: &str, folder: &Folder) {
+        if !self.writable {
+            self.refuse(no::ACCESS_DENIED, "this server stores no files");
+            return;
+        }
+        match folder.create(path) {
+            Ok(upload) => {
+                let list = PropertyList::default().with("Server-Filename", path);
+                self.say(mark::HERE_IS_PROPERTY_LIST, list.text().into_bytes());
+                self.state = State::Accepting(upload);
+            }
+            Err(_) => self.refuse(no::ILLEGAL_FILENAME, "the file cannot be created"),
+        }
+    }
+
+    fn enumerate(&mut self, pattern: &str, at_once: bool, folder: &Folder) {
+        let (parent, last) = match pattern.rsplit_once('/') {
+            Some((parent, last)) => (parent, last),
+            None => ("", pattern),
+        };
+        let Ok(mut names) = folder.list(parent) else {
+            self.refuse(no::NOT_FOUND, "there is no such folder");
+            return;
+        };
+        names.retain(|(name, _)| matches_pattern(last, name));
+        if names.is_empty() {
+            self.refuse(no::NOT_FOUND, "there is no such file");
+            return;
+        }
+        names.sort_unstable();
+        names.truncate(LISTED_MAX);
+        let lists = names.iter().map(|(name, len)| {
+            let path = match parent {
+                "" => name.clone(),
+                parent => format!("{parent}/{name}"),
+            };
+            properties(&path, *len).text()
+        });
+        if at_once {
+            let text: String = lists.collect();
+            // A client reads no longer argument.
+            let end = text[..text.len().min(ftp::ARGUMENT_LEN_MAX)].rfind("))");
+            let whole = if text.len() > ftp::ARGUMENT_LEN_MAX {
+                &text[..end.map_or(0, |end| end + 2)]
+            } else {
+                &text
+            };
+            let bytes = whole.as_bytes().to_vec();
+            self.say(mark::HERE_IS_PROPERTY_LIST, bytes);
+            return;
+        }
+        for list in lists.collect::<Vec<_>>() {
+            self.out
+                .push_back(Output::Mark(mark::HERE_IS_PROPERTY_LIST));
+            self.out.push_back(Output::Bytes(list.into_bytes()));
+        }
+        self.out.push_back(Output::Mark(mark::END_OF_COMMAND));
+    }
+}
+
+/// The path that a list names.
+fn path(list: &PropertyList) -> Option<String> {
+    let name = list.get("Server-Filename").or(list.get("Name-Body"))?;
+    let path = match list.get("Directory") {
+        Some(directory) if !directory.is_empty() => format!("{directory}/{name}"),
+        _ => name.to_owned(),
+    };
+    let path = path.trim_start_matches('/').to_owned();
+    (!path.is_empty()).then_some(path)
+}
+
+fn properties(path: &str, len: u64) -> PropertyList {
+    let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+    PropertyList::default()
+        .with("Server-Filename", path)
+        .with("Directory", directory)
+        .with("Name-Body", name)
+        .with("Type", "Binary")
+        .with("Byte-Size", "8")
+        .with("Size", &len.to_string())
+}
+
+/// Whether a name matches a pattern, in which `*` stands for anything.
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+/// A session of Telnet: lines with commands.
+pub(super) struct Terminal {
+    parser: Parser,
+    line: Vec<u8>,
+    file: Option<File>,
+    out: VecDeque<Output>,
+    over: bool,
+}
+
+impl Terminal {
+    pub(super) fn new() -> Terminal {
+        let mut terminal = Terminal {
+            parser: Parser::default(),
+            line: Vec::new(),
+            file: None,
+            out: VecDeque::new(),
+            over: false,
+        };
+        terminal.print("weir. Commands: list, type FILE, quit.\r\n> ");
+        terminal
+    }
+
+    fn print(&mut self, text: &str) {
+        self.out.push_back(Output::Bytes(text.as_bytes().to_vec()));
+    }
+
+    /// Goes on as far as it can; `false` once the session is over.
+    pub(super) fn go_on(&mut self, connection: &mut Connection, folder: &Folder) -> bool {
+        loop {
+            if !drain(&mut self.out, connection) {
+                return connection.ended().is_none();
+            }
+            if self.over {
+                connection.close();
+                return false;
+            }
+            if let Some(file) = &mut self.file {
+                let mut bytes = vec![0; CHUNK];
+                match file.read(&mut bytes) {
+                    Ok(count @ 1..) => {
+                        bytes.truncate(count);
+                        self.out.push_back(Output::Bytes(bytes));
+                    }
+                    _ => {
+                        self.file = None;
+                        self.print("\r\n> ");
+                    }
+                }
+                continue;
+            }
+            let mut buffer = [0; 512];
+            match connection.read(&mut buffer) {
+                Read::Nothing => return connection.ended().is_none(),
+                Read::End => return false,
+                Read::Mark(number) => {
+                    if self.parser.mark(number) == Some(Event::Timing) {
+                        let reply = weir_pup::telnet::mark::TIMING_REPLY;
+                        self.out.push_back(Output::Mark(reply));
+                    }
+                }
+                Read::Data(count) => {
+                    for byte in &buffer[..count] {
+                        if let Event::Character(character) = self.parser.byte(*byte) {
+                            self.character(character, folder);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn character(&mut self, character: u8, folder: &Folder) {
+        if !matches!(character, b'\r' | b'\n') {
+            if self.line.len() < LINE_LEN_MAX {
+                self.line.push(character);
+            }
+            return;
+        }
+        let line = std::mem::take(&mut self.line);
+        let line = String::from_utf8_lossy(&line).trim().to_owned();
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "" => return,
+            "list" => {
+                let mut names = folder.list("").unwrap_or_default();
+                names.sort_unstable();
+                names.truncate(LISTED_MAX);
+                let lines = names
+                    .iter()
+                    .map(|(name, len)| format!("{len:>10} {name}\r\n"));
+                let text: String = lines.collect();
+                self.print(&text);
+            }
+            "type" => match folder.find_plain(rest.trim()) {
+                Resource::File(served) => {
+                    self.file = Some(served.file);
+                    return;
+                }
+                _ => self.print("There is no such file.\r\n"),
+            },
+            "quit" => {
+                self.print("Goodbye.\r\n");
+                self.over = true;
+                return;
+            }
+            _ => self.print("Commands: list, type FILE, quit.\r\n"),
+        }
+        self.print("> ");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches_pattern;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("*", "a.txt"),
+            ("a.txt", "a.txt"),
+            ("*.txt", "a.txt"),
+            ("a*t", "a.txt"),
+            ("a*.*t", "a.b.txt"),
+            ("**", "x"),
+        ] {
+            assert!(matches_pattern(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("", "a"),
+            ("a", "ab"),
+            ("*.txt", "a.tx"),
+            ("a*a", "a"),
+            ("b*", "a"),
+        ] {
+            assert!(!matches_pattern(pattern, name), "{pattern} {name}");
+        }
+    }
+}
