@@ -2,7 +2,7 @@
 //! --help`).
 //!
 //! Subcommands read their arguments in [`cmd`] and build on the crates below:
-//! `weir_broker` for live ports (`listen`, `ports`, `broker`), `weir_demux` and
+//! `weir_broker` for live ports (`listen`, `top`, `ports`, `broker`), `weir_demux` and
 //! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap` and
 //! `weir_apps` for whole links (`bridge`, `route`), `weir_socket` for hosts of
 //! weir's own (`host`, `serve`, `get`, `echo`, `iperf`), `weir_lab` for test
@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`cmd`] | the subcommands, one file each |
 //! | [`filterset`], [`input`], [`report`] | filters of a command, its inputs, its output |
+//! | [`monitor`] | frames into `weir_monitor`'s model |
 //! | [`host`], [`http`], [`iperf`] | a host of weir's own, and protocols on it |
 //! | [`config`], [`error`] | configuration errors with positions; exit statuses |
 //! | [`signals`], [`watchdog`] | orderly end; heartbeats for a service manager |
@@ -29,6 +30,7 @@ mod http;
 mod input;
 mod iperf;
 mod longest;
+mod monitor;
 mod radius;
 mod rarp;
 mod report;
@@ -53,6 +55,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Listen(cmd::listen::Args),
+    Top(cmd::top::Args),
     Route(cmd::route::Args),
     Ports(cmd::ports::Args),
     Broker(cmd::broker::Args),
@@ -96,6 +99,7 @@ fn run() -> ExitCode {
     let outcome = match cli.command {
         Command::Route(args) => cmd::route::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),
         Command::Bridge(args) => cmd::bridge::run(&args),

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("meter", &["wire", "filter"]),
     ("ledger", &["meter"]),
+    ("monitor", &["wire"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "meter", "ring"]),
     ("stack", &["wire", "ring"]),
@@ -44,6 +45,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "experiments",
             "meter",
             "ledger",
+            "monitor",
         ],
     ),
 ];
@@ -66,11 +68,12 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
     "crates/meter/src",
+    "crates/monitor/src",
     "crates/stack/src",
     "crates/apps/src/router/engine",
 ];
@@ -105,7 +108,7 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
 
 /// Files that may start programs without the lab's test helpers: the helpers
 /// themselves, code of the product, and code that no test runs.
-const PROGRAMS_STARTED_IN: [&str; 11] = [
+const PROGRAMS_STARTED_IN: [&str; 12] = [
     "crates/lab/src/command.rs",
     "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
@@ -114,6 +117,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
+    "crates/weir/src/monitor/dissect.rs",
     "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",
