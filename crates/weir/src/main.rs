@@ -58,6 +58,7 @@ enum Command {
     Top(cmd::top::Args),
     Route(cmd::route::Args),
     Ports(cmd::ports::Args),
+    Extcap(cmd::extcap::Args),
     Broker(cmd::broker::Args),
     Bridge(cmd::bridge::Args),
     Meter(cmd::meter::Args),
@@ -90,7 +91,8 @@ fn print_usage(usage: &clap::Error) -> ExitCode {
 }
 
 fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments = cmd::extcap::arguments(std::env::args_os());
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(usage) => return print_usage(&usage),
     };
@@ -101,6 +103,7 @@ fn run() -> ExitCode {
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
+        Command::Extcap(args) => cmd::extcap::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),
         Command::Bridge(args) => cmd::bridge::run(&args),
         Command::Meter(args) => cmd::meter::run(&args),

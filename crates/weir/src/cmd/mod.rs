@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod demux;
 pub(crate) mod echo;
 pub(crate) mod experiment;
+pub(crate) mod extcap;
 pub(crate) mod filter;
 pub(crate) mod get;
 pub(crate) mod host;
