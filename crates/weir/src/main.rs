@@ -39,7 +39,7 @@ mod stack;
 mod store;
 mod watchdog;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use error::CliError;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -75,6 +75,8 @@ enum Command {
     Demo(cmd::demo::Args),
     Lab(cmd::lab::Args),
     Experiment(cmd::experiment::Args),
+    #[command(hide = true)]
+    Generate(cmd::generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -120,6 +122,7 @@ fn run() -> ExitCode {
         Command::Demo(args) => cmd::demo::run(&args),
         Command::Lab(args) => cmd::lab::run(&args),
         Command::Experiment(args) => cmd::experiment::run(&args),
+        Command::Generate(args) => cmd::generate::run(&args, <Cli as CommandFactory>::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@ pub(crate) mod echo;
 pub(crate) mod experiment;
 pub(crate) mod extcap;
 pub(crate) mod filter;
+pub(crate) mod generate;
 pub(crate) mod get;
 pub(crate) mod host;
 pub(crate) mod iperf;
