@@ -51,7 +51,9 @@ fn failed(path: &Path, error: &std::io::Error) -> CliError {
 fn pages(command: &clap::Command, name: &str, folder: &Path) -> Result<(), CliError> {
     let path = folder.join(format!("{name}.1"));
     // The date of a page would be another one with each build.
-    let man = clap_mangen::Man::new(command.clone().name(name.to_owned())).date("");
+    // clap's names live as long as the program, which ends soon.
+    let whole: &'static str = name.to_owned().leak();
+    let man = clap_mangen::Man::new(command.clone().name(whole)).date("");
     let mut text = Vec::new();
     man.render(&mut text)
         .map_err(|error| failed(&path, &error))?;
