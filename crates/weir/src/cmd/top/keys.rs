@@ -111,6 +111,7 @@ fn steps(app: &App, code: KeyCode) -> Option<isize> {
 }
 
 fn over_key(app: &mut App, key: KeyEvent) {
+    let was_help = matches!(app.over, Over::Help);
     let steps = steps(app, key.code);
     match (&mut app.over, key.code) {
         (_, KeyCode::Esc | KeyCode::Char('q')) | (Over::Help, _) => app.over = Over::Nothing,
@@ -129,8 +130,8 @@ fn over_key(app: &mut App, key: KeyEvent) {
         (Over::Nothing, _) => {}
     }
     match key.code {
-        KeyCode::Char('?') => app.over = Over::Help,
-        KeyCode::Char('w') => save_prompt(app),
+        KeyCode::Char('?') if !was_help => app.over = Over::Help,
+        KeyCode::Char('w') if !was_help => save_prompt(app),
         _ => {}
     }
 }
