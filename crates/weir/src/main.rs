@@ -2,7 +2,7 @@
 //! --help`).
 //!
 //! Subcommands read their arguments in [`cmd`] and build on the crates below:
-//! `weir_broker` for live ports (`listen`, `ports`, `broker`), `weir_demux` and
+//! `weir_broker` for live ports (`listen`, `top`, `ports`, `broker`), `weir_demux` and
 //! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap` and
 //! `weir_apps` for whole links (`bridge`, `route`), `weir_socket` for hosts of
 //! weir's own (`host`, `serve`, `get`, `echo`, `iperf`) and programs that run on
@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`cmd`] | the subcommands, one file each |
 //! | [`filterset`], [`input`], [`report`] | filters of a command, its inputs, its output |
+//! | [`monitor`] | frames into `weir_monitor`'s model |
 //! | [`host`], [`http`], [`iperf`] | a host of weir's own, and protocols on it |
 //! | [`config`], [`error`] | configuration errors with positions; exit statuses |
 //! | [`signals`], [`watchdog`] | orderly end; heartbeats for a service manager |
@@ -30,6 +31,7 @@ mod http;
 mod input;
 mod iperf;
 mod longest;
+mod monitor;
 mod radius;
 mod rarp;
 mod report;
@@ -38,7 +40,7 @@ mod stack;
 mod store;
 mod watchdog;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use error::CliError;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -54,8 +56,10 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Listen(cmd::listen::Args),
+    Top(cmd::top::Args),
     Route(cmd::route::Args),
     Ports(cmd::ports::Args),
+    Extcap(cmd::extcap::Args),
     Broker(cmd::broker::Args),
     Bridge(cmd::bridge::Args),
     Meter(cmd::meter::Args),
@@ -75,6 +79,8 @@ enum Command {
     Demo(cmd::demo::Args),
     Lab(cmd::lab::Args),
     Experiment(cmd::experiment::Args),
+    #[command(hide = true)]
+    Generate(cmd::generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -91,7 +97,8 @@ fn print_usage(usage: &clap::Error) -> ExitCode {
 }
 
 fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments = cmd::extcap::arguments(std::env::args_os());
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(usage) => return print_usage(&usage),
     };
@@ -100,7 +107,9 @@ fn run() -> ExitCode {
     let outcome = match cli.command {
         Command::Route(args) => cmd::route::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
+        Command::Extcap(args) => cmd::extcap::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),
         Command::Bridge(args) => cmd::bridge::run(&args),
         Command::Meter(args) => cmd::meter::run(&args),
@@ -120,6 +129,7 @@ fn run() -> ExitCode {
         Command::Demo(args) => cmd::demo::run(&args),
         Command::Lab(args) => cmd::lab::run(&args),
         Command::Experiment(args) => cmd::experiment::run(&args),
+        Command::Generate(args) => cmd::generate::run(&args, <Cli as CommandFactory>::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

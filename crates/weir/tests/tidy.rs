@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 23] = [
+const ARROWS: [(&str, &[&str]); 24] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
     ("chain", &["wire", "filter", "demux"]),
     ("sched", &["wire"]),
     ("ledger", &["meter"]),
+    ("monitor", &["wire"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "meter", "ring"]),
     ("stack", &["wire", "ring"]),
@@ -69,6 +70,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "vmtp",
             "pup",
             "protocols",
+            "monitor",
         ],
     ),
 ];
@@ -92,11 +94,12 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 14] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
     "crates/meter/src",
+    "crates/monitor/src",
     "crates/chain/src",
     "crates/sched/src",
     "crates/stack/src",
@@ -135,7 +138,7 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
 
 /// Files that may start programs without the lab's test helpers: the helpers
 /// themselves, code of the product, and code that no test runs.
-const PROGRAMS_STARTED_IN: [&str; 13] = [
+const PROGRAMS_STARTED_IN: [&str; 14] = [
     "crates/lab/src/command.rs",
     "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
@@ -146,6 +149,7 @@ const PROGRAMS_STARTED_IN: [&str; 13] = [
     "crates/weir/src/cmd/bridge/supervisor.rs",
     "crates/weir/src/cmd/exec/mod.rs",
     "crates/weir/src/cmd/experiment/all.rs",
+    "crates/weir/src/monitor/dissect.rs",
     "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",

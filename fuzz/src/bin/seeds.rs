@@ -35,6 +35,8 @@ fn main() -> std::io::Result<()> {
         "views",
         vec![frame()[14..].to_vec(), frame()[34..].to_vec()],
     )?;
+    // The link type Ethernet, the second of the named.
+    write(&root, "monitor", vec![[vec![1], frame()].concat()])?;
     write(&root, "message", messages())
 }
 

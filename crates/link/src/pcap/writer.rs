@@ -49,6 +49,9 @@ pub enum WriteError {
     /// The link type does not fit the 16-bit field of capture files.
     #[error("link type {0} cannot be written; at most 65535 are possible")]
     LinkType(u32),
+    /// A pcap file has no block for keys.
+    #[error("a pcap file has no place for TLS keys: write pcapng")]
+    NoSecrets,
     /// A pcap file has the link type of its header, and no other.
     #[error(
         "a pcap file has frames of one link type, here {first}, and not of link type {other} too: write pcapng"
@@ -181,6 +184,33 @@ impl<W: Write> Writer<W> {
         let mut trailer = [0; 7];
         trailer[padding..padding + 4].copy_from_slice(&whole);
         self.put([&header, frame.bytes, &trailer[..padding + 4]])
+    }
+
+    /// Writes a Decryption Secrets Block with lines of a TLS key log (draft-ietf-opsawg-pcapng
+    /// section 4.7): readers decrypt the connections of the frames behind it.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`]; [`WriteError::NoSecrets`] in a pcap file, and [`WriteError::TooLong`]
+    /// beyond 1 MiB, after which the file is still whole.
+    pub fn tls_keys(&mut self, lines: &[u8]) -> Result<(), WriteError> {
+        /// "TLSK".
+        const TLS_KEY_LOG: u32 = 0x544c_534b;
+        const LINES_MAX: u32 = 1 << 20;
+        if self.classic.is_some() {
+            return Err(WriteError::NoSecrets);
+        }
+        if lines.len() > LINES_MAX as usize {
+            return Err(WriteError::TooLong {
+                len: lines.len(),
+                max: LINES_MAX,
+            });
+        }
+        let mut body = Vec::with_capacity(lines.len() + 12);
+        body.extend(TLS_KEY_LOG.to_le_bytes());
+        body.extend((lines.len() as u32).to_le_bytes());
+        body.extend(lines);
+        body.resize(body.len().next_multiple_of(4), 0);
+        self.block(10, &body)
     }
 
     /// Declares that the following frames come from another reader, with other
@@ -360,6 +390,30 @@ mod tests {
             assert_eq!((read.time_ns, read.linktype()), (time, LinkType::EN10MB));
         }
         assert!(reader.next_frame().unwrap().is_none());
+    }
+
+    #[test]
+    fn keys_are_a_block_that_readers_pass_over() {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        writer.tls_keys(b"CLIENT_RANDOM 00 11\n").unwrap();
+        let interface = Interface::ethernet();
+        let frame = FrameRef {
+            bytes: &[1; 60],
+            wire_len: 60,
+            time_ns: Some(1),
+            interface_index: 0,
+            interface: &interface,
+        };
+        writer.write(&frame).unwrap();
+        let long = writer.tls_keys(&vec![b'x'; (1 << 20) + 1]);
+        assert!(matches!(long, Err(WriteError::TooLong { .. })), "{long:?}");
+        let file = writer.finish().unwrap();
+        assert!(file.windows(8).any(|bytes| bytes == b"KSLT\x14\0\0\0"));
+        let mut reader = Reader::new(std::io::Cursor::new(file)).unwrap();
+        assert_eq!(reader.next_frame().unwrap().unwrap().bytes, [1; 60]);
+        assert!(reader.next_frame().unwrap().is_none());
+        let refused = Writer::classic(Vec::new()).tls_keys(b"x\n");
+        assert!(matches!(refused, Err(WriteError::NoSecrets)), "{refused:?}");
     }
 
     /// Takes so many bytes, and then no more.

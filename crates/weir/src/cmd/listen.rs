@@ -1,6 +1,6 @@
 //! `weir listen`: the frames of a live interface, or of a capture file, that a filter accepts.
 
-mod capture;
+pub(crate) mod capture;
 mod output;
 mod replay;
 
@@ -10,6 +10,7 @@ use crate::report::format;
 use crate::signals::ShutdownSignal;
 use capture::Rotation;
 use output::Output;
+pub(crate) use replay::is_same;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::collections::BTreeSet;
@@ -281,12 +282,12 @@ impl Args {
 }
 
 /// The name that means every interface.
-const ANY: &str = "any";
+pub(crate) const ANY: &str = "any";
 
 /// The interfaces that are up and carry frames. The devices of a broker's
 /// egress paths are left out: frames sent by them are seen on the interface
 /// that they go to.
-fn names_up() -> Result<BTreeSet<String>, CliError> {
+pub(crate) fn names_up() -> Result<BTreeSet<String>, CliError> {
     let all = interfaces().map_err(CliError::run)?;
     let up = all
         .into_iter()

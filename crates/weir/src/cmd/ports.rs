@@ -70,7 +70,7 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let mut sources = Sources::of(args)?;
+    let mut sources = Sources::of(args.socket.as_deref())?;
     let mut out = std::io::stdout();
     if args.json {
         let now = sources.snapshot()?;
@@ -133,15 +133,16 @@ fn json(ports: &[Of<PortStatus>]) -> Result<String, CliError> {
 }
 
 /// The sources of information about ports.
-struct Sources {
+pub(crate) struct Sources {
     broker: Option<Connection>,
     /// Whether ports of root's processes are included.
     in_process: bool,
 }
 
 impl Sources {
-    fn of(args: &Args) -> Result<Sources, CliError> {
-        if let Some(socket) = &args.socket {
+    /// The broker at `socket` if given; else the default one and, for the superuser, all processes.
+    pub(crate) fn of(socket: Option<&Path>) -> Result<Sources, CliError> {
+        if let Some(socket) = socket {
             let broker = Connection::to(socket).map_err(live_port::failure)?;
             return Ok(Sources {
                 broker: Some(broker),
@@ -157,7 +158,8 @@ impl Sources {
         Ok(Sources { broker, in_process })
     }
 
-    fn snapshot(&mut self) -> Result<PortSnapshot, CliError> {
+    /// The ports now.
+    pub(crate) fn snapshot(&mut self) -> Result<PortSnapshot, CliError> {
         let mut look = PortSnapshot {
             ports: Vec::new(),
             interfaces: Vec::new(),
@@ -188,11 +190,12 @@ impl Sources {
 }
 
 /// A value of a network namespace; `None` if the namespace is unknown.
-type Of<T> = (Option<u64>, T);
+pub(crate) type Of<T> = (Option<u64>, T);
 
 /// The ports at one time.
-struct PortSnapshot {
-    ports: Vec<Of<PortStatus>>,
+pub(crate) struct PortSnapshot {
+    /// The ports, each with the number of its network namespace.
+    pub(crate) ports: Vec<Of<PortStatus>>,
     interfaces: Vec<Of<InterfaceStatus>>,
     at: Instant,
 }

@@ -48,7 +48,7 @@ where
 
 /// The text with escapes, as `\n` and `\u{1b}`, in place of characters that
 /// are not shown but obeyed.
-fn escaped(cell: String) -> String {
+pub(crate) fn escaped(cell: String) -> String {
     let is_obeyed = |letter: char| {
         letter.is_control() || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };

@@ -25,7 +25,7 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
         command = command.replace(variable, value);
     }
     let mut arguments: Vec<&str> = command.split_whitespace().collect();
-    assert_eq!(arguments.remove(0), "/usr/local/bin/weir");
+    assert_eq!(arguments.remove(0), "weir");
     assert!(!command.contains('$'), "{command}");
     let allowed = values(&unit, "CapabilityBoundingSet").next().unwrap();
     let allowed = allowed.split_whitespace().map(|capability| {

@@ -15,14 +15,14 @@ use weir_link::pcap::{FrameRef, Interface, Reader, WriteError, Writer};
 
 /// When a file ends and the next one starts: tcpdump's `-C`, `-G` and `-W`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Rotation {
+pub(crate) struct Rotation {
     /// File size in bytes after which the next frame starts another file.
-    pub(super) bytes_max: Option<u64>,
+    pub(crate) bytes_max: Option<u64>,
     /// Seconds after which the next frame starts another file.
-    pub(super) seconds_max: Option<u64>,
+    pub(crate) seconds_max: Option<u64>,
     /// With a size, the number of files that are overwritten in turn; with a
     /// time, the number of files after which the capture ends.
-    pub(super) files_max: Option<u32>,
+    pub(crate) files_max: Option<u32>,
 }
 
 impl Rotation {
@@ -119,7 +119,7 @@ impl Write for Sink {
 }
 
 /// An output of frames to files.
-pub(super) struct Capture {
+pub(crate) struct Capture {
     /// The path as given; a pattern for a rotation by time.
     path: PathBuf,
     rotation: Rotation,
@@ -138,7 +138,7 @@ pub(super) struct Capture {
 
 impl Capture {
     /// Starts the first file.
-    pub(super) fn create(
+    pub(crate) fn create(
         path: &Path,
         rotation: Rotation,
         stop: &ShutdownSignal,
@@ -173,13 +173,13 @@ impl Capture {
 
     /// Adds an interface, to which frames refer by its number in the order
     /// added.
-    pub(super) fn add_interface(&mut self, interface: Interface) {
+    pub(crate) fn add_interface(&mut self, interface: Interface) {
         self.interfaces.push(interface);
     }
 
     /// Writes a frame of the interface with that number; `false` if the last
     /// file ended before it.
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         interface: usize,
         bytes: &[u8],
@@ -229,14 +229,20 @@ impl Capture {
         Ok(true)
     }
 
+    /// Writes lines of a TLS key log, before the frames that they decrypt.
+    pub(crate) fn tls_keys(&mut self, lines: &[u8]) -> Result<(), CliError> {
+        let written = self.writer.tls_keys(lines);
+        written.map_err(|error| self.failed(&error))
+    }
+
     /// Flushes written frames, so that readers of the file see them.
-    pub(super) fn flush(&mut self) -> Result<(), CliError> {
+    pub(crate) fn flush(&mut self) -> Result<(), CliError> {
         self.writer.flush().map_err(|error| self.failed(&error))
     }
 
     /// Completes the file. A file without frames describes the first interface,
     /// since readers need a link type.
-    pub(super) fn complete(&mut self) -> Result<(), CliError> {
+    pub(crate) fn complete(&mut self) -> Result<(), CliError> {
         if self.writer.is_empty()
             && let Some(first) = self.interfaces.first()
         {

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, path: &Path, stop: &ShutdownSignal) -> Result<(),
 }
 
 /// Whether two names are of one regular file.
-fn is_same(a: &Path, b: &Path) -> bool {
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     let file = |path: &Path| {
         let metadata = std::fs::metadata(path).ok()?;
         metadata.is_file().then(|| (metadata.dev(), metadata.ino()))

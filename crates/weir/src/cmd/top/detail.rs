@@ -1,0 +1,200 @@
+//! One frame: its fields by weir's views or by tshark, and its bytes.
+
+use crate::monitor::dissect::Dissection;
+use crate::monitor::session::Session;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use weir_monitor::Kept;
+use weir_monitor::tree;
+
+/// A line of the tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct TreeLine {
+    pub(super) depth: usize,
+    pub(super) text: String,
+    /// Its bytes in the frame; empty for tshark's.
+    pub(super) range: Range<usize>,
+    /// Whether it stands for a whole header.
+    pub(super) is_layer: bool,
+}
+
+/// A frame that is shown.
+pub(super) struct Detail {
+    pub(super) number: u64,
+    pub(super) bytes: Vec<u8>,
+    pub(super) summary: String,
+    all: Vec<TreeLine>,
+    /// The headers, by their order, whose fields are shown.
+    open: BTreeSet<usize>,
+    /// The lines that are shown.
+    pub(super) lines: Vec<TreeLine>,
+    pub(super) selected: usize,
+    dissection: Option<Dissection>,
+    /// Whether the lines are tshark's.
+    pub(super) is_foreign: bool,
+}
+
+impl Detail {
+    pub(super) fn new(kept: &Kept<'_>) -> Detail {
+        let mut detail = Detail {
+            number: kept.number,
+            bytes: kept.bytes.to_vec(),
+            summary: super::frames::summary(kept),
+            all: Vec::new(),
+            open: BTreeSet::new(),
+            lines: Vec::new(),
+            selected: 0,
+            dissection: None,
+            is_foreign: false,
+        };
+        detail.set_lines(own_lines(kept));
+        detail
+    }
+
+    /// Shows other lines: the headers, and the fields of the last one that has any.
+    fn set_lines(&mut self, all: Vec<TreeLine>) {
+        let mut headers = 0;
+        let mut last = 0;
+        for line in &all {
+            match line.is_layer {
+                true => headers += 1,
+                false => last = headers,
+            }
+        }
+        self.all = all;
+        self.open = BTreeSet::from([last]);
+        self.selected = 0;
+        self.layout();
+        let opened = self.lines.iter().position(|line| !line.is_layer);
+        self.selected = opened.map_or(0, |first| first - 1);
+    }
+
+    /// Shows or hides the fields of the header of the selected line.
+    pub(super) fn toggle(&mut self) {
+        let lines = self.lines.iter().take(self.selected + 1);
+        let header = lines.filter(|line| line.is_layer).count();
+        if !self.open.remove(&header) {
+            self.open.insert(header);
+        }
+        self.layout();
+        let mut headers = self
+            .lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.is_layer);
+        let place = headers.nth(header.saturating_sub(1));
+        self.selected = place.map_or(0, |(place, _)| place);
+    }
+
+    fn layout(&mut self) {
+        let mut header = 0;
+        let mut lines = Vec::new();
+        for line in &self.all {
+            header += usize::from(line.is_layer);
+            if line.is_layer || self.open.contains(&header) {
+                lines.push(line.clone());
+            }
+        }
+        self.lines = lines;
+    }
+
+    /// Shows tshark's fields, or weir's again; returns a message.
+    pub(super) fn toggle_tshark(&mut self, session: &Session) -> Option<String> {
+        let kept = session.store.get(self.number);
+        let Some(kept) = kept else {
+            return Some("the frame is no longer kept".to_owned());
+        };
+        if self.is_foreign || self.dissection.is_some() {
+            self.dissection = None;
+            self.is_foreign = false;
+            self.set_lines(own_lines(&kept));
+            return None;
+        }
+        let interface = &session.interfaces()[kept.meta.interface as usize];
+        match Dissection::start(kept.bytes, kept.meta.len, kept.meta.time_ns, interface) {
+            Ok(dissection) => {
+                self.dissection = Some(dissection);
+                Some("tshark looks at the frame".to_owned())
+            }
+            Err(why) => Some(why),
+        }
+    }
+
+    /// Takes tshark's answer, if it has come; returns whether anything changed, with a message.
+    pub(super) fn poll(&mut self) -> Option<Option<String>> {
+        let answer = self.dissection.as_ref()?.poll()?;
+        self.dissection = None;
+        match answer {
+            Ok(lines) => {
+                let lines = lines.into_iter().map(|(depth, text)| TreeLine {
+                    depth,
+                    text,
+                    range: 0..0,
+                    is_layer: depth == 0,
+                });
+                self.set_lines(lines.collect());
+                self.is_foreign = true;
+                Some(None)
+            }
+            Err(why) => Some(Some(why)),
+        }
+    }
+
+    pub(super) fn go(&mut self, by: isize) {
+        let last = self.lines.len().saturating_sub(1);
+        self.selected = self.selected.saturating_add_signed(by).min(last);
+    }
+
+    /// The bytes of the selected line.
+    pub(super) fn marked(&self) -> Range<usize> {
+        self.lines
+            .get(self.selected)
+            .map_or(0..0, |line| line.range.clone())
+    }
+}
+
+fn own_lines(kept: &Kept<'_>) -> Vec<TreeLine> {
+    let mut lines = Vec::new();
+    for layer in tree::decode(kept.bytes, kept.meta.linktype) {
+        let cut = if layer.is_cut { " [cut]" } else { "" };
+        lines.push(TreeLine {
+            depth: 0,
+            text: format!("{}: {}{cut}", layer.name, layer.summary),
+            range: layer.range,
+            is_layer: true,
+        });
+        for field in layer.fields {
+            lines.push(TreeLine {
+                depth: 1 + usize::from(field.depth),
+                text: format!("{}: {}", field.name, field.value),
+                range: field.range,
+                is_layer: false,
+            });
+        }
+    }
+    lines
+}
+
+/// A line of a hex dump: the offset, 16 bytes, and what is printable of them.
+pub(super) fn hex_line(offset: usize, bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(50);
+    for number in 0..16 {
+        match bytes.get(number) {
+            Some(byte) => hex += &format!("{byte:02x} "),
+            None => hex += "   ",
+        }
+        if number == 7 {
+            hex.push(' ');
+        }
+    }
+    let shown = bytes.iter().map(|byte| printable(*byte));
+    format!("{offset:06x}  {hex} {}", shown.collect::<String>())
+}
+
+/// A byte as ASCII; `.` for others.
+pub(super) fn printable(byte: u8) -> char {
+    match byte {
+        b' '..=b'~' => byte.into(),
+        _ => '.',
+    }
+}

@@ -1,0 +1,278 @@
+//! `weir top`: the network monitor in a terminal, or as text or JSON.
+
+mod app;
+mod detail;
+mod draw;
+mod follow;
+mod frames;
+mod keys;
+mod prompt;
+mod sheet;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use super::listen::seconds;
+use crate::error::{CliError, Incomplete};
+use crate::monitor::facts::{Facts, Watcher};
+use crate::monitor::input::{Came, Input, Live, PortOptions, Replay, Speed};
+use crate::monitor::report;
+use crate::monitor::session::Session;
+use crate::signals::ShutdownSignal;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_broker::Bytes;
+use weir_broker::protocol::Attach;
+
+/// Monitor an interface or a capture file
+///
+/// Shows talkers, conversations, protocols, weir's ports, processes, rates, and frames with their
+/// fields; follows connections, filters, records and replays. The port copies: no other program
+/// misses a frame.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir top eth0
+  weir top eth0 'tcp port 443' -w https.pcapng --tls-keys keys.log
+  weir top -r office.pcapng
+  weir top -r office.pcapng --speed 10x
+  weir top -r office.pcapng --once --json
+  weir top eth0 --once --for 10
+
+Keys: ? shows them all; q ends. Without a terminal give --once or --json. Colours are off with
+--no-color, and if the variable NO_COLOR is set.
+
+Counts equal those of `weir listen` with the same filter. A table has at most 100,000 rows; frames
+of what exceeds it are in the row `others`. With --json and without --once, a line comes every
+second.
+
+Exit status: as of `weir listen`: 0; 1 if the file is damaged, the interface is gone, or a
+recording failed; 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP,
+SIGINT or SIGTERM without a terminal.")]
+pub(crate) struct Args {
+    /// The interface; `any` is every one that is up now and that the policy grants
+    #[arg(value_name = "IF", required_unless_present = "read")]
+    first: Option<String>,
+
+    /// A pcap-filter(7) expression; without one, all frames
+    #[arg(value_name = "EXPR")]
+    filter: Vec<String>,
+
+    /// Read frames from a capture file (pcap or pcapng, compressed or not) instead of an interface;
+    /// `-` is standard input. All arguments are then the filter
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["queue", "socket", "attach"])]
+    read: Option<PathBuf>,
+
+    /// How fast the file is replayed: a number, such as 1 or 10x, or `max`
+    #[arg(long, value_name = "TIMES", requires = "read", default_value = "max")]
+    speed: Speed,
+
+    /// Print the tables once, at the end of the file or of the time
+    #[arg(long)]
+    once: bool,
+
+    /// Print JSON: one object with --once, else one every second
+    #[arg(long)]
+    json: bool,
+
+    /// End after this many seconds [default: 1 with --once on an interface, otherwise never]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds,
+          allow_negative_numbers = true)]
+    time: Option<Duration>,
+
+    /// Most rows of each table with --once or --json [default: 20 of text, all of JSON]
+    #[arg(long, value_name = "N")]
+    rows: Option<usize>,
+
+    /// Record all frames to a file: pcap if the name ends in `.pcap`, else pcapng
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+
+    /// A TLS key log (SSLKEYLOGFILE): recorded and saved files contain its lines, so that readers
+    /// decrypt the connections
+    #[arg(long, value_name = "FILE")]
+    tls_keys: Option<PathBuf>,
+
+    /// Keep the last frames, up to about this many bytes, for the list of frames
+    #[arg(long, value_name = "BYTES", default_value = "64MiB")]
+    keep: Bytes,
+
+    /// Receive at most this many bytes of a frame; 0 means all
+    #[arg(
+        short = 's',
+        long = "snapshot-length",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
+    snap_len: u32,
+
+    /// No colours
+    #[arg(long)]
+    no_color: bool,
+
+    /// Size of the port's queue, such as 65536, 64K or 8MiB
+    #[arg(long, value_name = "BYTES", default_value = "8MiB")]
+    queue: Bytes,
+
+    /// The broker's socket; then the port is opened through the broker only
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Hook in the kernel: auto, tc, xdp-generic or xdp-native
+    #[arg(long, value_name = "MODE", default_value_t)]
+    attach: Attach,
+}
+
+impl Args {
+    fn snap_len(&self) -> Option<u32> {
+        (self.snap_len > 0).then_some(self.snap_len)
+    }
+
+    fn expression(&self) -> String {
+        let first = self.first.iter().filter(|_| self.read.is_some());
+        let words: Vec<&str> = first.chain(&self.filter).map(String::as_str).collect();
+        words.join(" ")
+    }
+
+    fn input(&self, stop: &ShutdownSignal) -> Result<Input, CliError> {
+        let filter = self.expression();
+        if let Some(path) = &self.read {
+            let replay = Replay::open(path, &filter, self.speed, self.snap_len(), stop)?;
+            return Ok(Input::File(Box::new(replay)));
+        }
+        let options = PortOptions {
+            interface: self.first.as_deref().unwrap_or_default(),
+            filter: &filter,
+            socket: self.socket.as_deref(),
+            queue: self.queue,
+            snap_len: self.snap_len(),
+            attach: self.attach,
+        };
+        Ok(Input::Live(Box::new(Live::open(&options)?)))
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let is_plain = args.once || args.json;
+    if !is_plain && !std::io::stdout().is_terminal() {
+        return Err(CliError::refused(
+            "standard output is not a terminal: give --once or --json",
+        ));
+    }
+    let keep = if is_plain { 0 } else { args.keep.0 as usize };
+    let mut session = Session::new(keep, args.snap_len(), args.tls_keys.as_deref());
+    let input = args.input(&stop)?;
+    if let Some(path) = &args.write {
+        if args
+            .read
+            .as_deref()
+            .is_some_and(|read| super::listen::is_same(read, path))
+        {
+            let path = path.display();
+            return Err(CliError::refused(format!(
+                "{path} is being read, and would be overwritten: give --write another name"
+            )));
+        }
+        session.record(path, &stop)?;
+    }
+    if is_plain {
+        return Plain {
+            args,
+            input,
+            session,
+        }
+        .run(&stop);
+    }
+    app::run(args, input, session, &stop)
+}
+
+/// Without a terminal.
+struct Plain<'a> {
+    args: &'a Args,
+    input: Input,
+    session: Session,
+}
+
+impl Plain<'_> {
+    fn run(mut self, stop: &ShutdownSignal) -> Result<(), CliError> {
+        let is_live = matches!(self.input, Input::Live(_));
+        let time = match self.args.time {
+            None if is_live && self.args.once => Some(Duration::from_secs(1)),
+            time => time,
+        };
+        let watcher = is_live
+            .then(|| Watcher::start(self.args.socket.as_deref()))
+            .flatten();
+        let began = Instant::now();
+        let deadline = time.and_then(|time| began.checked_add(time));
+        let mut ticked = began;
+        let mut gaps = Incomplete::default();
+        loop {
+            if stop.is_requested() {
+                gaps.signal = Some(stop.signal());
+                break;
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|end| now >= end) {
+                break;
+            }
+            let left = deadline.map_or(Duration::MAX, |end| end - now);
+            let came = self
+                .input
+                .take_in(&mut self.session, left.min(Duration::from_millis(50)))?;
+            if came == Came::End || self.is_gone() {
+                break;
+            }
+            if let Some(fresh) = watcher.as_ref().and_then(Watcher::fresh) {
+                self.session.take_facts(fresh);
+            }
+            if let Some(news) = self.session.news.take() {
+                crate::error::say(&format!("weir: {news}"));
+            }
+            let since = ticked.elapsed();
+            if since >= Duration::from_secs(1) {
+                ticked = Instant::now();
+                self.session.model.tick(since.as_secs_f64());
+                if !self.args.once {
+                    self.print()?;
+                }
+            }
+        }
+        self.input.finish(&mut self.session);
+        if is_live {
+            let facts = Facts::look(self.args.socket.as_deref());
+            self.session.take_facts(Arc::new(facts));
+        }
+        let recorded = self.session.end_recording();
+        self.print()?;
+        let trouble = self.input.replay().and_then(|replay| replay.trouble());
+        gaps.troubles.extend(trouble.map(str::to_owned));
+        if self.is_gone() {
+            gaps.troubles
+                .push(format!("interface {} is gone", self.input.name()));
+        }
+        recorded?;
+        match self.session.take_failure() {
+            // Its reason was said as it happened.
+            Some(_) => Err(CliError::run("the recording ended early")),
+            None => gaps.outcome(),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(&self.input, Input::Live(live) if live.is_gone())
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        let text = match self.args.json {
+            true => report::json(&self.session, self.args.rows.unwrap_or(usize::MAX)),
+            false => Ok(report::text(&self.session, self.args.rows.unwrap_or(20))),
+        };
+        let text = text.map_err(CliError::run)?;
+        writeln!(std::io::stdout(), "{text}").map_err(CliError::output)
+    }
+}

@@ -1,0 +1,351 @@
+//! The monitor's screen without a terminal: keys in, pictures out.
+
+use super::app::{Action, App, Over, View};
+use super::{draw, keys};
+use crate::monitor::input::{Came, Input, Replay, Speed};
+use crate::monitor::session::Session;
+use crate::signals::ShutdownSignal;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_link::pcap::{FrameRef, Interface, Reader, Writer};
+
+/// A folder, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("weir-top-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Folder(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An Ethernet frame of IPv4, from 10.0.0.`src` to 10.0.0.`dst`.
+fn packet(protocol: u8, src: u8, dst: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, dst, 2, 0, 0, 0, 0, src, 8, 0, 0x45, 0];
+    frame.extend(((20 + body.len()) as u16).to_be_bytes());
+    frame.extend([0, 1, 0, 0, 64, protocol, 0, 0, 10, 0, 0, src, 10, 0, 0, dst]);
+    frame.extend(body);
+    frame
+}
+
+fn tcp(is_there: bool, seq: u32, payload: &[u8]) -> Vec<u8> {
+    let (src, dst, from, to) = if is_there {
+        (1, 2, 4000_u16, 80_u16)
+    } else {
+        (2, 1, 80, 4000)
+    };
+    let mut body = Vec::new();
+    body.extend(from.to_be_bytes());
+    body.extend(to.to_be_bytes());
+    body.extend(seq.to_be_bytes());
+    body.extend([0, 0, 0, 9, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+    body.extend(payload);
+    packet(6, src, dst, &body)
+}
+
+fn udp(src_port: u16, dst_port: u16) -> Vec<u8> {
+    let mut body = Vec::new();
+    for word in [src_port, dst_port, 16, 0] {
+        body.extend(word.to_be_bytes());
+    }
+    body.extend([0x1b; 8]);
+    packet(17, 3, 4, &body)
+}
+
+/// A connection of HTTP, and datagrams.
+fn write_capture(path: &Path) -> usize {
+    let mut frames = vec![
+        tcp(
+            true,
+            100,
+            b"GET /secret HTTP/1.1\r\nHost: example.com\r\n\r\n",
+        ),
+        tcp(false, 900, b"HTTP/1.1 200 OK\r\n\r\nhello \x1b[2J"),
+    ];
+    frames.extend((0..40).map(|port| udp(5000 + port, 53)));
+    write_frames(path, &frames);
+    frames.len()
+}
+
+fn write_frames(path: &Path, frames: &[Vec<u8>]) {
+    let interface = Interface::ethernet();
+    let mut writer = Writer::create(path).expect("a file");
+    for (number, bytes) in frames.iter().enumerate() {
+        let frame = FrameRef {
+            bytes,
+            wire_len: bytes.len() as u32,
+            time_ns: Some(number as i64 * 100_000_000),
+            interface_index: 0,
+            interface: &interface,
+        };
+        writer.write(&frame).expect("room");
+    }
+    writer.finish().expect("room");
+}
+
+fn app(path: &Path, speed: Speed) -> App {
+    let stop = ShutdownSignal::watch().expect("signals");
+    let replay = Replay::open(path, "", speed, None, &stop).expect("a capture");
+    let input = Input::File(Box::new(replay));
+    App::new(input, Session::new(64 << 20, None, None), &stop)
+}
+
+/// Takes all frames in.
+fn read(app: &mut App) {
+    while app
+        .input
+        .take_in(&mut app.session, Duration::ZERO)
+        .expect("readable")
+        != Came::End
+    {}
+    app.tick();
+    while !app.frames.refresh(&app.session.store) {}
+}
+
+fn press(app: &mut App, keys: &str) {
+    for c in keys.chars() {
+        let code = match c {
+            '\n' => KeyCode::Enter,
+            '\u{1b}' => KeyCode::Esc,
+            '\u{8}' => KeyCode::Backspace,
+            c => KeyCode::Char(c),
+        };
+        keys::key(app, KeyEvent::new(code, KeyModifiers::NONE));
+    }
+}
+
+/// The screen's lines.
+fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
+    while !app.frames.refresh(&app.session.store) {}
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
+    terminal
+        .draw(|frame| draw::all(frame, app))
+        .expect("it draws");
+    let buffer = terminal.backend().buffer();
+    let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
+    cells.chunks(width.into()).map(|row| row.concat()).collect()
+}
+
+fn shows(app: &mut App, text: &str) -> bool {
+    screen(app, 80, 24).iter().any(|line| line.contains(text))
+}
+
+#[test]
+fn every_view_draws_at_every_size() {
+    let folder = Folder::new("sizes");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    let draw_all = |app: &mut App| {
+        for view in [
+            "1",
+            "2",
+            "3",
+            "4",
+            "5",
+            "6",
+            "7",
+            "?",
+            "f",
+            "\u{1b}7\n",
+            "\u{1b}F",
+            "x",
+        ] {
+            press(app, view);
+            for width in [1, 2, 3, 7, 20, 40, 73, 74, 80, 132, 300] {
+                for height in (1..=26).chain([60]) {
+                    screen(app, width, height);
+                }
+            }
+        }
+        press(app, "\u{1b}\u{1b}");
+    };
+    draw_all(&mut app);
+    read(&mut app);
+    draw_all(&mut app);
+}
+
+#[test]
+fn eighty_by_twenty_four_shows_what_matters() {
+    let folder = Folder::new("plain");
+    let path = folder.0.join("a.pcapng");
+    let frames = write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    assert!(shows(&mut app, &format!("a.pcapng  {frames} frames")));
+    assert!(shows(&mut app, "0 lost"));
+    assert!(shows(&mut app, "IPv4/UDP/dns"));
+    press(&mut app, "3");
+    assert!(shows(&mut app, "10.0.0.1:4000") && shows(&mut app, "10.0.0.2:80"));
+    press(&mut app, "2");
+    assert!(shows(&mut app, "10.0.0.4"));
+    press(&mut app, "7");
+    assert!(
+        shows(&mut app, "10.0.0.3.5039 > 10.0.0.4.53")
+            || shows(&mut app, "10.0.0.3:5039 > 10.0.0.4:53")
+    );
+    assert_eq!(
+        keys::key(
+            &mut app,
+            KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)
+        ),
+        Action::Quit
+    );
+}
+
+#[test]
+fn the_list_follows_the_filter_as_it_is_typed() {
+    let folder = Folder::new("filter");
+    let path = folder.0.join("a.pcapng");
+    let frames = write_capture(&path) as u64;
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    press(&mut app, "7ftcp");
+    screen(&mut app, 80, 24);
+    assert_eq!(app.frames.len(&app.session.store), 2);
+    press(&mut app, " por");
+    assert!(
+        app.prompt
+            .as_ref()
+            .is_some_and(|prompt| prompt.error.is_some())
+    );
+    assert!(shows(&mut app, "filter: tcp por"));
+    assert_eq!(app.frames.filter(), "tcp", "the last good filter stays");
+    // A filter with an error is not taken, and the line stays.
+    press(&mut app, "\n");
+    assert!(app.prompt.is_some());
+    assert_eq!(app.session.model.totals().frames, frames);
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.frames.filter(), "", "as before");
+    press(&mut app, "fudp port 5001\n");
+    assert!(app.prompt.is_none());
+    read(&mut app);
+    assert_eq!(
+        app.session.model.totals().frames,
+        1,
+        "counts are of the filter too"
+    );
+    assert_eq!(app.input.filter(), "udp port 5001");
+}
+
+#[test]
+fn a_connection_is_followed_and_a_frame_has_its_fields() {
+    let folder = Folder::new("follow");
+    let path = folder.0.join("a.pcapng");
+    write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    press(&mut app, "7g\n");
+    assert!(shows(&mut app, "Request line: GET /secret HTTP/1.1"));
+    assert!(shows(&mut app, "000000  02 00 00 00 00 02"));
+    press(&mut app, "F");
+    let Over::Follow(_) = app.over else {
+        panic!("it follows");
+    };
+    assert!(shows(&mut app, "> GET /secret HTTP/1.1"));
+    assert!(shows(&mut app, "< HTTP/1.1 200 OK"));
+    assert!(
+        shows(&mut app, "< hello .[2J"),
+        "control characters are not sent to the terminal"
+    );
+    press(&mut app, "x");
+    assert!(shows(&mut app, "> 000000  47 45 54 20"));
+    press(&mut app, "\u{1b}");
+    // The row of a conversation leads to its frames.
+    press(&mut app, "3/example.com\n\n");
+    assert_eq!(app.view, View::Frames);
+    screen(&mut app, 80, 24);
+    assert_eq!(app.frames.len(&app.session.store), 2);
+}
+
+#[test]
+fn frames_of_the_list_are_saved_and_what_comes_is_recorded() {
+    let folder = Folder::new("save");
+    let path = folder.0.join("a.pcapng");
+    let frames = write_capture(&path);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    let count = |path: &Path| {
+        let mut reader = Reader::open(path).expect("a capture");
+        let mut count = 0;
+        while reader.next_frame().expect("whole").is_some() {
+            count += 1;
+        }
+        count
+    };
+    let erase = "\u{8}".repeat(20);
+    let saved = folder.0.join("saved.pcapng");
+    press(&mut app, "7ftcp\u{1b}");
+    app.frames.set_filter("tcp");
+    press(&mut app, &format!("w{erase}{}\n", saved.display()));
+    assert!(app.prompt.is_none(), "{:?}", app.prompt);
+    assert_eq!(count(&saved), 2);
+    press(&mut app, &format!("w{erase}{}\n", saved.display()));
+    let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone());
+    assert!(
+        error.is_some_and(|error| error.contains("exists")),
+        "nothing is overwritten"
+    );
+    press(&mut app, "\u{1b}");
+    let recorded = folder.0.join("recorded.pcapng");
+    press(&mut app, &format!("r{erase}{}\nR", recorded.display()));
+    read(&mut app);
+    assert!(shows(&mut app, "REC "));
+    press(&mut app, "r");
+    assert_eq!(count(&recorded), frames);
+}
+
+#[test]
+fn a_replay_takes_its_time_and_pauses() {
+    let folder = Folder::new("speed");
+    let path = folder.0.join("a.pcapng");
+    let frames = write_capture(&path) as u64;
+    // 4.1 seconds of frames.
+    let mut app = app(&path, Speed::Times(1.0));
+    app.input
+        .take_in(&mut app.session, Duration::ZERO)
+        .expect("readable");
+    let early = app.session.model.totals().frames;
+    assert!(early >= 1 && early < frames, "{early}");
+    press(&mut app, " ");
+    let paused = app.input.take_in(&mut app.session, Duration::ZERO);
+    assert_eq!(paused.expect("readable"), Came::Nothing);
+    press(&mut app, " ++++++++++");
+    read(&mut app);
+    assert_eq!(app.session.model.totals().frames, frames);
+}
+
+#[test]
+fn what_exceeds_a_table_is_told() {
+    let folder = Folder::new("many");
+    let path = folder.0.join("a.pcapng");
+    let frames: Vec<Vec<u8>> = (0..100_100_u32)
+        .map(|number| {
+            let mut frame = udp((number / 1000) as u16 + 1, (number % 1000) as u16 + 1);
+            // The address of the sender: another one for each thousand frames.
+            frame[28] = (number / 1000) as u8;
+            frame
+        })
+        .collect();
+    write_frames(&path, &frames);
+    let mut app = app(&path, Speed::Max);
+    read(&mut app);
+    press(&mut app, "3");
+    assert!(shows(&mut app, "others: 100 frames"));
+    let table = app.session.model.conversations();
+    let rows: u64 = table.rows().iter().map(|row| row.total().frames).sum();
+    assert_eq!(
+        rows + table.overflow().frames,
+        app.session.model.totals().frames
+    );
+}

@@ -1,0 +1,15 @@
+//! The network monitor: frames from ports or files into `weir_monitor`'s model, whatever shows it.
+//!
+//! ```text
+//!  ports, capture file ─► input ─► session ─┬─► model, store
+//!                                           └─► recorder ─► pcapng
+//!  /proc, broker ─► facts (own thread) ─────► owners, ports
+//! ```
+
+pub(crate) mod dissect;
+pub(crate) mod facts;
+pub(crate) mod filter;
+pub(crate) mod input;
+pub(crate) mod record;
+pub(crate) mod report;
+pub(crate) mod session;

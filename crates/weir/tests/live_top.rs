@@ -1,0 +1,300 @@
+//! `weir top` on a live link, and in a real terminal, that of tmux.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::{Folder, capture, stdout};
+use live::{Net, PATIENCE, Running, net};
+use serde_json::Value;
+use std::process::Output;
+use std::time::Instant;
+use weir_lab::net::Signal;
+use weir_lab::testenv;
+use weir_lab::wait;
+
+/// Waits until a quiet command has its port.
+fn has_port(net: &Net, command: &Running) {
+    let pid = u64::from(command.id());
+    wait::until("its port", || {
+        let ports = net.weir(&["ports", "--json"]).end().json();
+        let mut ports = ports.as_array().unwrap().iter();
+        ports.any(|port| port["pid"].as_u64() == Some(pid))
+    });
+}
+
+#[test]
+fn live_counts_equal_those_of_listen_beside_it() {
+    let Some(net) = net() else { return };
+    let filter = "udp dst port 53";
+    let listen = net.weir(&[
+        "listen", "eth0", filter, "--count", "500", "--json", "--quiet",
+    ]);
+    let top = net.weir(&["top", "eth0", filter, "--json"]);
+    // Both have said nothing; their ports are listed.
+    wait::until("two ports", || {
+        let ports = net.weir(&["ports", "--json"]).end();
+        ports
+            .json()
+            .as_array()
+            .is_some_and(|ports| ports.len() == 2)
+    });
+    net.send(54, 100);
+    net.send(53, 500);
+    let listen = listen.end();
+    top.signal(Signal::INT);
+    let top = top.end();
+    assert_eq!(top.code, Some(130), "{top:?}");
+    let (listen, last) = (listen.json(), top.json());
+    for member in ["frames", "bytes", "lost"] {
+        assert_eq!(last[member], listen[member], "{member}: {top:?}");
+    }
+    let conversation = &last["conversations"][0];
+    assert_eq!(
+        conversation["a_to_b"]["frames"].as_u64().unwrap()
+            + conversation["b_to_a"]["frames"].as_u64().unwrap(),
+        500
+    );
+    let own = last["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|port| port["filter"] == filter);
+    assert!(own, "its own port is listed: {top:?}");
+}
+
+#[test]
+fn a_process_is_found_by_its_socket() {
+    let Some(net) = net() else { return };
+    let _server = net.server(53);
+    let top = net.weir(&["top", "eth0", "udp", "--once", "--for", "3", "--json"]);
+    has_port(&net, &top);
+    net.send(53, 20);
+    let ended = top.end();
+    let processes = ended.json()["processes"].clone();
+    let own = u64::from(std::process::id());
+    let found = processes
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["pid"].as_u64() == Some(own));
+    let found = found.unwrap_or_else(|| panic!("no process {own}: {ended:?}"));
+    assert_eq!(found["frames"], 20, "{ended:?}");
+}
+
+/// A tmux server of its own with one session, that runs a command.
+struct Tmux {
+    socket: String,
+}
+
+impl Tmux {
+    fn start(folder: &Folder, size: (u16, u16), command: &str) -> Option<Tmux> {
+        testenv::programs(&["tmux"]).then_some(())?;
+        let tmux = Tmux {
+            socket: folder.path("tmux"),
+        };
+        let (width, height) = (size.0.to_string(), size.1.to_string());
+        // The shell stays, so that its screen is seen afterwards.
+        let line = format!("{command}; echo ended $?; stty -a | head -3; sleep 600");
+        let run = tmux.run(&["new-session", "-d", "-x", &width, "-y", &height, &line]);
+        assert!(run.status.success(), "{run:?}");
+        Some(tmux)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut tmux = testenv::program("tmux").unwrap();
+        // No settings of the user, and UTF-8 whatever the locale is.
+        tmux.args(["-u", "-f", "/dev/null", "-S", &self.socket])
+            .args(arguments);
+        tmux.env("TERM", "screen-256color")
+            .env("SHELL", "/bin/sh")
+            .env_remove("TMUX");
+        tmux.output().unwrap()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        for key in keys {
+            let run = self.run(&["send-keys", key]);
+            assert!(run.status.success(), "{run:?}");
+        }
+    }
+
+    fn text(&self, text: &str) {
+        let run = self.run(&["send-keys", "-l", text]);
+        assert!(run.status.success(), "{run:?}");
+    }
+
+    fn screen(&self) -> String {
+        stdout(&self.run(&["capture-pane", "-p"]))
+    }
+
+    /// Waits until the screen contains the words.
+    fn until(&self, words: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.screen();
+            if screen.contains(words) {
+                return screen;
+            }
+            assert!(began.elapsed() < PATIENCE, "no `{words}` in:\n{screen}");
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+    }
+
+    /// The process in the pane's foreground.
+    fn top_pid(&self) -> i32 {
+        let pane = stdout(&self.run(&["display-message", "-p", "#{pane_pid}"]));
+        let children = format!("/proc/{0}/task/{0}/children", pane.trim());
+        let children = std::fs::read_to_string(children).unwrap();
+        children.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    fn resize(&self, width: u16, height: u16) {
+        let (width, height) = (width.to_string(), height.to_string());
+        let run = self.run(&["resize-window", "-x", &width, "-y", &height]);
+        assert!(run.status.success(), "{run:?}");
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        self.run(&["kill-server"]);
+    }
+}
+
+fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_weir")
+}
+
+#[test]
+fn tmux_drives_the_monitor() {
+    let folder = Folder::new("top-tmux");
+    let ports: Vec<u16> = (0..300).map(|number| 53 + number % 3).collect();
+    let path = folder.write("a.pcap", &capture(&ports));
+    let command = format!("{} top -r {path}", binary());
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("300 frames");
+    tmux.keys(&["3"]);
+    tmux.until("0.0.0.0:53");
+    tmux.keys(&["7"]);
+    tmux.until("300 frames\n");
+    // The filter, as it is typed and wrong, and then right.
+    tmux.keys(&["f"]);
+    tmux.text("udp prot");
+    tmux.until("filter: udp prot");
+    tmux.keys(&["BSpace", "BSpace", "BSpace", "BSpace"]);
+    tmux.text("dst port 54");
+    tmux.until("100 frames by udp dst port 54");
+    tmux.keys(&["Enter"]);
+    tmux.until("[udp dst port 54]");
+    // Sizes.
+    for (width, height) in [(1, 1), (2, 2), (20, 5), (200, 50), (80, 24)] {
+        tmux.resize(width, height);
+    }
+    tmux.until("[udp dst port 54]");
+    // A frame, and a save that tshark opens.
+    tmux.keys(&["Enter"]);
+    tmux.until("Destination port: 54");
+    tmux.keys(&["Escape", "w"]);
+    tmux.until("save frames to: ");
+    tmux.keys(&["C-u"]);
+    let saved = folder.path("saved.pcapng");
+    tmux.text(&saved);
+    tmux.keys(&["Enter"]);
+    tmux.until("100 frames saved");
+    if let Some(mut tshark) = testenv::program("tshark") {
+        let run = tshark.args(["-n", "-r", &saved]).output().unwrap();
+        assert_eq!(stdout(&run).lines().count(), 100, "{run:?}");
+    }
+    tmux.keys(&["q"]);
+    let screen = tmux.until("ended 0");
+    assert!(
+        !screen.contains("weir top"),
+        "the screen is the shell's again: {screen}"
+    );
+}
+
+#[test]
+fn tmux_follows_a_connection() {
+    let folder = Folder::new("top-follow");
+    let Some(captures) = testenv::captures() else {
+        return;
+    };
+    let path = captures.join("http_ip4and6.pcapng");
+    let command = format!("{} top -r {} --no-color", binary(), path.display());
+    let Some(tmux) = Tmux::start(&folder, (100, 30), &command) else {
+        return;
+    };
+    tmux.until("20 frames");
+    tmux.keys(&["3", "/"]);
+    tmux.text("tcp");
+    tmux.keys(&["Enter", "F"]);
+    tmux.until("HTTP/1.1");
+    tmux.keys(&["x"]);
+    tmux.until("> 000000");
+    tmux.keys(&["Escape", "q"]);
+    tmux.until("ended ");
+}
+
+#[test]
+fn the_terminal_is_restored_after_signals() {
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let folder = Folder::new(&format!("top-signal-{status}"));
+        let path = folder.write("a.pcap", &capture(&[53; 10]));
+        let command = format!("echo before; {} top -r {path}", binary());
+        let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+            return;
+        };
+        tmux.until("10 frames");
+        let pid = rustix::process::Pid::from_raw(tmux.top_pid()).unwrap();
+        common::until_it_hears(pid.as_raw_nonzero().get() as u32);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let screen = tmux.until(&format!("ended {status}"));
+        assert!(screen.contains("before"), "{screen}");
+        assert!(
+            !screen.contains("-icanon"),
+            "lines are read as before: {screen}"
+        );
+    }
+}
+
+#[test]
+fn colours_are_off_where_asked() {
+    let folder = Folder::new("top-colour");
+    let path = folder.write("a.pcap", &capture(&[53; 10]));
+    for (before, after, has_colours) in [
+        ("", "", true),
+        ("NO_COLOR=1 ", "", false),
+        ("", " --no-color", false),
+    ] {
+        let command = format!("{before}{} top -r {path}{after}", binary());
+        let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+            return;
+        };
+        tmux.until("10 frames");
+        let screen = stdout(&tmux.run(&["capture-pane", "-p", "-e"]));
+        // 39 is the default colour.
+        let mut codes = screen.split("\x1b[").skip(1);
+        let colours = codes.any(|code| {
+            let mut code = code.chars();
+            code.next() == Some('3') && code.next().is_some_and(|c| ('0'..='8').contains(&c))
+        });
+        assert_eq!(colours, has_colours, "{command}: {screen:?}");
+    }
+}
+
+/// The whole of what a reader of `--json` sees is one object a line.
+#[test]
+fn lines_of_json_come_every_second() {
+    let Some(net) = net() else { return };
+    let ended = net.weir(&["top", "eth0", "--json", "--for", "2.5"]).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let lines: Vec<Value> = ended
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!((2..=4).contains(&lines.len()), "{ended:?}");
+}
