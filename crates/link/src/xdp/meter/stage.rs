@@ -2,7 +2,7 @@
 
 use super::Meter;
 use super::error::MeterError;
-use super::maps::{Maps, unpin};
+use super::maps::{Maps, REPLACED, forget, unpin};
 use super::program::{self, At, Routines, Spec};
 use crate::bpf::{Attachment, Hook, Load, PinFolder, Program, ProgramType};
 use crate::net::Interface;
@@ -46,12 +46,15 @@ impl Meter {
         }
     }
 
-    /// Removes the pins of a meter that is no longer wanted.
+    /// Removes the pins of a meter that is no longer wanted, and of those that it replaced.
     ///
     /// # Errors
     /// When a pin cannot be removed.
     pub fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
-        unpin(folder)
+        unpin(folder)?;
+        let (_, names) = folder.list()?;
+        let replaced = names.iter().filter(|name| name.starts_with(REPLACED));
+        replaced.map(|name| forget(folder, name)).collect()
     }
 }
 
