@@ -18,6 +18,10 @@ use weir_wire::Protocol;
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Largest value of `capacity`: sessions.
 pub const CAPACITY_MAX: usize = 1 << 24;
+/// Sessions at most in a capture, unless the file says so: nothing is allocated ahead.
+pub const CAPACITY: usize = 1 << 20;
+/// Sessions of a live link at least, unless the file says so: their counters are allocated at start.
+pub const CAPACITY_LIVE: usize = 1 << 16;
 /// Largest value of `unattributed_max`: keys.
 pub const UNATTRIBUTED_MAX: usize = 1 << 22;
 /// Measures beside packets and bytes, at most.
@@ -129,8 +133,8 @@ pub struct Config {
     pub subscribers: Option<(String, usize)>,
     /// Whether each address of the inside is a subscriber.
     pub each_address: bool,
-    /// Sessions at most.
-    pub capacity: usize,
+    /// Sessions at most, if the file says so.
+    pub capacity: Option<usize>,
     /// Keys of unattributed traffic in a period, at most.
     pub unattributed_max: usize,
     /// How old unattributed traffic may be that a session adopts, nanoseconds; 0 for none.
@@ -171,7 +175,7 @@ impl Config {
             keys: vec![KeyKind::Ipv4, KeyKind::Ipv6, KeyKind::Prefix],
             subscribers: None,
             each_address: false,
-            capacity: 1 << 20,
+            capacity: None,
             unattributed_max: 1 << 16,
             adoption_ns: 0,
             chunk_records: CHUNK_RECORDS,
@@ -191,6 +195,13 @@ impl Config {
         read::read(text, names)
     }
 
+    /// Sessions at most on a live link, with so many subscribers in the list: an eighth more, rounded
+    /// up to a multiple of [`CAPACITY_LIVE`], unless the file says otherwise.
+    pub fn capacity_live(&self, listed: usize) -> usize {
+        let enough = (listed + listed / 8).next_multiple_of(CAPACITY_LIVE);
+        self.capacity.unwrap_or(enough.max(CAPACITY_LIVE))
+    }
+
     /// The settings of an engine of this configuration. `boot_epoch` is what records bear, and
     /// `seed` a random number, against keys that are chosen to collide.
     pub fn settings(&self, boot_epoch: u64, seed: u64) -> Settings {
@@ -203,7 +214,7 @@ impl Config {
             keys: self.keys.clone(),
             services: Services::new(self.services.clone()),
             measures: measures.map(|measure| measure.measurement(seed)).collect(),
-            capacity: self.capacity,
+            capacity: self.capacity.unwrap_or(CAPACITY),
             unattributed_max: self.unattributed_max,
             adoption_ns: self.adoption_ns,
             each_address: self.each_address,

@@ -355,7 +355,10 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
         }
         config.keys = keys.get_ref().clone();
     }
-    config.capacity = number("capacity", &file.capacity, config.capacity, 1, CAPACITY_MAX)?;
+    if file.capacity.is_some() {
+        let capacity = number("capacity", &file.capacity, 0, 1, CAPACITY_MAX)?;
+        config.capacity = Some(capacity);
+    }
     let unattributed = config.unattributed_max;
     config.unattributed_max = number(
         "unattributed_max",

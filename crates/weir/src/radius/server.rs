@@ -2,11 +2,11 @@
 
 use super::Clients;
 use crate::error::CliError;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_meter::radius::accounting::{Accounting, Request, RequestError};
 use weir_meter::radius::packet::{self, Packet};
@@ -17,9 +17,6 @@ use weir_meter::{SessionEvent, SessionEventKind, SessionSource};
 const BATCH_MAX: usize = 256;
 /// Between two looks for sessions that are silent.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Makes events durable, and numbers them.
-pub(crate) type Log<'a> = &'a mut dyn FnMut(&mut [SessionEvent]) -> Result<(), String>;
 
 /// What became of packets, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -98,15 +95,9 @@ pub(crate) struct Server {
     silence_due: Duration,
     /// From when the monotonic clock is read: the wall clock may be set.
     began: Instant,
-    batch: Batch,
-    stats: Stats,
-}
-
-/// Events that are not yet durable, and the replies that wait for that.
-#[derive(Debug, Default)]
-struct Batch {
-    events: Vec<SessionEvent>,
+    /// Replies that wait until the events of their requests are durable.
     replies: Vec<(Vec<u8>, SocketAddr)>,
+    stats: Stats,
 }
 
 impl Server {
@@ -132,7 +123,7 @@ impl Server {
             silence,
             silence_due: Duration::ZERO,
             began: Instant::now(),
-            batch: Batch::default(),
+            replies: Vec::new(),
             stats: Stats::default(),
         })
     }
@@ -151,64 +142,45 @@ impl Server {
         self.stats
     }
 
-    /// Waits for requests at most this long, takes a batch of them, makes their events durable by
-    /// `log`, answers them, and gives the events in order.
+    /// Takes the requests that are there, at most [`BATCH_MAX`], and adds their events to the batch,
+    /// in order. When these are durable, [`answer`](Self::answer) sends the replies.
     ///
-    /// If the events cannot be made durable, none is answered, the error is given, and the next call
-    /// tries again before it reads anything: nothing is forgotten.
-    pub(crate) fn serve(
-        &mut self,
-        wait: Duration,
-        log: Log<'_>,
-    ) -> Result<Vec<SessionEvent>, String> {
-        if self.batch.events.is_empty() {
-            self.wait(wait).map_err(|error| error.to_string())?;
-            let now_ns = unix_ns();
-            self.read_batch(now_ns).map_err(|error| error.to_string())?;
-            self.end_silent(now_ns, self.began.elapsed());
-        }
-        if !self.batch.events.is_empty()
-            && let Err(why) = log(&mut self.batch.events)
-        {
-            self.stats.not_durable += self.batch.replies.len() as u64;
-            // The clients send them again.
-            self.batch.replies.clear();
-            return Err(why);
-        }
-        let batch = std::mem::take(&mut self.batch);
-        for (reply, to) in batch.replies {
-            // A reply that is lost is asked for again.
-            let _ = self.socket.send_to(&reply, to);
-            self.stats.answered += 1;
-        }
-        Ok(batch.events)
-    }
-
-    fn wait(&self, wait: Duration) -> io::Result<()> {
-        let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        match poll(&mut ready, Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn read_batch(&mut self, now_ns: i64) -> io::Result<()> {
+    /// # Errors
+    ///
+    /// The system's, if the socket cannot be read.
+    pub(crate) fn receive(&mut self, batch: &mut Vec<SessionEvent>) -> io::Result<()> {
+        let now_ns = unix_ns();
         let mut bytes = [0; packet::LEN_MAX + 1];
         for _ in 0..BATCH_MAX {
             match self.socket.recv_from(&mut bytes) {
-                Ok((length, from)) => self.take(&bytes[..length], from, now_ns),
+                Ok((length, from)) => self.take(&bytes[..length], from, now_ns, batch),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // What the network says of an earlier reply.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(error),
             }
         }
+        self.end_silent(now_ns, self.began.elapsed(), batch);
         Ok(())
     }
 
-    /// Takes a packet: its events and its reply wait in the batch.
-    fn take(&mut self, bytes: &[u8], from: SocketAddr, now_ns: i64) {
+    /// Answers the requests whose events are durable.
+    pub(crate) fn answer(&mut self) {
+        for (reply, to) in self.replies.drain(..) {
+            // A reply that is lost is asked for again.
+            let _ = self.socket.send_to(&reply, to);
+            self.stats.answered += 1;
+        }
+    }
+
+    /// The events cannot be made durable now: the clients get no reply, and send again.
+    pub(crate) fn not_durable(&mut self) {
+        self.stats.not_durable += self.replies.len() as u64;
+        self.replies.clear();
+    }
+
+    /// Takes a packet: its events go into the batch, and its reply waits.
+    fn take(&mut self, bytes: &[u8], from: SocketAddr, now_ns: i64, batch: &mut Vec<SessionEvent>) {
         let Some(client) = self.clients.of(from.ip()) else {
             self.stats.unknown_clients += 1;
             return;
@@ -242,12 +214,12 @@ impl Server {
         let happened = request.ok().filter(|request| request.has_timestamp);
         let happened = happened.map(|request| request.happened_ns);
         let events = kinds.into_iter().map(|kind| event(kind, now_ns, happened));
-        self.batch.events.extend(events);
+        batch.extend(events);
         let reply = packet.response(client.secret());
-        self.batch.replies.push((reply, from));
+        self.replies.push((reply, from));
     }
 
-    fn end_silent(&mut self, now_ns: i64, now: Duration) {
+    fn end_silent(&mut self, now_ns: i64, now: Duration, batch: &mut Vec<SessionEvent>) {
         let Some(limit) = self.silence else { return };
         if now < self.silence_due {
             return;
@@ -255,7 +227,13 @@ impl Server {
         self.silence_due = now.saturating_add(SILENCE_INTERVAL);
         let kinds = self.accounting.silent(now, limit);
         let events = kinds.into_iter().map(|kind| event(kind, now_ns, None));
-        self.batch.events.extend(events);
+        batch.extend(events);
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -9,9 +9,13 @@
 //! over counters and sessions, and each frame is in one record.
 
 use super::Args;
-use super::counter::{Counter, monotonic_ns};
+use super::control::Control;
+use super::counter::{Counter, Stores, spec};
+use super::feed::Sources;
+use super::watch::Watchers;
 use crate::error::{CliError, say};
 use crate::radius::{Client, Clients, Server};
+use crate::report::format;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use std::fmt::Display;
@@ -24,12 +28,16 @@ use weir_link::names::SystemNames;
 use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterTap};
 use weir_meter::config::Config;
+use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
 
 /// Where counters are pinned.
 const PINS: &str = "/run/weir/meter";
-/// The longest wait for a RADIUS request or a signal.
-pub(super) const WAIT: Duration = Duration::from_millis(50);
+/// Between two looks at the interface, and two heartbeats.
+const WAIT: Duration = Duration::from_millis(50);
+/// A thread that cuts periods and has not been seen for so long hangs: no heartbeat is sent. A cut of
+/// three million rows takes seconds.
+const SILENT_MAX: Duration = Duration::from_mins(1);
 
 /// Counts on the link of the configuration until a signal.
 pub(super) fn run(
@@ -42,47 +50,58 @@ pub(super) fn run(
     let stop = ShutdownSignal::watch_hangup_too()?;
     let (interface, ingress) = link(config)?;
     supported(config)?;
-    check_sizes(config)?;
+    check_sizes(config, subscribers.len())?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
+    let stores = Stores {
+        store: args.store.as_deref(),
+        spool: args.spool.as_deref(),
+        no_store: args.no_store,
+    };
+    let mut watchers = Watchers::new(args)?;
     let pins = Pins::of(&interface)?;
-    let mut counter = Counter::new(args, config, names, &pins)?;
-    counter.restore(subscribers)?;
-    let mut server = radius(config, source)?;
-    counter.replay(server.as_mut())?;
-    let tap = MeterTap::attach(&counter.meter, &interface, ingress, Some(&pins.folder));
-    let tap = tap.map_err(CliError::run)?;
-    counter.finish_cut(tap.was_counting())?;
+    let mut counter = Counter::open(stores, config, subscribers, names, pins)?;
+    let mut sources = sources(args, config, source)?;
+    counter.restore(subscribers, |event| sources.restore(event))?;
+    say(&format!(
+        "weir: {}",
+        memory(config, subscribers.len(), counter.memory_bytes())
+    ));
+    let folder = &counter.pins().folder;
+    let tap = counter
+        .with_meter(|meter| MeterTap::attach(meter, &interface, ingress, Some(folder)))
+        .map_err(CliError::run)?;
+    let running = counter.start(tap.was_counting(), sources)?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
     let mut is_there = true;
-    while !stop.is_requested() {
-        watchdog.beat();
+    while !stop.is_requested() && !running.has_ended() {
+        if running.silent_for() < SILENT_MAX {
+            watchdog.beat();
+        }
         // The programs go with the interface: nothing counts there any more.
         is_there = Interface::numbered(interface.index).is_ok();
         if !is_there {
             break;
         }
-        match &mut server {
-            None => stop.wait(WAIT),
-            Some(server) => counter.serve(server),
-        }
-        let now_ns = monotonic_ns();
-        if let Some(boundary_ns) = counter.schedule.due(now_ns) {
-            counter.cut(boundary_ns)?;
-        } else if counter.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
-            counter.retry()?;
-        }
+        watchers.show(|| running.view());
+        stop.wait(WAIT);
     }
+    watchdog.stopping();
+    let (mut counter, ended) = running.stop();
+    ended?;
     // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
     // kernel counting.
     let mut settled = counter.cut_now();
+    let mut is_taken_off = false;
     if !args.keep && settled.is_ok() {
-        tap.detach(Some(&pins.folder)).map_err(CliError::run)?;
+        let folder = &counter.pins().folder;
+        tap.detach(Some(folder)).map_err(CliError::run)?;
         settled = counter.cut_rest();
-        if settled.is_ok() {
-            Meter::unpin(&pins.folder).map_err(CliError::run)?;
-        }
+        is_taken_off = settled.is_ok();
+    }
+    if is_taken_off {
+        Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
     }
     let settled = settled.and_then(|()| counter.deliver());
     let settled = settled.and_then(|()| {
@@ -94,12 +113,25 @@ pub(super) fn run(
             interface.name
         )))
     });
+    let shown = watchers.end(&counter.view(0));
     if args.json {
-        counter.done.radius = server.map(|server| server.stats());
-        let line = serde_json::to_string(&counter.done).map_err(CliError::run)?;
+        let line = serde_json::to_string(&counter.done()).map_err(CliError::run)?;
         writeln!(std::io::stdout(), "{line}").map_err(CliError::output)?;
     }
-    settled
+    if is_taken_off {
+        counter.into_pins().remove();
+    }
+    settled.and(shown)
+}
+
+/// What the counters take.
+fn memory(config: &Config, listed: usize, bytes: u64) -> String {
+    let capacity = format::grouped(config.capacity_live(listed) as u64);
+    let unknown = format::grouped(config.unattributed_max as u64);
+    let mib = bytes.div_ceil(1 << 20);
+    format!(
+        "counters for {capacity} sessions and {unknown} unattributed keys take {mib} MiB in the kernel"
+    )
 }
 
 /// Takes the programs and counters that an earlier process has left off an interface.
@@ -115,7 +147,9 @@ pub(super) fn clean(config: &Config) -> Result<(), CliError> {
         }
         pins.folder.unpin(name).map_err(CliError::run)?;
     }
-    Meter::unpin(&pins.folder).map_err(CliError::run)
+    Meter::unpin(&pins.folder).map_err(CliError::run)?;
+    pins.remove();
+    Ok(())
 }
 
 /// The interface, and the direction of the frames that come in there.
@@ -155,22 +189,36 @@ fn supported(config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses what a live link cannot have, for `--check`. Gives why the configuration, which is good for
-/// captures, is not for a live link yet.
-pub(super) fn check(config: &Config, source: &Path) -> Result<Option<String>, CliError> {
-    if !config.links.is_empty() {
-        check_sizes(config)?;
-    }
+/// Refuses what a live link cannot have, for `--check`. Gives what its counters take, or why the
+/// configuration, which is good for captures, is not for a live link yet; nothing without a link.
+pub(super) fn check(
+    config: &Config,
+    source: &Path,
+    listed: usize,
+    names: &SystemNames,
+) -> Result<String, CliError> {
     clients(config, source)?;
+    if config.links.is_empty() {
+        return Ok(String::new());
+    }
+    check_sizes(config, listed)?;
     let usable = link(config).and_then(|_| supported(config));
-    Ok(usable.err().map(|why| why.to_string()))
+    Ok(match usable {
+        Ok(()) => {
+            let services = Services::new(config.services.clone());
+            let spec = spec(config, config.capacity_live(listed), &services, names);
+            let bytes = Meter::memory_bytes_of(&spec).map_err(CliError::refused)?;
+            memory(config, listed, bytes)
+        }
+        Err(why) => format!("good for captures; for a live link: {why}"),
+    })
 }
 
 /// Refuses sizes that counters in the kernel cannot have.
-fn check_sizes(config: &Config) -> Result<(), CliError> {
+fn check_sizes(config: &Config, listed: usize) -> Result<(), CliError> {
     let max = weir_link::xdp::SUBSCRIBERS_MAX as usize;
     for (name, value) in [
-        ("capacity", config.capacity),
+        ("capacity", config.capacity_live(listed)),
         ("unattributed_max", config.unattributed_max),
     ] {
         if value > max {
@@ -193,24 +241,32 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
     clients.collect()
 }
 
-fn radius(config: &Config, source: &Path) -> Result<Option<Server>, CliError> {
-    let Some(radius) = &config.radius else {
-        return Ok(None);
-    };
-    let clients = Clients::new(clients(config, source)?);
-    let silence = radius.silence_ns.map(Duration::from_nanos);
-    let server = Server::bind(radius.listen, clients, silence)?;
-    Ok(Some(server))
+/// Where sessions come from, beside the list.
+fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
+    let mut sources = Sources::default();
+    if let Some(radius) = &config.radius {
+        let clients = Clients::new(clients(config, source)?);
+        let silence = radius.silence_ns.map(Duration::from_nanos);
+        sources.server = Some(Server::bind(radius.listen, clients, silence)?);
+    }
+    sources.control = args.control.as_deref().map(Control::bind).transpose()?;
+    Ok(sources)
 }
 
 /// The folder of pins of an interface, which this process alone uses.
-pub(super) struct Pins {
-    pub(super) folder: PinFolder,
+pub(crate) struct Pins {
+    pub(crate) folder: PinFolder,
+    root: PinFolder,
+    name: String,
     _lock: std::os::fd::OwnedFd,
 }
 
+/// Attempts to lock a folder that processes which end are removing.
+const ATTEMPTS: usize = 100;
+
 impl Pins {
-    fn of(interface: &Interface) -> Result<Pins, CliError> {
+    /// The folder of an interface, made if it is not there, and locked.
+    pub(crate) fn of(interface: &Interface) -> Result<Pins, CliError> {
         let path = Path::new(PINS);
         let failed = |error: &dyn Display| CliError::run(format!("cannot keep counters: {error}"));
         if let Some(parent) = path.parent() {
@@ -220,20 +276,31 @@ impl Pins {
         // Interfaces of several network namespaces may have one name.
         let namespace = std::fs::metadata("/proc/self/ns/net").map_err(|error| failed(&error))?;
         let name = format!("{}-{}", interface.name, namespace.ino());
-        let folder = root.folder(&name).map_err(|error| failed(&error))?;
-        match folder.lock_alone().map_err(|error| failed(&error))? {
-            Some(lock) => Ok(Pins {
-                folder,
-                _lock: lock,
-            }),
-            None => {
+        for _ in 0..ATTEMPTS {
+            let folder = root.folder(&name).map_err(|error| failed(&error))?;
+            let Some(lock) = folder.lock_alone().map_err(|error| failed(&error))? else {
                 let by = folder.locked_by();
                 let by = by.map_or_else(String::new, |process| format!(" by process {process}"));
-                Err(CliError::run(format!(
+                return Err(CliError::run(format!(
                     "{} is metered already{by}: end that first",
                     interface.name
-                )))
+                )));
+            };
+            if folder.is_there().map_err(|error| failed(&error))? {
+                return Ok(Pins {
+                    folder,
+                    root,
+                    name,
+                    _lock: lock,
+                });
             }
         }
+        Err(failed(&"its folder is removed again and again"))
+    }
+
+    /// Removes the folder, if it is empty: nothing is kept.
+    fn remove(self) {
+        // Another process may have made a pin there that weir does not know.
+        let _ = self.root.remove_folder(&self.name);
     }
 }
