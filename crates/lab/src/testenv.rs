@@ -190,6 +190,7 @@ fn find(name: &str) -> Option<PathBuf> {
 /// Debian packages of programs, where the names differ.
 const PACKAGES: [(&str, &str); 12] = [
     ("bird", "bird2"),
+    ("radclient", "freeradius-utils"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
     ("cc", "gcc"),
