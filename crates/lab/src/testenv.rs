@@ -188,9 +188,8 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("bird", "bird2"),
-    ("radclient", "freeradius-utils"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
     ("cc", "gcc"),
@@ -200,8 +199,10 @@ const PACKAGES: [(&str, &str); 12] = [
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
+    ("radclient", "freeradius-utils"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
+    ("unshare", "util-linux"),
 ];
 
 fn missing(names: &[&str]) -> String {
