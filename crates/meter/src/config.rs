@@ -8,6 +8,7 @@ pub use read::inside_prefix;
 use crate::engine::{Inside, Settings, Unit};
 use crate::measure::{Accepted, ActiveTime, Flows, Gaps, Measurement};
 use crate::period::CHUNK_RECORDS;
+use crate::policy::Policy;
 use crate::services::{Service, Services};
 use crate::{Key, KeyKind};
 use std::net::{IpAddr, SocketAddr};
@@ -32,6 +33,8 @@ pub const INSIDE_MAX: usize = 1024;
 pub const LINKS_MAX: usize = 8;
 /// Shortest and longest period, nanoseconds: 1 s and 1 day.
 pub const PERIOD_NS: [u64; 2] = [NS_PER_S, 86_400 * NS_PER_S];
+/// Policies, at most.
+pub const POLICIES_MAX: usize = 1024;
 /// Largest `max` of the measure `flows`.
 pub const FLOWS_MAX: usize = 1 << 26;
 
@@ -54,6 +57,8 @@ pub struct Link {
     pub inside: Option<String>,
     /// The interface on the other side.
     pub outside: Option<String>,
+    /// The interface to which a switch copies frames of both directions.
+    pub mirror: Option<String>,
 }
 
 /// A server of RADIUS accounting, from which sessions come.
@@ -151,6 +156,12 @@ pub struct Config {
     pub services: Vec<Service>,
     /// The measures, in order.
     pub measures: Vec<MeasureConfig>,
+    /// The policies, in order.
+    pub policies: Vec<Policy>,
+    /// The name of the policy of sessions that name none.
+    pub default_policy: Option<String>,
+    /// The interface to which frames for the portal go.
+    pub portal: Option<String>,
 }
 
 impl Default for Config {
@@ -184,6 +195,9 @@ impl Config {
             inside: Inside::Sessions,
             services: Vec::new(),
             measures: Vec::new(),
+            policies: Vec::new(),
+            default_policy: None,
+            portal: None,
         }
     }
 

@@ -1,13 +1,17 @@
 //! From the text of `counter.toml` to a [`Config`].
 
+mod policy;
+
 use super::{
     CAPACITY_MAX, Config, ConfigError, FLOWS_MAX, INSIDE_MAX, LINKS_MAX, Link, MEASURES_MAX,
     MeasureConfig, NS_PER_S, PERIOD_NS, RadiusClient, RadiusConfig, UNATTRIBUTED_MAX, duration_ns,
     private_prefixes,
 };
 use crate::engine::{Inside, Unit};
+use crate::policy::PolicyAction;
 use crate::services::{CLASSES, RANGES_MAX, SERVICES_MAX, Service, compile};
 use crate::{Key, KeyKind};
+use policy::PolicyTable;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -63,6 +67,9 @@ struct File {
     capture: CaptureTable,
     services: Ordered<ServiceValue>,
     measures: Ordered<MeasureValue>,
+    policy: Ordered<PolicyTable>,
+    default_policy: Option<Spanned<String>>,
+    portal: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -77,6 +84,7 @@ enum UnitWord {
 struct LinkTable {
     inside: Option<String>,
     outside: Option<String>,
+    mirror: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -389,7 +397,39 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
     }
     config.services = services(&file.services, names)?;
     config.measures = measures(&file.measures, names)?;
+    config.policies = policy::policies(&file.policy)?;
+    policy_words(&file, &mut config)?;
     Ok(config)
+}
+
+/// What names a policy, and what policies need.
+fn policy_words(file: &File, config: &mut Config) -> Result<(), ConfigError> {
+    if let Some(name) = &file.default_policy {
+        let text = name.get_ref();
+        if !config.policies.iter().any(|policy| policy.name == *text) {
+            let remedy = format!("there is no such policy: add [policy.{text}]");
+            return Err(wrong("default_policy", name, format!("`{text}`"), &remedy));
+        }
+        config.default_policy = Some(text.clone());
+    }
+    let mut policies = config.policies.iter().zip(&file.policy.0);
+    let to_portal = policies.find(|(policy, _)| {
+        let uses = |action| action == PolicyAction::Portal;
+        uses(policy.over) || uses(policy.spent)
+    });
+    match (&file.portal, to_portal) {
+        (None, Some((policy, (_, value)))) => {
+            let message = format!(
+                "[policy.{}]: \"portal\": give the interface of the portal as portal = \"IF\"",
+                policy.name
+            );
+            Err(error(value.span().start, message))
+        }
+        (portal, _) => {
+            config.portal = portal.as_ref().map(|name| name.get_ref().clone());
+            Ok(())
+        }
+    }
 }
 
 fn check_name(key: &str, name: &Spanned<String>) -> Result<(), ConfigError> {
@@ -445,9 +485,22 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
     for (number, table) in tables.iter().enumerate() {
         let place = format!("[[link]] {}", number + 1);
         let (at, table) = (table.span().start, table.get_ref());
+        if table.mirror.is_some() {
+            if table.inside.is_some() || table.outside.is_some() {
+                let remedy = "a mirror port has both directions: leave `inside` and `outside` out";
+                return Err(error(at, format!("{place}: {remedy}")));
+            }
+            links.push(Link {
+                inside: None,
+                outside: None,
+                mirror: table.mirror.clone(),
+            });
+            continue;
+        }
         match (&table.inside, &table.outside) {
             (None, None) => {
-                let remedy = "name the interface of the subscribers' side as `inside`, the other as `outside`";
+                let remedy = "name the interface of the subscribers' side as `inside`, the other as \
+                              `outside`, or a mirror port as `mirror`";
                 return Err(error(at, format!("{place}: {remedy}")));
             }
             (Some(inside), Some(outside)) if inside == outside => {
@@ -459,6 +512,7 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
         links.push(Link {
             inside: table.inside.clone(),
             outside: table.outside.clone(),
+            mirror: None,
         });
     }
     Ok(links)

@@ -172,6 +172,7 @@ impl Request {
             keys: self.keys.clone(),
             class: self.class.clone(),
             chargeable_user: self.chargeable_user.clone(),
+            policy: None,
             reported: self.reported,
         }
     }

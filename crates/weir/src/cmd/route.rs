@@ -2,6 +2,7 @@
 
 mod report;
 
+use crate::cmd::meter::forwarding::{self as meter, MeterArgs};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
@@ -44,6 +45,7 @@ Examples:
   weir route --config router.toml --check
   weir route --config router.toml --stats --metrics 127.0.0.1:9600
   weir route --config router.toml --bypass drop
+  weir route --config router.toml --meter counter.toml
   weir route --config router.toml --clean   # let frames pass that this has stopped
 
 A router of two links:
@@ -144,6 +146,9 @@ pub(crate) struct Args {
     /// occupies a core and lowers the latency
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     spin_us: u64,
+
+    #[command(flatten)]
+    metering: MeterArgs,
 }
 
 /// Interval of the statistics.
@@ -163,11 +168,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let (config, text) = config(args)?;
     let source = args.config.as_deref();
     let failure = |text: &str, error| failure(source, text, error);
+    let links: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
     if args.clean {
-        return clean(&config).map_err(|error| failure(&text, error));
+        clean(&config).map_err(|error| failure(&text, error))?;
+        return meter::clean(&links);
     }
     if args.check {
         router::check(&config).map_err(|error| failure(&text, error))?;
+        args.metering.check(&links)?;
         println!("{}: good", name(source));
         return Ok(());
     }
@@ -189,15 +197,23 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         refused: None,
         trouble: None,
     };
+    let mut metering = args.metering.start(&links)?;
+    let stages = metering
+        .as_ref()
+        .map_or(Vec::new(), |it| it.stages().to_vec());
     // Prints warnings; dropped when frames are forwarded.
     let mut text = text;
     let ran = router::run(
         &config,
         tap(args, config.links.len()),
+        &stages,
         args.restore,
         vec![stop.wakes()?],
         |view| {
             text = String::new();
+            if let Some(metering) = &mut metering {
+                metering.look(view.tap);
+            }
             let asked = stop.is_requested();
             if asked {
                 teller.life.stopping();
@@ -211,7 +227,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         },
     );
     teller.life.end(ran.is_ok());
+    let stays = args.bypass != Bypass::Kernel && !args.restore;
+    let metered = metering.map_or(Ok(()), |metering| metering.end(stays).map(drop));
     ran.map_err(|error| failure(&text, error))?;
+    metered?;
     teller.trouble.map_or(Ok(()), Err)
 }
 

@@ -42,6 +42,8 @@ pub struct Cell {
     pub packets: u64,
     /// Bytes, of frames or of IP packets.
     pub bytes: u64,
+    /// Of these, the packets and bytes that a policy did not let pass as they were.
+    pub policed: [u64; 2],
 }
 
 /// A period that has ended: nothing is added to it.
@@ -173,6 +175,11 @@ impl Banks {
         self.active().1
     }
 
+    /// As [`Meter::polices`].
+    pub fn polices(&self) -> bool {
+        self.geometry.polices
+    }
+
     /// As [`Meter::boot_epoch`].
     pub fn boot_epoch(&self) -> u64 {
         self.word(at::BOOT_EPOCH)
@@ -186,9 +193,10 @@ impl Banks {
         };
         self.retire_unknown(bank);
         let first = bank as usize * self.geometry.rows() as usize;
-        let cells = 2 * self.geometry.classes as usize;
+        let cell = self.geometry.cell() as usize;
+        let words = 2 * self.geometry.classes as usize * cell / 8;
         for row in self.rows_in_use() {
-            for word in 0..2 * cells {
+            for word in 0..words {
                 let word = self.cells.u64(first + row as usize, 8 * word);
                 let word = word.expect("a cell");
                 if word.load(Ordering::Relaxed) != 0 {
@@ -197,8 +205,8 @@ impl Banks {
             }
         }
         for cpu in 0..self.totals.entries() {
-            for word in 0..4 {
-                let at = bank as usize * 2 * CELL_BYTES as usize + 8 * word;
+            for word in 0..2 * cell / 8 {
+                let at = bank as usize * 2 * cell + 8 * word;
                 let word = self.totals.u64(cpu, at).expect("a total");
                 word.store(0, Ordering::Relaxed);
             }
@@ -271,19 +279,24 @@ impl Banks {
         &self,
         bank: u64,
         row: u32,
-    ) -> impl Iterator<Item = (u16, Direction, u64, u64)> + '_ {
+    ) -> impl Iterator<Item = (u16, Direction, [u64; 4])> + '_ {
         let index = bank as usize * self.geometry.rows() as usize + row as usize;
         let cells = 0..2 * self.geometry.classes as usize;
         cells.filter_map(move |cell| {
-            let word = |at| self.cells.load_u64(index, cell * CELL_BYTES as usize + at);
-            let (packets, bytes) = (word(0)?, word(8)?);
+            let first = cell * self.geometry.cell() as usize;
+            let word = |at| self.cells.load_u64(index, first + at);
+            let policed = |at| match self.geometry.polices {
+                true => word(at),
+                false => Some(0),
+            };
+            let counts = [word(0)?, word(8)?, policed(16)?, policed(24)?];
             let direction = if cell % 2 == 0 {
                 Direction::Up
             } else {
                 Direction::Down
             };
-            let is_used = packets != 0 || bytes != 0;
-            is_used.then_some(((cell / 2) as u16, direction, packets, bytes))
+            let is_used = counts[..2] != [0; 2];
+            is_used.then_some(((cell / 2) as u16, direction, counts))
         })
     }
 
@@ -323,12 +336,13 @@ impl Cut<'_> {
         let banks = self.banks;
         banks.rows_in_use().flat_map(move |row| {
             let cells = banks.cells_of(self.bank, row);
-            let with = move |(class, direction, packets, bytes)| Cell {
+            let with = move |(class, direction, counts): (u16, Direction, [u64; 4])| Cell {
                 owner: banks.owner(row),
                 class,
                 direction,
-                packets,
-                bytes,
+                packets: counts[0],
+                bytes: counts[1],
+                policed: [counts[2], counts[3]],
             };
             cells.map(with)
         })
@@ -336,14 +350,25 @@ impl Cut<'_> {
 
     /// What was counted in the period apart from the cells.
     pub fn totals(&self) -> Totals {
+        self.sums(0)
+    }
+
+    /// What was policed in the period, counted apart from the cells.
+    pub fn policed(&self) -> Totals {
+        match self.banks.geometry.polices {
+            true => self.sums(CELL_BYTES as usize),
+            false => Totals::default(),
+        }
+    }
+
+    /// The sums of all CPUs' totals, of the two words from `first` on.
+    fn sums(&self, first: usize) -> Totals {
         let mut totals = Totals::default();
+        let cell = self.banks.geometry.cell() as usize;
         for cpu in 0..self.banks.totals.entries() {
             for direction in 0..2 {
-                let at = self.bank as usize * 2 + direction;
-                let word = |offset| {
-                    let at = at * CELL_BYTES as usize + offset;
-                    self.banks.totals.load_u64(cpu, at).unwrap_or(0)
-                };
+                let at = (self.bank as usize * 2 + direction) * cell + first;
+                let word = |offset| self.banks.totals.load_u64(cpu, at + offset).unwrap_or(0);
                 totals.packets[direction] += word(0);
                 totals.bytes[direction] += word(8);
             }

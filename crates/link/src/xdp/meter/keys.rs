@@ -367,6 +367,20 @@ impl Meter {
     }
 }
 
+/// The value, the mask and the kind of address of a prefix or an address, as words of an address are
+/// loaded.
+pub(super) fn masked(key: Key) -> Option<([u64; 2], [u64; 2], u32)> {
+    let SlotKey { words, meta } = key.into();
+    let (family, whole) = match meta & 0xff {
+        kind::V4 | kind::PREFIX_V4 => (kind::V4, kind::PREFIX_V4 | 32 << 8),
+        kind::V6 | kind::PREFIX_V6 => (kind::V6, kind::PREFIX_V6 | 128 << 8),
+        _ => return None,
+    };
+    let is_prefix = meta & 0xff == kind::PREFIX_V4 || meta & 0xff == kind::PREFIX_V6;
+    let [first, second, _] = entry(if is_prefix { meta } else { whole });
+    Some((words, [first, second], family))
+}
+
 /// An entry of the list of prefix lengths: two masks, as words of an address are loaded, and the
 /// kind with the length.
 fn entry(meta: u32) -> [u64; 3] {

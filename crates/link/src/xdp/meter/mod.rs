@@ -22,6 +22,9 @@
 //! - **End.** One store of the third word, without a row. The slot is used for another key only
 //!   after the next cut: until then a program may still compare the old key.
 //!
+//! A row's policy is words of its own: meters and quota that the stage changes, and limits that the
+//! process writes. Rates and quotas go on when the process has died, as they were last.
+//!
 //! A counter that the stage adds to is never cleared. A bank is emptied by [`Meter::settle`] after a
 //! cut, when no program counts in it, and the caller's records of it are durable; a process that
 //! dies in between finds the same bank again ([`Meter::pending`]), with the number of its period.
@@ -31,6 +34,7 @@ mod error;
 mod keys;
 mod layout;
 mod maps;
+mod policy;
 pub(super) mod program;
 mod stage;
 
@@ -38,7 +42,8 @@ pub use bank::{Banks, Cell, Cut, CutOwner};
 pub use error::MeterError;
 pub use layout::PREFIX_LENGTHS_MAX;
 pub use maps::{MeterSpec, SUBSCRIBERS_MAX};
-pub use stage::{MeterStage, MeterTap};
+pub(super) use stage::is_metered;
+pub use stage::{MIRROR_PREFIXES_MAX, MeterStage, MeterTap, MirrorUp};
 
 use crate::bpf::{MapMemory, PinFolder, grace_period};
 use maps::{Geometry, Maps};
@@ -58,6 +63,8 @@ pub struct Meter {
     banks: Arc<Banks>,
     control: MapMemory,
     slots: MapMemory,
+    policies: MapMemory,
+    leases: MapMemory,
     tags: MapMemory,
     /// Keys by kind, or by prefix length: how many.
     used: HashMap<u32, u32>,
@@ -160,6 +167,8 @@ impl Meter {
             banks: Arc::new(Banks::new(&maps, &geometry)?),
             control: mapped(&maps.control)?,
             slots: mapped(&maps.slots)?,
+            policies: mapped(&maps.policies)?,
+            leases: mapped(&maps.leases)?,
             tags: mapped(&maps.tags)?,
             maps: Arc::new(maps),
             filters: maps::filters(spec)?,

@@ -39,6 +39,9 @@ enum Request {
         id: String,
         subscriber: String,
         keys: Vec<String>,
+        /// The name of a policy of the configuration.
+        #[serde(default)]
+        policy: Option<String>,
     },
     /// A session ends.
     Down { id: String },
@@ -338,7 +341,14 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
             id,
             subscriber,
             keys,
+            policy,
         } => {
+            if let Some(policy) = policy.as_ref().filter(|it| !table.rows.has_policy(it)) {
+                return Err(format!(
+                    "policy `{}`: there is no such [policy]",
+                    short(policy)
+                ));
+            }
             name("id", &id)?;
             name("subscriber", &subscriber)?;
             if keys.len() > KEYS_MAX {
@@ -361,6 +371,7 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
                 class: Vec::new(),
                 chargeable_user: None,
                 reported: None,
+                policy,
             })))
         }
         Request::Down { id } => Ok(Asked::Event(SessionEventKind::Down(known(&id)?))),

@@ -8,7 +8,9 @@
 
 use super::alarms::Alarms;
 use super::feed::{Feed, Sources};
+use super::forwarding::Losses;
 use super::live::Pins;
+use super::policies::{self, Policies};
 use super::rows::{Rows, SharedTable, Table, locked};
 use super::seed;
 use super::stop::Stop;
@@ -115,6 +117,8 @@ pub(crate) struct Counter {
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
     pub(super) gap_unix_ns: Option<[i64; 2]>,
+    /// Frames that this process has lost.
+    pub(super) losses: Losses,
     pub(super) alarms: Alarms,
     pub(super) done: Done,
 }
@@ -147,9 +151,10 @@ impl Counter {
         let capacity = config.capacity_live(subscribers.len());
         let spec = spec(config, capacity, &services, names);
         let opened = Meter::open(&pins.folder, &spec).map_err(CliError::run)?;
+        policies::set_portal(config, &opened.meter)?;
         let began = now();
         let table = Table {
-            rows: Rows::new(capacity, &config.keys, seed()),
+            rows: Rows::new(capacity, &config.keys, Policies::new(config), seed()),
             meter: opened.meter,
         };
         let mut counter = Counter {
@@ -172,6 +177,7 @@ impl Counter {
             cut_ended: None,
             retry_ns: None,
             gap_unix_ns: None,
+            losses: Losses::default(),
             alarms: Alarms::default(),
             done: Done::default(),
         };
@@ -183,6 +189,11 @@ impl Counter {
     /// attached after [`restore`](Self::restore) and before [`start`](Self::start).
     pub(crate) fn with_meter<T>(&self, call: impl FnOnce(&Meter) -> T) -> T {
         call(&locked(&self.table).meter)
+    }
+
+    /// Whether the kernel has no counts of earlier processes.
+    pub(super) fn is_new(&self) -> bool {
+        !self.is_adopted && self.previous.is_empty()
     }
 
     /// The pins of the counter's link.
@@ -510,6 +521,7 @@ pub(super) fn spec<'a>(
         services,
         names,
         counts_ip: config.unit == Unit::Ip,
+        polices: !config.policies.is_empty(),
     }
 }
 

@@ -13,6 +13,13 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// Cells whose owners are looked up at a time, while no session can begin: about 0.1 ms.
 const CELLS_AT_ONCE: usize = 512;
 
+/// What the chunks of a meter are of.
+struct Columns {
+    epoch: u64,
+    services: Vec<String>,
+    polices: bool,
+}
+
 impl Counter {
     /// Completes what an earlier process has begun: a period that was cut and may not be durable,
     /// and counters of other configurations.
@@ -50,8 +57,12 @@ impl Counter {
                 CutOwner::Row(row) => rows.owner_of(by_tag.get(&meter.tag(row)).copied()),
                 other => unknown_owner(other),
             };
-            let epoch = meter.boot_epoch();
-            let mut chunks = self.chunks(epoch, &about, services.clone(), cut.cells(), owner);
+            let kind = Columns {
+                epoch: meter.boot_epoch(),
+                services: services.clone(),
+                polices: meter.polices(),
+            };
+            let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
             let base = Base { ended: about.ended };
             let stored = self.spool.store(&mut chunks, &base.bytes());
             stored.map_err(CliError::run)?;
@@ -141,18 +152,24 @@ impl Counter {
         let ended = self.cut_ended.unwrap_or(ended);
         let cut = banks.pending().expect("it was cut");
         let span = [self.began, ended];
-        let about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
+        let mut about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
+        about.lost_inside = self.losses.new();
         let owner = |rows: &Rows, owner| match owner {
             CutOwner::Row(row) => rows.owner(row),
             other => unknown_owner(other),
         };
-        let epoch = banks.boot_epoch();
-        let mut chunks = self.chunks(epoch, &about, self.services.names(), cut.cells(), owner);
+        let kind = Columns {
+            epoch: banks.boot_epoch(),
+            services: self.services.names(),
+            polices: banks.polices(),
+        };
+        let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
         let base = Base { ended };
         self.spool
             .store(&mut chunks, &base.bytes())
             .map_err(|error| CliError::Run(error.into()))?;
         banks.settle();
+        self.losses.note(about.lost_inside);
         locked(&self.table).release_ended();
         self.began = ended;
         self.cut_ended = None;
@@ -171,9 +188,8 @@ impl Counter {
     /// The chunks of a period. Owners are looked up in blocks, between which sessions can begin.
     fn chunks(
         &self,
-        epoch: u64,
+        kind: Columns,
         about: &Cut,
-        services: Vec<String>,
         cells: impl Iterator<Item = Cell>,
         owner_of: impl Fn(&Rows, CutOwner) -> Owner,
     ) -> Vec<Chunk> {
@@ -181,10 +197,10 @@ impl Counter {
         let mut emit = |chunk| chunks.push(chunk);
         let mut writer = ChunkWriter::new(
             &self.config.counter,
-            epoch,
+            kind.epoch,
             about,
-            measures(),
-            services,
+            measures(kind.polices),
+            kind.services,
             self.config.chunk_records,
             &mut emit,
         );
@@ -208,8 +224,9 @@ impl Counter {
                 if let Some(owner) = owner {
                     writer.owner(owner);
                 }
-                let counts = [cell.packets, cell.bytes];
-                writer.record(cell.class, cell.direction, Flags::default(), &counts);
+                let (counts, columns) = counts_of(cell, kind.polices);
+                let counts = &counts[..columns];
+                writer.record(cell.class, cell.direction, Flags::default(), counts);
             }
         }
         writer.finish();
@@ -265,13 +282,21 @@ fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64;
     }
 }
 
-fn measures() -> Vec<Measure> {
-    ["packets", "bytes"]
-        .map(|name| Measure {
-            name: name.to_owned(),
-            additive: true,
-        })
-        .into()
+/// The columns of records: of these, what was policed.
+fn measures(polices: bool) -> Vec<Measure> {
+    let names = ["packets", "bytes", "policed_packets", "policed_bytes"];
+    let names = &names[..if polices { 4 } else { 2 }];
+    let measure = |name: &&str| Measure {
+        name: (*name).to_owned(),
+        additive: true,
+    };
+    names.iter().map(measure).collect()
+}
+
+/// The counts of a record.
+fn counts_of(cell: &Cell, polices: bool) -> ([u64; 4], usize) {
+    let counts = [cell.packets, cell.bytes, cell.policed[0], cell.policed[1]];
+    (counts, if polices { 4 } else { 2 })
 }
 
 /// The owner of a cell that is no session's that is known.

@@ -10,31 +10,41 @@
 
 use super::Args;
 use super::control::Control;
-use super::counter::{Counter, Stores, spec};
+use super::counter::{Counter, Done, spec};
 use super::feed::Sources;
+use super::forwarding::{self, Metering};
 use super::watch::Watchers;
+use crate::cmd::bridge;
 use crate::error::{CliError, say};
 use crate::radius::{Client, Clients, Server};
 use crate::report::format;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
+use siphasher::sip::SipHasher13;
 use std::fmt::Display;
+use std::hash::Hasher;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_link::bpf::PinFolder;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_link::xdp::{Meter, MeterTap};
+use weir_link::xdp::{Meter, MeterTap, MirrorUp, mount_for_all};
 use weir_meter::config::Config;
+use weir_meter::engine::Inside;
 use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
+use weir_tap::Tap;
 
 /// Where counters are pinned.
 const PINS: &str = "/run/weir/meter";
+/// Bytes of interfaces' names in that of a folder of pins.
+const PIN_NAME_MAX: usize = 96;
+/// Longest time that the kernel takes to close the descriptors of a process that has ended.
+const CLOSING: Duration = Duration::from_secs(1);
 /// Between two looks at the interface, and two heartbeats.
-const WAIT: Duration = Duration::from_millis(50);
+pub(super) const WAIT: Duration = Duration::from_millis(50);
 /// A thread that cuts periods and has not been seen for so long hangs: no heartbeat is sent. A cut of
 /// three million rows takes seconds.
 const SILENT_MAX: Duration = Duration::from_mins(1);
@@ -47,29 +57,26 @@ pub(super) fn run(
     subscribers: &[SessionInfo],
     names: &SystemNames,
 ) -> Result<(), CliError> {
+    if let Some([inside, outside]) = wire(config) {
+        return in_the_wire(args, config, inside, outside);
+    }
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let (interface, ingress) = link(config)?;
+    let (interface, place) = link(config)?;
     supported(config)?;
     check_sizes(config, subscribers.len())?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
-    let stores = Stores {
-        store: args.store.as_deref(),
-        spool: args.spool.as_deref(),
-        no_store: args.no_store,
-    };
     let mut watchers = Watchers::new(args)?;
-    let pins = Pins::of(&interface)?;
-    let mut counter = Counter::open(stores, config, subscribers, names, pins)?;
+    let pins = Pins::of(&[&interface.name])?;
+    let mut counter = Counter::open(args.stores(), config, subscribers, names, pins)?;
     let mut sources = sources(args, config, source)?;
     counter.restore(subscribers, |event| sources.restore(event))?;
+    let bytes = counter.memory_bytes();
     say(&format!(
         "weir: {}",
-        memory(config, subscribers.len(), counter.memory_bytes())
+        memory(config, subscribers.len(), bytes)
     ));
     let folder = &counter.pins().folder;
-    let tap = counter
-        .with_meter(|meter| MeterTap::attach(meter, &interface, ingress, Some(folder)))
-        .map_err(CliError::run)?;
+    let tap = counter.with_meter(|meter| place.attach(meter, &interface, folder, names))?;
     let running = counter.start(tap.was_counting(), sources)?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
@@ -93,15 +100,15 @@ pub(super) fn run(
     // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
     // kernel counting.
     let mut settled = counter.cut_now();
-    let mut is_taken_off = false;
+    let mut is_off = false;
     if !args.keep && settled.is_ok() {
         let folder = &counter.pins().folder;
         tap.detach(Some(folder)).map_err(CliError::run)?;
         settled = counter.cut_rest();
-        is_taken_off = settled.is_ok();
-    }
-    if is_taken_off {
-        Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
+        if settled.is_ok() {
+            Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
+            is_off = true;
+        }
     }
     let settled = settled.and_then(|()| counter.deliver());
     let settled = settled.and_then(|()| {
@@ -114,11 +121,8 @@ pub(super) fn run(
         )))
     });
     let shown = watchers.end(&counter.view(0));
-    if args.json {
-        let line = serde_json::to_string(&counter.done()).map_err(CliError::run)?;
-        writeln!(std::io::stdout(), "{line}").map_err(CliError::output)?;
-    }
-    if is_taken_off {
+    print(args, &counter.done())?;
+    if is_off {
         counter.into_pins().remove();
     }
     settled.and(shown)
@@ -134,45 +138,114 @@ fn memory(config: &Config, listed: usize, bytes: u64) -> String {
     )
 }
 
+/// The two interfaces of a link in the wire, the subscribers' side first.
+fn wire(config: &Config) -> Option<[&str; 2]> {
+    match &config.links[..] {
+        [link] => Some([link.inside.as_deref()?, link.outside.as_deref()?]),
+        _ => None,
+    }
+}
+
+/// A bridge that does nothing but count. Its bypass is the wire: frames go on, and are counted,
+/// whenever no process runs.
+fn in_the_wire(args: &Args, config: &Config, inside: &str, outside: &str) -> Result<(), CliError> {
+    supported(config)?;
+    for (name, is_given) in [
+        ("--metrics", args.metrics.is_some()),
+        ("--stats-json", args.stats_json.is_some()),
+    ] {
+        if is_given {
+            return Err(CliError::refused(format!(
+                "{name}: for one interface so far, not for a bridge of two"
+            )));
+        }
+    }
+    let metering = Metering::start(args.clone(), &[inside, outside])?;
+    let done = bridge::in_the_wire(inside, outside, metering)?;
+    print(args, &done)
+}
+
+/// What was done, on standard output.
+fn print(args: &Args, done: &Done) -> Result<(), CliError> {
+    if !args.json {
+        return Ok(());
+    }
+    let line = serde_json::to_string(done).map_err(CliError::run)?;
+    writeln!(std::io::stdout(), "{line}").map_err(CliError::output)
+}
+
 /// Takes the programs and counters that an earlier process has left off an interface.
 pub(super) fn clean(config: &Config) -> Result<(), CliError> {
+    if let Some([inside, outside]) = wire(config) {
+        Tap::clean(&[inside, outside]).map_err(CliError::run)?;
+        return forwarding::clean(&[inside, outside]);
+    }
     let (interface, _) = link(config)?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
-    let pins = Pins::of(&interface)?;
-    let (names, _) = pins.folder.list().map_err(CliError::run)?;
-    for name in names.iter().filter(|name| MeterTap::is_pin(name)) {
-        if let Some(left) = pins.folder.get(name).map_err(CliError::run)? {
-            let attachment = weir_link::bpf::Attachment::from_fd(left);
-            attachment.detach().map_err(CliError::run)?;
-        }
-        pins.folder.unpin(name).map_err(CliError::run)?;
-    }
+    let pins = Pins::of(&[&interface.name])?;
+    MeterTap::clean(&pins.folder).map_err(CliError::run)?;
     Meter::unpin(&pins.folder).map_err(CliError::run)?;
     pins.remove();
     Ok(())
 }
 
-/// The interface, and the direction of the frames that come in there.
-fn link(config: &Config) -> Result<(String, Direction), CliError> {
+/// Where frames of one interface are counted.
+enum Place {
+    /// Beside the host's stack; frames that come in go this way.
+    Host(Direction),
+    /// At a mirror port; what goes up.
+    Mirror(MirrorUp),
+}
+
+impl Place {
+    fn attach(
+        &self,
+        meter: &Meter,
+        interface: &Interface,
+        folder: &PinFolder,
+        names: &SystemNames,
+    ) -> Result<MeterTap, CliError> {
+        let attached = match self {
+            Place::Host(ingress) => MeterTap::attach(meter, interface, *ingress, Some(folder)),
+            Place::Mirror(up) => meter
+                .mirror_stage(up, names)
+                .and_then(|stage| MeterTap::mirror(&stage, interface, Some(folder))),
+        };
+        attached.map_err(CliError::run)
+    }
+}
+
+/// The interface, and what is counted there.
+fn link(config: &Config) -> Result<(String, Place), CliError> {
     let refused = |why: &str| Err(CliError::refused(format!("[[link]]: {why}")));
     let [link] = &config.links[..] else {
         return refused(
-            "give one link to meter, with inside = \"IF\" (subscribers are beyond IF) or outside = \
-             \"IF\" (they are on this machine's side), or a capture by --read",
+            "give one link to meter, with inside = \"IF\" (subscribers are beyond IF), outside = \
+             \"IF\" (they are on this machine's side), both (a bridge) or mirror = \"IF\", or a \
+             capture by --read",
         );
     };
+    if let Some(mirror) = &link.mirror {
+        if !config.policies.is_empty() {
+            return refused("frames at a mirror port are copies: leave [policy] out");
+        }
+        let up = match &config.inside {
+            Inside::Sessions => MirrorUp::Sessions,
+            Inside::Prefixes(prefixes) => MirrorUp::Prefixes(prefixes.clone()),
+            Inside::From(text) => MirrorUp::Filter(text.clone()),
+        };
+        return Ok((mirror.clone(), Place::Mirror(up)));
+    }
     match (&link.inside, &link.outside) {
-        (Some(inside), None) => Ok((inside.clone(), Direction::Up)),
-        (None, Some(outside)) => Ok((outside.clone(), Direction::Down)),
-        _ => refused(
-            "a bridge between two interfaces is not metered yet: give inside or outside alone, and \
-             run `weir bridge` or the host's own beside it",
-        ),
+        // With both, a bridge between them.
+        (Some(inside), _) => Ok((inside.clone(), Place::Host(Direction::Up))),
+        (None, Some(outside)) => Ok((outside.clone(), Place::Host(Direction::Down))),
+        (None, None) => refused("give inside, outside or mirror"),
     }
 }
 
 /// What only captures have so far.
-fn supported(config: &Config) -> Result<(), CliError> {
+pub(super) fn supported(config: &Config) -> Result<(), CliError> {
     let refused = |what: &str| {
         let why = format!("{what}: counted in captures only, so far: leave it out for a live link");
         Err(CliError::refused(why))
@@ -215,7 +288,7 @@ pub(super) fn check(
 }
 
 /// Refuses sizes that counters in the kernel cannot have.
-fn check_sizes(config: &Config, listed: usize) -> Result<(), CliError> {
+pub(super) fn check_sizes(config: &Config, listed: usize) -> Result<(), CliError> {
     let max = weir_link::xdp::SUBSCRIBERS_MAX as usize;
     for (name, value) in [
         ("capacity", config.capacity_live(listed)),
@@ -242,7 +315,7 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
 }
 
 /// Where sessions come from, beside the list.
-fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
+pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
     if let Some(radius) = &config.radius {
         let clients = Clients::new(clients(config, source)?);
@@ -253,54 +326,74 @@ fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliEr
     Ok(sources)
 }
 
-/// The folder of pins of an interface, which this process alone uses.
+/// The folder of pins of a counter's interfaces, which this process alone uses.
 pub(crate) struct Pins {
-    pub(crate) folder: PinFolder,
     root: PinFolder,
     name: String,
+    pub(crate) folder: PinFolder,
     _lock: std::os::fd::OwnedFd,
 }
 
-/// Attempts to lock a folder that processes which end are removing.
-const ATTEMPTS: usize = 100;
-
 impl Pins {
-    /// The folder of an interface, made if it is not there, and locked.
-    pub(crate) fn of(interface: &Interface) -> Result<Pins, CliError> {
-        let path = Path::new(PINS);
+    pub(super) fn of(interfaces: &[&str]) -> Result<Pins, CliError> {
         let failed = |error: &dyn Display| CliError::run(format!("cannot keep counters: {error}"));
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
-        }
-        let root = PinFolder::mount(path).map_err(|error| failed(&error))?;
+        let root = mount_for_all(Path::new(PINS)).map_err(|error| failed(&error))?;
         // Interfaces of several network namespaces may have one name.
         let namespace = std::fs::metadata("/proc/self/ns/net").map_err(|error| failed(&error))?;
-        let name = format!("{}-{}", interface.name, namespace.ino());
-        for _ in 0..ATTEMPTS {
+        let name = format!("{}-{}", pin_name(interfaces), namespace.ino());
+        let until = Instant::now() + CLOSING;
+        loop {
             let folder = root.folder(&name).map_err(|error| failed(&error))?;
-            let Some(lock) = folder.lock_alone().map_err(|error| failed(&error))? else {
-                let by = folder.locked_by();
-                let by = by.map_or_else(String::new, |process| format!(" by process {process}"));
-                return Err(CliError::run(format!(
-                    "{} is metered already{by}: end that first",
-                    interface.name
-                )));
-            };
-            if folder.is_there().map_err(|error| failed(&error))? {
-                return Ok(Pins {
-                    folder,
-                    root,
-                    name,
-                    _lock: lock,
-                });
+            let lock = folder.lock_alone().map_err(|error| failed(&error))?;
+            match lock {
+                // Its last owner may have removed it.
+                Some(_) if !folder.is_there().is_ok_and(|is_there| is_there) => {}
+                Some(lock) => {
+                    return Ok(Pins {
+                        root,
+                        name,
+                        folder,
+                        _lock: lock,
+                    });
+                }
+                // The owner may have been killed a moment ago.
+                None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
+                None => {
+                    let by = folder.locked_by();
+                    let by = by.map_or_else(String::new, |number| format!(" by process {number}"));
+                    let are = if interfaces.len() > 1 { "are" } else { "is" };
+                    return Err(CliError::run(format!(
+                        "{} {are} metered already{by}: end that first",
+                        interfaces.join(", ")
+                    )));
+                }
             }
         }
-        Err(failed(&"its folder is removed again and again"))
     }
 
-    /// Removes the folder, if it is empty: nothing is kept.
-    fn remove(self) {
-        // Another process may have made a pin there that weir does not know.
+    /// Removes the folder, if nothing is pinned there.
+    pub(super) fn remove(self) {
         let _ = self.root.remove_folder(&self.name);
     }
+}
+
+/// Interfaces' names in that of a folder of pins, which has letters, digits, `-` and `_` alone, and
+/// 128 bytes at most: a byte of another kind is `_` and two digits.
+fn pin_name(interfaces: &[&str]) -> String {
+    let mut sorted = interfaces.to_vec();
+    sorted.sort_unstable();
+    let mut name = String::new();
+    for byte in sorted.join("+").bytes() {
+        match byte {
+            b'+' => name.push('-'),
+            byte if byte.is_ascii_alphanumeric() => name.push(byte.into()),
+            byte => name.push_str(&format!("_{byte:02x}")),
+        }
+    }
+    if name.len() <= PIN_NAME_MAX {
+        return name;
+    }
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    hasher.write(name.as_bytes());
+    format!("links-{:016x}", hasher.finish())
 }

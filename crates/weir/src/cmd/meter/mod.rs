@@ -6,12 +6,15 @@ mod control;
 mod counter;
 mod cut;
 mod feed;
+pub(crate) mod forwarding;
 mod live;
+mod policies;
 mod report;
 mod rows;
 mod stop;
 mod watch;
 
+use self::counter::Stores;
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::read_limited;
@@ -32,7 +35,7 @@ use weir_meter::{Key, SessionInfo, list};
 /// link. On a live link the kernel counts, beside the host's own stack; a
 /// process that is killed loses nothing. What each key of the
 /// configuration means is in docs/reference/counter.md.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   weir meter -r office.pcapng
@@ -119,6 +122,39 @@ pub(crate) struct Args {
     /// Take off the link what an earlier process has left, with its counts
     #[arg(long, conflicts_with_all = ["read", "keep"], requires = "config")]
     clean: bool,
+}
+
+impl Args {
+    /// Where the records of a live link go.
+    fn stores(&self) -> Stores<'_> {
+        Stores {
+            store: self.store.as_deref(),
+            spool: self.spool.as_deref(),
+            no_store: self.no_store,
+        }
+    }
+
+    /// The options of a live link with this configuration.
+    fn live(config: &Path, store: Option<&Path>, spool: Option<&Path>, no_store: bool) -> Args {
+        Args {
+            read: None,
+            config: Some(config.to_owned()),
+            check: false,
+            json: false,
+            period: None,
+            inside: Vec::new(),
+            bytes: None,
+            top: 0,
+            store: store.map(Path::to_owned),
+            no_store,
+            spool: spool.map(Path::to_owned),
+            keep: false,
+            metrics: None,
+            stats_json: None,
+            control: None,
+            clean: false,
+        }
+    }
 }
 
 fn period(text: &str) -> Result<u64, String> {
@@ -211,7 +247,8 @@ fn subscribers(args: &Args, config: &Config, text: &str) -> Result<Vec<SessionIn
         other => other,
     })?;
     let capacity = config.capacity.unwrap_or(CAPACITY);
-    list::read(&bytes, &config.keys, capacity, seed())
+    let (keys, policies) = (&config.keys, &config.policies);
+    list::read_with_policies(&bytes, keys, policies, capacity, seed())
         .map_err(|errors| CliError::refused(errors.of(path.display())))
 }
 

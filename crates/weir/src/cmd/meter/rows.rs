@@ -1,5 +1,6 @@
 //! Which row of the kernel's counters is which session's.
 
+use super::policies::Policies;
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
@@ -47,6 +48,7 @@ pub(super) fn locked(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 /// A row of a session that has ended has counts in the bank that is counted in, until the next cut:
 /// it is free when the records of that cut are durable.
 pub(super) struct Rows {
+    policies: Policies,
     sessions: Sessions,
     row_of_slot: HashMap<Slot, u32>,
     slot_of_row: HashMap<u32, Slot>,
@@ -65,11 +67,14 @@ pub(super) struct Rows {
     releasable: HashSet<Slot>,
     /// Sessions for which the kernel lacks the row or a key.
     incomplete: BTreeSet<Slot>,
+    /// Rows that were given to a session, and have an earlier one's policy.
+    fresh: HashSet<u32>,
 }
 
 impl Rows {
-    pub(super) fn new(capacity: usize, kinds: &[KeyKind], seed: u64) -> Rows {
+    pub(super) fn new(capacity: usize, kinds: &[KeyKind], policies: Policies, seed: u64) -> Rows {
         Rows {
+            policies,
             sessions: Sessions::new(capacity, kinds, seed),
             row_of_slot: HashMap::new(),
             slot_of_row: HashMap::new(),
@@ -82,6 +87,7 @@ impl Rows {
             keys_left: HashMap::new(),
             releasable: HashSet::new(),
             incomplete: BTreeSet::new(),
+            fresh: HashSet::new(),
         }
     }
 
@@ -187,6 +193,12 @@ impl Rows {
             None => self.row(meter, slot).map_err(|why| failed = Err(why)).ok(),
         };
         let session = self.sessions.get(slot).expect("a session has the slot");
+        if let Some(row) = row {
+            // Before a key leads there.
+            let policy = self.policies.of(&session.info);
+            let set = meter.set_policy(row, policy, self.fresh.remove(&row));
+            failed = failed.and(set.map_err(|error| error.to_string()));
+        }
         for key in &session.info.keys {
             if self.sessions.of_key(key) != Some(slot) {
                 continue;
@@ -216,6 +228,7 @@ impl Rows {
             .left
             .remove(&tag)
             .or_else(|| self.left_cut.remove(&tag));
+        let is_fresh = left.is_none();
         let row = match left.or_else(|| self.free.pop()) {
             Some(row) => row,
             None if self.next < self.capacity => {
@@ -230,6 +243,9 @@ impl Rows {
             }
         };
         meter.set_tag(row, tag);
+        if is_fresh {
+            self.fresh.insert(row);
+        }
         self.row_of_slot.insert(slot, row);
         self.slot_of_row.insert(row, slot);
         Ok(row)
@@ -277,7 +293,7 @@ impl Rows {
     /// What had no room in the kernel is entered, if it has room now.
     pub(super) fn release_ended(&mut self, meter: &mut Meter) {
         for (_, row) in self.left_cut.drain() {
-            meter.set_tag(row, 0);
+            forget(meter, row);
             self.free.push(row);
         }
         let releasable = std::mem::take(&mut self.releasable);
@@ -285,7 +301,7 @@ impl Rows {
             self.incomplete.remove(slot);
             if let Some(row) = self.row_of_slot.remove(slot) {
                 self.slot_of_row.remove(&row);
-                meter.set_tag(row, 0);
+                forget(meter, row);
                 self.free.push(row);
             }
         }
@@ -319,6 +335,11 @@ impl Rows {
         self.sessions.looks_up(kind)
     }
 
+    /// Whether the configuration has a policy of this name.
+    pub(super) fn has_policy(&self, name: &str) -> bool {
+        self.policies.has(name)
+    }
+
     /// An event for each session that runs.
     pub(super) fn running(&self, now_unix_ns: i64) -> Vec<SessionEvent> {
         let sessions = self.sessions.iter().map(|(_, session)| session);
@@ -342,6 +363,13 @@ fn source_of(id: &str) -> SessionSource {
         Some(("control", _)) => SessionSource::Control,
         _ => SessionSource::Radius,
     }
+}
+
+/// Makes a row free of its ended session: no key leads there.
+fn forget(meter: &Meter, row: u32) {
+    // Refused for rows that do not exist.
+    let _ = meter.set_policy(row, None, true);
+    meter.set_tag(row, 0);
 }
 
 /// A number, not 0, that stands for a session from one process to the next, in each build.
