@@ -15,9 +15,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use weir_broker::{Port, Timeout};
+use weir_meter::SessionEvent;
 use weir_meter::radius::accounting::{Accounting, Request, RequestError};
 use weir_meter::radius::packet::{ACCOUNTING_REQUEST, ACCOUNTING_RESPONSE, Packet};
-use weir_meter::SessionEvent;
 use weir_wire::ethernet::{Frame, Tag};
 use weir_wire::{EtherType, Protocol, ipv4, ipv6, udp};
 
@@ -214,10 +214,9 @@ impl Sniffer {
         batch: &mut Vec<SessionEvent>,
     ) {
         let exchange = (client_at, server, response.identifier());
-        let (Some(client), Some((request, _))) = (
-            self.clients.of(client_at.ip()),
-            self.waiting.get(&exchange),
-        ) else {
+        let (Some(client), Some((request, _))) =
+            (self.clients.of(client_at.ip()), self.waiting.get(&exchange))
+        else {
             // Its request was not seen, or not proved: that was counted then.
             return;
         };
@@ -272,4 +271,3 @@ impl AsFd for Sniffer {
         self.port.as_fd()
     }
 }
-
