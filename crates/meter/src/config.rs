@@ -64,8 +64,12 @@ pub struct Link {
 /// A server of RADIUS accounting, from which sessions come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RadiusConfig {
-    /// Where it listens.
-    pub listen: SocketAddr,
+    /// Where it listens; `None` if it only listens to others.
+    pub listen: Option<SocketAddr>,
+    /// Where it listens for Disconnect-Requests and CoA-Requests (RFC 5176).
+    pub dynamic: Option<SocketAddr>,
+    /// The interface on which the exchange of others passes.
+    pub sniff: Option<String>,
     /// A session of which nothing is heard for so long ends, nanoseconds.
     pub silence_ns: Option<u64>,
     /// The access servers and proxies that may send requests.

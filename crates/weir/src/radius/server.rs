@@ -1,6 +1,7 @@
 //! Requests in batches: read, verified, made durable, answered.
 
 use super::Clients;
+use super::dynamic::{Dynamic, DynamicStats};
 use crate::error::CliError;
 use serde::Serialize;
 use std::fmt;
@@ -16,7 +17,7 @@ use weir_meter::{SessionEvent, SessionEventKind, SessionSource};
 /// whatever its size.
 const BATCH_MAX: usize = 256;
 /// Between two looks for sessions that are silent.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What became of packets, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -36,6 +37,9 @@ pub(crate) struct Stats {
     pub(crate) not_durable: u64,
     /// Requests not answered, since there are too many sessions.
     pub(crate) too_many_sessions: u64,
+    /// Disconnect-Requests and CoA-Requests, if they are listened for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dynamic: Option<DynamicStats>,
 }
 
 /// Packets that were refused, by reason.
@@ -48,6 +52,20 @@ pub(crate) struct Refused {
 }
 
 impl Stats {
+    /// The sums of both.
+    pub(super) fn and(&self, other: &Stats) -> Stats {
+        Stats {
+            answered: self.answered + other.answered,
+            without_event: self.without_event + other.without_event,
+            unknown_clients: self.unknown_clients + other.unknown_clients,
+            bad_authenticators: self.bad_authenticators + other.bad_authenticators,
+            malformed: self.malformed + other.malformed,
+            not_durable: self.not_durable + other.not_durable,
+            too_many_sessions: self.too_many_sessions + other.too_many_sessions,
+            dynamic: self.dynamic.or(other.dynamic),
+        }
+    }
+
     pub(crate) fn refused(&self) -> Refused {
         Refused {
             unknown_clients: self.unknown_clients,
@@ -97,6 +115,7 @@ pub(crate) struct Server {
     began: Instant,
     /// Replies that wait until the events of their requests are durable.
     replies: Vec<(Vec<u8>, SocketAddr)>,
+    dynamic: Option<Dynamic>,
     stats: Stats,
 }
 
@@ -124,8 +143,25 @@ impl Server {
             silence_due: Duration::ZERO,
             began: Instant::now(),
             replies: Vec::new(),
+            dynamic: None,
             stats: Stats::default(),
         })
+    }
+
+    /// Listens for Disconnect-Requests and CoA-Requests at this address, too.
+    pub(crate) fn listen_dynamic(&mut self, address: SocketAddr) -> Result<(), CliError> {
+        let dynamic = Dynamic::bind(address).map_err(|error| {
+            let what = "dynamic authorization";
+            CliError::run(format!("cannot listen for {what} on {address}: {error}"))
+        })?;
+        self.dynamic = Some(dynamic);
+        Ok(())
+    }
+
+    /// The sockets to wait for.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let dynamic = self.dynamic.iter().map(|dynamic| dynamic.socket().as_fd());
+        [self.socket.as_fd()].into_iter().chain(dynamic)
     }
 
     /// Takes up the log of events, after a restart of the program.
@@ -139,7 +175,10 @@ impl Server {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.stats
+        Stats {
+            dynamic: self.dynamic.as_ref().map(|dynamic| dynamic.stats),
+            ..self.stats
+        }
     }
 
     /// Takes the requests that are there, at most [`BATCH_MAX`], and adds their events to the batch,
@@ -160,7 +199,12 @@ impl Server {
                 Err(error) => return Err(error),
             }
         }
-        self.end_silent(now_ns, self.began.elapsed(), batch);
+        let now = self.began.elapsed();
+        if let Some(dynamic) = &mut self.dynamic {
+            let (clients, accounting) = (&self.clients, &mut self.accounting);
+            dynamic.receive(clients, accounting, now, now_ns, batch);
+        }
+        self.end_silent(now_ns, now, batch);
         Ok(())
     }
 
@@ -170,6 +214,9 @@ impl Server {
             // A reply that is lost is asked for again.
             let _ = self.socket.send_to(&reply, to);
             self.stats.answered += 1;
+        }
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.answer();
         }
     }
 
@@ -231,13 +278,11 @@ impl Server {
     }
 }
 
-impl AsFd for Server {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-fn event(kind: SessionEventKind, received_unix_ns: i64, happened: Option<i64>) -> SessionEvent {
+pub(super) fn event(
+    kind: SessionEventKind,
+    received_unix_ns: i64,
+    happened: Option<i64>,
+) -> SessionEvent {
     SessionEvent {
         number: 0,
         received_unix_ns,
@@ -247,7 +292,7 @@ fn event(kind: SessionEventKind, received_unix_ns: i64, happened: Option<i64>) -
     }
 }
 
-fn unix_ns() -> i64 {
+pub(super) fn unix_ns() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
 }

@@ -6,6 +6,7 @@ mod faults;
 #[path = "../common/live.rs"]
 mod live;
 mod radclient;
+mod sniff;
 
 use common::{Folder, stdout, weir};
 use live::{Net, Running, net};
@@ -106,11 +107,16 @@ fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
     assert_eq!(packets(&folder, "alice"), [sent, 0]);
 }
 
-/// A configuration with RADIUS, whose secret is `s3cret`.
-fn write_radius_config(folder: &Folder) {
+/// The file `secret`, with `s3cret`.
+fn write_secret(folder: &Folder) {
     let secret = folder.path("secret");
     fs::write(&secret, "s3cret\n").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// A configuration with RADIUS, whose secret is `s3cret`.
+fn write_radius_config(folder: &Folder) {
+    write_secret(folder);
     write_config(
         folder,
         "[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\naddress = \"127.0.0.1\"\n\

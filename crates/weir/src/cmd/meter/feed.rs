@@ -10,7 +10,7 @@ use super::counter::now;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
 use crate::error::say;
-use crate::radius::{Refused, Server, Stats};
+use crate::radius::{Refused, Server, Sniffer, Stats, stats_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -32,6 +32,7 @@ const EVENTS_SPARE: u64 = 100_000;
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     pub(crate) server: Option<Server>,
+    pub(crate) sniffer: Option<Sniffer>,
     pub(crate) control: Option<Control>,
 }
 
@@ -41,12 +42,16 @@ impl Sources {
         if let Some(server) = &mut self.server {
             server.restore(event);
         }
+        if let Some(sniffer) = &mut self.sniffer {
+            sniffer.restore(event);
+        }
     }
 }
 
 /// The sources of sessions, and the log that makes their events durable.
 pub(super) struct Feed {
     server: Option<Server>,
+    sniffer: Option<Sniffer>,
     control: Option<Control>,
     log: SessionLog,
     /// Events in the log.
@@ -62,16 +67,23 @@ pub(super) struct Feed {
     /// RADIUS packets whose refusal was reported, and when.
     reported: Refused,
     reported_at: Option<Instant>,
+    /// Frames of the exchange that the listener has lost.
+    lost: u64,
     stats: Arc<Mutex<Option<Stats>>>,
 }
 
 impl Feed {
     /// With a log that has `logged` events.
     pub(super) fn new(sources: Sources, log: SessionLog, logged: u64, table: SharedTable) -> Feed {
-        let Sources { server, control } = sources;
-        let stats = server.as_ref().map(Server::stats);
+        let Sources {
+            server,
+            sniffer,
+            control,
+        } = sources;
+        let stats = stats_of(server.as_ref(), sniffer.as_ref());
         Feed {
             server,
+            sniffer,
             control,
             log,
             logged,
@@ -82,13 +94,14 @@ impl Feed {
             alarms: Alarms::default(),
             reported: Refused::default(),
             reported_at: None,
+            lost: 0,
             stats: Arc::new(Mutex::new(stats)),
         }
     }
 
     /// Whether there is anything to wait for.
     pub(super) fn has_sources(&self) -> bool {
-        self.server.is_some() || self.control.is_some()
+        self.server.is_some() || self.sniffer.is_some() || self.control.is_some()
     }
 
     /// What became of RADIUS packets so far.
@@ -107,18 +120,28 @@ impl Feed {
                 stop.wait(RETRY);
             }
             self.report_refused();
-            let stats = self.server.as_ref().map(Server::stats);
+            let stats = self.stats_now();
             *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
         }
     }
 
-    fn wait(&self, stop: &Stop) {
-        let has_more = self.control.as_ref().is_some_and(Control::has_more);
+    fn stats_now(&self) -> Option<Stats> {
+        stats_of(self.server.as_ref(), self.sniffer.as_ref())
+    }
+
+    fn wait(&mut self, stop: &Stop) {
+        let mut has_more = self.control.as_ref().is_some_and(Control::has_more);
+        if let Some(sniffer) = &mut self.sniffer {
+            has_more |= !sniffer.arm();
+        }
         let wait = if has_more { Duration::ZERO } else { WAIT };
         let wait = Timespec::try_from(wait).unwrap_or_default();
         let mut fds = vec![PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
         let server = self.server.iter();
-        fds.extend(server.map(|server| PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN)));
+        let sockets = server.flat_map(Server::sockets);
+        let sniffer = self.sniffer.iter().map(AsFd::as_fd);
+        let readable = sockets.chain(sniffer);
+        fds.extend(readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         if let Some(control) = &self.control {
             control.fds(&mut fds);
         }
@@ -134,6 +157,20 @@ impl Feed {
             match server.receive(&mut self.batch) {
                 Ok(()) => self.alarms.over("RADIUS"),
                 Err(error) => self.alarms.warn("RADIUS", &error.to_string()),
+            }
+        }
+        if let Some(sniffer) = &mut self.sniffer {
+            match sniffer.receive(&mut self.batch) {
+                Ok(()) => self.alarms.over("RADIUS listener"),
+                Err(why) => self.alarms.warn("RADIUS listener", &why),
+            }
+            let lost = sniffer.lost();
+            if lost > self.lost {
+                self.lost = lost;
+                self.alarms.refused(&format!(
+                    "{lost} frames of the RADIUS exchange were lost before they were seen: sessions \
+                     may be missing until their next Interim-Update"
+                ));
             }
         }
         if let Some(control) = &mut self.control {
@@ -195,8 +232,10 @@ impl Feed {
 
     /// Says which RADIUS packets were refused, at most once a minute.
     fn report_refused(&mut self) {
-        let Some(server) = &self.server else { return };
-        let refused = server.stats().refused();
+        let Some(stats) = self.stats_now() else {
+            return;
+        };
+        let refused = stats.refused();
         let is_due = self.reported_at.is_none_or(|at| at.elapsed() >= REPORT);
         if refused == self.reported || !is_due {
             return;

@@ -16,7 +16,8 @@ use super::forwarding::{self, Metering};
 use super::watch::Watchers;
 use crate::cmd::bridge;
 use crate::error::{CliError, say};
-use crate::radius::{Client, Clients, Server};
+use crate::input::live_port;
+use crate::radius::{Client, Clients, Server, Sniffer};
 use crate::report::format;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
@@ -43,6 +44,8 @@ const PINS: &str = "/run/weir/meter";
 const PIN_NAME_MAX: usize = 96;
 /// Longest time that the kernel takes to close the descriptors of a process that has ended.
 const CLOSING: Duration = Duration::from_secs(1);
+/// The transport port of RADIUS accounting (RFC 2866 §3).
+const ACCOUNTING_PORT: u16 = 1813;
 /// Between two looks at the interface, and two heartbeats.
 pub(super) const WAIT: Duration = Duration::from_millis(50);
 /// A thread that cuts periods and has not been seen for so long hangs: no heartbeat is sent. A cut of
@@ -318,9 +321,24 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
 pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
     if let Some(radius) = &config.radius {
-        let clients = Clients::new(clients(config, source)?);
         let silence = radius.silence_ns.map(Duration::from_nanos);
-        sources.server = Some(Server::bind(radius.listen, clients, silence)?);
+        if let Some(listen) = radius.listen {
+            let clients = Clients::new(clients(config, source)?);
+            let mut server = Server::bind(listen, clients, silence)?;
+            if let Some(dynamic) = radius.dynamic {
+                server.listen_dynamic(dynamic)?;
+            }
+            sources.server = Some(server);
+        }
+        if let Some(interface) = &radius.sniff {
+            let clients = Clients::new(clients(config, source)?);
+            let port = radius
+                .listen
+                .map_or(ACCOUNTING_PORT, |listen| listen.port());
+            let port = live_port::port(interface, &format!("udp port {port}"), None)?;
+            let port = port.in_process().open().map_err(live_port::failure)?;
+            sources.sniffer = Some(Sniffer::new(port, clients, silence));
+        }
     }
     sources.control = args.control.as_deref().map(Control::bind).transpose()?;
     Ok(sources)
