@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod kills;
 #[path = "../common/live.rs"]
 mod live;
 mod radclient;
