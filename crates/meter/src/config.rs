@@ -19,6 +19,10 @@ use weir_wire::Protocol;
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Largest value of `capacity`: sessions.
 pub const CAPACITY_MAX: usize = 1 << 24;
+/// Sessions at most in a capture, unless the file says so: nothing is allocated ahead.
+pub const CAPACITY: usize = 1 << 20;
+/// Sessions of a live link at least, unless the file says so: their counters are allocated at start.
+pub const CAPACITY_LIVE: usize = 1 << 16;
 /// Largest value of `unattributed_max`: keys.
 pub const UNATTRIBUTED_MAX: usize = 1 << 22;
 /// Measures beside packets and bytes, at most.
@@ -60,8 +64,12 @@ pub struct Link {
 /// A server of RADIUS accounting, from which sessions come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RadiusConfig {
-    /// Where it listens.
-    pub listen: SocketAddr,
+    /// Where it listens; `None` if it only listens to others.
+    pub listen: Option<SocketAddr>,
+    /// Where it listens for Disconnect-Requests and CoA-Requests (RFC 5176).
+    pub dynamic: Option<SocketAddr>,
+    /// The interface on which the exchange of others passes.
+    pub sniff: Option<String>,
     /// A session of which nothing is heard for so long ends, nanoseconds.
     pub silence_ns: Option<u64>,
     /// The access servers and proxies that may send requests.
@@ -134,8 +142,8 @@ pub struct Config {
     pub subscribers: Option<(String, usize)>,
     /// Whether each address of the inside is a subscriber.
     pub each_address: bool,
-    /// Sessions at most.
-    pub capacity: usize,
+    /// Sessions at most, if the file says so.
+    pub capacity: Option<usize>,
     /// Keys of unattributed traffic in a period, at most.
     pub unattributed_max: usize,
     /// How old unattributed traffic may be that a session adopts, nanoseconds; 0 for none.
@@ -182,7 +190,7 @@ impl Config {
             keys: vec![KeyKind::Ipv4, KeyKind::Ipv6, KeyKind::Prefix],
             subscribers: None,
             each_address: false,
-            capacity: 1 << 20,
+            capacity: None,
             unattributed_max: 1 << 16,
             adoption_ns: 0,
             chunk_records: CHUNK_RECORDS,
@@ -205,6 +213,13 @@ impl Config {
         read::read(text, names)
     }
 
+    /// Sessions at most on a live link, with so many subscribers in the list: an eighth more, rounded
+    /// up to a multiple of [`CAPACITY_LIVE`], unless the file says otherwise.
+    pub fn capacity_live(&self, listed: usize) -> usize {
+        let enough = (listed + listed / 8).next_multiple_of(CAPACITY_LIVE);
+        self.capacity.unwrap_or(enough.max(CAPACITY_LIVE))
+    }
+
     /// The settings of an engine of this configuration. `boot_epoch` is what records bear, and
     /// `seed` a random number, against keys that are chosen to collide.
     pub fn settings(&self, boot_epoch: u64, seed: u64) -> Settings {
@@ -217,7 +232,7 @@ impl Config {
             keys: self.keys.clone(),
             services: Services::new(self.services.clone()),
             measures: measures.map(|measure| measure.measurement(seed)).collect(),
-            capacity: self.capacity,
+            capacity: self.capacity.unwrap_or(CAPACITY),
             unattributed_max: self.unattributed_max,
             adoption_ns: self.adoption_ns,
             each_address: self.each_address,

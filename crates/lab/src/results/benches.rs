@@ -64,6 +64,7 @@ pub const BENCHES: &[Listed] = &[
     row("demux/plan", Bench("weir-demux", "plan", ""), &[], 120),
     row("demux/acl", Bench("weir-demux", "acl", ""), &[], 120),
     row("weir/small_plans", Bench("weir", "small_plans", ""), &[], 30),
+    row("weir/radius", Bench("weir", "radius", ""), &[Root], 40),
     row("weir/demux_file", Bench("weir", "demux_file", ""), &[], 180),
     row("link/pcap", Bench("weir-link", "pcap", ""), &[], 60),
     row("link/bpf", Bench("weir-link", "bpf", ""), &[Root], 30),

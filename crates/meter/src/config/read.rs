@@ -91,6 +91,8 @@ struct LinkTable {
 #[serde(deny_unknown_fields)]
 struct RadiusTable {
     listen: Option<Spanned<String>>,
+    dynamic: Option<Spanned<String>>,
+    sniff: Option<Spanned<String>>,
     silence: Option<Spanned<String>>,
     #[serde(default)]
     client: Vec<Spanned<RadiusClientTable>>,
@@ -363,7 +365,10 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
         }
         config.keys = keys.get_ref().clone();
     }
-    config.capacity = number("capacity", &file.capacity, config.capacity, 1, CAPACITY_MAX)?;
+    if file.capacity.is_some() {
+        let capacity = number("capacity", &file.capacity, 0, 1, CAPACITY_MAX)?;
+        config.capacity = Some(capacity);
+    }
     let unattributed = config.unattributed_max;
     config.unattributed_max = number(
         "unattributed_max",
@@ -517,12 +522,28 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
 
 fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
     let (at, table) = (table.span().start, table.get_ref());
-    let listen = match &table.listen {
-        None => SocketAddr::from((Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT)),
-        Some(text) => text.get_ref().parse().map_err(|_| {
+    let address = |key: &str, text: &Spanned<String>| {
+        text.get_ref().parse::<SocketAddr>().map_err(|_| {
             let remedy = "write an address and a port, as in \"[::]:1813\"";
-            wrong("listen", text, text.get_ref(), remedy)
-        })?,
+            wrong(key, text, text.get_ref(), remedy)
+        })
+    };
+    let listen = match &table.listen {
+        None if table.sniff.is_some() => None,
+        None => Some((Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT).into()),
+        Some(text) => Some(address("listen", text)?),
+    };
+    let dynamic = table.dynamic.as_ref();
+    let dynamic = dynamic.map(|text| address("dynamic", text)).transpose()?;
+    if let (Some(text), None) = (&table.dynamic, listen) {
+        let remedy = "it ends sessions of `listen`, and there is `sniff` alone: add `listen`";
+        return Err(wrong("dynamic", text, text.get_ref(), remedy));
+    }
+    let sniff = match &table.sniff {
+        Some(name) if name.get_ref().is_empty() => {
+            return Err(wrong("sniff", name, "``", "give the name of an interface"));
+        }
+        other => other.as_ref().map(|name| name.get_ref().clone()),
     };
     let silence_ns = match &table.silence {
         None => None,
@@ -566,6 +587,8 @@ fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
     });
     Ok(RadiusConfig {
         listen,
+        dynamic,
+        sniff,
         silence_ns,
         clients: clients.collect::<Result<_, _>>()?,
     })

@@ -8,11 +8,12 @@ use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::longest::MtuWarnings;
+use crate::report::metrics::{self, Metrics};
 use crate::report::stats_file::StatsFile;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
-use report::{Metrics, Report};
+use report::Report;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -108,7 +109,7 @@ pub(crate) struct Args {
 
     /// Serve metrics for Prometheus at this address, at /metrics; port 0
     /// selects a free port, which is printed
-    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
 
     /// Path of frames while weir does not run: to the host (kernel), or dropped
@@ -154,11 +155,6 @@ pub(crate) struct Args {
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which metrics are updated.
 const METRICS_INTERVAL: Duration = Duration::from_millis(250);
-
-fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |_| "write an address and a port, as in 127.0.0.1:9600 or [::1]:9600".to_owned();
-    text.parse().map_err(wrong)
-}
 
 fn bypass(text: &str) -> Result<Bypass, String> {
     match text {

@@ -115,6 +115,8 @@ impl Meter {
         if row >= subscribers {
             return Err(MeterError::NoSuchRow { row, subscribers });
         }
+        self.free_ended();
+        self.banks.use_row(row);
         let slot_key = SlotKey::from(key);
         let third = u64::from(slot_key.meta) | u64::from(row + 1) << 32;
         match self.place(slot_key)? {
@@ -172,7 +174,7 @@ impl Meter {
                 let Some(row) = (before as u32).checked_sub(1) else {
                     return Ok(None);
                 };
-                self.limbo.insert((page, at));
+                self.limbo.insert((page, at), self.banks.begun());
                 row
             }
             Place::Spill(row) => {
@@ -185,6 +187,15 @@ impl Meter {
         };
         self.end_use(slot_key.meta)?;
         Ok(Some(row))
+    }
+
+    /// Slots of keys that ended before the last cut began may be used again.
+    fn free_ended(&mut self) {
+        let done = self.banks.done();
+        if std::mem::replace(&mut self.freed_at, done) != done {
+            let ended = self.limbo.extract_if(|_, begun| *begun < done);
+            self.free.extend(ended.map(|(place, _)| place));
+        }
     }
 
     /// The row that has exactly this key.

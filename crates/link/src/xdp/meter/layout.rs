@@ -61,12 +61,16 @@ pub(super) mod at {
     pub(in crate::xdp::meter) const LIST: usize = 104;
     /// Always zero, which the verifier does not know.
     pub(in crate::xdp::meter) const ZERO: usize = 112;
+    /// Rows of sessions that may have counts are below this number less 1; 0 if that is not known.
+    pub(in crate::xdp::meter) const ROWS_USED: usize = 120;
     /// Whether rows may have policies.
     pub(in crate::xdp::meter) const POLICES: usize = 128;
     /// CPUs that have leases.
     pub(in crate::xdp::meter) const LEASE_CPUS: usize = 136;
     /// The number of the portal's interface, or 0.
     pub(in crate::xdp::meter) const PORTAL: usize = 144;
+    /// When the counters were made: nanoseconds of the monotonic clock, and of Unix time.
+    pub(in crate::xdp::meter) const MADE: usize = 152;
     /// [list][family][entry] {mask, mask, kind and length}: the longest first, ended by a zero.
     pub(in crate::xdp::meter) const PREFIXES: usize = 256;
     pub(in crate::xdp::meter) const PREFIX_BYTES: usize = 24;

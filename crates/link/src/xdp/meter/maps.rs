@@ -6,6 +6,7 @@ use super::layout::{
     POLICY_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION, at,
 };
 use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
+use rustix::time::{ClockId, clock_gettime};
 use siphasher::sip::SipHasher13;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -266,6 +267,10 @@ impl Maps {
         };
         maps.write_services(services)?;
         let control = maps.control.map_memory(true)?;
+        let made = [ClockId::Monotonic, ClockId::Realtime].map(|clock| {
+            let time = clock_gettime(clock);
+            (time.tv_sec.saturating_mul(1_000_000_000) + time.tv_nsec).cast_unsigned()
+        });
         for (at, value) in [
             (at::BOOT_EPOCH, RandomState::new().hash_one(1)),
             (at::PERIOD + 8, 1),
@@ -275,6 +280,9 @@ impl Maps {
             (at::CLASSES, geometry.classes.into()),
             (at::MEANING, geometry.meaning),
             (at::SEED, geometry.seed),
+            (at::ROWS_USED, 1),
+            (at::MADE, made[0]),
+            (at::MADE + 8, made[1]),
             (at::POLICES, geometry.polices.into()),
             (at::LEASE_CPUS, geometry.lease_cpus.into()),
             // Last, since it says that the rest is there.
@@ -316,6 +324,11 @@ impl Maps {
     /// Those that the stage names, in the order of its places.
     pub(super) fn of_stage(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.all().into_iter().take(9).map(AsFd::as_fd)
+    }
+
+    pub(super) fn boot_epoch(&self) -> Result<u64, MeterError> {
+        let control = self.control.map_memory(false)?;
+        Ok(control.load_u64(0, at::BOOT_EPOCH).unwrap_or(0))
     }
 
     /// Pins all in place of what is there; the control page last, since it says that they are whole.
@@ -391,6 +404,61 @@ impl Maps {
         };
         Ok(Some((maps, geometry)))
     }
+}
+
+/// The start of the names of folders with meters that were replaced.
+pub(super) const REPLACED: &str = "previous-";
+
+/// The meters that were replaced, and whose counts are not read yet, by the names of their folders:
+/// the oldest first. Not that of `epoch`, which is in its own place as well, and not what a process
+/// that died has left in part.
+pub(super) fn replaced(
+    folder: &PinFolder,
+    epoch: Option<u64>,
+) -> Result<Vec<(String, Maps, Geometry)>, MeterError> {
+    let (_, names) = folder.list()?;
+    let number = |name: &String| name.strip_prefix(REPLACED)?.parse::<u64>().ok();
+    let mut names: Vec<(u64, String)> = names
+        .into_iter()
+        .filter_map(|name| Some((number(&name)?, name)))
+        .collect();
+    names.sort_unstable();
+    let mut found = Vec::new();
+    for (_, name) in names {
+        let maps = match folder.existing(&name)? {
+            Some(inner) => Maps::open(&inner)?,
+            None => None,
+        };
+        match maps {
+            Some((maps, geometry)) if Some(maps.boot_epoch()?) != epoch => {
+                found.push((name, maps, geometry));
+            }
+            _ => forget(folder, &name)?,
+        }
+    }
+    Ok(found)
+}
+
+/// Moves the pins of a meter into a folder of their own; gives its name.
+pub(super) fn replace(folder: &PinFolder, maps: &Maps) -> Result<String, MeterError> {
+    let (_, names) = folder.list()?;
+    let numbers = names.iter().filter_map(|name| name.strip_prefix(REPLACED));
+    let last = numbers
+        .filter_map(|number| number.parse::<u64>().ok())
+        .max();
+    let name = format!("{REPLACED}{}", last.map_or(0, |last| last + 1));
+    maps.pin(&folder.folder(&name)?)?;
+    unpin(folder)?;
+    Ok(name)
+}
+
+/// Removes the folder of a meter that was replaced.
+pub(super) fn forget(folder: &PinFolder, name: &str) -> Result<(), MeterError> {
+    if let Some(inner) = folder.existing(name)? {
+        unpin(&inner)?;
+        folder.remove_folder(name)?;
+    }
+    Ok(())
 }
 
 /// Removes all pins of a meter: its maps go when the last program that uses them has gone.

@@ -3,7 +3,7 @@
 use super::Meter;
 use super::error::MeterError;
 use super::keys::masked;
-use super::maps::{CONTROL_NAME, Maps, unpin};
+use super::maps::{CONTROL_NAME, Maps, REPLACED, forget, unpin};
 use super::program::{self, At, Routines, Spec, Up, Way};
 use crate::bpf::{
     self, Attachment, Hook, Load, Map, ObjectError, ObjectKind, PinFolder, Program, ProgramType,
@@ -97,12 +97,15 @@ impl Meter {
         }
     }
 
-    /// Removes the pins of a meter that is no longer wanted.
+    /// Removes the pins of a meter that is no longer wanted, and of those that it replaced.
     ///
     /// # Errors
     /// When a pin cannot be removed.
     pub fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
-        unpin(folder)
+        unpin(folder)?;
+        let (_, names) = folder.list()?;
+        let replaced = names.iter().filter(|name| name.starts_with(REPLACED));
+        replaced.map(|name| forget(folder, name)).collect()
     }
 }
 

@@ -10,7 +10,7 @@
 //! The programs count before the gate, so the counts do not depend on the forwarding thread, nor on
 //! this process. What the two threads share is a number: frames that were lost here.
 
-use super::counter::{Counter, monotonic_ns};
+use super::counter::Counter;
 use super::live::{self, Pins, WAIT};
 use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
@@ -264,66 +264,51 @@ fn run(
     let interfaces: Vec<&str> = interfaces.iter().map(String::as_str).collect();
     let directions = directions(&config, &interfaces)?;
     live::supported(&config)?;
-    live::check_sizes(&config)?;
+    live::check_sizes(&config, subscribers.len())?;
     let pins = Pins::of(&interfaces)?;
-    let mut counter = Counter::new(args, &config, &names, &pins)?;
+    let mut counter = Counter::open(args.stores(), &config, &subscribers, &names, pins)?;
     counter.losses = losses;
-    counter.restore(&subscribers)?;
-    drop(subscribers);
     let source = args.config.as_deref().unwrap_or(Path::new(""));
-    let mut server = live::radius(&config, source)?;
-    counter.replay(server.as_mut())?;
+    let mut sources = live::sources(args, &config, source)?;
+    counter.restore(&subscribers, |event| sources.restore(event))?;
+    drop(subscribers);
     policies::warn_of_portal(&config);
-    let stages = directions.iter().map(|way| counter.meter.stage(*way));
+    let stages = |meter: &Meter| directions.iter().map(|way| meter.stage(*way)).collect();
     // The receiver waits for them.
-    let _ = give.send(stages.collect());
-    match heard.recv() {
-        Ok(News::Attached { was_counting }) => counter.finish_cut(was_counting)?,
+    let _ = give.send(counter.with_meter(stages));
+    let was_counting = match heard.recv() {
+        Ok(News::Attached { was_counting }) => was_counting,
         // The links could not be had. What an earlier process has left goes on.
         Ok(News::Ended { .. }) | Err(_) => {
             if counter.is_new() {
-                Meter::unpin(&pins.folder).map_err(CliError::run)?;
+                Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
             }
-            return Ok(counter.done);
-        }
-    }
-    let stays = loop {
-        let news = match &mut server {
-            None => match heard.recv_timeout(WAIT) {
-                Err(RecvTimeoutError::Timeout) => None,
-                other => Some(other.ok()),
-            },
-            Some(server) => {
-                counter.serve(server);
-                match heard.try_recv() {
-                    Err(mpsc::TryRecvError::Empty) => None,
-                    other => Some(other.ok()),
-                }
-            }
-        };
-        match news {
-            None | Some(Some(News::Attached { .. })) => {}
-            Some(Some(News::Ended { stays })) => break stays,
-            // The other thread has panicked: the process ends as after a kill.
-            Some(None) => break true,
-        }
-        let now_ns = monotonic_ns();
-        if let Some(boundary_ns) = counter.schedule.due(now_ns) {
-            counter.cut(boundary_ns)?;
-        } else if counter.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
-            counter.retry()?;
+            return Ok(counter.done());
         }
     };
-    counter.done.radius = server.map(|server| server.stats());
+    let running = counter.start(was_counting, sources)?;
+    let stays = loop {
+        match heard.recv_timeout(WAIT) {
+            Err(RecvTimeoutError::Timeout) | Ok(News::Attached { .. }) => {}
+            Ok(News::Ended { stays }) => break stays,
+            // The other thread has panicked: the process ends as after a kill.
+            Err(RecvTimeoutError::Disconnected) => break true,
+        }
+        if running.has_ended() {
+            break true;
+        }
+    };
+    let (mut counter, ended) = running.stop();
+    ended?;
     counter.cut_now()?;
     if !stays {
         counter.cut_rest()?;
-        Meter::unpin(&pins.folder).map_err(CliError::run)?;
+        Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
     }
     counter.deliver()?;
-    let done = counter.done;
+    let done = counter.done();
     if !stays {
-        pins.remove();
+        counter.into_pins().remove();
     }
     Ok(done)
 }

@@ -9,11 +9,16 @@
 //! over counters and sessions, and each frame is in one record.
 
 use super::Args;
-use super::counter::{Counter, Done, monotonic_ns};
+use super::control::Control;
+use super::counter::{Counter, Done, spec};
+use super::feed::Sources;
 use super::forwarding::{self, Metering};
+use super::watch::Watchers;
 use crate::cmd::bridge;
 use crate::error::{CliError, say};
-use crate::radius::{Client, Clients, Server};
+use crate::input::live_port;
+use crate::radius::{Client, Clients, Server, Sniffer};
+use crate::report::format;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use siphasher::sip::SipHasher13;
@@ -29,6 +34,7 @@ use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterTap, MirrorUp, mount_for_all};
 use weir_meter::config::Config;
 use weir_meter::engine::Inside;
+use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
 use weir_tap::Tap;
 
@@ -38,8 +44,13 @@ const PINS: &str = "/run/weir/meter";
 const PIN_NAME_MAX: usize = 96;
 /// Longest time that the kernel takes to close the descriptors of a process that has ended.
 const CLOSING: Duration = Duration::from_secs(1);
-/// The longest wait for a RADIUS request or a signal.
+/// The transport port of RADIUS accounting (RFC 2866 §3).
+const ACCOUNTING_PORT: u16 = 1813;
+/// Between two looks at the interface, and two heartbeats.
 pub(super) const WAIT: Duration = Duration::from_millis(50);
+/// A thread that cuts periods and has not been seen for so long hangs: no heartbeat is sent. A cut of
+/// three million rows takes seconds.
+const SILENT_MAX: Duration = Duration::from_mins(1);
 
 /// Counts on the link of the configuration until a signal.
 pub(super) fn run(
@@ -55,46 +66,50 @@ pub(super) fn run(
     let stop = ShutdownSignal::watch_hangup_too()?;
     let (interface, place) = link(config)?;
     supported(config)?;
-    check_sizes(config)?;
+    check_sizes(config, subscribers.len())?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
+    let mut watchers = Watchers::new(args)?;
     let pins = Pins::of(&[&interface.name])?;
-    let mut counter = Counter::new(args, config, names, &pins)?;
-    counter.restore(subscribers)?;
-    let mut server = radius(config, source)?;
-    counter.replay(server.as_mut())?;
-    let tap = place.attach(&counter.meter, &interface, &pins.folder, names)?;
-    counter.finish_cut(tap.was_counting())?;
+    let mut counter = Counter::open(args.stores(), config, subscribers, names, pins)?;
+    let mut sources = sources(args, config, source)?;
+    counter.restore(subscribers, |event| sources.restore(event))?;
+    let bytes = counter.memory_bytes();
+    say(&format!(
+        "weir: {}",
+        memory(config, subscribers.len(), bytes)
+    ));
+    let folder = &counter.pins().folder;
+    let tap = counter.with_meter(|meter| place.attach(meter, &interface, folder, names))?;
+    let running = counter.start(tap.was_counting(), sources)?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
     let mut is_there = true;
-    while !stop.is_requested() {
-        watchdog.beat();
+    while !stop.is_requested() && !running.has_ended() {
+        if running.silent_for() < SILENT_MAX {
+            watchdog.beat();
+        }
         // The programs go with the interface: nothing counts there any more.
         is_there = Interface::numbered(interface.index).is_ok();
         if !is_there {
             break;
         }
-        match &mut server {
-            None => stop.wait(WAIT),
-            Some(server) => counter.serve(server),
-        }
-        let now_ns = monotonic_ns();
-        if let Some(boundary_ns) = counter.schedule.due(now_ns) {
-            counter.cut(boundary_ns)?;
-        } else if counter.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
-            counter.retry()?;
-        }
+        watchers.show(|| running.view());
+        stop.wait(WAIT);
     }
+    watchdog.stopping();
+    let (mut counter, ended) = running.stop();
+    ended?;
     // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
     // kernel counting.
     let mut settled = counter.cut_now();
     let mut is_off = false;
     if !args.keep && settled.is_ok() {
-        tap.detach(Some(&pins.folder)).map_err(CliError::run)?;
+        let folder = &counter.pins().folder;
+        tap.detach(Some(folder)).map_err(CliError::run)?;
         settled = counter.cut_rest();
         if settled.is_ok() {
-            Meter::unpin(&pins.folder).map_err(CliError::run)?;
+            Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
             is_off = true;
         }
     }
@@ -108,12 +123,22 @@ pub(super) fn run(
             interface.name
         )))
     });
-    counter.done.radius = server.map(|server| server.stats());
-    print(args, &counter.done)?;
+    let shown = watchers.end(&counter.view(0));
+    print(args, &counter.done())?;
     if is_off {
-        pins.remove();
+        counter.into_pins().remove();
     }
-    settled
+    settled.and(shown)
+}
+
+/// What the counters take.
+fn memory(config: &Config, listed: usize, bytes: u64) -> String {
+    let capacity = format::grouped(config.capacity_live(listed) as u64);
+    let unknown = format::grouped(config.unattributed_max as u64);
+    let mib = bytes.div_ceil(1 << 20);
+    format!(
+        "counters for {capacity} sessions and {unknown} unattributed keys take {mib} MiB in the kernel"
+    )
 }
 
 /// The two interfaces of a link in the wire, the subscribers' side first.
@@ -128,7 +153,16 @@ fn wire(config: &Config) -> Option<[&str; 2]> {
 /// whenever no process runs.
 fn in_the_wire(args: &Args, config: &Config, inside: &str, outside: &str) -> Result<(), CliError> {
     supported(config)?;
-    check_sizes(config)?;
+    for (name, is_given) in [
+        ("--metrics", args.metrics.is_some()),
+        ("--stats-json", args.stats_json.is_some()),
+    ] {
+        if is_given {
+            return Err(CliError::refused(format!(
+                "{name}: for one interface so far, not for a bridge of two"
+            )));
+        }
+    }
     let metering = Metering::start(args.clone(), &[inside, outside])?;
     let done = bridge::in_the_wire(inside, outside, metering)?;
     print(args, &done)
@@ -231,22 +265,36 @@ pub(super) fn supported(config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses what a live link cannot have, for `--check`. Gives why the configuration, which is good for
-/// captures, is not for a live link yet.
-pub(super) fn check(config: &Config, source: &Path) -> Result<Option<String>, CliError> {
-    if !config.links.is_empty() {
-        check_sizes(config)?;
-    }
+/// Refuses what a live link cannot have, for `--check`. Gives what its counters take, or why the
+/// configuration, which is good for captures, is not for a live link yet; nothing without a link.
+pub(super) fn check(
+    config: &Config,
+    source: &Path,
+    listed: usize,
+    names: &SystemNames,
+) -> Result<String, CliError> {
     clients(config, source)?;
+    if config.links.is_empty() {
+        return Ok(String::new());
+    }
+    check_sizes(config, listed)?;
     let usable = link(config).and_then(|_| supported(config));
-    Ok(usable.err().map(|why| why.to_string()))
+    Ok(match usable {
+        Ok(()) => {
+            let services = Services::new(config.services.clone());
+            let spec = spec(config, config.capacity_live(listed), &services, names);
+            let bytes = Meter::memory_bytes_of(&spec).map_err(CliError::refused)?;
+            memory(config, listed, bytes)
+        }
+        Err(why) => format!("good for captures; for a live link: {why}"),
+    })
 }
 
 /// Refuses sizes that counters in the kernel cannot have.
-pub(super) fn check_sizes(config: &Config) -> Result<(), CliError> {
+pub(super) fn check_sizes(config: &Config, listed: usize) -> Result<(), CliError> {
     let max = weir_link::xdp::SUBSCRIBERS_MAX as usize;
     for (name, value) in [
-        ("capacity", config.capacity),
+        ("capacity", config.capacity_live(listed)),
         ("unattributed_max", config.unattributed_max),
     ] {
         if value > max {
@@ -269,21 +317,38 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
     clients.collect()
 }
 
-pub(super) fn radius(config: &Config, source: &Path) -> Result<Option<Server>, CliError> {
-    let Some(radius) = &config.radius else {
-        return Ok(None);
-    };
-    let clients = Clients::new(clients(config, source)?);
-    let silence = radius.silence_ns.map(Duration::from_nanos);
-    let server = Server::bind(radius.listen, clients, silence)?;
-    Ok(Some(server))
+/// Where sessions come from, beside the list.
+pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
+    let mut sources = Sources::default();
+    if let Some(radius) = &config.radius {
+        let silence = radius.silence_ns.map(Duration::from_nanos);
+        if let Some(listen) = radius.listen {
+            let clients = Clients::new(clients(config, source)?);
+            let mut server = Server::bind(listen, clients, silence)?;
+            if let Some(dynamic) = radius.dynamic {
+                server.listen_dynamic(dynamic)?;
+            }
+            sources.server = Some(server);
+        }
+        if let Some(interface) = &radius.sniff {
+            let clients = Clients::new(clients(config, source)?);
+            let port = radius
+                .listen
+                .map_or(ACCOUNTING_PORT, |listen| listen.port());
+            let port = live_port::port(interface, &format!("udp port {port}"), None)?;
+            let port = port.in_process().open().map_err(live_port::failure)?;
+            sources.sniffer = Some(Sniffer::new(port, clients, silence));
+        }
+    }
+    sources.control = args.control.as_deref().map(Control::bind).transpose()?;
+    Ok(sources)
 }
 
 /// The folder of pins of a counter's interfaces, which this process alone uses.
-pub(super) struct Pins {
+pub(crate) struct Pins {
     root: PinFolder,
     name: String,
-    pub(super) folder: PinFolder,
+    pub(crate) folder: PinFolder,
     _lock: std::os::fd::OwnedFd,
 }
 

@@ -26,6 +26,11 @@ impl Policies {
         }
     }
 
+    /// Whether there is a policy of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// The policy of a session: the one that it names, else the default. A session that names one
     /// which the configuration has no more has the default.
     pub(super) fn of(&self, info: &SessionInfo) -> Option<&Policy> {

@@ -4,11 +4,43 @@ use super::policies::Policies;
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_link::xdp::Meter;
 use weir_meter::sessions::{Applied, Sessions, Slot};
 use weir_meter::{
     Key, KeyKind, Owner, OwnerKind, SessionEvent, SessionEventKind, SessionInfo, SessionSource,
 };
+
+/// Sessions and the kernel's table of keys, which change together.
+pub(super) struct Table {
+    pub(super) rows: Rows,
+    pub(super) meter: Meter,
+}
+
+/// The table as the thread of sessions and the one that cuts periods have it.
+pub(super) type SharedTable = Arc<Mutex<Table>>;
+
+impl Table {
+    /// As [`Rows::apply`].
+    pub(super) fn apply(&mut self, event: &SessionEvent) -> Result<(), String> {
+        self.rows.apply(&mut self.meter, event)
+    }
+
+    /// As [`Rows::claim`].
+    pub(super) fn claim(&mut self) -> Result<(), String> {
+        self.rows.claim(&mut self.meter)
+    }
+
+    /// As [`Rows::release_ended`].
+    pub(super) fn release_ended(&mut self) {
+        self.rows.release_ended(&mut self.meter);
+    }
+}
+
+/// The table, whatever a thread that had it did.
+pub(super) fn locked(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Sessions, and the row of each. A row is noted with a hash of its session's identifier in the
 /// kernel's maps, by which the next process finds it again.
@@ -287,19 +319,49 @@ impl Rows {
         }
     }
 
-    /// An event for each session that runs, of those that came by events.
+    /// Sessions that run.
+    pub(super) fn count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// A session that runs, by its identifier.
+    pub(super) fn running_session(&self, id: &str) -> Option<&SessionInfo> {
+        let session = self.sessions.get(self.sessions.of_id(id)?)?;
+        (!session.has_ended).then_some(&session.info)
+    }
+
+    /// Whether keys of this kind are looked up.
+    pub(super) fn looks_up(&self, kind: KeyKind) -> bool {
+        self.sessions.looks_up(kind)
+    }
+
+    /// Whether the configuration has a policy of this name.
+    pub(super) fn has_policy(&self, name: &str) -> bool {
+        self.policies.has(name)
+    }
+
+    /// An event for each session that runs.
     pub(super) fn running(&self, now_unix_ns: i64) -> Vec<SessionEvent> {
         let sessions = self.sessions.iter().map(|(_, session)| session);
-        let sessions = sessions.filter(|session| !session.has_ended && session.started_unix_ns > 0);
+        let sessions = sessions.filter(|session| !session.has_ended);
         sessions
             .map(|session| SessionEvent {
                 number: 0,
                 received_unix_ns: now_unix_ns,
                 happened_unix_ns: Some(session.started_unix_ns),
-                source: SessionSource::Radius,
+                source: source_of(&session.info.id),
                 kind: SessionEventKind::Up(session.info.clone()),
             })
             .collect()
+    }
+}
+
+/// Where a session came from, as its identifier begins.
+fn source_of(id: &str) -> SessionSource {
+    match id.split_once('/') {
+        Some(("list", _)) => SessionSource::List,
+        Some(("control", _)) => SessionSource::Control,
+        _ => SessionSource::Radius,
     }
 }
 
