@@ -1,19 +1,27 @@
-//! Outputs: files that a billing system reads. Each appears whole, once, and can be written again.
+//! Outputs: what a billing system reads. Each record appears once, and can be written again.
 
-use crate::prove::PeriodKey;
-use crate::spool::{immediate, of};
+mod cdr;
+mod files;
+pub(crate) mod given;
+mod ipfix;
+mod lines;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod shape;
+mod text;
+
+pub(crate) use files::totals;
+pub use shape::{Column, Filter, Shape, Span};
+
+use crate::store::{immediate, of};
 use crate::{Ledger, LedgerError};
+use given::Given;
 use rusqlite::{OptionalExtension, params};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use weir_meter::{Direction, Manifest, Owner, OwnerKind, Totals};
 
-/// Chunks a file at most: a file is written and read back whole.
+/// Chunks a delivery at most: a file is written and read back whole.
 const CHUNKS_MAX: i64 = 64;
 
 /// The form of an output's files.
@@ -23,182 +31,285 @@ pub enum Format {
     Csv,
     /// A JSON object a line.
     JsonLines,
+    /// Apache Parquet.
+    #[cfg(feature = "parquet")]
+    Parquet,
+    /// IPFIX messages (RFC 7011, RFC 5655).
+    Ipfix,
+    /// An ExternalCDR of CGRateS a line, as JSON.
+    Cgrates,
 }
 
 impl Format {
+    /// All formats.
+    pub const ALL: &[Format] = &[
+        Format::Csv,
+        Format::JsonLines,
+        #[cfg(feature = "parquet")]
+        Format::Parquet,
+        Format::Ipfix,
+        Format::Cgrates,
+    ];
+
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Csv => "csv",
+            Format::JsonLines => "json-lines",
+            #[cfg(feature = "parquet")]
+            Format::Parquet => "parquet",
+            Format::Ipfix => "ipfix",
+            Format::Cgrates => "cgrates",
+        }
+    }
+
     /// The ending of file names.
     pub fn extension(self) -> &'static str {
         match self {
             Format::Csv => "csv",
             Format::JsonLines => "ndjson",
+            #[cfg(feature = "parquet")]
+            Format::Parquet => "parquet",
+            Format::Ipfix => "ipfix",
+            Format::Cgrates => "cdr",
         }
     }
 
     /// The format of a file by its name's ending.
     pub fn of_path(path: &Path) -> Option<Format> {
         let extension = path.extension()?.to_str()?;
-        [Format::Csv, Format::JsonLines]
-            .into_iter()
-            .find(|format| format.extension() == extension)
+        let mut all = Format::ALL.iter().copied();
+        all.find(|format| format.extension() == extension)
     }
 }
 
-/// A file of an output.
+/// Where an output goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputFile {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its number of records.
-    pub records: u64,
+pub enum Target {
+    /// Files in a folder.
+    Files {
+        /// Their form.
+        format: Format,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Tables of a PostgreSQL database.
+    #[cfg(feature = "postgres")]
+    Postgres {
+        /// How to connect: a connection string or URL of libpq's form.
+        connection: String,
+        /// The table of the records; the table of chunks has the same name with `_chunk` behind.
+        table: String,
+    },
+    /// An IPFIX collector, by TCP.
+    Collector {
+        /// Host and port.
+        address: String,
+    },
 }
 
-/// A record as outputs have it: its identity first.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Line {
-    counter: String,
-    /// Hexadecimal, since it may be beyond the whole numbers of JSON readers.
-    boot_epoch: String,
-    period: u64,
-    chunk: u32,
-    record: u64,
-    /// RFC 3339, UTC.
-    start: String,
-    end: String,
-    owner: OwnerKind,
-    subscriber: String,
-    session: String,
-    keys: String,
-    class: String,
-    chargeable_user: String,
-    service: String,
-    direction: Direction,
-    flags: u8,
-    packets: u64,
-    bytes: u64,
-    /// The other measures, as a JSON object.
-    more: String,
-}
-
-impl Ledger {
-    /// Writes what the output has not had yet into files in `folder`, and gives them. A file appears
-    /// whole or not at all; whatever happens, each record is in one file.
+#[cfg(feature = "postgres")]
+impl Target {
+    /// Whether PostgreSQL's client understands a connection string; if not, why.
     ///
     /// # Errors
     ///
-    /// If a file cannot be written: then the output's position stays, and the next call goes on.
-    pub fn deliver(
-        &mut self,
-        output: &str,
-        format: Format,
-        folder: &Path,
-    ) -> Result<Vec<OutputFile>, LedgerError> {
+    /// What is wrong with it.
+    pub fn check_connection(connection: &str) -> Result<(), String> {
+        postgres::check(connection)
+    }
+}
+
+/// An output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its name, by which the ledger keeps its position.
+    pub name: String,
+    /// Where it goes.
+    pub target: Target,
+    /// Which records, and how they are put together.
+    pub shape: Shape,
+}
+
+impl Output {
+    /// The file of the chunks from `first` to `last`; empty if the output is none of files.
+    fn path(&self, first: i64, last: i64) -> PathBuf {
+        match &self.target {
+            Target::Files { format, folder } => {
+                let (name, extension) = (&self.name, format.extension());
+                folder.join(format!("{name}-{first:08}-{last:08}.{extension}"))
+            }
+            _ => PathBuf::new(),
+        }
+    }
+}
+
+/// What an output was given at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// The file; `None` if the output is none of files.
+    pub path: Option<PathBuf>,
+    /// The number of records.
+    pub records: u64,
+}
+
+/// A delivery that is planned: first and last chunk by the ledger's sequence, and the file's path.
+type Plan = (i64, i64, PathBuf);
+
+impl Ledger {
+    /// Gives the output what it has not had yet. A file appears whole or not at all; whatever happens,
+    /// each record is in one file, and in a database once. A collector may be sent what it has had
+    /// already, if the mediator is killed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written: then the output's position stays, and the next call goes on.
+    pub fn deliver(&mut self, output: &Output) -> Result<Vec<Delivered>, LedgerError> {
         let error = of(&self.path);
-        let mut files = Vec::new();
+        let mut all = Vec::new();
         self.db
             .execute(
                 "INSERT OR IGNORE INTO output (name, position) VALUES (?1, 0)",
-                [output],
+                [&output.name],
             )
             .map_err(&error)?;
-        while let Some((first, last, path)) = self.plan(output, format, folder).map_err(&error)? {
-            let (hash, records) = self.write(first, last, &path, format)?;
+        while let Some((first, last, path)) = self.plan(output).map_err(&error)? {
+            let sequences = self.sequences(first, last)?;
+            let (hash, given, delivered) = self.give(output, &sequences, &path)?;
+            let given = serde_json::to_string(&given).expect("sums are JSON");
             let finish = |db: &mut rusqlite::Connection| {
                 let transaction = immediate(db)?;
                 transaction.execute(
-                    "UPDATE output_file SET hash = ?3 WHERE output = ?1 AND first = ?2",
-                    params![output, first, hash],
+                    "UPDATE output_file SET hash = ?3, given = ?4, path = iif(?5, path, '')
+                     WHERE output = ?1 AND first = ?2",
+                    params![output.name, first, hash, given, delivered.path.is_some()],
                 )?;
                 transaction.execute(
                     "UPDATE output SET position = ?2 WHERE name = ?1",
-                    params![output, last],
+                    params![output.name, last],
                 )?;
                 transaction.commit()
             };
             finish(&mut self.db).map_err(&error)?;
-            files.push(OutputFile { path, records });
+            if delivered.records > 0 {
+                all.push(delivered);
+            }
         }
-        Ok(files)
+        Ok(all)
     }
 
-    /// Writes the records of the periods that start within these Unix times in nanoseconds into one
-    /// file again, beside what the output has had: its position stays.
+    /// Gives the output the records of some periods again, beside what it has had: its position stays.
+    /// Those are the periods that start within these Unix times in nanoseconds; of this number and this
+    /// counter alone, if they are given. A file has `replay` and the time of the first period in its
+    /// name; in a database records that are there already stay as they are.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
-    pub fn replay(
-        &self,
-        since: i64,
-        until: i64,
-        format: Format,
-        path: &Path,
-    ) -> Result<OutputFile, LedgerError> {
-        let error = of(&self.path);
+    /// If there are no such periods, or if they cannot be written.
+    pub fn replay(&mut self, output: &Output, which: &Replay) -> Result<Delivered, LedgerError> {
         let sequences = self
             .db
-            .prepare("SELECT sequence FROM chunk WHERE start_ns >= ?1 AND start_ns < ?2 ORDER BY sequence")
+            .prepare(
+                "SELECT sequence FROM chunk WHERE start_ns >= ?1 AND start_ns < ?2
+                   AND (?3 IS NULL OR period = ?3) AND (?4 IS NULL OR counter = ?4)
+                 ORDER BY sequence",
+            )
             .and_then(|mut select| {
+                let which = params![
+                    which.since_unix_ns.unwrap_or(i64::MIN),
+                    which.until_unix_ns.unwrap_or(i64::MAX),
+                    which.period.map(crate::store::bits),
+                    which.counter,
+                ];
                 select
-                    .query_map([since, until], |row| row.get(0))?
+                    .query_map(which, |row| row.get(0))?
                     .collect::<rusqlite::Result<Vec<i64>>>()
             })
-            .map_err(&error)?;
-        let (_, records) = self.write_chunks(&sequences, path, format)?;
-        let path = path.to_owned();
-        Ok(OutputFile { path, records })
+            .map_err(of(&self.path))?;
+        let (Some(first), Some(last)) = (sequences.first(), sequences.last()) else {
+            return Err(LedgerError::NoPeriods);
+        };
+        let path = match &output.target {
+            Target::Files { format, folder } => {
+                let (name, extension) = (&output.name, format.extension());
+                folder.join(format!("{name}-replay-{first:08}-{last:08}.{extension}"))
+            }
+            _ => PathBuf::new(),
+        };
+        Ok(self.give(output, &sequences, &path)?.2)
     }
 
-    /// The next file of an output: the one that was planned before a crash, or a new one, planned
+    fn give(
+        &self,
+        output: &Output,
+        sequences: &[i64],
+        path: &Path,
+    ) -> Result<([u8; 32], Given, Delivered), LedgerError> {
+        match &output.target {
+            Target::Files { format, .. } => {
+                let (hash, given, records) =
+                    self.write_file(sequences, &output.shape, path, *format)?;
+                let path = (records > 0).then(|| path.to_owned());
+                Ok((hash, given, Delivered { path, records }))
+            }
+            #[cfg(feature = "postgres")]
+            Target::Postgres { connection, table } => {
+                let (given, records) = self.copy_into(connection, table, sequences, output)?;
+                let path = None;
+                Ok(([0; 32], given, Delivered { path, records }))
+            }
+            Target::Collector { address } => {
+                let (given, records) = self.send_to(address, sequences, &output.shape)?;
+                let path = None;
+                Ok(([0; 32], given, Delivered { path, records }))
+            }
+        }
+    }
+
+    /// The next delivery of an output: the one that was planned before a crash, or a new one, planned
     /// durably.
-    fn plan(
-        &mut self,
-        output: &str,
-        format: Format,
-        folder: &Path,
-    ) -> rusqlite::Result<Option<(i64, i64, PathBuf)>> {
+    fn plan(&mut self, output: &Output) -> rusqlite::Result<Option<Plan>> {
         let transaction = immediate(&mut self.db)?;
         let planned = transaction
             .query_row(
                 "SELECT first, last, path FROM output_file WHERE output = ?1 AND hash IS NULL",
-                [output],
-                |row| {
-                    let path: String = row.get(2)?;
-                    Ok((row.get(0)?, row.get(1)?, PathBuf::from(path)))
-                },
+                [&output.name],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?)),
             )
             .optional()?;
-        if planned.is_some() {
-            return Ok(planned);
+        if let Some((first, last, planned)) = planned {
+            // The configuration may have another folder or format by now.
+            let path = output.path(first, last);
+            if path.to_string_lossy() != planned {
+                transaction.execute(
+                    "UPDATE output_file SET path = ?3 WHERE output = ?1 AND first = ?2",
+                    params![output.name, first, path.to_string_lossy()],
+                )?;
+                transaction.commit()?;
+            }
+            return Ok(Some((first, last, path)));
         }
         let (first, last): (Option<i64>, Option<i64>) = transaction.query_row(
             "SELECT min(sequence), max(sequence) FROM (SELECT sequence FROM chunk
              WHERE sequence > (SELECT position FROM output WHERE name = ?1)
              ORDER BY sequence LIMIT ?2)",
-            params![output, CHUNKS_MAX],
+            params![output.name, CHUNKS_MAX],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )?;
         let (Some(first), Some(last)) = (first, last) else {
             return Ok(None);
         };
-        let name = format!("{output}-{first:08}-{last:08}.{}", format.extension());
-        let path = folder.join(name);
+        let path = output.path(first, last);
         transaction.execute(
             "INSERT INTO output_file (output, first, last, path) VALUES (?1, ?2, ?3, ?4)",
-            params![output, first, last, path.to_string_lossy()],
+            params![output.name, first, last, path.to_string_lossy()],
         )?;
         transaction.commit()?;
         Ok(Some((first, last, path)))
     }
 
-    fn write(
-        &self,
-        first: i64,
-        last: i64,
-        path: &Path,
-        format: Format,
-    ) -> Result<([u8; 32], u64), LedgerError> {
-        let sequences = self
-            .db
+    fn sequences(&self, first: i64, last: i64) -> Result<Vec<i64>, LedgerError> {
+        self.db
             .prepare_cached(
                 "SELECT sequence FROM chunk WHERE sequence BETWEEN ?1 AND ?2 ORDER BY sequence",
             )
@@ -207,243 +318,19 @@ impl Ledger {
                     .query_map([first, last], |row| row.get(0))?
                     .collect::<rusqlite::Result<Vec<i64>>>()
             })
-            .map_err(of(&self.path))?;
-        self.write_chunks(&sequences, path, format)
-    }
-
-    /// Writes a file beside its place, syncs it, and renames it into its place.
-    fn write_chunks(
-        &self,
-        sequences: &[i64],
-        path: &Path,
-        format: Format,
-    ) -> Result<([u8; 32], u64), LedgerError> {
-        let failed = |source: io::Error| LedgerError::Output {
-            path: path.to_owned(),
-            source,
-        };
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        let beside = PathBuf::from(beside);
-        let mut out = Hashed {
-            inner: BufWriter::new(create_new(&beside).map_err(failed)?),
-            hash: Sha256::new(),
-        };
-        let mut records = 0;
-        {
-            let mut writer = Writer::new(format, &mut out);
-            for sequence in sequences {
-                records += self.write_chunk(*sequence, &mut writer, path)?;
-            }
-            writer.finish().map_err(failed)?;
-        }
-        let file = out
-            .inner
-            .into_inner()
-            .map_err(|full| failed(full.into_error()))?;
-        file.sync_all().map_err(failed)?;
-        fs::rename(&beside, path).map_err(failed)?;
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
-        folder.sync_all().map_err(failed)?;
-        Ok((out.hash.finalize().into(), records))
-    }
-
-    fn write_chunk<W: Write>(
-        &self,
-        sequence: i64,
-        writer: &mut Writer<W>,
-        path: &Path,
-    ) -> Result<u64, LedgerError> {
-        let error = of(&self.path);
-        let manifest: String = self
-            .db
-            .query_row(
-                "SELECT manifest FROM chunk WHERE sequence = ?1",
-                [sequence],
-                |row| row.get(0),
-            )
-            .map_err(&error)?;
-        let damaged = |why: serde_json::Error| LedgerError::Damaged {
-            id: format!("in row {sequence} of {}", self.path.display()),
-            why: why.to_string(),
-        };
-        let manifest: Manifest = serde_json::from_str(&manifest).map_err(damaged)?;
-        let [start, end] = manifest.unix_ns.map(time);
-        let mut select = self
-            .db
-            .prepare_cached(
-                "SELECT usage.record, owner.owner, service.name, usage.direction, usage.flags,
-                        usage.packets, usage.bytes, usage.more
-                 FROM usage
-                 JOIN owner ON owner.id = usage.owner
-                 JOIN service ON service.id = usage.service
-                 WHERE usage.chunk = ?1 ORDER BY usage.record",
-            )
-            .map_err(&error)?;
-        let mut rows = select.query([sequence]).map_err(&error)?;
-        let mut records = 0;
-        while let Some(row) = rows.next().map_err(&error)? {
-            let column = |row: &rusqlite::Row<'_>| -> rusqlite::Result<_> {
-                Ok((
-                    row.get::<_, i64>(0)?.cast_unsigned(),
-                    row.get::<_, String>(1)?,
-                    row.get::<_, String>(2)?,
-                    row.get::<_, u8>(3)?,
-                    row.get::<_, u8>(4)?,
-                    row.get::<_, i64>(5)?.cast_unsigned(),
-                    row.get::<_, i64>(6)?.cast_unsigned(),
-                    row.get::<_, Option<String>>(7)?,
-                ))
-            };
-            let (record, owner, service, direction, flags, packets, bytes, more) =
-                column(row).map_err(&error)?;
-            let owner: Owner = serde_json::from_str(&owner).map_err(damaged)?;
-            let keys: Vec<String> = owner.keys.iter().map(ToString::to_string).collect();
-            let class: Vec<String> = owner.class.iter().map(|class| hex(class)).collect();
-            let line = Line {
-                counter: manifest.id.counter.clone(),
-                boot_epoch: format!("{:016x}", manifest.id.boot_epoch),
-                period: manifest.id.period,
-                chunk: manifest.id.number,
-                record,
-                start: start.clone(),
-                end: end.clone(),
-                owner: owner.kind,
-                subscriber: owner.subscriber,
-                session: owner.session,
-                keys: keys.join(" "),
-                class: class.join(" "),
-                chargeable_user: owner
-                    .chargeable_user
-                    .as_deref()
-                    .map(hex)
-                    .unwrap_or_default(),
-                service,
-                direction: if direction == 0 {
-                    Direction::Up
-                } else {
-                    Direction::Down
-                },
-                flags,
-                packets,
-                bytes,
-                more: more.unwrap_or_default(),
-            };
-            writer.line(&line).map_err(|source| LedgerError::Output {
-                path: path.to_owned(),
-                source,
-            })?;
-            records += 1;
-        }
-        Ok(records)
+            .map_err(of(&self.path))
     }
 }
 
-/// Makes a file that was not there: what a crash has left under the name goes, and a symbolic link
-/// that another user has put there is not followed.
-fn create_new(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o640).open(path)
-}
-
-fn time(unix_ns: i64) -> String {
-    let time = jiff::Timestamp::from_nanosecond(unix_ns.into());
-    time.map(|time| time.to_string()).unwrap_or_default()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-enum Writer<W: Write> {
-    Csv(Box<csv::Writer<W>>),
-    JsonLines(W),
-}
-
-impl<W: Write> Writer<W> {
-    fn new(format: Format, out: W) -> Writer<W> {
-        match format {
-            Format::Csv => Writer::Csv(Box::new(csv::Writer::from_writer(out))),
-            Format::JsonLines => Writer::JsonLines(out),
-        }
-    }
-
-    fn line(&mut self, line: &Line) -> io::Result<()> {
-        match self {
-            Writer::Csv(csv) => csv.serialize(line).map_err(io::Error::from),
-            Writer::JsonLines(out) => {
-                serde_json::to_writer(&mut *out, line)?;
-                out.write_all(b"\n")
-            }
-        }
-    }
-
-    fn finish(&mut self) -> io::Result<()> {
-        match self {
-            Writer::Csv(csv) => csv.flush(),
-            Writer::JsonLines(out) => out.flush(),
-        }
-    }
-}
-
-struct Hashed<W> {
-    inner: W,
-    hash: Sha256,
-}
-
-impl<W: Write> Write for Hashed<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-/// The sums by period of a file, read back.
-pub(crate) fn file_totals(
-    path: &Path,
-    format: Format,
-) -> Result<BTreeMap<PeriodKey, Totals>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let mut totals = BTreeMap::new();
-    match format {
-        Format::Csv => {
-            for line in csv::Reader::from_reader(BufReader::new(file)).deserialize() {
-                count(
-                    line.map_err(|error: csv::Error| error.to_string())?,
-                    &mut totals,
-                )?;
-            }
-        }
-        Format::JsonLines => {
-            for line in BufReader::new(file).lines() {
-                let line = line.map_err(|error| error.to_string())?;
-                let line = serde_json::from_str(&line).map_err(|error| error.to_string())?;
-                count(line, &mut totals)?;
-            }
-        }
-    }
-    Ok(totals)
-}
-
-fn count(line: Line, totals: &mut BTreeMap<PeriodKey, Totals>) -> Result<(), String> {
-    let epoch = u64::from_str_radix(&line.boot_epoch, 16).map_err(|error| error.to_string())?;
-    let sum: &mut Totals = totals
-        .entry((line.counter, epoch, line.period))
-        .or_default();
-    let direction = line.direction as usize;
-    sum.packets[direction] = sum.packets[direction].wrapping_add(line.packets);
-    sum.bytes[direction] = sum.bytes[direction].wrapping_add(line.bytes);
-    Ok(())
+/// Which periods are given again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Only periods that start at this Unix time in nanoseconds or later.
+    pub since_unix_ns: Option<i64>,
+    /// Only periods that start before this one.
+    pub until_unix_ns: Option<i64>,
+    /// Only periods of this number.
+    pub period: Option<u64>,
+    /// Only those of this counter.
+    pub counter: Option<String>,
 }
