@@ -18,4 +18,5 @@ pub(crate) mod ports;
 pub(crate) mod rarpd;
 pub(crate) mod route;
 pub(crate) mod serve;
+pub(crate) mod ship;
 pub(crate) mod usage;
