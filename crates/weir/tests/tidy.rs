@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("meter", &["wire", "filter"]),
+    ("chain", &["wire", "filter", "demux"]),
     ("ledger", &["meter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "meter", "ring"]),
@@ -26,7 +27,10 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
-    ("apps", &["wire", "ring", "link", "stack", "tap"]),
+    (
+        "apps",
+        &["wire", "filter", "chain", "ring", "link", "stack", "tap"],
+    ),
     (
         "weir",
         &[
@@ -43,6 +47,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "apps",
             "experiments",
             "meter",
+            "chain",
             "ledger",
         ],
     ),
@@ -66,11 +71,12 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
     "crates/meter/src",
+    "crates/chain/src",
     "crates/stack/src",
     "crates/apps/src/router/engine",
 ];

@@ -43,6 +43,29 @@ impl<'p> Interp<'p> {
     }
 }
 
+/// What a program reads of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// The bytes of a load: the position of the first, and their number. They may lie
+    /// outside the captured bytes.
+    Bytes(u64, u32),
+    /// The length on the wire.
+    Len,
+}
+
+/// As [`run`]; calls `read` for each read before it is made. A frame that agrees in
+/// everything that was read has the same verdict.
+pub fn run_traced(program: &Program, bytes: &[u8], wire_len: u32, read: impl FnMut(Read)) -> u32 {
+    let run = Run {
+        program,
+        values: &mut vec![0; program.values.len()],
+        bytes,
+        wire_len,
+        trace: read,
+    };
+    run.verdict().unwrap_or(0)
+}
+
 /// Runs `program` with one slot for each value; the initial contents are ignored.
 pub(super) fn run_in(program: &Program, values: &mut [u32], bytes: &[u8], wire_len: u32) -> u32 {
     let run = Run {
@@ -50,21 +73,23 @@ pub(super) fn run_in(program: &Program, values: &mut [u32], bytes: &[u8], wire_l
         values,
         bytes,
         wire_len,
+        trace: |_| {},
     };
     run.verdict().unwrap_or(0)
 }
 
 /// State of one run on one frame.
-struct Run<'r> {
+struct Run<'r, T> {
     program: &'r Program,
     values: &'r mut [u32],
     bytes: &'r [u8],
     wire_len: u32,
+    trace: T,
 }
 
-impl Run<'_> {
+impl<T: FnMut(Read)> Run<'_, T> {
     /// The verdict; `None` if a load or a division rejected.
-    fn verdict(self) -> Option<u32> {
+    fn verdict(mut self) -> Option<u32> {
         let mut current = Block::ENTRY;
         loop {
             let block = self.program.block(current);
@@ -105,17 +130,22 @@ impl Run<'_> {
         }
     }
 
-    fn eval(&self, op: Op) -> Option<u32> {
+    fn eval(&mut self, op: Op) -> Option<u32> {
         match op {
             Op::Param => unreachable!("parameters are not instructions"),
-            Op::Len => Some(self.wire_len),
+            Op::Len => {
+                (self.trace)(Read::Len);
+                Some(self.wire_len)
+            }
             Op::Load {
                 width,
                 base,
                 offset,
             } => {
                 let base = base.map_or(0, |base| self.values[base.index()]);
-                load(width, u64::from(base) + u64::from(offset), self.bytes)
+                let position = u64::from(base) + u64::from(offset);
+                (self.trace)(Read::Bytes(position, width.bytes()));
+                load(width, position, self.bytes)
             }
             Op::Bin { op, a, b } => BinOp::eval(op, self.read(a), self.read(b)),
             Op::Test { cmp, a, b } => Some(u32::from(cmp.eval(self.read(a), self.read(b)))),

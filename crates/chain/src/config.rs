@@ -1,0 +1,472 @@
+//! `[[stage]]` of a configuration file.
+//!
+//! ```toml
+//! [[stage]]
+//! kind = "mark"
+//! match = "udp dst port 5060"   # any stage may have a filter
+//! dscp = "ef"                   # a name, or a number
+//!
+//! [[stage]]
+//! kind = "police"
+//! rate = "100M"                 # bits per second, in each direction
+//! burst = "125k"                # bytes
+//!
+//! [[stage]]
+//! kind = "nat"
+//! pool = ["203.0.113.1"]        # default: the addresses of the outside
+//! ```
+
+use crate::nat::{Filtering, Forward, Nat, NatConfig, Prefix, Timeouts, Transport};
+use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
+use crate::{Stage, filter};
+use serde::Deserialize;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use toml::Spanned;
+use toml::de::{DeTable, Deserializer};
+use weir_filter::ir::Program;
+use weir_filter::lang::expr::Names;
+
+/// Names of code points (RFC 2474, 2597, 3246, 8622).
+const CODE_POINTS: [(&str, u8); 22] = [
+    ("cs0", 0),
+    ("le", 1),
+    ("cs1", 8),
+    ("af11", 10),
+    ("af12", 12),
+    ("af13", 14),
+    ("cs2", 16),
+    ("af21", 18),
+    ("af22", 20),
+    ("af23", 22),
+    ("cs3", 24),
+    ("af31", 26),
+    ("af32", 28),
+    ("af33", 30),
+    ("cs4", 32),
+    ("af41", 34),
+    ("af42", 36),
+    ("af43", 38),
+    ("cs5", 40),
+    ("ef", 46),
+    ("cs6", 48),
+    ("cs7", 56),
+];
+
+/// The kinds of stages, for messages.
+const KINDS: &str = "\"mark\", \"drop\", \"police\" or \"nat\"";
+
+/// The reason why a stage is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ConfigError {
+    /// The byte offset in the text; `None` if unknown.
+    pub at: Option<usize>,
+    /// What is wrong, and the remedy.
+    pub message: String,
+}
+
+impl ConfigError {
+    fn new(at: usize, message: impl Into<String>) -> ConfigError {
+        ConfigError {
+            at: Some(at),
+            message: message.into(),
+        }
+    }
+}
+
+impl From<toml::de::Error> for ConfigError {
+    fn from(error: toml::de::Error) -> ConfigError {
+        ConfigError {
+            at: error.span().map(|span| span.start),
+            message: error.message().to_owned(),
+        }
+    }
+}
+
+/// A stage as configured.
+#[derive(Clone, Debug)]
+pub struct StageConfig {
+    kind: Kind,
+    program: Option<Program>,
+    /// Where the table begins in the text.
+    at: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Mark(Mark),
+    Drop,
+    Police(Police),
+    Nat(Box<NatConfig>),
+}
+
+/// What a stage needs to know beside its configuration.
+#[derive(Clone, Debug)]
+pub struct Context<'a> {
+    /// A random number.
+    pub seed: u64,
+    /// Unix time at `now` 0, in ns.
+    pub epoch: u64,
+    /// The addresses of the outside link: the default pool.
+    pub outside: &'a [Ipv4Addr],
+}
+
+#[derive(Deserialize)]
+struct Head {
+    kind: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain {
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(rename = "match")]
+    filter: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MarkTable {
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(rename = "match")]
+    filter: Option<Spanned<String>>,
+    dscp: Spanned<NameOrNumber>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a name or a number")]
+enum NameOrNumber {
+    Number(u64),
+    Name(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoliceTable {
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(rename = "match")]
+    filter: Option<Spanned<String>>,
+    rate: Spanned<NameOrNumber>,
+    burst: Spanned<NameOrNumber>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NatTable {
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(rename = "match")]
+    filter: Option<Spanned<String>>,
+    #[serde(default)]
+    pool: Vec<Spanned<String>>,
+    inside: Option<Vec<Spanned<String>>>,
+    filtering: Option<Spanned<String>>,
+    block: Option<u32>,
+    blocks_max: Option<u32>,
+    block_rest: Option<Spanned<String>>,
+    sessions_max: Option<u32>,
+    subscriber_sessions_max: Option<u32>,
+    #[serde(default)]
+    forward: Vec<Spanned<ForwardTable>>,
+    #[serde(default)]
+    timeouts: TimeoutsTable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForwardTable {
+    protocol: Spanned<String>,
+    from: Spanned<String>,
+    to: Spanned<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct TimeoutsTable {
+    udp: Option<Spanned<String>>,
+    tcp: Option<Spanned<String>>,
+    tcp_transitory: Option<Spanned<String>>,
+    icmp: Option<Spanned<String>>,
+}
+
+impl StageConfig {
+    /// Reads a table `[[stage]]`.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn read(
+        table: Spanned<DeTable<'_>>,
+        names: &dyn Names,
+    ) -> Result<StageConfig, ConfigError> {
+        let at = table.span().start;
+        let head = Head::deserialize(Deserializer::from(table.clone()))?;
+        let read = Deserializer::from(table);
+        let (kind, text) = match head.kind.get_ref().as_str() {
+            "mark" => {
+                let table = MarkTable::deserialize(read)?;
+                let dscp = code_point(&table.dscp)?;
+                (Kind::Mark(Mark { dscp }), table.filter)
+            }
+            "drop" => (Kind::Drop, Plain::deserialize(read)?.filter),
+            "police" => {
+                let table = PoliceTable::deserialize(read)?;
+                let rate = number(&table.rate, "rate", RATE_BITS_MAX)?;
+                let burst = number(&table.burst, "burst", BURST_BYTES_MAX)?;
+                (Kind::Police(Police::new(rate, burst)), table.filter)
+            }
+            "nat" => {
+                let table = NatTable::deserialize(read)?;
+                let filter = table.filter.clone();
+                (Kind::Nat(Box::new(nat(table)?)), filter)
+            }
+            other => {
+                let message = format!("kind = \"{other}\": write {KINDS}");
+                return Err(ConfigError::new(head.kind.span().start, message));
+            }
+        };
+        let program =
+            match text {
+                None => None,
+                Some(text) => Some(filter::program(text.get_ref(), names).map_err(|error| {
+                    ConfigError::new(text.span().start, format!("match: {error}"))
+                })?),
+            };
+        Ok(StageConfig { kind, program, at })
+    }
+
+    /// The public addresses that the stage translates to: those that the outside
+    /// link has to have.
+    pub fn pool(&self) -> &[Ipv4Addr] {
+        match &self.kind {
+            Kind::Nat(config) => &config.pool,
+            _ => &[],
+        }
+    }
+
+    /// Whether the stage translates addresses.
+    pub fn translates(&self) -> bool {
+        matches!(self.kind, Kind::Nat(_))
+    }
+
+    /// The kind, as in the configuration.
+    pub fn kind(&self) -> &'static str {
+        match &self.kind {
+            Kind::Mark(_) => "mark",
+            Kind::Drop => "drop",
+            Kind::Police(_) => "police",
+            Kind::Nat(_) => "nat",
+        }
+    }
+
+    /// Makes the stage, and its filter.
+    ///
+    /// # Errors
+    /// If the stage refuses its configuration.
+    pub fn build(
+        &self,
+        context: &Context<'_>,
+    ) -> Result<(Box<dyn Stage>, Option<Program>), ConfigError> {
+        let stage: Box<dyn Stage> = match &self.kind {
+            Kind::Mark(mark) => Box::new(*mark),
+            Kind::Drop => Box::new(Discard),
+            Kind::Police(police) => Box::new(police.clone()),
+            Kind::Nat(config) => {
+                let mut config = NatConfig {
+                    epoch: context.epoch,
+                    ..NatConfig::clone(config)
+                };
+                if config.pool.is_empty() {
+                    config.pool = context.outside.to_vec();
+                }
+                let nat = Nat::new(config, context.seed);
+                Box::new(nat.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
+            }
+        };
+        Ok((stage, self.program.clone()))
+    }
+}
+
+fn nat(table: NatTable) -> Result<NatConfig, ConfigError> {
+    let defaults = NatConfig::default();
+    let pool = table.pool.iter().map(address).collect::<Result<_, _>>()?;
+    let inside = match &table.inside {
+        None => defaults.inside,
+        Some(prefixes) => prefixes.iter().map(prefix).collect::<Result<_, _>>()?,
+    };
+    let filtering = match &table.filtering {
+        None => defaults.filtering,
+        Some(word) => match word.get_ref().as_str() {
+            "endpoint-independent" => Filtering::EndpointIndependent,
+            "address" => Filtering::AddressDependent,
+            "address-and-port" => Filtering::AddressAndPortDependent,
+            other => {
+                return Err(ConfigError::new(
+                    word.span().start,
+                    format!(
+                        "filtering = \"{other}\": write \"endpoint-independent\", \"address\" or \
+                         \"address-and-port\""
+                    ),
+                ));
+            }
+        },
+    };
+    let block = table.block.unwrap_or(defaults.block);
+    let forwards = table
+        .forward
+        .iter()
+        .map(forward)
+        .collect::<Result<_, _>>()?;
+    let usual = defaults.timeouts;
+    let timeouts = &table.timeouts;
+    Ok(NatConfig {
+        pool,
+        inside,
+        block,
+        blocks_max: table
+            .blocks_max
+            .unwrap_or_else(|| (crate::nat::PORTS / block.max(1)).max(1)),
+        block_rest: duration(&table.block_rest, defaults.block_rest)?,
+        sessions_max: table.sessions_max.unwrap_or(defaults.sessions_max),
+        subscriber_sessions_max: table
+            .subscriber_sessions_max
+            .unwrap_or(defaults.subscriber_sessions_max),
+        filtering,
+        forwards,
+        timeouts: Timeouts {
+            udp: duration(&timeouts.udp, usual.udp)?,
+            tcp: duration(&timeouts.tcp, usual.tcp)?,
+            tcp_transitory: duration(&timeouts.tcp_transitory, usual.tcp_transitory)?,
+            icmp: duration(&timeouts.icmp, usual.icmp)?,
+        },
+        epoch: 0,
+    })
+}
+
+fn forward(table: &Spanned<ForwardTable>) -> Result<Forward, ConfigError> {
+    let table = table.get_ref();
+    let transport = match table.protocol.get_ref().as_str() {
+        "tcp" => Transport::Tcp,
+        "udp" => Transport::Udp,
+        other => {
+            let message = format!("protocol = \"{other}\": write \"tcp\" or \"udp\"");
+            return Err(ConfigError::new(table.protocol.span().start, message));
+        }
+    };
+    let end = |text: &Spanned<String>| {
+        let read: Result<SocketAddrV4, _> = text.get_ref().parse();
+        let read = read.map_err(|_| {
+            let message = format!(
+                "`{}`: write an IPv4 address and a port, as in \"192.0.2.1:80\"",
+                text.get_ref()
+            );
+            ConfigError::new(text.span().start, message)
+        })?;
+        Ok::<_, ConfigError>((*read.ip(), read.port()))
+    };
+    Ok(Forward {
+        transport,
+        outside: end(&table.from)?,
+        inside: end(&table.to)?,
+    })
+}
+
+fn address(text: &Spanned<String>) -> Result<Ipv4Addr, ConfigError> {
+    text.get_ref().parse().map_err(|_| {
+        let message = format!("`{}`: write an IPv4 address", text.get_ref());
+        ConfigError::new(text.span().start, message)
+    })
+}
+
+fn prefix(text: &Spanned<String>) -> Result<Prefix, ConfigError> {
+    let read = || {
+        let (address, len) = match text.get_ref().split_once('/') {
+            Some((address, len)) => (address, len.parse().ok()?),
+            None => (text.get_ref().as_str(), 32),
+        };
+        let address = address.parse().ok()?;
+        (len <= 32).then_some(Prefix { address, len })
+    };
+    read().ok_or_else(|| {
+        let message = format!("`{}`: write a prefix, as in \"10.0.0.0/8\"", text.get_ref());
+        ConfigError::new(text.span().start, message)
+    })
+}
+
+fn code_point(value: &Spanned<NameOrNumber>) -> Result<u8, ConfigError> {
+    let found = match value.get_ref() {
+        NameOrNumber::Number(number) => u8::try_from(*number).ok().filter(|dscp| *dscp < 64),
+        NameOrNumber::Name(name) => {
+            let mut names = CODE_POINTS.iter();
+            names
+                .find(|(known, _)| known == name)
+                .map(|(_, dscp)| *dscp)
+        }
+    };
+    found.ok_or_else(|| {
+        let message = "dscp: write 0 to 63, or a name, as in \"ef\", \"af41\", \"cs1\" or \"le\"";
+        ConfigError::new(value.span().start, message)
+    })
+}
+
+/// A number with a decimal unit: `"100M"`.
+fn number(value: &Spanned<NameOrNumber>, key: &str, max: u64) -> Result<u64, ConfigError> {
+    let found = match value.get_ref() {
+        NameOrNumber::Number(number) => Some(*number),
+        NameOrNumber::Name(text) => {
+            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, unit) = text.split_at(digits);
+            let unit = match unit {
+                "" => Some(1),
+                "k" => Some(1000),
+                "M" => Some(1_000_000),
+                "G" => Some(1_000_000_000),
+                _ => None,
+            };
+            let number: Option<u64> = number.parse().ok();
+            number
+                .zip(unit)
+                .and_then(|(number, unit)| number.checked_mul(unit))
+        }
+    };
+    found
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| {
+            let message = format!("{key}: write 1 to {max}, or with k, M or G, as in \"100M\"");
+            ConfigError::new(value.span().start, message)
+        })
+}
+
+/// A time: `"300s"`.
+fn duration(text: &Option<Spanned<String>>, default: u64) -> Result<u64, ConfigError> {
+    const SECOND: u64 = 1_000_000_000;
+    let Some(text) = text else {
+        return Ok(default);
+    };
+    let digits = text
+        .get_ref()
+        .bytes()
+        .take_while(u8::is_ascii_digit)
+        .count();
+    let (number, unit) = text.get_ref().split_at(digits);
+    let unit = match unit {
+        "ms" => Some(SECOND / 1000),
+        "s" => Some(SECOND),
+        "m" => Some(60 * SECOND),
+        "h" => Some(3600 * SECOND),
+        _ => None,
+    };
+    let number: Option<u64> = number.parse().ok();
+    let found = number
+        .zip(unit)
+        .and_then(|(number, unit)| number.checked_mul(unit));
+    found.ok_or_else(|| {
+        let message = format!(
+            "`{}`: write a number and ms, s, m or h, as in \"300s\"",
+            text.get_ref()
+        );
+        ConfigError::new(text.span().start, message)
+    })
+}

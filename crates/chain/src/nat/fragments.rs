@@ -1,0 +1,118 @@
+//! Fragments (RFC 4787 §11): the first one has the ports, and says how the
+//! others are translated; those that come before it wait.
+
+use crate::flow::Direction;
+use ahash::RandomState;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+/// Packets whose fragments are being translated, at most.
+const PACKETS_MAX: usize = 4096;
+
+/// Fragments that wait for the first one of their packet, at most.
+pub(super) const WAITING_MAX: usize = 256;
+
+/// Time for which the fragments of a packet are translated, in ns: that of
+/// reassembly in hosts (RFC 1122 §3.3.2, its shortest).
+const LIFE: u64 = 60_000_000_000;
+
+/// Time for which a fragment waits for the first one, in ns.
+const WAIT: u64 = 1_000_000_000;
+
+/// What the fragments of a packet have in common, on one side.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct FragmentKey {
+    pub(super) direction: Direction,
+    pub(super) src: Ipv4Addr,
+    pub(super) dst: Ipv4Addr,
+    pub(super) protocol: u8,
+    pub(super) id: u16,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    until: u64,
+    key: FragmentKey,
+    frame: Vec<u8>,
+}
+
+/// The fragmented packets on their way.
+#[derive(Debug)]
+pub(super) struct Fragments {
+    known: HashMap<FragmentKey, (u64, Ipv4Addr), RandomState>,
+    /// In order of time.
+    order: VecDeque<(u64, FragmentKey)>,
+    waiting: VecDeque<Waiting>,
+    /// Fragments whose first one did not come.
+    pub(super) expired: u64,
+}
+
+impl Fragments {
+    pub(super) fn new(seed: u64) -> Fragments {
+        Fragments {
+            known: HashMap::with_hasher(RandomState::with_seeds(seed, 7, !seed, 1)),
+            order: VecDeque::new(),
+            waiting: VecDeque::new(),
+            expired: 0,
+        }
+    }
+
+    /// Records how the first fragment was translated; returns the fragments
+    /// that have waited for it.
+    pub(super) fn first(&mut self, now: u64, key: FragmentKey, to: Ipv4Addr) -> Vec<Vec<u8>> {
+        self.poll(now);
+        if self.order.len() >= PACKETS_MAX
+            && let Some((_, oldest)) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        let until = now.saturating_add(LIFE);
+        self.known.insert(key, (until, to));
+        self.order.push_back((until, key));
+        let (ready, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition::<Vec<Waiting>, _>(|waiting| waiting.key == key);
+        self.waiting = waiting.into();
+        ready.into_iter().map(|waiting| waiting.frame).collect()
+    }
+
+    /// How a later fragment is translated; `None` before the first one came.
+    pub(super) fn find(&self, now: u64, key: &FragmentKey) -> Option<Ipv4Addr> {
+        let (until, to) = self.known.get(key)?;
+        (now < *until).then_some(*to)
+    }
+
+    /// Whether a further fragment can wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING_MAX
+    }
+
+    pub(super) fn wait(&mut self, now: u64, key: FragmentKey, frame: Vec<u8>) {
+        let until = now.saturating_add(WAIT);
+        self.waiting.push_back(Waiting { until, key, frame });
+    }
+
+    /// Forgets what is over.
+    pub(super) fn poll(&mut self, now: u64) {
+        while let Some(&(until, key)) = self.order.front()
+            && until <= now
+        {
+            self.order.pop_front();
+            // Unless it was recorded again since.
+            if self.known.get(&key).is_some_and(|known| known.0 == until) {
+                self.known.remove(&key);
+            }
+        }
+        while let Some(waiting) = self.waiting.front()
+            && waiting.until <= now
+        {
+            self.waiting.pop_front();
+            self.expired += 1;
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.waiting.front().map(|waiting| waiting.until)
+    }
+}

@@ -1,0 +1,250 @@
+//! The log of a translator: JSON lines, one when a block of ports is given and
+//! one when it is given back; and its inversion, which names the subscriber of
+//! a packet that was seen outside (RFC 6888 §4, RFC 6302).
+
+use super::config::Transport;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// Length of a line, at most, in bytes.
+pub const LINE_MAX: usize = 1024;
+
+/// What is logged; times are those of the calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    Allocated {
+        at: u64,
+        subscriber: Ipv4Addr,
+        pool: Ipv4Addr,
+        ports: (u16, u16),
+    },
+    Released {
+        at: u64,
+        subscriber: Ipv4Addr,
+        pool: Ipv4Addr,
+        ports: (u16, u16),
+    },
+    Forward {
+        at: u64,
+        transport: Transport,
+        subscriber: (Ipv4Addr, u16),
+        outside: (Ipv4Addr, u16),
+    },
+}
+
+/// The kind of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The translator has begun: all earlier blocks have ended.
+    Start,
+    /// A subscriber was given a block.
+    BlockAllocated,
+    /// A subscriber has given a block back.
+    BlockReleased,
+    /// A static forward, which lasts as long as the translator.
+    Forward,
+}
+
+/// A line of the log. Fields that a kind does not have are absent.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Line {
+    /// Unix time in ns.
+    pub time_ns: u64,
+    /// What happened.
+    pub event: Kind,
+    /// The subscriber's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscriber: Option<Ipv4Addr>,
+    /// The address of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Ipv4Addr>,
+    /// The first port of the block, or the port of the forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u16>,
+    /// The last port of the block, or the port of the forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<u16>,
+    /// The transport of a forward, `"tcp"` or `"udp"`; a block is of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// The subscriber's port of a forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscriber_port: Option<u16>,
+}
+
+impl Line {
+    pub(super) fn start(time_ns: u64) -> Line {
+        Line {
+            time_ns,
+            event: Kind::Start,
+            subscriber: None,
+            pool: None,
+            first: None,
+            last: None,
+            transport: None,
+            subscriber_port: None,
+        }
+    }
+
+    /// The line of an event, of a translator that began at `epoch`.
+    pub(super) fn of(event: &Event, epoch: u64) -> Line {
+        let block = |at: u64, kind, subscriber, pool, ports: (u16, u16)| Line {
+            event: kind,
+            subscriber: Some(subscriber),
+            pool: Some(pool),
+            first: Some(ports.0),
+            last: Some(ports.1),
+            ..Line::start(epoch.saturating_add(at))
+        };
+        match *event {
+            Event::Allocated {
+                at,
+                subscriber,
+                pool,
+                ports,
+            } => block(at, Kind::BlockAllocated, subscriber, pool, ports),
+            Event::Released {
+                at,
+                subscriber,
+                pool,
+                ports,
+            } => block(at, Kind::BlockReleased, subscriber, pool, ports),
+            Event::Forward {
+                at,
+                transport,
+                subscriber,
+                outside,
+            } => Line {
+                transport: Some(transport.name().into()),
+                subscriber_port: Some(subscriber.1),
+                ..block(
+                    at,
+                    Kind::Forward,
+                    subscriber.0,
+                    outside.0,
+                    (outside.1, outside.1),
+                )
+            },
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).expect("a line has text and numbers alone")
+    }
+}
+
+/// The reason why a line of a log is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// It is too long.
+    #[error("line {line}: longer than {LINE_MAX} bytes")]
+    TooLong {
+        /// Its number, from 1.
+        line: usize,
+    },
+    /// It is not JSON of a translator's log.
+    #[error("line {line}: {source}")]
+    Json {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A field is missing.
+    #[error("line {line}: no `{field}`")]
+    Missing {
+        /// Its number, from 1.
+        line: usize,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// A time in which a subscriber had ports of an address.
+#[derive(Clone, Debug)]
+struct Term {
+    from: u64,
+    /// `u64::MAX` while it lasts.
+    to: u64,
+    last: u16,
+    /// A forward is of one transport.
+    transport: Option<String>,
+    subscriber: Ipv4Addr,
+}
+
+/// A log, arranged for finding subscribers.
+#[derive(Clone, Default, Debug)]
+pub struct Inverted {
+    /// By address and first port, in order of time.
+    terms: BTreeMap<(Ipv4Addr, u16), Vec<Term>>,
+    lines: usize,
+}
+
+impl Inverted {
+    /// Adds a line, in the order of the log.
+    ///
+    /// # Errors
+    /// If it is no line of such a log.
+    pub fn read(&mut self, text: &str) -> Result<(), LogError> {
+        self.lines += 1;
+        let line = self.lines;
+        if text.len() > LINE_MAX {
+            return Err(LogError::TooLong { line });
+        }
+        let read: Line =
+            serde_json::from_str(text).map_err(|source| LogError::Json { line, source })?;
+        if read.event == Kind::Start {
+            let lasting = self
+                .terms
+                .values_mut()
+                .flatten()
+                .filter(|term| term.to == u64::MAX);
+            lasting.for_each(|term| term.to = read.time_ns);
+            return Ok(());
+        }
+        let missing = |field| LogError::Missing { line, field };
+        let pool = read.pool.ok_or_else(|| missing("pool"))?;
+        let first = read.first.ok_or_else(|| missing("first"))?;
+        let last = read.last.ok_or_else(|| missing("last"))?;
+        let subscriber = read.subscriber.ok_or_else(|| missing("subscriber"))?;
+        let terms = self.terms.entry((pool, first)).or_default();
+        if read.event == Kind::BlockReleased {
+            let lasting = terms.iter_mut().filter(|term| term.to == u64::MAX);
+            lasting.for_each(|term| term.to = read.time_ns);
+            return Ok(());
+        }
+        terms.push(Term {
+            from: read.time_ns,
+            to: u64::MAX,
+            last,
+            transport: read.transport,
+            subscriber,
+        });
+        Ok(())
+    }
+
+    /// The subscriber who had a port of an address at a time; `None` if nobody
+    /// had it. `transport` is a name, as `"udp"`.
+    pub fn find(
+        &self,
+        time_ns: u64,
+        transport: &str,
+        pool: Ipv4Addr,
+        port: u16,
+    ) -> Option<Ipv4Addr> {
+        let here = self.terms.range((pool, 0)..=(pool, port));
+        let mut found = None;
+        for term in here.flat_map(|(_, terms)| terms) {
+            let is_then = term.from <= time_ns && time_ns <= term.to && port <= term.last;
+            match &term.transport {
+                // A forward inside of a block is the forward's.
+                Some(of) if is_then && of == transport => return Some(term.subscriber),
+                None if is_then => found = Some(term.subscriber),
+                _ => {}
+            }
+        }
+        found
+    }
+}

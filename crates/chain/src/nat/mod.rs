@@ -1,0 +1,440 @@
+//! Network address and port translation of IPv4 to IPv4 (RFC 3022).
+//!
+//! | requirement | here |
+//! |---|---|
+//! | mapping is endpoint-independent (RFC 4787 REQ-1, RFC 5382 REQ-1) | always |
+//! | pooling is paired (RFC 4787 REQ-2) | a subscriber has one address of the pool |
+//! | no port is overloaded (RFC 4787 REQ-3) | always; port parity is kept where possible (REQ-4) |
+//! | filtering (RFC 4787 REQ-8, RFC 5382 REQ-3) | [`Filtering`] |
+//! | hairpinning (RFC 4787 REQ-9, RFC 5382 REQ-8) | TCP and UDP |
+//! | ICMP errors (RFC 4787 REQ-12, RFC 5508 §4) | both directions, and what they quote |
+//! | fragments (RFC 4787 REQ-14) | also out of order |
+//! | timeouts (RFC 4787 REQ-5, RFC 5382 REQ-5, RFC 5508 REQ-1) | [`Timeouts`]; packets of both directions refresh |
+//! | TCP states (RFC 7857 §2) | RST does not end a session at once |
+//! | limits of a subscriber, port blocks, log, rest of ports (RFC 6888) | [`NatConfig`], [`log`] |
+//!
+//! Not translated, and so dropped outward: protocols other than TCP, UDP and
+//! ICMP. No application gateway changes payloads.
+
+mod config;
+mod fragments;
+mod icmp;
+pub mod log;
+mod ports;
+mod table;
+
+pub use config::{
+    BLOCK_MIN, FIRST_PORT, FORWARDS_MAX, Filtering, Forward, NatConfig, NatError, POOL_MAX, PORTS,
+    Prefix, SESSIONS_MAX, Timeouts, Transport,
+};
+pub use table::NatCounts;
+
+use crate::batch::{Batch, Output};
+use crate::flow::Direction;
+use crate::packet::{Bytes, Packet};
+use crate::stage::Stage;
+use fragments::{FragmentKey, Fragments};
+use log::Line;
+use std::net::{IpAddr, Ipv4Addr};
+use table::{Table, Translation, Tuple};
+use weir_wire::Protocol;
+
+/// The translator, a [`Stage`].
+#[derive(Debug)]
+pub struct Nat {
+    config: NatConfig,
+    table: Table,
+    fragments: Fragments,
+    has_started: bool,
+}
+
+/// The IPv4 addresses and the protocol of a packet.
+#[derive(Clone, Copy)]
+struct Ends {
+    src: Ipv4Addr,
+    dst: Ipv4Addr,
+    protocol: Protocol,
+}
+
+impl Ends {
+    fn of(packet: &Packet<'_>) -> Option<Ends> {
+        match packet.addresses()? {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Ends {
+                src,
+                dst,
+                protocol: packet.protocol()?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Why a packet is dropped.
+type Refused = &'static str;
+
+impl Nat {
+    /// A translator. `seed` keys its tables, and the choice of ports: draw it at
+    /// random.
+    ///
+    /// # Errors
+    /// If the configuration is refused.
+    pub fn new(config: NatConfig, seed: u64) -> Result<Nat, NatError> {
+        config.check()?;
+        Ok(Nat {
+            table: Table::new(&config, seed),
+            fragments: Fragments::new(seed),
+            has_started: false,
+            config,
+        })
+    }
+
+    /// Numbers of what there is.
+    pub fn counts(&self) -> NatCounts {
+        self.table.counts()
+    }
+
+    fn out(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        output: &mut Output,
+    ) -> Result<(), Refused> {
+        let Some(ends) = Ends::of(packet) else {
+            return Ok(());
+        };
+        let is_inside = self.config.is_inside(ends.src);
+        if is_inside && !packet.is_whole() {
+            return Err("malformed");
+        }
+        if ends.protocol == Protocol::ICMPV4 {
+            return self.icmp_out(now, packet, ends, is_inside);
+        }
+        if !is_inside {
+            return Ok(());
+        }
+        if packet
+            .fragment()
+            .is_some_and(|fragment| fragment.offset > 0)
+        {
+            return self.later_fragment(now, packet, ends, Direction::Outward);
+        }
+        let transport = transport(ends.protocol).ok_or("protocol")?;
+        let (src_port, dst_port) = packet.ports().ok_or("malformed")?;
+        let tuple = Tuple {
+            transport,
+            src: (ends.src, src_port),
+            dst: (ends.dst, dst_port),
+        };
+        let found = self.table.outward(now, tuple, packet.tcp_control())?;
+        if packet.fragment().is_some() {
+            self.first_fragment(now, packet, ends, Direction::Outward, found.to.0, output);
+        }
+        packet.set_source(found.to.0.into());
+        packet.set_source_port(found.to.1);
+        remember(packet, &found);
+        Ok(())
+    }
+
+    fn inn(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        output: &mut Output,
+    ) -> Result<(), Refused> {
+        let Some(ends) = Ends::of(packet) else {
+            return Ok(());
+        };
+        if self.config.is_inside(ends.dst) {
+            return Err("untranslated");
+        }
+        if !self.config.pool.contains(&ends.dst) {
+            return Ok(());
+        }
+        if !packet.is_whole() || !packet.header_is_right() {
+            return Err("malformed");
+        }
+        if packet
+            .fragment()
+            .is_some_and(|fragment| fragment.offset > 0)
+        {
+            return self.later_fragment(now, packet, ends, Direction::Inward);
+        }
+        if ends.protocol == Protocol::ICMPV4 {
+            return self.icmp_in(now, packet, ends);
+        }
+        let Some(transport) = transport(ends.protocol) else {
+            return Ok(());
+        };
+        let (src_port, dst_port) = packet.ports().ok_or("malformed")?;
+        let tuple = Tuple {
+            transport,
+            src: (ends.src, src_port),
+            dst: (ends.dst, dst_port),
+        };
+        let Some(found) = self.table.inward(now, tuple, packet.tcp_control())? else {
+            // Perhaps the base's own; the next one may have a mapping.
+            packet.forfeit();
+            return Ok(());
+        };
+        if packet.fragment().is_some() {
+            self.first_fragment(now, packet, ends, Direction::Inward, found.to.0, output);
+        }
+        packet.set_destination(found.to.0.into());
+        packet.set_destination_port(found.to.1);
+        remember(packet, &found);
+        Ok(())
+    }
+
+    fn icmp_out(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        ends: Ends,
+        is_inside: bool,
+    ) -> Result<(), Refused> {
+        let Some((kind, id)) = icmp::header(packet) else {
+            // A fragment, or cut short.
+            return if is_inside { Err("malformed") } else { Ok(()) };
+        };
+        if icmp::is_error(kind) {
+            return self.error_out(packet, is_inside);
+        }
+        if !is_inside {
+            return Ok(());
+        }
+        if !matches!(kind, icmp::ECHO | icmp::TIMESTAMP) || packet.fragment().is_some() {
+            return Err("icmp-type");
+        }
+        let tuple = Tuple {
+            transport: Transport::Icmp,
+            src: (ends.src, id),
+            dst: (ends.dst, 0),
+        };
+        let found = self.table.outward(now, tuple, 0)?;
+        packet.set_source(found.to.0.into());
+        icmp::set_identifier(packet, found.to.1);
+        Ok(())
+    }
+
+    /// An error about a packet that came in: it quotes the packet as translated.
+    fn error_out(&mut self, packet: &mut Packet<'_>, is_inside: bool) -> Result<(), Refused> {
+        let Some(quoted) = icmp::Quoted::of(packet) else {
+            return if is_inside {
+                Err("icmp-malformed")
+            } else {
+                Ok(())
+            };
+        };
+        let hidden = quoted.tuple.dst.0;
+        if !is_inside && !self.config.is_inside(hidden) {
+            return Ok(());
+        }
+        let reply = Tuple {
+            src: quoted.tuple.dst,
+            dst: quoted.tuple.src,
+            ..quoted.tuple
+        };
+        let found = self.table.ends(Direction::Outward, &reply);
+        let (_, outside) = found.ok_or("icmp-unmapped")?;
+        quoted.rewrite(packet, false, outside);
+        if is_inside {
+            // A router of the inside may be the sender: its address stays hidden, too.
+            packet.set_source(outside.0.into());
+        }
+        Ok(())
+    }
+
+    fn icmp_in(&mut self, now: u64, packet: &mut Packet<'_>, ends: Ends) -> Result<(), Refused> {
+        let Some((kind, id)) = icmp::header(packet) else {
+            return Err("malformed");
+        };
+        if icmp::is_error(kind) {
+            let Some(quoted) = icmp::Quoted::of(packet) else {
+                return Err("icmp-malformed");
+            };
+            let sent = Tuple {
+                src: quoted.tuple.dst,
+                dst: quoted.tuple.src,
+                ..quoted.tuple
+            };
+            // None: about a packet of the base's own.
+            if let Some((inside, _)) = self.table.ends(Direction::Inward, &sent) {
+                quoted.rewrite(packet, true, inside);
+                packet.set_destination(inside.0.into());
+            }
+            return Ok(());
+        }
+        if !matches!(kind, icmp::ECHO_REPLY | icmp::TIMESTAMP_REPLY) {
+            return Ok(());
+        }
+        let tuple = Tuple {
+            transport: Transport::Icmp,
+            src: (ends.src, 0),
+            dst: (ends.dst, id),
+        };
+        if let Some(found) = self.table.inward(now, tuple, 0)? {
+            packet.set_destination(found.to.0.into());
+            icmp::set_identifier(packet, found.to.1);
+        }
+        Ok(())
+    }
+
+    fn first_fragment(
+        &mut self,
+        now: u64,
+        packet: &Packet<'_>,
+        ends: Ends,
+        direction: Direction,
+        to: Ipv4Addr,
+        output: &mut Output,
+    ) {
+        let Some(key) = fragment_key(packet, ends, direction) else {
+            return;
+        };
+        for frame in self.fragments.first(now, key, to) {
+            let mut waited = Packet::own(frame);
+            readdress(&mut waited, direction, to);
+            if let (Bytes::Own(frame), _) = waited.finish() {
+                output.send(direction, frame);
+            }
+        }
+    }
+
+    fn later_fragment(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        ends: Ends,
+        direction: Direction,
+    ) -> Result<(), Refused> {
+        let key = fragment_key(packet, ends, direction).ok_or("malformed")?;
+        match self.fragments.find(now, &key) {
+            Some(to) => readdress(packet, direction, to),
+            None if self.fragments.has_room() => {
+                let frame = packet.take();
+                self.fragments.wait(now, key, frame);
+            }
+            None => return Err("fragments-full"),
+        }
+        Ok(())
+    }
+}
+
+fn readdress(packet: &mut Packet<'_>, direction: Direction, to: Ipv4Addr) {
+    match direction {
+        Direction::Outward => packet.set_source(to.into()),
+        Direction::Inward => packet.set_destination(to.into()),
+    };
+}
+
+fn fragment_key(packet: &Packet<'_>, ends: Ends, direction: Direction) -> Option<FragmentKey> {
+    Some(FragmentKey {
+        direction,
+        src: ends.src,
+        dst: ends.dst,
+        protocol: ends.protocol.0,
+        id: packet.fragment()?.id,
+    })
+}
+
+fn remember(packet: &mut Packet<'_>, found: &Translation) {
+    match found.is_cacheable {
+        true => packet.remember(found.cookie),
+        false => packet.forfeit(),
+    }
+}
+
+fn transport(protocol: Protocol) -> Option<Transport> {
+    match protocol {
+        Protocol::TCP => Some(Transport::Tcp),
+        Protocol::UDP => Some(Transport::Udp),
+        _ => None,
+    }
+}
+
+impl Stage for Nat {
+    fn kind(&self) -> &'static str {
+        "nat"
+    }
+
+    fn outward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
+        self.table.expire(now);
+        for packet in batch.packets() {
+            if let Err(reason) = self.out(now, packet, output) {
+                // A later packet may find room.
+                packet.forfeit();
+                packet.drop(reason);
+            }
+        }
+    }
+
+    fn inward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
+        self.table.expire(now);
+        for packet in batch.packets() {
+            if let Err(reason) = self.inn(now, packet, output) {
+                packet.forfeit();
+                packet.drop(reason);
+            }
+        }
+    }
+
+    /// Replies have other addresses than the packets that the filter selects.
+    fn filters(&self, direction: Direction) -> bool {
+        direction == Direction::Outward
+    }
+
+    fn turns(&self, packet: &Packet<'_>) -> bool {
+        let Some(ends) = Ends::of(packet).filter(|ends| self.config.pool.contains(&ends.dst))
+        else {
+            return false;
+        };
+        let port = packet.ports().map(|(_, port)| port);
+        let mapped = transport(ends.protocol)
+            .zip(port)
+            .is_some_and(|(transport, port)| self.table.is_mapped(transport, (ends.dst, port)));
+        mapped && self.config.is_inside(ends.src)
+    }
+
+    fn poll(&mut self, now: u64, _output: &mut Output) {
+        self.table.expire(now);
+        self.fragments.poll(now);
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        let due = [self.table.next_due(), self.fragments.next_due()];
+        due.into_iter().flatten().min()
+    }
+
+    fn used(&mut self, cookie: u64, _direction: Direction, used: u64) -> bool {
+        self.table.used(cookie, used)
+    }
+
+    fn withdrawn(&mut self) -> Option<u64> {
+        self.table.withdrawn()
+    }
+
+    fn next_line(&mut self) -> Option<String> {
+        if !self.has_started {
+            self.has_started = true;
+            return Some(Line::start(self.config.epoch).json());
+        }
+        let event = self.table.events.pop_front()?;
+        Some(Line::of(&event, self.config.epoch).json())
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let counts = self.counts();
+        each("subscribers", counts.subscribers);
+        each("mappings", counts.mappings);
+        each("sessions", counts.sessions);
+        each("sessions_begun", counts.began);
+        each("sessions_ended", counts.ended);
+        each("free_blocks", counts.free_blocks);
+        each("unmapped", counts.unmapped);
+        each("fragments_expired", self.fragments.expired);
+    }
+
+    fn may_bypass(&self) -> bool {
+        false
+    }
+}
