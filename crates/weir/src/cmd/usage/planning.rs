@@ -62,7 +62,7 @@ fn text(loads: &[Load]) -> String {
 }
 
 /// A rate in kbit/s.
-fn kbit(rate: u64) -> String {
+pub(super) fn kbit(rate: u64) -> String {
     if rate < 10_000 {
         format!("{}.{}", rate / 1000, rate % 1000 / 100)
     } else {

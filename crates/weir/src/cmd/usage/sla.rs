@@ -1,10 +1,11 @@
 //! `weir usage --sla`: what sessions used, beside what was agreed.
 
+use super::planning::kbit;
 use super::{Answer, empty};
 use crate::error::CliError;
 use crate::input::read_limited;
+use crate::report::format;
 use crate::report::format::Column::{Left, Right};
-use crate::report::format::{self, grouped};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -252,7 +253,6 @@ fn text(rows: &[Row]) -> String {
     ];
     let cells = rows.iter().flat_map(|row| {
         [0, 1].map(|direction: usize| {
-            let rate = |rate: u64| grouped(rate / 1000);
             let percent = |share: f64| format!("{:.3} %", share * 100.0);
             let agreed = row.agreed.and_then(|agreed| agreed.rate[direction]);
             let is_first = direction == 0;
@@ -272,9 +272,9 @@ fn text(rows: &[Row]) -> String {
                 first(&row.used.subscriber),
                 first(&row.used.session),
                 ["up", "down"][direction].to_owned(),
-                agreed.map_or_else(|| "-".to_owned(), rate),
-                rate(row.used.rate[direction]),
-                rate(row.used.peak[direction]),
+                agreed.map_or_else(|| "-".to_owned(), kbit),
+                kbit(row.used.rate[direction]),
+                kbit(row.used.peak[direction]),
                 percent(row.policed[direction]),
                 row.loss
                     .map_or_else(|| "-".to_owned(), |loss| percent(loss[direction])),
