@@ -1,7 +1,7 @@
 //! Rows a second into PostgreSQL: the ledger's output compared with a raw binary COPY of the same rows
 //! into a table of the same columns.
 //!
-//! Run by `cargo bench -p weir --bench postgres_output`. The server is this bench's own, on a socket, with
+//! Run by `cargo bench -p weir-ledger --bench postgres`. The server is this bench's own, on a socket, with
 //! fsync off on both sides. The raw copy sends bytes that the server itself has written (`COPY … TO`) from
 //! memory; the output reads the ledger, and enters the chunks' identities, too. Both run in turn for
 //! several rounds; the best of each counts.
