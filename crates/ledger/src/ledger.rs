@@ -136,6 +136,8 @@ pub struct Ledger {
     pub(crate) db: Connection,
     /// What the file was when it was opened for reading, if nothing else tells of changes.
     stamp: Option<Stamp>,
+    /// The last chunk when gaps were looked for.
+    pub(crate) looked_to: i64,
 }
 
 impl Ledger {
@@ -152,6 +154,7 @@ impl Ledger {
             path: path.to_owned(),
             db,
             stamp: None,
+            looked_to: -1,
         })
     }
 
@@ -174,6 +177,7 @@ impl Ledger {
             path: path.to_owned(),
             db,
             stamp,
+            looked_to: -1,
         })
     }
 

@@ -23,6 +23,10 @@ impl Ledger {
         }
         let beside = beside(to)?;
         copy(&self.db, &beside)?;
+        if !self.is_consistent() {
+            // A program has begun to write: it has the ledger open now, so this is the last time.
+            return Ledger::open_read(&self.path)?.back_up(to);
+        }
         put_in_place(&beside, to)
     }
 

@@ -149,7 +149,9 @@ impl Ledger {
             }
             transaction.commit()
         };
-        set().map_err(of(&path))
+        set().map_err(of(&path))?;
+        self.looked_to = -1;
+        Ok(())
     }
 
     /// The points, in the order of their names.
@@ -191,8 +193,18 @@ impl Ledger {
     ///
     /// If the file cannot be written.
     pub fn fill_gaps(&mut self) -> Result<u64, LedgerError> {
-        let points = self.points()?;
         let path = self.path.clone();
+        let last = self
+            .db
+            .query_row("SELECT coalesce(max(sequence), 0) FROM chunk", [], |row| {
+                row.get(0)
+            })
+            .map_err(of(&path))?;
+        // Nothing new has come.
+        if last == self.looked_to {
+            return Ok(0);
+        }
+        let points = self.points()?;
         let mut filled = 0;
         for point in points {
             let Some(audit) = point.audits().next() else {
@@ -209,6 +221,7 @@ impl Ledger {
                 filled += u64::from(fill().map_err(of(&path))?);
             }
         }
+        self.looked_to = last;
         Ok(filled)
     }
 

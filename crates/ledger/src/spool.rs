@@ -205,6 +205,19 @@ impl Spool {
             .map_err(of(&self.path))
     }
 
+    /// Places of the first chunks in the order of storing that no ledger has acknowledged, at most
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn places(&self, limit: u32) -> Result<Vec<i64>, LedgerError> {
+        self.db
+            .prepare_cached("SELECT sequence FROM chunk ORDER BY sequence LIMIT ?1")
+            .and_then(|mut select| select.query_map([limit], |row| row.get(0))?.collect())
+            .map_err(of(&self.path))
+    }
+
     /// Number of chunks that wait for the ledger's acknowledgment.
     ///
     /// # Errors

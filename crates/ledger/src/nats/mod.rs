@@ -30,6 +30,8 @@ const CONSUMER: &str = "mediators";
 pub const RESEND: Duration = Duration::from_secs(30);
 /// How long a mediator may take with a chunk before another one gets it, nanoseconds.
 const ACK_WAIT_NS: u64 = 20_000_000_000;
+/// Chunks of a spool that are published before the first is acknowledged, at most.
+const UNDERWAY_MAX: u32 = 1000;
 /// Chunks of a request, at most.
 const BATCH: usize = 32;
 
@@ -178,13 +180,18 @@ impl Shipper {
     pub fn ship(&mut self, spool: &mut Spool, wait: Duration) -> Result<Shipped, NatsError> {
         let mut done = Shipped::default();
         let mut acks = Vec::new();
-        let mut after = 0;
-        while let Some(stored) = spool.next(after)? {
-            after = stored.sequence;
+        let places = spool.places(UNDERWAY_MAX)?;
+        self.sent
+            .retain(|place, _| places.binary_search(place).is_ok());
+        for place in places {
             let is_due = |at: &Instant| at.elapsed() >= RESEND;
-            if !self.sent.get(&after).is_none_or(is_due) {
+            if !self.sent.get(&place).is_none_or(is_due) {
                 continue;
             }
+            // An acknowledgment may have come meanwhile.
+            let Some(stored) = spool.next(place - 1)?.filter(|it| it.sequence == place) else {
+                continue;
+            };
             // The answer says that the server has stored it.
             let answer = self
                 .client
@@ -194,7 +201,7 @@ impl Shipper {
             if let Some(error) = answer.error {
                 return Err(NatsError::Said(error.description.unwrap_or_default()));
             }
-            self.sent.insert(after, Instant::now());
+            self.sent.insert(place, Instant::now());
             done.published += 1;
             done.acknowledged += self.acknowledge(spool, &mut acks)?;
         }
@@ -204,9 +211,6 @@ impl Shipper {
             done.acknowledged += self.acknowledge(spool, &mut acks)?;
         }
         done.acknowledged += self.acknowledge(spool, &mut acks)?;
-        if spool.waiting()? == 0 {
-            self.sent.clear();
-        }
         Ok(done)
     }
 
