@@ -27,9 +27,11 @@ pub struct Postgres {
     process: Option<Process>,
 }
 
-/// The folder of the server's programs: that of `PATH`, else Debian's with the highest version.
+/// The folder of the server's programs: that of `PATH`, links followed, else Debian's with the highest
+/// version.
 fn programs() -> Option<PathBuf> {
-    if let Some(found) = testenv::find("postgres") {
+    let found = testenv::find("postgres").and_then(|found| fs::canonicalize(found).ok());
+    if let Some(found) = found {
         return found.parent().map(Path::to_owned);
     }
     let versions = fs::read_dir(DEBIAN).ok()?;

@@ -145,7 +145,7 @@ fn a_database_that_fails_within_commit_gets_the_records_later() {
     );
     assert_eq!(
         row,
-        "one|0000000000000001|1|60.000000|session|subscriber-1|one/1|7.1|all|up|5|t"
+        "one|0000000000000001|1|60.000000|session|subscriber-1|one/1|vlan:7.1|all|up|5|t"
     );
     // Another ledger's counter of the same name is not mixed with this one's.
     fs::remove_file(folder.path("ledger")).unwrap();
@@ -202,7 +202,7 @@ fn duckdb_reads_csv_and_parquet_alike() {
                  FROM '{}' WHERE direction = 'up' AND owner = 'session'";
     let script = format!(
         "import duckdb, sys\nduckdb.sql(\"SET TimeZone = 'UTC'\")\nfor path in sys.argv[1:]:\n    \
-         print(duckdb.sql('''{query}'''.replace('{{}}', path)).fetchall())"
+         print(duckdb.sql(\"\"\"{query}\"\"\".replace('{{}}', path)).fetchall())"
     );
     let paths = formats.map(|format| format!("{there}{format}-00000001-00000003.{format}"));
     let run = python.args(["-c", &script]).args(&paths).output().unwrap();
@@ -343,11 +343,11 @@ fn nfacctd_reads_ipfix() {
     let folder = Folder::new("outputs-nfacctd");
     let messages = ipfix_file(&folder);
     let port = free_port();
-    let printed = folder.path("printed.csv");
+    let (printed, log) = (folder.path("printed.csv"), folder.path("log"));
     let configuration = format!(
         "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {port}\nplugins: print[a]\n\
          aggregate[a]: src_host, dst_host\nprint_output[a]: csv\nprint_output_file[a]: {printed}\n\
-         print_refresh_time[a]: 1\nprint_output_file_append[a]: true\n"
+         print_refresh_time[a]: 1\nprint_output_file_append[a]: true\nlogfile: {log}\n"
     );
     let file = folder.path("nfacctd.conf");
     fs::write(&file, configuration).unwrap();
@@ -359,6 +359,17 @@ fn nfacctd_reads_ipfix() {
         .spawn()
         .unwrap();
     until_listening(port, &mut nfacctd);
+    // What comes before its plugin is ready is lost.
+    let began = Instant::now();
+    let has_said = |what: &str| fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
+    while !has_said("waiting for NetFlow") || !has_said("cache entries") {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "it does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(500));
     relay(&messages, port);
     let sums = || {
         let text = fs::read_to_string(&printed).unwrap_or_default();
