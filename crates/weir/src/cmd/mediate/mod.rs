@@ -110,6 +110,8 @@ const RETENTION_INTERVAL: Duration = Duration::from_hours(1);
 
 /// How long a look at the NATS server waits for a chunk.
 const TAKE: Duration = Duration::from_millis(100);
+/// How long chunks are taken before outputs get them.
+const TAKE_MAX: Duration = Duration::from_secs(10);
 /// Between two attempts to reach the server of an output, or of NATS.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -157,7 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         return Ok(());
     }
     let config = config.expect("what is to be done without one is done");
-    let mut mediator = Mediator::new(config)?;
+    let mut mediator = Mediator::new(config, args.once)?;
     let mut watchdog = Watchdog::new(None)?;
     if !args.once {
         watchdog.ready();
@@ -203,6 +205,8 @@ struct Mediator {
     done: Done,
     /// Said once, until it is over: what is wrong, by what it is wrong with.
     alarms: BTreeMap<String, String>,
+    /// Everything that waits is taken, however long that lasts.
+    once: bool,
     /// The connection to the NATS server.
     taker: Option<Taker>,
     /// Servers that have failed, and when: of outputs, and of NATS.
@@ -210,7 +214,7 @@ struct Mediator {
 }
 
 impl Mediator {
-    fn new(config: Config) -> Result<Mediator, CliError> {
+    fn new(config: Config, once: bool) -> Result<Mediator, CliError> {
         let path = store::path_made(config.store.as_deref())?;
         let mut ledger = Ledger::open(&path).map_err(CliError::run)?;
         let lock = ledger.lock().map_err(CliError::run)?;
@@ -221,6 +225,7 @@ impl Mediator {
             _lock: lock,
             done: Done::default(),
             alarms: BTreeMap::new(),
+            once,
             taker: None,
             waiting: BTreeMap::new(),
         })
@@ -295,7 +300,9 @@ impl Mediator {
             empty => empty.insert(Taker::connect(url, random())?),
         };
         let mut refused = None;
-        loop {
+        let began = Instant::now();
+        // Outputs do not wait for ever for chunks that do not end.
+        while self.once || began.elapsed() < TAKE_MAX {
             let batch = taker.take(TAKE)?;
             if batch.is_empty() {
                 break;
