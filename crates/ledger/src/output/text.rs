@@ -96,7 +96,7 @@ pub(super) fn csv_line<W: Write>(csv: &mut csv::Writer<W>, line: &Line<'_>) -> i
 }
 
 pub(super) fn json_line(out: &mut impl Write, line: &Line<'_>) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &Columns::of(line, |text| Cow::Borrowed(text)))?;
+    serde_json::to_writer(&mut *out, &Columns::of(line, Cow::Borrowed))?;
     out.write_all(b"\n")
 }
 
