@@ -241,8 +241,7 @@ fn load_of(
         hour.1 = hour.1.saturating_add(ns);
         let day = days.entry(period[0].div_euclid(DAY_NS)).or_default();
         day.1 = day.1.saturating_add(ns);
-        for direction in 0..2 {
-            let count = counts[direction];
+        for (direction, count) in counts.iter().copied().enumerate() {
             bytes[direction] = bytes[direction].saturating_add(count);
             hour.0[direction] = hour.0[direction].saturating_add(count);
             day.0 = day.0.saturating_add(count);
