@@ -67,6 +67,8 @@ pub mod net;
 #[cfg(feature = "oracles")]
 pub mod oracle;
 #[cfg(feature = "oracles")]
+pub mod postgres;
+#[cfg(feature = "oracles")]
 pub mod program;
 pub mod results;
 pub mod rfc2544;

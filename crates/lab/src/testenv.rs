@@ -178,7 +178,7 @@ pub(crate) fn has_programs(names: &[&str]) -> Result<(), String> {
 }
 
 /// The first executable file with that name in `PATH`.
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
     places.find(|place| {
@@ -188,7 +188,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 17] = [
+const PACKAGES: [(&str, &str); 20] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -196,6 +196,8 @@ const PACKAGES: [(&str, &str); 17] = [
     ("dnsmasq", "dnsmasq-base"),
     ("getent", "libc-bin"),
     ("ip", "iproute2"),
+    ("nfacctd", "pmacct"),
+    ("nfcapd", "nfdump"),
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
@@ -203,6 +205,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("redis-cli", "redis-tools"),
     ("radclient", "freeradius-utils"),
     ("radsniff", "freeradius-utils"),
+    ("psql", "postgresql"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
     ("unshare", "util-linux"),
@@ -217,6 +220,23 @@ fn missing(names: &[&str]) -> String {
     packages.dedup();
     let (names, packages) = (names.join(", "), packages.join(" "));
     format!("no {names} in PATH (apt-get install {packages})")
+}
+
+/// Python with these modules; `None` (after [`skip`]) without one of them.
+pub fn python(modules: &[&str]) -> Option<Command> {
+    let mut python = program("python3")?;
+    let imported = python
+        .args(["-c", &format!("import {}", modules.join(", "))])
+        .output();
+    let is_there = imported.is_ok_and(|output| output.status.success());
+    if !is_there {
+        skip(&format!(
+            "python3 lacks one of these (pip install {})",
+            modules.join(" ")
+        ));
+        return None;
+    }
+    program("python3")
 }
 
 /// The folder of real captures: `../shared/captures` beside the checkout, or the one that

@@ -4,9 +4,10 @@
 
 use crate::LedgerError;
 use crate::error::name;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use weir_meter::sessions::KEYS_MAX;
-use weir_meter::{Chunk, Manifest, Owner, Totals};
+use weir_meter::{Chunk, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals};
 
 /// The largest chunk that is accepted, in bytes: about six million rows.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
@@ -15,7 +16,9 @@ pub const CHUNK_BYTES_MAX: usize = 64 << 20;
 const COUNT_MAX: u64 = i64::MAX as u64;
 
 /// "weirchk" and the version.
-const MAGIC: &[u8; 8] = b"weirchk\x01";
+const MAGIC: &[u8; 8] = b"weirchk\x02";
+/// Of chunks whose owners have no reported counts: those that spools of earlier versions hold.
+const MAGIC_1: &[u8; 8] = b"weirchk\x01";
 
 /// A chunk as bytes, with their hash.
 #[derive(Clone, Debug)]
@@ -56,14 +59,16 @@ pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
     if bytes.len() > CHUNK_BYTES_MAX {
         return Err(damaged(unknown(), "longer than 64 MiB"));
     }
-    let Some(body) = bytes.strip_prefix(MAGIC) else {
-        return Err(damaged(
-            unknown(),
-            "it does not begin as a chunk of version 1",
-        ));
+    let unread = |error: postcard::Error| damaged(unknown(), &error.to_string());
+    let (chunk, rest) = if let Some(body) = bytes.strip_prefix(MAGIC) {
+        postcard::take_from_bytes::<Chunk>(body).map_err(unread)?
+    } else if let Some(body) = bytes.strip_prefix(MAGIC_1) {
+        let (chunk, rest) = postcard::take_from_bytes::<Chunk1>(body).map_err(unread)?;
+        (chunk.into(), rest)
+    } else {
+        let why = "it does not begin as a chunk of version 1 or 2";
+        return Err(damaged(unknown(), why));
     };
-    let (chunk, rest) = postcard::take_from_bytes::<Chunk>(body)
-        .map_err(|error| damaged(unknown(), &error.to_string()))?;
     let wrong = |why: &str| Err(damaged(name(&chunk.manifest.id), why));
     if !rest.is_empty() {
         return wrong("bytes behind its end");
@@ -98,6 +103,49 @@ pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
     match sums(&chunk) {
         Some(sums) if sums == chunk.manifest.totals => Ok(chunk),
         _ => wrong("its records do not add up to the totals of its manifest"),
+    }
+}
+
+/// A chunk of version 1.
+#[derive(Deserialize)]
+struct Chunk1 {
+    manifest: Manifest,
+    measures: Vec<Measure>,
+    services: Vec<String>,
+    owners: Vec<Owner1>,
+    records: Vec<Record>,
+}
+
+#[derive(Deserialize)]
+struct Owner1 {
+    kind: OwnerKind,
+    subscriber: String,
+    session: String,
+    keys: Vec<Key>,
+    class: Vec<Vec<u8>>,
+    chargeable_user: Option<Vec<u8>>,
+    started_unix_ns: i64,
+}
+
+impl From<Chunk1> for Chunk {
+    fn from(chunk: Chunk1) -> Chunk {
+        let owners = chunk.owners.into_iter().map(|owner| Owner {
+            kind: owner.kind,
+            subscriber: owner.subscriber,
+            session: owner.session,
+            keys: owner.keys,
+            class: owner.class,
+            chargeable_user: owner.chargeable_user,
+            started_unix_ns: owner.started_unix_ns,
+            reported: None,
+        });
+        Chunk {
+            manifest: chunk.manifest,
+            measures: chunk.measures,
+            services: chunk.services,
+            owners: owners.collect(),
+            records: chunk.records,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub enum LedgerError {
     },
     /// The file is a store of another version.
     #[error(
-        "{path}: layout {found}, this weir knows {known}: use a weir of the version that made it, or another --store"
+        "{path}: layout {found}, this weir knows {known}: use a weir of the version that made it, or name another file"
     )]
     Layout {
         /// The store's file.
@@ -48,6 +48,25 @@ pub enum LedgerError {
         /// Why.
         source: std::io::Error,
     },
+    /// A database does not take an output's records.
+    #[error("output {output}: PostgreSQL: {why}; nothing is lost, and it is tried again")]
+    Postgres {
+        /// The output.
+        output: String,
+        /// What the server or its client says.
+        why: String,
+    },
+    /// A collector does not take an output's records.
+    #[error("collector {address}: {source}; nothing is lost, and it is tried again")]
+    Collector {
+        /// Host and port.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is nothing to give again.
+    #[error("the ledger has no such periods: `weir usage --prove` shows which it has")]
+    NoPeriods,
     /// Another process has the store for itself.
     #[error("{path}: {holder} uses it: {remedy}")]
     Locked {
@@ -69,6 +88,9 @@ pub enum LedgerError {
     /// There is no store of this name yet.
     #[error("{0}: no spool is there yet: has its counter begun?")]
     Missing(PathBuf),
+    /// A file is where a ledger is to be made.
+    #[error("{0}: a file is there already: move it away, or name another --store")]
+    Occupied(PathBuf),
     /// A time that the calendar lacks.
     #[error("{0}")]
     Time(String),

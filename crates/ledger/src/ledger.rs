@@ -3,17 +3,20 @@
 use crate::LedgerError;
 use crate::codec::{Encoded, decode};
 use crate::lock::StoreLock;
-use crate::spool::{bits, immediate, key, make_private, of, open};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use crate::store::{Layout, Stamp, bits, immediate, key, of, open, open_read};
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use weir_meter::{Chunk, Measure, Owner, OwnerKind, Record};
+use weir_meter::{Chunk, Key, Measure, Owner, OwnerKind, Record};
 
-/// "weiL": what SQLite's `application_id` says of a ledger.
-const APPLICATION: i64 = 0x7765_694c;
-const LAYOUT: i64 = 1;
+/// "weiL" is what SQLite's `application_id` says of a ledger.
+pub(crate) const LAYOUT: Layout = Layout {
+    application: 0x7765_694c,
+    schema: SCHEMA,
+    upgrades: &[UPGRADE_2],
+};
 
 const SCHEMA: &str = "
 CREATE TABLE chunk (
@@ -85,6 +88,36 @@ CREATE TABLE output_file (
 ) STRICT;
 ";
 
+const UPGRADE_2: &str = "
+-- What access servers say that sessions used, from their beginning to the end of the chunk's period.
+CREATE TABLE reported (
+    chunk        INTEGER NOT NULL REFERENCES chunk ON DELETE CASCADE,
+    owner        INTEGER NOT NULL REFERENCES owner,
+    bytes_up     INTEGER NOT NULL,
+    bytes_down   INTEGER NOT NULL,
+    packets_up   INTEGER NOT NULL,
+    packets_down INTEGER NOT NULL,
+    PRIMARY KEY (chunk, owner)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX reported_owner ON reported (owner);
+CREATE INDEX chunk_counter_time ON chunk (counter, start_ns);
+-- Counters whose records are not simply charged.
+CREATE TABLE role (
+    counter TEXT PRIMARY KEY,
+    point   TEXT NOT NULL,
+    role    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+-- Gaps of counters that an audit counter has filled, as far as it could.
+CREATE TABLE filled (
+    counter TEXT NOT NULL,
+    from_ns INTEGER NOT NULL,
+    to_ns   INTEGER NOT NULL,
+    PRIMARY KEY (counter, from_ns, to_ns)
+) STRICT, WITHOUT ROWID;
+-- The sums that an output's file was given, by period, as JSON.
+ALTER TABLE output_file ADD COLUMN given TEXT;
+";
+
 /// What became of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
@@ -101,6 +134,10 @@ pub enum Accepted {
 pub struct Ledger {
     pub(crate) path: PathBuf,
     pub(crate) db: Connection,
+    /// What the file was when it was opened for reading, if nothing else tells of changes.
+    stamp: Option<Stamp>,
+    /// The last chunk when gaps were looked for.
+    pub(crate) looked_to: i64,
 }
 
 impl Ledger {
@@ -110,13 +147,45 @@ impl Ledger {
     ///
     /// If the file cannot be opened or made, is no ledger, or of another version.
     pub fn open(path: &Path) -> Result<Ledger, LedgerError> {
-        let db = open(path, APPLICATION, LAYOUT, SCHEMA)?;
+        let db = open(path, &LAYOUT)?;
         db.pragma_update(None, "foreign_keys", true)
             .map_err(of(path))?;
         Ok(Ledger {
             path: path.to_owned(),
             db,
+            stamp: None,
+            looked_to: -1,
         })
+    }
+
+    /// Opens a ledger to look at it: without a need to write to its file or folder, unless it is of an
+    /// earlier version.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not there, cannot be read, is no ledger, or of another version.
+    pub fn open_read(path: &Path) -> Result<Ledger, LedgerError> {
+        let opened = match open_read(path, &LAYOUT) {
+            Err(LedgerError::Layout { found, known, .. }) if found < known => {
+                drop(Ledger::open(path)?);
+                open_read(path, &LAYOUT)
+            }
+            opened => opened,
+        };
+        let (db, stamp) = opened?;
+        Ok(Ledger {
+            path: path.to_owned(),
+            db,
+            stamp,
+            looked_to: -1,
+        })
+    }
+
+    /// Whether what was read is of one time. If not (another program has begun to write since
+    /// [`open_read`](Self::open_read)), open the ledger again and read anew.
+    pub fn is_consistent(&self) -> bool {
+        let stamp = self.stamp.as_ref();
+        stamp.is_none_or(|stamp| stamp.is_current(&self.path))
     }
 
     /// The ledger's file.
@@ -216,94 +285,9 @@ impl Ledger {
             Accepted::Replaced
         })
     }
-
-    /// Copies the whole ledger into a new file, while others may use it.
-    ///
-    /// # Errors
-    ///
-    /// If the copy cannot be written.
-    pub fn back_up(&self, to: &Path) -> Result<(), LedgerError> {
-        make_private(to);
-        let mut copy = Connection::open(to).map_err(of(to))?;
-        let backup = rusqlite::backup::Backup::new(&self.db, &mut copy).map_err(of(to))?;
-        backup
-            .run_to_completion(4096, Duration::ZERO, None)
-            .map_err(of(to))
-    }
-
-    /// Deletes the periods that ended before this time (Unix nanoseconds), with their rows, if all
-    /// outputs have had them. Gives the number of chunks deleted.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be written.
-    pub fn delete_before(&mut self, unix_ns: i64) -> Result<u64, LedgerError> {
-        let path = self.path.clone();
-        let which = "end_ns < ?1
-             AND sequence <= (SELECT coalesce(min(position), 9223372036854775807) FROM output)";
-        let mut delete = || {
-            let transaction = immediate(&mut self.db)?;
-            transaction.execute(
-                &format!("INSERT OR IGNORE INTO deleted SELECT hash FROM chunk WHERE {which}"),
-                [unix_ns],
-            )?;
-            let deleted =
-                transaction.execute(&format!("DELETE FROM chunk WHERE {which}"), [unix_ns])?;
-            transaction.execute(
-                "DELETE FROM owner WHERE id NOT IN (SELECT owner FROM usage)",
-                [],
-            )?;
-            transaction.commit()?;
-            Ok(deleted as u64)
-        };
-        delete().map_err(of(&path))
-    }
-
-    /// Replaces what identifies a subscriber (name, sessions, keys, Class, Chargeable-User-Identity)
-    /// in all records by one mark; the counts stay, so that totals and proofs stay true. Gives the
-    /// number of owners erased.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be written.
-    pub fn erase(&mut self, subscriber: &str) -> Result<u64, LedgerError> {
-        let path = self.path.clone();
-        let mut erase = || {
-            let transaction = immediate(&mut self.db)?;
-            let ids = transaction
-                .prepare("SELECT id FROM owner WHERE subscriber = ?1 AND kind = 0")?
-                .query_map([subscriber], |row| row.get::<_, i64>(0))?
-                .collect::<rusqlite::Result<Vec<_>>>()?;
-            let erased = Owner {
-                kind: OwnerKind::Session,
-                subscriber: "(erased)".to_owned(),
-                session: String::new(),
-                keys: Vec::new(),
-                class: Vec::new(),
-                chargeable_user: None,
-                started_unix_ns: 0,
-            };
-            if !ids.is_empty() {
-                let to = owner_id(&transaction, &erased)?;
-                for id in &ids {
-                    transaction
-                        .execute("UPDATE usage SET owner = ?1 WHERE owner = ?2", [to, *id])?;
-                    transaction.execute("DELETE FROM owner WHERE id = ?1", [id])?;
-                }
-            }
-            transaction.commit()?;
-            Ok(ids.len() as u64)
-        };
-        let erased = erase().map_err(of(&path))?;
-        // The old pages may still hold the name: write the file anew without them.
-        self.db
-            .execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")
-            .map_err(of(&path))?;
-        Ok(erased)
-    }
 }
 
-fn known(transaction: &Transaction<'_>, chunk: &Chunk) -> rusqlite::Result<Option<[u8; 32]>> {
+fn known(transaction: &Connection, chunk: &Chunk) -> rusqlite::Result<Option<[u8; 32]>> {
     transaction
         .prepare_cached(
             "SELECT hash FROM chunk WHERE counter = ?1 AND boot_epoch = ?2 AND period = ?3
@@ -313,7 +297,11 @@ fn known(transaction: &Transaction<'_>, chunk: &Chunk) -> rusqlite::Result<Optio
         .optional()
 }
 
-fn insert(transaction: &Transaction<'_>, chunk: &Chunk, hash: &[u8; 32]) -> rusqlite::Result<()> {
+pub(crate) fn insert(
+    transaction: &Connection,
+    chunk: &Chunk,
+    hash: &[u8; 32],
+) -> rusqlite::Result<()> {
     let manifest = &chunk.manifest;
     let (id, link) = (&manifest.id, &manifest.link);
     transaction
@@ -350,6 +338,25 @@ fn insert(transaction: &Transaction<'_>, chunk: &Chunk, hash: &[u8; 32]) -> rusq
         .iter()
         .map(|name| service_id(transaction, name))
         .collect::<rusqlite::Result<Vec<_>>>()?;
+    for (owner, id) in chunk.owners.iter().zip(&owners) {
+        let Some([bytes_up, bytes_down, packets_up, packets_down]) = owner.reported else {
+            continue;
+        };
+        transaction
+            .prepare_cached(
+                "INSERT OR REPLACE INTO reported
+                     (chunk, owner, bytes_up, bytes_down, packets_up, packets_down)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![
+                sequence,
+                id,
+                bits(bytes_up),
+                bits(bytes_down),
+                bits(packets_up),
+                bits(packets_down)
+            ])?;
+    }
     for measure in &chunk.measures {
         transaction
             .prepare_cached("INSERT OR IGNORE INTO measure (name, additive) VALUES (?1, ?2)")?
@@ -408,9 +415,30 @@ impl Columns<'_> {
     }
 }
 
+/// What the ledger keeps of an owner: all but what changes from period to period.
+#[derive(Serialize)]
+struct Identity<'a> {
+    kind: OwnerKind,
+    subscriber: &'a str,
+    session: &'a str,
+    keys: &'a [Key],
+    class: &'a [Vec<u8>],
+    chargeable_user: Option<&'a [u8]>,
+    started_unix_ns: i64,
+}
+
 /// The row of an owner, made if it is new.
-fn owner_id(transaction: &Transaction<'_>, owner: &Owner) -> rusqlite::Result<i64> {
-    let json = serde_json::to_string(owner).expect("an owner is JSON");
+pub(crate) fn owner_id(transaction: &Connection, owner: &Owner) -> rusqlite::Result<i64> {
+    let identity = Identity {
+        kind: owner.kind,
+        subscriber: &owner.subscriber,
+        session: &owner.session,
+        keys: &owner.keys,
+        class: &owner.class,
+        chargeable_user: owner.chargeable_user.as_deref(),
+        started_unix_ns: owner.started_unix_ns,
+    };
+    let json = serde_json::to_string(&identity).expect("an owner is JSON");
     let content: [u8; 32] = Sha256::digest(&json).into();
     let found = transaction
         .prepare_cached("SELECT id FROM owner WHERE content = ?1")?
@@ -442,7 +470,7 @@ pub(crate) fn kind_number(kind: OwnerKind) -> i64 {
     }
 }
 
-fn service_id(transaction: &Transaction<'_>, name: &str) -> rusqlite::Result<i64> {
+fn service_id(transaction: &Connection, name: &str) -> rusqlite::Result<i64> {
     transaction
         .prepare_cached("INSERT OR IGNORE INTO service (name) VALUES (?1)")?
         .execute([name])?;

@@ -1,7 +1,7 @@
 //! Usage records that survive anything: from a counter's chunk to the billing system, once.
 //!
 //! ```text
-//!  counter ─► Spool ──(any transport, at least once)──► Ledger ─► outputs: CSV, JSON Lines
+//!  counter ─► Spool ──(any transport, at least once)──► Ledger ─► outputs: files, PostgreSQL, IPFIX
 //!               ▲                                         │
 //!               └──────────── acknowledgment ─────────────┘
 //! ```
@@ -10,7 +10,8 @@
 //! and is deleted only when the ledger has acknowledged it. [`Ledger`] inserts a chunk's identity
 //! and rows in one transaction, so a chunk that arrives twice counts once. Chunks of a counter are
 //! chained by SHA-256: the ledger notices a chunk that is missing or was changed. [`Ledger::prove`]
-//! compares the link's totals with the sums of records and with each output.
+//! compares the link's totals with the sums of records and with each output. [`Point`]s say which
+//! counters see the same packets, so that these are charged once.
 //!
 //! A counter's session events are in its [`SessionLog`]. All are SQLite files (write-ahead log, synced at each commit). NetTap 2000 paper, §2.
 
@@ -18,17 +19,25 @@ mod codec;
 mod error;
 mod ledger;
 mod lock;
+mod maintain;
+mod nats;
 mod output;
+mod planning;
+mod points;
 mod prove;
 mod session_log;
 mod spool;
+mod store;
 mod usage;
 
 pub use codec::{CHUNK_BYTES_MAX, Encoded, decode, encode};
 pub use error::LedgerError;
 pub use ledger::{Accepted, Ledger};
 pub use lock::StoreLock;
-pub use output::{Format, OutputFile};
+pub use nats::{NatsError, RESEND, Shipped, Shipper, Taken, Taker, check_nats_url};
+pub use output::{Column, Delivered, Filter, Format, Output, Replay, Shape, Span, Target};
+pub use planning::{Load, SessionUse};
+pub use points::{Audit, AuditRow, Point, Role, fill_counter};
 pub use prove::{Difference, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use spool::{Spool, Stored};

@@ -1,8 +1,9 @@
 //! The proof: the link's totals, the sums of records, the chain of chunks and the outputs agree, or
 //! the difference has a name.
 
-use crate::output::{Format, file_totals};
-use crate::spool::of;
+use crate::output::given::{Found, Given};
+use crate::output::totals;
+use crate::store::of;
 use crate::{Ledger, LedgerError};
 use rusqlite::params;
 use serde::Serialize;
@@ -225,13 +226,26 @@ impl Ledger {
                     why: why.clone(),
                 })
                 .collect();
-            // The sums of what the output has had of the period.
+            // The sums of what the output was given of the period, and those that the ledger has.
             let mut ledger = Totals::default();
             chunks
                 .iter()
                 .filter(had)
                 .for_each(|(_, it)| add(&mut ledger, &it.totals));
-            let found = output.totals.get(key).copied().unwrap_or_default();
+            let given = output.given.get(key).copied();
+            if output.skipped.contains(key) && given.is_none() {
+                continue;
+            }
+            let ledger = match given {
+                Some(given) if output.in_part => given,
+                _ if output.in_part => Totals::default(),
+                _ => ledger,
+            };
+            let found = match (&output.found, given) {
+                (Some(found), _) => found.get(key).copied().unwrap_or_default(),
+                // Nothing can be read back: what was given was committed.
+                (None, given) => given.unwrap_or_default(),
+            };
             if !unreadable.is_empty() {
                 differences.extend(unreadable);
             } else if found != ledger {
@@ -242,7 +256,8 @@ impl Ledger {
                     ledger,
                 });
             } else if chunks.iter().all(|chunk| had(&chunk)) {
-                agreeing.push(output.name.clone());
+                let mark = if output.in_part { " (part)" } else { "" };
+                agreeing.push(format!("{}{mark}", output.name));
             }
         }
         Ok(PeriodProof {
@@ -272,49 +287,102 @@ impl Ledger {
         let error = of(&self.path);
         let mut select = self
             .db
-            .prepare("SELECT output, first, last, path FROM output_file WHERE hash IS NOT NULL ORDER BY output, first")
+            .prepare(
+                "SELECT output, first, last, path, given FROM output_file WHERE hash IS NOT NULL
+                 ORDER BY output, first",
+            )
             .map_err(&error)?;
         let files = select
             .query_map([], |row| {
-                let path: String = row.get(3)?;
-                let range = row.get::<_, i64>(1)?..=row.get::<_, i64>(2)?;
-                Ok((row.get::<_, String>(0)?, range, PathBuf::from(path)))
+                Ok(Delivery {
+                    output: row.get(0)?,
+                    range: row.get(1)?..=row.get(2)?,
+                    path: row.get(3)?,
+                    given: row.get(4)?,
+                })
             })
             .map_err(&error)?;
         let mut outputs: BTreeMap<String, OutputTotals> = BTreeMap::new();
-        for file in files {
-            let (name, range, path) = file.map_err(&error)?;
-            let output = outputs.entry(name.clone()).or_insert_with(|| OutputTotals {
-                name,
-                ranges: Vec::new(),
-                totals: BTreeMap::new(),
-                unreadable: Vec::new(),
-            });
-            let read = match Format::of_path(&path) {
-                Some(format) => file_totals(&path, format),
-                None => Err("not a format that can be read back".to_owned()),
-            };
-            match read {
-                Ok(totals) => totals.iter().for_each(|(key, more)| {
-                    add(output.totals.entry(key.clone()).or_default(), more);
-                }),
-                Err(why) => output.unreadable.push((range.clone(), path, why)),
-            }
-            output.ranges.push(range);
+        for delivery in files {
+            let delivery = delivery.map_err(&error)?;
+            let output = outputs
+                .entry(delivery.output.clone())
+                .or_insert_with(|| OutputTotals {
+                    name: delivery.output.clone(),
+                    ..OutputTotals::default()
+                });
+            output.add(delivery)?;
         }
         Ok(outputs.into_values().collect())
     }
 }
 
-/// What an output's files say.
+/// What an output was given at a time.
+struct Delivery {
+    output: String,
+    range: std::ops::RangeInclusive<i64>,
+    /// Empty if the output is none of files, or if there was nothing to write.
+    path: String,
+    /// As JSON; `None` of an earlier version.
+    given: Option<String>,
+}
+
+/// What an output was given, and what its files say.
+#[derive(Default)]
 struct OutputTotals {
     name: String,
     ranges: Vec<std::ops::RangeInclusive<i64>>,
-    totals: BTreeMap<PeriodKey, Totals>,
+    given: BTreeMap<PeriodKey, Totals>,
+    skipped: HashSet<PeriodKey>,
+    in_part: bool,
+    /// By period; `None` if nothing is read back.
+    found: Option<BTreeMap<PeriodKey, Totals>>,
     unreadable: Vec<(std::ops::RangeInclusive<i64>, PathBuf, String)>,
 }
 
 impl OutputTotals {
+    fn add(&mut self, delivery: Delivery) -> Result<(), LedgerError> {
+        let path = PathBuf::from(delivery.path);
+        let given: Option<Given> = match delivery.given {
+            None => None,
+            Some(json) => serde_json::from_str(&json).map_err(|why| LedgerError::Damaged {
+                id: format!("of output {}", self.name),
+                why: why.to_string(),
+            })?,
+        };
+        self.ranges.push(delivery.range.clone());
+        if let Some(given) = &given {
+            self.in_part |= given.in_part;
+            self.skipped.extend(given.skipped.iter().cloned());
+            for (key, more) in &given.periods {
+                add(self.given.entry(key.clone()).or_default(), more);
+            }
+        }
+        if path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let found = self.found.get_or_insert_default();
+        match totals(&path) {
+            Ok(Found::ByPeriod(totals)) => totals
+                .iter()
+                .for_each(|(key, more)| add(found.entry(key.clone()).or_default(), more)),
+            // A file that names no periods has all that it was given, or none.
+            Ok(Found::Whole(totals)) => match &given {
+                Some(given) if given.totals() == totals => {
+                    for (key, more) in &given.periods {
+                        add(found.entry(key.clone()).or_default(), more);
+                    }
+                }
+                _ => {
+                    let why = "it has other sums than it was given".to_owned();
+                    self.unreadable.push((delivery.range, path, why));
+                }
+            },
+            Err(why) => self.unreadable.push((delivery.range, path, why)),
+        }
+        Ok(())
+    }
+
     fn delivered(&self, sequence: i64) -> bool {
         self.ranges.iter().any(|range| range.contains(&sequence))
     }

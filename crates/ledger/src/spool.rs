@@ -3,15 +3,17 @@
 use crate::LedgerError;
 use crate::codec::{Encoded, encode};
 use crate::lock::StoreLock;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use crate::store::{Layout, bits, immediate, key, of, open};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::path::{Path, PathBuf};
 use weir_meter::{Chunk, ChunkId};
 
 /// "weiS": what SQLite's `application_id` says of a spool.
-const APPLICATION: i64 = 0x7765_6953;
-const LAYOUT: i64 = 1;
+const LAYOUT: Layout = Layout {
+    application: 0x7765_6953,
+    schema: SCHEMA,
+    upgrades: &[],
+};
 
 const SCHEMA: &str = "
 CREATE TABLE chunk (
@@ -58,7 +60,7 @@ impl Spool {
     ///
     /// If the file cannot be opened or made, is no spool, or of another version.
     pub fn open(path: &Path) -> Result<Spool, LedgerError> {
-        let db = open(path, APPLICATION, LAYOUT, SCHEMA)?;
+        let db = open(path, &LAYOUT)?;
         Ok(Spool {
             path: path.to_owned(),
             db,
@@ -199,6 +201,19 @@ impl Spool {
             .map_err(of(&self.path))
     }
 
+    /// Places of the first chunks in the order of storing that no ledger has acknowledged, at most
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn places(&self, limit: u32) -> Result<Vec<i64>, LedgerError> {
+        self.db
+            .prepare_cached("SELECT sequence FROM chunk ORDER BY sequence LIMIT ?1")
+            .and_then(|mut select| select.query_map([limit], |row| row.get(0))?.collect())
+            .map_err(of(&self.path))
+    }
+
     /// Number of chunks that wait for the ledger's acknowledgment.
     ///
     /// # Errors
@@ -228,94 +243,4 @@ impl Spool {
             .map(|deleted| deleted > 0)
             .map_err(of(&self.path))
     }
-}
-
-/// SQLite's integers are signed: the same 64 bits.
-pub(crate) fn bits(value: u64) -> i64 {
-    value.cast_signed()
-}
-
-pub(crate) fn key(id: &ChunkId) -> (&str, i64, i64, u32) {
-    let epoch = bits(id.boot_epoch);
-    (&id.counter, epoch, bits(id.period), id.number)
-}
-
-pub(crate) fn of(path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError + use<> {
-    let path = path.to_owned();
-    move |source| LedgerError::Database {
-        path: path.clone(),
-        source,
-    }
-}
-
-/// A transaction that has the right to write from its beginning: one that reads first and then
-/// finds that another process has written fails at once, however long it would wait.
-pub(crate) fn immediate(db: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
-    db.transaction_with_behavior(TransactionBehavior::Immediate)
-}
-
-/// Makes an empty file that only its user may read, if there is none: SQLite's other files of a
-/// store have its mode. Opening the store says what is wrong.
-pub(crate) fn make_private(path: &Path) {
-    let mut options = OpenOptions::new();
-    let _ = options.write(true).create_new(true).mode(0o600).open(path);
-}
-
-/// Opens a store of this kind and layout, or makes one.
-pub(crate) fn open(
-    path: &Path,
-    application: i64,
-    layout: i64,
-    schema: &str,
-) -> Result<Connection, LedgerError> {
-    let error = of(path);
-    make_private(path);
-    let mut db = Connection::open(path).map_err(&error)?;
-    db.busy_timeout(std::time::Duration::from_secs(10))
-        .map_err(&error)?;
-    let pragma = |db: &Connection, name: &str| {
-        db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
-    };
-    let found = pragma(&db, "application_id").map_err(|source| {
-        if source.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) {
-            LedgerError::Foreign(path.to_owned())
-        } else {
-            error(source)
-        }
-    })?;
-    // A commit is on the disk when it returns; readers do not wait for a writer.
-    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
-        .map_err(&error)?;
-    // Two programs that start together: one of them makes the tables.
-    let transaction = immediate(&mut db).map_err(&error)?;
-    let empty = transaction
-        .query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
-            row.get(0)
-        })
-        .map_err(&error)?;
-    let found = if found == 0 {
-        pragma(&transaction, "application_id").map_err(&error)?
-    } else {
-        found
-    };
-    if found == 0 && empty {
-        let versions =
-            format!("PRAGMA application_id = {application}; PRAGMA user_version = {layout};");
-        transaction
-            .execute_batch(&format!("{schema}{versions}"))
-            .map_err(&error)?;
-    } else if found != application {
-        return Err(LedgerError::Foreign(path.to_owned()));
-    } else {
-        let found = pragma(&transaction, "user_version").map_err(&error)?;
-        if found != layout {
-            return Err(LedgerError::Layout {
-                path: path.to_owned(),
-                found,
-                known: layout,
-            });
-        }
-    }
-    transaction.commit().map_err(&error)?;
-    Ok(db)
 }

@@ -1,9 +1,9 @@
 //! Questions to the ledger: how much, by subscriber, service and time.
 
 use crate::ledger::kind_number;
-use crate::spool::of;
+use crate::store::of;
 use crate::{Ledger, LedgerError};
-use jiff::{Timestamp, Unit, tz::TimeZone};
+use jiff::{Timestamp, ToSpan, Unit, tz::TimeZone};
 use rusqlite::named_params;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
@@ -34,6 +34,8 @@ pub struct UsageQuery {
     pub subscriber: Option<String>,
     /// Only this service.
     pub service: Option<String>,
+    /// Only the records of this counter. Without it all that are charged: none of an audit counter.
+    pub counter: Option<String>,
     /// Spans of time.
     pub group: Group,
 }
@@ -81,6 +83,9 @@ impl Ledger {
                  WHERE chunk.start_ns >= :since AND chunk.start_ns < :until
                    AND (:subscriber IS NULL OR owner.subscriber = :subscriber)
                    AND (:service IS NULL OR service.name = :service)
+                   AND (CASE WHEN :counter IS NULL
+                        THEN chunk.counter NOT IN (SELECT counter FROM role WHERE role = 'audit')
+                        ELSE chunk.counter = :counter END)
                  GROUP BY chunk.start_ns, usage.owner, usage.service, usage.direction, usage.more",
             )
             .map_err(&error)?;
@@ -90,6 +95,7 @@ impl Ledger {
                 ":until": query.until_unix_ns.unwrap_or(i64::MAX),
                 ":subscriber": query.subscriber,
                 ":service": query.service,
+                ":counter": query.counter,
             })
             .map_err(&error)?;
         let maxima = self.maxima().map_err(&error)?;
@@ -113,7 +119,7 @@ impl Ledger {
     }
 
     /// Names of measures whose values do not add up.
-    fn maxima(&self) -> rusqlite::Result<HashSet<String>> {
+    pub(crate) fn maxima(&self) -> rusqlite::Result<HashSet<String>> {
         self.db
             .prepare_cached("SELECT name FROM measure WHERE NOT additive")?
             .query_map([], |row| row.get(0))?
@@ -176,7 +182,7 @@ impl Part {
     }
 }
 
-fn kind(number: i64) -> OwnerKind {
+pub(crate) fn kind(number: i64) -> OwnerKind {
     match number {
         0 => OwnerKind::Session,
         1 => OwnerKind::Unattributed,
@@ -189,20 +195,37 @@ fn span_start(
     group: Group,
     zone: &TimeZone,
 ) -> Result<Option<Timestamp>, LedgerError> {
+    span(unix_ns, group, zone).map(|span| span.map(|[start, _]| start))
+}
+
+/// Start and end of the span of time that an instant is in; `None` for all in one.
+pub(crate) fn span(
+    unix_ns: i64,
+    group: Group,
+    zone: &TimeZone,
+) -> Result<Option<[Timestamp; 2]>, LedgerError> {
     let beyond = |error: jiff::Error| LedgerError::Time(format!("{unix_ns} ns: {error}"));
     let time = Timestamp::from_nanosecond(unix_ns.into()).map_err(beyond)?;
     let time = time.to_zoned(zone.clone());
+    let hour = jiff::ZonedRound::new()
+        .smallest(Unit::Hour)
+        .mode(jiff::RoundMode::Floor);
     let start = match group {
         Group::Whole => return Ok(None),
-        Group::Hour => time.round(
-            jiff::ZonedRound::new()
-                .smallest(Unit::Hour)
-                .mode(jiff::RoundMode::Floor),
-        ),
+        Group::Hour => time.round(hour),
         Group::Day => time.start_of_day(),
         Group::Month => time.first_of_month().and_then(|first| first.start_of_day()),
     };
-    start.map(|start| Some(start.timestamp())).map_err(beyond)
+    let start = start.map_err(beyond)?;
+    let end = match group {
+        Group::Whole | Group::Hour => start.checked_add(1.hour()),
+        Group::Day => start.tomorrow().and_then(|next| next.start_of_day()),
+        Group::Month => start
+            .checked_add(1.month())
+            .and_then(|next| next.start_of_day()),
+    };
+    let end = end.map_err(beyond)?;
+    Ok(Some([start.timestamp(), end.timestamp()]))
 }
 
 fn written(time: Timestamp, group: Group, zone: &TimeZone) -> String {

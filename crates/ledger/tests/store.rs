@@ -1,112 +1,19 @@
 //! Spool and ledger: each chunk once, whatever happens between.
 
+mod common;
+
+use common::{Folder, MINUTE, chunk, files};
 use jiff::tz::TimeZone;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use weir_ledger::{
-    Accepted, Difference, Encoded, Format, Group, Ledger, LedgerError, SessionLog, Spool,
+    Accepted, Difference, Encoded, Format, Group, Ledger, LedgerError, Replay, SessionLog, Spool,
     UsageQuery, encode,
 };
 use weir_meter::{
-    Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record,
-    SessionEvent, SessionEventKind, SessionInfo, SessionSource, Totals,
+    Chunk, Key, OwnerKind, SessionEvent, SessionEventKind, SessionInfo, SessionSource,
 };
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let folder =
-            std::env::temp_dir().join(format!("weir-ledger-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-const MINUTE: i64 = 60_000_000_000;
-
-/// A period's chunk: alice with one record a direction, and an address without an owner.
-fn chunk(period: u64, start: i64, packets: u64) -> Chunk {
-    let owner = |kind, subscriber: &str, key| Owner {
-        kind,
-        subscriber: subscriber.to_owned(),
-        session: "nas/1".to_owned(),
-        keys: vec![key],
-        class: vec![b"gold".to_vec()],
-        chargeable_user: None,
-        started_unix_ns: 0,
-    };
-    let record = |owner, direction, packets| Record {
-        owner,
-        service: 0,
-        direction,
-        flags: Flags::default(),
-        counts: vec![packets, packets * 100, 3],
-    };
-    let totals = Totals {
-        packets: [packets + 1, packets],
-        bytes: [(packets + 1) * 100, packets * 100],
-    };
-    let measure = |name: &str, additive| Measure {
-        name: name.to_owned(),
-        additive,
-    };
-    Chunk {
-        manifest: Manifest {
-            id: ChunkId {
-                counter: "pop-1".to_owned(),
-                boot_epoch: u64::MAX - 1,
-                period,
-                number: 0,
-            },
-            last: true,
-            monotonic_ns: [0, 1],
-            unix_ns: [start, start + MINUTE],
-            wall_step_ns: 0,
-            records: 3,
-            totals,
-            link: totals,
-            lost_inside: 0,
-            gap_unix_ns: None,
-            previous: [0; 32],
-        },
-        measures: vec![
-            measure("packets", true),
-            measure("bytes", true),
-            measure("peak", false),
-        ],
-        services: vec!["web".to_owned()],
-        owners: vec![
-            owner(
-                OwnerKind::Session,
-                "alice",
-                Key::Ipv4([192, 0, 2, 1].into()),
-            ),
-            owner(
-                OwnerKind::Unattributed,
-                "",
-                Key::Ipv4([192, 0, 2, 9].into()),
-            ),
-        ],
-        records: vec![
-            record(0, Direction::Up, packets),
-            record(0, Direction::Down, packets),
-            record(1, Direction::Up, 1),
-        ],
-    }
-}
 
 fn deliver_all(spool: &mut Spool, ledger: &mut Ledger) -> usize {
     let (mut after, mut accepted) = (0, 0);
@@ -243,7 +150,9 @@ fn two_processes_that_write_wait_for_each_other() {
                         ledger.accept(&encode(&chunk)).unwrap();
                         ledger.delete_before(-1).unwrap();
                         let output = format!("output-{writer}");
-                        ledger.deliver(&output, Format::Csv, &folder.0).unwrap();
+                        ledger
+                            .deliver(&files(&output, Format::Csv, &folder.0))
+                            .unwrap();
                     }
                 })
             })
@@ -314,7 +223,9 @@ fn a_capture_that_is_metered_again_counts_once() {
     assert_eq!(ledger.replace(&chunks(20)).unwrap(), Accepted::Replaced);
     assert_eq!(ledger.prove(None, None).unwrap().link().packets, [42, 40]);
     // What an output has had stays.
-    ledger.deliver("billing", Format::Csv, &folder.0).unwrap();
+    ledger
+        .deliver(&files("billing", Format::Csv, &folder.0))
+        .unwrap();
     assert!(matches!(
         ledger.replace(&chunks(30)),
         Err(LedgerError::Contradiction(_))
@@ -387,20 +298,25 @@ fn outputs_appear_whole_and_once_and_agree_with_the_ledger() {
             .accept(&encode(&chunk(period, MINUTE * period as i64, 10)))
             .unwrap();
     }
-    let csv = ledger.deliver("billing", Format::Csv, &folder.0).unwrap();
+    let csv = ledger
+        .deliver(&files("billing", Format::Csv, &folder.0))
+        .unwrap();
     let json = ledger
-        .deliver("json", Format::JsonLines, &folder.0)
+        .deliver(&files("json", Format::JsonLines, &folder.0))
         .unwrap();
     assert_eq!((csv[0].records, json[0].records), (9, 9));
     assert!(
         ledger
-            .deliver("billing", Format::Csv, &folder.0)
+            .deliver(&files("billing", Format::Csv, &folder.0))
             .unwrap()
             .is_empty()
     );
     ledger.accept(&encode(&chunk(3, 3 * MINUTE, 10))).unwrap();
     assert_eq!(
-        ledger.deliver("billing", Format::Csv, &folder.0).unwrap()[0].records,
+        ledger
+            .deliver(&files("billing", Format::Csv, &folder.0))
+            .unwrap()[0]
+            .records,
         3
     );
     let proof = ledger.prove(None, None).unwrap();
@@ -408,9 +324,10 @@ fn outputs_appear_whole_and_once_and_agree_with_the_ledger() {
     assert_eq!(proof.periods[0].outputs, ["billing", "json"]);
     assert_eq!(proof.periods[3].outputs, ["billing"]);
     // A file that somebody changed, and one that is gone.
-    let text = fs::read_to_string(&csv[0].path).unwrap();
-    fs::write(&csv[0].path, text.replacen(",10,1000,", ",9,1000,", 1)).unwrap();
-    fs::remove_file(&json[0].path).unwrap();
+    let [csv, json] = [csv, json].map(|files| files[0].path.clone().unwrap());
+    let text = fs::read_to_string(&csv).unwrap();
+    fs::write(&csv, text.replacen(",10,1000,", ",9,1000,", 1)).unwrap();
+    fs::remove_file(&json).unwrap();
     let proof = ledger.prove(None, None).unwrap();
     let differences = &proof.periods[0].differences;
     assert!(
@@ -423,7 +340,14 @@ fn outputs_appear_whole_and_once_and_agree_with_the_ledger() {
     );
     // Both can be written again.
     let again = ledger
-        .replay(0, MINUTE, Format::Csv, &folder.at("again.csv"))
+        .replay(
+            &files("billing", Format::Csv, &folder.0),
+            &Replay {
+                since_unix_ns: Some(0),
+                until_unix_ns: Some(MINUTE),
+                ..Replay::default()
+            },
+        )
         .unwrap();
     assert_eq!(again.records, 3);
 }
@@ -435,7 +359,7 @@ fn an_output_that_cannot_be_written_goes_on_later() {
     ledger.accept(&encode(&chunk(0, 0, 10))).unwrap();
     let nowhere = folder.at("missing");
     let refused = ledger
-        .deliver("billing", Format::Csv, &nowhere)
+        .deliver(&files("billing", Format::Csv, &nowhere))
         .unwrap_err();
     assert!(refused.to_string().contains("missing"), "{refused}");
     fs::create_dir(&nowhere).unwrap();
@@ -446,14 +370,16 @@ fn an_output_that_cannot_be_written_goes_on_later() {
     symlink(&precious, &beside).unwrap();
     // More has arrived meanwhile: the planned file first, then another.
     ledger.accept(&encode(&chunk(1, MINUTE, 10))).unwrap();
-    let files = ledger.deliver("billing", Format::Csv, &nowhere).unwrap();
+    let files = ledger
+        .deliver(&files("billing", Format::Csv, &nowhere))
+        .unwrap();
     assert_eq!(
         files.iter().map(|file| file.records).collect::<Vec<_>>(),
         [3, 3]
     );
     assert!(ledger.prove(None, None).unwrap().holds());
     assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
-    let facts = fs::symlink_metadata(&files[0].path).unwrap();
+    let facts = fs::symlink_metadata(files[0].path.as_ref().unwrap()).unwrap();
     assert!(!beside.exists() && facts.is_file());
     // 0640, less what the umask takes.
     assert_eq!(facts.permissions().mode() & !0o640 & 0o777, 0);
@@ -542,11 +468,13 @@ fn retention_keeps_what_outputs_lack_and_the_chain() {
     // An output that has had nothing yet keeps everything.
     let nowhere = folder.at("missing");
     ledger
-        .deliver("billing", Format::Csv, &nowhere)
+        .deliver(&files("billing", Format::Csv, &nowhere))
         .unwrap_err();
     assert_eq!(ledger.delete_before(i64::MAX).unwrap(), 0);
     fs::create_dir(&nowhere).unwrap();
-    ledger.deliver("billing", Format::Csv, &nowhere).unwrap();
+    ledger
+        .deliver(&files("billing", Format::Csv, &nowhere))
+        .unwrap();
     assert_eq!(ledger.delete_before(2 * MINUTE + 1).unwrap(), 2);
     let proof = ledger.prove(None, None).unwrap();
     assert_eq!(proof.periods.len(), 2);
@@ -618,4 +546,126 @@ fn another_file_is_refused_and_left_as_it_is() {
     drop(Spool::open(&folder.at("spool")).unwrap());
     assert!(said(&folder.at("spool")).contains("not a store of weir"));
     assert!(said(&folder.at("missing/ledger")).contains("is the folder there"));
+}
+
+#[test]
+fn a_ledger_is_read_without_writing_to_it() {
+    let folder = Folder::new("read");
+    let path = folder.at("a store?#%.db");
+    let mut ledger = Ledger::open(&path).unwrap();
+    ledger.accept(&encode(&chunk(0, 0, 10))).unwrap();
+    // While another program has it open, and after that.
+    let read = Ledger::open_read(&path).unwrap();
+    assert_eq!(read.prove(None, None).unwrap().link().packets, [11, 10]);
+    ledger.accept(&encode(&chunk(1, MINUTE, 10))).unwrap();
+    assert_eq!(read.prove(None, None).unwrap().periods.len(), 2);
+    assert!(read.is_consistent());
+    drop((read, ledger));
+    let before = fs::read(&path).unwrap();
+    let mut mode = fs::metadata(&path).unwrap().permissions();
+    mode.set_mode(0o400);
+    fs::set_permissions(&path, mode.clone()).unwrap();
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(&folder.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    let files = names();
+    let read = Ledger::open_read(&path).unwrap();
+    assert_eq!(read.prove(None, None).unwrap().periods.len(), 2);
+    assert!(read.is_consistent());
+    assert_eq!(names(), files);
+    // A program begins to write meanwhile.
+    mode.set_mode(0o600);
+    fs::set_permissions(&path, mode).unwrap();
+    let mut ledger = Ledger::open(&path).unwrap();
+    ledger.accept(&encode(&chunk(2, 2 * MINUTE, 10))).unwrap();
+    assert!(!read.is_consistent());
+    drop((ledger, read));
+    assert_ne!(fs::read(&path).unwrap(), before);
+    let said = |path: &Path| Ledger::open_read(path).unwrap_err().to_string();
+    fs::write(folder.at("text"), "no database ".repeat(100)).unwrap();
+    assert!(said(&folder.at("text")).contains("not a store of weir"));
+    assert!(said(&folder.at("missing")).contains("is the folder there"));
+    assert!(!folder.at("missing").exists());
+}
+
+#[test]
+fn a_back_up_is_whole_and_becomes_a_ledger() {
+    let folder = Folder::new("back-up");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    ledger.accept(&encode(&chunk(0, 0, 10))).unwrap();
+    let output = files("billing", Format::Csv, &folder.0);
+    let first = ledger.deliver(&output).unwrap();
+    let copy = folder.at("copy");
+    ledger.back_up(&copy).unwrap();
+    ledger.accept(&encode(&chunk(1, MINUTE, 10))).unwrap();
+    // The later one takes its place; another file is not taken for one.
+    ledger.back_up(&copy).unwrap();
+    fs::write(folder.at("text"), "precious").unwrap();
+    ledger.back_up(&folder.at("text")).unwrap_err();
+    assert_eq!(fs::read(folder.at("text")).unwrap(), b"precious");
+    assert!(!folder.at("copy.part").exists());
+    // Written after the back-up: the file stays what it was.
+    let second = ledger.deliver(&output).unwrap();
+    let name = second[0].path.clone().unwrap();
+    let text = fs::read_to_string(&name).unwrap();
+    drop(ledger);
+    let said = Ledger::restore(&copy, &folder.at("ledger")).unwrap_err();
+    assert!(said.to_string().contains("there already"), "{said}");
+    fs::remove_file(folder.at("ledger")).unwrap();
+    let mut ledger = Ledger::restore(&copy, &folder.at("ledger")).unwrap();
+    assert_eq!(ledger.extent().unwrap(), Some([0, 2 * MINUTE]));
+    let again = ledger.deliver(&output).unwrap();
+    // The same period once more, under the same name and with the same content.
+    assert_eq!(again[0].path.as_ref(), Some(&name));
+    assert_eq!(fs::read_to_string(&name).unwrap(), text);
+    ledger.accept(&encode(&chunk(2, 2 * MINUTE, 10))).unwrap();
+    let third = ledger.deliver(&output).unwrap();
+    let third = third[0].path.as_ref().unwrap();
+    assert!(
+        third.ends_with("billing-100000001-100000001.csv"),
+        "{third:?}"
+    );
+    assert!(ledger.prove(None, None).unwrap().holds());
+    assert_ne!(first[0].path, second[0].path);
+    fs::write(folder.at("text"), "no ledger ".repeat(100)).unwrap();
+    Ledger::restore(&folder.at("text"), &folder.at("new")).unwrap_err();
+    assert!(!folder.at("new").exists());
+}
+
+#[test]
+fn a_ledger_of_the_first_version_is_brought_up_to_date() {
+    let folder = Folder::new("version");
+    let path = folder.at("ledger");
+    let mut ledger = Ledger::open(&path).unwrap();
+    ledger.accept(&encode(&chunk(0, 0, 10))).unwrap();
+    drop(ledger);
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch(
+        "DROP TABLE reported; DROP TABLE role; DROP TABLE filled; DROP INDEX chunk_counter_time;
+         ALTER TABLE output_file DROP COLUMN given;
+         PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(db);
+    assert!(
+        Ledger::open_read(&path)
+            .unwrap()
+            .prove(None, None)
+            .unwrap()
+            .holds()
+    );
+    let mut ledger = Ledger::open(&path).unwrap();
+    ledger.accept(&encode(&chunk(1, MINUTE, 10))).unwrap();
+    assert_eq!(ledger.prove(None, None).unwrap().periods.len(), 2);
+    drop(ledger);
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch("PRAGMA user_version = 99;").unwrap();
+    drop(db);
+    let said = Ledger::open(&path).unwrap_err().to_string();
+    assert!(said.contains("layout 99"), "{said}");
 }

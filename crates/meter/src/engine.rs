@@ -661,6 +661,7 @@ impl Engine {
             class: info.class.clone(),
             chargeable_user: info.chargeable_user.clone(),
             started_unix_ns: session.started_unix_ns,
+            reported: info.reported,
         }
     }
 

@@ -259,8 +259,8 @@ const RECORD_LEN: usize = 12;
 fn owner_len(owner: &Owner) -> usize {
     /// A prefix of IPv6, the longest key.
     const KEY_LEN: usize = 20;
-    /// Kind, time, and the lengths of what follows.
-    const FIXED_LEN: usize = 40;
+    /// Kind, time, reported counts, and the lengths of what follows.
+    const FIXED_LEN: usize = 80;
     let class: usize = owner.class.iter().map(|class| class.len() + 5).sum();
     let user = owner.chargeable_user.as_ref().map_or(0, Vec::len);
     let texts = owner.subscriber.len() + owner.session.len() + user;
@@ -343,6 +343,7 @@ mod tests {
                 class: Vec::new(),
                 chargeable_user: None,
                 started_unix_ns: 0,
+                reported: None,
             });
             for packets in [1, 0, 2, 3] {
                 let counts = [packets, 10 * packets];
@@ -389,6 +390,7 @@ mod tests {
                 class: vec![vec![0; 100]],
                 chargeable_user: None,
                 started_unix_ns: 0,
+                reported: None,
             });
             writer.record(0, Direction::Up, Flags::default(), &[1, 100]);
         }

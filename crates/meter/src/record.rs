@@ -46,6 +46,10 @@ pub struct Owner {
     /// Start of the session, nanoseconds of Unix time; 0 if unknown.
     #[serde(default)]
     pub started_unix_ns: i64,
+    /// The access server's own counts of the session up to the end of the period, for audit: octets,
+    /// then packets, each up then down.
+    #[serde(default)]
+    pub reported: Option<[u64; 4]>,
 }
 
 impl Owner {
@@ -66,6 +70,7 @@ impl Owner {
             class: Vec::new(),
             chargeable_user: None,
             started_unix_ns: 0,
+            reported: None,
         }
     }
 }

@@ -5,6 +5,9 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+/// The usual name of the store's file.
+pub(crate) const FILE_NAME: &str = "usage.db";
+
 /// The store's file by these rules.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, CliError> {
     if let Some(path) = given {
@@ -25,7 +28,7 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, CliError> {
         };
         state.join("weir")
     };
-    Ok(folder.join("usage.db"))
+    Ok(folder.join(FILE_NAME))
 }
 
 /// As [`path`], and its folder is made if it is not there, for its owner alone.

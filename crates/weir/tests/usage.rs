@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::chunks::chunk;
 use common::{Folder, stdout, weir};
 use rustix::process::Signal;
 use std::fs;
@@ -9,64 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use weir_ledger::{Format, Ledger, Spool};
-use weir_meter::{
-    Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals,
-};
 use weir_wire::rng::SplitMix64;
-
-/// A chunk of a period of one minute: a record for each of these packet counts.
-fn chunk(counter: &str, period: u64, packets: &[u64]) -> Chunk {
-    let start = i64::try_from(period).unwrap() * 60_000_000_000;
-    let sum = packets.iter().sum::<u64>();
-    let totals = Totals {
-        packets: [sum, 0],
-        bytes: [sum * 64, 0],
-    };
-    let owners = (0..packets.len()).map(|number| Owner {
-        kind: OwnerKind::Session,
-        subscriber: format!("subscriber-{number}"),
-        session: format!("{counter}/{number}"),
-        keys: vec![Key::Vlan(7, Some(number as u16))],
-        class: Vec::new(),
-        chargeable_user: None,
-        started_unix_ns: 0,
-    });
-    let records = packets.iter().zip(0..).map(|(packets, owner)| Record {
-        owner,
-        service: 0,
-        direction: Direction::Up,
-        flags: Flags::default(),
-        counts: vec![*packets, packets * 64],
-    });
-    let measure = |name: &str| Measure {
-        name: name.to_owned(),
-        additive: true,
-    };
-    Chunk {
-        manifest: Manifest {
-            id: ChunkId {
-                counter: counter.to_owned(),
-                boot_epoch: 1,
-                period,
-                number: 0,
-            },
-            last: true,
-            monotonic_ns: [0, 1],
-            unix_ns: [start, start + 60_000_000_000],
-            wall_step_ns: 0,
-            records: u32::try_from(packets.len()).unwrap(),
-            totals,
-            link: totals,
-            lost_inside: 0,
-            gap_unix_ns: None,
-            previous: [0; 32],
-        },
-        measures: vec![measure("packets"), measure("bytes")],
-        services: vec!["all".to_owned()],
-        owners: owners.collect(),
-        records: records.collect(),
-    }
-}
 
 fn configure(folder: &Folder, counters: &[&str]) -> String {
     let mut text = format!("store = '{}'\ninterval = '1ms'\n", folder.path("ledger"));
@@ -94,8 +38,8 @@ fn packets_of_files(folder: &Path, format: Format) -> u64 {
         .map(|path| {
             let text = fs::read_to_string(path).unwrap();
             let packets = text.lines().filter_map(|line| match format {
-                Format::Csv => line.split(',').nth_back(2)?.parse::<u64>().ok(),
-                Format::JsonLines => {
+                Format::Csv => line.split(',').nth_back(4)?.parse::<u64>().ok(),
+                _ => {
                     let line: serde_json::Value = serde_json::from_str(line).unwrap();
                     line["packets"].as_u64()
                 }
@@ -268,4 +212,85 @@ fn a_table_is_what_a_person_reads() {
             .unwrap()
             .contains("Usage from 1970-01-01T00:00")
     );
+}
+
+#[test]
+fn a_ledger_is_backed_up_restored_and_cleared_of_a_name() {
+    let folder = Folder::new("usage-keep");
+    let (store, copy) = (folder.path("ledger"), folder.path("copy"));
+    let mut ledger = Ledger::open(store.as_ref()).unwrap();
+    ledger
+        .accept(&weir_ledger::encode(&chunk("one", 0, &[1, 2000])))
+        .unwrap();
+    let mediate = |options: &[&str]| {
+        let mut command = weir(["mediate"]);
+        command.args(["--store", &store]).args(options);
+        command.output().unwrap()
+    };
+    let run = mediate(&["--back-up", &copy]);
+    assert!(run.status.success(), "{run:?}");
+    let run = mediate(&["--erase", "subscriber-1", "--json"]);
+    assert_eq!(stdout(&run), "{\"erased\":1}\n");
+    let run = mediate(&["--erase", "subscriber-1\u{1b}"]);
+    assert!(stdout(&run).ends_with("no subscriber subscriber-1\\u{1b}\n"));
+    let table = || stdout(&weir(["usage", "--store", &store]).output().unwrap());
+    assert!(table().contains("(erased)") && !table().contains("subscriber-1"));
+    // The ledger is there: it is not overwritten.
+    let run = mediate(&["--restore", &copy]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    drop(ledger);
+    fs::remove_file(&store).unwrap();
+    let run = mediate(&["--restore", &copy]);
+    assert!(run.status.success(), "{run:?}");
+    assert!(table().contains("subscriber-1"));
+    let run = mediate(&["--delete-before", "1d"]);
+    assert!(stdout(&run).contains("1 chunk"), "{run:?}");
+    let empty = table();
+    assert!(empty.contains("has no records yet"), "{empty}");
+    for options in [
+        &["--replay", "billing"][..],
+        &["--erase", "a", "--once"],
+        &["--erase", "a", "--delete-before", "1d"],
+        &["--delete-before", "soon"],
+        &["--period", "1"],
+        &[],
+    ] {
+        assert_eq!(mediate(options).status.code(), Some(2), "{options:?}");
+    }
+    let run = mediate(&["--restore", &folder.path("none")]);
+    assert!(
+        String::from_utf8(run.stderr)
+            .unwrap()
+            .contains("no such file")
+    );
+}
+
+#[test]
+fn why_nothing_is_shown_is_said() {
+    let folder = Folder::new("usage-empty");
+    let store = folder.path("ledger");
+    let mut ledger = Ledger::open(store.as_ref()).unwrap();
+    let usage = |options: &[&str]| {
+        let mut command = weir(["usage"]);
+        stdout(
+            &command
+                .args(["--store", &store])
+                .args(options)
+                .output()
+                .unwrap(),
+        )
+    };
+    for option in ["--prove", "--planning"] {
+        assert!(usage(&[option]).contains("no records yet"), "{option}");
+    }
+    ledger
+        .accept(&weir_ledger::encode(&chunk("one", 0, &[1])))
+        .unwrap();
+    let said = usage(&["--subscriber", "bob", "--since", "2020-01-01"]);
+    assert!(
+        said.contains("No usage records match") && said.contains("--subscriber bob --since 2020"),
+        "{said}"
+    );
+    assert!(usage(&["--audit"]).contains("No point has an audit counter"));
+    assert_eq!(usage(&["--subscriber", "bob", "--json"]), "[]\n");
 }

@@ -94,6 +94,7 @@ pub const BENCHES: &[Listed] = &[
     row("socket/loss", Bench("weir-socket", "loss", ""), &[Root, Tun], 420),
     row("tap/tap", Bench("weir-tap", "tap", ""), &[Root], 30),
     row("apps/fib", Bench("weir-apps", "fib", ""), &[], 120),
+    row("ledger/postgres", Bench("weir-ledger", "postgres", ""), &[Program("psql")], 60),
     row("weir/serve", Bench("weir", "serve", ""), SERVE, 240),
     row("weir/serve slow", Bench("weir", "serve", "slow"), SERVE, 90),
     row(

@@ -22,6 +22,7 @@ pub(crate) mod pup;
 pub(crate) mod rarpd;
 pub(crate) mod route;
 pub(crate) mod serve;
+pub(crate) mod ship;
 pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod vmtp;

@@ -1,6 +1,8 @@
 //! Functions that the tests of the binary share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod chunks;
+
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;

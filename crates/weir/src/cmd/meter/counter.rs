@@ -547,8 +547,17 @@ impl Base {
     }
 }
 
+/// The spool of a counter beside the store that its records go to: stores in one folder do not share
+/// spools, since a chunk of one is none of the other's chain. The usual store is not named.
 fn spool_beside(store: &Path, counter: &str) -> PathBuf {
-    store.with_file_name(format!("{counter}.spool"))
+    match store.file_name() {
+        Some(name) if name != store::FILE_NAME => {
+            let mut spool = name.to_owned();
+            spool.push(format!(".{counter}.spool"));
+            store.with_file_name(spool)
+        }
+        _ => store.with_file_name(format!("{counter}.spool")),
+    }
 }
 
 pub(super) fn monotonic_ns() -> u64 {
@@ -564,5 +573,21 @@ pub(super) fn now() -> Moment {
             .tv_sec
             .saturating_mul(1_000_000_000)
             .saturating_add(wall.tv_nsec),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_in_one_folder_have_spools_of_their_own() {
+        for (store, spool) in [
+            ("/a/usage.db", "/a/pop-1.spool"),
+            ("/a/b.db", "/a/b.db.pop-1.spool"),
+            ("c.db", "c.db.pop-1.spool"),
+        ] {
+            assert_eq!(spool_beside(Path::new(store), "pop-1"), Path::new(spool));
+        }
     }
 }

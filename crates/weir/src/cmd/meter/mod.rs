@@ -95,7 +95,8 @@ pub(crate) struct Args {
     no_store: bool,
 
     /// Where the records of a live link are until the ledger has them
-    /// [default: COUNTER.spool beside the store]
+    /// [default: COUNTER.spool beside the store; STORE.COUNTER.spool if its name
+    /// is not usage.db]
     #[arg(long, value_name = "FILE", conflicts_with = "read")]
     spool: Option<PathBuf>,
 

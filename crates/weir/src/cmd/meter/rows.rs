@@ -280,6 +280,7 @@ impl Rows {
             class: info.class.clone(),
             chargeable_user: info.chargeable_user.clone(),
             started_unix_ns: session.started_unix_ns,
+            reported: info.reported,
         }
     }
 

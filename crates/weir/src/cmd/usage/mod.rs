@@ -1,12 +1,17 @@
 //! `weir usage`: what the ledger has, as a table, and its proof.
 
+mod audit;
+mod empty;
+mod planning;
 mod proof;
+mod sla;
 mod table;
-mod time;
+pub(crate) mod time;
 
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use crate::{report, store};
+use jiff::tz::TimeZone;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +36,11 @@ pub(crate) struct Args {
     /// Only this service
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
+
+    /// Only this counter's records, though they may not be charged; without it
+    /// those of audit counters are left out
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["prove", "audit"])]
+    counter: Option<String>,
 
     /// Only periods that start at this time or later: a time (2026-10-25,
     /// 2026-10-25T08:00, 2026-10-25T08:00:00Z), or how long ago (90m, 24h, 7d)
@@ -61,6 +71,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prove", "follow"])]
     svg: Option<PathBuf>,
 
+    /// Compare what is charged with what audit counters have, at the points
+    /// of mediator.toml
+    #[arg(long, conflicts_with_all = ["subscriber", "service", "by", "prove", "follow", "svg"])]
+    audit: bool,
+
+    /// Compare the use of each session with the agreements in this file:
+    /// CSV with the columns subscriber, up, down (rates such as 20M), loss
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["service", "by", "prove", "follow", "svg", "audit"]
+    )]
+    sla: Option<PathBuf>,
+
+    /// Show busy hour, 95th percentile and trend of each link and service
+    #[arg(
+        long,
+        conflicts_with_all = ["by", "prove", "follow", "svg", "audit", "sla"]
+    )]
+    planning: bool,
+
     /// Prove the totals: for each period, the link's total against the sum of
     /// all records, the chain of chunks, and each output's files
     #[arg(long, conflicts_with_all = ["subscriber", "service", "by"])]
@@ -75,7 +106,8 @@ const AFTER: &str = "\
 The store is a file of SQLite: --store, else $STATE_DIRECTORY/usage.db (systemd), else, for root,
 /var/lib/weir/usage.db, for others $XDG_STATE_HOME/weir/usage.db (~/.local/state/weir/usage.db).
 
-Exit status: 0; 1 if the store cannot be read or a proof does not hold; 2 for a request that is
+Exit status: 0; 1 if the store cannot be read, a proof does not hold, an audit finds a difference or an
+agreement is not kept; 2 for a request that is
 refused; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.";
 
 /// Spans of time.
@@ -99,6 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         until_unix_ns: at(&args.until).transpose()?,
         subscriber: args.subscriber.clone(),
         service: args.service.clone(),
+        counter: args.counter.clone(),
         group: match args.by {
             None => Group::Whole,
             Some(Span::Hour) => Group::Hour,
@@ -106,28 +139,22 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             Some(Span::Month) => Group::Month,
         },
     };
-    let ledger = open(args)?;
-    if args.prove {
-        return proof::run(&ledger, &query, args.period, args.json);
-    }
     let mut out = io::stdout();
+    let task = Task::of(args)?;
     loop {
-        let rows = ledger.usage(&query, &zone).map_err(CliError::run)?;
+        let answer = answer(args, &query, &zone, &task)?;
         if args.follow && out.is_terminal() {
             // Cursor home, and erase below.
             write!(out, "\x1b[H\x1b[J").map_err(CliError::output)?;
         }
-        let text = if args.json {
-            serde_json::to_string(&rows).map_err(CliError::run)?
-        } else {
-            table::of(&rows)
-        };
-        writeln!(out, "{text}").map_err(CliError::output)?;
-        if let Some(path) = &args.svg {
-            let svg = table::plot(&ledger, &query, &zone)?;
-            report::atomic_write::replace(path, &svg).map_err(|error| {
+        writeln!(out, "{}", answer.text).map_err(CliError::output)?;
+        if let (Some(path), Some(svg)) = (&args.svg, &answer.svg) {
+            report::atomic_write::replace(path, svg).map_err(|error| {
                 CliError::run(format!("cannot write {}: {error}", path.display()))
             })?;
+        }
+        if let Some(why) = answer.failed {
+            return Err(CliError::run(why));
         }
         if !args.follow {
             return Ok(());
@@ -141,6 +168,96 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
 }
 
+/// What is asked.
+enum Task {
+    Table,
+    Prove,
+    Audit,
+    Sla(sla::Agreements),
+    Planning,
+}
+
+impl Task {
+    fn of(args: &Args) -> Result<Task, CliError> {
+        Ok(if args.prove {
+            Task::Prove
+        } else if args.audit {
+            Task::Audit
+        } else if let Some(path) = &args.sla {
+            Task::Sla(sla::Agreements::read(path)?)
+        } else if args.planning {
+            Task::Planning
+        } else {
+            Task::Table
+        })
+    }
+}
+
+/// What the ledger says.
+#[derive(Default)]
+struct Answer {
+    text: String,
+    svg: Option<String>,
+    /// Why the command fails after it has said so.
+    failed: Option<String>,
+}
+
+/// How often a ledger is read again that other programs have begun to write to meanwhile.
+const READS_MAX: usize = 5;
+
+/// Reads the ledger, at one time.
+fn answer(
+    args: &Args,
+    query: &UsageQuery,
+    zone: &TimeZone,
+    task: &Task,
+) -> Result<Answer, CliError> {
+    let mut reads = 0;
+    loop {
+        let ledger = open(args)?;
+        let read = match task {
+            Task::Prove => proof::answer(&ledger, query, args.period, args.json),
+            Task::Audit => audit::answer(&ledger, query, args.json),
+            Task::Sla(agreements) => sla::answer(&ledger, query, agreements, args.json),
+            Task::Planning => planning::answer(&ledger, query, zone, args.json),
+            Task::Table => table_of(&ledger, args, query, zone),
+        };
+        reads += 1;
+        if ledger.is_consistent() || reads == READS_MAX {
+            return read;
+        }
+    }
+}
+
+fn table_of(
+    ledger: &Ledger,
+    args: &Args,
+    query: &UsageQuery,
+    zone: &TimeZone,
+) -> Result<Answer, CliError> {
+    let rows = ledger.usage(query, zone).map_err(CliError::run)?;
+    let text = if args.json {
+        serde_json::to_string(&rows).map_err(CliError::run)?
+    } else if rows.is_empty() {
+        empty::text(ledger, query)?
+    } else {
+        table::of(&rows)
+    };
+    let svg = match args.svg {
+        Some(_) if rows.is_empty() => {
+            let text = empty::text(ledger, query)?;
+            return Err(CliError::run(format!("there is nothing to draw: {text}")));
+        }
+        Some(_) => Some(table::plot(ledger, query, zone)?),
+        None => None,
+    };
+    Ok(Answer {
+        text,
+        svg,
+        failed: None,
+    })
+}
+
 /// Opens the store; a file that is not there is none, rather than an empty one.
 fn open(args: &Args) -> Result<Ledger, CliError> {
     let path = store::path(args.store.as_deref())?;
@@ -150,5 +267,5 @@ fn open(args: &Args) -> Result<Ledger, CliError> {
             path.display()
         )));
     }
-    Ledger::open(&path).map_err(CliError::run)
+    Ledger::open_read(&path).map_err(CliError::run)
 }

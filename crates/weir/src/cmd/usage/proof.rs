@@ -1,10 +1,10 @@
 //! `weir usage --prove`.
 
+use super::{Answer, empty};
 use crate::error::CliError;
 use crate::report::format::Column::{Left, Right};
 use crate::report::format::{self, grouped};
 use serde::Serialize;
-use std::io::{self, Write};
 use weir_ledger::{Difference, Ledger, PeriodProof, Proof, UsageQuery};
 use weir_meter::Totals;
 
@@ -17,12 +17,12 @@ struct Json<'a> {
 }
 
 /// Proves the periods of the query, or of this number alone.
-pub(super) fn run(
+pub(super) fn answer(
     ledger: &Ledger,
     query: &UsageQuery,
     period: Option<u64>,
     json: bool,
-) -> Result<(), CliError> {
+) -> Result<Answer, CliError> {
     let mut proof = ledger
         .prove(query.since_unix_ns, query.until_unix_ns)
         .map_err(CliError::run)?;
@@ -34,7 +34,6 @@ pub(super) fn run(
             )));
         }
     }
-    let mut out = io::stdout();
     let text = if json {
         let json = Json {
             holds: proof.holds(),
@@ -42,25 +41,27 @@ pub(super) fn run(
             periods: &proof.periods,
         };
         serde_json::to_string(&json).map_err(CliError::run)?
+    } else if proof.periods.is_empty() {
+        empty::text(ledger, query)?
     } else {
         text(&proof)
     };
-    writeln!(out, "{text}").map_err(CliError::output)?;
-    if proof.holds() {
-        return Ok(());
-    }
     let wrong = proof.periods.iter().filter(|it| !it.differences.is_empty());
-    Err(CliError::run(format!(
-        "the proof does not hold: {} of {} differ",
-        wrong.count(),
-        format::counted(proof.periods.len() as u64, "period")
-    )))
+    let failed = (!proof.holds()).then(|| {
+        format!(
+            "the proof does not hold: {} of {} differ",
+            wrong.count(),
+            format::counted(proof.periods.len() as u64, "period")
+        )
+    });
+    Ok(Answer {
+        text,
+        svg: None,
+        failed,
+    })
 }
 
 fn text(proof: &Proof) -> String {
-    if proof.periods.is_empty() {
-        return "No periods match.".to_owned();
-    }
     let columns = [
         Left("counter"),
         Right("period"),

@@ -9,11 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_ledger::{Group, Ledger, Row, UsageQuery};
 use weir_meter::OwnerKind;
 
-/// The table, and the sum below it.
+/// The table of these rows, one at least, and the sum below it.
 pub(super) fn of(rows: &[Row]) -> String {
-    if rows.is_empty() {
-        return "No usage records match.".to_owned();
-    }
     let with_time = rows.iter().any(|row| row.time.is_some());
     let more: BTreeSet<&str> = rows
         .iter()

@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 
 /// The time zone of this name; without one, the system's.
-pub(super) fn zone(name: Option<&str>) -> Result<TimeZone, CliError> {
+pub(crate) fn zone(name: Option<&str>) -> Result<TimeZone, CliError> {
     let Some(name) = name else {
         return Ok(TimeZone::try_system().unwrap_or(TimeZone::UTC));
     };
@@ -18,7 +18,7 @@ pub(super) fn zone(name: Option<&str>) -> Result<TimeZone, CliError> {
 }
 
 /// A time, or how long ago, as Unix time in nanoseconds.
-pub(super) fn parse(text: &str, zone: &TimeZone) -> Result<i64, CliError> {
+pub(crate) fn parse(text: &str, zone: &TimeZone) -> Result<i64, CliError> {
     let instant = text.parse::<Timestamp>().ok();
     let civil = || {
         let time: DateTime = text.parse().ok()?;

@@ -1,12 +1,15 @@
 //! `mediator.toml`.
 
+mod outputs;
+
 use crate::config::{self, Wrong};
+use outputs::OutputTable;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use toml::Spanned;
-use weir_ledger::Format;
+use weir_ledger::{Output, Point, Role};
 use weir_meter::config::duration_ns;
 
 /// A mediator as its file describes it.
@@ -18,7 +21,10 @@ pub(super) struct Config {
     pub(super) interval: Duration,
     /// How long records are kept; none for ever.
     pub(super) keep: Option<Duration>,
+    /// The NATS server whose chunks are taken.
+    pub(super) nats: Option<String>,
     pub(super) counters: Vec<Counter>,
+    pub(super) points: Vec<Point>,
     pub(super) outputs: Vec<Output>,
 }
 
@@ -28,22 +34,17 @@ pub(super) struct Counter {
     pub(super) spool: PathBuf,
 }
 
-/// An output: files in a folder.
-#[derive(Debug)]
-pub(super) struct Output {
-    pub(super) name: String,
-    pub(super) format: Format,
-    pub(super) folder: PathBuf,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     store: Option<PathBuf>,
     interval: Option<Spanned<String>>,
     keep: Option<Spanned<String>>,
+    nats: Option<Spanned<String>>,
     #[serde(default)]
     counter: Vec<Spanned<CounterTable>>,
+    #[serde(default)]
+    point: Vec<Spanned<PointTable>>,
     #[serde(default)]
     output: Vec<Spanned<OutputTable>>,
 }
@@ -56,10 +57,13 @@ struct CounterTable {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OutputTable {
+struct PointTable {
     name: Spanned<String>,
-    format: Spanned<String>,
-    folder: Spanned<PathBuf>,
+    charge: Option<Spanned<String>>,
+    #[serde(default)]
+    sum: Vec<Spanned<String>>,
+    #[serde(default)]
+    audit: Vec<Spanned<String>>,
 }
 
 /// Between two looks, if the file does not say.
@@ -75,9 +79,12 @@ pub(super) fn parse(text: &str) -> Result<Config, Wrong> {
     let file: File = config::parse(text)?;
     let interval = file.interval.map(|given| duration(text, &given, INTERVALS));
     let keep = file.keep.map(|given| duration(text, &given, KEEPS));
-    if file.counter.is_empty() {
+    if let Some(nats) = &file.nats {
+        weir_ledger::check_nats_url(nats.get_ref())
+            .map_err(|why| Wrong::at(text, nats.span().start, why))?;
+    } else if file.counter.is_empty() {
         return Err(Wrong::in_all(
-            "no counter is in it: add [[counter]] with spool = \"FILE\"",
+            "no counter is in it: add [[counter]] with spool = \"FILE\", or nats = \"nats://HOST\"",
         ));
     }
     let mut spools = BTreeSet::new();
@@ -91,25 +98,14 @@ pub(super) fn parse(text: &str) -> Result<Config, Wrong> {
     let mut names = BTreeSet::new();
     let mut outputs = Vec::new();
     for output in &file.output {
-        let OutputTable {
-            name,
-            format,
-            folder,
-        } = output.get_ref();
-        check_name(text, name)?;
-        if !names.insert(name.get_ref()) {
-            let why = format!(
-                "an output of the name `{}` is there already",
-                name.get_ref()
-            );
-            return Err(Wrong::at(text, name.span().start, why));
+        let output = outputs::read(text, output)?;
+        if !names.insert(output.1.name.clone()) {
+            let why = format!("an output of the name `{}` is there already", output.1.name);
+            return Err(Wrong::at(text, output.0, why));
         }
-        outputs.push(Output {
-            name: name.get_ref().clone(),
-            format: output_format(text, format)?,
-            folder: check_path(text, "folder", folder)?,
-        });
+        outputs.push(output.1);
     }
+    let points = points(text, &file.point)?;
     let counters = file.counter.into_iter().map(|counter| Counter {
         spool: counter.into_inner().spool.into_inner(),
     });
@@ -117,12 +113,73 @@ pub(super) fn parse(text: &str) -> Result<Config, Wrong> {
         store: file.store,
         interval: interval.transpose()?.unwrap_or(INTERVAL),
         keep: keep.transpose()?,
+        nats: file.nats.map(Spanned::into_inner),
         counters: counters.collect(),
+        points,
         outputs,
     })
 }
 
-fn check_name(text: &str, name: &Spanned<String>) -> Result<(), Wrong> {
+/// The points, and their counters' roles.
+fn points(text: &str, tables: &[Spanned<PointTable>]) -> Result<Vec<Point>, Wrong> {
+    let (mut names, mut counters) = (BTreeSet::new(), BTreeSet::new());
+    let mut points = Vec::new();
+    for table in tables {
+        let at = |why: &str| Err(Wrong::at(text, table.span().start, why));
+        let PointTable {
+            name,
+            charge,
+            sum,
+            audit,
+        } = table.get_ref();
+        check_name(text, "point", name)?;
+        if !names.insert(name.get_ref()) {
+            let why = format!("a point of the name `{}` is there already", name.get_ref());
+            return Err(Wrong::at(text, name.span().start, why));
+        }
+        match (charge, sum.len()) {
+            (None, 0) => {
+                return at(
+                    "which counters are charged? give `charge`, the name of one, or `sum`, \
+                           those of several in parallel",
+                );
+            }
+            (Some(_), 1..) => {
+                return at(
+                    "`charge` and `sum` exclude each other: one counter is charged, or \
+                           several in parallel are",
+                );
+            }
+            _ => {}
+        }
+        let charged = charge.iter().map(|counter| (counter, Role::Charge));
+        let summed = sum.iter().map(|counter| (counter, Role::Sum));
+        let audited = audit.iter().map(|counter| (counter, Role::Audit));
+        let mut of_point = Vec::new();
+        for (counter, role) in charged.chain(summed).chain(audited) {
+            check_name(text, "counter", counter)?;
+            if !counters.insert(counter.get_ref()) {
+                let why = format!(
+                    "counter `{}` has a role already: it has one, at one point",
+                    counter.get_ref()
+                );
+                return Err(Wrong::at(text, counter.span().start, why));
+            }
+            of_point.push((counter.get_ref().clone(), role));
+        }
+        // As the ledger has them.
+        of_point.sort();
+        points.push(Point {
+            name: name.get_ref().clone(),
+            counters: of_point,
+        });
+    }
+    points.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(points)
+}
+
+/// Rejects what is no name of an output, a point or a counter.
+fn check_name(text: &str, of: &str, name: &Spanned<String>) -> Result<(), Wrong> {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     let given = name.get_ref();
     if given.is_empty()
@@ -131,23 +188,17 @@ fn check_name(text: &str, name: &Spanned<String>) -> Result<(), Wrong> {
         || !given.chars().all(plain)
     {
         let why = format!(
-            "`{given}` is no name of an output: give 1 to {NAME_LEN_MAX} letters, digits, `.`, `_` \
+            "`{given}` is no name of an {of}: give 1 to {NAME_LEN_MAX} letters, digits, `.`, `_` \
              or `-`, the first no `.`"
         );
+        let why = if of == "output" {
+            why
+        } else {
+            why.replace(" an ", " a ")
+        };
         return Err(Wrong::at(text, name.span().start, why));
     }
     Ok(())
-}
-
-fn output_format(text: &str, format: &Spanned<String>) -> Result<Format, Wrong> {
-    match &**format.get_ref() {
-        "csv" => Ok(Format::Csv),
-        "json-lines" => Ok(Format::JsonLines),
-        other => {
-            let why = format!("there is no format `{other}`: give csv or json-lines");
-            Err(Wrong::at(text, format.span().start, why))
-        }
-    }
 }
 
 /// A length of time within limits, written as in `counter.toml`.
@@ -191,6 +242,7 @@ mod tests {
     #[test]
     fn a_mistake_has_its_place_and_a_remedy() {
         let counter = "[[counter]]\nspool = 'a'\n";
+        let output = |keys: &str| format!("{counter}[[output]]\nname = 'x'\n{keys}");
         for (text, place, why) in [
             (String::new(), "m.toml: ", "add [[counter]]"),
             (format!("{counter}{counter}"), "m.toml:3:1: ", "given twice"),
@@ -222,7 +274,62 @@ mod tests {
             (
                 format!("{counter}[[output]]\nname = 'x'\nformat = 'xml'\nfolder = '.'\n"),
                 "m.toml:5:10: ",
-                "csv or json-lines",
+                "give csv, json-lines,",
+            ),
+            (
+                format!("nats = 'http://a'\n{counter}"),
+                "m.toml:1:8: ",
+                "give nats://HOST:PORT",
+            ),
+            (
+                format!("{counter}[[point]]\nname = 'p'\naudit = ['a']\n"),
+                "m.toml:3:1: ",
+                "which counters are charged?",
+            ),
+            (
+                format!("{counter}[[point]]\nname = 'p'\ncharge = 'a'\nsum = ['b', 'c']\n"),
+                "m.toml:3:1: ",
+                "exclude each other",
+            ),
+            (
+                format!("{counter}[[point]]\nname = 'p'\ncharge = 'a'\naudit = ['b', 'a']\n"),
+                "m.toml:6:15: ",
+                "`a` has a role already",
+            ),
+            (
+                output("format = 'csv'\n"),
+                "m.toml:3:1: ",
+                "where do its files go? give `folder`",
+            ),
+            (
+                output("format = 'csv'\nfolder = '.'\ntable = 'x'\n"),
+                "m.toml:7:9: ",
+                "`table` means nothing",
+            ),
+            (
+                output("format = 'ipfix'\nfolder = '.'\ncollector = 'x:1'\n"),
+                "m.toml:7:13: ",
+                "`folder` or `collector`, not both",
+            ),
+            (
+                output("format = 'csv'\nfolder = '.'\nby = ['port']\n"),
+                "m.toml:7:7: ",
+                "subscriber, session, service or direction",
+            ),
+            (
+                output("format = 'csv'\nfolder = '.'\nspan = 'week'\n"),
+                "m.toml:7:8: ",
+                "hour, day or month",
+            ),
+            (
+                output("format = 'csv'\nfolder = '.'\nspan = 'day'\nzone = 'Mars'\n"),
+                "m.toml:8:8: ",
+                "no time zone",
+            ),
+            (
+                output("format = 'csv'\nfolder = '.'\nfilter = { owners = ['me'] }\n"),
+                "m.toml:7:",
+                "session, unattributed or overflow",
             ),
             (
                 format!("{counter}stor = 'x'\n"),
