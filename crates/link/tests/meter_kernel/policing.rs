@@ -254,17 +254,45 @@ fn passed(meter: &mut Meter) -> f64 {
     passed as f64
 }
 
-/// Runs a program on frames as fast as it can for a while; returns from when until when.
-fn flood(program: &Program, frame: &[u8], lasts: Duration) -> [Instant; 2] {
+/// What a flood lasted.
+struct Flood {
+    /// From its first frame to its last one at most.
+    most: Duration,
+    /// A bucket that was empty once, and in the end, has had at least what the rate gives in so long.
+    least: Duration,
+}
+
+/// Runs a program on frames as fast as it can for a while. A bucket is full when nothing has come for
+/// `full_after`.
+fn flood(program: &Program, frame: &[u8], lasts: Duration, full_after: Duration) -> Flood {
+    let many = TestRun {
+        repeat: 1000,
+        ..TestRun::new(frame)
+    };
+    let run = |times: usize| {
+        for _ in 0..times {
+            program.test_run(&many, &mut []).unwrap();
+        }
+    };
+    // More bytes than any burst here.
+    const DRAIN: usize = 3;
     let began = Instant::now();
+    run(DRAIN);
+    let emptied = Instant::now();
+    let (mut lost, mut last) = (Duration::ZERO, emptied);
     while began.elapsed() < lasts {
-        let many = TestRun {
-            repeat: 1000,
-            ..TestRun::new(frame)
-        };
-        program.test_run(&many, &mut []).unwrap();
+        run(1);
+        // While the thread waited for a CPU, the bucket may have been full.
+        let now = Instant::now();
+        lost += (now - last).saturating_sub(full_after);
+        last = now;
     }
-    [began, Instant::now()]
+    let drained = Instant::now();
+    run(DRAIN);
+    Flood {
+        most: began.elapsed(),
+        least: (drained - emptied).saturating_sub(lost),
+    }
 }
 
 #[test]
@@ -290,29 +318,30 @@ fn what_passes_is_the_rate_and_the_burst() {
             burst_bytes,
         };
         let policy = policy([Some(limit), None], None);
+        let full_after = Duration::from_nanos(limit.tolerance_ns());
         for threads in [1, 2] {
             meter.set_policy(0, Some(&policy), true).unwrap();
-            let spans: Vec<[Instant; 2]> = std::thread::scope(|scope| {
-                let run = || flood(&program, &frame, Duration::from_millis(400));
+            let run = || flood(&program, &frame, Duration::from_millis(400), full_after);
+            let began = Instant::now();
+            let floods: Vec<Flood> = std::thread::scope(|scope| {
                 let each: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
                 each.into_iter().map(|it| it.join().unwrap()).collect()
             });
-            // A full bucket does not become fuller before the first frame.
-            let began = spans.iter().map(|span| span[0]).min().unwrap();
-            let ended = spans.iter().map(|span| span[1]).max().unwrap();
-            let took = (ended - began).as_secs_f64();
+            let most = began.elapsed().max(floods[0].most).as_secs_f64();
+            let least = floods[0].least.as_secs_f64();
             let passed = passed(&mut meter);
             let rate = bits_per_second as f64 / 8.0;
-            let most = rate * took + f64::from(burst_bytes);
-            // The last tick of the coarse clock, waits for a CPU at either end, and what CPUs have
-            // leased.
-            let slack = rate * 0.020 + f64::from(burst_bytes) / 8.0 + 2000.0;
-            println!("{limit:?}, {threads} threads: {passed} of {most} bytes");
-            assert!(passed <= most, "{limit:?}: {passed} > {most}");
-            assert!(
-                passed >= (most - slack) * 0.99,
-                "{limit:?}: {passed} < {most}"
+            let burst = f64::from(burst_bytes);
+            println!(
+                "{limit:?}, {threads} threads: {passed} bytes in {least:.4} to {most:.4} s: {:.4} of \
+                 rate and burst",
+                passed / (rate * least + burst)
             );
+            assert!(passed <= rate * most + burst, "{limit:?}: {passed}");
+            // A tick of the coarse clock, and what CPUs have leased.
+            let slack = rate * 0.005 + burst / 8.0 + 2000.0;
+            let expected = (rate * least + burst) * 0.99 - slack;
+            assert!(passed >= expected, "{limit:?}: {passed} < {expected}");
         }
     }
 }

@@ -227,6 +227,7 @@ impl Emit<'_> {
     /// Stores direction and row of a frame that may go either way: first as one that goes up.
     fn attribute_each(&mut self, up: &Up, routines: &Routines) -> Result<(), EmitError> {
         let [goes_up, goes_down, known, done] = [(); 4].map(|()| self.asm.label());
+        self.begin_again();
         match up {
             Up::Sessions => {
                 self.attribute(routines, Some(goes_down));
@@ -254,7 +255,14 @@ impl Emit<'_> {
             ]);
         }
         self.asm.bind(known);
-        // What filters and look-ups have shown of the frame is no more of use to the verifier.
+        self.begin_again();
+        self.attribute(routines, None);
+        self.asm.bind(done);
+        Ok(())
+    }
+
+    /// Has the verifier forget what filters and look-ups have shown of the frame.
+    fn begin_again(&mut self) {
         self.load_frame();
         self.forget(&[
             stack::OUTER,
@@ -263,9 +271,6 @@ impl Emit<'_> {
             stack::FAMILY,
             stack::DIRECTION,
         ]);
-        self.attribute(routines, None);
-        self.asm.bind(done);
-        Ok(())
     }
 
     fn load_frame(&mut self) {
