@@ -61,7 +61,7 @@ impl RateLimit {
 
     /// Nanoseconds that so many bytes take.
     pub fn cost_ns(&self, bytes: u64) -> u64 {
-        (u128::from(bytes) * u128::from(self.cost_of_byte()) >> COST_SHIFT) as u64
+        ((u128::from(bytes) * u128::from(self.cost_of_byte())) >> COST_SHIFT) as u64
     }
 
     /// Nanoseconds that the TAT may be ahead of the time.
@@ -95,7 +95,7 @@ pub fn mark(packet: &mut [u8], code_point: u8) -> bool {
     match packet {
         [first, rest @ ..] if *first >> 4 == 4 && rest.len() >= 19 => {
             let word = u16::from_be_bytes([packet[0], packet[1]]);
-            let marked = word & !0xfc | u16::from(code_point) << 2;
+            let marked = (word & !0xfc) | (u16::from(code_point) << 2);
             let sum = u16::from_be_bytes([packet[10], packet[11]]);
             let sum = u32::from(!sum) + u32::from(!word) + u32::from(marked);
             let sum = (sum & 0xffff) + (sum >> 16);
@@ -106,7 +106,7 @@ pub fn mark(packet: &mut [u8], code_point: u8) -> bool {
         }
         [first, rest @ ..] if *first >> 4 == 6 && rest.len() >= 39 => {
             let word = u16::from_be_bytes([packet[0], packet[1]]);
-            let marked = word & !0x0fc0 | u16::from(code_point) << 6;
+            let marked = (word & !0x0fc0) | (u16::from(code_point) << 6);
             packet[..2].copy_from_slice(&marked.to_be_bytes());
             true
         }
@@ -181,7 +181,7 @@ mod tests {
         packet[10..12].copy_from_slice(&right.to_be_bytes());
         for code_point in [46, 0, 63, 8] {
             assert!(mark(&mut packet, code_point));
-            assert_eq!(packet[1], code_point << 2 | 3);
+            assert_eq!(packet[1], (code_point << 2) | 3);
             assert_eq!(sum(&packet), 0);
         }
         let mut packet = vec![0x6f, 0xff, 0xff, 0xff];

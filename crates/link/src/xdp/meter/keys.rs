@@ -372,8 +372,8 @@ impl Meter {
 pub(super) fn masked(key: Key) -> Option<([u64; 2], [u64; 2], u32)> {
     let SlotKey { words, meta } = key.into();
     let (family, whole) = match meta & 0xff {
-        kind::V4 | kind::PREFIX_V4 => (kind::V4, kind::PREFIX_V4 | 32 << 8),
-        kind::V6 | kind::PREFIX_V6 => (kind::V6, kind::PREFIX_V6 | 128 << 8),
+        kind::V4 | kind::PREFIX_V4 => (kind::V4, kind::PREFIX_V4 | (32 << 8)),
+        kind::V6 | kind::PREFIX_V6 => (kind::V6, kind::PREFIX_V6 | (128 << 8)),
         _ => return None,
     };
     let is_prefix = meta & 0xff == kind::PREFIX_V4 || meta & 0xff == kind::PREFIX_V6;

@@ -73,7 +73,7 @@ impl Meter {
         for (limit, meter) in policy.rates.iter().zip(0..) {
             if let Some(limit) = limit {
                 let base = meter * entry::METER_BYTES;
-                let cost = limit.cost_of_byte() | self.quantum(limit) << entry::COST_BITS;
+                let cost = limit.cost_of_byte() | (self.quantum(limit) << entry::COST_BITS);
                 word(base + entry::COST).store(cost, Ordering::Relaxed);
                 let tolerance = limit.tolerance_ns();
                 word(base + entry::TOLERANCE).store(tolerance, Ordering::Relaxed);
@@ -147,7 +147,7 @@ fn action(action: PolicyAction) -> i32 {
     match action {
         PolicyAction::Drop => entry::DROP,
         PolicyAction::Mark(code_point) => {
-            entry::MARK | i32::from(code_point & 63) << entry::CODE_POINT_SHIFT
+            entry::MARK | (i32::from(code_point & 63) << entry::CODE_POINT_SHIFT)
         }
         PolicyAction::Portal => entry::PORTAL,
     }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use weir_link::bpf::PinFolder;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_link::xdp::{Meter, MeterTap, MirrorUp, mount_for_all};
+use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp, mount_for_all};
 use weir_meter::config::Config;
 use weir_meter::engine::Inside;
 use weir_meter::services::Services;
@@ -214,7 +214,15 @@ impl Place {
                 .mirror_stage(up, names)
                 .and_then(|stage| MeterTap::mirror(&stage, interface, Some(folder))),
         };
-        attached.map_err(CliError::run)
+        attached.map_err(|error| match (self, error) {
+            (Place::Mirror(MirrorUp::Sessions), error @ MeterError::Load(_)) => {
+                CliError::run(format!(
+                    "{error}: say what goes up by `inside` in [capture], or use fewer filters of \
+                     services"
+                ))
+            }
+            (_, error) => CliError::run(error),
+        })
     }
 }
 

@@ -115,7 +115,7 @@ fn a_disconnect_request_ends_its_clients_session_and_no_other() {
     let dynamic = server.dynamic.as_ref().unwrap().socket();
     policy.connect(dynamic.local_addr().unwrap()).unwrap();
     policy.set_read_timeout(Some(WAIT)).unwrap();
-    let mut ask = |server: &mut Server, bytes: &[u8]| {
+    let ask = |server: &mut Server, bytes: &[u8]| {
         policy.send(bytes).unwrap();
         let wait = Timespec::try_from(WAIT).unwrap();
         let socket = server.dynamic.as_ref().unwrap().socket();
