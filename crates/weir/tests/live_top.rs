@@ -238,6 +238,23 @@ fn tmux_follows_a_connection() {
     tmux.until("ended ");
 }
 
+/// The hang-up signal alone may be missed: a process in another session gets none.
+#[test]
+fn the_monitor_ends_when_its_terminal_is_gone() {
+    let folder = Folder::new("top-gone");
+    let path = folder.write("a.pcap", &capture(&[53; 10]));
+    let command = format!("trap '' HUP; {} top -r {path}", binary());
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("10 frames");
+    let pid = rustix::process::Pid::from_raw(tmux.top_pid()).unwrap();
+    drop(tmux);
+    wait::until("the end of the monitor", || {
+        rustix::process::test_kill_process(pid).is_err()
+    });
+}
+
 #[test]
 fn the_terminal_is_restored_after_signals() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {

@@ -6,7 +6,7 @@ use super::follow::Followed;
 use super::frames::FrameList;
 use super::prompt::Prompt;
 use super::sheet::{Kind, Sheet};
-use super::terminal::Tty;
+use super::terminal::{self, Tty};
 use super::{draw, keys};
 use crate::error::CliError;
 use crate::monitor::facts::Watcher;
@@ -17,6 +17,8 @@ use crossterm::event::{self, Event, KeyEventKind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// What ends a process whose terminal is gone.
+const SIGHUP: u8 = 1;
 /// Shortest time between two pictures that no key has asked for.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of new rates and orders of tables.
@@ -272,6 +274,10 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
         {
             app.news = None;
             is_due = true;
+        }
+        // A terminal that is gone never ends `event::poll`.
+        if terminal::is_gone() {
+            return Err(CliError::Stopped(SIGHUP));
         }
         while event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {

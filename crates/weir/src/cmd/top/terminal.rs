@@ -11,6 +11,7 @@ use crossterm::terminal::{
 };
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::Once;
@@ -57,6 +58,18 @@ pub(super) struct Tty {
 
 fn failed(error: io::Error) -> CliError {
     CliError::run(format!("cannot use the terminal: {error}"))
+}
+
+/// Whether the other end of the terminal on standard input is gone.
+pub(super) fn is_gone() -> bool {
+    let stdin = io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    let none = rustix::event::Timespec::default();
+    let found = poll(&mut polled, Some(&none)).unwrap_or(0) > 0;
+    found
+        && polled[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 impl Tty {
