@@ -188,7 +188,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -201,6 +201,9 @@ const PACKAGES: [(&str, &str); 12] = [
     ("ping", "iputils-ping"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
+    ("sysctl", "procps"),
+    ("turnserver", "coturn"),
+    ("turnutils_natdiscovery", "coturn"),
 ];
 
 fn missing(names: &[&str]) -> String {

@@ -54,6 +54,9 @@ struct Cli {
 enum Command {
     Listen(cmd::listen::Args),
     Route(cmd::route::Args),
+    Run(cmd::run::Args),
+    Nat(cmd::run::nat::Args),
+    Balance(cmd::run::balance::Args),
     Ports(cmd::ports::Args),
     Broker(cmd::broker::Args),
     Bridge(cmd::bridge::Args),
@@ -95,6 +98,9 @@ fn run() -> ExitCode {
     let _ = signals::report_file_size_limit();
     let outcome = match cli.command {
         Command::Route(args) => cmd::route::run(&args),
+        Command::Run(args) => cmd::run::run(&args),
+        Command::Nat(args) => cmd::run::nat::run(&args),
+        Command::Balance(args) => cmd::run::balance::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),

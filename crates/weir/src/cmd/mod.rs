@@ -17,5 +17,6 @@ pub(crate) mod meter;
 pub(crate) mod ports;
 pub(crate) mod rarpd;
 pub(crate) mod route;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod usage;
