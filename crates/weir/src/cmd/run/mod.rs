@@ -269,6 +269,7 @@ fn live(
     let ran = router::run_through(
         &config.router,
         tap(args, bypass, config.router.links.len()),
+        &[],
         Some(stages),
         args.restore,
         vec![stop.wakes()?],
