@@ -21,4 +21,5 @@
 //! `docs/explanation/forwarding.md` explains the engine; `weir route` is the
 //! command.
 
+pub mod chain;
 pub mod router;

@@ -102,6 +102,11 @@ impl Output {
         self.push(direction, SentFrame::Dropped(ticket, reason));
     }
 
+    /// What was sent so far, in order.
+    pub fn take(&mut self) -> Vec<Sent> {
+        std::mem::take(&mut self.sent)
+    }
+
     fn push(&mut self, direction: crate::Direction, frame: SentFrame) {
         self.sent.push(Sent {
             direction,

@@ -136,6 +136,28 @@ impl Chain {
         self.run_from(now, direction, first, batch);
     }
 
+    /// As [`run`](Self::run); calls `each` after each stage, with its number.
+    pub fn run_watched(
+        &mut self,
+        now: u64,
+        direction: Direction,
+        batch: &mut Batch<'_>,
+        mut each: impl FnMut(usize, &Batch<'_>),
+    ) {
+        self.select(direction, batch);
+        batch.next_ticket = self.next_ticket;
+        let count = self.places.len();
+        for step in 0..count {
+            let at = match direction {
+                Direction::Outward => step,
+                Direction::Inward => count - 1 - step,
+            };
+            self.stage(now, direction, at, batch);
+            each(at, batch);
+        }
+        self.next_ticket = batch.next_ticket;
+    }
+
     /// Runs a batch of what a stage sent or released through the stages behind
     /// it in its direction.
     pub fn resume(&mut self, now: u64, from: &Sent, batch: &mut Batch<'_>) {
@@ -251,7 +273,7 @@ impl Chain {
     /// What the stages have sent or released since the last call, in order. The
     /// caller passes it on by [`resume`](Self::resume).
     pub fn take_sent(&mut self) -> Vec<Sent> {
-        std::mem::take(&mut self.output.sent)
+        self.output.take()
     }
 
     /// Tells the stages of an entry that it was last used at `used`; returns

@@ -16,6 +16,7 @@
 //! pool = ["203.0.113.1"]        # default: the addresses of the outside
 //! ```
 
+use crate::balance::{Balance, BalanceConfig, Server, WEIGHT_MAX};
 use crate::nat::{Filtering, Forward, Nat, NatConfig, Prefix, Timeouts, Transport};
 use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
 use crate::{Stage, filter};
@@ -25,6 +26,7 @@ use toml::Spanned;
 use toml::de::{DeTable, Deserializer};
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::Names;
+use weir_wire::Protocol;
 
 /// Names of code points (RFC 2474, 2597, 3246, 8622).
 const CODE_POINTS: [(&str, u8); 22] = [
@@ -53,7 +55,7 @@ const CODE_POINTS: [(&str, u8); 22] = [
 ];
 
 /// The kinds of stages, for messages.
-const KINDS: &str = "\"mark\", \"drop\", \"police\" or \"nat\"";
+const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\" or \"balance\"";
 
 /// The reason why a stage is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -98,6 +100,7 @@ enum Kind {
     Drop,
     Police(Police),
     Nat(Box<NatConfig>),
+    Balance(Box<BalanceConfig>, [Ipv4Addr; 1]),
 }
 
 /// What a stage needs to know beside its configuration.
@@ -192,6 +195,32 @@ struct TimeoutsTable {
     icmp: Option<Spanned<String>>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BalanceTable {
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(rename = "match")]
+    filter: Option<Spanned<String>>,
+    protocol: Option<Spanned<String>>,
+    service: Spanned<String>,
+    server: Vec<Spanned<ServerTable>>,
+    sessions_max: Option<u32>,
+    idle: Option<Spanned<String>>,
+    closing: Option<Spanned<String>>,
+    probe: Option<Spanned<String>>,
+    probes: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerTable {
+    to: Spanned<String>,
+    weight: Option<Spanned<u32>>,
+    #[serde(default)]
+    draining: bool,
+}
+
 impl StageConfig {
     /// Reads a table `[[stage]]`.
     ///
@@ -222,6 +251,13 @@ impl StageConfig {
                 let filter = table.filter.clone();
                 (Kind::Nat(Box::new(nat(table)?)), filter)
             }
+            "balance" => {
+                let table = BalanceTable::deserialize(read)?;
+                let filter = table.filter.clone();
+                let config = balance(&table)?;
+                let address = [config.service.0];
+                (Kind::Balance(Box::new(config), address), filter)
+            }
             other => {
                 let message = format!("kind = \"{other}\": write {KINDS}");
                 return Err(ConfigError::new(head.kind.span().start, message));
@@ -242,13 +278,19 @@ impl StageConfig {
     pub fn pool(&self) -> &[Ipv4Addr] {
         match &self.kind {
             Kind::Nat(config) => &config.pool,
+            Kind::Balance(_, service) => service,
             _ => &[],
         }
     }
 
     /// Whether the stage translates addresses.
     pub fn translates(&self) -> bool {
-        matches!(self.kind, Kind::Nat(_))
+        matches!(self.kind, Kind::Nat(_) | Kind::Balance(..))
+    }
+
+    /// Whether the stage makes sense with one link, for inside and outside.
+    pub fn may_be_one_armed(&self) -> bool {
+        matches!(self.kind, Kind::Balance(..))
     }
 
     /// The kind, as in the configuration.
@@ -258,6 +300,7 @@ impl StageConfig {
             Kind::Drop => "drop",
             Kind::Police(_) => "police",
             Kind::Nat(_) => "nat",
+            Kind::Balance(..) => "balance",
         }
     }
 
@@ -283,6 +326,13 @@ impl StageConfig {
                 }
                 let nat = Nat::new(config, context.seed);
                 Box::new(nat.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
+            }
+            Kind::Balance(config, _) => {
+                let balance = Balance::new(BalanceConfig::clone(config), context.seed);
+                let wrong = |error: crate::balance::BalanceError| {
+                    ConfigError::new(self.at, error.to_string())
+                };
+                Box::new(balance.map_err(wrong)?)
             }
         };
         Ok((stage, self.program.clone()))
@@ -345,6 +395,61 @@ fn nat(table: NatTable) -> Result<NatConfig, ConfigError> {
     })
 }
 
+fn balance(table: &BalanceTable) -> Result<BalanceConfig, ConfigError> {
+    let protocol = match &table.protocol {
+        None => Protocol::TCP,
+        Some(word) => match word.get_ref().as_str() {
+            "tcp" => Protocol::TCP,
+            "udp" => Protocol::UDP,
+            other => {
+                let message = format!("protocol = \"{other}\": write \"tcp\" or \"udp\"");
+                return Err(ConfigError::new(word.span().start, message));
+            }
+        },
+    };
+    let servers = table.server.iter().map(|server| {
+        let server = server.get_ref();
+        let weight = server.weight.as_ref().map_or(1, |weight| *weight.get_ref());
+        if let Some(place) = &server.weight
+            && !(1..=WEIGHT_MAX).contains(&weight)
+        {
+            let message = format!("weight of {weight}: write 1 to {WEIGHT_MAX}");
+            return Err(ConfigError::new(place.span().start, message));
+        }
+        Ok(Server {
+            end: end(&server.to)?,
+            weight,
+            is_draining: server.draining,
+        })
+    });
+    let servers = servers.collect::<Result<Vec<Server>, ConfigError>>()?;
+    let usual = BalanceConfig::new(protocol, end(&table.service)?, servers);
+    Ok(BalanceConfig {
+        sessions_max: table.sessions_max.unwrap_or(usual.sessions_max),
+        idle: duration(&table.idle, usual.idle)?,
+        closing: duration(&table.closing, usual.closing)?,
+        probe: match protocol {
+            Protocol::TCP => duration(&table.probe, usual.probe)?,
+            _ => 0,
+        },
+        probes: table.probes.unwrap_or(usual.probes),
+        ..usual
+    })
+}
+
+/// An address and a port.
+fn end(text: &Spanned<String>) -> Result<(Ipv4Addr, u16), ConfigError> {
+    let read: Result<SocketAddrV4, _> = text.get_ref().parse();
+    let read = read.map_err(|_| {
+        let message = format!(
+            "`{}`: write an IPv4 address and a port, as in \"192.0.2.1:80\"",
+            text.get_ref()
+        );
+        ConfigError::new(text.span().start, message)
+    })?;
+    Ok((*read.ip(), read.port()))
+}
+
 fn forward(table: &Spanned<ForwardTable>) -> Result<Forward, ConfigError> {
     let table = table.get_ref();
     let transport = match table.protocol.get_ref().as_str() {
@@ -354,17 +459,6 @@ fn forward(table: &Spanned<ForwardTable>) -> Result<Forward, ConfigError> {
             let message = format!("protocol = \"{other}\": write \"tcp\" or \"udp\"");
             return Err(ConfigError::new(table.protocol.span().start, message));
         }
-    };
-    let end = |text: &Spanned<String>| {
-        let read: Result<SocketAddrV4, _> = text.get_ref().parse();
-        let read = read.map_err(|_| {
-            let message = format!(
-                "`{}`: write an IPv4 address and a port, as in \"192.0.2.1:80\"",
-                text.get_ref()
-            );
-            ConfigError::new(text.span().start, message)
-        })?;
-        Ok::<_, ConfigError>((*read.ip(), read.port()))
     };
     Ok(Forward {
         transport,

@@ -29,7 +29,7 @@ pub struct Edits {
     /// The new source and destination MAC address.
     pub stations: Option<(Address, Address)>,
     /// The link on which the frame leaves.
-    pub output: Option<u8>,
+    pub output: Option<u16>,
     /// Longest packet of that link, in bytes; 0 for no limit.
     pub mtu: u32,
     /// Delta of the IPv4 header's checksum by the addresses. The delta of DSCP
@@ -44,7 +44,7 @@ pub struct Edits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Routed {
     /// The link on which the frame leaves.
-    pub link: u8,
+    pub link: u16,
     /// The router's MAC address there.
     pub src: Address,
     /// The next hop's MAC address.

@@ -22,6 +22,7 @@
 //! - `chain`: [`Chain`]; the filters of all stages are one plan of `demux`.
 //! - [`stages`]: marking, dropping, policing.
 //! - [`nat`]: translation of addresses and ports.
+//! - [`balance`]: load sharing.
 //! - [`config`]: `[[stage]]` of a configuration file.
 //!
 //! # Invariants
@@ -32,6 +33,7 @@
 //! - The crate is pure: no clock, no randomness of its own, no file descriptor.
 //! - All frames are hostile. No call panics because of what is in a frame.
 
+pub mod balance;
 mod batch;
 mod chain;
 mod composed;

@@ -456,7 +456,7 @@ impl<'f> Packet<'f> {
 
     /// Outward: sends the frame on this link in place of the one that the base
     /// chose; the MAC addresses are the stage's to set. Inward the base decides.
-    pub fn set_output(&mut self, link: u8) {
+    pub fn set_output(&mut self, link: u16) {
         self.trace.edits.output = Some(link);
     }
 

@@ -60,7 +60,7 @@ impl Random {
             2 => _ = packet.set_source_port(port),
             3 => _ = packet.set_destination_port(port),
             4 | 5 => _ = packet.set_dscp(bits as u8),
-            6 => packet.set_output(bits as u8 % 3),
+            6 => packet.set_output(bits as u16 % 3),
             _ if rng.chance(10) => packet.drop("by chance"),
             _ => {}
         }

@@ -175,6 +175,23 @@ fn what_has_no_mapping_is_left_to_the_base() {
     assert_eq!(world.out(&frame), Err("protocol"));
 }
 
+/// A translator behind another one has a private address outside.
+#[test]
+fn the_pool_may_be_private() {
+    let mut world = World::new(NatConfig {
+        pool: vec![ip("192.168.1.2")],
+        ..config()
+    });
+    let out = world.out(&Spec::udp(("10.0.0.5", 4000), (PEER, 53)).frame());
+    let (address, port) = source(&out.unwrap());
+    assert_eq!(address, ip("192.168.1.2"));
+    let back = world.inn(&Spec::udp((PEER, 53), ("192.168.1.2", port)).frame());
+    assert_eq!(destination(&back.unwrap()), (ip("10.0.0.5"), 4000));
+    // What the router itself sends stays.
+    let own = Spec::udp(("192.168.1.2", 9), (PEER, 53)).frame();
+    assert_eq!(world.out(&own).unwrap(), own);
+}
+
 #[test]
 fn udp_without_a_checksum_stays_so() {
     let mut world = World::usual();
@@ -707,7 +724,7 @@ fn wrong_configurations_are_refused() {
     };
     assert!(wrong(|config| config.pool.clear()).contains("pool"));
     assert!(wrong(|config| config.pool.push(config.pool[0])).contains("twice"));
-    assert!(wrong(|config| config.pool[0] = Ipv4Addr::new(10, 0, 0, 1)).contains("inside"));
+    assert!(wrong(|config| config.pool[0] = Ipv4Addr::BROADCAST).contains("host"));
     assert!(wrong(|config| config.block = 8).contains("16"));
     assert!(wrong(|config| config.block = 70_000).contains("64512"));
     assert!(matches!(

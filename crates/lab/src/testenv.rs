@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -208,6 +208,9 @@ const PACKAGES: [(&str, &str); 20] = [
     ("psql", "postgresql"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
+    ("sysctl", "procps"),
+    ("turnserver", "coturn"),
+    ("turnutils_natdiscovery", "coturn"),
     ("unshare", "util-linux"),
 ];
 

@@ -58,6 +58,9 @@ enum Command {
     Listen(cmd::listen::Args),
     Top(cmd::top::Args),
     Route(cmd::route::Args),
+    Run(cmd::run::Args),
+    Nat(cmd::run::nat::Args),
+    Balance(cmd::run::balance::Args),
     Ports(cmd::ports::Args),
     Extcap(cmd::extcap::Args),
     Broker(cmd::broker::Args),
@@ -107,6 +110,9 @@ fn run() -> ExitCode {
     let _ = signals::report_file_size_limit();
     let outcome = match cli.command {
         Command::Route(args) => cmd::route::run(&args),
+        Command::Run(args) => cmd::run::run(&args),
+        Command::Nat(args) => cmd::run::nat::run(&args),
+        Command::Balance(args) => cmd::run::balance::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),

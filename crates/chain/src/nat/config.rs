@@ -123,8 +123,8 @@ impl Default for Timeouts {
 pub struct NatConfig {
     /// The public addresses, 1 to [`POOL_MAX`].
     pub pool: Vec<Ipv4Addr>,
-    /// Sources that are translated. Packets to these addresses from the outside
-    /// are dropped.
+    /// Sources that are translated, without the pool itself. Packets to these
+    /// addresses from the outside are dropped.
     pub inside: Vec<Prefix>,
     /// Number of ports of a block: [`BLOCK_MIN`] to [`PORTS`]. A subscriber gets
     /// ports in blocks, each with one line in the log (RFC 6888 REQ-14).
@@ -195,7 +195,7 @@ pub enum NatError {
         /// How many there may be.
         max: usize,
     },
-    /// An address of the pool is there twice, or is translated itself.
+    /// An address of the pool is there twice, or is no host's.
     #[error("{address} in the pool: {why}")]
     Pool {
         /// The address.
@@ -228,10 +228,11 @@ pub enum NatError {
 }
 
 impl NatConfig {
-    /// Whether an address is translated.
+    /// Whether an address is translated: one in `inside` that is not the pool's. A
+    /// translator behind another one has a pool of private addresses.
     #[inline]
     pub fn is_inside(&self, address: Ipv4Addr) -> bool {
-        self.inside.iter().any(|prefix| prefix.contains(address))
+        self.inside.iter().any(|prefix| prefix.contains(address)) && !self.pool.contains(&address)
     }
 
     /// Checks the configuration.
@@ -247,8 +248,6 @@ impl NatConfig {
         for (at, &address) in self.pool.iter().enumerate() {
             let why = if self.pool[..at].contains(&address) {
                 "is there twice"
-            } else if self.is_inside(address) {
-                "is itself an address that is translated: list other prefixes in `inside`"
             } else if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
                 "is no address of a host"
             } else {

@@ -25,6 +25,8 @@ pub(super) const KTIME_GET_COARSE_NS: i32 = 160;
 pub(super) const JSGT: u8 = 0x60;
 /// Jump if greater or equal, signed.
 pub(super) const JSGE: u8 = 0x70;
+/// Jump if less, signed.
+pub(super) const JSLT: u8 = 0xc0;
 /// Jump if less or equal, signed.
 pub(super) const JSLE: u8 = 0xd0;
 

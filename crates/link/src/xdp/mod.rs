@@ -25,8 +25,8 @@ mod tx_burst;
 mod xsk;
 
 pub use flow_cache::{
-    ACTIVATE_WAIT, FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, FlowMaps, XdpFeatureEvent,
-    XdpFeatureMonitor, supports_ndo_xmit,
+    ACTIVATE_WAIT, FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, FlowMaps, Rewrite, Translation,
+    XdpFeatureEvent, XdpFeatureMonitor, supports_ndo_xmit,
 };
 pub use gate::liveness::{LivenessLock, OwnerState};
 pub use gate::pin_dir::{OwnerProcess, mount_for_all};

@@ -145,7 +145,7 @@ impl FlowCache {
             return Err(TapError::Setting {
                 what: "a table of cached verdicts",
                 value: entries.into(),
-                range: "1 to 65536 entries",
+                range: "1 to 2097152 entries",
             });
         }
         let kernel =

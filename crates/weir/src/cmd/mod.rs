@@ -21,6 +21,7 @@ pub(crate) mod ports;
 pub(crate) mod pup;
 pub(crate) mod rarpd;
 pub(crate) mod route;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod ship;
 pub(crate) mod top;

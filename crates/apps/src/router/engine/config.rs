@@ -296,7 +296,8 @@ impl Config {
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Checks what does not depend on the interfaces.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key, value: usize, remedy: String| ConfigError::Value {
             place: TableRef::Top,
             key,

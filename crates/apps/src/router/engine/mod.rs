@@ -134,6 +134,7 @@ pub struct Router {
     /// The time of day in milliseconds, and the clock at that moment.
     clock: Option<(u32, u64)>,
     redirects: bool,
+    is_turned: bool,
     neighbour_updates: Option<UpdateQueue>,
     /// The link on which the frames being processed arrived.
     arrived: LinkId,
@@ -186,6 +187,7 @@ impl Router {
             seed,
             clock: None,
             redirects: settings.redirects,
+            is_turned: false,
             neighbour_updates: settings.host.then(UpdateQueue::default),
             arrived: 0,
             cacheable: 0,
@@ -258,6 +260,13 @@ impl Router {
         self.changed = true;
         (self.own_v4, self.own_v6) = own_addresses(&self.links);
         self.routes.set_own(own_routes(&self.links))
+    }
+
+    /// Sets whether the next packets were turned: sent from the inside to an
+    /// address that a translator maps to the inside. Their source may be an
+    /// address of the router's, and their sender gets no redirect.
+    pub fn set_turned(&mut self, is_turned: bool) {
+        self.is_turned = is_turned;
     }
 
     /// The router's hardware address on a link, and the link's MTU in bytes.

@@ -1,6 +1,7 @@
 //! The router's use of the flow cache: the kernel stores next hops by pairs of
 //! IP addresses.
 
+use super::chain::LiveChain;
 use crate::router::engine::{LinkId, Router};
 use std::time::Duration;
 use weir_tap::{FlowAction, FlowCache, FlowKey, Tap};
@@ -36,7 +37,13 @@ impl Revalidator {
     /// Removes entries that are no longer valid, and has used neighbours
     /// probed: some entries in each turn.
     #[inline]
-    pub(crate) fn follow(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
+    pub(super) fn follow(
+        &mut self,
+        fast: &mut FlowCache,
+        router: &mut Router,
+        stages: Option<&mut LiveChain>,
+        now_ns: u64,
+    ) {
         if router.take_changed() {
             // The entries before the present position have to be checked again.
             self.rounds = 1 + u32::from(self.at > 0);
@@ -46,7 +53,7 @@ impl Revalidator {
             self.is_of_all = false;
         }
         if self.is_busy() {
-            self.revalidate_some(fast, router, now_ns);
+            self.revalidate_some(fast, router, stages, now_ns);
         }
     }
 
@@ -56,17 +63,29 @@ impl Revalidator {
     }
 
     #[cold]
-    fn revalidate_some(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
+    fn revalidate_some(
+        &mut self,
+        fast: &mut FlowCache,
+        router: &mut Router,
+        mut stages: Option<&mut LiveChain>,
+        now_ns: u64,
+    ) {
         let (noted_at, is_of_all) = (self.last_used_at, self.is_of_all);
         let newest = &mut self.newest;
         let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
-            let FlowKey::IpPair { link, src, dst, .. } = *key else {
-                return true;
-            };
+            if let Some(stages) = &mut stages {
+                stages.entries.meet(key);
+            }
             if !is_of_all && used_at <= noted_at {
                 return true;
             }
             *newest = used_at.max(*newest);
+            if let Some(stages) = &mut stages {
+                return stages.holds(router, now_ns, (key, action, used_at));
+            }
+            let FlowKey::IpPair { link, src, dst, .. } = *key else {
+                return true;
+            };
             let onward = router.next_hop(now_ns, link as LinkId, src, dst);
             onward.is_some_and(|onward| {
                 let now = FlowAction::Route {
@@ -80,6 +99,9 @@ impl Revalidator {
         });
         if is_round {
             self.rounds -= 1;
+            if let Some(stages) = stages {
+                stages.entries.end_round();
+            }
             self.last_used_at = self.newest;
             self.next_ns = now_ns + REVALIDATE_NS;
         }

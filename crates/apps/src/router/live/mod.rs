@@ -5,12 +5,17 @@
 //! addresses, and `flow_cache` keeps the kernel's cached decisions valid.
 
 pub(crate) mod address_monitor;
+mod chain;
+mod chain_cache;
 pub(crate) mod flow_cache;
 pub(crate) mod kernel_routes;
+
+pub use chain::{LogSink, Stages};
 
 use crate::router::engine::config::{Config, ConfigError, InterfaceInfo};
 use crate::router::engine::{LinkId, Origin, Reason, RouteError, Router, Verdict};
 use crate::router::live::address_monitor::{AddressUpdate, Addresses};
+use crate::router::live::chain::{Decision, LiveChain};
 use crate::router::live::flow_cache::{Revalidator, cache};
 use crate::router::live::kernel_routes::RouteImporter;
 use std::io;
@@ -86,6 +91,8 @@ pub struct Snapshot<'a> {
     pub skipped: (u64, u64),
     /// The reason why the host filters still cover the host's former addresses.
     pub host_refused: Option<&'a str>,
+    /// The stages between the router and its outside link, if there are some.
+    pub chain: Option<&'a weir_chain::Chain>,
     /// The router has ended; the view is final.
     pub is_last: bool,
 }
@@ -120,6 +127,22 @@ pub fn run(
     config: &Config,
     tap: weir_tap::Config,
     meters: &[MeterStage],
+    restore: bool,
+    wakes: Vec<OwnedFd>,
+    look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+) -> Result<(), RunError> {
+    run_through(config, tap, meters, None, restore, wakes, look)
+}
+
+/// As [`run`], with stages between the router and its outside link.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run_through(
+    config: &Config,
+    tap: weir_tap::Config,
+    meters: &[MeterStage],
+    stages: Option<Stages>,
     restore: bool,
     wakes: Vec<OwnedFd>,
     mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
@@ -157,6 +180,8 @@ pub fn run(
             return Err(error);
         }
     };
+    let has_cache = tap.flow_cache().is_some();
+    let stages = stages.map(|stages| LiveChain::new(stages, has_cache));
     let mut running = LiveRouter {
         names,
         router,
@@ -169,7 +194,8 @@ pub fn run(
         host_refused: None,
         indices,
         links: tap.links().collect(),
-        began: Instant::now(),
+        began: stages.as_ref().map_or_else(Instant::now, LiveChain::began),
+        stages,
         batch: Vec::with_capacity(BATCH),
         verdicts: Vec::with_capacity(BATCH),
         revalidator: Revalidator::default(),
@@ -305,6 +331,7 @@ struct LiveRouter {
     indices: Vec<u32>,
     links: Vec<weir_tap::LinkId>,
     began: Instant,
+    stages: Option<LiveChain>,
     batch: Vec<Frame>,
     verdicts: Vec<Verdict>,
     revalidator: Revalidator,
@@ -362,6 +389,7 @@ impl LiveRouter {
                 }
             }
             self.router.poll(now_ns);
+            self.poll_stages(tap, now_ns)?;
             self.send_own(tap)?;
             tap.push()?;
             self.confirm_neighbours();
@@ -369,7 +397,9 @@ impl LiveRouter {
                 self.is_importing = self.learn()?;
             }
             if let Some(fast) = tap.flow_cache() {
-                self.revalidator.follow(fast, &mut self.router, now_ns);
+                let stages = self.stages.as_mut();
+                self.revalidator
+                    .follow(fast, &mut self.router, stages, now_ns);
             }
         }
     }
@@ -385,6 +415,7 @@ impl LiveRouter {
             tap,
             skipped: (elsewhere, refused + self.routes_refused),
             host_refused: self.host_refused.as_deref(),
+            chain: self.stages.as_ref().map(LiveChain::chain),
             is_last: false,
         }
     }
@@ -398,7 +429,10 @@ impl LiveRouter {
         if self.revalidator.is_busy() || self.is_importing {
             return Duration::ZERO;
         }
-        let due = self.router.next_ns().map(|due| {
+        let of_stages = self.stages.as_ref();
+        let of_stages = of_stages.and_then(|stages| stages.chain().next_deadline());
+        let due = self.router.next_ns().into_iter().chain(of_stages).min();
+        let due = due.map(|due| {
             let left = due.saturating_sub(self.now_ns());
             Duration::from_nanos(left)
         });
@@ -489,6 +523,9 @@ impl LiveRouter {
         if held.is_empty() {
             return Ok(());
         }
+        if self.stages.is_some() {
+            return self.forward_chained(tap, link, now_ns, held);
+        }
         self.router
             .process(now_ns, link as LinkId, held, &mut self.verdicts);
         let alike = match tap.flow_cache() {
@@ -547,6 +584,12 @@ impl LiveRouter {
     ) -> Result<(), RunError> {
         let mut bytes = Vec::new();
         frame.copy_to(&mut bytes);
+        if let Some(stages) = &mut self.stages {
+            let frames = std::slice::from_mut(&mut bytes);
+            let mut decisions = stages.decide(&mut self.router, now_ns, link as LinkId, frames);
+            let decision = decisions.pop().unwrap_or(Decision::Gone);
+            return self.carry_out(tap, frame, decision, Some(&bytes));
+        }
         let mut verdicts = Vec::with_capacity(1);
         self.router
             .process(now_ns, link as LinkId, &mut [&mut bytes[..]], &mut verdicts);
@@ -585,20 +628,15 @@ impl LiveRouter {
     /// so that other links do not wait.
     fn send_own(&mut self, tap: &mut Tap) -> Result<(), RunError> {
         while let Some((link, bytes)) = self.router.next_output() {
-            let mut room = tap.alloc();
-            if room.is_none() {
-                tap.push()?;
-                tap.pull(Pull::Chunks(1))?;
-                room = tap.alloc();
-            }
-            let filled = room.as_mut().is_some_and(|frame| frame.set(&bytes));
-            let sent = match room {
-                Some(frame) if filled => tap.give(self.links[usize::from(link)], frame)?,
-                _ => false,
+            let now_ns = self.now_ns();
+            let bytes = match &mut self.stages {
+                Some(stages) => match stages.of_router(now_ns, link, bytes) {
+                    Some(bytes) => bytes,
+                    None => continue,
+                },
+                None => bytes,
             };
-            if !sent {
-                self.router.tx_dropped(link, 1, bytes.len() as u64);
-            }
+            self.send_made(tap, link, &bytes)?;
         }
         Ok(())
     }

@@ -10,15 +10,15 @@
 //!  flow          src 16 │ dst 16 │ ports 4 │ protocol 1 │ 0 │ link 1 │ kind 1
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::ethernet::Address;
 
 /// Bytes of short and long keys.
 pub(super) const SHORT: usize = 16;
 pub(super) const LONG: usize = 40;
 
-/// Bytes of an entry's value.
-pub(super) const VALUE: usize = 32;
+/// Bytes of an entry's value: a cache line.
+pub(super) const VALUE: usize = 64;
 
 /// Offsets in a value.
 pub(super) mod value {
@@ -27,10 +27,27 @@ pub(super) mod value {
     pub(crate) const HOW: i16 = 8;
     pub(crate) const MTU: i16 = 12;
     pub(crate) const MACS: i16 = 16;
-    /// Numbers of the actions.
+    /// Of a rewrite: the MAC address that the frames come to, six bytes.
+    pub(crate) const STATION: i16 = 28;
+    /// The DSCP, shifted as in the header, or [`NO_DSCP`].
+    pub(crate) const DSCP: i16 = 34;
+    /// Whether addresses and ports are translated.
+    pub(crate) const TRANSLATES: i16 = 35;
+    /// Source and destination address, source and destination port.
+    pub(crate) const ADDRESSES: i16 = 36;
+    pub(crate) const PORTS: i16 = 44;
+    /// Deltas of the checksums of header and transport, as numbers.
+    pub(crate) const HEADER: i16 = 48;
+    pub(crate) const TRANSPORT: i16 = 52;
+    /// The lower two bits are those of ECN.
+    pub(crate) const NO_DSCP: i32 = 0xff;
+    /// Numbers of the actions. From [`REWRITE`] on, TCP segments that begin or
+    /// end a connection go to the application.
     pub(crate) const DROP: i32 = 0;
     pub(crate) const FORWARD: i32 = 1;
     pub(crate) const ROUTE: i32 = 2;
+    pub(crate) const REWRITE: i32 = 3;
+    pub(crate) const DROP_FLOW: i32 = 4;
 }
 
 /// The fields that a key consists of.
@@ -271,14 +288,58 @@ pub enum FlowAction {
         /// The link's MTU, in bytes.
         mtu: u32,
     },
+    /// As [`FlowAction::Route`], and rewrites headers: for keys of the kind
+    /// [`FlowKind::FiveTuple`] alone. TCP segments with SYN, FIN or RST go to
+    /// the application.
+    Rewrite(Rewrite),
+    /// As [`FlowAction::Drop`], but TCP segments with SYN, FIN or RST go to the
+    /// application: for keys of the kind [`FlowKind::FiveTuple`] alone.
+    DropFlow,
+}
+
+/// What [`FlowAction::Rewrite`] does to a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rewrite {
+    /// The egress link's number.
+    pub link: u32,
+    /// The destination MAC address of the frames: those to another go to the
+    /// application.
+    pub station: Address,
+    /// The router's MAC address on the egress link.
+    pub src: Address,
+    /// The next hop's MAC address.
+    pub dst: Address,
+    /// The egress link's MTU, in bytes.
+    pub mtu: u32,
+    /// The new DSCP; ECN stays.
+    pub dscp: Option<u8>,
+    /// New addresses and ports.
+    pub translation: Option<Translation>,
+}
+
+/// New IPv4 addresses and ports of a flow, and how its checksums change (RFC
+/// 1624): the sum of `~m + m'` over all 16-bit words `m` that become `m'`,
+/// folded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Translation {
+    /// Source address and port.
+    pub src: (Ipv4Addr, u16),
+    /// Destination address and port.
+    pub dst: (Ipv4Addr, u16),
+    /// The change of the IPv4 header's checksum.
+    pub header: u16,
+    /// The change of the checksum of TCP or UDP.
+    pub transport: u16,
 }
 
 impl FlowAction {
     /// The egress link's number; `None` for [`FlowAction::Drop`].
     pub fn link(&self) -> Option<u32> {
         match *self {
-            FlowAction::Drop => None,
-            FlowAction::Forward { link } | FlowAction::Route { link, .. } => Some(link),
+            FlowAction::Drop | FlowAction::DropFlow => None,
+            FlowAction::Forward { link }
+            | FlowAction::Route { link, .. }
+            | FlowAction::Rewrite(Rewrite { link, .. }) => Some(link),
         }
     }
 
@@ -292,12 +353,31 @@ impl FlowAction {
         put(value::OUT, &self.link().unwrap_or_default().to_ne_bytes());
         let how = match *self {
             FlowAction::Drop => value::DROP,
+            FlowAction::DropFlow => value::DROP_FLOW,
             FlowAction::Forward { .. } => value::FORWARD,
             FlowAction::Route { src, dst, mtu, .. } => {
                 put(value::MTU, &mtu.to_ne_bytes());
                 put(value::MACS, &dst.0);
                 put(value::MACS + 6, &src.0);
                 value::ROUTE
+            }
+            FlowAction::Rewrite(rewrite) => {
+                put(value::MTU, &rewrite.mtu.to_ne_bytes());
+                put(value::MACS, &rewrite.dst.0);
+                put(value::MACS + 6, &rewrite.src.0);
+                put(value::STATION, &rewrite.station.0);
+                let dscp = rewrite.dscp.map(|dscp| dscp << 2);
+                put(value::DSCP, &[dscp.unwrap_or(value::NO_DSCP as u8)]);
+                if let Some(to) = &rewrite.translation {
+                    put(value::TRANSLATES, &[1]);
+                    put(value::ADDRESSES, &to.src.0.octets());
+                    put(value::ADDRESSES + 4, &to.dst.0.octets());
+                    put(value::PORTS, &to.src.1.to_be_bytes());
+                    put(value::PORTS + 2, &to.dst.1.to_be_bytes());
+                    put(value::HEADER, &u32::from(to.header).to_ne_bytes());
+                    put(value::TRANSPORT, &u32::from(to.transport).to_ne_bytes());
+                }
+                value::REWRITE
             }
         };
         put(value::HOW, &how.to_ne_bytes());

@@ -22,7 +22,7 @@ mod key;
 pub(super) mod program;
 mod xdp_features;
 
-pub use key::{FlowAction, FlowKey, FlowKind};
+pub use key::{FlowAction, FlowKey, FlowKind, Rewrite, Translation};
 pub use xdp_features::{XdpFeatureEvent, XdpFeatureMonitor, supports_ndo_xmit};
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Largest number of entries of one tap.
-pub const FLOW_ENTRIES_MAX: u32 = 1 << 16;
+pub const FLOW_ENTRIES_MAX: u32 = 1 << 21;
 
 /// Longest time that a new entry waits for earlier frames of its flow to leave the application.
 /// After that the program drops the flow's frames until activation cannot reorder them.

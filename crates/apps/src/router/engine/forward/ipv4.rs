@@ -54,7 +54,7 @@ impl Router {
         }
         let flow = || mixed(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
         let way = self.select_hop(route, flow);
-        if self.is_ours_v4(src) {
+        if self.is_ours_v4(src) && !self.is_turned {
             return Err(Reason::SourceMartian);
         }
         let hop = match way {
@@ -116,7 +116,7 @@ impl Router {
             self.report(now_ns, frame, Some(Problem::TooBig(mtu)));
             return Err(Reason::TooBig);
         }
-        if hop.link == link && self.redirects {
+        if hop.link == link && self.redirects && !self.is_turned {
             self.redirect_v4(now_ns, frame, hop);
         }
         let packet = &mut frame[ETHERNET..];

@@ -21,14 +21,16 @@ impl Emit<'_> {
         ]);
         self.asm
             .jump(Insn::jump64(op::JEQ, Reg::R1, value::DROP), out);
+        self.check_flow(out);
         self.link_accepts(state);
         self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
         if self.completes {
             self.checksum_is_complete();
             self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
         }
+        // Routed, or rewritten.
         self.asm
-            .jump(Insn::jump64(op::JNE, Reg::R1, value::ROUTE), out);
+            .jump(Insn::jump64(op::JLT, Reg::R1, value::ROUTE), out);
         let v6 = self.asm.label();
         let pass_to_userspace = self.pass_to_userspace;
         self.branch_on_ethertype(v6, pass_to_userspace);

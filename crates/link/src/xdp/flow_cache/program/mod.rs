@@ -4,13 +4,16 @@
 //!  flow? ─► addresses? ─► stations? ──► slot ─► checks ─► rewrite ─► redirect, count
 //!    │          │             │           │       │
 //!    └──────────┴─────────────┴───────────┴───────┴─► on: to the application
-//!  keys.rs                            slot.rs  checks.rs  send.rs
+//!  keys.rs                            slot.rs  checks.rs  send.rs, rewrite.rs
 //! ```
 
 mod checks;
 mod keys;
+mod rewrite;
 mod send;
 mod slot;
+#[cfg(test)]
+mod tests;
 
 use super::FlowProgramSpec;
 use super::key::{FlowKind, LONG};
@@ -69,6 +72,7 @@ pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSp
     emit.try_forward(state);
     emit.check(out, state);
     emit.rewrite_headers();
+    emit.rewrite_flow(out);
     emit.asm.bind(out);
     emit.send(spec.slots_log2);
     emit.asm.bind(pass_to_userspace);

@@ -70,8 +70,9 @@ impl Emit<'_> {
         let [dropped, count, done] = [(); 3].map(|()| self.asm.label());
         const VERDICT: Reg = FRAME;
         self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
-        self.asm
-            .jump(Insn::jump64(op::JEQ, Reg::R1, value::DROP), dropped);
+        for drop in [value::DROP, value::DROP_FLOW] {
+            self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, drop), dropped);
+        }
         self.push(&Insn::load_map(Reg::R1, place::OUTS));
         self.push(&[
             Insn::load(op::W, Reg::R2, ENTRY, value::OUT),

@@ -1,0 +1,186 @@
+//! `box.toml`: a router with a chain of stages between it and its outside link.
+//!
+//! The file is a `router.toml` (see [`config`](crate::router::engine::config)) with more keys:
+//!
+//! ```toml
+//! outside = "eth1"        # the link behind the stages; the others are the inside
+//! log = "nat.ndjson"      # where stages log
+//!
+//! [[stage]]               # in order, outward
+//! kind = "nat"
+//! ```
+
+use crate::router::engine::config::{Config, ConfigError as RouterError, LinkConfig};
+use serde::Deserialize;
+use std::net::Ipv4Addr;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
+use weir_chain::config::{ConfigError, Context, StageConfig};
+use weir_chain::{Chain, STAGES_MAX};
+use weir_filter::lang::expr::Names;
+
+/// A router and its chain, as configured.
+#[derive(Clone, Debug)]
+pub struct BoxConfig {
+    /// The router.
+    pub router: Config,
+    /// The index of the outside link.
+    pub outside: usize,
+    /// The stages, in order.
+    pub stages: Vec<StageConfig>,
+    /// The file for the stages' logs.
+    pub log: Option<String>,
+}
+
+/// The keys that a router does not have.
+const OWN: [&str; 3] = ["outside", "log", "stage"];
+
+impl BoxConfig {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn parse(text: &str, names: &dyn Names) -> Result<BoxConfig, ConfigError> {
+        let mut document = DeTable::parse(text)?;
+        let top = document.get_mut();
+        let mut own = OWN.map(|key| top.remove(key));
+        let router = Config::deserialize(Deserializer::from(document))?;
+        router.check().map_err(|error| of_router(&error, text))?;
+        let [outside, log, stages] = &mut own;
+        let string = |key: &str, value: &Spanned<DeValue<'_>>| match value.get_ref() {
+            DeValue::String(text) => Ok(text.clone().into_owned()),
+            _ => Err(wrong(
+                Some(value.span().start),
+                format!("{key}: write a text"),
+            )),
+        };
+        let Some(outside) = outside else {
+            let names: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
+            let message = format!(
+                "no `outside`: name the link behind the stages, one of {}",
+                names.join(", ")
+            );
+            return Err(wrong(None, message));
+        };
+        let name = string("outside", outside)?;
+        let Some(number) = router.links.iter().position(|link| link.name == name) else {
+            let message = format!("outside = \"{name}\": no [[link]] has this name");
+            return Err(wrong(Some(outside.span().start), message));
+        };
+        let log = log.as_ref().map(|log| string("log", log)).transpose()?;
+        let stages = read_stages(stages.take(), names)?;
+        let is_one_armed = stages.iter().any(StageConfig::may_be_one_armed);
+        if router.links.len() < 2 && !is_one_armed {
+            let message = "a chain needs an inside, too: write a second [[link]]";
+            return Err(wrong(Some(outside.span().start), message.into()));
+        }
+        let mut router = router;
+        // Whoever answers by way of weir must not be sent around it.
+        router.redirects &= router.links.len() > 1;
+        Ok(BoxConfig {
+            router,
+            outside: number,
+            stages,
+            log,
+        })
+    }
+
+    /// Whether a stage translates addresses.
+    pub fn translates(&self) -> bool {
+        self.stages.iter().any(StageConfig::translates)
+    }
+
+    /// Gives the outside link, which has `own` addresses (with prefix lengths),
+    /// all addresses of the stages' pools: the router answers ARP for them.
+    pub fn add_pool(&mut self, own: &[String]) {
+        let pool: Vec<Ipv4Addr> = self
+            .stages
+            .iter()
+            .flat_map(StageConfig::pool)
+            .copied()
+            .collect();
+        let link: &mut LinkConfig = &mut self.router.links[self.outside];
+        let mut addresses = match link.addresses.is_empty() {
+            true => own.to_vec(),
+            false => link.addresses.clone(),
+        };
+        let before = addresses.len();
+        for address in pool {
+            let is_there = |text: &String| {
+                let plain = text.split('/').next().unwrap_or_default();
+                plain.parse() == Ok(address)
+            };
+            if !addresses.iter().any(is_there) {
+                addresses.push(format!("{address}/32"));
+            }
+        }
+        if addresses.len() > before {
+            link.addresses = addresses;
+        }
+    }
+
+    /// The IPv4 addresses of the outside link: those configured, or else the
+    /// interface's own.
+    pub fn outside_addresses(&self, own: &[String]) -> Vec<Ipv4Addr> {
+        let link = &self.router.links[self.outside];
+        let texts = match link.addresses.is_empty() {
+            true => own,
+            false => &link.addresses,
+        };
+        let plain = texts.iter().filter_map(|text| text.split('/').next());
+        plain.filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// Makes the chain.
+    ///
+    /// # Errors
+    /// If a stage refuses its configuration, or the filters do not fit.
+    pub fn chain(&self, context: &Context<'_>) -> Result<Chain, ConfigError> {
+        let stages = self.stages.iter().enumerate().map(|(number, stage)| {
+            stage.build(&Context {
+                seed: context.seed ^ number as u64,
+                ..context.clone()
+            })
+        });
+        let stages = stages.collect::<Result<Vec<_>, ConfigError>>()?;
+        let made = Chain::new(stages, context.seed.into());
+        made.map_err(|error| wrong(None, error.to_string()))
+    }
+}
+
+fn read_stages(
+    stages: Option<Spanned<DeValue<'_>>>,
+    names: &dyn Names,
+) -> Result<Vec<StageConfig>, ConfigError> {
+    let Some(stages) = stages else {
+        return Ok(Vec::new());
+    };
+    let at = stages.span().start;
+    let DeValue::Array(tables) = stages.into_inner() else {
+        return Err(wrong(Some(at), "write each stage as [[stage]]".into()));
+    };
+    if tables.len() > STAGES_MAX {
+        let message = format!("{} stages: a chain has at most {STAGES_MAX}", tables.len());
+        return Err(wrong(Some(at), message));
+    }
+    let mut read = Vec::new();
+    for table in tables {
+        let span = table.span();
+        let DeValue::Table(table) = table.into_inner() else {
+            return Err(wrong(
+                Some(span.start),
+                "write each stage as [[stage]]".into(),
+            ));
+        };
+        read.push(StageConfig::read(Spanned::new(span, table), names)?);
+    }
+    Ok(read)
+}
+
+fn wrong(at: Option<usize>, message: String) -> ConfigError {
+    ConfigError { at, message }
+}
+
+fn of_router(error: &RouterError, text: &str) -> ConfigError {
+    wrong(error.at(text), error.to_string())
+}

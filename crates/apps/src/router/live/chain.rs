@@ -1,0 +1,581 @@
+//! A chain of stages between the router and its outside link.
+//!
+//! ```text
+//!  inside link ─► router ─► stages, in order ─► outside link
+//!  outside link ─► stages, in reverse ─► router ─► inside link
+//!  inside link ─► to the pool: stages, in order, in reverse ─► router     (hairpinning)
+//! ```
+//!
+//! What the router sends by itself on the outside link (ICMP errors, packets
+//! that waited for a neighbour) goes through the stages, too.
+
+use super::chain_cache::{Entries, Fresh};
+use super::{LiveRouter, RunError};
+use crate::router::engine::{LinkId, Router, Verdict};
+use std::collections::HashMap;
+use std::time::Instant;
+use weir_chain::{
+    Batch, Bytes, Chain, Direction, Fate, Packet, Routed, Sent, SentFrame, Ticket, Trace,
+};
+use weir_tap::{FlowAction, FlowKey, Frame, Pull, Tap};
+use weir_wire::ethernet::Address;
+
+/// Number of frames that stages may hold. A further one is dropped.
+const HELD_MAX: usize = 65_536;
+
+/// Takes a line of a stage's log, with the number of the stage.
+pub type LogSink = Box<dyn FnMut(usize, &str)>;
+
+/// The stages of a live router.
+pub struct Stages {
+    /// The stages.
+    pub chain: Chain,
+    /// The number of the outside link: its index in the configuration.
+    pub outside: usize,
+    /// The clock of the stages: time 0.
+    pub began: Instant,
+    /// Gets each line of the stages' logs, with the number of the stage.
+    pub log: LogSink,
+}
+
+/// What becomes of one frame.
+#[derive(Debug)]
+pub(super) enum Decision {
+    Gone,
+    Held(Ticket),
+    /// Its first bytes go out on a link.
+    Send {
+        link: LinkId,
+        len: usize,
+    },
+    /// Other bytes go out in its place.
+    Replaced {
+        link: LinkId,
+        bytes: Vec<u8>,
+    },
+}
+
+/// The chain and what it holds.
+pub(super) struct LiveChain {
+    stages: Stages,
+    held: HashMap<Ticket, Frame>,
+    verdicts: Vec<Verdict>,
+    pub(super) entries: Entries,
+    /// Entries to insert, if there is a flow cache.
+    fresh: Option<Vec<Fresh>>,
+    /// Frames that were to be held when too many were.
+    pub(super) held_full: u64,
+}
+
+impl LiveChain {
+    /// `has_cache` is whether the tap has a flow cache.
+    pub(super) fn new(stages: Stages, has_cache: bool) -> LiveChain {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let passed = stages.began.elapsed().as_nanos() as u64;
+        LiveChain {
+            stages,
+            held: HashMap::new(),
+            verdicts: Vec::new(),
+            entries: Entries::new(now_ns.saturating_sub(passed)),
+            fresh: has_cache.then(Vec::new),
+            held_full: 0,
+        }
+    }
+
+    pub(super) fn chain(&self) -> &Chain {
+        &self.stages.chain
+    }
+
+    pub(super) fn began(&self) -> Instant {
+        self.stages.began
+    }
+
+    fn is_outside(&self, link: LinkId) -> bool {
+        usize::from(link) == self.stages.outside
+    }
+
+    fn outside(&self) -> LinkId {
+        self.stages.outside as LinkId
+    }
+
+    /// Decides on frames that arrived on a link, in order.
+    pub(super) fn decide<F: AsMut<[u8]>>(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        link: LinkId,
+        frames: &mut [F],
+    ) -> Vec<Decision> {
+        let mut decisions = Vec::with_capacity(frames.len());
+        if self.is_outside(link) {
+            let packets = frames.iter_mut().map(|frame| Packet::new(frame.as_mut()));
+            let batch = Batch::new(packets.collect());
+            self.inward(router, now, batch, &mut decisions);
+            return decisions;
+        }
+        let mut rest: Vec<Bytes<'_>> = Vec::with_capacity(frames.len());
+        let slices = frames.iter_mut().map(|frame| Bytes::Shared(frame.as_mut()));
+        for bytes in slices {
+            let packet = Packet::of_bytes(bytes);
+            if self.stages.chain.turns(&packet) {
+                // In order: what came before goes first.
+                self.leaving(router, now, link, &mut rest, &mut decisions);
+                self.turn(router, now, link, packet, &mut decisions);
+            } else {
+                rest.push(packet.finish().0);
+            }
+        }
+        self.leaving(router, now, link, &mut rest, &mut decisions);
+        decisions
+    }
+
+    /// Frames from the inside: the router, then the stages for those that leave.
+    fn leaving(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        link: LinkId,
+        frames: &mut Vec<Bytes<'_>>,
+        decisions: &mut Vec<Decision>,
+    ) {
+        if frames.is_empty() {
+            return;
+        }
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        router.process(now, link, frames, &mut verdicts);
+        let alike = router.cacheable();
+        let mut packets = Vec::with_capacity(frames.len());
+        let mut places = Vec::with_capacity(frames.len());
+        for (number, (bytes, verdict)) in frames.drain(..).zip(&verdicts).enumerate() {
+            let decision = match *verdict {
+                Verdict::Done => Decision::Gone,
+                Verdict::Forward { link, len } if self.is_outside(link) => {
+                    let is_alike = alike >> number & 1 == 1;
+                    let mut bytes = bytes.truncated(len);
+                    let stations = bytes.as_mut().first_chunk().copied();
+                    let routed = routed(router, link, stations).filter(|_| is_alike);
+                    places.push((decisions.len(), len, routed));
+                    packets.push(Packet::of_bytes(bytes));
+                    Decision::Gone
+                }
+                Verdict::Forward { link, len } => Decision::Send { link, len },
+            };
+            decisions.push(decision);
+        }
+        self.verdicts = verdicts;
+        let mut batch = Batch::new(packets);
+        self.stages.chain.run(now, Direction::Outward, &mut batch);
+        let outside = self.outside();
+        let (station, _) = router.link(link);
+        for (packet, (place, len, routed)) in batch.into_packets().into_iter().zip(places) {
+            let (bytes, mut trace) = packet.finish();
+            if let Some(routed) = routed {
+                self.cache(link, station, &mut trace, Direction::Outward, routed);
+            }
+            decisions[place] = passed(&trace, bytes, outside, len);
+        }
+    }
+
+    /// Frames from the outside: the stages, then the router.
+    fn inward(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        mut batch: Batch<'_>,
+        decisions: &mut Vec<Decision>,
+    ) {
+        self.stages.chain.run(now, Direction::Inward, &mut batch);
+        self.after_stages(router, now, batch, decisions);
+    }
+
+    /// The router's part of the way in.
+    fn after_stages(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        batch: Batch<'_>,
+        decisions: &mut Vec<Decision>,
+    ) {
+        let mut passing = Vec::new();
+        let mut places = Vec::new();
+        for packet in batch.into_packets() {
+            let (bytes, trace) = packet.finish();
+            let decision = match trace.fate() {
+                Fate::Pass => {
+                    places.push((decisions.len(), trace));
+                    passing.push(bytes);
+                    Decision::Gone
+                }
+                Fate::Held(ticket) => Decision::Held(ticket),
+                Fate::Drop(_) | Fate::Taken => Decision::Gone,
+            };
+            decisions.push(decision);
+        }
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let outside = self.outside();
+        router.process(now, outside, &mut passing, &mut verdicts);
+        let alike = router.cacheable();
+        let (station, _) = router.link(outside);
+        let frames = passing.into_iter().zip(&verdicts).zip(places).enumerate();
+        for (number, ((mut bytes, verdict), (place, mut trace))) in frames {
+            let Verdict::Forward { link, len } = *verdict else {
+                continue;
+            };
+            decisions[place] = if self.is_outside(link) {
+                // Back out by the link on which it came.
+                self.one_outward(now, bytes.truncated(len))
+            } else {
+                let stations = bytes.as_mut().first_chunk().copied();
+                if alike >> number & 1 == 1
+                    && let Some(routed) = routed(router, link, stations)
+                {
+                    self.cache(outside, station, &mut trace, Direction::Inward, routed);
+                }
+                sent(bytes, link, len)
+            };
+        }
+        self.verdicts = verdicts;
+    }
+
+    /// Notes the entry of a packet that stages and router have decided on, if it
+    /// has one. The packet came to `station` on `link`.
+    fn cache(
+        &mut self,
+        link: LinkId,
+        station: Address,
+        trace: &mut Trace,
+        direction: Direction,
+        routed: Routed,
+    ) {
+        let Some(fresh) = &mut self.fresh else {
+            return;
+        };
+        if !trace.is_cacheable() {
+            return;
+        }
+        trace.record_route(direction, routed);
+        if let Some(composed) = self.stages.chain.compose(trace, direction) {
+            fresh.extend(Fresh::of(link, station, composed));
+        }
+    }
+
+    /// Tells the stages of an entry's use; returns whether it still holds.
+    pub(super) fn holds(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        entry: (&FlowKey, &FlowAction, u64),
+    ) -> bool {
+        self.entries
+            .holds(&mut self.stages.chain, router, now, entry)
+    }
+
+    /// Inserts the new entries, and ends those that a stage withdraws.
+    fn update_cache(&mut self, tap: &mut Tap) {
+        let fast = tap.flow_cache();
+        let Some((fast, fresh)) = fast.zip(self.fresh.as_mut()) else {
+            while self.stages.chain.withdrawn().is_some() {}
+            return;
+        };
+        self.entries.insert(fast, fresh.drain(..));
+        while let Some((stage, cookie)) = self.stages.chain.withdrawn() {
+            self.entries.withdraw(fast, stage, cookie);
+        }
+    }
+
+    /// One packet that leaves, through all stages.
+    fn one_outward(&mut self, now: u64, bytes: Bytes<'_>) -> Decision {
+        let mut batch = Batch::new(vec![Packet::of_bytes(bytes)]);
+        self.stages.chain.run(now, Direction::Outward, &mut batch);
+        let (bytes, trace) = batch.into_packets().remove(0).finish();
+        let len = bytes.len();
+        passed(&trace, bytes, self.outside(), len)
+    }
+
+    /// A packet from the inside to an address that the stages translate: out,
+    /// and in again.
+    fn turn(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        link: LinkId,
+        packet: Packet<'_>,
+        decisions: &mut Vec<Decision>,
+    ) {
+        let mut batch = Batch::new(vec![packet]);
+        self.stages.chain.run(now, Direction::Outward, &mut batch);
+        let (bytes, trace) = batch.into_packets().remove(0).finish();
+        if trace.fate() != Fate::Pass {
+            decisions.push(passed(&trace, bytes, link, 0));
+            return;
+        }
+        let mut batch = Batch::new(vec![Packet::of_bytes(bytes)]);
+        self.stages.chain.run(now, Direction::Inward, &mut batch);
+        let (bytes, trace) = batch.into_packets().remove(0).finish();
+        if trace.fate() != Fate::Pass {
+            decisions.push(passed(&trace, bytes, link, 0));
+            return;
+        }
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let mut frames = [bytes];
+        router.set_turned(true);
+        router.process(now, link, &mut frames, &mut verdicts);
+        router.set_turned(false);
+        let [bytes] = frames;
+        decisions.push(match verdicts.first() {
+            Some(&Verdict::Forward { link, len }) if !self.is_outside(link) => {
+                sent(bytes, link, len)
+            }
+            _ => Decision::Gone,
+        });
+        self.verdicts = verdicts;
+    }
+
+    /// A frame of the router's own; `None` if the stages keep it.
+    pub(super) fn of_router(&mut self, now: u64, link: LinkId, frame: Vec<u8>) -> Option<Vec<u8>> {
+        if !self.is_outside(link) {
+            return Some(frame);
+        }
+        match self.one_outward(now, Bytes::Own(frame)) {
+            Decision::Replaced { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Keeps a frame for the stage that holds it.
+    pub(super) fn hold(&mut self, ticket: Ticket, frame: Frame) {
+        if self.held.len() < HELD_MAX {
+            self.held.insert(ticket, frame);
+        } else {
+            self.held_full += 1;
+        }
+    }
+
+    /// Has the stages do what is due, and passes on what they send: calls `send`
+    /// with frames for links.
+    pub(super) fn poll(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        mut send: impl FnMut(LinkId, Out),
+    ) {
+        if self
+            .stages
+            .chain
+            .next_deadline()
+            .is_some_and(|due| due <= now)
+        {
+            self.stages.chain.poll(now);
+        }
+        for from in self.stages.chain.take_sent() {
+            self.resume(router, now, &from, &mut send);
+        }
+        while let Some((stage, line)) = self.stages.chain.next_line() {
+            (self.stages.log)(stage, &line);
+        }
+    }
+
+    /// The stages and the router behind the stage that sent or released a frame.
+    fn resume(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        from: &Sent,
+        send: &mut impl FnMut(LinkId, Out),
+    ) {
+        let (mut frame, made) = match &from.frame {
+            SentFrame::Made(bytes) => {
+                let mut bytes = bytes.clone();
+                if from.direction == Direction::Inward
+                    && let Some(station) = bytes.first_chunk_mut()
+                {
+                    *station = router.link(self.outside()).0.0;
+                }
+                (None, bytes)
+            }
+            SentFrame::Released(ticket) => match self.held.remove(ticket) {
+                Some(frame) => (Some(frame), Vec::new()),
+                None => return,
+            },
+            SentFrame::Dropped(ticket, _) => {
+                self.held.remove(ticket);
+                return;
+            }
+        };
+        let bytes = match &mut frame {
+            Some(frame) => Bytes::Shared(frame.as_mut()),
+            None => Bytes::Own(made),
+        };
+        let is_made = matches!(bytes, Bytes::Own(_));
+        let mut batch = Batch::new(vec![Packet::of_bytes(bytes)]);
+        self.stages.chain.resume(now, from, &mut batch);
+        let mut decisions = Vec::with_capacity(1);
+        match from.direction {
+            Direction::Outward => {
+                let (bytes, trace) = batch.into_packets().remove(0).finish();
+                let len = bytes.len();
+                decisions.push(passed(&trace, bytes, self.outside(), len));
+            }
+            Direction::Inward => {
+                // What a stage made may come from an address of the router's.
+                router.set_turned(is_made);
+                self.after_stages(router, now, batch, &mut decisions);
+                router.set_turned(false);
+            }
+        }
+        match (decisions.pop(), frame) {
+            (Some(Decision::Replaced { link, bytes }), _) => send(link, Out::Made(bytes)),
+            (Some(Decision::Send { link, len }), Some(mut frame)) => {
+                frame.set_len(len);
+                send(link, Out::Frame(frame));
+            }
+            (Some(Decision::Held(ticket)), Some(frame)) => self.hold(ticket, frame),
+            _ => {}
+        }
+    }
+}
+
+/// A frame to send.
+pub(super) enum Out {
+    Frame(Frame),
+    Made(Vec<u8>),
+}
+
+/// The way of a packet whose frame has these first 12 bytes, as the router left
+/// them.
+fn routed(router: &Router, link: LinkId, stations: Option<[u8; 12]>) -> Option<Routed> {
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = stations?;
+    Some(Routed {
+        link,
+        src: Address([s0, s1, s2, s3, s4, s5]),
+        dst: Address([d0, d1, d2, d3, d4, d5]),
+        mtu: u32::try_from(router.link(link).1).unwrap_or(u32::MAX),
+    })
+}
+
+/// The decision on a packet that went out through all stages.
+fn passed(trace: &Trace, bytes: Bytes<'_>, link: LinkId, len: usize) -> Decision {
+    match trace.fate() {
+        Fate::Pass => {
+            let link = trace.edits().output.unwrap_or(link);
+            match bytes {
+                Bytes::Own(bytes) => Decision::Replaced { link, bytes },
+                Bytes::Shared(_) => Decision::Send { link, len },
+            }
+        }
+        Fate::Held(ticket) => Decision::Held(ticket),
+        Fate::Drop(_) | Fate::Taken => Decision::Gone,
+    }
+}
+
+/// The decision on a packet that the router sends.
+fn sent(bytes: Bytes<'_>, link: LinkId, len: usize) -> Decision {
+    match bytes.truncated(len) {
+        Bytes::Own(bytes) => Decision::Replaced { link, bytes },
+        Bytes::Shared(_) => Decision::Send { link, len },
+    }
+}
+
+impl LiveRouter {
+    /// Processes frames of one fragment each, through router and stages.
+    pub(super) fn forward_chained(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now: u64,
+        held: &mut Vec<Frame>,
+    ) -> Result<(), RunError> {
+        let Some(stages) = &mut self.stages else {
+            return Ok(());
+        };
+        let decisions = stages.decide(&mut self.router, now, link as LinkId, held);
+        for (frame, decision) in held.drain(..).zip(decisions) {
+            self.carry_out(tap, frame, decision, None)?;
+        }
+        self.poll_stages(tap, now)
+    }
+
+    /// Sends a frame, or what takes its place. `bytes` are the frame's, if they
+    /// are not in it.
+    pub(super) fn carry_out(
+        &mut self,
+        tap: &mut Tap,
+        mut frame: Frame,
+        decision: Decision,
+        bytes: Option<&[u8]>,
+    ) -> Result<(), RunError> {
+        let (link, len, is_set) = match decision {
+            Decision::Gone => return Ok(()),
+            Decision::Held(ticket) => {
+                if let Some(stages) = &mut self.stages {
+                    stages.hold(ticket, frame);
+                }
+                return Ok(());
+            }
+            Decision::Send { link, len } => {
+                let is_set = match bytes {
+                    Some(bytes) => frame.set(&bytes[..len]),
+                    None => {
+                        frame.set_len(len);
+                        true
+                    }
+                };
+                (link, len, is_set)
+            }
+            Decision::Replaced { link, bytes } => (link, bytes.len(), frame.set(&bytes)),
+        };
+        let Some(&out) = self.links.get(usize::from(link)) else {
+            return Ok(());
+        };
+        if !is_set || !tap.give(out, frame)? {
+            self.router.tx_dropped(link, 1, len as u64);
+        }
+        Ok(())
+    }
+
+    /// Has the stages do what is due, and sends what they send.
+    pub(super) fn poll_stages(&mut self, tap: &mut Tap, now: u64) -> Result<(), RunError> {
+        let Some(stages) = &mut self.stages else {
+            return Ok(());
+        };
+        let mut outs = Vec::new();
+        stages.poll(&mut self.router, now, |link, out| outs.push((link, out)));
+        stages.update_cache(tap);
+        for (link, out) in outs {
+            match out {
+                Out::Made(bytes) => self.send_made(tap, link, &bytes)?,
+                Out::Frame(frame) => {
+                    let len = frame.len();
+                    self.carry_out(tap, frame, Decision::Send { link, len }, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a frame that was made here. A frame that a link does not accept is
+    /// dropped, so that other links do not wait.
+    pub(super) fn send_made(
+        &mut self,
+        tap: &mut Tap,
+        link: LinkId,
+        bytes: &[u8],
+    ) -> Result<(), RunError> {
+        let mut room = tap.alloc();
+        if room.is_none() {
+            tap.push()?;
+            tap.pull(Pull::Chunks(1))?;
+            room = tap.alloc();
+        }
+        let filled = room.as_mut().is_some_and(|frame| frame.set(bytes));
+        let sent = match (room, self.links.get(usize::from(link))) {
+            (Some(frame), Some(&out)) if filled => tap.give(out, frame)?,
+            _ => false,
+        };
+        if !sent {
+            self.router.tx_dropped(link, 1, bytes.len() as u64);
+        }
+        Ok(())
+    }
+}

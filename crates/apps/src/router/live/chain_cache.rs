@@ -1,0 +1,226 @@
+//! The entries of a chain in the flow cache: the kernel repeats what stages and
+//! router did to the first packets of a flow.
+//!
+//! The stages remember with an entry what it stands for (a session). They end
+//! entries at once by that, and are told when the kernel last used one, so that
+//! both directions of a session age as one.
+
+use crate::router::engine::{LinkId, NextHop, Router};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use weir_chain::{Chain, Composed, Direction};
+use weir_tap::{FlowAction, FlowCache, FlowKey, Rewrite, Translation};
+use weir_wire::ethernet::Address;
+
+/// Time after which an entry without packets is removed.
+const AGEING: Duration = Duration::from_secs(30);
+
+/// An entry in the kernel.
+#[derive(Debug)]
+struct Known {
+    composed: Composed,
+    /// The round of revalidation that last met the entry.
+    round: u64,
+}
+
+/// All entries of a chain.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    known: HashMap<FlowKey, Known>,
+    /// The entries of what a stage remembered.
+    by_cookie: HashMap<(usize, u64), Vec<FlowKey>>,
+    round: u64,
+    /// `CLOCK_MONOTONIC` at time 0 of the stages, in ns.
+    offset: u64,
+}
+
+/// An entry that is to be inserted.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    key: FlowKey,
+    action: FlowAction,
+    composed: Composed,
+}
+
+impl Fresh {
+    /// The entry for frames that come to `station` on a link; `None` if the
+    /// kernel cannot do what it says.
+    pub(super) fn of(link: LinkId, station: Address, composed: Composed) -> Option<Fresh> {
+        let flow = &composed.flow;
+        let action = if composed.is_drop {
+            FlowAction::DropFlow
+        } else {
+            let edits = &composed.edits;
+            let (src, dst) = edits.stations?;
+            if edits.ttl != 1 || edits.mtu == 0 {
+                return None;
+            }
+            let translation = match composed.translates() {
+                true => Some(translation(&composed)?),
+                false => None,
+            };
+            FlowAction::Rewrite(Rewrite {
+                link: edits.output?.into(),
+                station,
+                src,
+                dst,
+                mtu: edits.mtu,
+                dscp: edits.dscp,
+                translation,
+            })
+        };
+        Some(Fresh {
+            key: FlowKey::FiveTuple {
+                link: link.into(),
+                protocol: flow.protocol.0,
+                src: (flow.src, flow.src_port),
+                dst: (flow.dst, flow.dst_port),
+            },
+            action,
+            composed,
+        })
+    }
+}
+
+fn translation(composed: &Composed) -> Option<Translation> {
+    let (flow, edits) = (&composed.flow, &composed.edits);
+    let end = |new: Option<IpAddr>, old: IpAddr, port: Option<u16>, old_port: u16| match new
+        .unwrap_or(old)
+    {
+        IpAddr::V4(address) => Some((address, port.unwrap_or(old_port))),
+        IpAddr::V6(_) => None,
+    };
+    Some(Translation {
+        src: end(edits.source, flow.src, edits.source_port, flow.src_port)?,
+        dst: end(
+            edits.destination,
+            flow.dst,
+            edits.destination_port,
+            flow.dst_port,
+        )?,
+        header: edits.header,
+        transport: edits.transport,
+    })
+}
+
+impl Entries {
+    /// No entries; `offset` is `CLOCK_MONOTONIC` at time 0 of the stages, in ns.
+    pub(super) fn new(offset: u64) -> Entries {
+        Entries {
+            offset,
+            ..Entries::default()
+        }
+    }
+
+    /// Adds entries to the kernel's table.
+    pub(super) fn insert(&mut self, fast: &mut FlowCache, fresh: impl Iterator<Item = Fresh>) {
+        for Fresh {
+            key,
+            action,
+            composed,
+        } in fresh
+        {
+            if fast.insert(key, action, AGEING) != weir_tap::InsertOutcome::Yes {
+                continue;
+            }
+            let known = Known {
+                composed,
+                round: self.round,
+            };
+            if let Some(before) = self.known.insert(key, known) {
+                if before.composed.cookies == composed.cookies {
+                    continue;
+                }
+                self.leave(&key, &before.composed);
+            }
+            for (stage, cookie) in cookies(&composed) {
+                self.by_cookie.entry((stage, cookie)).or_default().push(key);
+            }
+        }
+    }
+
+    fn leave(&mut self, key: &FlowKey, composed: &Composed) {
+        for place in cookies(composed) {
+            if let Some(keys) = self.by_cookie.get_mut(&place) {
+                keys.retain(|other| other != key);
+                if keys.is_empty() {
+                    self.by_cookie.remove(&place);
+                }
+            }
+        }
+    }
+
+    /// Ends the entries of what a stage remembered.
+    pub(super) fn withdraw(&mut self, fast: &mut FlowCache, stage: usize, cookie: u64) {
+        let Some(keys) = self.by_cookie.remove(&(stage, cookie)) else {
+            return;
+        };
+        for key in keys {
+            fast.forget(&key);
+            if let Some(known) = self.known.remove(&key) {
+                self.leave(&key, &known.composed);
+            }
+        }
+    }
+
+    /// Notes that an entry is still in the kernel's table.
+    pub(super) fn meet(&mut self, key: &FlowKey) {
+        if let Some(known) = self.known.get_mut(key) {
+            known.round = self.round;
+        }
+    }
+
+    /// Tells the stages of an entry's use; returns whether it still holds.
+    pub(super) fn holds(
+        &mut self,
+        chain: &mut Chain,
+        router: &mut Router,
+        now: u64,
+        (key, action, used_at): (&FlowKey, &FlowAction, u64),
+    ) -> bool {
+        let Some(known) = self.known.get(key) else {
+            return false;
+        };
+        let composed = &known.composed;
+        if !chain.used(composed, used_at.saturating_sub(self.offset)) {
+            return false;
+        }
+        let FlowAction::Rewrite(rewrite) = action else {
+            return true;
+        };
+        let (src, dst) = match composed.direction {
+            Direction::Outward => (composed.flow.src, composed.flow.dst),
+            Direction::Inward => (
+                composed.edits.source.unwrap_or(composed.flow.src),
+                composed.edits.destination.unwrap_or(composed.flow.dst),
+            ),
+        };
+        let hop = router.next_hop(now, key.link() as LinkId, src, dst);
+        hop.is_some_and(|hop| is_way(rewrite, &hop))
+    }
+
+    /// All entries in the kernel's table have been met: forgets the others.
+    pub(super) fn end_round(&mut self) {
+        let round = self.round;
+        let over = self.known.iter().filter(|(_, known)| known.round < round);
+        let over: Vec<FlowKey> = over.map(|(key, _)| *key).collect();
+        for key in over {
+            if let Some(known) = self.known.remove(&key) {
+                self.leave(&key, &known.composed);
+            }
+        }
+        self.round += 1;
+    }
+}
+
+fn is_way(rewrite: &Rewrite, hop: &NextHop) -> bool {
+    let mtu = u32::try_from(hop.mtu).unwrap_or(u32::MAX);
+    let link = u32::from(hop.link);
+    (rewrite.link, rewrite.src, rewrite.dst, rewrite.mtu) == (link, hop.src, hop.dst, mtu)
+}
+
+fn cookies(composed: &Composed) -> impl Iterator<Item = (usize, u64)> {
+    let cookies = composed.cookies.into_iter().enumerate();
+    cookies.filter(|(_, cookie)| *cookie != 0)
+}

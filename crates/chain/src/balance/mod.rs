@@ -1,0 +1,746 @@
+//! Load sharing (RFC 2391): connections from the outside to one address and
+//! port go to one of several servers of the inside.
+//!
+//! A new session goes to the server that Maglev's table has for the client's
+//! address and port; the session keeps it, whatever becomes of the set. A
+//! server that *drains* keeps its sessions and gets no new ones. Servers are
+//! probed by the stage itself: SYN, and the answer SYN ACK, which it resets. A
+//! server that does not answer is *down*: its sessions end, and clients that
+//! connect again reach another one.
+//!
+//! Replies come back through the box: it is the servers' way to the clients.
+
+mod maglev;
+
+use crate::batch::{Batch, Output};
+use crate::flow::{Direction, Flow};
+use crate::packet::Packet;
+use crate::stage::Stage;
+use ahash::RandomState;
+use hashbrown::HashMap;
+use maglev::{Candidate, Table};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use weir_wire::checksum::Sum;
+use weir_wire::field::{read_u32, write};
+use weir_wire::{AddrPair, Protocol, ipv4};
+
+/// Servers of a service, at most.
+pub const SERVERS_MAX: usize = 1000;
+
+/// Sessions, at most.
+pub const SESSIONS_MAX: u32 = 1 << 22;
+
+/// Largest weight.
+pub const WEIGHT_MAX: u32 = 100;
+
+/// Packets after which a session is worth an entry in the kernel.
+const CACHED_FROM: u8 = 3;
+
+/// Sessions that end in one call, at most.
+const EXPIRE_MAX: usize = 4096;
+
+/// The transport port that probes come from.
+const PROBE_PORT: u16 = 1023;
+
+/// TCP flags.
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 0x10;
+const FIN: u8 = 1;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A server of a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Its address and port.
+    pub end: (Ipv4Addr, u16),
+    /// Its share of new sessions relative to the others', 1 to [`WEIGHT_MAX`].
+    pub weight: u32,
+    /// It gets no new sessions.
+    pub is_draining: bool,
+}
+
+/// The configuration of a balancer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BalanceConfig {
+    /// [`Protocol::TCP`] or [`Protocol::UDP`].
+    pub protocol: Protocol,
+    /// The address and port of the service.
+    pub service: (Ipv4Addr, u16),
+    /// The servers, 1 to [`SERVERS_MAX`].
+    pub servers: Vec<Server>,
+    /// Sessions, at most: up to [`SESSIONS_MAX`].
+    pub sessions_max: u32,
+    /// How long a session lives without a packet, in ns.
+    pub idle: u64,
+    /// How long a session of TCP lives after its end, in ns.
+    pub closing: u64,
+    /// Interval of probes of a server, in ns; 0 for none. Only of TCP.
+    pub probe: u64,
+    /// Number of probes in a row without an answer, or with an answer, after
+    /// which a server is down, or up again.
+    pub probes: u32,
+}
+
+impl BalanceConfig {
+    /// A service with the usual limits.
+    pub fn new(protocol: Protocol, service: (Ipv4Addr, u16), servers: Vec<Server>) -> Self {
+        BalanceConfig {
+            protocol,
+            service,
+            servers,
+            sessions_max: 1 << 20,
+            idle: 300 * SECOND,
+            closing: 60 * SECOND,
+            probe: if protocol == Protocol::TCP { SECOND } else { 0 },
+            probes: 3,
+        }
+    }
+}
+
+/// The reason why a configuration is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BalanceError {
+    /// A number is out of its range.
+    #[error("{what} of {value}: write {min} to {max}")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that is accepted.
+        min: u64,
+        /// The most that is accepted.
+        max: u64,
+    },
+    /// A server is there twice, or is the service itself.
+    #[error("server {address}:{port}: {why}")]
+    Server {
+        /// Its address.
+        address: Ipv4Addr,
+        /// Its port.
+        port: u16,
+        /// What is wrong.
+        why: &'static str,
+    },
+}
+
+#[derive(Debug)]
+struct Member {
+    server: Server,
+    is_up: bool,
+    /// Probes in a row that disagree with `is_up`.
+    doubts: u32,
+    /// The time of the next probe.
+    next: u64,
+    /// The sequence number of the probe that has no answer yet.
+    asked: Option<u32>,
+    sessions: u64,
+    chosen: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    client: (Ipv4Addr, u16),
+    member: u16,
+    generation: u32,
+    used: u64,
+    due: u64,
+    packets: u8,
+    /// FIN of the client, of the server; RST.
+    ends: u8,
+    is_cached: bool,
+}
+
+/// The balancer, a [`Stage`].
+#[derive(Debug)]
+pub struct Balance {
+    config: BalanceConfig,
+    members: Vec<Member>,
+    table: Table,
+    sessions: Vec<Option<Session>>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    by_client: HashMap<(Ipv4Addr, u16), u32, RandomState>,
+    due: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    withdrawn: VecDeque<u64>,
+    sequence: u32,
+    counts: [u64; 3],
+}
+
+impl Balance {
+    /// A balancer. `seed` keys its table of sessions.
+    ///
+    /// # Errors
+    /// If the configuration is refused.
+    pub fn new(config: BalanceConfig, seed: u64) -> Result<Balance, BalanceError> {
+        check(&config)?;
+        let members = config.servers.iter().map(|server| Member {
+            server: *server,
+            is_up: true,
+            doubts: 0,
+            next: 0,
+            asked: None,
+            sessions: 0,
+            chosen: 0,
+        });
+        let mut balance = Balance {
+            members: members.collect(),
+            table: Table::default(),
+            sessions: Vec::new(),
+            generations: Vec::new(),
+            free: Vec::new(),
+            by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
+            due: BinaryHeap::new(),
+            withdrawn: VecDeque::new(),
+            sequence: seed as u32,
+            counts: [0; 3],
+            config,
+        };
+        balance.fill();
+        Ok(balance)
+    }
+
+    /// Replaces the set of servers. Sessions of servers that stay go on; those of
+    /// others end.
+    ///
+    /// # Errors
+    /// If the set is refused; then nothing changes.
+    pub fn set_servers(&mut self, servers: Vec<Server>) -> Result<(), BalanceError> {
+        let config = BalanceConfig {
+            servers,
+            ..self.config.clone()
+        };
+        check(&config)?;
+        let place = |end| config.servers.iter().position(|server| server.end == end);
+        let places: Vec<Option<usize>> = self
+            .members
+            .iter()
+            .map(|member| place(member.server.end))
+            .collect();
+        for at in 0..self.sessions.len() {
+            let member = self.sessions[at].as_ref().map(|session| session.member);
+            match member.map(|member| places[usize::from(member)]) {
+                Some(None) => self.end(at as u32),
+                Some(Some(place)) => {
+                    if let Some(session) = &mut self.sessions[at] {
+                        session.member = place as u16;
+                    }
+                }
+                None => {}
+            }
+        }
+        let mut before = std::mem::take(&mut self.members);
+        self.members = config
+            .servers
+            .iter()
+            .map(|server| {
+                let known = before
+                    .iter()
+                    .position(|member| member.server.end == server.end);
+                match known.map(|at| before.swap_remove(at)) {
+                    Some(member) => Member {
+                        server: *server,
+                        ..member
+                    },
+                    None => Member {
+                        server: *server,
+                        is_up: true,
+                        doubts: 0,
+                        next: 0,
+                        asked: None,
+                        sessions: 0,
+                        chosen: 0,
+                    },
+                }
+            })
+            .collect();
+        self.config = config;
+        self.fill();
+        Ok(())
+    }
+
+    /// Sessions of each server, and how many it has been chosen for.
+    pub fn shares(&self) -> impl Iterator<Item = (Server, u64, u64, bool)> {
+        let members = self.members.iter();
+        members.map(|member| (member.server, member.sessions, member.chosen, member.is_up))
+    }
+
+    fn fill(&mut self) {
+        let members = (0..).zip(&self.members);
+        let usable = members.filter(|(_, member)| member.is_up && !member.server.is_draining);
+        let candidates = usable.map(|(number, member)| Candidate {
+            number,
+            end: member.server.end,
+            weight: member.server.weight,
+        });
+        self.table = Table::new(&candidates.collect::<Vec<_>>());
+    }
+
+    fn share(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        output: &mut Output,
+    ) -> Result<(), &'static str> {
+        let Some((client, service)) = ends(packet, self.config.protocol) else {
+            return Ok(());
+        };
+        if service == (self.config.service.0, PROBE_PORT) {
+            // From a server on the clients' link.
+            self.probe_answered(client, packet, output);
+            return Ok(());
+        }
+        if service != self.config.service {
+            return Ok(());
+        }
+        if !packet.is_whole() || !packet.header_is_right() {
+            return Err("malformed");
+        }
+        let control = packet.tcp_control();
+        let known = self.by_client.get(&client).copied();
+        let at = match known.filter(|at| !self.is_over(now, *at, control)) {
+            Some(at) => at,
+            None => {
+                if let Some(at) = known {
+                    self.end(at);
+                }
+                self.begin(now, client)?
+            }
+        };
+        self.hit(now, at, Direction::Inward, packet)
+    }
+
+    fn answer(
+        &mut self,
+        now: u64,
+        packet: &mut Packet<'_>,
+        output: &mut Output,
+    ) -> Result<(), &'static str> {
+        let Some((server, client)) = ends(packet, self.config.protocol) else {
+            return Ok(());
+        };
+        if client == (self.config.service.0, PROBE_PORT) {
+            self.probe_answered(server, packet, output);
+            return Ok(());
+        }
+        let Some(&at) = self.by_client.get(&client) else {
+            return Ok(());
+        };
+        let member = self.sessions[at as usize]
+            .as_ref()
+            .map(|session| session.member);
+        let end = member.map(|member| self.members[usize::from(member)].server.end);
+        if end != Some(server) {
+            return Ok(());
+        }
+        if !packet.is_whole() {
+            return Err("malformed");
+        }
+        self.hit(now, at, Direction::Outward, packet)
+    }
+
+    fn is_over(&self, now: u64, at: u32, control: u8) -> bool {
+        let Some(session) = &self.sessions[at as usize] else {
+            return true;
+        };
+        let reopened = control & SYN != 0 && session.ends != 0;
+        reopened || session.used.saturating_add(self.life(session)) <= now
+    }
+
+    fn life(&self, session: &Session) -> u64 {
+        match session.ends {
+            0 => self.config.idle,
+            _ => self.config.closing,
+        }
+    }
+
+    fn begin(&mut self, now: u64, client: (Ipv4Addr, u16)) -> Result<u32, &'static str> {
+        let count = self.sessions.len() - self.free.len();
+        if count >= self.config.sessions_max as usize {
+            return Err("sessions-full");
+        }
+        let hash = mixed(u64::from(client.0.to_bits()) << 16 | u64::from(client.1));
+        let member = self.table.choose(hash).ok_or("no-server")?;
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.generations.push(0);
+            self.sessions.len() as u32 - 1
+        });
+        let generation = self.generations[at as usize];
+        let due = now.saturating_add(self.config.idle);
+        self.sessions[at as usize] = Some(Session {
+            client,
+            member,
+            generation,
+            used: now,
+            due,
+            packets: 0,
+            ends: 0,
+            is_cached: false,
+        });
+        self.by_client.insert(client, at);
+        self.due.push(Reverse((due, at, generation)));
+        let member = &mut self.members[usize::from(member)];
+        member.sessions += 1;
+        member.chosen += 1;
+        self.counts[0] += 1;
+        Ok(at)
+    }
+
+    fn hit(
+        &mut self,
+        now: u64,
+        at: u32,
+        direction: Direction,
+        packet: &mut Packet<'_>,
+    ) -> Result<(), &'static str> {
+        let (idle, closing) = (self.config.idle, self.config.closing);
+        let Some(session) = &mut self.sessions[at as usize] else {
+            return Err("no-session");
+        };
+        let control = packet.tcp_control();
+        let way = 1 << u8::from(direction == Direction::Outward);
+        session.ends |= if control & FIN != 0 { way } else { 0 };
+        session.ends |= if control & RST != 0 { 4 } else { 0 };
+        session.used = session.used.max(now);
+        session.packets = session.packets.saturating_add(1);
+        let life = if session.ends == 0 { idle } else { closing };
+        let due = session.used.saturating_add(life);
+        if due < session.due {
+            session.due = due;
+            self.due.push(Reverse((due, at, session.generation)));
+        }
+        let cookie = u64::from(session.generation) << 32 | (u64::from(at) + 1);
+        if session.ends == 0 && session.packets >= CACHED_FROM && control == 0 {
+            session.is_cached = true;
+            packet.remember(cookie);
+        } else {
+            packet.forfeit();
+            if std::mem::take(&mut session.is_cached) {
+                self.withdrawn.push_back(cookie);
+            }
+        }
+        let server = self.members[usize::from(session.member)].server.end;
+        match direction {
+            Direction::Inward => {
+                packet.set_destination(server.0.into());
+                packet.set_destination_port(server.1);
+            }
+            Direction::Outward => {
+                let (address, port) = self.config.service;
+                packet.set_source(address.into());
+                packet.set_source_port(port);
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, at: u32) {
+        let Some(session) = self.sessions[at as usize].take() else {
+            return;
+        };
+        self.by_client.remove(&session.client);
+        self.generations[at as usize] = session.generation.wrapping_add(1);
+        self.free.push(at);
+        if let Some(member) = self.members.get_mut(usize::from(session.member)) {
+            member.sessions -= 1;
+        }
+        self.counts[1] += 1;
+        self.withdrawn
+            .push_back(u64::from(session.generation) << 32 | (u64::from(at) + 1));
+    }
+
+    fn expire(&mut self, now: u64) {
+        for _ in 0..EXPIRE_MAX {
+            let Some(&Reverse((due, at, generation))) = self.due.peek() else {
+                return;
+            };
+            if due > now {
+                return;
+            }
+            self.due.pop();
+            let is_valid =
+                |session: &&Session| session.generation == generation && session.due == due;
+            let Some(session) = self.sessions[at as usize].as_ref().filter(is_valid) else {
+                continue;
+            };
+            let due = session.used.saturating_add(self.life(session));
+            if due <= now {
+                self.end(at);
+            } else if let Some(session) = &mut self.sessions[at as usize] {
+                session.due = due;
+                self.due.push(Reverse((due, at, generation)));
+            }
+        }
+    }
+
+    /// Probes the servers whose time it is.
+    fn probe(&mut self, now: u64, output: &mut Output) {
+        if self.config.probe == 0 {
+            return;
+        }
+        for at in 0..self.members.len() {
+            if self.members[at].next > now {
+                continue;
+            }
+            if self.members[at].asked.is_some() {
+                self.judge(at, false);
+            }
+            self.sequence = self.sequence.wrapping_add(0x9e37_79b9);
+            let member = &mut self.members[at];
+            member.asked = Some(self.sequence);
+            // Not all at the same time.
+            let spread = if member.next == 0 {
+                at as u64 % 16 * self.config.probe / 16
+            } else {
+                0
+            };
+            member.next = now.saturating_add(self.config.probe + spread);
+            let frame = segment(
+                self.config.service.0,
+                member.server.end,
+                SYN,
+                self.sequence,
+                0,
+            );
+            output.send(Direction::Inward, frame);
+        }
+    }
+
+    /// The answer of a server to a probe, which the stage keeps.
+    fn probe_answered(
+        &mut self,
+        server: (Ipv4Addr, u16),
+        packet: &mut Packet<'_>,
+        output: &mut Output,
+    ) {
+        let Some(layers) = packet.layers().copied() else {
+            return;
+        };
+        let bytes = packet.bytes();
+        let flags = bytes[layers.payload + 13];
+        let sequence = read_u32(bytes, layers.payload + 4);
+        let acknowledged = read_u32(bytes, layers.payload + 8).wrapping_sub(1);
+        packet.take();
+        let asked =
+            |member: &Member| member.server.end == server && member.asked == Some(acknowledged);
+        let Some(at) = self.members.iter().position(asked) else {
+            return;
+        };
+        self.members[at].asked = None;
+        let is_open = flags & (SYN | ACK | RST) == SYN | ACK;
+        if is_open {
+            let next = acknowledged.wrapping_add(1);
+            let reset = segment(
+                self.config.service.0,
+                server,
+                RST | ACK,
+                next,
+                sequence.wrapping_add(1),
+            );
+            output.send(Direction::Inward, reset);
+        }
+        self.judge(at, is_open);
+    }
+
+    /// Notes the result of a probe.
+    fn judge(&mut self, at: usize, is_good: bool) {
+        let member = &mut self.members[at];
+        if member.is_up == is_good {
+            member.doubts = 0;
+            return;
+        }
+        member.doubts += 1;
+        if member.doubts < self.config.probes {
+            return;
+        }
+        (member.is_up, member.doubts) = (is_good, 0);
+        if !is_good {
+            self.counts[2] += 1;
+            for session in 0..self.sessions.len() {
+                let of_it = |session: &Session| usize::from(session.member) == at;
+                if self.sessions[session].as_ref().is_some_and(of_it) {
+                    self.end(session as u32);
+                }
+            }
+        }
+        self.fill();
+    }
+}
+
+fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
+    let range = |what, value: u64, min: u64, max: u64| match (min..=max).contains(&value) {
+        true => Ok(()),
+        false => Err(BalanceError::Range {
+            what,
+            value,
+            min,
+            max,
+        }),
+    };
+    range(
+        "servers",
+        config.servers.len() as u64,
+        1,
+        SERVERS_MAX as u64,
+    )?;
+    range(
+        "sessions_max",
+        config.sessions_max.into(),
+        1,
+        SESSIONS_MAX.into(),
+    )?;
+    range("probes", config.probes.into(), 1, 100)?;
+    range(
+        "the service's port",
+        config.service.1.into(),
+        1,
+        u16::MAX.into(),
+    )?;
+    for (at, server) in config.servers.iter().enumerate() {
+        range("weight", server.weight.into(), 1, WEIGHT_MAX.into())?;
+        let (address, port) = server.end;
+        let why = if port == 0 {
+            "port 0 is no port"
+        } else if server.end == config.service {
+            "it is the service itself"
+        } else if config.servers[..at]
+            .iter()
+            .any(|other| other.end == server.end)
+        {
+            "it is there twice"
+        } else {
+            continue;
+        };
+        return Err(BalanceError::Server { address, port, why });
+    }
+    Ok(())
+}
+
+fn mixed(bits: u64) -> u64 {
+    weir_wire::rng::SplitMix64::new(bits).bits()
+}
+
+/// Source and destination of a packet of a protocol over IPv4.
+fn ends(packet: &Packet<'_>, protocol: Protocol) -> Option<((Ipv4Addr, u16), (Ipv4Addr, u16))> {
+    let Flow {
+        protocol: found,
+        src: IpAddr::V4(src),
+        src_port,
+        dst: IpAddr::V4(dst),
+        dst_port,
+    } = packet.flow()?
+    else {
+        return None;
+    };
+    (found == protocol).then_some(((src, src_port), (dst, dst_port)))
+}
+
+/// A segment of a probe. The caller of the chain sets the MAC addresses.
+fn segment(from: Ipv4Addr, to: (Ipv4Addr, u16), flags: u8, sequence: u32, ack: u32) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20 + 20];
+    write(&mut frame, 0, &[0xff; 6]);
+    write(&mut frame, 12, &[8, 0]);
+    ipv4::Repr {
+        src: from,
+        dst: to.0,
+        protocol: Protocol::TCP,
+        ttl: 64,
+        traffic_class: 0,
+        identification: 0,
+        dont_fragment: true,
+        payload_len: 20,
+    }
+    .emit(&mut frame[14..]);
+    write(&mut frame, 34, &PROBE_PORT.to_be_bytes());
+    write(&mut frame, 36, &to.1.to_be_bytes());
+    write(&mut frame, 38, &sequence.to_be_bytes());
+    write(&mut frame, 42, &ack.to_be_bytes());
+    write(&mut frame, 46, &[0x50, flags, 4, 0]);
+    let sum = Sum::new()
+        .pseudo_header(AddrPair::V4(from, to.0), 6, 20)
+        .bytes(&frame[34..])
+        .finish();
+    write(&mut frame, 50, &sum.to_be_bytes());
+    frame
+}
+
+impl Stage for Balance {
+    fn kind(&self) -> &'static str {
+        "balance"
+    }
+
+    fn outward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
+        self.expire(now);
+        for packet in batch.packets() {
+            if let Err(reason) = self.answer(now, packet, output) {
+                packet.forfeit();
+                packet.drop(reason);
+            }
+        }
+    }
+
+    fn inward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
+        self.expire(now);
+        for packet in batch.packets() {
+            if let Err(reason) = self.share(now, packet, output) {
+                packet.forfeit();
+                packet.drop(reason);
+            }
+        }
+    }
+
+    /// Replies have other addresses than the packets that the filter selects.
+    fn filters(&self, direction: Direction) -> bool {
+        direction == Direction::Inward
+    }
+
+    /// The answers to probes.
+    fn turns(&self, packet: &Packet<'_>) -> bool {
+        let probe = (self.config.service.0, PROBE_PORT);
+        ends(packet, self.config.protocol).is_some_and(|(_, to)| to == probe)
+    }
+
+    fn poll(&mut self, now: u64, output: &mut Output) {
+        self.expire(now);
+        self.probe(now, output);
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        let sessions = self.due.peek().map(|Reverse((due, ..))| *due);
+        let probes = self.members.iter().map(|member| member.next).min();
+        let probes = probes.filter(|_| self.config.probe > 0);
+        sessions.into_iter().chain(probes).min()
+    }
+
+    fn used(&mut self, cookie: u64, _direction: Direction, used: u64) -> bool {
+        let (at, generation) = ((cookie as u32).wrapping_sub(1), (cookie >> 32) as u32);
+        let session = self.sessions.get_mut(at as usize).and_then(Option::as_mut);
+        let Some(session) = session.filter(|session| session.generation == generation) else {
+            return false;
+        };
+        session.used = session.used.max(used);
+        session.is_cached
+    }
+
+    fn withdrawn(&mut self) -> Option<u64> {
+        self.withdrawn.pop_front()
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("sessions", (self.sessions.len() - self.free.len()) as u64);
+        each("sessions_begun", self.counts[0]);
+        each("sessions_ended", self.counts[1]);
+        each("servers_lost", self.counts[2]);
+        let up = self.members.iter().filter(|member| member.is_up).count();
+        each("servers_up", up as u64);
+    }
+
+    fn may_bypass(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,278 @@
+//! `weir run --explain`: what the stages do to each flow of a capture, and the
+//! entry that it folds to.
+//!
+//! The capture is taken as one of the inside: what comes from an address that
+//! is not private is a reply, and goes through the chain as it would come to
+//! the outside, with the address that the flow was translated to.
+
+use super::{Source, chain};
+use crate::error::CliError;
+use crate::input::capture_file;
+use crate::signals::ShutdownSignal;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::Path;
+use weir_apps::chain::BoxConfig;
+use weir_chain::{Batch, Chain, Composed, Direction, Edits, Fate, Flow, Packet};
+use weir_link::pcap::FrameRef;
+use weir_wire::LinkType;
+
+/// Flows that are shown, at most.
+const FLOWS_MAX: usize = 10_000;
+
+/// What was seen of a flow.
+#[derive(Default)]
+struct Seen {
+    frames: u64,
+    /// What each stage did to the last frame, if anything.
+    steps: Vec<(String, String)>,
+    /// The entry, and the frame that made it.
+    entry: Option<(u64, Composed)>,
+}
+
+/// The flows of a capture.
+struct Explained {
+    chain: Chain,
+    kinds: Vec<&'static str>,
+    flows: HashMap<(Direction, Flow), Seen>,
+    /// In the order of their first frames.
+    order: Vec<(Direction, Flow)>,
+    /// The source that outward flows were translated to.
+    translated: HashMap<Flow, (IpAddr, u16)>,
+    first_ns: Option<u64>,
+    others: u64,
+    more: u64,
+}
+
+/// Prints what the stages do to the flows of a capture.
+pub(super) fn explain(
+    source: &Source,
+    config: &BoxConfig,
+    own: &[String],
+    path: &Path,
+) -> Result<(), CliError> {
+    let chain = chain(source, config, own)?;
+    let kinds = chain.stages().map(|(stage, _)| stage.kind()).collect();
+    let mut explained = Explained {
+        chain,
+        kinds,
+        flows: HashMap::new(),
+        order: Vec::new(),
+        translated: HashMap::new(),
+        first_ns: None,
+        others: 0,
+        more: 0,
+    };
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let complaint = |error| CliError::run(capture_file::complaint(path, &error));
+    let mut reader = capture_file::open(path, &stop).map_err(complaint)?;
+    while let Some(frame) = reader.next_frame().map_err(complaint)? {
+        explained.frame(&frame);
+        if stop.is_requested() {
+            break;
+        }
+    }
+    explained.print().map_err(CliError::output)
+}
+
+impl Explained {
+    fn frame(&mut self, frame: &FrameRef<'_>) {
+        let mut bytes = frame.bytes.to_vec();
+        let mut packet = Packet::new(&mut bytes);
+        let flow = packet
+            .flow()
+            .filter(|_| frame.linktype() == LinkType::EN10MB);
+        let Some(flow) = flow else {
+            self.others += 1;
+            return;
+        };
+        let time = frame.time_ns.unwrap_or_default().max(0) as u64;
+        let now = time.saturating_sub(*self.first_ns.get_or_insert(time));
+        let direction = match is_private(flow.src) || !is_private(flow.dst) {
+            true => Direction::Outward,
+            false => Direction::Inward,
+        };
+        if direction == Direction::Inward
+            && let Some(&(address, port)) = self.translated.get(&reversed(&flow))
+        {
+            packet.set_destination(address);
+            packet.set_destination_port(port);
+            packet = Packet::of_bytes(packet.finish().0);
+        }
+        let came = packet.flow().unwrap_or(flow);
+        let mut batch = Batch::new(vec![packet]);
+        let mut steps = Vec::new();
+        let mut before = Edits::default();
+        let kinds = &self.kinds;
+        self.chain
+            .run_watched(now, direction, &mut batch, |stage, batch| {
+                let Some(packet) = batch.all().first() else {
+                    return;
+                };
+                let did = step(&before, packet);
+                before = *packet.trace().edits();
+                if !did.is_empty() {
+                    steps.push((format!("{} {}", stage + 1, kinds[stage]), did.join(", ")));
+                }
+            });
+        let Some(packet) = batch.into_packets().pop() else {
+            return;
+        };
+        if direction == Direction::Outward
+            && let Some(now) = packet.flow()
+        {
+            self.translated.insert(flow, (now.src, now.src_port));
+        }
+        let entry = self.chain.compose(packet.trace(), direction);
+        // Nobody reads these here.
+        while self.chain.withdrawn().is_some() {}
+        while self.chain.next_line().is_some() {}
+        self.chain.take_sent();
+        self.note(direction, came, steps, entry);
+    }
+
+    fn note(
+        &mut self,
+        direction: Direction,
+        flow: Flow,
+        steps: Vec<(String, String)>,
+        entry: Option<Composed>,
+    ) {
+        let key = (direction, flow);
+        if !self.flows.contains_key(&key) {
+            if self.flows.len() >= FLOWS_MAX {
+                self.more += 1;
+                return;
+            }
+            self.order.push(key);
+        }
+        let seen = self.flows.entry(key).or_default();
+        seen.frames += 1;
+        seen.steps = steps;
+        if seen.entry.is_none() {
+            seen.entry = entry.map(|entry| (seen.frames, entry));
+        }
+    }
+
+    fn print(&self) -> io::Result<()> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        for key @ (direction, flow) in &self.order {
+            let seen = &self.flows[key];
+            writeln!(out, "{flow} {direction}, {} frames", seen.frames)?;
+            for (stage, did) in &seen.steps {
+                writeln!(out, "  stage {stage}: {did}")?;
+            }
+            match &seen.entry {
+                None => writeln!(out, "  no entry: each frame comes to the stages")?,
+                Some((frame, entry)) => {
+                    writeln!(out, "  entry, from frame {frame} on: {}", describe(entry))?;
+                }
+            }
+        }
+        if self.others > 0 {
+            writeln!(
+                out,
+                "{} frames are of no flow of TCP or UDP that an entry can have",
+                self.others
+            )?;
+        }
+        if self.more > 0 {
+            writeln!(out, "{} frames of more flows than {FLOWS_MAX}", self.more)?;
+        }
+        for (number, (stage, counts)) in self.chain.stages().enumerate() {
+            let [outward, inward] = counts.packets;
+            write!(
+                out,
+                "stage {} {}: {outward} packets outward, {inward} inward",
+                number + 1,
+                stage.kind()
+            )?;
+            for (reason, count) in &counts.drops {
+                write!(out, "; {count} dropped: {reason}")?;
+            }
+            writeln!(out)?;
+        }
+        out.flush()
+    }
+}
+
+fn reversed(flow: &Flow) -> Flow {
+    Flow {
+        protocol: flow.protocol,
+        src: flow.dst,
+        src_port: flow.dst_port,
+        dst: flow.src,
+        dst_port: flow.src_port,
+    }
+}
+
+/// Whether an address is one of the inside.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, ..] = address.octets();
+            address.is_private() || a == 100 && b & 0xc0 == 64
+        }
+        IpAddr::V6(address) => address.is_unique_local(),
+    }
+}
+
+/// What a stage did to a packet that had these edits before.
+fn step(before: &Edits, packet: &Packet<'_>) -> Vec<String> {
+    let now = packet.trace().edits();
+    let mut did = Vec::new();
+    if let Fate::Drop(reason) = packet.fate() {
+        return vec![format!("dropped: {reason}")];
+    }
+    if (now.source, now.source_port) != (before.source, before.source_port) {
+        did.push(format!("source {}", end(now.source, now.source_port)));
+    }
+    if (now.destination, now.destination_port) != (before.destination, before.destination_port) {
+        let to = end(now.destination, now.destination_port);
+        did.push(format!("destination {to}"));
+    }
+    if now.dscp != before.dscp
+        && let Some(dscp) = now.dscp
+    {
+        did.push(format!("dscp {dscp}"));
+    }
+    did
+}
+
+fn end(address: Option<IpAddr>, port: Option<u16>) -> String {
+    let address = address.map_or_else(|| "*".into(), |address| address.to_string());
+    let port = port.map_or_else(|| "*".into(), |port| port.to_string());
+    match address.contains(':') {
+        true => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    }
+}
+
+fn describe(entry: &Composed) -> String {
+    if entry.is_drop {
+        return "drop".into();
+    }
+    let edits = &entry.edits;
+    let mut parts = Vec::new();
+    if edits.source.is_some() || edits.source_port.is_some() {
+        parts.push(format!("source {}", end(edits.source, edits.source_port)));
+    }
+    if edits.destination.is_some() || edits.destination_port.is_some() {
+        let to = end(edits.destination, edits.destination_port);
+        parts.push(format!("destination {to}"));
+    }
+    if let Some(dscp) = edits.dscp {
+        parts.push(format!("dscp {dscp}"));
+    }
+    if entry.translates() {
+        parts.push(format!(
+            "checksums: header {:#06x}, transport {:#06x}",
+            edits.header, edits.transport
+        ));
+    }
+    if parts.is_empty() {
+        return "as it is".into();
+    }
+    parts.join(", ")
+}

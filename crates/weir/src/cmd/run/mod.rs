@@ -1,0 +1,418 @@
+//! `weir run`: a chain of network functions between an inside and an outside;
+//! `weir nat` and `weir balance` are short for configurations of it.
+
+pub(crate) mod balance;
+mod explain;
+pub(crate) mod nat;
+mod report;
+
+use crate::config::{self, Wrong};
+use crate::error::{CliError, say};
+use crate::input::on_off::OnOff;
+use crate::input::read_limited;
+use crate::longest::MtuWarnings;
+use crate::report::stats_file::StatsFile;
+use crate::report::tx_burst::TxBurstMode;
+use crate::signals::ShutdownSignal;
+use crate::watchdog::Watchdog;
+use report::Report;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_apps::chain::BoxConfig;
+use weir_apps::router::engine::config::{ConfigError as RouterError, FILE_BYTES_MAX};
+use weir_apps::router::{self, LogSink, RunError, Snapshot, Stages};
+use weir_chain::Chain;
+use weir_chain::config::{ConfigError, Context};
+use weir_link::names::SystemNames;
+use weir_link::net::Interface;
+use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind};
+
+/// Run a chain of network functions between an inside and an outside
+///
+/// The configuration is that of a router (docs/reference/router.md), with the
+/// link that is the outside, and the stages between router and outside, in
+/// order: `mark`, `drop`, `police`, `nat`, `balance`. docs/reference/box.md explains each
+/// key.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir run box.toml
+  weir run box.toml --check
+  weir run box.toml --explain -r office.pcapng   # what each stage does to each flow
+  weir run box.toml --stats-json -
+
+A translator of two links:
+  outside = \"eth1\"
+  [[link]]
+  name = \"eth0\"
+  [[link]]
+  name = \"eth1\"
+  [kernel]
+  routes = true
+  [[stage]]
+  kind = \"nat\"
+
+Runs in the foreground and says `ready` on standard error when frames flow.
+
+Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
+cannot be written or something else failed; 2 if the configuration or an option is refused.")]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    config: PathBuf,
+
+    /// Only check the configuration against the existing interfaces
+    #[arg(long, conflicts_with_all = ["clean", "explain"])]
+    check: bool,
+
+    /// Show what the stages do to each flow of a capture, and the entry that it
+    /// folds to, without any interface
+    #[arg(long, requires = "read")]
+    explain: bool,
+
+    /// The capture to explain
+    #[arg(short, long, value_name = "FILE", requires = "explain")]
+    read: Option<PathBuf>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Options of a chain on live links.
+#[derive(clap::Args, Debug)]
+pub(crate) struct LiveArgs {
+    /// Remove from the interfaces what an earlier run has left, and exit
+    #[arg(long)]
+    clean: bool,
+
+    /// Write the statistics to a file every second and at the end, as JSON;
+    /// standard output (-), a FIFO or a device gets a line each time
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+
+    /// Path of frames while weir does not run: to the host (kernel), or dropped
+    /// (drop); by default dropped if a stage translates or drops, otherwise to
+    /// the host
+    #[arg(long, value_name = "WHAT")]
+    bypass: Option<Bypass>,
+
+    /// Restore the interfaces on SIGINT and SIGTERM
+    #[arg(long)]
+    restore: bool,
+
+    /// Longest time that a frame may wait for a weir that does not respond, in
+    /// milliseconds, before the bypass takes over
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    hang_ms: u64,
+
+    /// Let the kernel treat further frames of a flow by itself as the stages did
+    /// the first ones: on or off; then weir does not see every frame
+    #[arg(long, value_name = "WHAT", default_value = "on")]
+    flow_cache: OnOff,
+
+    /// Flows that the kernel treats by itself, at most
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=i64::from(FLOW_ENTRIES_MAX)))]
+    flow_entries: u32,
+
+    /// In copy mode, send many frames at once without a socket buffer for each:
+    /// where the devices support it (auto), the same with a message where not
+    /// (on), or never (off)
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    tx_burst: TxBurstMode,
+
+    /// Frames in each ring, a power of two; by default 16384 for two links,
+    /// 4096 for eight
+    #[arg(long, value_name = "N")]
+    ring: Option<u32>,
+
+    /// How long to poll for frames before sleeping, in microseconds; polling
+    /// occupies a core and lowers the latency
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    spin_us: u64,
+}
+
+/// Interval of the statistics.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A configuration's text and the name that messages give it.
+struct Source {
+    name: String,
+    text: String,
+}
+
+impl Source {
+    fn wrong(&self, error: &ConfigError) -> CliError {
+        let message = config::plain(&error.message);
+        let wrong = match error.at {
+            Some(at) => Wrong::at(&self.text, at, message),
+            None => Wrong::in_all(message),
+        };
+        CliError::refused(wrong.of(self.name.clone()))
+    }
+
+    fn router_wrong(&self, error: &RouterError) -> CliError {
+        self.wrong(&ConfigError {
+            at: error.at(&self.text),
+            message: error.to_string(),
+        })
+    }
+
+    fn failure(&self, error: RunError) -> CliError {
+        match &error {
+            RunError::Config(wrong) => self.router_wrong(wrong),
+            RunError::Host(_) | RunError::NotEthernet { .. } => CliError::refused(error),
+            _ => CliError::run(error),
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let source = Source {
+        name: config::name(&args.config),
+        text: read_limited::text(&args.config, FILE_BYTES_MAX)?,
+    };
+    let config = parse(&source)?;
+    if let (true, Some(capture)) = (args.explain, &args.read) {
+        let own = own_addresses(&config).unwrap_or_default();
+        return explain::explain(&source, &config, &own, capture);
+    }
+    let directory = args.config.parent().unwrap_or(Path::new(""));
+    live(&source, config, &args.live, args.check, directory)
+}
+
+fn parse(source: &Source) -> Result<BoxConfig, CliError> {
+    BoxConfig::parse(&source.text, &SystemNames::new()).map_err(|error| source.wrong(&error))
+}
+
+/// The addresses of the interface of the outside, with prefix lengths.
+fn own_addresses(config: &BoxConfig) -> Result<Vec<String>, RunError> {
+    let interface = Interface::named(&config.router.links[config.outside].name)?;
+    let addresses = interface.addresses.iter();
+    Ok(addresses
+        .map(|address| format!("{}/{}", address.ip, address.prefix_len))
+        .collect())
+}
+
+/// A random seed that peers cannot predict.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+fn chain(source: &Source, config: &BoxConfig, own: &[String]) -> Result<Chain, CliError> {
+    let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let outside = config.outside_addresses(own);
+    let made = config.chain(&Context {
+        seed: seed(),
+        epoch: epoch.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        outside: &outside,
+    });
+    made.map_err(|error| source.wrong(&error))
+}
+
+/// Runs, checks or cleans up a chain on live links. The log's path is relative
+/// to `directory`.
+fn live(
+    source: &Source,
+    mut config: BoxConfig,
+    args: &LiveArgs,
+    is_check: bool,
+    directory: &Path,
+) -> Result<(), CliError> {
+    let failure = |error| source.failure(error);
+    if args.clean {
+        if !router::clean(&config.router).map_err(failure)? {
+            let links = config.router.links.iter();
+            let names: Vec<&str> = links.map(|link| &*link.name).collect();
+            say(&format!("weir: nothing is left at {}", names.join(", ")));
+        }
+        return Ok(());
+    }
+    let own = own_addresses(&config).map_err(failure)?;
+    let chain = chain(source, &config, &own)?;
+    let began = Instant::now();
+    config.add_pool(&own);
+    let bypass = bypass(args.bypass, &chain)?;
+    if is_check {
+        router::check(&config.router).map_err(failure)?;
+        println!("{}: good", source.name);
+        return Ok(());
+    }
+    let log = config
+        .log
+        .as_ref()
+        .map(|path| Log::open(&directory.join(path)));
+    let log = log.transpose()?;
+    let json = args.stats_json.as_deref().map(StatsFile::open);
+    let json = json.transpose()?;
+    // Without privilege the process keeps its normal priority.
+    let _ = weir_link::xdp::raise_priority();
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let mut teller = Teller {
+        life: Watchdog::new(None)?,
+        longest: MtuWarnings::default(),
+        json,
+        is_ready: false,
+        last: None,
+    };
+    let stages = Stages {
+        chain,
+        outside: config.outside,
+        began,
+        log: Log::sink(log),
+    };
+    let ran = router::run_through(
+        &config.router,
+        tap(args, bypass, config.router.links.len()),
+        &[],
+        Some(stages),
+        args.restore,
+        vec![stop.wakes()?],
+        |view| {
+            let asked = stop.is_requested();
+            if asked {
+                teller.life.stopping();
+            }
+            teller.tell(&view);
+            match asked {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        },
+    );
+    teller.life.end(ran.is_ok());
+    ran.map_err(failure)
+}
+
+/// Where frames go while weir does not run.
+fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
+    let strict = chain.stages().find(|(stage, _)| !stage.may_bypass());
+    let strict = strict.map(|(stage, _)| stage.kind());
+    match (asked, strict) {
+        (Some(Bypass::Wire), _) => Err(CliError::refused(
+            "--bypass wire: a router's links cannot be joined: use kernel or drop",
+        )),
+        (Some(Bypass::Kernel), Some(kind)) => Err(CliError::refused(format!(
+            "--bypass kernel: frames would pass without the stage `{kind}`, untranslated or \
+             unfiltered: use drop"
+        ))),
+        (Some(bypass), _) => Ok(bypass),
+        (None, Some(_)) => Ok(Bypass::Drop),
+        (None, None) => Ok(Bypass::Kernel),
+    }
+}
+
+/// The configuration of a tap of `links` links.
+fn tap(args: &LiveArgs, bypass: Bypass, links: usize) -> weir_tap::Config {
+    let tap = weir_tap::Config {
+        bypass,
+        hang_max: Some(Duration::from_millis(args.hang_ms)),
+        spin: Duration::from_micros(args.spin_us),
+        tx_burst: args.tx_burst.is_tried(),
+        flow_cache: args.flow_cache.is_on().then_some(FlowCacheConfig {
+            kinds: &[FlowKind::FiveTuple],
+            entries_max: args.flow_entries,
+        }),
+        ..weir_tap::Config::default()
+    };
+    tap.with_rings(
+        args.ring.unwrap_or(weir_tap::Config::ring_for(links)),
+        links,
+    )
+}
+
+/// The file of the stages' logs. A line is handed to the kernel at once: a
+/// process that dies loses none.
+struct Log {
+    file: File,
+    path: PathBuf,
+    is_failing: bool,
+}
+
+impl Log {
+    fn open(path: &Path) -> Result<Log, CliError> {
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        let file = opened.map_err(|error| {
+            CliError::run(format!("cannot open the log {}: {error}", path.display()))
+        })?;
+        Ok(Log {
+            file,
+            path: path.to_owned(),
+            is_failing: false,
+        })
+    }
+
+    /// What stages log to; without a file, nothing.
+    fn sink(log: Option<Log>) -> LogSink {
+        let Some(mut log) = log else {
+            return Box::new(|_, _| {});
+        };
+        Box::new(move |_, line| {
+            let written = log.file.write_all(format!("{line}\n").as_bytes());
+            if let Err(error) = &written
+                && !log.is_failing
+            {
+                say(&format!(
+                    "weir: cannot write to {}: {error}",
+                    log.path.display()
+                ));
+            }
+            log.is_failing = written.is_err();
+        })
+    }
+}
+
+/// Reports on a running chain.
+struct Teller {
+    life: Watchdog,
+    longest: MtuWarnings,
+    json: Option<StatsFile>,
+    is_ready: bool,
+    last: Option<Instant>,
+}
+
+impl Teller {
+    fn tell(&mut self, view: &Snapshot<'_>) {
+        let now = Instant::now();
+        if !self.is_ready {
+            self.is_ready = true;
+            self.life.ready();
+            let stages = view.chain.into_iter().flat_map(Chain::stages);
+            let kinds: Vec<&str> = stages.map(|(stage, _)| stage.kind()).collect();
+            say(&format!(
+                "weir: {}; stages: {}",
+                view.names.join(", "),
+                kinds.join(", ")
+            ));
+            say("ready");
+        }
+        self.life.beat();
+        self.longest.warn(view.tap);
+        if view.is_last {
+            if let Some(file) = self.json.take()
+                && let Err(error) = file.end(&Report::new(view))
+            {
+                say(&format!("weir: {error}"));
+            }
+            return;
+        }
+        let is_due = self.last.is_none_or(|last| now - last >= REPORT_INTERVAL);
+        if let Some(file) = &mut self.json
+            && is_due
+        {
+            self.last = Some(now);
+            // If the write fails now, the one at the end may succeed.
+            let _ = file.write(&Report::new(view));
+        }
+    }
+}
+
+/// Whether a text is an IPv4 address, for options.
+fn is_v4(text: &str) -> bool {
+    matches!(text.parse(), Ok(IpAddr::V4(_)))
+}

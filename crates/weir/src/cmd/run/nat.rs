@@ -1,0 +1,191 @@
+//! `weir nat`: short for `weir run` with one translator.
+
+use super::{LiveArgs, Source, is_v4, live, parse};
+use crate::error::CliError;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use weir_chain::nat::log::Inverted;
+
+/// Translate the IPv4 addresses and ports of an inside to those of an outside
+///
+/// Routes as `weir route` does, with the kernel's routes, and translates what
+/// leaves by OUT (RFC 4787, 5382, 5508, 6888). Short for a configuration of
+/// `weir run`, which --print shows.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir nat in0 out0
+  weir nat in0 out0 --pool 203.0.113.1 --block 1024 --log nat.ndjson
+  weir nat in0 out0 --forward tcp:203.0.113.1:80=10.0.0.80:8080
+  weir nat in0 out0 --print > box.toml
+  weir nat --find udp:203.0.113.1:2345 --time 1767225600 --log nat.ndjson")]
+pub(crate) struct Args {
+    /// The link of the inside
+    #[arg(value_name = "IN", required_unless_present = "find")]
+    inside: Option<String>,
+
+    /// The link of the outside
+    #[arg(value_name = "OUT", required_unless_present = "find")]
+    outside: Option<String>,
+
+    /// The public addresses, by default those of OUT; the router answers ARP for
+    /// them
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', value_parser = v4)]
+    pool: Vec<String>,
+
+    /// Number of ports of a block; a subscriber gets ports in blocks
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..=64_512))]
+    block: u32,
+
+    /// File for a line of JSON for each block that a subscriber gets or gives
+    /// back
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+
+    /// Which packets from the outside a mapping lets in: endpoint-independent,
+    /// address, address-and-port
+    #[arg(long, value_name = "WHAT", default_value = "address-and-port", value_parser = ["endpoint-independent", "address", "address-and-port"])]
+    filtering: String,
+
+    /// Static forward, such as tcp:203.0.113.1:80=10.0.0.80:8080
+    #[arg(long, value_name = "PROTOCOL:ADDR:PORT=ADDR:PORT", value_parser = forward)]
+    forward: Vec<Forward>,
+
+    /// Only print the configuration for `weir run`
+    #[arg(long)]
+    print: bool,
+
+    /// Find in the log which subscriber had a port, such as udp:203.0.113.1:2345
+    #[arg(long, value_name = "PROTOCOL:ADDR:PORT", requires = "log", requires = "time", conflicts_with_all = ["inside", "print"])]
+    find: Option<String>,
+
+    /// The time to find, in seconds since 1970, with a fraction if need be
+    #[arg(long, value_name = "SECONDS", requires = "find")]
+    time: Option<f64>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// A forward on the command line.
+#[derive(Clone, Debug)]
+struct Forward {
+    protocol: String,
+    from: String,
+    to: String,
+}
+
+fn v4(text: &str) -> Result<String, String> {
+    match is_v4(text) {
+        true => Ok(text.to_owned()),
+        false => Err("write an IPv4 address".into()),
+    }
+}
+
+fn forward(text: &str) -> Result<Forward, String> {
+    let parts = || {
+        let (protocol, rest) = text.split_once(':')?;
+        let (from, to) = rest.split_once('=')?;
+        let is_end = |text: &str| text.parse::<std::net::SocketAddrV4>().is_ok();
+        let is_known = matches!(protocol, "tcp" | "udp");
+        (is_known && is_end(from) && is_end(to)).then(|| Forward {
+            protocol: protocol.into(),
+            from: from.into(),
+            to: to.into(),
+        })
+    };
+    parts().ok_or_else(|| "write it as in tcp:203.0.113.1:80=10.0.0.80:8080".into())
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    if let (Some(find), Some(time), Some(log)) = (&args.find, args.time, &args.log) {
+        return look_up(find, time, log);
+    }
+    let text = text(args);
+    if args.print {
+        print!("{text}");
+        return Ok(());
+    }
+    let source = Source {
+        name: "the command line".into(),
+        text,
+    };
+    live(&source, parse(&source)?, &args.live, false, Path::new(""))
+}
+
+/// A text as TOML.
+pub(super) fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// The configuration that the options stand for.
+fn text(args: &Args) -> String {
+    let mut text = String::new();
+    let [inside, outside] =
+        [&args.inside, &args.outside].map(|name| quoted(name.as_deref().unwrap_or_default()));
+    let _ = writeln!(text, "outside = {outside}");
+    if let Some(log) = &args.log {
+        let _ = writeln!(text, "log = {}", quoted(&log.to_string_lossy()));
+    }
+    let _ = writeln!(text, "\n[kernel]\nroutes = true");
+    for name in [&inside, &outside] {
+        let _ = writeln!(text, "\n[[link]]\nname = {name}");
+    }
+    let _ = writeln!(text, "\n[[stage]]\nkind = \"nat\"");
+    if !args.pool.is_empty() {
+        let pool: Vec<String> = args.pool.iter().map(|address| quoted(address)).collect();
+        let _ = writeln!(text, "pool = [{}]", pool.join(", "));
+    }
+    let _ = writeln!(text, "block = {}", args.block);
+    let _ = writeln!(text, "filtering = {}", quoted(&args.filtering));
+    for forward in &args.forward {
+        let _ = writeln!(
+            text,
+            "[[stage.forward]]\nprotocol = {}\nfrom = {}\nto = {}",
+            quoted(&forward.protocol),
+            quoted(&forward.from),
+            quoted(&forward.to)
+        );
+    }
+    text
+}
+
+/// Prints the subscriber that had a port at a time.
+fn look_up(find: &str, time: f64, path: &Path) -> Result<(), CliError> {
+    use std::io::{BufRead, BufReader};
+    let parts = || {
+        let (protocol, end) = find.split_once(':')?;
+        let end: std::net::SocketAddrV4 = end.parse().ok()?;
+        matches!(protocol, "tcp" | "udp" | "icmp").then_some((protocol, end))
+    };
+    let (protocol, end) =
+        parts().ok_or_else(|| CliError::refused("--find: write it as in udp:203.0.113.1:2345"))?;
+    if !(0.0..1e10).contains(&time) {
+        return Err(CliError::refused("--time: write seconds since 1970"));
+    }
+    let trouble = |error: std::io::Error| CliError::run(format!("{}: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(trouble)?;
+    let mut log = Inverted::default();
+    let mut reader = BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A longer line is refused by its length.
+        let most = weir_chain::nat::log::LINE_MAX as u64 + 2;
+        let read = std::io::Read::take(&mut reader, most).read_until(b'\n', &mut line);
+        if read.map_err(trouble)? == 0 {
+            break;
+        }
+        let text = String::from_utf8_lossy(&line);
+        log.read(text.trim_end())
+            .map_err(|error| CliError::run(format!("{}: {error}", path.display())))?;
+    }
+    match log.find((time * 1e9) as u64, protocol, *end.ip(), end.port()) {
+        Some(subscriber) => println!("{subscriber}"),
+        None => {
+            return Err(CliError::run(format!("no subscriber had {find} at {time}")));
+        }
+    }
+    Ok(())
+}
