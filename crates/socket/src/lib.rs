@@ -38,6 +38,7 @@
 //! | [`TcpListener`], [`TcpStream`], [`UdpSocket`] | sockets, blocking or non-blocking |
 //! | [`TcpSocket`] | a TCP socket with options that is not yet connected or listening |
 //! | [`Events`] | changes of the host's addresses and routers |
+//! | [`HostPlan`] | a host's links and addresses as text, for another process |
 //! | `tokio` | the same sockets for applications on tokio (feature `tokio`) |
 //!
 //! Calls correspond one to one to POSIX calls, and so do errors:
@@ -61,11 +62,13 @@ mod debug;
 mod errno;
 pub mod link;
 mod net;
+mod plan;
 mod tcp;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod udp;
 
-pub use net::{Builder, Events, Net, NetStats};
+pub use net::{Builder, Events, Net, NetStats, PollWait};
+pub use plan::{Device, HostPlan, LinkPlan};
 pub use tcp::{Incoming, TcpListener, TcpSocket, TcpStream};
 pub use udp::UdpSocket;

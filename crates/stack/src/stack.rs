@@ -139,6 +139,7 @@ impl Stack {
             counters.drop(DropReason::OtherLink);
             return;
         };
+        host.looped = received.looped;
         let (tcp, udp) = (&mut self.tcp, &mut self.udp);
         let mut ingress = Ingress {
             iface: host,
@@ -281,6 +282,13 @@ impl Stack {
         let owned = self.interfaces.iter().map(|host| host.routes.addresses());
         let ours = owned.flatten().filter(|owned| owned.is_ours());
         ours.map(|owned| owned.prefix.address())
+    }
+
+    /// Whether a link leads to a unicast address: one of the host's networks has it, or a route
+    /// does, and the host has a source address for it.
+    pub fn has_route(&self, to: IpAddr) -> bool {
+        let usable = |host: &Interface| !host.is_gone && host.routes.source_for(to).is_some();
+        self.interfaces.iter().any(usable)
     }
 
     /// Takes the oldest event of addresses and routers; `None` if there is none. The stack

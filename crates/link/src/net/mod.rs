@@ -34,4 +34,4 @@ pub use peer::{Credentials, peer_credentials, peer_groups, peer_pidfd, set_pass_
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteMonitor};
 pub(crate) use sockopt::set_option;
 pub use tap::{Tap, TapGso, TapHeader};
-pub use write_batch::WriteBatch;
+pub use write_batch::{RING_ENTRIES, WriteBatch};

@@ -1,12 +1,16 @@
 //! [`Link`]: the device that a [`Net`](crate::Net) sends and receives frames on.
 
+mod hairpin;
 mod mem;
 mod port;
 mod tap;
 
+pub use hairpin::Hairpin;
 pub use mem::{Mem, mem, mem_with};
 pub use port::{Port, PortOptions};
 pub use tap::Tap;
+/// Entries of the io_uring(7) that a [`Tap`] sends with.
+pub use weir_link::net::RING_ENTRIES;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -67,6 +71,12 @@ pub trait Link: TxSink + Send {
     /// As [`Link::receive`].
     fn receive_to(&mut self, reader: &mut dyn DirectReceiver) -> io::Result<bool> {
         self.receive(&mut |frame, received| reader.receive(frame, received))
+    }
+
+    /// Hands over frames that the host has sent to itself; returns whether there were any. See
+    /// [`Hairpin`].
+    fn receive_looped(&mut self, _take: &mut RxSink<'_>) -> bool {
+        false
     }
 
     /// Sends the frames that the link has gathered; called when the stack has sent all it had.

@@ -52,6 +52,34 @@ impl Tap {
         net::Tap::open(name).map(|tap| Tap::of(tap, 0))
     }
 
+    /// As [`Tap::open`] for an existing interface, whether it was created with one queue or with
+    /// several; without offloads if the kernel lacks them.
+    ///
+    /// # Errors
+    /// As [`Tap::open`].
+    pub fn open_any(name: &str) -> io::Result<Tap> {
+        let several = |offloads: bool, header_len| {
+            let mut queues = net::Tap::open_queues(name, 1, offloads)?;
+            let tap = queues.pop().ok_or(Errno::INVAL)?;
+            Ok(Tap::of(tap, header_len))
+        };
+        let is_other =
+            |error: &io::Error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error());
+        let mut opened = Tap::open(name);
+        let ways: [&dyn Fn() -> io::Result<Tap>; 3] = [
+            &|| several(true, TapHeader::LEN),
+            &|| Tap::open_plain(name),
+            &|| several(false, 0),
+        ];
+        for way in ways {
+            match opened {
+                Err(error) if is_other(&error) => opened = way(),
+                done => return done,
+            }
+        }
+        opened
+    }
+
     /// As [`Tap::open`], for an interface with `count` queues and a host with as many stacks:
     /// see [`net::Tap::open_queues`].
     ///

@@ -8,6 +8,7 @@ use super::io::remote_link::RemoteLink;
 use super::shards::mailbox::{FrameBatch, Mailbox};
 use super::shards::shard_io::ShardIo;
 use super::shards::table_memory;
+use super::sock::ready_fd::Hide;
 use super::{Net, Running, seed};
 use crate::link::Link;
 use rustix::event::{EventfdFlags, eventfd};
@@ -40,6 +41,7 @@ pub struct Builder {
     links: Vec<(Vec<Box<dyn Link>>, Config)>,
     shards: usize,
     seed: Option<u128>,
+    hide: Hide,
 }
 
 impl Default for Builder {
@@ -48,6 +50,7 @@ impl Default for Builder {
             links: Vec::new(),
             shards: 1,
             seed: None,
+            hide: |fd| fd,
         }
     }
 }
@@ -85,6 +88,14 @@ impl Builder {
     /// Sets the seed, instead of one from the system: see [`Stack::new`].
     pub fn seed(mut self, seed: u128) -> Builder {
         self.seed = Some(seed);
+        self
+    }
+
+    /// Passes each descriptor that a socket has beside the application's own through `hide`,
+    /// which may move it to another number. Without this call the numbers are the system's
+    /// choice, the least that are free.
+    pub fn hide_fds(mut self, hide: fn(OwnedFd) -> OwnedFd) -> Builder {
+        self.hide = hide;
         self
     }
 
@@ -128,8 +139,10 @@ impl Builder {
             let dup = |held: &LinkSlot| held.link.fd().try_clone_to_owned();
             let fds = links.iter().map(dup).collect::<io::Result<Vec<_>>>()?;
             let part = (count > 1).then(|| Box::new(part));
+            let mut state = NetState::new(stack, links, part);
+            state.hide = self.hide;
             shared.push(Arc::new(StackDriver {
-                state: Mutex::new(NetState::new(stack, links, part)),
+                state: Mutex::new(state),
                 waiting: AtomicUsize::new(0),
                 wake,
                 wake_call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,

@@ -33,7 +33,9 @@ pub(crate) use sock::readiness::Interest;
 pub(crate) use sock::sharded::ShardedSocket;
 
 use crate::link::Link;
+pub use driver::PollWait;
 use driver::{StackDriver, unlock, wait};
+use rustix::event::PollFd;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -201,6 +203,28 @@ impl Net {
             .iter()
             .map(shards::mailbox::Mailbox::counted);
         counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// Waits until one of these descriptors may be ready, up to `deadline`, and drives the net
+    /// meanwhile if no other call does. Afterwards the application asks `poll(2)` or
+    /// `epoll_wait(2)` without waiting: the readiness of a socket's descriptor may have changed
+    /// after the wait.
+    ///
+    /// `wait` is `poll(2)` itself, which the application may surround with what its signals
+    /// need: it gets all descriptors that the call waits for, and a time limit.
+    ///
+    /// The application waits by this call instead of by `poll(2)` so that no frame wakes another
+    /// thread. A net of several stacks is driven by its threads.
+    ///
+    /// # Errors
+    /// As `wait`: `EINTR` after a signal.
+    pub fn poll<'a>(
+        &'a self,
+        fds: &mut Vec<PollFd<'a>>,
+        deadline: Option<Instant>,
+        wait: &mut PollWait<'_>,
+    ) -> std::io::Result<()> {
+        Ok(self.first().poll(fds, deadline, wait)?)
     }
 
     /// Whether all links are gone, so that no frame can arrive or leave any more.

@@ -47,6 +47,10 @@ pub struct Config {
     pub mtu: usize,
     /// The work that the link does for the stack.
     pub offload: Offload,
+    /// Whether the link returns frames to the host's own hardware address, with
+    /// [`RxMeta::looped`](super::RxMeta::looped): then the host reaches its own addresses on the
+    /// link, and loopback addresses may be among them. Otherwise its own addresses have no route.
+    pub hairpin: bool,
     /// The path of received packets.
     pub mode: Mode,
     /// The host's addresses and their networks, at most [`ADDRESSES_MAX`].
@@ -108,6 +112,7 @@ impl Config {
             hardware,
             mtu: 1500,
             offload: Offload::default(),
+            hairpin: false,
             mode: Mode::default(),
             addresses: Vec::new(),
             routes: Vec::new(),
@@ -155,7 +160,10 @@ impl Config {
         if addresses > ADDRESSES_MAX || routes > ROUTES_MAX {
             return Err(ConfigError::TooMany(addresses, routes));
         }
-        let wrong = self.addresses.iter().find(|prefix| !is_a_hosts(prefix));
+        let wrong = self.addresses.iter().find(|prefix| {
+            let is_loopback = self.hairpin && prefix.address().is_loopback();
+            !is_loopback && !is_a_hosts(prefix)
+        });
         if let Some(prefix) = wrong {
             return Err(ConfigError::Address(*prefix));
         }

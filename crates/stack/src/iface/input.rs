@@ -282,6 +282,9 @@ impl Interface {
     }
 
     fn check_source(&self, src: IpAddr) -> Result<(), DropReason> {
+        if self.looped && self.routes.is_ours(src) {
+            return Ok(());
+        }
         // A packet from a tentative address of this host shows a duplicate.
         let impossible = src.is_multicast()
             || src.is_loopback()

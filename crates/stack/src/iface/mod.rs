@@ -87,6 +87,10 @@ pub(crate) struct Interface {
     interface_mtu: [usize; 2],
     detect: DadMode,
     pub(crate) offload: Offload,
+    /// The link returns frames to the host itself.
+    hairpin: bool,
+    /// The host itself has sent the frame that is being received.
+    pub(crate) looped: bool,
     pub(crate) mode: Mode,
     pub(crate) routes: Routes,
     neighbours: Neighbours,
@@ -133,6 +137,8 @@ impl Interface {
             interface_mtu: [config.mtu; 2],
             detect: config.dad_mode,
             offload: config.offload,
+            hairpin: config.hairpin,
+            looped: false,
             mode: config.mode,
             routes: Routes::new(config),
             neighbours: Neighbours::default(),

@@ -113,6 +113,15 @@ impl Neighbours {
         })
     }
 
+    /// The hop to the host itself, by a link that returns frames.
+    pub(super) fn own_hop(&self, now_ns: u64, hardware: Address) -> ResolvedHop {
+        ResolvedHop {
+            hardware,
+            until_ns: now_ns.saturating_add(HEADER_CACHE_MAX_NS),
+            epoch: self.epoch,
+        }
+    }
+
     /// Differs from an earlier result if an address returned then may be wrong.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch

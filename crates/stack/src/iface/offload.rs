@@ -69,6 +69,8 @@ pub struct RxMeta {
     /// The link vouches for the TCP or UDP checksum: it has checked it, or the frame has not
     /// left this machine, or the frame merges several segments that the link has checked.
     pub checksum_ok: bool,
+    /// The host itself has sent the frame: see [`Config::hairpin`](super::Config::hairpin).
+    pub looped: bool,
     /// The number of the frame's link, counted from 0 in the order of
     /// [`Stack::with_links`](crate::Stack::with_links).
     pub link: u8,

@@ -168,9 +168,18 @@ impl Interface {
         if !self.may_come_from(header.src()) {
             return None;
         }
-        let next_hop = self.routes.next_hop(header.dst())?;
-        let hop = self.neighbours.hop(now_ns, next_hop)?;
+        let hop = if self.is_hairpin(header.dst()) {
+            self.neighbours.own_hop(now_ns, self.hardware)
+        } else {
+            let next_hop = self.routes.next_hop(header.dst())?;
+            self.neighbours.hop(now_ns, next_hop)?
+        };
         Some(HeaderCache::new(hop, self.hardware, header))
+    }
+
+    /// Whether the link returns packets to this address, since it is the host's own.
+    pub(crate) fn is_hairpin(&self, dst: IpAddr) -> bool {
+        self.hairpin && self.routes.is_ours(dst)
     }
 
     /// Whether packets may have this source: not an address that was lost (RFC 4862 §5.5.4, RFC
@@ -337,6 +346,10 @@ impl Interface {
         let ether_type = header.ether_type();
         if let Some(group) = self.group_hardware(dst) {
             self.queue_frame(group, ether_type, frame);
+            return;
+        }
+        if self.is_hairpin(dst) {
+            self.queue_frame(self.hardware, ether_type, frame);
             return;
         }
         let Some(next_hop) = self.routes.next_hop(dst) else {

@@ -17,7 +17,8 @@ const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
 /// How long nothing moves before memory is given back, in nanoseconds.
 const SHRINK_NS: u64 = 1_000_000_000;
 
-/// The link that a connection goes out by; none leads to an address of ours.
+/// The link that a connection goes out by. Only a link that returns frames leads to an address of
+/// ours.
 pub(super) fn outgoing(
     hosts: &Interfaces,
     local: Option<SocketAddr>,
@@ -25,7 +26,8 @@ pub(super) fn outgoing(
 ) -> Result<&Interface, TcpError> {
     let from = local.map_or(IpAddr::from([0; 4]), |local| local.ip());
     let link = hosts.egress_interface(from, remote, 0);
-    let link = link.filter(|_| !hosts.is_ours(remote.ip()));
+    let leads = |link: &u8| !hosts.is_ours(remote.ip()) || hosts.at(*link).is_hairpin(remote.ip());
+    let link = link.filter(leads);
     Ok(hosts.at(link.ok_or(TcpError::NoRoute(remote))?))
 }
 

@@ -18,6 +18,19 @@
 //!                                another call waits that cannot lead
 //! ```
 //!
+//! A call that waits for descriptors ([`Net::poll`](crate::Net::poll)) leads as well: it waits for
+//! the links and for its descriptors at once. Events for other sockets do not end its lead, since
+//! the kernel wakes the waiters of their descriptors. Between such calls the thread takes over
+//! only after [`HANDOVER_TIMEOUT`]: calls that would block do not wake it, because an application
+//! whose calls would block polls next.
+//!
+//! ```text
+//!  from           to             when
+//!  any, not led   a poll leads   a call waits for descriptors
+//!  a poll leads   between polls  a descriptor is ready, or the time is over
+//!  between polls  thread         no poll for HANDOVER_TIMEOUT; another call waits
+//! ```
+//!
 //! Linux treats a device's interrupts in the same way while an application polls
 //! (`SO_PREFER_BUSY_POLL`): the interrupts stay off, and a timer is the fallback.
 //!
@@ -51,6 +64,8 @@ const EXCLUSIVE_NS: u64 = 10_000_000;
 enum Leader {
     Thread,
     Call,
+    /// A call that waits for descriptors.
+    Poll,
     /// Calls poll the links, the last at this time, and further calls are expected soon.
     BetweenCalls {
         polled_ns: u64,
@@ -90,6 +105,8 @@ pub(in crate::net) struct Leadership<Name = Id> {
     /// last time at which that socket changed, or an event came while a call led.
     last_event: Option<(Name, u64)>,
     contended_ns: Option<u64>,
+    /// The last lead was a poll's.
+    is_polled: bool,
 }
 
 impl<Name: Copy + PartialEq> Leadership<Name> {
@@ -101,12 +118,13 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
             is_brief: true,
             last_event: None,
             contended_ns: None,
+            is_polled: false,
         }
     }
 
-    /// Whether a call leads now.
+    /// Whether a call leads now, or a poll.
     pub(in crate::net) fn is_led(&self) -> bool {
-        self.leader == Leader::Call
+        matches!(self.leader, Leader::Call | Leader::Poll)
     }
 
     /// Whether neither side waits for the links, because calls follow each other.
@@ -120,7 +138,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
             Leader::BetweenCalls {
                 polled_ns: looked_ns,
             } => Some(looked_ns),
-            Leader::Thread | Leader::Call => None,
+            Leader::Thread | Leader::Call | Leader::Poll => None,
         }
     }
 
@@ -134,7 +152,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
     pub(in crate::net) fn park(&mut self, now_ns: u64) -> Option<Option<Duration>> {
         let left = match self.leader {
             Leader::Thread => None,
-            Leader::Call => Some(None),
+            Leader::Call | Leader::Poll => Some(None),
             Leader::BetweenCalls {
                 polled_ns: looked_ns,
             } => {
@@ -163,7 +181,38 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
             return false;
         }
         self.leader = Leader::Call;
+        self.is_polled = false;
         true
+    }
+
+    /// Makes a call that waits for descriptors the leader. False if another call leads.
+    pub(in crate::net) fn begin_poll(&mut self) -> bool {
+        if self.is_led() {
+            return false;
+        }
+        self.leader = Leader::Poll;
+        self.is_polled = true;
+        true
+    }
+
+    /// Ends a poll's lead; returns how to wake the thread, if necessary.
+    pub(in crate::net) fn end_poll(&mut self, now_ns: u64) -> Option<WakeVia> {
+        (self.called_ns, self.is_brief) = (now_ns, true);
+        self.leader = Leader::BetweenCalls { polled_ns: now_ns };
+        match self.thread {
+            Thread::Parked { timed: true } => None,
+            _ => self.wake_via(),
+        }
+    }
+
+    /// A call of an application that polls descriptors would block: the next poll drives, or the
+    /// thread after a while. Otherwise as [`Leadership::hand_over`].
+    pub(in crate::net) fn would_block(&mut self) -> Option<WakeVia> {
+        if self.is_polled {
+            None
+        } else {
+            self.hand_over()
+        }
     }
 
     /// Ends a call's lead; returns how to wake the thread, if necessary. A thread that still
@@ -198,7 +247,7 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
         let brief = passed_ns < CALL_GAP_MAX_NS && self.is_exclusive(id, now_ns);
         self.is_brief = brief;
         match self.leader {
-            Leader::Call => (false, None),
+            Leader::Call | Leader::Poll => (false, None),
             Leader::Thread if !brief => (false, None),
             Leader::Thread => {
                 self.leader = Leader::BetweenCalls { polled_ns: now_ns };
@@ -255,6 +304,10 @@ impl<Name: Copy + PartialEq> Leadership<Name> {
 
     /// Records an event of socket `id` for waiters other than the leader.
     pub(in crate::net) fn note_event(&mut self, id: Name, now_ns: u64) {
+        // The waiters of a polling application's sockets are the kernel's.
+        if self.leader == Leader::Poll {
+            return;
+        }
         let before = self.last_event.replace((id, now_ns));
         if self.is_led() || before.is_some_and(|(before, _)| before != id) {
             self.contended_ns = Some(now_ns);
@@ -279,8 +332,9 @@ mod tests {
     struct World {
         lead: Leadership<u64>,
         at: At,
-        /// A call leads.
+        /// A call leads, and whether it waits for descriptors.
         is_led: bool,
+        is_poll: bool,
         /// The poll began before a call led: it does not know of timers set since.
         is_stale: bool,
         /// Time of the last check for frames.
@@ -317,6 +371,21 @@ mod tests {
             };
             (self.is_led, self.seen_ns) = (false, now_ns);
             self.roused(rouse);
+        }
+
+        fn begins_poll(&mut self) {
+            if self.lead.begin_poll() {
+                assert!(!self.is_led, "one leads at a time");
+                (self.is_led, self.is_poll) = (true, true);
+                self.is_stale |= self.at == At::Polls;
+            }
+        }
+
+        fn ends_poll(&mut self, now_ns: u64) {
+            let rouse = self.lead.end_poll(now_ns);
+            (self.is_led, self.is_poll, self.seen_ns) = (false, false, now_ns);
+            self.roused(rouse);
+            assert_eq!(self.lead.would_block(), None, "the next poll drives");
         }
 
         fn looks(&mut self, id: u64, eager: bool, now_ns: u64) {
@@ -384,6 +453,7 @@ mod tests {
             lead: Leadership::new(),
             at: At::Runs,
             is_led: false,
+            is_poll: false,
             is_stale: false,
             seen_ns: 1,
             looked_ns: 0,
@@ -392,9 +462,11 @@ mod tests {
         for step in 0..200_000 {
             now_ns += [0, 1_000, 30_000, 600_000, 20_000_000][below(5) as usize];
             let id = below(2);
-            match below(8) {
+            match below(10) {
                 0 => world.begins(id, now_ns),
-                1 if world.is_led => world.ends(now_ns, below(4) == 0),
+                1 if world.is_led && !world.is_poll => world.ends(now_ns, below(4) == 0),
+                8 => world.begins_poll(),
+                9 if world.is_poll => world.ends_poll(now_ns),
                 2 => {
                     let rouse = world.lead.hand_over();
                     world.roused(rouse);
@@ -415,7 +487,7 @@ mod tests {
             let driver = std::mem::discriminant(&lead.leader);
             seen.insert(format!("{driver:?} {:?}", lead.thread));
         }
-        assert!(seen.len() >= 9, "{seen:?}");
+        assert!(seen.len() >= 12, "{seen:?}");
     }
 
     /// Calls that are far apart, or concurrent with events of other sockets, leave the links to the

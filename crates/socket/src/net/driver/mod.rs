@@ -3,7 +3,10 @@
 
 pub(super) mod leader;
 pub(super) mod park;
+mod poll;
 pub(super) mod state;
+
+pub use poll::PollWait;
 
 use super::sock::readiness::Interest;
 use leader::WakeVia;
@@ -86,6 +89,12 @@ impl StackDriver {
     /// cannot drive the net.
     pub(super) fn hand_over(&self, state: &mut NetState) {
         self.wake_thread(state.leadership.hand_over());
+    }
+
+    /// As [`StackDriver::hand_over`], unless the application polls descriptors, and so drives the
+    /// net itself.
+    pub(super) fn would_block(&self, state: &mut NetState) {
+        self.wake_thread(state.leadership.would_block());
     }
 
     /// Whether a call should receive frames before it does its work.

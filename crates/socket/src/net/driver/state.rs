@@ -5,6 +5,7 @@ use crate::net::io::direct_read::DirectRead;
 use crate::net::io::links::{LinkSlot, Links};
 use crate::net::shards::shard_io::ShardIo;
 use crate::net::sock::readiness::{Interest, Readiness, SocketWaiters, Waiters};
+use crate::net::sock::ready_fd::Hide;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::task::Waker;
@@ -15,6 +16,9 @@ use weir_stack::udp::UdpId;
 
 /// Longest wait of the thread when no timer runs.
 const REST_MAX: Duration = Duration::from_secs(3600);
+
+/// How often one call delivers what the host sends to itself; the rest is for the driver.
+const LOOPS_MAX: usize = 64;
 
 /// Identifies a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -55,6 +59,10 @@ pub(crate) struct NetState {
     /// When the stack was last polled.
     now_ns: u64,
     pub(in crate::net) leadership: Leadership,
+    /// What becomes of descriptors that the application does not see.
+    pub(in crate::net) hide: Hide,
+    /// Number of changes of descriptors' readiness.
+    pub(in crate::net) fd_changes: u64,
 }
 
 impl NetState {
@@ -81,6 +89,8 @@ impl NetState {
             wakes: false,
             now_ns: 0,
             leadership: Leadership::new(),
+            hide: |fd| fd,
+            fd_changes: 0,
         }
     }
 
@@ -242,6 +252,12 @@ impl NetState {
             return std::mem::take(&mut self.wakes);
         }
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
+        for _ in 0..LOOPS_MAX {
+            if !self.receive_looped(now_ns) {
+                break;
+            }
+            self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
+        }
         let freed = self.links.flush();
         if let Some(part) = &mut self.shard_io {
             part.publish_addressing(&self.stack);
@@ -271,6 +287,15 @@ impl NetState {
             self.rests_until_ns = 0;
         }
         woken | std::mem::take(&mut self.wakes)
+    }
+
+    /// Receives the frames that the host has sent to itself; returns whether there were any.
+    fn receive_looped(&mut self, now_ns: u64) -> bool {
+        let (stack, count) = (&mut self.stack, &mut self.received);
+        self.links.receive_looped(&mut |frame, received| {
+            *count += 1;
+            stack.receive_with(now_ns, frame, received);
+        })
     }
 
     /// As [`NetState::settle`], within a call that settles again at its end; that second call
@@ -346,6 +371,12 @@ impl NetState {
             .is_some_and(SocketWaiters::has_descriptor)
     }
 
+    /// Makes a call that waits for descriptors the leader; false if the call must not lead. With
+    /// several stacks each is driven by its thread.
+    pub(in crate::net) fn begin_poll(&mut self) -> bool {
+        self.shard_io.is_none() && !self.failed && self.leadership.begin_poll()
+    }
+
     /// Whether a call that may wait for socket `id` should poll the links, and how to wake the
     /// thread for what follows.
     pub(in crate::net) fn should_poll(
@@ -379,6 +410,7 @@ impl NetState {
         let readiness = self.readiness(id);
         if let Some(watch) = self.socket_waiters.get_mut(&id) {
             watch.notify(readiness, &mut self.tasks);
+            self.fd_changes += 1;
         }
     }
 

@@ -91,6 +91,18 @@ impl Links {
         })
     }
 
+    /// Receives the frames that the host has sent to itself; returns whether there were any.
+    pub(in crate::net) fn receive_looped(&mut self, take: &mut RxSink<'_>) -> bool {
+        let mut any = false;
+        for (number, one) in (0..).zip(&mut self.0).filter(|(_, one)| !one.gone) {
+            any |= one.link.receive_looped(&mut |frame, received| {
+                let link = number;
+                take(frame, RxMeta { link, ..received });
+            });
+        }
+        any
+    }
+
     /// As [`Links::receive`], for a blocking read.
     pub(in crate::net) fn receive_to(&mut self, reader: &mut DirectRead<'_>) -> bool {
         self.receive_from_each(|number, link| {

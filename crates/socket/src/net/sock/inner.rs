@@ -137,7 +137,7 @@ impl SocketInner {
             let result = self.call(|state, now_ns| {
                 let result = tried(state, |state| attempt.try_once(state, now_ns));
                 if matches!(result, Err(Errno::AGAIN)) {
-                    shared.hand_over(state);
+                    shared.would_block(state);
                 }
                 result
             });
@@ -312,10 +312,10 @@ impl SocketInner {
             return Ok(fd.as_fd());
         }
         let made = self.look(|state| {
-            // An application that waits for the descriptor does not drive the net.
-            self.shared().hand_over(state);
-            let now = state.readiness(self.id);
-            state.socket_waiters(self.id).ready_fd(now)
+            // An application that waits for the descriptor need not drive the net.
+            self.shared().would_block(state);
+            let (now, hide) = (state.readiness(self.id), state.hide);
+            state.socket_waiters(self.id).ready_fd(now, hide)
         })?;
         Ok(self.ready.get_or_init(|| made).as_fd())
     }

@@ -1,6 +1,6 @@
 //! The waiters of a socket: threads, tasks, and pollers of its descriptor.
 
-use super::ready_fd::{ReadyFd, SharedReadyFd};
+use super::ready_fd::{Hide, ReadyFd, SharedReadyFd};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
@@ -177,10 +177,14 @@ impl SocketWaiters {
     }
 
     /// The readiness descriptor, created at the first call.
-    pub(crate) fn ready_fd(&mut self, now: Readiness) -> rustix::io::Result<Arc<OwnedFd>> {
+    pub(crate) fn ready_fd(
+        &mut self,
+        now: Readiness,
+        hide: Hide,
+    ) -> rustix::io::Result<Arc<OwnedFd>> {
         let ready = match self.ready.take() {
             Some(ready) => ready,
-            None => ReadyFd::new()?,
+            None => ReadyFd::new(hide)?,
         };
         let ready = self.ready.insert(ready);
         ready.set(now);

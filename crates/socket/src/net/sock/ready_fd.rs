@@ -26,6 +26,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// one message of 2 KiB is enough.
 const FILL: [u8; 2048] = [0; 2048];
 
+/// Moves a descriptor that the application does not see to another number: see
+/// [`Builder::hide_fds`](crate::Builder::hide_fds).
+pub(crate) type Hide = fn(OwnedFd) -> OwnedFd;
+
 /// A descriptor with the readiness of a socket.
 pub(crate) struct ReadyFd {
     /// The application's end.
@@ -38,9 +42,10 @@ pub(crate) struct ReadyFd {
 
 impl ReadyFd {
     /// Creates a descriptor that is writable and not readable.
-    pub(crate) fn new() -> rustix::io::Result<ReadyFd> {
+    pub(crate) fn new(hide: Hide) -> rustix::io::Result<ReadyFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (fd, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let (fd, other) = (hide(fd), hide(other));
         // The kernel raises the size to the least that it allows.
         set_socket_send_buffer_size(&fd, 0)?;
         Ok(ReadyFd {
@@ -103,9 +108,9 @@ pub(crate) struct SharedReadyFd(Mutex<(ReadyFd, Vec<Readiness>)>);
 
 impl SharedReadyFd {
     /// Creates a descriptor for this number of parts, none of which is ready.
-    pub(crate) fn new(parts: usize) -> rustix::io::Result<SharedReadyFd> {
+    pub(crate) fn new(parts: usize, hide: Hide) -> rustix::io::Result<SharedReadyFd> {
         let all = vec![Readiness::default(); parts];
-        Ok(SharedReadyFd(Mutex::new((ReadyFd::new()?, all))))
+        Ok(SharedReadyFd(Mutex::new((ReadyFd::new(hide)?, all))))
     }
 
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {

@@ -159,7 +159,8 @@ impl ShardedSocket {
         if let Some(fd) = self.ready.get() {
             return Ok(fd.as_fd());
         }
-        let joint = Arc::new(SharedReadyFd::new(self.shards.len())?);
+        let hide = self.first().look(|state| state.hide);
+        let joint = Arc::new(SharedReadyFd::new(self.shards.len(), hide)?);
         for (part, core) in self.shards.iter().enumerate() {
             core.look(|state| {
                 let now = state.readiness(core.id);

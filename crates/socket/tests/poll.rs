@@ -1,0 +1,110 @@
+//! [`Net::poll`]: applications that wait for descriptors and drive the net.
+
+mod common;
+
+use common::nets;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io::{self, Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_lab::wait;
+use weir_socket::{Net, TcpListener, TcpStream};
+
+/// Where the other net listens.
+const THERE: &str = "192.0.2.2:7";
+
+/// Waits until the stream is readable, as an application does; fails after 20 s.
+fn readable(net: &Net, stream: &TcpStream) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let fd = stream.ready_fd().unwrap();
+        let mut fds = vec![PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        net.poll(&mut fds, Some(deadline), &mut |fds, time| poll(fds, time))
+            .unwrap();
+        assert_eq!(fds.len(), 1);
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if poll(&mut fds, Some(&now)).unwrap() > 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it is not readable");
+    }
+}
+
+fn read(net: &Net, mut stream: &TcpStream, out: &mut [u8]) {
+    let mut got = 0;
+    while got < out.len() {
+        match stream.read(&mut out[got..]) {
+            Ok(0) => panic!("the end"),
+            Ok(count) => got += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => readable(net, stream),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Several threads of one net wait at once, each for its connection.
+#[test]
+fn threads_that_poll_drive_the_net_for_each_other() {
+    const THREADS: usize = 3;
+    const TIMES: usize = 500;
+    wait::limit_this_test();
+    let (here, there) = nets();
+    let listener = TcpListener::bind(&there, THERE).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let client = TcpStream::connect(&here, THERE).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            let (here, there) = (&here, &there);
+            for (net, stream, begins) in [(here, client, true), (there, server, false)] {
+                scope.spawn(move || {
+                    stream.set_nonblocking(true).unwrap();
+                    let mut bytes = [0; 100];
+                    for time in 0..TIMES {
+                        if begins {
+                            (&stream).write_all(&[time as u8; 100]).unwrap();
+                        }
+                        read(net, &stream, &mut bytes);
+                        assert_eq!(bytes, [time as u8; 100]);
+                        if !begins {
+                            (&stream).write_all(&bytes).unwrap();
+                        }
+                        // Now and then the net's thread takes over.
+                        if time % 100 == 0 {
+                            thread::sleep(Duration::from_millis(3));
+                        }
+                    }
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_poll_ends_with_its_time_and_with_a_signal() {
+    let (here, there) = nets();
+    let listener = TcpListener::bind(&there, THERE).unwrap();
+    let client = TcpStream::connect(&here, THERE).unwrap();
+    let _server = listener.accept().unwrap();
+    let began = Instant::now();
+    let time = Duration::from_millis(50);
+    let fd = client.ready_fd().unwrap();
+    let mut fds = vec![PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    while began.elapsed() < time {
+        here.poll(&mut fds, Some(began + time), &mut |fds, time| {
+            poll(fds, time)
+        })
+        .unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    let error = here.poll(&mut fds, None, &mut |_, _| Err(Errno::INTR));
+    assert_eq!(error.unwrap_err().kind(), io::ErrorKind::Interrupted);
+    // The net still runs.
+    let (mut client, mut bytes) = (&client, [0; 1]);
+    client.set_read_timeout(Some(time)).unwrap();
+    let error = client.read(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+}
