@@ -188,7 +188,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -199,6 +199,8 @@ const PACKAGES: [(&str, &str); 12] = [
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
+    ("redis-benchmark", "redis-tools"),
+    ("redis-cli", "redis-tools"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
 ];

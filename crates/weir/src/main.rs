@@ -5,7 +5,8 @@
 //! `weir_broker` for live ports (`listen`, `ports`, `broker`), `weir_demux` and
 //! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap` and
 //! `weir_apps` for whole links (`bridge`, `route`), `weir_socket` for hosts of
-//! weir's own (`host`, `serve`, `get`, `echo`, `iperf`), `weir_lab` for test
+//! weir's own (`host`, `serve`, `get`, `echo`, `iperf`) and programs that run on
+//! it (`exec`), `weir_lab` for test
 //! networks and measurements (`lab`).
 //!
 //! | module | what |
@@ -62,6 +63,7 @@ enum Command {
     Serve(cmd::serve::Args),
     Host(cmd::host::Args),
     Echo(cmd::echo::Args),
+    Exec(cmd::exec::Args),
     Iperf(cmd::iperf::Args),
     Mediate(cmd::mediate::Args),
     Usage(cmd::usage::Args),
@@ -104,6 +106,7 @@ fn run() -> ExitCode {
         Command::Serve(args) => cmd::serve::run(&args),
         Command::Host(args) => cmd::host::run(&args),
         Command::Echo(args) => cmd::echo::run(&args),
+        Command::Exec(args) => cmd::exec::run(&args),
         Command::Iperf(args) => cmd::iperf::run(&args),
         Command::Mediate(args) => cmd::mediate::run(&args),
         Command::Usage(args) => cmd::usage::run(&args),

@@ -118,7 +118,9 @@ fn fault(helps: &mut Helps, words: &[String]) -> Option<String> {
     let Some(help) = helps.of(&names) else {
         return Some(format!("there is no `weir {}`", names.join(" ")));
     };
-    let options = words.iter().filter(|word| word.starts_with("--"));
+    // Behind `--` are another program's.
+    let own = words.iter().take_while(|word| *word != "--");
+    let options = own.filter(|word| word.starts_with("--"));
     let names_of = options.map(|word| word.split(['=', ',', '.']).next().unwrap().to_owned());
     let known = |option: &String| {
         let of = |line: &str| line.split([' ', ',', '=', '[']).any(|word| word == option);

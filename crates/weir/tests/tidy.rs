@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -27,6 +27,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("tap", &["wire", "ring", "link"]),
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
+    ("exec", &["socket", "stack"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "apps",
@@ -44,6 +45,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "broker",
             "tap",
             "socket",
+            "exec",
             "lab",
             "apps",
             "experiments",
@@ -55,7 +57,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
 ];
 
 /// The only places where code may opt out of the compiler's safety checks.
-const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
+const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 14] = [
     "crates/filter/src/backend/native/",
     "crates/ring/",
     "crates/link/benches/plan_kernel/",
@@ -68,6 +70,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 13] = [
     "crates/broker/tests/live/hostile.rs",
     "crates/packetdrill/",
     "crates/ctap/src/",
+    "crates/exec/src/",
     "crates/tap/src/trust.rs",
 ];
 
@@ -113,7 +116,7 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
 
 /// Files that may start programs without the lab's test helpers: the helpers
 /// themselves, code of the product, and code that no test runs.
-const PROGRAMS_STARTED_IN: [&str; 11] = [
+const PROGRAMS_STARTED_IN: [&str; 12] = [
     "crates/lab/src/command.rs",
     "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
@@ -122,6 +125,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
     "crates/weir/src/cmd/bridge/supervisor.rs",
+    "crates/weir/src/cmd/exec/mod.rs",
     "crates/experiments/src/packet_filter/receive.rs",
     "/benches/",
     "/examples/",

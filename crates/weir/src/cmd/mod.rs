@@ -5,6 +5,7 @@ pub(crate) mod broker;
 pub(crate) mod demo;
 pub(crate) mod demux;
 pub(crate) mod echo;
+pub(crate) mod exec;
 pub(crate) mod experiment;
 pub(crate) mod filter;
 pub(crate) mod get;

@@ -10,12 +10,12 @@ pub(crate) use resolve::{any_of, any_towards, connect, resolve, unreached};
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use clap::builder::RangedU64ValueParser;
-use link_config::LinkScoped;
+use link_config::{LinkHostConfig, LinkScoped};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use weir_socket::Net;
+use weir_socket::{HostPlan, Net};
 use weir_stack::{Prefix, SHARDS_MAX};
 use weir_wire::ethernet::Address;
 
@@ -144,6 +144,15 @@ impl HostArgs {
         self.addresses.open_within(&self.links, need, within, stop)
     }
 
+    /// Opens the links and closes them again; returns what another process needs in order to
+    /// start the host.
+    ///
+    /// # Errors
+    /// If a link cannot be opened, or the host would have several stacks.
+    pub(crate) fn plan(&self) -> Result<HostPlan, CliError> {
+        self.addresses.plan(&self.links)
+    }
+
     /// As [`Addresses::check`].
     pub(crate) fn check(&self, net: &Net) -> Result<(), CliError> {
         self.addresses.check(net, &self.links)
@@ -174,6 +183,21 @@ impl Addresses {
         stop: &ShutdownSignal,
     ) -> Result<Net, CliError> {
         self.open_within(links, need, None, stop)
+    }
+
+    fn plan(&self, links: &[String]) -> Result<HostPlan, CliError> {
+        if self.shards != 1 {
+            return Err(CliError::refused(format!(
+                "--shards {}: a program that weir runs has one stack",
+                self.shards
+            )));
+        }
+        let places = self.link_configs(links)?;
+        let plans = places.iter().map(LinkHostConfig::plan);
+        Ok(HostPlan {
+            links: plans.collect::<Result<_, _>>()?,
+            loopback: false,
+        })
     }
 
     fn open_within(

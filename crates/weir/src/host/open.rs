@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
-use weir_socket::{Builder, Net, link};
+use weir_socket::{Builder, Device, LinkPlan, Net, link};
 use weir_stack::iface::{DadMode, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
@@ -48,6 +48,31 @@ impl LinkHostConfig<'_> {
                 _ => self.on_tap(link, tap(link, self.queues), need),
             },
         }
+    }
+
+    /// Opens the link and closes it again; returns what another process needs in order to open
+    /// it.
+    pub(super) fn plan(&self) -> Result<LinkPlan, CliError> {
+        let (kind, name) = self.link.split_once(':').unwrap_or(("", self.link));
+        let before = Interface::named(name);
+        if kind == "tap" && before.is_err() {
+            return Err(CliError::run(format!(
+                "there is no interface `{name}`, and the program could not make it: make it first, \
+                 as root: ip tuntap add dev {name} mode tap; ip link set {name} up"
+            )));
+        }
+        let is_tap = kind == "tap" || kind.is_empty() && before.is_ok_and(|one| one.tun);
+        let (_, config) = self.open(LinkRequirement::Up)?;
+        let name = name.to_owned();
+        let device = if is_tap {
+            Device::Tap(name)
+        } else {
+            Device::Port {
+                interface: name,
+                broker: self.broker.map(Path::to_owned),
+            }
+        };
+        Ok(LinkPlan::new(device, &config))
     }
 
     fn on_tap(

@@ -122,6 +122,11 @@ impl Running {
         self.process.signal(signal).unwrap();
     }
 
+    /// As [`Running::signal`], for a program that does not handle the signal.
+    pub(crate) fn signal_at_once(&self, signal: Signal) {
+        self.process.signal(signal).unwrap();
+    }
+
     /// The next line on standard error.
     pub(crate) fn line(&mut self) -> String {
         let mut errors = BufReader::with_capacity(1, self.errors.take().unwrap());

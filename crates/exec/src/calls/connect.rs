@@ -1,0 +1,262 @@
+//! `connect(2)`.
+
+use super::answer;
+use crate::host::{Owner, owner_of_remote};
+use crate::signals;
+use crate::sock::{Endpoint, Opening, Sock, errno};
+use crate::stats::{self, Call};
+use crate::wait::{Side, Wait};
+use crate::{address, real, table};
+use libc::{c_int, sockaddr, socklen_t};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use weir_socket::{Net, TcpSocket, TcpStream};
+
+/// `connect(2)`.
+///
+/// # Safety
+/// As `connect(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(sock) = table::any(fd) else {
+        stats::kernels(Call::Connect);
+        // SAFETY: the caller's promises.
+        return unsafe { real::connect(fd, to, len) };
+    };
+    let inside = signals::enter();
+    // SAFETY: the caller's promise.
+    let family = unsafe { address::family(to, len) };
+    // SAFETY: as above.
+    let remote = unsafe { address::read(to, len) };
+    let done = match remote {
+        _ if family == libc::AF_UNSPEC && sock.is_live() => disconnect(&sock),
+        Ok(remote) if family == sock.domain => connect_to(&sock, remote),
+        Err(error) if sock.is_live() => Err(error),
+        Ok(_) if sock.is_live() => Err(libc::EAFNOSUPPORT),
+        // The kernel knows the error.
+        _ => Ok(false),
+    };
+    drop(inside);
+    match done {
+        Ok(true) => {
+            stats::weirs(Call::Connect);
+            0
+        }
+        Ok(false) => {
+            stats::kernels(Call::Connect);
+            // SAFETY: the caller's promises.
+            let connected = unsafe { real::connect(fd, to, len) };
+            let is_begun = connected == 0 || is_in_progress();
+            if is_begun && matches!(sock.endpoint(), Endpoint::Open) {
+                stats::socket(false);
+                sock.leave_to_kernel();
+            }
+            connected
+        }
+        Err(error) => {
+            stats::weirs(Call::Connect);
+            answer(Err(error))
+        }
+    }
+}
+
+/// Whether the kernel goes on with a connect that has failed.
+fn is_in_progress() -> bool {
+    matches!(
+        crate::sock::last_errno(),
+        libc::EINPROGRESS | libc::EINTR | libc::EALREADY
+    )
+}
+
+/// Connects a socket of weir, or one that may become so; false if the kernel is to do it.
+fn connect_to(sock: &Arc<Sock>, remote: SocketAddr) -> Result<bool, c_int> {
+    match sock.endpoint() {
+        Endpoint::Open => match owner_of_remote(remote.ip().to_canonical())? {
+            Owner::Kernel => {
+                bind_in_kernel(sock)?;
+                Ok(false)
+            }
+            Owner::Weir(net) if sock.kind == libc::SOCK_STREAM => {
+                stats::socket(true);
+                open(sock, &net, remote).map(|()| true)
+            }
+            Owner::Weir(net) => {
+                let udp = super::opening::bind_udp(sock, &net, None)?;
+                let to = at_loopback(address::unmapped(remote));
+                udp.connect(to).map_err(|error| errno(&error))?;
+                Ok(true)
+            }
+        },
+        Endpoint::Stream(stream) => {
+            again(sock, &stream, remote)?;
+            Ok(true)
+        }
+        Endpoint::Udp(udp) => {
+            let to = at_loopback(address::unmapped(remote));
+            udp.connect(to).map_err(|error| errno(&error))?;
+            Ok(true)
+        }
+        Endpoint::Listener(_) => Err(libc::EISCONN),
+        Endpoint::Foreign => Err(crate::fork::refuse()),
+    }
+}
+
+/// The unspecified address stands for this host, as for the kernel.
+pub(super) fn at_loopback(to: SocketAddr) -> SocketAddr {
+    match to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, to.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
+        _ => to,
+    }
+}
+
+/// The kernel binds the socket to the address that was taken for it.
+fn bind_in_kernel(sock: &Sock) -> Result<(), c_int> {
+    let mut reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(local) = reserved.take() else {
+        return Ok(());
+    };
+    let Some(fd) = sock.first_fd() else {
+        return Ok(());
+    };
+    let mut bytes = [0_u8; size_of::<libc::sockaddr_storage>()];
+    let mut len = bytes.len() as socklen_t;
+    let shown = address::shown(local.address(), sock.domain);
+    let to = bytes.as_mut_ptr().cast::<sockaddr>();
+    // SAFETY: the buffer has the stated length.
+    unsafe { address::write(shown, to, &raw mut len) }?;
+    // SAFETY: the address was written there.
+    match unsafe { real::bind(fd, to, len) } {
+        0 => Ok(()),
+        _ => Err(crate::sock::last_errno()),
+    }
+}
+
+/// Opens a connection from a new socket, or from one whose connection has failed.
+fn open(sock: &Arc<Sock>, net: &Net, remote: SocketAddr) -> Result<(), c_int> {
+    let remote = at_loopback(address::unmapped(remote));
+    if remote.is_ipv4() != (sock.domain == libc::AF_INET)
+        && sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+    {
+        return Err(libc::ENETUNREACH);
+    }
+    let mut socket = TcpSocket::new(net);
+    let local = {
+        let reserved = sock.reserved.lock();
+        let reserved = reserved.unwrap_or_else(PoisonError::into_inner);
+        reserved.as_ref().map(|reserved| reserved.address())
+    };
+    if let Some(mut local) = local {
+        if local.ip().is_unspecified() && local.is_ipv4() != remote.is_ipv4() {
+            let any: IpAddr = if remote.is_ipv4() {
+                Ipv4Addr::UNSPECIFIED.into()
+            } else {
+                Ipv6Addr::UNSPECIFIED.into()
+            };
+            local.set_ip(any);
+        }
+        socket.bind(local).map_err(|error| errno(&error))?;
+    }
+    let set = socket.set_options(sock.tcp_options());
+    set.map_err(|error| errno(&error))?;
+    let stream = socket.start(remote).map_err(|error| errno(&error))?;
+    let _ = stream.set_nonblocking(true);
+    sock.set_opening(Opening::Waits);
+    sock.adopt(Endpoint::Stream(stream.clone()))?;
+    if sock.nonblocking.load(Relaxed) {
+        return Err(libc::EINPROGRESS);
+    }
+    opened(sock, &stream)
+}
+
+/// Waits until the peer has answered.
+fn opened(sock: &Sock, stream: &TcpStream) -> Result<(), c_int> {
+    let mut wait = Wait::new(sock, Side::Send, 0);
+    while !is_answered(stream) {
+        match wait.wait() {
+            // The time limit of a connect is that of sends.
+            Err(libc::EAGAIN) => return Err(libc::EINPROGRESS),
+            waited => waited?,
+        }
+    }
+    match take_error(sock, stream) {
+        0 => {
+            sock.set_opening(Opening::Done);
+            Ok(())
+        }
+        error => Err(error),
+    }
+}
+
+/// Whether the peer has answered, or the attempt has failed.
+fn is_answered(stream: &TcpStream) -> bool {
+    use weir_stack::tcp::State;
+    stream
+        .info()
+        .map_or(true, |info| info.state != State::SynSent)
+}
+
+/// `SO_ERROR`: why the connection failed, once.
+pub(crate) fn take_error(sock: &Sock, stream: &TcpStream) -> c_int {
+    match stream.take_error() {
+        Ok(Some(error)) => {
+            if sock.opening() == Opening::Waits {
+                sock.set_opening(Opening::Failed);
+            }
+            errno(&error)
+        }
+        Ok(None) => {
+            if sock.opening() == Opening::Waits && is_answered(stream) {
+                sock.set_opening(Opening::Unsaid);
+            }
+            0
+        }
+        Err(error) => errno(&error),
+    }
+}
+
+/// A `connect` after the first one.
+fn again(sock: &Arc<Sock>, stream: &TcpStream, remote: SocketAddr) -> Result<(), c_int> {
+    match sock.opening() {
+        Opening::Waits if !is_answered(stream) => {
+            if sock.nonblocking.load(Relaxed) {
+                return Err(libc::EALREADY);
+            }
+            opened(sock, stream)
+        }
+        Opening::Waits => match take_error(sock, stream) {
+            0 => {
+                sock.set_opening(Opening::Done);
+                Ok(())
+            }
+            error => Err(error),
+        },
+        Opening::Unsaid => {
+            sock.set_opening(Opening::Done);
+            Ok(())
+        }
+        Opening::Done => Err(libc::EISCONN),
+        Opening::Failed => match owner_of_remote(remote.ip().to_canonical())? {
+            Owner::Weir(net) => open(sock, &net, remote),
+            // The socket was replaced; the kernel has none any more.
+            Owner::Kernel => Err(libc::ENETUNREACH),
+        },
+    }
+}
+
+/// `connect(2)` to `AF_UNSPEC`.
+fn disconnect(sock: &Sock) -> Result<bool, c_int> {
+    match sock.endpoint() {
+        Endpoint::Stream(stream) => {
+            stream.reset();
+            sock.set_opening(Opening::Failed);
+            Ok(true)
+        }
+        // The stack cannot undo it.
+        Endpoint::Udp(_) => Err(libc::EOPNOTSUPP),
+        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Listener(_) | Endpoint::Open => Err(libc::EINVAL),
+    }
+}

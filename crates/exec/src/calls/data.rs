@@ -1,0 +1,660 @@
+//! Calls that carry data in one buffer or several: `read`, `write`, `recv`, `send` and their like.
+
+use super::connect::at_loopback;
+use super::length;
+use crate::signals;
+use crate::sock::{Endpoint, Sock, errno};
+use crate::stats::{self, Call};
+use crate::wait::{Side, Wait};
+use crate::{address, real, table};
+use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use weir_socket::{TcpStream, UdpSocket};
+
+/// Largest number of buffers of one call (`IOV_MAX`).
+pub(super) const PARTS_MAX: usize = 1024;
+
+/// What was received.
+pub(super) struct Received {
+    /// Bytes that lie in the buffers; with `MSG_TRUNC`, the datagram's length.
+    pub(super) count: usize,
+    /// The sender of a datagram.
+    pub(super) from: Option<SocketAddr>,
+    /// `MSG_TRUNC` if the datagram was cut.
+    pub(super) flags: c_int,
+}
+
+/// A buffer of the caller to be read.
+///
+/// # Safety
+/// Unless `len` is 0, as many bytes can be read at `from` while the result lives.
+unsafe fn bytes<'a>(from: *const c_void, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { from_raw_parts(from.cast(), len) }
+}
+
+/// A buffer of the caller to be written.
+///
+/// # Safety
+/// Unless `len` is 0, as many bytes can be written at `to` while the result lives.
+unsafe fn room<'a>(to: *mut c_void, len: usize) -> &'a mut [u8] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { from_raw_parts_mut(to.cast(), len) }
+}
+
+/// Buffers of the caller to be read.
+///
+/// # Errors
+/// `EINVAL` for too many.
+///
+/// # Safety
+/// `parts` are `count` valid buffers while the result lives.
+pub(super) unsafe fn slices<'a>(
+    parts: *const iovec,
+    count: usize,
+) -> Result<Vec<IoSlice<'a>>, c_int> {
+    if count > PARTS_MAX {
+        return Err(libc::EINVAL);
+    }
+    let parts = if count == 0 {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { from_raw_parts(parts, count) }
+    };
+    // SAFETY: as above.
+    let slice = |part: &iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
+    Ok(parts.iter().map(slice).collect())
+}
+
+/// Buffers of the caller to be written.
+///
+/// # Errors
+/// `EINVAL` for too many.
+///
+/// # Safety
+/// As [`slices`].
+pub(super) unsafe fn rooms<'a>(
+    parts: *const iovec,
+    count: usize,
+) -> Result<Vec<IoSliceMut<'a>>, c_int> {
+    if count > PARTS_MAX {
+        return Err(libc::EINVAL);
+    }
+    let parts = if count == 0 {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { from_raw_parts(parts, count) }
+    };
+    // SAFETY: as above.
+    let room = |part: &iovec| IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) });
+    Ok(parts.iter().map(room).collect())
+}
+
+/// Receives into these buffers.
+pub(super) fn receive(
+    sock: &Sock,
+    rooms: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Result<Received, c_int> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN);
+    }
+    match sock.endpoint() {
+        Endpoint::Stream(stream) => receive_stream(sock, &stream, rooms, flags),
+        Endpoint::Udp(udp) => receive_datagram(sock, &udp, rooms, flags),
+        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Listener(_) | Endpoint::Open => Err(libc::ENOTCONN),
+    }
+}
+
+fn receive_stream(
+    sock: &Sock,
+    stream: &TcpStream,
+    rooms: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Result<Received, c_int> {
+    if flags & libc::MSG_OOB != 0 {
+        // Urgent bytes are in order with all others.
+        return Err(libc::EINVAL);
+    }
+    if is_unopened(sock, stream) {
+        return Err(libc::ENOTCONN);
+    }
+    let mut wait = Wait::new(sock, Side::Receive, flags);
+    let received = |count| Received {
+        count,
+        from: None,
+        flags: 0,
+    };
+    if flags & libc::MSG_PEEK != 0 {
+        let first = rooms.iter_mut().find(|room| !room.is_empty());
+        let Some(first) = first else {
+            return Ok(received(0));
+        };
+        return wait.until(|| stream.peek(first)).map(received);
+    }
+    let all = flags & libc::MSG_WAITALL != 0;
+    let mut count = 0;
+    for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
+        let mut filled = 0;
+        while filled < room.len() {
+            let mut stream = stream;
+            // Bytes that are there already end the wait.
+            let read = if count > 0 && !all {
+                stream
+                    .read(&mut room[filled..])
+                    .map_err(|error| errno(&error))
+            } else {
+                wait.until(|| stream.read(&mut room[filled..]))
+            };
+            match read {
+                Ok(0) => return Ok(received(count)),
+                Ok(more) => {
+                    filled += more;
+                    count += more;
+                    if filled < room.len() && !all {
+                        return Ok(received(count));
+                    }
+                }
+                // An error stays for the next call.
+                Err(_) if count > 0 => return Ok(received(count)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(received(count))
+}
+
+/// Whether the connection was never open.
+fn is_unopened(sock: &Sock, stream: &TcpStream) -> bool {
+    use crate::sock::Opening;
+    use weir_stack::tcp::State;
+    match sock.opening() {
+        Opening::Failed => true,
+        Opening::Done | Opening::Unsaid => false,
+        Opening::Waits => {
+            let state = stream.info().map(|info| info.state);
+            // A failed attempt reports its error.
+            state.is_ok_and(|state| state == State::SynSent) && !sock.nonblocking.load(Relaxed)
+        }
+    }
+}
+
+fn receive_datagram(
+    sock: &Sock,
+    udp: &UdpSocket,
+    rooms: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Result<Received, c_int> {
+    let mut wait = Wait::new(sock, Side::Receive, flags);
+    if flags & libc::MSG_PEEK != 0 {
+        let mut bytes = vec![0; 65_536];
+        let (len, from) = wait.until(|| ended(sock, || udp.peek_from(&mut bytes)))?;
+        return Ok(scatter(&bytes[..len], from, rooms, flags));
+    }
+    let (bytes, from) = wait.until(|| ended(sock, || udp.recv_owned()))?;
+    Ok(scatter(&bytes, from, rooms, flags))
+}
+
+/// A datagram socket that was shut down reads the end.
+fn ended<T>(sock: &Sock, receive: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if sock.shut.load(Relaxed) {
+        return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+    }
+    receive()
+}
+
+fn scatter(
+    mut bytes: &[u8],
+    from: SocketAddr,
+    rooms: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Received {
+    let whole = bytes.len();
+    for room in rooms {
+        let count = room.len().min(bytes.len());
+        room[..count].copy_from_slice(&bytes[..count]);
+        bytes = &bytes[count..];
+    }
+    let is_cut = !bytes.is_empty();
+    Received {
+        count: if flags & libc::MSG_TRUNC != 0 {
+            whole
+        } else {
+            whole - bytes.len()
+        },
+        from: Some(from),
+        flags: if is_cut { libc::MSG_TRUNC } else { 0 },
+    }
+}
+
+/// Sends these buffers, to `to` if it is given.
+pub(super) fn send_parts(
+    sock: &Sock,
+    parts: &[IoSlice<'_>],
+    flags: c_int,
+    to: Option<SocketAddr>,
+) -> Result<usize, c_int> {
+    match sock.endpoint() {
+        Endpoint::Stream(stream) => {
+            let sent = send_stream(sock, &stream, parts, flags);
+            if sent == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
+                // SAFETY: the call takes a number.
+                unsafe { libc::raise(libc::SIGPIPE) };
+            }
+            sent
+        }
+        Endpoint::Udp(udp) => send_datagram(sock, &udp, parts, flags, to),
+        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Listener(_) | Endpoint::Open => Err(libc::EPIPE),
+    }
+}
+
+fn send_stream(
+    sock: &Sock,
+    stream: &TcpStream,
+    parts: &[IoSlice<'_>],
+    flags: c_int,
+) -> Result<usize, c_int> {
+    use crate::sock::Opening;
+    if sock.opening() == Opening::Failed {
+        return Err(libc::EPIPE);
+    }
+    let more = flags & libc::MSG_MORE != 0;
+    if more || sock.corked.load(Relaxed) {
+        sock.corked.store(more, Relaxed);
+        let cork = more || sock.is_on(libc::IPPROTO_TCP, libc::TCP_CORK);
+        let _ = stream.set_cork(cork);
+    }
+    let mut wait = Wait::new(sock, Side::Send, flags);
+    if flags & libc::MSG_OOB != 0 {
+        let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        return wait.until(|| stream.send_urgent(&all));
+    }
+    let mut stream = stream;
+    let whole: usize = parts.iter().map(|part| part.len()).sum();
+    let mut count = 0;
+    loop {
+        let sent = if let [part] = parts {
+            wait.until(|| stream.write(&part[count..]))
+        } else {
+            let rest = rest(parts, count);
+            wait.until(|| stream.write_vectored(&rest))
+        };
+        match sent {
+            Ok(sent) => count += sent,
+            // An error stays for the next call.
+            Err(_) if count > 0 => return Ok(count),
+            Err(error) => return Err(error),
+        }
+        if count >= whole || flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Relaxed) {
+            return Ok(count);
+        }
+    }
+}
+
+/// The buffers without their first `skip` bytes.
+fn rest<'a>(parts: &'a [IoSlice<'_>], mut skip: usize) -> Vec<IoSlice<'a>> {
+    let mut rest = Vec::with_capacity(parts.len());
+    for part in parts {
+        let start = skip.min(part.len());
+        skip -= start;
+        rest.push(IoSlice::new(&part[start..]));
+    }
+    rest
+}
+
+fn send_datagram(
+    sock: &Sock,
+    udp: &UdpSocket,
+    parts: &[IoSlice<'_>],
+    flags: c_int,
+    to: Option<SocketAddr>,
+) -> Result<usize, c_int> {
+    let joined: Vec<u8>;
+    let bytes = match parts {
+        [part] => &part[..],
+        _ => {
+            joined = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            &joined
+        }
+    };
+    let to = to.map(|to| at_loopback(address::unmapped(to)));
+    if let Some(to) = to
+        && is_broadcast(to)
+        && !sock.is_on(libc::SOL_SOCKET, libc::SO_BROADCAST)
+    {
+        return Err(libc::EACCES);
+    }
+    let mut wait = Wait::new(sock, Side::Send, flags);
+    wait.until(|| match to {
+        Some(to) => udp.send_to(bytes, to),
+        None => udp.send(bytes),
+    })
+}
+
+fn is_broadcast(to: SocketAddr) -> bool {
+    matches!(to, SocketAddr::V4(v4) if v4.ip().is_broadcast())
+}
+
+/// The socket of a call that sends to an address, which may decide whose the socket is; `None`
+/// if the kernel is to do the call.
+///
+/// # Errors
+/// As `connect(2)`.
+pub(super) fn sender(fd: c_int, to: Option<SocketAddr>) -> Result<Option<Arc<Sock>>, c_int> {
+    use crate::host::{Owner, owner_of_remote};
+    let Some(sock) = table::any(fd) else {
+        return Ok(None);
+    };
+    if sock.is_live() {
+        return Ok(Some(sock));
+    }
+    let Some(to) = to.filter(|_| sock.kind == libc::SOCK_DGRAM) else {
+        return Ok(None);
+    };
+    if to.is_ipv4() != (sock.domain == libc::AF_INET) {
+        return Ok(None);
+    }
+    match owner_of_remote(to.ip().to_canonical())? {
+        Owner::Kernel => {
+            stats::socket(false);
+            sock.leave_to_kernel();
+            Ok(None)
+        }
+        Owner::Weir(net) => {
+            super::opening::bind_udp(&sock, &net, None)?;
+            Ok(Some(sock))
+        }
+    }
+}
+
+/// `read(2)`.
+///
+/// # Safety
+/// As `read(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Read);
+        // SAFETY: the caller's promises.
+        return unsafe { real::read(fd, to, len) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Read);
+    // SAFETY: the caller's promise.
+    let room = unsafe { room(to, len) };
+    length(receive(&sock, &mut [IoSliceMut::new(room)], 0).map(|received| received.count))
+}
+
+/// `read(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As `read(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    to_len: size_t,
+) -> ssize_t {
+    check_room(len, to_len);
+    // SAFETY: the caller's promises.
+    unsafe { read(fd, to, len) }
+}
+
+/// Ends the program that would write past its buffer, as the C library does.
+pub(super) fn check_room(len: size_t, room: size_t) {
+    if len > room {
+        crate::host::say("a buffer is shorter than the program says: the program ends");
+        std::process::abort();
+    }
+}
+
+/// `write(2)`.
+///
+/// # Safety
+/// As `write(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Write);
+        // SAFETY: the caller's promises.
+        return unsafe { real::write(fd, from, len) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Write);
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(from, len) };
+    length(send_parts(&sock, &[IoSlice::new(bytes)], 0, None))
+}
+
+/// `readv(2)`.
+///
+/// # Safety
+/// As `readv(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Read);
+        // SAFETY: the caller's promises.
+        return unsafe { real::readv(fd, parts, count) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Read);
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL);
+    length(count.and_then(|count| {
+        // SAFETY: the caller's promise.
+        let mut rooms = unsafe { rooms(parts, count) }?;
+        Ok(receive(&sock, &mut rooms, 0)?.count)
+    }))
+}
+
+/// `writev(2)`.
+///
+/// # Safety
+/// As `writev(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Write);
+        // SAFETY: the caller's promises.
+        return unsafe { real::writev(fd, parts, count) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Write);
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL);
+    length(count.and_then(|count| {
+        // SAFETY: the caller's promise.
+        let parts = unsafe { slices(parts, count) }?;
+        send_parts(&sock, &parts, 0, None)
+    }))
+}
+
+/// `recv(2)`.
+///
+/// # Safety
+/// As `recv(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Receive);
+        // SAFETY: the caller's promises.
+        return unsafe { real::recv(fd, to, len, flags) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Receive);
+    // SAFETY: the caller's promise.
+    let room = unsafe { room(to, len) };
+    let received = receive(&sock, &mut [IoSliceMut::new(room)], flags);
+    length(received.map(|received| received.count))
+}
+
+/// `recv(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As `recv(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    to_len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    check_room(len, to_len);
+    // SAFETY: the caller's promises.
+    unsafe { recv(fd, to, len, flags) }
+}
+
+/// `recvfrom(2)`.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Receive);
+        // SAFETY: the caller's promises.
+        return unsafe { real::recvfrom(fd, to, len, flags, from, from_len) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Receive);
+    // SAFETY: the caller's promise.
+    let room = unsafe { room(to, len) };
+    let received = receive(&sock, &mut [IoSliceMut::new(room)], flags);
+    length(received.and_then(|received| {
+        match received.from {
+            Some(peer) => {
+                let peer = address::shown(peer, sock.domain);
+                // SAFETY: the caller's promise.
+                unsafe { address::write(peer, from, from_len) }?;
+            }
+            // A stream names no sender.
+            None if !from.is_null() && !from_len.is_null() => {
+                // SAFETY: the caller's promise.
+                unsafe { from_len.write_unaligned(0) };
+            }
+            None => {}
+        }
+        Ok(received.count)
+    }))
+}
+
+/// `recvfrom(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As `recvfrom(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    to_len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    check_room(len, to_len);
+    // SAFETY: the caller's promises.
+    unsafe { recvfrom(fd, to, len, flags, from, from_len) }
+}
+
+/// `send(2)`.
+///
+/// # Safety
+/// As `send(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Send);
+        // SAFETY: the caller's promises.
+        return unsafe { real::send(fd, from, len, flags) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Send);
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(from, len) };
+    length(send_parts(&sock, &[IoSlice::new(bytes)], flags, None))
+}
+
+/// `sendto(2)`.
+///
+/// # Safety
+/// As `sendto(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    let inside = signals::enter();
+    // SAFETY: the caller's promise.
+    let remote = unsafe { address::read(to, to_len) };
+    let sock = match table::is_live(fd) {
+        true => Ok(table::live(fd)),
+        false => sender(fd, remote.ok()),
+    };
+    let result = match sock {
+        Ok(None) => {
+            drop(inside);
+            stats::kernels(Call::Send);
+            // SAFETY: the caller's promises.
+            return unsafe { real::sendto(fd, from, len, flags, to, to_len) };
+        }
+        Ok(Some(sock)) => destination(&sock, to, remote).and_then(|remote| {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { bytes(from, len) };
+            send_parts(&sock, &[IoSlice::new(bytes)], flags, remote)
+        }),
+        Err(error) => Err(error),
+    };
+    stats::weirs(Call::Send);
+    length(result)
+}
+
+/// The destination of a datagram on a socket of weir, if one is given.
+pub(super) fn destination(
+    sock: &Sock,
+    to: *const sockaddr,
+    remote: Result<SocketAddr, c_int>,
+) -> Result<Option<SocketAddr>, c_int> {
+    if to.is_null() || sock.kind == libc::SOCK_STREAM {
+        return Ok(None);
+    }
+    let remote = remote?;
+    if remote.is_ipv4() && sock.domain == libc::AF_INET6 {
+        return Ok(Some(remote));
+    }
+    if remote.is_ipv4() != (sock.domain == libc::AF_INET) {
+        return Err(libc::EAFNOSUPPORT);
+    }
+    Ok(Some(remote))
+}

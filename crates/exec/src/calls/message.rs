@@ -1,0 +1,241 @@
+//! `recvmsg`, `sendmsg` and the calls for several messages.
+
+use super::data::{destination, receive, rooms, send_parts, sender, slices};
+use super::{answer, length};
+use crate::signals;
+use crate::sock::Sock;
+use crate::stats::{self, Call};
+use crate::{address, host, real, table};
+use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most messages of one call, as in Linux (`UIO_MAXIOV`).
+const MESSAGES_MAX: c_uint = 1024;
+
+/// `recvmsg(2)`. Weir's sockets have no ancillary data.
+///
+/// # Safety
+/// As `recvmsg(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Receive);
+        // SAFETY: the caller's promises.
+        return unsafe { real::recvmsg(fd, message, flags) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Receive);
+    // SAFETY: the caller's promises.
+    length(unsafe { receive_message(&sock, message, flags) })
+}
+
+/// # Safety
+/// `message` points to a valid message.
+unsafe fn receive_message(sock: &Sock, message: *mut msghdr, flags: c_int) -> Result<usize, c_int> {
+    // SAFETY: the caller's promise.
+    let message = unsafe { &mut *message };
+    // SAFETY: a valid message has valid buffers.
+    let mut rooms = unsafe { rooms(message.msg_iov, message.msg_iovlen) }?;
+    let received = receive(sock, &mut rooms, flags)?;
+    let name = message.msg_name.cast();
+    match received.from {
+        Some(peer) => {
+            let peer = address::shown(peer, sock.domain);
+            // SAFETY: a valid message has a valid name.
+            unsafe { address::write(peer, name, &raw mut message.msg_namelen) }?;
+        }
+        None => message.msg_namelen = 0,
+    }
+    message.msg_controllen = 0;
+    message.msg_flags = received.flags;
+    Ok(received.count)
+}
+
+/// `sendmsg(2)`. Ancillary data for weir's sockets is refused with `EINVAL`, and so is passing a
+/// descriptor of weir to another process.
+///
+/// # Safety
+/// As `sendmsg(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let inside = signals::enter();
+    // SAFETY: the caller's promises.
+    match unsafe { sender_of(fd, message) } {
+        Ok(None) => {
+            drop(inside);
+            stats::kernels(Call::Send);
+            // SAFETY: the caller's promises.
+            if host::is_configured() && unsafe { passes_a_socket(message) } {
+                return length(Err(refuse_passing()));
+            }
+            // SAFETY: the caller's promises.
+            unsafe { real::sendmsg(fd, message, flags) }
+        }
+        Ok(Some(sock)) => {
+            stats::weirs(Call::Send);
+            // SAFETY: the caller's promises.
+            length(unsafe { send_message(&sock, message, flags) })
+        }
+        Err(error) => length(Err(error)),
+    }
+}
+
+/// The socket of weir that sends a message, if one does.
+///
+/// # Safety
+/// `message` points to a valid message.
+unsafe fn sender_of(fd: c_int, message: *const msghdr) -> Result<Option<Arc<Sock>>, c_int> {
+    if let Some(sock) = table::live(fd) {
+        return Ok(Some(sock));
+    }
+    if table::any(fd).is_none() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let message = unsafe { &*message };
+    // SAFETY: a valid message has a valid name.
+    let remote = unsafe { address::read(message.msg_name.cast(), message.msg_namelen) };
+    sender(fd, remote.ok())
+}
+
+/// # Safety
+/// `message` points to a valid message.
+unsafe fn send_message(sock: &Sock, message: *const msghdr, flags: c_int) -> Result<usize, c_int> {
+    // SAFETY: the caller's promise.
+    let message = unsafe { &*message };
+    if message.msg_controllen > 0 && !message.msg_control.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: a valid message has a valid name and valid buffers.
+    let (remote, parts) = unsafe {
+        (
+            address::read(message.msg_name.cast(), message.msg_namelen),
+            slices(message.msg_iov, message.msg_iovlen)?,
+        )
+    };
+    let to = destination(sock, message.msg_name.cast(), remote)?;
+    send_parts(sock, &parts, flags, to)
+}
+
+/// Whether a message of the kernel passes a descriptor of weir on (`SCM_RIGHTS`).
+///
+/// # Safety
+/// `message` points to a valid message.
+unsafe fn passes_a_socket(message: *const msghdr) -> bool {
+    if message.is_null() {
+        return false;
+    }
+    // SAFETY: a valid message has valid ancillary data, which the macros walk along.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let about = &*header;
+            if about.cmsg_level == libc::SOL_SOCKET && about.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header);
+                let empty = libc::CMSG_LEN(0) as usize;
+                let bytes = (about.cmsg_len as usize).saturating_sub(empty);
+                for at in 0..bytes / size_of::<c_int>() {
+                    let fd = data.cast::<c_int>().add(at).read_unaligned();
+                    if table::is_live(fd) {
+                        return true;
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    false
+}
+
+fn refuse_passing() -> c_int {
+    host::say("a socket of weir cannot be passed to another process (SCM_RIGHTS)");
+    libc::EOPNOTSUPP
+}
+
+/// `recvmmsg(2)`.
+///
+/// # Safety
+/// As `recvmmsg(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Receive);
+        // SAFETY: the caller's promises.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Receive);
+    let limit = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        let time = unsafe { timeout.read() };
+        let time = Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32);
+        Instant::now().checked_add(time)
+    };
+    let mut flags = flags;
+    for at in 0..count.min(MESSAGES_MAX) {
+        // SAFETY: the caller promises so many messages.
+        let message = unsafe { &mut *messages.add(at as usize) };
+        // SAFETY: as above.
+        let received = unsafe {
+            receive_message(
+                &sock,
+                &raw mut message.msg_hdr,
+                flags & !libc::MSG_WAITFORONE,
+            )
+        };
+        match received {
+            Ok(len) => message.msg_len = len as c_uint,
+            // An error stays for the next call.
+            Err(_) if at > 0 => return at as c_int,
+            Err(error) => return answer(Err(error)),
+        }
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        // As the kernel, which looks at the time after each message.
+        if limit.is_some_and(|limit| Instant::now() >= limit) {
+            return at as c_int + 1;
+        }
+    }
+    count.min(MESSAGES_MAX) as c_int
+}
+
+/// `sendmmsg(2)`.
+///
+/// # Safety
+/// As `sendmmsg(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    let count = count.min(MESSAGES_MAX);
+    if table::any(fd).is_none() || count == 0 {
+        stats::kernels(Call::Send);
+        // SAFETY: the caller's promises.
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    }
+    for at in 0..count {
+        // SAFETY: the caller promises so many messages.
+        let message = unsafe { &mut *messages.add(at as usize) };
+        // SAFETY: as above.
+        let sent = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
+        match usize::try_from(sent) {
+            Ok(len) => message.msg_len = len as c_uint,
+            Err(_) if at > 0 => return at as c_int,
+            Err(_) => return -1,
+        }
+    }
+    count as c_int
+}

@@ -1,0 +1,213 @@
+//! `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `shutdown`, `sockatmark`.
+
+use super::answer;
+use crate::signals;
+use crate::sock::{Endpoint, Opening, Sock, errno};
+use crate::stats::{self, Call};
+use crate::{address, options, real, table};
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::ptr::copy_nonoverlapping;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// `getsockname(2)`.
+///
+/// # Safety
+/// As `getsockname(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let known = table::any(fd).filter(|sock| sock.is_live() || sock.local().is_some());
+    let Some(sock) = known else {
+        stats::kernels(Call::Name);
+        // SAFETY: the caller's promises.
+        return unsafe { real::getsockname(fd, to, len) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Name);
+    let any: SocketAddr = if sock.domain == libc::AF_INET {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    let local = address::shown(sock.local().unwrap_or(any), sock.domain);
+    // SAFETY: the caller's promise.
+    answer(unsafe { address::write(local, to, len) }.map(|()| 0))
+}
+
+/// `getpeername(2)`.
+///
+/// # Safety
+/// As `getpeername(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Name);
+        // SAFETY: the caller's promises.
+        return unsafe { real::getpeername(fd, to, len) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Name);
+    answer(peer(&sock).and_then(|peer| {
+        let peer = address::shown(peer, sock.domain);
+        // SAFETY: the caller's promise.
+        unsafe { address::write(peer, to, len) }.map(|()| 0)
+    }))
+}
+
+fn peer(sock: &Sock) -> Result<SocketAddr, c_int> {
+    match sock.endpoint() {
+        Endpoint::Stream(stream) => {
+            use weir_stack::tcp::State;
+            let state = stream.info().map(|info| info.state);
+            if matches!(state, Ok(State::SynSent | State::Closed) | Err(_)) {
+                return Err(libc::ENOTCONN);
+            }
+            stream.peer_addr().map_err(|error| errno(&error))
+        }
+        Endpoint::Udp(udp) => udp.peer_addr().map_err(|error| errno(&error)),
+        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Listener(_) | Endpoint::Open => Err(libc::ENOTCONN),
+    }
+}
+
+/// `setsockopt(2)`.
+///
+/// # Safety
+/// As `setsockopt(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    /// Length of the longest value that is looked at.
+    const VALUE_MAX: usize = 256;
+    let known = table::any(fd);
+    let bytes = || {
+        let mut bytes = vec![0_u8; (len as usize).min(VALUE_MAX)];
+        if !value.is_null() {
+            // SAFETY: the caller promises `len` bytes.
+            unsafe { copy_nonoverlapping(value.cast(), bytes.as_mut_ptr(), bytes.len()) };
+        }
+        bytes
+    };
+    let Some(sock) = known.filter(|sock| sock.is_live()) else {
+        stats::kernels(Call::Option);
+        // SAFETY: the caller's promises.
+        let set = unsafe { real::setsockopt(fd, level, name, value, len) };
+        if set == 0
+            && let Some(sock) = table::any(fd)
+        {
+            let _inside = signals::enter();
+            let options = sock.options.lock();
+            let mut options = options.unwrap_or_else(PoisonError::into_inner);
+            options.set((level, name), &bytes());
+        }
+        return set;
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Option);
+    if value.is_null() {
+        return answer(Err(libc::EFAULT));
+    }
+    answer(options::set(&sock, (level, name), &bytes()).map(|()| 0))
+}
+
+/// `getsockopt(2)`.
+///
+/// # Safety
+/// As `getsockopt(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Option);
+        // SAFETY: the caller's promises.
+        return unsafe { real::getsockopt(fd, level, name, value, len) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Option);
+    if value.is_null() || len.is_null() {
+        return answer(Err(libc::EFAULT));
+    }
+    answer(options::get(&sock, (level, name)).and_then(|bytes| {
+        // SAFETY: the caller promises a length, and as many bytes.
+        unsafe {
+            let room = i32::try_from(len.read_unaligned()).map_err(|_| libc::EINVAL)?;
+            let count = bytes.len().min(usize::try_from(room).unwrap_or(0));
+            copy_nonoverlapping(bytes.as_ptr(), value.cast(), count);
+            len.write_unaligned(count as socklen_t);
+        }
+        Ok(0)
+    }))
+}
+
+/// `shutdown(2)`.
+///
+/// # Safety
+/// As `shutdown(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Shutdown);
+        // SAFETY: the caller's promises.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Shutdown);
+    answer(shut(&sock, how).map(|()| 0))
+}
+
+fn shut(sock: &Sock, how: c_int) -> Result<(), c_int> {
+    let how = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return Err(libc::EINVAL),
+    };
+    match sock.endpoint() {
+        Endpoint::Stream(stream) => {
+            if sock.opening() == Opening::Failed {
+                return Err(libc::ENOTCONN);
+            }
+            stream.shutdown(how).map_err(|error| errno(&error))
+        }
+        Endpoint::Listener(_) => {
+            if how != Shutdown::Write {
+                sock.shut.store(true, Relaxed);
+            }
+            Ok(())
+        }
+        Endpoint::Udp(udp) => match udp.peer_addr() {
+            Ok(_) => {
+                sock.shut.store(true, Relaxed);
+                Ok(())
+            }
+            Err(_) => Err(libc::ENOTCONN),
+        },
+        Endpoint::Foreign => Err(crate::fork::refuse()),
+        Endpoint::Open => Err(libc::ENOTCONN),
+    }
+}
+
+/// `sockatmark(3)`: whether the next byte is the urgent one.
+///
+/// # Safety
+/// As `sockatmark(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut at: c_int = 0;
+    // SAFETY: the command writes a number.
+    match unsafe { super::ioctl(fd, super::descriptor::SIOCATMARK, &raw mut at as usize) } {
+        0 => at,
+        _ => -1,
+    }
+}

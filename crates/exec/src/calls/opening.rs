@@ -1,0 +1,333 @@
+//! `socket`, `bind`, `listen`, `accept`.
+
+use super::answer;
+use crate::host::{self, Owner, owner_of_local};
+use crate::ports::{Reserved, Sharing};
+use crate::signals;
+use crate::sock::{Endpoint, Sock, errno};
+use crate::stats::{self, Call};
+use crate::wait::{Side, Wait};
+use crate::{address, real, table};
+use libc::{c_int, sockaddr, socklen_t};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use weir_socket::{Net, TcpSocket, UdpSocket};
+use weir_stack::udp::UdpBind;
+
+/// `socket(2)`: the kernel's, until an address decides.
+///
+/// # Safety
+/// As `socket(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    stats::kernels(Call::Socket);
+    // SAFETY: the caller's promises.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let pure = kind & !flags;
+    let is_ours = match (domain, pure) {
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => {
+            matches!(protocol, 0 | libc::IPPROTO_TCP)
+        }
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => {
+            matches!(protocol, 0 | libc::IPPROTO_UDP)
+        }
+        _ => false,
+    };
+    if fd >= 0 && is_ours && host::is_configured() && !signals::is_inside() {
+        let _inside = signals::enter();
+        let sock = Arc::new(Sock::open(domain, pure, kind & libc::SOCK_NONBLOCK != 0));
+        table::insert(fd, &sock);
+    }
+    fd
+}
+
+/// `bind(2)`.
+///
+/// # Safety
+/// As `bind(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(sock) = table::any(fd) else {
+        stats::kernels(Call::Bind);
+        // SAFETY: the caller's promises.
+        return unsafe { real::bind(fd, to, len) };
+    };
+    let inside = signals::enter();
+    // SAFETY: the caller's promise.
+    let local = unsafe { address::read(to, len) };
+    let family = if sock.domain == libc::AF_INET {
+        SocketAddr::is_ipv4
+    } else {
+        SocketAddr::is_ipv6
+    };
+    let done = match local {
+        Ok(local) if family(&local) => bind_to(&sock, local),
+        Err(error) if sock.is_live() => Err(error),
+        Ok(_) if sock.is_live() => Err(libc::EINVAL),
+        // The kernel knows the error.
+        _ => Ok(false),
+    };
+    drop(inside);
+    match done {
+        Ok(false) => {
+            stats::kernels(Call::Bind);
+            // SAFETY: the caller's promises.
+            let bound = unsafe { real::bind(fd, to, len) };
+            if bound == 0 {
+                stats::socket(false);
+                sock.leave_to_kernel();
+            }
+            bound
+        }
+        done => {
+            stats::weirs(Call::Bind);
+            answer(done.map(|_| 0))
+        }
+    }
+}
+
+/// Binds a socket to an address of weir's host; false if the kernel is to do it.
+fn bind_to(sock: &Arc<Sock>, local: SocketAddr) -> Result<bool, c_int> {
+    match sock.endpoint() {
+        Endpoint::Open => {}
+        Endpoint::Foreign => return Err(crate::fork::refuse()),
+        _ => return Err(libc::EINVAL),
+    }
+    let is_bound = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_bound.is_some() {
+        return Err(libc::EINVAL);
+    }
+    drop(is_bound);
+    match owner_of_local(local.ip().to_canonical())? {
+        Owner::Kernel => Ok(false),
+        Owner::Weir(net) => {
+            check_port(local.port())?;
+            if sock.kind == libc::SOCK_STREAM {
+                reserve(sock, local)?;
+            } else {
+                bind_udp(sock, &net, Some(local))?;
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// Fails as the kernel does for a port that only the superuser may have.
+fn check_port(port: u16) -> Result<(), c_int> {
+    if port == 0 || port >= 1024 || rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // The kernel's limit says what an ordinary user may have.
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first = text.ok().and_then(|text| text.trim().parse().ok());
+    if port >= first.unwrap_or(1024) || has_bind_capability() {
+        Ok(())
+    } else {
+        Err(libc::EACCES)
+    }
+}
+
+/// Whether the process has `CAP_NET_BIND_SERVICE`.
+fn has_bind_capability() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> 10 & 1 != 0)
+}
+
+/// Whether a socket at the unspecified IPv6 address is IPv4's too.
+fn is_for_both(sock: &Sock) -> bool {
+    sock.domain == libc::AF_INET6 && !sock.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+}
+
+fn sharing(sock: &Sock, local: SocketAddr) -> Sharing {
+    Sharing {
+        address: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
+        port: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        both_versions: is_for_both(sock) && local.ip().is_unspecified(),
+    }
+}
+
+/// Takes an address for a TCP socket.
+fn reserve(sock: &Sock, local: SocketAddr) -> Result<(), c_int> {
+    let local = address::unmapped(local);
+    let reserved = Reserved::take(local, sharing(sock, local))?;
+    *sock.reserved.lock().unwrap_or_else(PoisonError::into_inner) = Some(reserved);
+    Ok(())
+}
+
+/// Binds a UDP socket, which becomes one of weir: to `local`, or to any address and port.
+pub(super) fn bind_udp(
+    sock: &Arc<Sock>,
+    net: &Net,
+    local: Option<SocketAddr>,
+) -> Result<UdpSocket, c_int> {
+    let any: SocketAddr = if sock.domain == libc::AF_INET {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    let local = local.map_or(any, address::unmapped);
+    // A group's address stands for all, as far as the port is concerned.
+    let local = match local {
+        SocketAddr::V4(v4) if v4.ip().is_multicast() || v4.ip().is_broadcast() => {
+            (Ipv4Addr::UNSPECIFIED, v4.port()).into()
+        }
+        SocketAddr::V6(v6) if v6.ip().is_multicast() => (Ipv6Addr::UNSPECIFIED, v6.port()).into(),
+        other => other,
+    };
+    let how = UdpBind {
+        both_versions: is_for_both(sock) && local.ip().is_unspecified(),
+        shared: sock.is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    };
+    let udp = UdpSocket::bind_with(net, local, how).map_err(|error| errno(&error))?;
+    let _ = udp.set_nonblocking(true);
+    stats::socket(true);
+    sock.adopt(Endpoint::Udp(udp.clone()))?;
+    Ok(udp)
+}
+
+/// `listen(2)`.
+///
+/// # Safety
+/// As `listen(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let Some(sock) = table::any(fd) else {
+        stats::kernels(Call::Listen);
+        // SAFETY: the caller's promises.
+        return unsafe { real::listen(fd, backlog) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Listen);
+    answer(listen_on(&sock, backlog).map(|()| 0))
+}
+
+fn listen_on(sock: &Arc<Sock>, backlog: c_int) -> Result<(), c_int> {
+    if sock.kind != libc::SOCK_STREAM {
+        return Err(libc::EOPNOTSUPP);
+    }
+    match sock.endpoint() {
+        Endpoint::Open => {}
+        // The backlog of a listener stays.
+        Endpoint::Listener(_) => return Ok(()),
+        Endpoint::Stream(_) | Endpoint::Udp(_) => return Err(libc::EINVAL),
+        Endpoint::Foreign => return Err(crate::fork::refuse()),
+    }
+    let net = host::host()?;
+    let is_bound = {
+        let reserved = sock.reserved.lock();
+        reserved.unwrap_or_else(PoisonError::into_inner).is_some()
+    };
+    if !is_bound {
+        let any: SocketAddr = if sock.domain == libc::AF_INET {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (Ipv6Addr::UNSPECIFIED, 0).into()
+        };
+        reserve(sock, any)?;
+    }
+    let reserved = sock.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+    let reserved_ref = reserved.as_ref().ok_or(libc::EINVAL)?;
+    reserved_ref.listen()?;
+    let mut socket = TcpSocket::new(&net);
+    let bound = socket.bind(reserved_ref.address());
+    bound.map_err(|error| errno(&error))?;
+    socket.set_only_v6(!reserved_ref.sharing().both_versions);
+    socket.set_reuse_port(reserved_ref.sharing().port);
+    drop(reserved);
+    let set = socket.set_options(sock.tcp_options());
+    set.map_err(|error| errno(&error))?;
+    // The kernel takes one connection more than the backlog, at most `somaxconn`; a negative
+    // backlog is the largest.
+    let backlog = usize::try_from(backlog).unwrap_or(4096).min(4096) + 1;
+    let listener = socket.listen(backlog).map_err(|error| errno(&error))?;
+    let _ = listener.set_nonblocking(true);
+    stats::socket(true);
+    sock.adopt(Endpoint::Listener(listener))
+}
+
+/// `accept(2)`.
+///
+/// # Safety
+/// As `accept(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { accept4(fd, from, len, 0) }
+}
+
+/// `accept4(2)`.
+///
+/// # Safety
+/// As `accept4(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let Some(sock) = table::live(fd) else {
+        stats::kernels(Call::Accept);
+        // SAFETY: the caller's promises.
+        return unsafe { real::accept4(fd, from, len, flags) };
+    };
+    let _inside = signals::enter();
+    stats::weirs(Call::Accept);
+    let accepted = accept_from(&sock, flags);
+    answer(accepted.and_then(|(new, peer)| {
+        let peer = address::shown(peer, sock.domain);
+        // SAFETY: the caller's promise.
+        let written = unsafe { address::write(peer, from, len) };
+        if let Err(error) = written {
+            // SAFETY: the descriptor is the new one, which nobody knows.
+            unsafe { super::close(new) };
+            return Err(error);
+        }
+        Ok(new)
+    }))
+}
+
+fn accept_from(sock: &Arc<Sock>, flags: c_int) -> Result<(c_int, SocketAddr), c_int> {
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Err(libc::EINVAL);
+    }
+    let listener = match sock.endpoint() {
+        Endpoint::Listener(listener) => listener,
+        Endpoint::Udp(_) => return Err(libc::EOPNOTSUPP),
+        Endpoint::Foreign => return Err(crate::fork::refuse()),
+        Endpoint::Stream(_) | Endpoint::Open => return Err(libc::EINVAL),
+    };
+    let mut wait = Wait::new(sock, Side::Receive, 0);
+    let (stream, peer) = wait.until(|| {
+        if sock.shut.load(Relaxed) {
+            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        listener.accept()
+    })?;
+    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+    let accepted = Arc::new(Sock::accepted(sock, stream, nonblocking));
+    stats::socket(true);
+    let new = accepted.with_ready_fd(|ready| {
+        let command = if flags & libc::SOCK_CLOEXEC != 0 {
+            libc::F_DUPFD_CLOEXEC
+        } else {
+            libc::F_DUPFD
+        };
+        // SAFETY: the command takes a number.
+        unsafe { real::fcntl(ready.as_raw_fd(), command, 0) }
+    })?;
+    if new < 0 {
+        return Err(crate::sock::last_errno());
+    }
+    if !table::insert(new, &accepted) {
+        // SAFETY: the descriptor is the new one.
+        unsafe { real::close(new) };
+        return Err(libc::EMFILE);
+    }
+    Ok((new, peer))
+}

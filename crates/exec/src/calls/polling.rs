@@ -1,0 +1,342 @@
+//! `poll`, `select` and `epoll_wait`: the kernel tells which descriptors are ready, and the wait
+//! drives the host.
+//!
+//! A call that none of weir's sockets takes part in goes straight to the kernel.
+
+use super::answer;
+use crate::host::running;
+use crate::signals;
+use crate::wait::drive;
+use crate::{real, table};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use rustix::event::{PollFd, PollFlags};
+use std::os::fd::BorrowedFd;
+use std::slice::from_raw_parts;
+use std::time::{Duration, Instant};
+use weir_socket::Net;
+
+/// The end of a wait of so many milliseconds; `None` for a wait without end.
+fn deadline_ms(time_ms: c_int) -> Option<Instant> {
+    let ms = u64::try_from(time_ms).ok()?;
+    Instant::now().checked_add(Duration::from_millis(ms))
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|at| Instant::now() >= at)
+}
+
+fn duration(time: &timespec) -> Duration {
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
+}
+
+/// Drives the host for these descriptors, and then asks the kernel without waiting, until it has
+/// an answer other than 0.
+fn until(
+    net: &Net,
+    fds: &[pollfd],
+    deadline: Option<Instant>,
+    mask: Option<&sigset_t>,
+    mut ask: impl FnMut() -> c_int,
+) -> c_int {
+    let interrupts = signals::interrupts();
+    let open = fds.iter().filter(|fd| fd.fd >= 0);
+    let mut waits: Vec<PollFd<'_>> = open
+        .map(|fd| {
+            // SAFETY: the number is not -1. If the descriptor is not open, the kernel says so.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(fd.fd) };
+            PollFd::from_borrowed_fd(borrowed, PollFlags::from_bits_retain(fd.events as u16))
+        })
+        .collect();
+    loop {
+        let inside = signals::enter();
+        let driven = drive(net, &mut waits, deadline, interrupts, mask);
+        drop(inside);
+        if let Err(error) = driven {
+            return answer(Err(error.raw_os_error()));
+        }
+        match ask() {
+            0 if !is_over(deadline) => {}
+            ready => return ready,
+        }
+    }
+}
+
+/// `poll(2)`.
+///
+/// # Safety
+/// As `poll(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
+    // SAFETY: the caller's promises.
+    let polled = unsafe { polled(fds, count) }.filter(|_| time_ms != 0);
+    let Some((net, all)) = polled else {
+        // SAFETY: the caller's promises.
+        return unsafe { real::poll(fds, count, time_ms) };
+    };
+    // SAFETY: the caller's promises.
+    let ask = || unsafe { real::poll(fds, count, 0) };
+    until(&net, &all, deadline_ms(time_ms), None, ask)
+}
+
+/// `poll(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As `poll(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time_ms: c_int,
+    len: usize,
+) -> c_int {
+    super::data::check_room(count as usize * size_of::<pollfd>(), len);
+    // SAFETY: the caller's promises.
+    unsafe { poll(fds, count, time_ms) }
+}
+
+/// `ppoll(2)`.
+///
+/// # Safety
+/// As `ppoll(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    let (wait, mask_ref) = unsafe { (time.as_ref().map(duration), mask.as_ref()) };
+    // SAFETY: the caller's promises.
+    let polled = unsafe { polled(fds, count) }.filter(|_| wait != Some(Duration::ZERO));
+    let Some((net, all)) = polled else {
+        // SAFETY: the caller's promises.
+        return unsafe { real::ppoll(fds, count, time, mask) };
+    };
+    // SAFETY: the caller's promises.
+    let ask = || unsafe { real::poll(fds, count, 0) };
+    let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
+    until(&net, &all, deadline, mask_ref, ask)
+}
+
+/// `ppoll(2)`, as programs call it that are built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As `ppoll(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+    len: usize,
+) -> c_int {
+    super::data::check_room(count as usize * size_of::<pollfd>(), len);
+    // SAFETY: the caller's promises.
+    unsafe { ppoll(fds, count, time, mask) }
+}
+
+/// The host and the descriptors of a poll that a socket of weir takes part in.
+///
+/// # Safety
+/// `fds` are `count` descriptors.
+unsafe fn polled(fds: *const pollfd, count: nfds_t) -> Option<(Net, Vec<pollfd>)> {
+    if fds.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let all = unsafe { from_raw_parts(fds, count as usize) };
+    let is_ours = |fd: &pollfd| table::is_live(fd.fd) || table::is_set(fd.fd);
+    if !all.iter().any(is_ours) {
+        return None;
+    }
+    Some((running()?, all.to_vec()))
+}
+
+/// `epoll_wait(2)`.
+///
+/// # Safety
+/// As `epoll_wait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    time_ms: c_int,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { epoll_pwait(set, events, most, time_ms, std::ptr::null()) }
+}
+
+/// `epoll_pwait(2)`.
+///
+/// # Safety
+/// As `epoll_pwait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    time_ms: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let drives = table::is_set(set) && time_ms != 0 && most > 0;
+    let Some(net) = drives.then(running).flatten() else {
+        // SAFETY: the caller's promises.
+        return unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
+    };
+    let one = pollfd {
+        fd: set,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the caller's promises.
+    let mask = unsafe { mask.as_ref() };
+    // SAFETY: the caller's promises.
+    let ask = || unsafe { real::epoll_wait(set, events, most, 0) };
+    until(&net, &[one], deadline_ms(time_ms), mask, ask)
+}
+
+/// `select(2)`.
+///
+/// # Safety
+/// As `select(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    time: *mut timeval,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    let wait = unsafe { time.as_ref() }.map(|time| {
+        let us = time.tv_usec.max(0) as u64;
+        Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(us)
+    });
+    // SAFETY: the caller's promises.
+    let chosen = unsafe { selected(count, [read, write, except]) };
+    let Some((net, fds)) = chosen.filter(|_| wait != Some(Duration::ZERO)) else {
+        // SAFETY: the caller's promises.
+        return unsafe { real::select(count, read, write, except, time) };
+    };
+    let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
+    // SAFETY: the caller's promises.
+    let ready = unsafe { select_until(&net, &fds, count, [read, write, except], deadline, None) };
+    if let (Some(deadline), false) = (deadline, time.is_null()) {
+        // As Linux, which tells the time that is left.
+        let left = deadline.saturating_duration_since(Instant::now());
+        // SAFETY: the caller's promise.
+        unsafe {
+            (*time).tv_sec = left.as_secs() as libc::time_t;
+            (*time).tv_usec = left.subsec_micros().into();
+        }
+    }
+    ready
+}
+
+/// `pselect(2)`.
+///
+/// # Safety
+/// As `pselect(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    let (wait, mask_ref) = unsafe { (time.as_ref().map(duration), mask.as_ref()) };
+    // SAFETY: the caller's promises.
+    let chosen = unsafe { selected(count, [read, write, except]) };
+    let Some((net, fds)) = chosen.filter(|_| wait != Some(Duration::ZERO)) else {
+        // SAFETY: the caller's promises.
+        return unsafe { real::pselect(count, read, write, except, time, mask) };
+    };
+    let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
+    // SAFETY: the caller's promises.
+    unsafe { select_until(&net, &fds, count, [read, write, except], deadline, mask_ref) }
+}
+
+/// Whether a set has a descriptor.
+///
+/// # Safety
+/// The set is null or has a bit for the descriptor.
+unsafe fn has(set: *mut fd_set, fd: usize) -> bool {
+    if set.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let word = unsafe { set.cast::<u64>().add(fd / 64).read() };
+    word >> (fd % 64) & 1 != 0
+}
+
+/// The host and the descriptors of a `select` that a socket of weir takes part in.
+///
+/// # Safety
+/// The sets are null or have `count` bits.
+unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pollfd>)> {
+    let mut fds = Vec::new();
+    let mut is_ours = false;
+    for fd in 0..count.max(0) as usize {
+        let kinds = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+        let mut events = 0;
+        for (set, kind) in sets.into_iter().zip(kinds) {
+            // SAFETY: the caller's promise.
+            if unsafe { has(set, fd) } {
+                events |= kind;
+            }
+        }
+        if events != 0 {
+            is_ours |= table::is_live(fd as c_int) || table::is_set(fd as c_int);
+            fds.push(pollfd {
+                fd: fd as c_int,
+                events,
+                revents: 0,
+            });
+        }
+    }
+    if !is_ours {
+        return None;
+    }
+    Some((running()?, fds))
+}
+
+/// # Safety
+/// As [`selected`].
+unsafe fn select_until(
+    net: &Net,
+    fds: &[pollfd],
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    deadline: Option<Instant>,
+    mask: Option<&sigset_t>,
+) -> c_int {
+    // The sets may be longer than the C library's type.
+    let len = (count.max(0) as usize).div_ceil(64);
+    // The kernel replaces the sets by those that are ready.
+    let wanted = sets.map(|set| {
+        if set.is_null() {
+            Vec::new()
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { from_raw_parts(set.cast::<u64>(), len) }.to_vec()
+        }
+    });
+    until(net, fds, deadline, mask, || {
+        for (set, wanted) in sets.iter().zip(&wanted).filter(|(set, _)| !set.is_null()) {
+            // SAFETY: the caller's promise.
+            unsafe { set.cast::<u64>().copy_from(wanted.as_ptr(), len) };
+        }
+        let mut none = timeval {
+            tv_sec: 0,
+            tv_usec: 0,
+        };
+        let [read, write, except] = sets;
+        // SAFETY: the caller's promise.
+        unsafe { real::select(count, read, write, except, &raw mut none) }
+    })
+}

@@ -1,0 +1,363 @@
+//! The process's host, and which addresses are its own.
+//!
+//! The host starts with the first call that needs it, so that a shell that only starts programs
+//! does not take the link. The environment says what the host is: see [`VARIABLE`].
+
+use crate::ports::Taken;
+use crate::signals;
+use crate::table;
+use libc::c_int;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use weir_socket::{HostPlan, Net};
+
+/// The environment variable with the host's plan ([`HostPlan::to_text`]).
+pub const VARIABLE: &str = "WEIR_EXEC_HOST";
+/// The environment variable with options, separated by commas: `io_uring`, `stats`.
+pub const OPTIONS: &str = "WEIR_EXEC_OPTIONS";
+
+/// Longest wait for assigned addresses.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait at the end for peers to acknowledge what was written.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// What the environment says.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    plan: HostPlan,
+    /// `io_uring_setup(2)` is allowed.
+    pub(crate) io_uring: bool,
+    pub(crate) stats: bool,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static CONFIGURED: AtomicBool = AtomicBool::new(false);
+
+/// What a process has once; the child of a fork has a new one.
+pub(crate) struct Process {
+    pub(crate) taken: Mutex<Taken>,
+    host: Mutex<Host>,
+}
+
+enum Host {
+    /// No call has needed it.
+    Not,
+    Runs(Net),
+    /// It cannot be started, or has ended.
+    Failed,
+}
+
+impl Process {
+    const fn new() -> Process {
+        Process {
+            taken: Mutex::new(Taken::new()),
+            host: Mutex::new(Host::Not),
+        }
+    }
+}
+
+static FIRST: Process = Process::new();
+static CHILDS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The state of this process.
+pub(crate) fn process() -> &'static Process {
+    let own = CHILDS.load(Acquire);
+    if own.is_null() {
+        &FIRST
+    } else {
+        // SAFETY: the pointer is to a value that is never freed.
+        unsafe { &*own }
+    }
+}
+
+/// Begins a new state in the child of a fork. The parent's host does not run in the child: its
+/// threads are not there.
+pub(crate) fn begin_anew() {
+    CHILDS.store(Box::into_raw(Box::new(Process::new())), Release);
+}
+
+/// Reads the environment; called once, before the program begins.
+pub(crate) fn configure() {
+    let Ok(plan) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let plan = match HostPlan::from_text(&plan) {
+        Ok(plan) => plan,
+        Err(error) => {
+            say(&format!("{VARIABLE} is not a host's plan: {error}"));
+            return;
+        }
+    };
+    let options = std::env::var(OPTIONS).unwrap_or_default();
+    let has = |name: &str| options.split(',').any(|option| option == name);
+    let settings = Settings {
+        plan,
+        io_uring: has("io_uring"),
+        stats: has("stats"),
+    };
+    if SETTINGS.set(settings).is_ok() {
+        CONFIGURED.store(true, Relaxed);
+    }
+}
+
+/// Whether the environment names a host.
+#[inline]
+pub(crate) fn is_configured() -> bool {
+    CONFIGURED.load(Relaxed)
+}
+
+/// What the environment says, if it names a host.
+pub(crate) fn settings() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
+
+/// Prints a message on standard error.
+pub(crate) fn say(message: &str) {
+    let line = format!("weir exec: {message}\n");
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+}
+
+/// The host, which the first call starts.
+///
+/// # Errors
+/// `ENETDOWN` if it cannot be started; a message has said why.
+pub(crate) fn host() -> Result<Net, c_int> {
+    let mut host = process()
+        .host
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    match &*host {
+        Host::Runs(net) => return Ok(net.clone()),
+        Host::Failed => return Err(libc::ENETDOWN),
+        Host::Not => {}
+    }
+    let settings = settings().ok_or(libc::ENETDOWN)?;
+    match start(settings) {
+        Ok(net) => {
+            *host = Host::Runs(net.clone());
+            Ok(net)
+        }
+        Err(error) => {
+            *host = Host::Failed;
+            say(&format!(
+                "process {} gets no host: {error}{}",
+                std::process::id(),
+                remedy(&error)
+            ));
+            Err(libc::ENETDOWN)
+        }
+    }
+}
+
+/// The host, if it runs.
+pub(crate) fn running() -> Option<Net> {
+    match &*process()
+        .host
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+    {
+        Host::Runs(net) => Some(net.clone()),
+        Host::Not | Host::Failed => None,
+    }
+}
+
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            ": another process has the link; one process of those that `weir exec` starts can have \
+             it at a time"
+        }
+        Some(libc::EMFILE) => ": raise the limit of open files (ulimit -n)",
+        Some(libc::EPERM) => ": the process has lost the right to open the link",
+        _ => "",
+    }
+}
+
+fn start(settings: &Settings) -> std::io::Result<Net> {
+    let before = open_fds();
+    // The host's threads run no handlers of the application.
+    let mask = signals::block_all();
+    let net = settings.plan.open(Net::builder().hide_fds(hide))?.start();
+    drop(mask);
+    let net = net?;
+    let after = open_fds();
+    after
+        .into_iter()
+        .filter(|fd| !before.contains(fd))
+        .for_each(table::hide);
+    await_addresses(settings, &net)?;
+    Ok(net)
+}
+
+/// Waits for the addresses that servers and routers assign.
+fn await_addresses(settings: &Settings, net: &Net) -> std::io::Result<()> {
+    let dynamic = settings.plan.links.iter().any(|link| link.is_dynamic());
+    let began = Instant::now();
+    let is_global = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+    };
+    while dynamic && !net.addresses().iter().any(is_global) {
+        if began.elapsed() >= ADDRESS_TIMEOUT {
+            return Err(std::io::Error::other(
+                "no server or router has assigned an address within 20 s",
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The process's descriptors.
+fn open_fds() -> Vec<RawFd> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
+    let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let fds: Vec<RawFd> = names.filter_map(|name| name.parse().ok()).collect();
+    // The folder itself was one of them.
+    fds.into_iter().filter(|fd| is_open(*fd)).collect()
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: the command takes no pointer.
+    unsafe { crate::real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
+}
+
+/// The least number of a hidden descriptor; 0 before it is chosen.
+static HIDDEN_FROM: AtomicI32 = AtomicI32::new(0);
+
+/// Where hidden descriptors begin: behind those that the application may have, if the limit of
+/// open files can be raised, so that the application gets the numbers that it expects.
+fn hidden_from() -> RawFd {
+    let known = HIDDEN_FROM.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let soft = limit
+        .current
+        .unwrap_or(1 << 20)
+        .min(table::FDS_MAX as u64 / 4);
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    // A socket has two descriptors besides the application's.
+    let raised = soft.saturating_mul(3).saturating_add(64).min(hard);
+    let set = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(raised),
+            maximum: limit.maximum,
+        },
+    );
+    let from = if set.is_ok() && raised > soft {
+        soft
+    } else {
+        soft / 2
+    };
+    let from = (from as RawFd).max(3);
+    HIDDEN_FROM.store(from, Relaxed);
+    from
+}
+
+/// Moves a descriptor out of the application's way.
+fn hide(fd: OwnedFd) -> OwnedFd {
+    let moved = match rustix::io::fcntl_dupfd_cloexec(&fd, hidden_from()) {
+        Ok(moved) => {
+            close_own(fd);
+            moved
+        }
+        // The limit is reached: the number stays, and the application still cannot close it.
+        Err(_) => fd,
+    };
+    table::hide(moved.as_raw_fd());
+    moved
+}
+
+/// Closes a descriptor that is not in the table.
+fn close_own(fd: OwnedFd) {
+    let raw = fd.into_raw_fd();
+    // SAFETY: the number was just released by its owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let _inside = signals::enter();
+    drop(fd);
+}
+
+/// Whose an address is.
+#[derive(Clone)]
+pub(crate) enum Owner {
+    Kernel,
+    Weir(Net),
+}
+
+/// Whose sockets are to be bound to `ip`.
+///
+/// # Errors
+/// As [`host`].
+pub(crate) fn owner_of_local(ip: IpAddr) -> Result<Owner, c_int> {
+    let Some(settings) = settings() else {
+        return Ok(Owner::Kernel);
+    };
+    if ip.is_loopback() && !settings.plan.loopback {
+        return Ok(Owner::Kernel);
+    }
+    let net = host()?;
+    let ours = ip.is_unspecified() || ip.is_multicast() || net.addresses().contains(&ip);
+    Ok(if ours {
+        Owner::Weir(net)
+    } else {
+        Owner::Kernel
+    })
+}
+
+/// Whose sockets reach `ip`.
+///
+/// # Errors
+/// As [`host`].
+pub(crate) fn owner_of_remote(ip: IpAddr) -> Result<Owner, c_int> {
+    let Some(settings) = settings() else {
+        return Ok(Owner::Kernel);
+    };
+    if (ip.is_loopback() || ip.is_unspecified()) && !settings.plan.loopback {
+        return Ok(Owner::Kernel);
+    }
+    let net = host()?;
+    let for_all = ip == IpAddr::from([255; 4]) || ip.is_multicast();
+    let reaches = for_all || ip.is_unspecified() || net.with_stack(|stack| stack.has_route(ip));
+    Ok(if reaches {
+        Owner::Weir(net)
+    } else {
+        Owner::Kernel
+    })
+}
+
+/// Ends the host with the process: closes all sockets, and waits until peers have acknowledged
+/// what was written.
+pub(crate) fn end() {
+    let Some(net) = running() else {
+        return;
+    };
+    let _inside = signals::enter();
+    for (fd, sock) in table::range(0, usize::MAX) {
+        drop(table::remove(fd));
+        drop(sock);
+    }
+    let began = Instant::now();
+    while net.with_stack(|stack| stack.tcp_orphans()) > 0
+        && !net.is_gone()
+        && began.elapsed() < LINGER
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut host = process()
+        .host
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    *host = Host::Failed;
+}

@@ -1,0 +1,77 @@
+//! `libweir_exec.so`: gives an unmodified program weir's sockets (Biersack and Rütsche 1996,
+//! §3.1).
+//!
+//! `weir exec` has the dynamic linker load this library ahead of the C library. The library
+//! defines the C library's calls on sockets and descriptors. A call on a descriptor that is not
+//! one of weir goes on to the C library.
+//!
+//! The application's descriptor of a weir socket is a descriptor of the kernel whose readiness
+//! equals the socket's ([`TcpStream::ready_fd`](weir_socket::TcpStream::ready_fd)). Therefore
+//! `poll`, `select`, `epoll`, `dup`, limits and numbers of descriptors work as they do for other
+//! descriptors; only the calls that carry data, names or options are defined here.
+//!
+//! ```text
+//!  application ─► calls/ ─► table: whose descriptor?
+//!                             ├─► other    real: the C library
+//!                             └─► weir's   sock ─► weir_socket ─► stack ─► link
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`calls`] | the C functions, by what they do |
+//! | [`table`], [`sock`] | the application's sockets by descriptor; one socket |
+//! | [`host`], [`ports`] | the process's host; addresses that are bound |
+//! | [`options`], [`address`] | socket options and addresses between C and Rust |
+//! | [`signals`], [`wait`] | handlers, and waits that they interrupt |
+//! | [`fork`] | the child of a fork |
+//! | [`real`] | the C library's own functions |
+//! | [`stats`] | counts |
+//!
+//! # Limits
+//!
+//! `docs/reference/exec.md` lists calls, options and limits.
+#![allow(unsafe_code)] // The C ABI.
+
+mod address;
+mod calls;
+mod fork;
+mod host;
+mod options;
+mod ports;
+mod real;
+mod seccomp;
+mod signals;
+mod sock;
+mod stats;
+mod table;
+mod wait;
+
+pub use calls::*;
+pub use fork::vfork;
+pub use host::{OPTIONS, VARIABLE};
+pub use signals::{sigaction, siginterrupt, signal};
+
+/// Runs before the program's own initialisers.
+extern "C" fn begin() {
+    host::configure();
+    let Some(settings) = host::settings() else {
+        return;
+    };
+    stats::begin();
+    fork::watch();
+    if !settings.io_uring {
+        seccomp::refuse_io_uring();
+    }
+    // SAFETY: the function has the type that is asked for.
+    unsafe { libc::atexit(end) };
+}
+
+/// Runs behind the program's own exit handlers.
+extern "C" fn end() {
+    host::end();
+    stats::print();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;

@@ -1,0 +1,294 @@
+//! [`Sock`]: a socket of the application, from `socket(2)` to the last `close(2)`.
+//!
+//! ```text
+//!  socket()   Open: a socket of the kernel, with the options that were set
+//!    │ bind, connect, listen or send: whose is the address?
+//!    ├─► the kernel's: the socket leaves the table, and the kernel does the call
+//!    └─► weir's: Stream, Listener or Udp; the descriptor's numbers are given to a descriptor
+//!        with the readiness of the socket, and the options are set again
+//! ```
+
+use crate::options::Recorded;
+use crate::ports::Reserved;
+use crate::{real, table};
+use libc::{c_int, epoll_event};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use weir_socket::{TcpListener, TcpStream, UdpSocket};
+
+/// What a socket is now.
+#[derive(Clone)]
+pub(crate) enum Endpoint {
+    /// Of the kernel, until an address decides.
+    Open,
+    Listener(TcpListener),
+    Stream(TcpStream),
+    Udp(UdpSocket),
+    /// Of the process that forked this one.
+    Foreign,
+}
+
+/// How far `connect(2)` of a stream is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Opening {
+    /// The peer has not answered.
+    Waits = 0,
+    /// It is open; no call has said so.
+    Unsaid = 1,
+    /// It is open.
+    Done = 2,
+    /// It failed, and the error was reported: the socket can connect again.
+    Failed = 3,
+}
+
+/// A socket of the application.
+pub(crate) struct Sock {
+    /// `AF_INET` or `AF_INET6`.
+    pub(crate) domain: c_int,
+    /// `SOCK_STREAM` or `SOCK_DGRAM`.
+    pub(crate) kind: c_int,
+    /// `O_NONBLOCK`.
+    pub(crate) nonblocking: AtomicBool,
+    /// Limits of waits in nanoseconds; 0 is none (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+    pub(crate) receive_timeout_ns: AtomicU64,
+    pub(crate) send_timeout_ns: AtomicU64,
+    pub(crate) options: Mutex<Recorded>,
+    /// The address of `bind(2)`, until the socket is closed.
+    pub(crate) reserved: Mutex<Option<Reserved>>,
+    /// Whether `shutdown(2)` has ended a listener.
+    pub(crate) shut: AtomicBool,
+    /// Whether the last send announced more (`MSG_MORE`).
+    pub(crate) corked: AtomicBool,
+    opening: AtomicU8,
+    live: AtomicBool,
+    endpoint: RwLock<Endpoint>,
+    /// The descriptor's numbers.
+    fds: Mutex<Vec<c_int>>,
+    /// The epoll sets that the descriptor was added to while it was the kernel's.
+    sets: Mutex<Vec<(c_int, epoll_event)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sock {
+    fn with(domain: c_int, kind: c_int, endpoint: Endpoint) -> Sock {
+        Sock {
+            domain,
+            kind,
+            nonblocking: AtomicBool::new(false),
+            receive_timeout_ns: AtomicU64::new(0),
+            send_timeout_ns: AtomicU64::new(0),
+            options: Mutex::default(),
+            reserved: Mutex::new(None),
+            shut: AtomicBool::new(false),
+            corked: AtomicBool::new(false),
+            opening: AtomicU8::new(Opening::Waits as u8),
+            live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
+            endpoint: RwLock::new(endpoint),
+            fds: Mutex::default(),
+            sets: Mutex::default(),
+        }
+    }
+
+    /// A new socket, which the kernel has made.
+    pub(crate) fn open(domain: c_int, kind: c_int, nonblocking: bool) -> Sock {
+        let sock = Sock::with(domain, kind, Endpoint::Open);
+        sock.nonblocking.store(nonblocking, Relaxed);
+        sock
+    }
+
+    /// A socket of the process that forked this one.
+    pub(crate) fn foreign() -> Sock {
+        Sock::with(libc::AF_INET, libc::SOCK_STREAM, Endpoint::Foreign)
+    }
+
+    /// A connection that `listener` accepted; it has the listener's options.
+    pub(crate) fn accepted(listener: &Sock, stream: TcpStream, nonblocking: bool) -> Sock {
+        // The stream's own calls do not wait.
+        let _ = stream.set_nonblocking(true);
+        let sock = Sock::with(listener.domain, libc::SOCK_STREAM, Endpoint::Stream(stream));
+        sock.nonblocking.store(nonblocking, Relaxed);
+        sock.set_opening(Opening::Done);
+        *lock(&sock.options) = lock(&listener.options).clone();
+        crate::options::apply_all(&sock);
+        sock
+    }
+
+    /// Whether the socket is one of weir.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let endpoint = self.endpoint.read();
+        endpoint.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The connection.
+    ///
+    /// # Errors
+    /// As a call for connected sockets fails on another socket.
+    pub(crate) fn stream(&self) -> Result<TcpStream, c_int> {
+        match &*self.endpoint.read().unwrap_or_else(PoisonError::into_inner) {
+            Endpoint::Stream(stream) => Ok(stream.clone()),
+            Endpoint::Foreign => Err(crate::fork::refuse()),
+            _ => Err(libc::ENOTCONN),
+        }
+    }
+
+    pub(crate) fn opening(&self) -> Opening {
+        match self.opening.load(Relaxed) {
+            0 => Opening::Waits,
+            1 => Opening::Unsaid,
+            2 => Opening::Done,
+            _ => Opening::Failed,
+        }
+    }
+
+    pub(crate) fn set_opening(&self, opening: Opening) {
+        self.opening.store(opening as u8, Relaxed);
+    }
+
+    pub(crate) fn add_fd(&self, fd: c_int) {
+        lock(&self.fds).push(fd);
+    }
+
+    /// One of the descriptor's numbers; `None` once all are closed.
+    pub(crate) fn first_fd(&self) -> Option<c_int> {
+        lock(&self.fds).first().copied()
+    }
+
+    pub(crate) fn remove_fd(&self, fd: c_int) {
+        lock(&self.fds).retain(|other| *other != fd);
+    }
+
+    /// Notes what `epoll_ctl(2)` did with a descriptor of the kernel: an event, or removal.
+    pub(crate) fn note_set(&self, set: c_int, event: Option<epoll_event>) {
+        let mut sets = lock(&self.sets);
+        sets.retain(|(other, _)| *other != set);
+        sets.extend(event.map(|event| (set, event)));
+    }
+
+    /// The descriptor that is ready when the socket is.
+    ///
+    /// # Errors
+    /// If the system provides no descriptor.
+    pub(crate) fn with_ready_fd<T>(
+        &self,
+        act: impl FnOnce(BorrowedFd<'_>) -> T,
+    ) -> Result<T, c_int> {
+        let endpoint = self.endpoint();
+        let fd = match &endpoint {
+            Endpoint::Stream(stream) => stream.ready_fd(),
+            Endpoint::Listener(listener) => listener.ready_fd(),
+            Endpoint::Udp(udp) => udp.ready_fd(),
+            Endpoint::Foreign => return Err(crate::fork::refuse()),
+            Endpoint::Open => return Err(libc::EINVAL),
+        };
+        Ok(act(fd.map_err(|error| errno(&error))?))
+    }
+
+    /// Makes the socket one of weir: from now on its descriptors are those of `endpoint`.
+    ///
+    /// # Errors
+    /// If the system provides no descriptor.
+    pub(crate) fn adopt(self: &Arc<Sock>, endpoint: Endpoint) -> Result<(), c_int> {
+        let fds = lock(&self.fds);
+        {
+            let mut now = self
+                .endpoint
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            *now = endpoint;
+        }
+        crate::options::apply_all(self);
+        let replaced = self.with_ready_fd(|ready| {
+            for fd in fds.iter() {
+                replace(ready, *fd)?;
+            }
+            Ok(())
+        });
+        replaced.flatten()?;
+        self.live.store(true, Release);
+        table::set_live(&fds);
+        // The kernel has forgotten the descriptor that was replaced.
+        for (set, mut event) in lock(&self.sets).drain(..) {
+            for fd in fds.iter() {
+                // SAFETY: the event is a valid one; a set that was closed is refused.
+                unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, *fd, &raw mut event) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the socket to the kernel for good.
+    pub(crate) fn leave_to_kernel(&self) {
+        let fds = lock(&self.fds).clone();
+        for fd in fds {
+            drop(table::remove(fd));
+        }
+    }
+
+    /// The time limit of receiving calls, or of sending calls.
+    pub(crate) fn timeout(&self, receives: bool) -> Option<Duration> {
+        let ns = if receives {
+            &self.receive_timeout_ns
+        } else {
+            &self.send_timeout_ns
+        };
+        match ns.load(Relaxed) {
+            0 => None,
+            ns => Some(Duration::from_nanos(ns)),
+        }
+    }
+
+    /// The local address, as the stack knows it; `None` before it is bound.
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        match self.endpoint() {
+            Endpoint::Stream(stream) => stream.local_addr().ok(),
+            Endpoint::Listener(listener) => listener.local_addr().ok(),
+            Endpoint::Udp(udp) => udp.local_addr().ok(),
+            Endpoint::Open | Endpoint::Foreign => None,
+        }
+        .or_else(|| lock(&self.reserved).as_ref().map(Reserved::address))
+    }
+}
+
+/// Puts `ready` in the place of a descriptor of the application, which keeps its flags.
+fn replace(ready: BorrowedFd<'_>, fd: c_int) -> Result<(), c_int> {
+    // SAFETY: the commands take no pointers; a descriptor that was closed is refused.
+    let done = unsafe {
+        let flags = real::fcntl(fd, libc::F_GETFD, 0);
+        let cloexec = if flags & libc::FD_CLOEXEC != 0 {
+            libc::O_CLOEXEC
+        } else {
+            0
+        };
+        real::dup3(ready.as_raw_fd(), fd, cloexec)
+    };
+    if done < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// The number of an error.
+pub(crate) fn errno(error: &io::Error) -> c_int {
+    match error.raw_os_error() {
+        Some(number) => number,
+        None if error.kind() == io::ErrorKind::WouldBlock => libc::EAGAIN,
+        None => libc::EIO,
+    }
+}
+
+/// The error of the C library's last call in this thread.
+pub(crate) fn last_errno() -> c_int {
+    errno(&io::Error::last_os_error())
+}

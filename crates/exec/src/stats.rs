@@ -1,0 +1,103 @@
+//! `--stats`: which calls and sockets were whose.
+
+use crate::host::{say, settings};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+macro_rules! calls {
+    ($($name:ident $text:literal,)*) => {
+        /// A call that is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(crate) enum Call { $($name,)* }
+
+        const NAMES: &[&str] = &[$($text,)*];
+    };
+}
+
+calls! {
+    Socket "socket",
+    Bind "bind",
+    Listen "listen",
+    Accept "accept",
+    Connect "connect",
+    Read "read",
+    Write "write",
+    Receive "recv",
+    Send "send",
+    Option "sockopt",
+    Name "sockname",
+    Shutdown "shutdown",
+    Close "close",
+    Dup "dup",
+    Control "fcntl",
+    File "sendfile",
+    Epoll "epoll_ctl",
+}
+
+const COUNT: usize = NAMES.len();
+
+static ON: AtomicBool = AtomicBool::new(false);
+/// Calls on the kernel's descriptors, and on weir's.
+static KERNELS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
+static WEIRS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
+/// Internet sockets that were decided for the kernel, and for weir.
+static SOCKETS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Begins to count, if the environment asks for it.
+pub(crate) fn begin() {
+    ON.store(settings().is_some_and(|settings| settings.stats), Relaxed);
+}
+
+/// Counts a call on a descriptor of the kernel.
+#[inline]
+pub(crate) fn kernels(call: Call) {
+    if ON.load(Relaxed) {
+        KERNELS[call as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// Counts a call on a descriptor of weir.
+#[inline]
+pub(crate) fn weirs(call: Call) {
+    if ON.load(Relaxed) {
+        WEIRS[call as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// Counts an Internet socket of the kernel or of weir.
+pub(crate) fn socket(is_weirs: bool) {
+    SOCKETS[usize::from(is_weirs)].fetch_add(1, Relaxed);
+}
+
+/// Prints the counts, if the process had Internet sockets.
+pub(crate) fn print() {
+    let sockets = [0, 1].map(|at| SOCKETS[at].load(Relaxed));
+    if !ON.load(Relaxed) || sockets == [0, 0] {
+        return;
+    }
+    let list = |counts: &[AtomicU64; COUNT]| {
+        let pairs = NAMES.iter().zip(counts);
+        let some = pairs.map(|(name, count)| (name, count.load(Relaxed)));
+        let some: Vec<String> = some
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        if some.is_empty() {
+            "none".to_owned()
+        } else {
+            some.join(", ")
+        }
+    };
+    let [kernels, weirs] = sockets;
+    let process = std::process::id();
+    say(&format!(
+        "process {process}: sockets of weir {weirs}, of the kernel {kernels}"
+    ));
+    say(&format!(
+        "process {process}: calls on weir's: {}",
+        list(&WEIRS)
+    ));
+    say(&format!(
+        "process {process}: calls on others: {}",
+        list(&KERNELS)
+    ));
+}

@@ -1,0 +1,223 @@
+//! The table of the application's descriptors that are sockets of weir, or may become some.
+//!
+//! Each call on a descriptor asks this table first. The answer for other descriptors is one load,
+//! so that their calls cost next to nothing more.
+
+use crate::sock::Sock;
+use libc::c_int;
+use std::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Limit on the number of a descriptor that can be a socket of weir: Linux' default for
+/// `fs.nr_open`. The sockets of larger numbers stay the kernel's.
+pub(crate) const FDS_MAX: usize = 1 << 20;
+/// Slots that are allocated together.
+const CHUNK: usize = 1 << 10;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Kind {
+    /// Not of this library.
+    Other = 0,
+    /// A socket of the kernel that may become one of weir.
+    Open = 1,
+    /// A socket of weir.
+    Live = 2,
+}
+
+static KINDS: [AtomicU8; FDS_MAX] = [const { AtomicU8::new(Kind::Other as u8) }; FDS_MAX];
+/// Descriptors of this library itself, a bit each: the application cannot close them.
+static HIDDEN: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
+
+/// One more than the largest number of a descriptor that was ever entered.
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Descriptors of epoll sets that sockets of weir are in, a bit each.
+static SETS: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
+
+type Slot = Mutex<Option<Arc<Sock>>>;
+
+/// The sockets by descriptor. The child of a fork has a new one.
+struct Slots([OnceLock<Box<[Slot]>>; FDS_MAX / CHUNK]);
+
+static FIRST: Slots = Slots([const { OnceLock::new() }; FDS_MAX / CHUNK]);
+static SLOTS: AtomicPtr<Slots> = AtomicPtr::new(std::ptr::null_mut());
+
+fn slot(fd: usize) -> &'static Slot {
+    let own = SLOTS.load(Acquire);
+    let slots = if own.is_null() {
+        &FIRST
+    } else {
+        // SAFETY: the pointer is to a value that is never freed.
+        unsafe { &*own }
+    };
+    let chunk = slots.0[fd / CHUNK]
+        .get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());
+    &chunk[fd % CHUNK]
+}
+
+fn lock(fd: usize) -> MutexGuard<'static, Option<Arc<Sock>>> {
+    slot(fd).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn index(fd: c_int) -> Option<usize> {
+    usize::try_from(fd).ok().filter(|fd| *fd < FDS_MAX)
+}
+
+#[inline]
+fn kind(fd: c_int) -> u8 {
+    match KINDS.get(fd as usize) {
+        Some(kind) => kind.load(Relaxed),
+        // Also negative numbers.
+        None => Kind::Other as u8,
+    }
+}
+
+/// The socket of weir with this descriptor.
+#[inline]
+pub(crate) fn live(fd: c_int) -> Option<Arc<Sock>> {
+    if kind(fd) == Kind::Live as u8 {
+        lock(fd as usize).clone()
+    } else {
+        None
+    }
+}
+
+/// The socket with this descriptor, which is of weir or may become so.
+#[inline]
+pub(crate) fn any(fd: c_int) -> Option<Arc<Sock>> {
+    if kind(fd) == Kind::Other as u8 {
+        None
+    } else {
+        lock(fd as usize).clone()
+    }
+}
+
+/// Whether the descriptor is of a socket of weir.
+#[inline]
+pub(crate) fn is_live(fd: c_int) -> bool {
+    kind(fd) == Kind::Live as u8
+}
+
+/// Enters a socket for its descriptor; false if the number is too large.
+pub(crate) fn insert(fd: c_int, sock: &Arc<Sock>) -> bool {
+    let Some(at) = index(fd) else {
+        return false;
+    };
+    END.fetch_max(at + 1, Relaxed);
+    let mut slot = lock(at);
+    *slot = Some(Arc::clone(sock));
+    sock.add_fd(fd);
+    let kind = if sock.is_live() {
+        Kind::Live
+    } else {
+        Kind::Open
+    };
+    KINDS[at].store(kind as u8, Release);
+    true
+}
+
+/// Takes a descriptor's socket out; the caller then closes the descriptor.
+pub(crate) fn remove(fd: c_int) -> Option<Arc<Sock>> {
+    if kind(fd) == Kind::Other as u8 {
+        return None;
+    }
+    let mut slot = lock(fd as usize);
+    KINDS[fd as usize].store(Kind::Other as u8, Release);
+    let sock = slot.take();
+    if let Some(sock) = &sock {
+        sock.remove_fd(fd);
+    }
+    sock
+}
+
+/// Records that the socket of these descriptors is now one of weir.
+pub(crate) fn set_live(fds: &[c_int]) {
+    for fd in fds.iter().filter_map(|fd| index(*fd)) {
+        KINDS[fd].store(Kind::Live as u8, Release);
+    }
+}
+
+/// The descriptors from `first` to `last` that are sockets, with their sockets.
+pub(crate) fn range(first: usize, last: usize) -> Vec<(c_int, Arc<Sock>)> {
+    let end = last.saturating_add(1).min(END.load(Relaxed));
+    let all = (first.min(end)..end).filter(|fd| KINDS[*fd].load(Relaxed) != Kind::Other as u8);
+    all.filter_map(|fd| Some((fd as c_int, lock(fd).clone()?)))
+        .collect()
+}
+
+/// Begins a new table in the child of a fork, where the locks of the old one may be held by threads
+/// that do not exist. `inherit` makes the child's socket for a descriptor; the argument tells
+/// whether it was a socket of weir.
+pub(crate) fn begin_anew(inherit: impl Fn(c_int, bool) -> Option<Arc<Sock>>) {
+    let slots = Box::new(Slots([const { OnceLock::new() }; FDS_MAX / CHUNK]));
+    SLOTS.store(Box::into_raw(slots), Release);
+    for (fd, kind) in KINDS.iter().enumerate().take(END.load(Relaxed)) {
+        let was = kind.swap(Kind::Other as u8, Relaxed);
+        if was != Kind::Other as u8
+            && let Some(sock) = inherit(fd as c_int, was == Kind::Live as u8)
+        {
+            insert(fd as c_int, &sock);
+        }
+    }
+}
+
+/// Records whether a descriptor is of an epoll set with sockets of weir.
+pub(crate) fn mark_set(fd: c_int, has: bool) {
+    if let Some(at) = index(fd) {
+        let bit = 1 << (at % 8);
+        if has {
+            SETS[at / 8].fetch_or(bit, Relaxed);
+        } else {
+            SETS[at / 8].fetch_and(!bit, Relaxed);
+        }
+    }
+}
+
+/// Whether a descriptor is of an epoll set with sockets of weir.
+#[inline]
+pub(crate) fn is_set(fd: c_int) -> bool {
+    match SETS.get(fd as usize / 8) {
+        Some(bits) => bits.load(Relaxed) >> (fd as usize % 8) & 1 != 0,
+        None => false,
+    }
+}
+
+/// Marks a descriptor as this library's own.
+pub(crate) fn hide(fd: c_int) {
+    if let Some(at) = index(fd) {
+        HIDDEN[at / 8].fetch_or(1 << (at % 8), Relaxed);
+    }
+}
+
+/// The library's own descriptors from `first` to `last`, in order.
+pub(crate) fn hidden(first: usize, last: usize) -> Vec<u32> {
+    let end = last.saturating_add(1).min(FDS_MAX);
+    let bytes = first / 8..end.div_ceil(8);
+    let some = bytes.filter(|at| HIDDEN.get(*at).is_some_and(|bits| bits.load(Relaxed) != 0));
+    let fds = some.flat_map(|at| at * 8..at * 8 + 8);
+    fds.filter(|fd| (first..end).contains(fd) && is_hidden(*fd as c_int))
+        .map(|fd| fd as u32)
+        .collect()
+}
+
+/// Ends [`hide`]; returns whether the descriptor was hidden.
+pub(crate) fn unhide(fd: c_int) -> bool {
+    index(fd).is_some_and(|at| {
+        let bit = 1 << (at % 8);
+        HIDDEN[at / 8].fetch_and(!bit, Relaxed) & bit != 0
+    })
+}
+
+/// Whether the descriptor is this library's own.
+#[inline]
+pub(crate) fn is_hidden(fd: c_int) -> bool {
+    match HIDDEN.get(fd as usize / 8) {
+        Some(bits) => bits.load(Relaxed) >> (fd as usize % 8) & 1 != 0,
+        None => false,
+    }
+}

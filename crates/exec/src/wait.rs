@@ -1,0 +1,157 @@
+//! Waits of calls that block.
+
+use crate::sock::{Sock, errno};
+use crate::{real, signals};
+use libc::c_int;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::null;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use weir_socket::Net;
+
+/// The side of a socket that a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// Receiving and accepting.
+    Receive,
+    /// Sending and connecting.
+    Send,
+}
+
+/// The wait of one call.
+pub(crate) struct Wait<'a> {
+    sock: &'a Sock,
+    side: Side,
+    /// Whether the call may wait at all.
+    blocks: bool,
+    /// The thread's interruptions when the call began.
+    interrupts: u64,
+    deadline: Option<Instant>,
+}
+
+impl<'a> Wait<'a> {
+    /// The wait of a call with these `MSG_` flags.
+    pub(crate) fn new(sock: &'a Sock, side: Side, flags: c_int) -> Wait<'a> {
+        let blocks = flags & libc::MSG_DONTWAIT == 0 && !sock.nonblocking.load(Relaxed);
+        Wait {
+            sock,
+            side,
+            blocks,
+            interrupts: signals::interrupts(),
+            deadline: None,
+        }
+    }
+
+    /// A wait, whatever the socket's flags are.
+    pub(crate) fn blocking(sock: &'a Sock, side: Side) -> Wait<'a> {
+        Wait {
+            blocks: true,
+            ..Wait::new(sock, side, 0)
+        }
+    }
+
+    /// Repeats `attempt` until it does not fail with `EAGAIN`, and waits in between if the call
+    /// blocks.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the call does not block, or after the socket's time limit; `EINTR` after a
+    /// signal whose handler was not installed with `SA_RESTART`.
+    pub(crate) fn until<T>(
+        &mut self,
+        mut attempt: impl FnMut() -> io::Result<T>,
+    ) -> Result<T, c_int> {
+        loop {
+            match attempt() {
+                Err(error) if self.blocks && errno(&error) == libc::EAGAIN => self.wait()?,
+                done => return done.map_err(|error| errno(&error)),
+            }
+        }
+    }
+
+    /// Waits until the socket is ready.
+    ///
+    /// # Errors
+    /// As [`Wait::until`].
+    pub(crate) fn wait(&mut self) -> Result<(), c_int> {
+        let receives = self.side == Side::Receive;
+        let limit = self.sock.timeout(receives);
+        let deadline = match (self.deadline, limit) {
+            (Some(deadline), _) => Some(deadline),
+            (None, Some(limit)) => Instant::now().checked_add(limit),
+            (None, None) => None,
+        };
+        self.deadline = deadline;
+        let flags = if receives {
+            PollFlags::IN
+        } else {
+            PollFlags::OUT
+        };
+        let net = crate::host::running().ok_or(libc::ENETDOWN)?;
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(libc::EAGAIN);
+            }
+            let polled = self.sock.with_ready_fd(|fd| {
+                // SAFETY: the descriptor lives as long as the socket, which this wait borrows.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
+                let mut fds = vec![PollFd::from_borrowed_fd(fd, flags)];
+                drive(&net, &mut fds, deadline, self.interrupts, None)
+            })?;
+            match polled {
+                // The attempt finds out whether it is ready.
+                Ok(()) => return Ok(()),
+                // A wait with a time limit ends in any case, as the kernel's (signal(7)).
+                Err(Errno::INTR) if signals::interrupts() == self.interrupts && limit.is_none() => {
+                }
+                Err(error) => return Err(error.raw_os_error()),
+            }
+        }
+    }
+}
+
+/// Waits for descriptors and drives the host meanwhile ([`Net::poll`]), with the signal mask
+/// `mask` if it is given. `interrupts` is the number of the thread's interruptions when its call
+/// began.
+///
+/// # Errors
+/// `EINTR` after a signal.
+pub(crate) fn drive<'a>(
+    net: &'a Net,
+    fds: &mut Vec<PollFd<'a>>,
+    deadline: Option<Instant>,
+    interrupts: u64,
+    mask: Option<&libc::sigset_t>,
+) -> Result<(), Errno> {
+    let mut wait = |fds: &mut [PollFd<'_>], time: Option<&Timespec>| {
+        signals::outside(|| {
+            if signals::interrupts() != interrupts {
+                return Err(Errno::INTR);
+            }
+            kernel_poll(fds, time, mask)
+        })
+    };
+    let polled = net.poll(fds, deadline, &mut wait);
+    polled.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// `ppoll(2)`.
+fn kernel_poll(
+    fds: &mut [PollFd<'_>],
+    time: Option<&Timespec>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let time = time.map(|time| libc::timespec {
+        tv_sec: time.tv_sec,
+        tv_nsec: time.tv_nsec,
+    });
+    let time = time.as_ref().map_or(null(), std::ptr::from_ref);
+    let mask = mask.map_or(null(), std::ptr::from_ref);
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: rustix' type is the kernel's structure; the pointers are null or valid.
+    let ready = unsafe { real::ppoll(fds.as_mut_ptr().cast(), count, time, mask) };
+    usize::try_from(ready).map_err(|_| Errno::from_raw_os_error(crate::sock::last_errno()))
+}

@@ -1,0 +1,104 @@
+//! `weir exec`: runs an unmodified program with weir's sockets.
+
+mod library;
+mod program;
+
+use crate::error::CliError;
+use crate::host::{self, HostArgs};
+use program::Program;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use weir_socket::HostPlan;
+
+/// Run a program unmodified, with weir's sockets in place of the kernel's
+///
+/// The program's TCP and UDP sockets become those of a host of weir's own in the program's
+/// process, as far as their addresses are the host's or reached by its links. All other sockets
+/// stay the kernel's: Unix sockets, those of 127.0.0.0/8 and ::1, and those of destinations that no
+/// link of the host leads to. The program must be dynamically linked. Exit status and signals are
+/// the program's own.
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!("\
+{}
+
+One process at a time has a link: the first that needs it, of all that PROGRAM starts. The kernel's
+packet filter (nftables) does not see the sockets, and ss(8) does not list them.
+
+Examples:
+  weir exec --link tap0 --addr 192.0.2.5/24 -- python3 -m http.server --bind 192.0.2.5
+  weir exec --link tap0 --addr 192.0.2.5/24 --gateway 192.0.2.1 -- curl http://198.51.100.7/
+  weir exec --link tap0 --addr 192.0.2.5/24 --stats -- iperf3 -c 192.0.2.1
+
+Exit status: the program's; 1 if the link cannot be used; 2 if an option is wrong, or the program
+cannot be run so.", host::HELP))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    host: HostArgs,
+
+    /// Give the program's sockets of 127.0.0.0/8 and ::1 to weir too: they then reach only the
+    /// same process
+    #[arg(long)]
+    loopback: bool,
+
+    /// Let the program set up io_uring(7): it must not use it on weir's sockets, which io_uring
+    /// would reach past weir
+    #[arg(long)]
+    io_uring: bool,
+
+    /// Print at the end of each process, on standard error, which calls and sockets were weir's
+    #[arg(long)]
+    stats: bool,
+
+    /// The library that is loaded into the program; by default libweir_exec.so beside weir, or in
+    /// ../lib/weir
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    program: Vec<OsString>,
+}
+
+/// The dynamic linker's list of libraries to be loaded ahead of all others (ld.so(8)).
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Runs the command; returns only if it fails.
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let [name, arguments @ ..] = &args.program[..] else {
+        return Err(CliError::refused("give a program to run"));
+    };
+    let program = Program::find(name)?;
+    program.check()?;
+    let library = library::find(args.library.as_deref())?;
+    let plan = HostPlan {
+        loopback: args.loopback,
+        ..args.host.plan()?
+    };
+    let mut options = Vec::new();
+    options.extend(args.io_uring.then_some("io_uring"));
+    options.extend(args.stats.then_some("stats"));
+    let mut preload = library.into_os_string();
+    if let Some(before) = std::env::var_os(PRELOAD).filter(|before| !before.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    let mut command = Command::new(program.path());
+    command
+        .arg0(name)
+        .args(arguments)
+        .env(PRELOAD, preload)
+        .env("WEIR_EXEC_HOST", plan.to_text())
+        .env("WEIR_EXEC_OPTIONS", options.join(","));
+    let error = command.exec();
+    Err(CliError::run(format!(
+        "cannot run {}: {error}",
+        program.path().display()
+    )))
+}
