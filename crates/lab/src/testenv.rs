@@ -188,7 +188,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 14] = [
+const PACKAGES: [(&str, &str); 17] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -199,10 +199,13 @@ const PACKAGES: [(&str, &str); 14] = [
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
+    ("radclient", "freeradius-utils"),
+    ("radsniff", "freeradius-utils"),
     ("redis-benchmark", "redis-tools"),
     ("redis-cli", "redis-tools"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
+    ("unshare", "util-linux"),
 ];
 
 fn missing(names: &[&str]) -> String {
