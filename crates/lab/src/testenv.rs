@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 23] = [
+const PACKAGES: [(&str, &str); 25] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -206,6 +206,8 @@ const PACKAGES: [(&str, &str); 23] = [
     ("radclient", "freeradius-utils"),
     ("radsniff", "freeradius-utils"),
     ("psql", "postgresql"),
+    ("redis-benchmark", "redis-tools"),
+    ("redis-cli", "redis-tools"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
     ("sysctl", "procps"),
