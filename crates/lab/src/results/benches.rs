@@ -80,6 +80,7 @@ pub const BENCHES: &[Listed] = &[
     row("link/plan_kernel host", Bench("weir-link", "plan_kernel", "host"), &[Root], 60),
     row("link/meter_kernel tables", Bench("weir-link", "meter_kernel", "tables"), &[Root], 30),
     row("link/meter_kernel stage", Bench("weir-link", "meter_kernel", "stage"), &[Root], 60),
+    row("sched/classes", Bench("weir-sched", "classes", ""), &[], 15),
     row("broker/ports", Bench("weir-broker", "ports", ""), &[Root], 30),
     row("stack/pcb", Bench("weir-stack", "pcb", "10000000"), &[], 300),
     row("stack/goodput", Bench("weir-stack", "goodput", ""), &[], 30),
