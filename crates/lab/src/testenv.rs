@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 16] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -202,6 +202,8 @@ const PACKAGES: [(&str, &str); 16] = [
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
     ("psql", "postgresql"),
+    ("radclient", "freeradius-utils"),
+    ("radsniff", "freeradius-utils"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
     ("unshare", "util-linux"),

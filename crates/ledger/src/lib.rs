@@ -13,7 +13,7 @@
 //! compares the link's totals with the sums of records and with each output. [`Point`]s say which
 //! counters see the same packets, so that these are charged once.
 //!
-//! Both are SQLite files (write-ahead log, synced at each commit). NetTap 2000 paper, §2.
+//! A counter's session events are in its [`SessionLog`]. All are SQLite files (write-ahead log, synced at each commit). NetTap 2000 paper, §2.
 
 mod codec;
 mod error;
@@ -25,6 +25,7 @@ mod output;
 mod planning;
 mod points;
 mod prove;
+mod session_log;
 mod spool;
 mod store;
 mod usage;
@@ -38,5 +39,6 @@ pub use output::{Column, Delivered, Filter, Format, Output, Replay, Shape, Span,
 pub use planning::{Load, SessionUse};
 pub use points::{Audit, AuditRow, Point, Role, fill_counter};
 pub use prove::{Difference, PeriodProof, Proof};
+pub use session_log::SessionLog;
 pub use spool::{Spool, Stored};
 pub use usage::{Group, Row, UsageQuery};

@@ -41,7 +41,7 @@ impl Load {
         for frame in 0..1_000 {
             link.enqueue(0, frame % classes, 0, Chunk(1_000), &mut dropped);
         }
-        let classes = (0..FRAMES).map(|_| rng.below(classes as u64) as usize);
+        let classes = (0..FRAMES).map(|_| rng.below(classes));
         Load {
             link,
             classes: classes.collect(),
