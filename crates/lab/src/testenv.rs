@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 28] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -208,6 +208,9 @@ const PACKAGES: [(&str, &str); 25] = [
     ("psql", "postgresql"),
     ("redis-benchmark", "redis-tools"),
     ("redis-cli", "redis-tools"),
+    ("psql", "postgresql"),
+    ("radclient", "freeradius-utils"),
+    ("radsniff", "freeradius-utils"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
     ("sysctl", "procps"),

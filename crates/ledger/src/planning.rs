@@ -48,10 +48,10 @@ pub struct SessionUse {
     pub packets: [u64; 2],
     /// Bytes.
     pub bytes: [u64; 2],
-    /// Packets of them that its policy did not let pass (measure `packets_policed`).
-    pub packets_policed: [u64; 2],
-    /// Bytes (measure `bytes_policed`).
-    pub bytes_policed: [u64; 2],
+    /// Packets of them that its policy did not let pass (measure `policed_packets`).
+    pub policed_packets: [u64; 2],
+    /// Bytes (measure `policed_bytes`).
+    pub policed_bytes: [u64; 2],
     /// Mean rate of what passed over the periods with traffic, bits a second.
     pub rate: [u64; 2],
     /// The greatest rate of a period.
@@ -157,8 +157,8 @@ impl Ledger {
         let mut select = self.db.prepare(
             "SELECT owner.subscriber, owner.session, chunk.start_ns, chunk.end_ns, usage.direction,
                     sum(usage.packets), sum(usage.bytes),
-                    sum(coalesce(json_extract(usage.more, '$.packets_policed'), 0)),
-                    sum(coalesce(json_extract(usage.more, '$.bytes_policed'), 0))
+                    sum(coalesce(json_extract(usage.more, '$.policed_packets'), 0)),
+                    sum(coalesce(json_extract(usage.more, '$.policed_bytes'), 0))
              FROM usage
              JOIN chunk ON chunk.sequence = usage.chunk
              JOIN owner ON owner.id = usage.owner
@@ -198,10 +198,10 @@ impl Ledger {
             let (bytes, policed) = (count(6)?, count(8)?);
             last.packets[direction] += count(5)?;
             last.bytes[direction] += bytes;
-            last.packets_policed[direction] += count(7)?;
-            last.bytes_policed[direction] += policed;
+            last.policed_packets[direction] += count(7)?;
+            last.policed_bytes[direction] += policed;
             active[direction] = active[direction].saturating_add(length);
-            let passed = last.bytes[direction].saturating_sub(last.bytes_policed[direction]);
+            let passed = last.bytes[direction].saturating_sub(last.policed_bytes[direction]);
             last.rate[direction] = rate(passed, active[direction]);
             let now = rate(bytes.saturating_sub(policed), length);
             last.peak[direction] = last.peak[direction].max(now);

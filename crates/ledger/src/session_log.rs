@@ -1,14 +1,17 @@
 //! The log of a counter's session events, in a file of its own: an event waits for no chunk.
 
 use crate::LedgerError;
-use crate::spool::{bits, immediate, of, open};
+use crate::store::{Layout, bits, immediate, of, open};
 use rusqlite::{Connection, params};
 use std::path::{Path, PathBuf};
 use weir_meter::SessionEvent;
 
 /// "weiE": what SQLite's `application_id` says of a log of sessions.
-const APPLICATION: i64 = 0x7765_6945;
-const LAYOUT: i64 = 1;
+const LAYOUT: Layout = Layout {
+    application: 0x7765_6945,
+    schema: SCHEMA,
+    upgrades: &[],
+};
 
 const SCHEMA: &str = "
 CREATE TABLE event (
@@ -34,7 +37,7 @@ impl SessionLog {
         let mut name = spool.as_os_str().to_owned();
         name.push(".sessions");
         let path = PathBuf::from(name);
-        let db = open(&path, APPLICATION, LAYOUT, SCHEMA)?;
+        let db = open(&path, &LAYOUT)?;
         Ok(SessionLog { path, db })
     }
 

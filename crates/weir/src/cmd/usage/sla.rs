@@ -156,7 +156,7 @@ pub(super) fn answer(
                 [0, 1].map(|direction: usize| part(lost[direction], charged[direction]))
             });
             let policed = [0, 1].map(|direction: usize| {
-                part(used.packets_policed[direction], used.packets[direction])
+                part(used.policed_packets[direction], used.packets[direction])
             });
             let broken = agreed.map_or_else(Vec::new, |agreed| broken(&agreed, policed, loss));
             Row {
@@ -201,9 +201,9 @@ fn losses(ledger: &Ledger, query: &UsageQuery) -> Result<Option<Losses>, CliErro
     let mut losses = Losses::new();
     for session in ledger.sessions(query).map_err(CliError::run)? {
         let sums = losses.entry(session.subscriber).or_default();
-        for direction in 0..2 {
-            let policed = session.packets_policed[direction];
-            sums[0][direction] += session.packets[direction].saturating_sub(policed);
+        let policed = session.packets.iter().zip(session.policed_packets);
+        for (sum, (packets, policed)) in sums[0].iter_mut().zip(policed) {
+            *sum += packets.saturating_sub(policed);
         }
     }
     for audit in audits {
