@@ -8,6 +8,7 @@ use weir_filter::lang::cbpf;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
+use weir_lab::seeds::seeds;
 use weir_wire::LinkType;
 
 /// Emits, verifies and compares a program; false if classic BPF cannot express it.
@@ -36,24 +37,17 @@ fn check(program: &Program, frames: &[Frame], what: &str) -> bool {
     true
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let number =
-        |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
-    let first = number("WEIR_SEED", 0);
-    first..first + number("WEIR_SEEDS", 1_500)
-}
-
 #[test]
 fn seeded_programs_keep_their_verdicts() {
-    let mut emitted = 0;
-    for seed in seeds() {
+    let (mut emitted, mut all) = (0, 0);
+    for seed in seeds(1_500) {
+        all += 1;
         let mut program = seeded(seed);
         let frames = frames(seed, 40);
         emitted += u64::from(check(&program, &frames, &format!("seed {seed}")));
         optimise(&mut program);
         check(&program, &frames, &format!("seed {seed}, optimised"));
     }
-    let all = seeds().end - seeds().start;
     assert!(emitted * 10 > all * 9, "{emitted} of {all} expressed");
 }
 

@@ -1,9 +1,9 @@
 //! Random programs: the optimised program has the verdicts of the original.
 //!
-//! `WEIR_SEEDS` is the number of seeds, `WEIR_SEED` the first. For a long search:
+//! The variables of `weir_lab::seeds` select the seeds. For a long search:
 //!
 //! ```text
-//! WEIR_SEED=1 WEIR_SEEDS=1000000 cargo test --release -p weir-filter --test opt_random
+//! WEIR_FIRST=1 WEIR_RUNS=1000000 cargo test --release -p weir-filter --test opt_random
 //! ```
 //!
 //! takes some minutes on two cores. The smallest program of each bug found becomes a
@@ -14,6 +14,7 @@ use weir_filter::interp::Interp;
 use weir_filter::ir::Program;
 use weir_filter::opt::{Pass, optimise};
 use weir_lab::program::{Frame, Tape, dense_frame, dense_program, frame, frames, program, seeded};
+use weir_lab::seeds::seeds;
 
 fn assert_same(before: &Program, after: &Program, frames: &[Frame], what: &str) {
     if let Err(error) = after.verify() {
@@ -45,25 +46,16 @@ fn check(before: &Program, frames: &[Frame], what: &str) {
     assert_same(&optimised, &again, frames, &format!("{what}, again"));
 }
 
-/// The seeds by `WEIR_SEED` and `WEIR_SEEDS`.
-fn seeds() -> std::ops::Range<u64> {
-    let number =
-        |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
-    let first = number("WEIR_SEED", 0);
-    first..first + number("WEIR_SEEDS", 1_500)
-}
-
 #[test]
 fn seeded_programs_keep_their_verdicts() {
-    for seed in seeds() {
+    for seed in seeds(1_500) {
         check(&seeded(seed), &frames(seed, 40), &format!("seed {seed}"));
     }
 }
 
 #[test]
 fn programs_of_dense_tests_keep_their_verdicts() {
-    let count = seeds().end - seeds().start;
-    for seed in seeds().take(count.div_ceil(4) as usize) {
+    for seed in seeds(375) {
         let mut tape = Tape::seeded(seed, 2_000);
         let program = dense_program(&mut tape);
         let mut tape = Tape::seeded(!seed, 2_000);

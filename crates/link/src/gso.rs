@@ -16,16 +16,11 @@
 use std::borrow::Cow;
 use weir_demux::kernel::record::{FLAG_GSO, Record};
 use weir_wire::checksum::{self, AddrPair, Sum};
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+use weir_wire::{Protocol, TransportHeader};
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
-
-/// Largest number of VLAN tags that are skipped.
-const TAGS_MAX: usize = 2;
 
 /// The segments of one frame: see [`segments`].
 #[derive(Clone, Debug)]
@@ -40,9 +35,8 @@ pub struct Segments<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     ip: usize,
-    is_v6: bool,
     transport: usize,
-    protocol: u8,
+    protocol: Protocol,
     payload: usize,
     size: usize,
     addresses: AddrPair,
@@ -101,53 +95,26 @@ fn put_word(frame: &mut [u8], at: usize, word: u16) {
 impl Cut {
     /// `None` for a frame that needs no segmentation or cannot be segmented.
     fn of(frame: &[u8], size: u16) -> Option<Cut> {
-        let mut ip = 14;
-        let mut kind = word(frame, 12)?;
-        for _ in 0..TAGS_MAX {
-            if matches!(kind, 0x8100 | 0x88a8) {
-                kind = word(frame, ip + 2)?;
-                ip += 4;
-            }
-        }
-        let (transport, protocol, addresses) = match kind {
-            0x0800 => Self::v4(frame, ip)?,
-            0x86dd => Self::v6(frame, ip)?,
+        let found = TransportHeader::find(frame)?;
+        let (header, least) = match found.protocol {
+            Protocol::TCP => (usize::from(frame.get(found.start + 12)? >> 4) * 4, 20),
+            Protocol::UDP => (8, 8),
             _ => return None,
         };
-        let header = match protocol {
-            TCP => usize::from(frame.get(transport + 12)? >> 4) * 4,
-            UDP => 8,
-            _ => return None,
-        };
-        let payload = transport + header;
-        let least = if protocol == TCP { 20 } else { 8 };
+        let payload = found.start + header;
         let fits = header >= least && size > 0 && payload < frame.len();
         fits.then_some(Cut {
-            ip,
-            is_v6: kind == 0x86dd,
-            transport,
-            protocol,
+            ip: found.network,
+            transport: found.start,
+            protocol: found.protocol,
             payload,
             size: size.into(),
-            addresses,
+            addresses: found.addresses,
         })
     }
 
-    fn v4(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
-        let header = frame.get(ip..ip + 20)?;
-        let len = weir_wire::ipv4::header_len(header);
-        let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header.first_chunk::<20>()?;
-        let addresses = AddrPair::new([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into())?;
-        // A later fragment has no transport header.
-        let is_whole = word(header, 6)? & 0x3fff == 0;
-        (len >= 20 && is_whole).then_some((ip + len, header[9], addresses))
-    }
-
-    fn v6(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
-        let header = frame.get(ip..ip + 40)?;
-        let address = |at: usize| header[at..].first_chunk::<16>().copied();
-        let addresses = AddrPair::new(address(8)?.into(), address(24)?.into())?;
-        Some((ip + 40, header[6], addresses))
+    fn is_v6(&self) -> bool {
+        matches!(self.addresses, AddrPair::V6(..))
     }
 
     /// The segment with the payload from `from` to `to`.
@@ -157,7 +124,7 @@ impl Cut {
         segment.extend_from_slice(&frame[from..to]);
         let number = (from - self.payload) / self.size;
         self.network(&mut segment, number);
-        if self.protocol == TCP {
+        if self.protocol == Protocol::TCP {
             let is_last = to == frame.len();
             self.tcp(&mut segment, from, number == 0, is_last);
         } else {
@@ -168,7 +135,7 @@ impl Cut {
 
     fn network(&self, segment: &mut [u8], number: usize) {
         let ip = self.ip;
-        if self.is_v6 {
+        if self.is_v6() {
             let len = segment.len() - ip - 40;
             return put_word(segment, ip + 4, len as u16);
         }
@@ -204,7 +171,7 @@ impl Cut {
         put_word(segment, at + 4, len as u16);
         let had = word(segment, at + 6).unwrap_or(0);
         put_word(segment, at + 6, 0);
-        if had == 0 && !self.is_v6 {
+        if had == 0 && !self.is_v6() {
             return;
         }
         // A UDP checksum of zero would mean that there is none (RFC 768).
@@ -216,7 +183,7 @@ impl Cut {
     }
 
     fn sum(&self, bytes: &[u8]) -> u16 {
-        let pseudo = Sum::new().pseudo_header(self.addresses, self.protocol, bytes.len() as u32);
+        let pseudo = Sum::new().pseudo_header(self.addresses, self.protocol.0, bytes.len() as u32);
         pseudo.bytes(bytes).finish()
     }
 }

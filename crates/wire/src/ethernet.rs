@@ -80,6 +80,7 @@ impl EtherType {
     pub const QINQ: EtherType = EtherType(0x88a8);
 
     /// Whether a VLAN tag follows.
+    #[inline]
     pub fn is_tag(self) -> bool {
         matches!(self, EtherType::VLAN | EtherType::QINQ)
     }

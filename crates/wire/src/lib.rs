@@ -25,7 +25,7 @@
 //! 2. [`arp`], [`ipv4`], [`ipv6`], [`Protocol`]: addresses and packets.
 //! 3. [`checksum`]: the Internet checksum and its pseudo-headers.
 //! 4. [`icmp`], [`nd`], [`membership`]: control messages of IPv4 and IPv6.
-//! 5. [`udp`], [`tcp`]: transport headers and TCP options.
+//! 5. [`udp`], [`tcp`]: transport headers and TCP options; [`TransportHeader`]: their place.
 //! 6. [`dhcp`]: the client's messages.
 //! 7. [`pup`]: the packets of the 1987 packet filter paper.
 //!
@@ -55,6 +55,7 @@ mod protocol;
 pub mod pup;
 pub mod rng;
 pub mod tcp;
+mod transport;
 pub mod udp;
 
 pub use checksum::AddrPair;
@@ -62,3 +63,4 @@ pub use error::Error;
 pub use ethernet::EtherType;
 pub use linktype::{LinkType, UnknownLinkType};
 pub use protocol::Protocol;
+pub use transport::TransportHeader;

@@ -198,18 +198,6 @@ impl Coder<'_> {
 
     /// r1 = r1 `operation` b, 32 bits.
     fn bin(&mut self, operation: BinOp, b: Src, fail: Label) {
-        let code = match operation {
-            BinOp::Add => op::ADD,
-            BinOp::Sub => op::SUB,
-            BinOp::Mul => op::MUL,
-            BinOp::Div => op::DIV,
-            BinOp::Mod => op::MOD,
-            BinOp::And => op::AND,
-            BinOp::Or => op::OR,
-            BinOp::Xor => op::XOR,
-            BinOp::Shl => op::LSH,
-            BinOp::Shr => op::RSH,
-        };
         match (operation, b) {
             (BinOp::Div | BinOp::Mod, Src::Imm(0)) => return self.asm.goto(fail),
             (BinOp::Div | BinOp::Mod, Src::Reg(divisor)) => {
@@ -230,7 +218,7 @@ impl Coder<'_> {
             (BinOp::Add | BinOp::Sub, _) => self.push(Insn::alu32(op::OR, Reg::R1, 0)),
             _ => {}
         }
-        self.push(Insn::alu32(code, Reg::R1, b));
+        self.push(Insn::alu32(op::of(operation), Reg::R1, b));
     }
 
     /// r1 = 1 if r1 `cmp` b, else 0.

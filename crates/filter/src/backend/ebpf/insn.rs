@@ -54,6 +54,8 @@ impl fmt::Display for Reg {
 /// Parts of an opcode: the class in the low three bits, then size and mode (loads and
 /// stores), or source bit and operation (arithmetic and jumps).
 pub mod op {
+    use crate::ir::BinOp;
+
     /// Class: load a constant of 64 bits, with [`IMM`] and [`DW`].
     pub const LD: u8 = 0x00;
     /// Class: load into a register.
@@ -139,6 +141,22 @@ pub mod op {
     pub const JLT: u8 = 0xa0;
     /// Jump if less or equal, unsigned.
     pub const JLE: u8 = 0xb0;
+
+    /// The arithmetic operation that computes `op`.
+    pub fn of(op: BinOp) -> u8 {
+        match op {
+            BinOp::Add => ADD,
+            BinOp::Sub => SUB,
+            BinOp::Mul => MUL,
+            BinOp::Div => DIV,
+            BinOp::Mod => MOD,
+            BinOp::And => AND,
+            BinOp::Or => OR,
+            BinOp::Xor => XOR,
+            BinOp::Shl => LSH,
+            BinOp::Shr => RSH,
+        }
+    }
 }
 
 /// The second operand of arithmetic and comparisons.

@@ -21,7 +21,7 @@ impl Coder<'_> {
             self.clear_if_far(to, count);
         }
         let b = self.read_operand(b, self.scratch[1]);
-        self.asm.push(Insn::alu32(code_of(op), to, b));
+        self.asm.push(Insn::alu32(op::of(op), to, b));
         self.write(dst, to);
     }
 
@@ -86,20 +86,5 @@ impl Coder<'_> {
             self.asm.push(Insn::alu64(op::ADD, reg, half));
             self.asm.push(Insn::alu64(op::ADD, reg, half));
         }
-    }
-}
-
-fn code_of(op: BinOp) -> u8 {
-    match op {
-        BinOp::Add => op::ADD,
-        BinOp::Sub => op::SUB,
-        BinOp::Mul => op::MUL,
-        BinOp::Div => op::DIV,
-        BinOp::Mod => op::MOD,
-        BinOp::And => op::AND,
-        BinOp::Or => op::OR,
-        BinOp::Xor => op::XOR,
-        BinOp::Shl => op::LSH,
-        BinOp::Shr => op::RSH,
     }
 }
