@@ -260,6 +260,23 @@ fn the_terminal_is_restored_after_signals() {
     }
 }
 
+/// As when a connection by SSH ends.
+#[test]
+fn it_ends_with_its_terminal() {
+    let folder = Folder::new("top-gone");
+    let path = folder.write("a.pcap", &capture(&[53; 10]));
+    let command = format!("{} top -r {path}", binary());
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("10 frames");
+    let process = format!("/proc/{}", tmux.top_pid());
+    drop(tmux);
+    wait::until("the end of the monitor", || {
+        !std::path::Path::new(&process).exists()
+    });
+}
+
 #[test]
 fn colours_are_off_where_asked() {
     for (before, after, has_colours) in [

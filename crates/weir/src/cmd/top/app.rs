@@ -13,7 +13,7 @@ use crate::monitor::facts::Watcher;
 use crate::monitor::input::{Came, Input};
 use crate::monitor::session::Session;
 use crate::signals::ShutdownSignal;
-use crossterm::event::{self, Event, KeyEventKind};
+use crossterm::event::{Event, KeyEventKind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -252,6 +252,14 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
             app.session.take_facts(fresh);
             is_changed = true;
         }
+        // SIGHUP, which tells it too, may be ignored.
+        if app.ticked.elapsed() >= TICK_INTERVAL
+            && app
+                .stop
+                .wait_unless_closed(Duration::ZERO, &std::io::stdout())
+        {
+            return Err(CliError::run("the terminal is gone"));
+        }
         if app.ticked.elapsed() >= TICK_INTERVAL || came == Came::End && app.is_stale() {
             app.tick();
             is_changed = true;
@@ -273,8 +281,8 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
             app.news = None;
             is_due = true;
         }
-        while event::poll(Duration::ZERO).map_err(failed)? {
-            match event::read().map_err(failed)? {
+        while let Some(event) = tty.event()? {
+            match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => match keys::key(app, key) {
                     Action::Quit => return Ok(()),
                     Action::Suspend => tty.suspend()?,

@@ -5,6 +5,7 @@
 
 use crate::error::CliError;
 use crossterm::cursor::{Hide, Show};
+use crossterm::event::{self, Event};
 use crossterm::execute;
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -15,7 +16,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,24 @@ pub(super) struct Tty {
     pub(super) terminal: Terminal<CrosstermBackend<Screen>>,
     is_busy: Arc<AtomicBool>,
     writer: Option<JoinHandle<()>>,
+    events: Receiver<io::Result<Event>>,
+}
+
+/// Reads keys and sizes in a thread: crossterm's reader does not return when the terminal is gone.
+fn read_events() -> io::Result<Receiver<io::Result<Event>>> {
+    let (put, events) = channel();
+    let read = move || {
+        loop {
+            let event = event::read();
+            let is_over = event.is_err();
+            if put.send(event).is_err() || is_over {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("keys".to_owned());
+    thread.spawn(read)?;
+    Ok(events)
 }
 
 fn failed(error: io::Error) -> CliError {
@@ -89,7 +108,16 @@ impl Tty {
             terminal,
             is_busy,
             writer: Some(writer),
+            events: read_events().map_err(|error| {
+                leave();
+                failed(error)
+            })?,
         })
+    }
+
+    /// The next key or size, if there is one.
+    pub(super) fn event(&self) -> Result<Option<Event>, CliError> {
+        self.events.try_recv().ok().transpose().map_err(failed)
     }
 
     /// Whether the last picture is on the terminal.
