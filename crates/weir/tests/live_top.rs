@@ -190,6 +190,8 @@ fn tmux_drives_the_monitor() {
         tmux.resize(width, height);
     }
     tmux.until("[udp dst port 54]");
+    tmux.keys(&["C-l"]);
+    tmux.until("[udp dst port 54]");
     // A frame, and a save that tshark opens.
     tmux.keys(&["Enter"]);
     tmux.until("Destination port: 54");

@@ -286,7 +286,7 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
                 Event::Key(key) if key.kind != KeyEventKind::Release => match keys::key(app, key) {
                     Action::Quit => return Ok(()),
                     Action::Suspend => tty.suspend()?,
-                    Action::Redraw => tty.terminal.clear().map_err(failed)?,
+                    Action::Redraw => tty.clear()?,
                     Action::Nothing => {}
                 },
                 Event::Resize(..) => {}

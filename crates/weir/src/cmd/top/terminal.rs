@@ -12,6 +12,7 @@ use crossterm::terminal::{
 };
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::Once;
@@ -132,7 +133,15 @@ impl Tty {
         let own = rustix::process::getpid();
         let _ = rustix::process::kill_process(own, rustix::process::Signal::TSTP);
         enter().map_err(failed)?;
-        self.terminal.clear().map_err(failed)
+        self.clear()
+    }
+
+    /// Has the next picture drawn as a whole. `Terminal::clear` would ask the terminal where the
+    /// cursor is, and the answer goes to the thread that reads keys.
+    pub(super) fn clear(&mut self) -> Result<(), CliError> {
+        let size = self.terminal.size().map_err(failed)?;
+        let area = Rect::new(0, 0, size.width, size.height);
+        self.terminal.resize(area).map_err(failed)
     }
 
     fn wait(&self) {
