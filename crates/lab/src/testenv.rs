@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 28] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -201,16 +201,11 @@ const PACKAGES: [(&str, &str); 28] = [
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
-    ("redis-benchmark", "redis-tools"),
-    ("redis-cli", "redis-tools"),
-    ("radclient", "freeradius-utils"),
-    ("radsniff", "freeradius-utils"),
-    ("psql", "postgresql"),
-    ("redis-benchmark", "redis-tools"),
-    ("redis-cli", "redis-tools"),
     ("psql", "postgresql"),
     ("radclient", "freeradius-utils"),
     ("radsniff", "freeradius-utils"),
+    ("redis-benchmark", "redis-tools"),
+    ("redis-cli", "redis-tools"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
     ("sysctl", "procps"),

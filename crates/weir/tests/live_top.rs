@@ -27,18 +27,11 @@ fn has_port(net: &Net, command: &Running) {
 fn live_counts_equal_those_of_listen_beside_it() {
     let Some(net) = net() else { return };
     let filter = "udp dst port 53";
-    let listen = net.weir(&[
-        "listen", "eth0", filter, "--count", "500", "--json", "--quiet",
-    ]);
     let top = net.weir(&["top", "eth0", filter, "--json"]);
-    // Both have said nothing; their ports are listed.
-    wait::until("two ports", || {
-        let ports = net.weir(&["ports", "--json"]).end();
-        ports
-            .json()
-            .as_array()
-            .is_some_and(|ports| ports.len() == 2)
-    });
+    has_port(&net, &top);
+    // The kernel has both when it has the later one.
+    let listen = ["listen", "eth0", filter, "--count", "500", "--json"];
+    let listen = net.weir(&listen).until("weir: port");
     net.send(54, 100);
     net.send(53, 500);
     let listen = listen.end();
@@ -67,9 +60,12 @@ fn live_counts_equal_those_of_listen_beside_it() {
 fn a_process_is_found_by_its_socket() {
     let Some(net) = net() else { return };
     let _server = net.server(53);
-    let top = net.weir(&["top", "eth0", "udp", "--once", "--for", "3", "--json"]);
+    let top = net.weir(&["top", "eth0", "udp", "--once", "--for", "6", "--json"]);
     has_port(&net, &top);
+    let later = ["listen", "eth0", "udp", "--count", "20"];
+    let later = net.weir(&later).until("weir: port");
     net.send(53, 20);
+    later.end();
     let ended = top.end();
     let processes = ended.json()["processes"].clone();
     let own = u64::from(std::process::id());
@@ -194,10 +190,14 @@ fn tmux_drives_the_monitor() {
         tmux.resize(width, height);
     }
     tmux.until("[udp dst port 54]");
+    tmux.keys(&["C-l"]);
+    tmux.until("[udp dst port 54]");
     // A frame, and a save that tshark opens.
     tmux.keys(&["Enter"]);
     tmux.until("Destination port: 54");
-    tmux.keys(&["Escape", "w"]);
+    tmux.keys(&["Escape"]);
+    tmux.until("? help");
+    tmux.keys(&["w"]);
     tmux.until("save frames to: ");
     tmux.keys(&["C-u"]);
     let saved = folder.path("saved.pcapng");
@@ -234,7 +234,9 @@ fn tmux_follows_a_connection() {
     tmux.until("HTTP/1.1");
     tmux.keys(&["x"]);
     tmux.until("> 000000");
-    tmux.keys(&["Escape", "q"]);
+    tmux.keys(&["Escape"]);
+    tmux.until("? help");
+    tmux.keys(&["q"]);
     tmux.until("ended ");
 }
 
@@ -277,15 +279,32 @@ fn the_terminal_is_restored_after_signals() {
     }
 }
 
+/// As when a connection by SSH ends.
+#[test]
+fn it_ends_with_its_terminal() {
+    let folder = Folder::new("top-gone");
+    let path = folder.write("a.pcap", &capture(&[53; 10]));
+    let command = format!("{} top -r {path}", binary());
+    let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
+        return;
+    };
+    tmux.until("10 frames");
+    let process = format!("/proc/{}", tmux.top_pid());
+    drop(tmux);
+    wait::until("the end of the monitor", || {
+        !std::path::Path::new(&process).exists()
+    });
+}
+
 #[test]
 fn colours_are_off_where_asked() {
-    let folder = Folder::new("top-colour");
-    let path = folder.write("a.pcap", &capture(&[53; 10]));
     for (before, after, has_colours) in [
         ("", "", true),
         ("NO_COLOR=1 ", "", false),
         ("", " --no-color", false),
     ] {
+        let folder = Folder::new(&format!("top-colour-{}", before.len() + 2 * after.len()));
+        let path = folder.write("a.pcap", &capture(&[53; 10]));
         let command = format!("{before}{} top -r {path}{after}", binary());
         let Some(tmux) = Tmux::start(&folder, (80, 24), &command) else {
             return;

@@ -6,19 +6,17 @@ use super::follow::Followed;
 use super::frames::FrameList;
 use super::prompt::Prompt;
 use super::sheet::{Kind, Sheet};
-use super::terminal::{self, Tty};
+use super::terminal::Tty;
 use super::{draw, keys};
 use crate::error::CliError;
 use crate::monitor::facts::Watcher;
 use crate::monitor::input::{Came, Input};
 use crate::monitor::session::Session;
 use crate::signals::ShutdownSignal;
-use crossterm::event::{self, Event, KeyEventKind};
+use crossterm::event::{Event, KeyEventKind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What ends a process whose terminal is gone.
-const SIGHUP: u8 = 1;
 /// Shortest time between two pictures that no key has asked for.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of new rates and orders of tables.
@@ -254,6 +252,14 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
             app.session.take_facts(fresh);
             is_changed = true;
         }
+        // SIGHUP, which tells it too, may be ignored.
+        if app.ticked.elapsed() >= TICK_INTERVAL
+            && app
+                .stop
+                .wait_unless_closed(Duration::ZERO, &std::io::stdout())
+        {
+            return Err(CliError::run("the terminal is gone"));
+        }
         if app.ticked.elapsed() >= TICK_INTERVAL || came == Came::End && app.is_stale() {
             app.tick();
             is_changed = true;
@@ -275,16 +281,12 @@ fn shown(args: &Args, app: &mut App, tty: &mut Tty, is_live: bool) -> Result<(),
             app.news = None;
             is_due = true;
         }
-        // A terminal that is gone never ends `event::poll`.
-        if terminal::is_gone() {
-            return Err(CliError::Stopped(SIGHUP));
-        }
-        while event::poll(Duration::ZERO).map_err(failed)? {
-            match event::read().map_err(failed)? {
+        while let Some(event) = tty.event()? {
+            match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => match keys::key(app, key) {
                     Action::Quit => return Ok(()),
                     Action::Suspend => tty.suspend()?,
-                    Action::Redraw => tty.terminal.clear().map_err(failed)?,
+                    Action::Redraw => tty.clear()?,
                     Action::Nothing => {}
                 },
                 Event::Resize(..) => {}

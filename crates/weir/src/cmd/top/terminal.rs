@@ -5,18 +5,19 @@
 
 use crate::error::CliError;
 use crossterm::cursor::{Hide, Show};
+use crossterm::event::{self, Event};
 use crossterm::execute;
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
-use rustix::event::{PollFd, PollFlags, poll};
+use ratatui::layout::Rect;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -54,22 +55,28 @@ pub(super) struct Tty {
     pub(super) terminal: Terminal<CrosstermBackend<Screen>>,
     is_busy: Arc<AtomicBool>,
     writer: Option<JoinHandle<()>>,
+    events: Receiver<io::Result<Event>>,
+}
+
+/// Reads keys and sizes in a thread: crossterm's reader does not return when the terminal is gone.
+fn read_events() -> io::Result<Receiver<io::Result<Event>>> {
+    let (put, events) = channel();
+    let read = move || {
+        loop {
+            let event = event::read();
+            let is_over = event.is_err();
+            if put.send(event).is_err() || is_over {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("keys".to_owned());
+    thread.spawn(read)?;
+    Ok(events)
 }
 
 fn failed(error: io::Error) -> CliError {
     CliError::run(format!("cannot use the terminal: {error}"))
-}
-
-/// Whether the other end of the terminal on standard input is gone.
-pub(super) fn is_gone() -> bool {
-    let stdin = io::stdin();
-    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
-    let none = rustix::event::Timespec::default();
-    let found = poll(&mut polled, Some(&none)).unwrap_or(0) > 0;
-    found
-        && polled[0]
-            .revents()
-            .intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 impl Tty {
@@ -102,7 +109,16 @@ impl Tty {
             terminal,
             is_busy,
             writer: Some(writer),
+            events: read_events().map_err(|error| {
+                leave();
+                failed(error)
+            })?,
         })
+    }
+
+    /// The next key or size, if there is one.
+    pub(super) fn event(&self) -> Result<Option<Event>, CliError> {
+        self.events.try_recv().ok().transpose().map_err(failed)
     }
 
     /// Whether the last picture is on the terminal.
@@ -117,7 +133,15 @@ impl Tty {
         let own = rustix::process::getpid();
         let _ = rustix::process::kill_process(own, rustix::process::Signal::TSTP);
         enter().map_err(failed)?;
-        self.terminal.clear().map_err(failed)
+        self.clear()
+    }
+
+    /// Has the next picture drawn as a whole. `Terminal::clear` would ask the terminal where the
+    /// cursor is, and the answer goes to the thread that reads keys.
+    pub(super) fn clear(&mut self) -> Result<(), CliError> {
+        let size = self.terminal.size().map_err(failed)?;
+        let area = Rect::new(0, 0, size.width, size.height);
+        self.terminal.resize(area).map_err(failed)
     }
 
     fn wait(&self) {

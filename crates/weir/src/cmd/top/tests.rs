@@ -247,6 +247,7 @@ fn a_connection_is_followed_and_a_frame_has_its_fields() {
     read(&mut app);
     press(&mut app, "7g\n");
     assert!(shows(&mut app, "Request line: GET /secret HTTP/1.1"));
+    press(&mut app, "g");
     assert!(shows(&mut app, "000000  02 00 00 00 00 02"));
     press(&mut app, "F");
     let Over::Follow(_) = app.over else {
