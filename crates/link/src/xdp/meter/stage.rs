@@ -104,8 +104,8 @@ impl Meter {
     pub fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
         unpin(folder)?;
         let (_, names) = folder.list()?;
-        let replaced = names.iter().filter(|name| name.starts_with(REPLACED));
-        replaced.map(|name| forget(folder, name)).collect()
+        let mut replaced = names.iter().filter(|name| name.starts_with(REPLACED));
+        replaced.try_for_each(|name| forget(folder, name))
     }
 }
 
