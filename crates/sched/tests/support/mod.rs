@@ -4,18 +4,18 @@
 use weir_sched::Frame;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Packet {
-    pub class: usize,
-    pub flow: u64,
-    pub number: u64,
-    pub len: u32,
-    pub since: u64,
-    pub is_ecn: bool,
-    pub is_marked: bool,
+pub(crate) struct Packet {
+    pub(crate) class: usize,
+    pub(crate) flow: u64,
+    pub(crate) number: u64,
+    pub(crate) len: u32,
+    pub(crate) since: u64,
+    pub(crate) is_ecn: bool,
+    pub(crate) is_marked: bool,
 }
 
 impl Packet {
-    pub fn new(class: usize, flow: u64, number: u64, len: u32, since: u64) -> Packet {
+    pub(crate) fn new(class: usize, flow: u64, number: u64, len: u32, since: u64) -> Packet {
         Packet {
             class,
             flow,
@@ -40,7 +40,7 @@ impl Frame for Packet {
 }
 
 /// Jain's index of fairness: 1 if all are equal.
-pub fn jain(shares: &[f64]) -> f64 {
+pub(crate) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     sum * sum / (shares.len() as f64 * squares)
