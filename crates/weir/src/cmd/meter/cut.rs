@@ -153,7 +153,7 @@ impl Counter {
         let cut = banks.pending().expect("it was cut");
         let span = [self.began, ended];
         let mut about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
-        about.lost_inside = self.losses.new();
+        about.lost_inside = self.losses.unrecorded();
         let owner = |rows: &Rows, owner| match owner {
             CutOwner::Row(row) => rows.owner(row),
             other => unknown_owner(other),

@@ -235,7 +235,7 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Those that no record has.
-    pub(super) fn new(&self) -> u64 {
+    pub(super) fn unrecorded(&self) -> u64 {
         self.now
             .load(Ordering::Relaxed)
             .saturating_sub(self.recorded)
