@@ -227,7 +227,11 @@ impl Emit<'_> {
     /// Stores direction and row of a frame that may go either way: first as one that goes up.
     fn attribute_each(&mut self, up: &Up, routines: &Routines) -> Result<(), EmitError> {
         let [goes_up, goes_down, known, done] = [(); 4].map(|()| self.asm.label());
-        self.begin_again();
+        // After look-ups it costs the verifier less to remember.
+        let is_filter = !matches!(up, Up::Sessions);
+        if is_filter {
+            self.begin_again();
+        }
         match up {
             Up::Sessions => {
                 self.attribute(routines, Some(goes_down));
@@ -255,7 +259,11 @@ impl Emit<'_> {
             ]);
         }
         self.asm.bind(known);
-        self.begin_again();
+        if is_filter {
+            self.begin_again();
+        } else {
+            self.load_frame();
+        }
         self.attribute(routines, None);
         self.asm.bind(done);
         Ok(())
