@@ -18,6 +18,8 @@ use weir_meter::SessionEventKind;
 use weir_meter::radius::packet::{Packet, attribute};
 
 const SESSIONS: u32 = 150;
+/// How long radsniff may take to begin, and to read what was captured.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// Answers each request but those of the user `refused`.
 fn answer(socket: &UdpSocket, has_ended: &AtomicBool) {
@@ -104,12 +106,19 @@ fn the_log_has_what_radsniff_sees_answered() {
     ]);
     sniffer.arg(folder.path("radsniff"));
     let sniffer = Running::start(&net.b, sniffer, &[]);
-    let printed = || fs::read_to_string(folder.path("radsniff")).unwrap_or_default();
+    // It prints into a buffer: that it captures is seen by its packet socket, the only one there.
+    let sockets = format!("/proc/{}/net/packet", sniffer.id());
     let began = std::time::Instant::now();
-    while !printed().contains("Sniffing on") {
-        assert!(began.elapsed() < PATIENCE, "{}", printed());
+    while fs::read_to_string(&sockets)
+        .unwrap_or_default()
+        .lines()
+        .count()
+        < 2
+    {
+        assert!(began.elapsed() < PATIENCE, "radsniff does not capture");
         thread::sleep(Duration::from_millis(20));
     }
+    thread::sleep(SETTLING);
     let socket = net.b.run(|| UdpSocket::bind("10.0.0.2:1813").unwrap());
     let has_ended = AtomicBool::new(false);
     let send = |text: &str, secret: &str, more: &[&str]| -> Output {
@@ -143,8 +152,10 @@ fn the_log_has_what_radsniff_sees_answered() {
         has_ended.store(true, Ordering::Relaxed);
     });
     net.send(9, 50);
+    thread::sleep(SETTLING);
     sniffer.signal(Signal::INT);
     sniffer.end();
+    let printed = fs::read_to_string(folder.path("radsniff")).unwrap();
     let ended = running.stop();
     assert_eq!(ended.json()["radius"]["bad_authenticators"], 1, "{ended:?}");
     assert_eq!(packets(&folder, "alice"), [50, 0]);
@@ -162,7 +173,7 @@ fn the_log_has_what_radsniff_sees_answered() {
             (status.to_owned(), session.to_owned())
         })
         .collect();
-    let mut seen = answered(&printed());
+    let mut seen = answered(&printed);
     // radsniff, without the secret, believes the answer to a forged request.
     seen.retain(|(_, session)| session != "forged");
     let unique: HashSet<_> = seen.iter().collect();

@@ -25,8 +25,8 @@ const CLIENTS_MAX: usize = 64;
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Answers that a program has not read, in bytes: it is disconnected then.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
-/// Requests of one program that become durable together.
-const REQUESTS_AT_ONCE: usize = 256;
+/// Requests of one program that become durable together: the next one may be of the same session.
+const REQUESTS_AT_ONCE: usize = 1;
 /// Bytes of a session's identifier, and of a subscriber's name.
 const NAME_BYTES_MAX: usize = 256;
 
