@@ -98,7 +98,7 @@ impl Net {
                 ..weir_tap::Config::default()
             };
             let mut counts = FlowCacheStats::default();
-            let ran = router::run(&config, tap, false, Vec::new(), |view| {
+            let ran = router::run(&config, tap, &[], false, Vec::new(), |view| {
                 counts = view
                     .tap
                     .flow_cache_stats()

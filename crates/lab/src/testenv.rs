@@ -188,7 +188,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -199,8 +199,11 @@ const PACKAGES: [(&str, &str); 12] = [
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
+    ("radclient", "freeradius-utils"),
+    ("radsniff", "freeradius-utils"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),
+    ("unshare", "util-linux"),
 ];
 
 fn missing(names: &[&str]) -> String {

@@ -12,7 +12,7 @@
 //! chained by SHA-256: the ledger notices a chunk that is missing or was changed. [`Ledger::prove`]
 //! compares the link's totals with the sums of records and with each output.
 //!
-//! Both are SQLite files (write-ahead log, synced at each commit). NetTap 2000 paper, §2.
+//! A counter's session events are in its [`SessionLog`]. All are SQLite files (write-ahead log, synced at each commit). NetTap 2000 paper, §2.
 
 mod codec;
 mod error;
@@ -20,6 +20,7 @@ mod ledger;
 mod lock;
 mod output;
 mod prove;
+mod session_log;
 mod spool;
 mod usage;
 
@@ -29,5 +30,6 @@ pub use ledger::{Accepted, Ledger};
 pub use lock::StoreLock;
 pub use output::{Format, OutputFile};
 pub use prove::{Difference, PeriodProof, Proof};
+pub use session_log::SessionLog;
 pub use spool::{Spool, Stored};
 pub use usage::{Group, Row, UsageQuery};

@@ -1,4 +1,4 @@
-//! The counter's own store: chunks that the ledger has not acknowledged, and the log of sessions.
+//! The counter's own store: chunks that the ledger has not acknowledged.
 
 use crate::LedgerError;
 use crate::codec::{Encoded, encode};
@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use weir_meter::{Chunk, ChunkId, SessionEvent};
+use weir_meter::{Chunk, ChunkId};
 
 /// "weiS": what SQLite's `application_id` says of a spool.
 const APPLICATION: i64 = 0x7765_6953;
@@ -32,10 +32,6 @@ CREATE TABLE head (
     period     INTEGER NOT NULL,
     hash       BLOB NOT NULL,
     base       BLOB NOT NULL
-) STRICT;
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    event  TEXT NOT NULL
 ) STRICT;
 ";
 
@@ -231,84 +227,6 @@ impl Spool {
             )
             .map(|deleted| deleted > 0)
             .map_err(of(&self.path))
-    }
-
-    /// Puts session events on the disk, all or none, and numbers them. When this returns, they are
-    /// durable and may be answered.
-    ///
-    /// # Errors
-    ///
-    /// If the disk is full or fails: then none of them is stored.
-    pub fn log(&mut self, events: &mut [SessionEvent]) -> Result<(), LedgerError> {
-        let path = self.path.clone();
-        let mut log = || {
-            let transaction = immediate(&mut self.db)?;
-            {
-                let mut insert =
-                    transaction.prepare_cached("INSERT INTO event (event) VALUES (?1)")?;
-                for event in &mut *events {
-                    let json = serde_json::to_string(event).expect("an event is JSON");
-                    let number = insert.insert([json])?;
-                    event.number = number.cast_unsigned();
-                }
-            }
-            transaction.commit()
-        };
-        log().map_err(of(&path))
-    }
-
-    /// The session events behind this number, in order, at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read, or has an event that cannot be.
-    pub fn events(&self, after: u64, limit: u32) -> Result<Vec<SessionEvent>, LedgerError> {
-        let rows = self
-            .db
-            .prepare_cached(
-                "SELECT number, event FROM event WHERE number > ?1 ORDER BY number LIMIT ?2",
-            )
-            .and_then(|mut select| {
-                select
-                    .query_map(params![bits(after), limit], |row| {
-                        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
-                    })?
-                    .collect::<rusqlite::Result<Vec<_>>>()
-            })
-            .map_err(of(&self.path))?;
-        let events = rows.into_iter().map(|(number, json)| {
-            let mut event: SessionEvent =
-                serde_json::from_str(&json).map_err(|error| LedgerError::Damaged {
-                    id: format!("session event {number} of {}", self.path.display()),
-                    why: error.to_string(),
-                })?;
-            event.number = number.cast_unsigned();
-            Ok(event)
-        });
-        events.collect()
-    }
-
-    /// Replaces the log of session events by these, all or none. Gives their number.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be written: then the log is as before.
-    pub fn replace_events(&mut self, events: Vec<SessionEvent>) -> Result<u64, LedgerError> {
-        let path = self.path.clone();
-        let mut replace = || {
-            let transaction = immediate(&mut self.db)?;
-            transaction.execute("DELETE FROM event", [])?;
-            {
-                let mut insert =
-                    transaction.prepare_cached("INSERT INTO event (event) VALUES (?1)")?;
-                for event in &events {
-                    insert.insert([serde_json::to_string(event).expect("an event is JSON")])?;
-                }
-            }
-            transaction.commit()
-        };
-        replace().map_err(of(&path))?;
-        Ok(events.len() as u64)
     }
 }
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use weir_ledger::{
-    Accepted, Difference, Encoded, Format, Group, Ledger, LedgerError, Spool, UsageQuery, encode,
+    Accepted, Difference, Encoded, Format, Group, Ledger, LedgerError, SessionLog, Spool,
+    UsageQuery, encode,
 };
 use weir_meter::{
     Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record,
@@ -558,7 +559,7 @@ fn retention_keeps_what_outputs_lack_and_the_chain() {
 #[test]
 fn session_events_are_numbered_and_come_back() {
     let folder = Folder::new("events");
-    let mut spool = Spool::open(&folder.at("spool")).unwrap();
+    let mut log = SessionLog::beside(&folder.at("spool")).unwrap();
     let info = SessionInfo {
         id: "nas/1".to_owned(),
         subscriber: "alice".to_owned(),
@@ -568,6 +569,7 @@ fn session_events_are_numbered_and_come_back() {
         ],
         class: vec![vec![0, 255]],
         chargeable_user: None,
+        policy: None,
         reported: Some([1, 2, 3, u64::MAX]),
     };
     let event = |kind| SessionEvent {
@@ -584,16 +586,16 @@ fn session_events_are_numbered_and_come_back() {
             server: "nas".to_owned(),
         }),
     ];
-    spool.log(&mut events).unwrap();
+    log.append(&mut events).unwrap();
     assert_eq!(
         events.iter().map(|event| event.number).collect::<Vec<_>>(),
         [1, 2, 3]
     );
-    drop(spool);
-    let mut spool = Spool::open(&folder.at("spool")).unwrap();
-    assert_eq!(spool.events(0, 10).unwrap(), events);
-    assert_eq!(spool.replace_events(events[2..].to_vec()).unwrap(), 1);
-    let left = spool.events(0, 10).unwrap();
+    drop(log);
+    let mut log = SessionLog::beside(&folder.at("spool")).unwrap();
+    assert_eq!(log.events(0, 10).unwrap(), events);
+    assert_eq!(log.replace(&events[2..]).unwrap(), 1);
+    let left = log.events(0, 10).unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].kind, events[2].kind);
 }

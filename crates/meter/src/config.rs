@@ -8,6 +8,7 @@ pub use read::inside_prefix;
 use crate::engine::{Inside, Settings, Unit};
 use crate::measure::{Accepted, ActiveTime, Flows, Gaps, Measurement};
 use crate::period::CHUNK_RECORDS;
+use crate::policy::Policy;
 use crate::services::{Service, Services};
 use crate::{Key, KeyKind};
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +19,10 @@ use weir_wire::Protocol;
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Largest value of `capacity`: sessions.
 pub const CAPACITY_MAX: usize = 1 << 24;
+/// Sessions at most in a capture, unless the file says so: nothing is allocated ahead.
+pub const CAPACITY: usize = 1 << 20;
+/// Sessions of a live link at least, unless the file says so: their counters are allocated at start.
+pub const CAPACITY_LIVE: usize = 1 << 16;
 /// Largest value of `unattributed_max`: keys.
 pub const UNATTRIBUTED_MAX: usize = 1 << 22;
 /// Measures beside packets and bytes, at most.
@@ -28,6 +33,8 @@ pub const INSIDE_MAX: usize = 1024;
 pub const LINKS_MAX: usize = 8;
 /// Shortest and longest period, nanoseconds: 1 s and 1 day.
 pub const PERIOD_NS: [u64; 2] = [NS_PER_S, 86_400 * NS_PER_S];
+/// Policies, at most.
+pub const POLICIES_MAX: usize = 1024;
 /// Largest `max` of the measure `flows`.
 pub const FLOWS_MAX: usize = 1 << 26;
 
@@ -50,13 +57,19 @@ pub struct Link {
     pub inside: Option<String>,
     /// The interface on the other side.
     pub outside: Option<String>,
+    /// The interface to which a switch copies frames of both directions.
+    pub mirror: Option<String>,
 }
 
 /// A server of RADIUS accounting, from which sessions come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RadiusConfig {
-    /// Where it listens.
-    pub listen: SocketAddr,
+    /// Where it listens; `None` if it only listens to others.
+    pub listen: Option<SocketAddr>,
+    /// Where it listens for Disconnect-Requests and CoA-Requests (RFC 5176).
+    pub dynamic: Option<SocketAddr>,
+    /// The interface on which the exchange of others passes.
+    pub sniff: Option<String>,
     /// A session of which nothing is heard for so long ends, nanoseconds.
     pub silence_ns: Option<u64>,
     /// The access servers and proxies that may send requests.
@@ -129,8 +142,8 @@ pub struct Config {
     pub subscribers: Option<(String, usize)>,
     /// Whether each address of the inside is a subscriber.
     pub each_address: bool,
-    /// Sessions at most.
-    pub capacity: usize,
+    /// Sessions at most, if the file says so.
+    pub capacity: Option<usize>,
     /// Keys of unattributed traffic in a period, at most.
     pub unattributed_max: usize,
     /// How old unattributed traffic may be that a session adopts, nanoseconds; 0 for none.
@@ -147,6 +160,12 @@ pub struct Config {
     pub services: Vec<Service>,
     /// The measures, in order.
     pub measures: Vec<MeasureConfig>,
+    /// The policies, in order.
+    pub policies: Vec<Policy>,
+    /// The name of the policy of sessions that name none.
+    pub default_policy: Option<String>,
+    /// The interface to which frames for the portal go.
+    pub portal: Option<String>,
 }
 
 impl Default for Config {
@@ -171,7 +190,7 @@ impl Config {
             keys: vec![KeyKind::Ipv4, KeyKind::Ipv6, KeyKind::Prefix],
             subscribers: None,
             each_address: false,
-            capacity: 1 << 20,
+            capacity: None,
             unattributed_max: 1 << 16,
             adoption_ns: 0,
             chunk_records: CHUNK_RECORDS,
@@ -180,6 +199,9 @@ impl Config {
             inside: Inside::Sessions,
             services: Vec::new(),
             measures: Vec::new(),
+            policies: Vec::new(),
+            default_policy: None,
+            portal: None,
         }
     }
 
@@ -189,6 +211,13 @@ impl Config {
     /// For text that is not TOML, unknown keys, and invalid values.
     pub fn parse(text: &str, names: &dyn Names) -> Result<Config, ConfigError> {
         read::read(text, names)
+    }
+
+    /// Sessions at most on a live link, with so many subscribers in the list: an eighth more, rounded
+    /// up to a multiple of [`CAPACITY_LIVE`], unless the file says otherwise.
+    pub fn capacity_live(&self, listed: usize) -> usize {
+        let enough = (listed + listed / 8).next_multiple_of(CAPACITY_LIVE);
+        self.capacity.unwrap_or(enough.max(CAPACITY_LIVE))
     }
 
     /// The settings of an engine of this configuration. `boot_epoch` is what records bear, and
@@ -203,7 +232,7 @@ impl Config {
             keys: self.keys.clone(),
             services: Services::new(self.services.clone()),
             measures: measures.map(|measure| measure.measurement(seed)).collect(),
-            capacity: self.capacity,
+            capacity: self.capacity.unwrap_or(CAPACITY),
             unattributed_max: self.unattributed_max,
             adoption_ns: self.adoption_ns,
             each_address: self.each_address,

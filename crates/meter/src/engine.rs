@@ -482,6 +482,7 @@ impl Engine {
             keys: vec![key_of(address)],
             class: Vec::new(),
             chargeable_user: None,
+            policy: None,
             reported: None,
         };
         let started = self.began.at(self.now_ns).unix_ns;

@@ -24,6 +24,7 @@ pub mod list;
 pub mod measure;
 pub mod parse;
 pub mod period;
+pub mod policy;
 pub mod radius;
 mod record;
 pub mod services;

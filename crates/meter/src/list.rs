@@ -7,11 +7,14 @@
 //! carol,mac:02:00:00:00:00:01,pppoe:17
 //! ```
 //!
+//! A field `policy:NAME` names the subscriber's policy instead of a key.
+//!
 //! A field may stand in double quotes (RFC 4180); a quote within is doubled. Blanks around fields,
 //! empty lines and lines that begin with `#` do not count, and a first line `subscriber,key` (or
 //! `keys`) is a heading. A subscriber may have several lines, whose keys are all its own. A key
 //! belongs to one subscriber. A list with errors is refused as a whole.
 
+use crate::policy::Policy;
 use crate::sessions::KEYS_MAX;
 use crate::{Key, KeyKind, SessionInfo};
 use ahash::RandomState;
@@ -91,9 +94,24 @@ pub fn read(
     capacity: usize,
     seed: u64,
 ) -> Result<Vec<SessionInfo>, ListErrors> {
+    read_with_policies(text, kinds, &[], capacity, seed)
+}
+
+/// As [`read`]; subscribers may have these policies.
+///
+/// # Errors
+/// As there.
+pub fn read_with_policies(
+    text: &[u8],
+    kinds: &[KeyKind],
+    policies: &[Policy],
+    capacity: usize,
+    seed: u64,
+) -> Result<Vec<SessionInfo>, ListErrors> {
     let hash = RandomState::with_seed(seed as usize);
     let mut list = List {
         kinds,
+        policies,
         sessions: Vec::new(),
         errors: ListErrors::default(),
         lines: Map::with_hasher(hash.clone()),
@@ -127,6 +145,7 @@ pub fn read(
 
 struct List<'a> {
     kinds: &'a [KeyKind],
+    policies: &'a [Policy],
     sessions: Vec<SessionInfo>,
     errors: ListErrors,
     /// The line of each key.
@@ -165,10 +184,14 @@ impl List<'_> {
         }
         let errors_before = self.errors.count;
         let mut keys = Vec::new();
+        let mut policy = None;
         for (column, text) in &fields[1..] {
-            match self.key(number, text) {
-                Ok(key) => keys.push(key),
-                Err(why) => self.errors.add(number, *column, why),
+            let read = match text.strip_prefix("policy:") {
+                Some(name) => self.policy(name).map(|name| policy = Some(name)),
+                None => self.key(number, text).map(|key| keys.push(key)),
+            };
+            if let Err(why) = read {
+                self.errors.add(number, *column, why);
             }
         }
         if self.errors.count > errors_before {
@@ -184,17 +207,34 @@ impl List<'_> {
                     keys: Vec::new(),
                     class: Vec::new(),
                     chargeable_user: None,
+                    policy: None,
                     reported: None,
                 });
                 self.sessions.len() - 1
             }
         };
+        let known = &mut self.sessions[session].policy;
+        if policy.is_some() && known.is_some() && *known != policy {
+            let why = format!("`{}` has another policy in an earlier line", short(name));
+            return self.errors.add(number, *column, why);
+        }
+        *known = policy.or(known.take());
         let own = &mut self.sessions[session].keys;
         own.extend(keys);
         if own.len() > KEYS_MAX {
             let why = format!("`{}` has more than {KEYS_MAX} keys", short(name));
             self.errors.add(number, *column, why);
         }
+    }
+
+    fn policy(&self, name: &str) -> Result<String, String> {
+        if self.policies.iter().any(|policy| policy.name == name) {
+            return Ok(name.to_owned());
+        }
+        let name = short(name);
+        Err(format!(
+            "there is no policy `{name}`: add [policy.{name}] to the configuration"
+        ))
     }
 
     fn key(&mut self, number: usize, text: &str) -> Result<Key, String> {
@@ -298,6 +338,30 @@ mod tests {
         let keys: Vec<String> = sessions[0].keys.iter().map(Key::to_string).collect();
         assert_eq!(keys, ["192.0.2.1", "2001:db8::/56", "pppoe:1"]);
         assert_eq!(read(b"").unwrap(), []);
+    }
+
+    #[test]
+    fn a_field_may_name_a_policy() {
+        let policy = |name: &str| Policy {
+            name: name.to_owned(),
+            rates: [None; 2],
+            over: Default::default(),
+            quota_bytes: Some(1),
+            spent: Default::default(),
+        };
+        let policies = [policy("slow"), policy("fast")];
+        let read = |text: &str| {
+            super::read_with_policies(text.as_bytes(), &KeyKind::ALL, &policies, 10, 1)
+        };
+        let sessions = read("a,policy:slow,192.0.2.1\nb,192.0.2.2\na,192.0.2.3").unwrap();
+        assert_eq!(sessions[0].policy.as_deref(), Some("slow"));
+        assert_eq!(sessions[0].keys.len(), 2);
+        assert_eq!(sessions[1].policy, None);
+        let errors = read("a,192.0.2.1,policy:none").unwrap_err();
+        assert_eq!((errors.first[0].line, errors.first[0].column), (1, 13));
+        assert!(errors.first[0].message.contains("add [policy.none]"));
+        let errors = read("a,192.0.2.1,policy:slow\na,policy:fast").unwrap_err();
+        assert!(errors.first[0].message.contains("another policy"));
     }
 
     #[test]

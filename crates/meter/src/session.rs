@@ -31,6 +31,9 @@ pub struct SessionInfo {
     /// Chargeable-User-Identity (RFC 4372).
     #[serde(default)]
     pub chargeable_user: Option<Vec<u8>>,
+    /// The name of its policy; `None` for the counter's default.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// The access server's own counts so far, for audit: octets and packets, up then down.
     #[serde(default)]
     pub reported: Option<[u64; 4]>,

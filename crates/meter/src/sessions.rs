@@ -130,6 +130,11 @@ impl Sessions {
         self.slots.get(slot as usize)?.as_ref()
     }
 
+    /// The slot of the session with this identifier.
+    pub fn of_id(&self, id: &str) -> Option<Slot> {
+        self.by_id.get(id).copied()
+    }
+
     /// Whether the counter looks up keys of this kind.
     pub fn looks_up(&self, kind: KeyKind) -> bool {
         self.kinds.contains(&kind)

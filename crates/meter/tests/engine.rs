@@ -515,6 +515,7 @@ fn info(id: &str, keys: Vec<Key>) -> SessionInfo {
         keys,
         class: Vec::new(),
         chargeable_user: None,
+        policy: None,
         reported: None,
     }
 }

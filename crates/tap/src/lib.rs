@@ -88,7 +88,7 @@ pub use stats::{Counts, LinkCounts};
 pub use tap::{LinkId, Pull, Tap};
 pub use weir_link::xdp::{
     Bypass, BypassReason, CopyMode, FLOW_ENTRIES_MAX, FlowAction, FlowKey, FlowKind, HostFilter,
-    HostFilterError, HostFilterUpdater,
+    HostFilterError, HostFilterUpdater, MeterStage,
 };
 pub use weir_ring::Frame;
 pub use weir_ring::umem::ChunkCounts;

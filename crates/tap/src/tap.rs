@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::{Interface, InterfaceError};
 use weir_link::xdp::{
-    Bypass, CopyMode, Gate, GateError, HostFilter, HostFilterUpdater, LivenessLock, SharedPage,
-    XskError,
+    Bypass, CopyMode, Gate, GateError, HostFilter, HostFilterUpdater, LivenessLock, MeterStage,
+    SharedPage, XskError,
 };
 use weir_ring::umem::ChunkCounts;
 use weir_ring::{Pool, Umem};
@@ -90,6 +90,8 @@ pub struct Tap {
     pub(crate) members: Option<Members>,
     /// Untapped links that other processes still hold.
     pub(crate) untapped: Vec<TapLink>,
+    /// Frames that earlier processes' flow caches held back.
+    pub(crate) held_back_before: u64,
     /// Checks whether the present links exist.
     pub(crate) watch: Option<LinkMonitor>,
     /// Follows changes of the present links.
@@ -119,19 +121,35 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn between(config: Config, a: &str, b: &str) -> Result<Tap, TapError> {
+        Tap::between_metered(config, a, b, &[])
+    }
+
+    /// As [`between`](Self::between); the frames that come in at either link are counted by the
+    /// stage in the same place of `meters`, if it has any, whatever becomes of them. Then the
+    /// programs stay when the process is killed, with any bypass.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn between_metered(
+        config: Config,
+        a: &str,
+        b: &str,
+        meters: &[MeterStage],
+    ) -> Result<Tap, TapError> {
         let interfaces = [ethernet(a)?, ethernet(b)?];
         if interfaces[0].index == interfaces[1].index {
             return Err(TapError::Same {
                 interface: a.to_owned(),
             });
         }
-        Tap::open_persistent(config, interfaces.into(), |gate| gate.join(0, 1))
+        Tap::open_persistent(config, interfaces.into(), meters, |gate| gate.join(0, 1))
     }
 
     /// As [`map`](Self::map) and [`tap`](Self::tap) of these links, in order;
     /// the host's own protocols keep the frames that `host` accepts. As with
-    /// [`between`](Self::between), the programs on the links stay when the
-    /// process ends, unless the bypass is the host's.
+    /// [`between_metered`](Self::between_metered), the programs on the links stay when the
+    /// process ends, unless the bypass is the host's, and frames are counted by
+    /// `meters`, if it has any.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -139,10 +157,11 @@ impl Tap {
         config: Config,
         interfaces: &[&str],
         host: Option<HostFilter>,
+        meters: &[MeterStage],
     ) -> Result<Tap, TapError> {
         let interfaces = interfaces.iter().map(|name| ethernet(name));
         let interfaces = interfaces.collect::<Result<_, TapError>>()?;
-        Tap::open_persistent(config, interfaces, |gate| match host {
+        Tap::open_persistent(config, interfaces, meters, |gate| match host {
             Some(host) => {
                 gate.set_host_filter(host);
                 gate.renew()
@@ -155,6 +174,7 @@ impl Tap {
     fn open_persistent(
         config: Config,
         interfaces: Vec<Interface>,
+        meters: &[MeterStage],
         prepare: impl FnOnce(&mut Gate) -> Result<(), GateError>,
     ) -> Result<Tap, TapError> {
         check(&config)?;
@@ -162,7 +182,9 @@ impl Tap {
         let all: Vec<&Interface> = interfaces.iter().collect();
         // Calls that may fail come before the state that outlives the process.
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
-        let mut gate = Gate::attach(&all, config.bypass, outlives)?;
+        // Frames are counted through a kill, even where the host gets them.
+        let is_pinned = outlives || !meters.is_empty();
+        let mut gate = Gate::attach_metered(&all, config.bypass, is_pinned, meters)?;
         if let Err(error) = prepare(&mut gate) {
             if !gate.is_adopted() {
                 let _ = gate.end();
@@ -233,6 +255,7 @@ impl Tap {
             pool,
             links: Vec::new(),
             page: Rc::clone(gate.page()),
+            held_back_before: gate.page().held_back(),
             liveness: None,
             gate,
             config,
@@ -282,6 +305,13 @@ impl Tap {
             self.gate.end()?;
         }
         Ok(census)
+    }
+
+    /// Whether the programs that an earlier process has left on all links
+    /// counted their frames in the same meter, until those of this one took
+    /// their places.
+    pub fn was_metered(&self) -> bool {
+        self.gate.was_metered()
     }
 
     /// Makes [`unmap`](Self::unmap) restore the links, even if the bypass would

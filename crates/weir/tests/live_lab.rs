@@ -47,6 +47,24 @@ fn a_person_sees_a_table() {
     assert!(text.contains("10.0.0.2"), "{text}");
 }
 
+/// With a kill of the counter in the middle.
+#[test]
+fn the_meters_records_are_what_was_sent() {
+    if !testenv::root() {
+        return;
+    }
+    let run = weir(["lab", "meter-demo", "--json", "-n", "60"]);
+    let run = { run }.output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let story: Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(story["holds"], true, "{story}");
+    let usage = story["usage"].as_array().unwrap();
+    let counted = |row: &Value| row["counted"][0].as_u64().unwrap();
+    // Alice's four parts and Bob's three, of two services; and Bob's last, after his session.
+    assert_eq!(usage.iter().map(counted).sum::<u64>(), 60 * 8 * 2);
+    assert_eq!(story["passed_without"], 60 * 4);
+}
+
 #[test]
 fn a_signal_ends_it_early() {
     if !testenv::root() {

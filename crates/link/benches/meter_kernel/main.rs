@@ -2,7 +2,7 @@
 //! candidates of decision 014.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench meter_kernel -- [tables] [stage]
+//! sudo cargo bench -p weir-link --bench meter_kernel -- [tables] [stage] [policing]
 //! ```
 //!
 //! A program picks a key at random among N and counts one frame of it in a
@@ -10,6 +10,7 @@
 //! count. The candidates run in turn, in one process.
 
 mod flow_counter;
+mod policing;
 mod stage;
 mod tables;
 
@@ -33,5 +34,8 @@ fn main() {
     }
     if wanted("stage") {
         stage::stage(&results);
+    }
+    if wanted("policing") {
+        policing::policing(&results);
     }
 }

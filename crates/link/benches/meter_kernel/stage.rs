@@ -23,7 +23,7 @@ const MEMORY_MIB_MAX: f64 = 700.0;
 const ROUNDS: usize = 7;
 
 /// Services by port. With the classes that always exist there are eight, or twelve.
-fn services(listed: u16) -> Services {
+pub(crate) fn services(listed: u16) -> Services {
     let service = |port: u16| Service {
         name: format!("port {port}"),
         ports: vec![(Protocol::UDP, port..=port), (Protocol::TCP, port..=port)],
@@ -32,7 +32,7 @@ fn services(listed: u16) -> Services {
     Services::new((PORT..PORT + listed).map(service).collect())
 }
 
-fn address(number: u32) -> Ipv4Addr {
+pub(crate) fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0000 + number)
 }
 
@@ -47,6 +47,7 @@ pub(crate) fn stage(results: &Recorder) {
             services: &services,
             names: &NoNames,
             counts_ip: false,
+            polices: false,
         };
         let made = Instant::now();
         let mut meter = Meter::create(&spec).expect("a meter");
@@ -134,7 +135,7 @@ fn measure(
 }
 
 /// A UDP packet of 60 bytes; the program writes its source address.
-fn frame() -> Vec<u8> {
+pub(crate) fn frame() -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
     frame[30..34].copy_from_slice(&[192, 0, 2, 1]);

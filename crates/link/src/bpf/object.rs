@@ -166,6 +166,15 @@ impl Map {
 }
 
 impl Program {
+    /// The ids of the maps that the program uses.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn map_ids(&self) -> Result<Vec<u32>, ObjectError> {
+        let ids = sys::prog_map_ids(self.as_fd());
+        ids.map_err(|source| explain(source, ObjectKind::Program, 0))
+    }
+
     /// Queries the kernel.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub use flow_cache::{
     XdpFeatureMonitor, supports_ndo_xmit,
 };
 pub use gate::liveness::{LivenessLock, OwnerState};
-pub use gate::pin_dir::OwnerProcess;
+pub use gate::pin_dir::{OwnerProcess, mount_for_all};
 pub use gate::shared_page::{
     Bypass, BypassCounts, BypassReason, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, SharedPage,
 };
@@ -37,8 +37,8 @@ pub use gate::{AttachmentCheck, Gate, GateError, GateFds, LinkFds};
 pub use host_filter::update::HostFilterUpdater;
 pub use host_filter::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use meter::{
-    Cell, Cut, CutOwner, Meter, MeterError, MeterSpec, MeterStage, MeterTap, OpenedMeter,
-    PREFIX_LENGTHS_MAX, Row, SUBSCRIBERS_MAX,
+    Banks, Cell, Cut, CutOwner, MIRROR_PREFIXES_MAX, Meter, MeterError, MeterSpec, MeterStage,
+    MeterTap, MirrorUp, OpenedMeter, PREFIX_LENGTHS_MAX, PreviousMeter, Row, SUBSCRIBERS_MAX,
 };
 pub use sched::context_switches::voluntary_switches;
 pub use sched::priority::raise_priority;

@@ -13,7 +13,8 @@ use weir_lab::testenv;
 use weir_link::bpf::PinFolder;
 use weir_link::net::Interface;
 use weir_link::xdp::{
-    Bypass, CutOwner, FlowKind, FlowMaps, Gate, HostFilter, Meter, MeterTap, Row,
+    Bypass, CutOwner, FlowKind, FlowMaps, Gate, GateError, GateFds, HostFilter, LinkFds, Meter,
+    MeterTap, Row,
 };
 use weir_meter::{Direction, Key};
 
@@ -155,6 +156,50 @@ fn a_gate_with_cached_verdicts_and_a_host_filter_counts_too() {
     line.middle.run(|| {
         let [left, right] = interfaces();
         assert!(Gate::clean_stale(&[&left, &right]).unwrap());
+    });
+}
+
+#[test]
+fn a_member_of_the_tap_cannot_end_the_counting() {
+    if !testenv::root() {
+        return;
+    }
+    let line = Linear::new(Offloads::OFF).unwrap();
+    let services = services();
+    let mut meter = Meter::create(&spec(&services, false)).unwrap();
+    insert_half(&mut meter);
+    let stages = [meter.stage(Direction::Up), meter.stage(Direction::Down)];
+    line.middle.run(|| {
+        let [left, right] =
+            [&line.left, &line.right].map(|device| Interface::numbered(device.index()).unwrap());
+        let gate = Gate::attach_metered(&[&left, &right], Bypass::Kernel, false, &stages).unwrap();
+        let owned = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+        let fds = gate.fds();
+        let mut member = Gate::from_fds(GateFds {
+            page: owned(fds.page),
+            sockets: owned(fds.sockets),
+            peers: owned(fds.peers),
+        })
+        .unwrap();
+        for link in 0..2 {
+            let fds = gate.link_fds(link).unwrap();
+            let link_fds = LinkFds {
+                ifindex: fds.ifindex,
+                hook: fds.hook,
+                xdp: owned(fds.xdp),
+                tc: fds.tc.map(owned),
+                promiscuous: fds.promiscuous.map(owned),
+            };
+            member.add_fds(link, link_fds).unwrap();
+        }
+        assert!(matches!(member.renew(), Err(GateError::MeteredByAnother)));
+        let updater = member.host_filter_updater(0, None);
+        assert!(matches!(updater, Err(GateError::MeteredByAnother)));
+        let mut generator = Generator::new(&line.eth_a, &udp(&line.eth_a, &line.eth_b)).unwrap();
+        let sent = generator.send(2_000, RATE).unwrap();
+        assert_counted(&mut meter, [0; 2], sent);
+        gate.renew().unwrap();
+        gate.end().unwrap();
     });
 }
 

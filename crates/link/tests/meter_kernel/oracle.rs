@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use weir_filter::lang::expr::NoNames;
+use weir_link::xdp::MirrorUp;
 use weir_meter::parse::{Addresses, Headers};
 use weir_meter::services::{Filters, Services};
 use weir_meter::{Direction, Key};
@@ -53,6 +54,32 @@ impl<'a> Oracle<'a> {
         } else {
             headers.wire_bytes
         });
+    }
+
+    /// Which way a frame goes that a mirror port has.
+    pub(crate) fn direction(&self, up: &MirrorUp, frame: &[u8]) -> Direction {
+        let len = frame.len() as u32;
+        let headers = Headers::parse(frame, len, LinkType::EN10MB);
+        let source: Option<IpAddr> = headers.addresses.map(|addresses| match addresses {
+            Addresses::V4(src, _) => src.into(),
+            Addresses::V6(src, _) => src.into(),
+        });
+        let is_up = match up {
+            MirrorUp::Sessions => matches!(self.owner(&headers, Direction::Up), Owner::Row(_)),
+            MirrorUp::Prefixes(prefixes) => {
+                let is_in = |key: &Key| source.is_some_and(|source| key.covers(source));
+                prefixes.iter().any(is_in)
+            }
+            MirrorUp::Filter(text) => {
+                let program = weir_meter::services::compile(text, LinkType::EN10MB, &NoNames);
+                weir_filter::backend::interp::run(&program.unwrap(), frame, len) != 0
+            }
+        };
+        if is_up {
+            Direction::Up
+        } else {
+            Direction::Down
+        }
     }
 
     fn owner(&self, headers: &Headers, direction: Direction) -> Owner {

@@ -251,7 +251,7 @@ fn counters_and_keys_outlive_the_process() {
     let services = services();
     let (_pins, folder) = Pins::new("meter-pins");
     let opened = Meter::open(&folder, &spec(&services, false)).unwrap();
-    assert!(!opened.is_adopted && opened.previous.is_none());
+    assert!(!opened.is_adopted && opened.previous.is_empty());
     let mut meter = opened.meter;
     let epoch = meter.boot_epoch();
     let program = up(&meter);
@@ -286,9 +286,26 @@ fn counters_and_keys_outlive_the_process() {
     let others = Services::new(Vec::new());
     let opened = Meter::open(&folder, &spec(&others, false)).unwrap();
     assert!(!opened.is_adopted);
-    let mut previous = opened.previous.unwrap();
-    assert_eq!(packets(&mut previous), [(CutOwner::Unknown(key), 1)]);
-    assert_ne!(opened.meter.boot_epoch(), epoch);
+    assert_eq!(opened.previous.len(), 1);
+    let later = opened.meter.boot_epoch();
+    assert_ne!(later, epoch);
+    drop(opened);
+
+    // The process died before it had read them, and the next one has the first services again.
+    let opened = Meter::open(&folder, &spec(&services, false)).unwrap();
+    assert!(!opened.is_adopted);
+    let mut previous = opened.previous;
+    let epochs: Vec<u64> = previous.iter().map(|it| it.meter.boot_epoch()).collect();
+    assert_eq!(epochs, [epoch, later]);
+    let expected = [(CutOwner::Unknown(key), 1)];
+    assert_eq!(packets(&mut previous[0].meter), expected);
+    assert_eq!(packets(&mut previous[1].meter), []);
+    for previous in previous {
+        Meter::forget(&folder, previous).unwrap();
+    }
+    let opened = Meter::open(&folder, &spec(&services, false)).unwrap();
+    assert!(opened.is_adopted && opened.previous.is_empty());
+    drop(opened);
     Meter::unpin(&folder).unwrap();
     assert!(
         !Meter::open(&folder, &spec(&others, false))

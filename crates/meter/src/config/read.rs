@@ -1,13 +1,17 @@
 //! From the text of `counter.toml` to a [`Config`].
 
+mod policy;
+
 use super::{
     CAPACITY_MAX, Config, ConfigError, FLOWS_MAX, INSIDE_MAX, LINKS_MAX, Link, MEASURES_MAX,
     MeasureConfig, NS_PER_S, PERIOD_NS, RadiusClient, RadiusConfig, UNATTRIBUTED_MAX, duration_ns,
     private_prefixes,
 };
 use crate::engine::{Inside, Unit};
+use crate::policy::PolicyAction;
 use crate::services::{CLASSES, RANGES_MAX, SERVICES_MAX, Service, compile};
 use crate::{Key, KeyKind};
+use policy::PolicyTable;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -63,6 +67,9 @@ struct File {
     capture: CaptureTable,
     services: Ordered<ServiceValue>,
     measures: Ordered<MeasureValue>,
+    policy: Ordered<PolicyTable>,
+    default_policy: Option<Spanned<String>>,
+    portal: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -77,12 +84,15 @@ enum UnitWord {
 struct LinkTable {
     inside: Option<String>,
     outside: Option<String>,
+    mirror: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RadiusTable {
     listen: Option<Spanned<String>>,
+    dynamic: Option<Spanned<String>>,
+    sniff: Option<Spanned<String>>,
     silence: Option<Spanned<String>>,
     #[serde(default)]
     client: Vec<Spanned<RadiusClientTable>>,
@@ -355,7 +365,10 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
         }
         config.keys = keys.get_ref().clone();
     }
-    config.capacity = number("capacity", &file.capacity, config.capacity, 1, CAPACITY_MAX)?;
+    if file.capacity.is_some() {
+        let capacity = number("capacity", &file.capacity, 0, 1, CAPACITY_MAX)?;
+        config.capacity = Some(capacity);
+    }
     let unattributed = config.unattributed_max;
     config.unattributed_max = number(
         "unattributed_max",
@@ -386,7 +399,39 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
     }
     config.services = services(&file.services, names)?;
     config.measures = measures(&file.measures, names)?;
+    config.policies = policy::policies(&file.policy)?;
+    policy_words(&file, &mut config)?;
     Ok(config)
+}
+
+/// What names a policy, and what policies need.
+fn policy_words(file: &File, config: &mut Config) -> Result<(), ConfigError> {
+    if let Some(name) = &file.default_policy {
+        let text = name.get_ref();
+        if !config.policies.iter().any(|policy| policy.name == *text) {
+            let remedy = format!("there is no such policy: add [policy.{text}]");
+            return Err(wrong("default_policy", name, format!("`{text}`"), &remedy));
+        }
+        config.default_policy = Some(text.clone());
+    }
+    let mut policies = config.policies.iter().zip(&file.policy.0);
+    let to_portal = policies.find(|(policy, _)| {
+        let uses = |action| action == PolicyAction::Portal;
+        uses(policy.over) || uses(policy.spent)
+    });
+    match (&file.portal, to_portal) {
+        (None, Some((policy, (_, value)))) => {
+            let message = format!(
+                "[policy.{}]: \"portal\": give the interface of the portal as portal = \"IF\"",
+                policy.name
+            );
+            Err(error(value.span().start, message))
+        }
+        (portal, _) => {
+            config.portal = portal.as_ref().map(|name| name.get_ref().clone());
+            Ok(())
+        }
+    }
 }
 
 fn check_name(key: &str, name: &Spanned<String>) -> Result<(), ConfigError> {
@@ -442,9 +487,22 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
     for (number, table) in tables.iter().enumerate() {
         let place = format!("[[link]] {}", number + 1);
         let (at, table) = (table.span().start, table.get_ref());
+        if table.mirror.is_some() {
+            if table.inside.is_some() || table.outside.is_some() {
+                let remedy = "a mirror port has both directions: leave `inside` and `outside` out";
+                return Err(error(at, format!("{place}: {remedy}")));
+            }
+            links.push(Link {
+                inside: None,
+                outside: None,
+                mirror: table.mirror.clone(),
+            });
+            continue;
+        }
         match (&table.inside, &table.outside) {
             (None, None) => {
-                let remedy = "name the interface of the subscribers' side as `inside`, the other as `outside`";
+                let remedy = "name the interface of the subscribers' side as `inside`, the other as \
+                              `outside`, or a mirror port as `mirror`";
                 return Err(error(at, format!("{place}: {remedy}")));
             }
             (Some(inside), Some(outside)) if inside == outside => {
@@ -456,6 +514,7 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
         links.push(Link {
             inside: table.inside.clone(),
             outside: table.outside.clone(),
+            mirror: None,
         });
     }
     Ok(links)
@@ -463,12 +522,28 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
 
 fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
     let (at, table) = (table.span().start, table.get_ref());
-    let listen = match &table.listen {
-        None => SocketAddr::from((Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT)),
-        Some(text) => text.get_ref().parse().map_err(|_| {
+    let address = |key: &str, text: &Spanned<String>| {
+        text.get_ref().parse::<SocketAddr>().map_err(|_| {
             let remedy = "write an address and a port, as in \"[::]:1813\"";
-            wrong("listen", text, text.get_ref(), remedy)
-        })?,
+            wrong(key, text, text.get_ref(), remedy)
+        })
+    };
+    let listen = match &table.listen {
+        None if table.sniff.is_some() => None,
+        None => Some((Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT).into()),
+        Some(text) => Some(address("listen", text)?),
+    };
+    let dynamic = table.dynamic.as_ref();
+    let dynamic = dynamic.map(|text| address("dynamic", text)).transpose()?;
+    if let (Some(text), None) = (&table.dynamic, listen) {
+        let remedy = "it ends sessions of `listen`, and there is `sniff` alone: add `listen`";
+        return Err(wrong("dynamic", text, text.get_ref(), remedy));
+    }
+    let sniff = match &table.sniff {
+        Some(name) if name.get_ref().is_empty() => {
+            return Err(wrong("sniff", name, "``", "give the name of an interface"));
+        }
+        other => other.as_ref().map(|name| name.get_ref().clone()),
     };
     let silence_ns = match &table.silence {
         None => None,
@@ -512,6 +587,8 @@ fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
     });
     Ok(RadiusConfig {
         listen,
+        dynamic,
+        sniff,
         silence_ns,
         clients: clients.collect::<Result<_, _>>()?,
     })

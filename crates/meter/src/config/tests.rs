@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::{PolicyAction, RateLimit};
 use weir_filter::lang::expr::NoNames;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -36,6 +37,13 @@ fn the_example_has_every_key() {
         "inside",
         "outside",
         "from_inside",
+        "default_policy",
+        "portal",
+        "rate",
+        "burst",
+        "over",
+        "quota",
+        "spent",
     ];
     for key in keys {
         assert!(text.contains(&format!("{key} = ")), "{key}");
@@ -53,6 +61,58 @@ fn an_empty_file_has_the_defaults() {
     );
     let settings = Config::default().settings(1, 2);
     assert!(settings.each_address && settings.services.len() == 9);
+}
+
+#[test]
+fn policies_are_read() {
+    let text = "default_policy = 'a'\nportal = 'eth9'\n[policy.a]\nrate = '10M'\n\
+                [policy.b]\nrate = { down = '8k' }\nburst = '2MB'\nover = 'dscp:46'\n\
+                [policy.c]\nquota = '5GB'\nspent = 'portal'\n";
+    let config = parse(text).unwrap();
+    let [a, b, c] = &config.policies[..] else {
+        panic!("{config:?}")
+    };
+    let limit = |bits_per_second, burst_bytes| {
+        Some(RateLimit {
+            bits_per_second,
+            burst_bytes,
+        })
+    };
+    assert_eq!(a.rates, [limit(10_000_000, 125_000); 2]);
+    assert_eq!((a.over, a.quota_bytes), (PolicyAction::Drop, None));
+    assert_eq!(b.rates, [None, limit(8_000, 2_000_000)]);
+    assert_eq!(b.over, PolicyAction::Mark(46));
+    assert_eq!(
+        (c.quota_bytes, c.spent),
+        (Some(5_000_000_000), PolicyAction::Portal)
+    );
+    assert_eq!(config.default_policy.as_deref(), Some("a"));
+    assert_eq!(config.portal.as_deref(), Some("eth9"));
+    for (text, why) in [
+        ("[policy.a]", "it limits nothing"),
+        ("[policy.a]\nrate = '7k'", "from 8k to 400G"),
+        ("[policy.a]\nrate = '10 Mbit'", "`10 Mbit`"),
+        ("[policy.a]\nrate = '1M'\nburst = '10B'", "from 1600 to"),
+        ("[policy.a]\nrate = '1M'\nover = 'dscp:64'", "from 0 to 63"),
+        (
+            "[policy.a]\nrate = '1M'\nover = 'portal'",
+            "portal = \"IF\"",
+        ),
+        (
+            "[policy.a]\nrate = '1M'\nspent = 'drop'",
+            "there is no quota",
+        ),
+        (
+            "[policy.a]\nquota = '1MB'\nburst = '1MB'",
+            "there is no rate",
+        ),
+        ("[policy.'a b']\nquota = '1MB'", "`a b`"),
+        ("default_policy = 'z'", "add [policy.z]"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.message.contains(why), "{text}: {error:?}");
+        assert!(error.at.is_some(), "{text}");
+    }
 }
 
 #[test]

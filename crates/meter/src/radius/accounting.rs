@@ -172,6 +172,7 @@ impl Request {
             keys: self.keys.clone(),
             class: self.class.clone(),
             chargeable_user: self.chargeable_user.clone(),
+            policy: None,
             reported: self.reported,
         }
     }
@@ -196,13 +197,17 @@ fn unescaped(text: &str) -> String {
 }
 
 fn server(packet: &Packet<'_>, from: IpAddr) -> String {
+    named_server(packet).unwrap_or_else(|| from.to_string())
+}
+
+/// The access server that a packet names: NAS-Identifier, else NAS-IP-Address or NAS-IPv6-Address.
+pub fn named_server(packet: &Packet<'_>) -> Option<String> {
     let name = packet.first(attribute::NAS_IDENTIFIER).map(text);
     let ipv4 = || octets::<4>(packet.first(attribute::NAS_IP_ADDRESS)?).map(Ipv4Addr::from);
     let ipv6 = || octets::<16>(packet.first(attribute::NAS_IPV6_ADDRESS)?).map(Ipv6Addr::from);
     name.filter(|name| !name.is_empty())
         .or_else(|| ipv4().map(|address| address.to_string()))
         .or_else(|| ipv6().map(|address| address.to_string()))
-        .unwrap_or_else(|| from.to_string())
 }
 
 fn text(value: &[u8]) -> String {
@@ -323,6 +328,30 @@ impl Accounting {
     /// Number of sessions that run.
     pub fn running(&self) -> usize {
         self.running.len()
+    }
+
+    /// What is known of a session that runs: the one of this client, access server and
+    /// Acct-Session-Id.
+    pub fn find(&self, client: &str, server: &str, session: &str) -> Option<&SessionInfo> {
+        let server = (client.to_owned(), server.to_owned());
+        let running = self.running.get(&(server, session.to_owned()))?;
+        Some(&running.info)
+    }
+
+    /// Ends a session otherwise than by a Stop: a late Start of it begins nothing.
+    pub fn disconnect(
+        &mut self,
+        client: &str,
+        server: &str,
+        session: &str,
+        happened_ns: i64,
+        now: Duration,
+    ) -> Option<SessionInfo> {
+        let server = (client.to_owned(), server.to_owned());
+        let identity = (server, session.to_owned());
+        let running = self.running.remove(&identity)?;
+        self.end(identity, happened_ns, now);
+        Some(running.info)
     }
 
     /// The events that a request stands for, in order; none for one that changes nothing. The caller

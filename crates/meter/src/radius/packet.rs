@@ -1,11 +1,17 @@
-//! RADIUS packets (RFC 2865 §3, §5) and the authenticators of accounting (RFC 2866 §3).
+//! RADIUS packets (RFC 2865 §3, §5), the authenticators of accounting (RFC 2866 §3) and of dynamic
+//! authorization (RFC 5176 §3.3, §3.4), and Message-Authenticator (RFC 3579 §3.2).
 
+use hmac::{Hmac, KeyInit, Mac};
 use md5::{Digest, Md5};
 
 /// Code of an Accounting-Request.
 pub const ACCOUNTING_REQUEST: u8 = 4;
 /// Code of an Accounting-Response.
 pub const ACCOUNTING_RESPONSE: u8 = 5;
+/// Code of a Disconnect-Request (RFC 5176 §2.1); its ACK and NAK are the next two.
+pub const DISCONNECT_REQUEST: u8 = 40;
+/// Code of a CoA-Request (RFC 5176 §2.2); its ACK and NAK are the next two.
+pub const COA_REQUEST: u8 = 43;
 /// Length of the header: code, identifier, length, authenticator.
 pub const HEADER_LEN: usize = 20;
 /// The longest packet (RFC 2866 §3).
@@ -53,6 +59,8 @@ pub mod attribute {
     pub const ACCT_OUTPUT_GIGAWORDS: u8 = 53;
     /// Event-Timestamp, seconds of Unix time.
     pub const EVENT_TIMESTAMP: u8 = 55;
+    /// Message-Authenticator.
+    pub const MESSAGE_AUTHENTICATOR: u8 = 80;
     /// NAS-IPv6-Address.
     pub const NAS_IPV6_ADDRESS: u8 = 95;
     /// Framed-IPv6-Prefix.
@@ -61,6 +69,8 @@ pub mod attribute {
     pub const FRAMED_IPV6_ROUTE: u8 = 99;
     /// Chargeable-User-Identity.
     pub const CHARGEABLE_USER_IDENTITY: u8 = 89;
+    /// Error-Cause (RFC 5176 §3.5).
+    pub const ERROR_CAUSE: u8 = 101;
     /// Delegated-IPv6-Prefix.
     pub const DELEGATED_IPV6_PREFIX: u8 = 123;
     /// Framed-IPv6-Address.
@@ -79,6 +89,9 @@ pub enum PacketError {
     /// The authenticator is not that of the shared secret.
     #[error("an authenticator that is not that of the shared secret")]
     Authenticator,
+    /// Message-Authenticator is not there.
+    #[error("no Message-Authenticator")]
+    Unsigned,
 }
 
 /// A packet whose attributes have been checked to lie within it.
@@ -149,16 +162,20 @@ impl<'a> Packet<'a> {
         Some(u32::from_be_bytes(self.first(attribute)?.try_into().ok()?))
     }
 
-    /// Checks the authenticator of an Accounting-Request: MD5 over the packet with 16 zero bytes in
+    /// Checks the authenticator of an Accounting-Request, a CoA-Request or a Disconnect-Request: MD5 over the packet with 16 zero bytes in
     /// its place, and the secret (RFC 2866 §3).
     ///
     /// # Errors
     ///
     /// If it is another.
     pub fn verify_request(&self, secret: &[u8]) -> Result<(), PacketError> {
+        self.verify(&[0; 16], secret)
+    }
+
+    fn verify(&self, authenticator: &[u8; 16], secret: &[u8]) -> Result<(), PacketError> {
         let mut hash = Md5::new();
         hash.update(&self.bytes[..4]);
-        hash.update([0; 16]);
+        hash.update(authenticator);
         hash.update(&self.bytes[HEADER_LEN..]);
         hash.update(secret);
         let expected: [u8; 16] = hash.finalize().into();
@@ -170,6 +187,59 @@ impl<'a> Packet<'a> {
         } else {
             Err(PacketError::Authenticator)
         }
+    }
+
+    /// Checks Message-Authenticator: HMAC-MD5 over the packet with 16 zero bytes in its place, and with
+    /// `authenticator` in that of the packet's: the request's for a response, zeros for an
+    /// Accounting-Request, a CoA-Request or a Disconnect-Request (RFC 5176 §3.4).
+    ///
+    /// # Errors
+    ///
+    /// [`PacketError::Unsigned`] without it, [`PacketError::Authenticator`] if it is another.
+    pub fn verify_message(
+        &self,
+        authenticator: &[u8; 16],
+        secret: &[u8],
+    ) -> Result<(), PacketError> {
+        let mut at = HEADER_LEN;
+        for (kind, value) in self.attributes() {
+            if kind != attribute::MESSAGE_AUTHENTICATOR {
+                at += 2 + value.len();
+                continue;
+            }
+            if value.len() != 16 {
+                return Err(PacketError::Authenticator);
+            }
+            let mut mac = keyed(secret);
+            mac.update(&self.bytes[..4]);
+            mac.update(authenticator);
+            mac.update(&self.bytes[HEADER_LEN..at + 2]);
+            mac.update(&[0; 16]);
+            mac.update(&self.bytes[at + 18..]);
+            // In constant time.
+            return mac
+                .verify_slice(value)
+                .map_err(|_| PacketError::Authenticator);
+        }
+        Err(PacketError::Unsigned)
+    }
+
+    /// Checks the authenticator of a response to a request with this one (RFC 2865 §3).
+    ///
+    /// # Errors
+    ///
+    /// If it is another.
+    pub fn verify_response(&self, request: &[u8; 16], secret: &[u8]) -> Result<(), PacketError> {
+        self.verify(request, secret)
+    }
+
+    /// The answer to a CoA-Request or Disconnect-Request, of this code, with these attributes beside
+    /// Proxy-State, and with Message-Authenticator.
+    pub fn signed_response(&self, code: u8, attributes: &[(u8, &[u8])], secret: &[u8]) -> Vec<u8> {
+        let states = self.attributes();
+        let states = states.filter(|(found, _)| *found == attribute::PROXY_STATE);
+        let all: Vec<(u8, &[u8])> = attributes.iter().copied().chain(states).collect();
+        signed(code, self.identifier(), self.authenticator(), &all, secret)
     }
 
     /// The Accounting-Response to this request: its identifier, its Proxy-State attributes in order,
@@ -191,6 +261,45 @@ impl<'a> Packet<'a> {
 /// An Accounting-Request with these attributes; each value has at most 253 bytes.
 pub fn request(identifier: u8, attributes: &[(u8, &[u8])], secret: &[u8]) -> Vec<u8> {
     build(ACCOUNTING_REQUEST, identifier, &[0; 16], attributes, secret)
+}
+
+/// A CoA-Request or Disconnect-Request with these attributes and Message-Authenticator; each value has
+/// at most 253 bytes.
+pub fn signed_request(
+    code: u8,
+    identifier: u8,
+    attributes: &[(u8, &[u8])],
+    secret: &[u8],
+) -> Vec<u8> {
+    signed(code, identifier, &[0; 16], attributes, secret)
+}
+
+fn keyed(secret: &[u8]) -> Hmac<Md5> {
+    Hmac::new_from_slice(secret).expect("a key of any length")
+}
+
+/// As [`build`], with Message-Authenticator, which comes first.
+fn signed(
+    code: u8,
+    identifier: u8,
+    authenticator: &[u8; 16],
+    attributes: &[(u8, &[u8])],
+    secret: &[u8],
+) -> Vec<u8> {
+    let with = |mac: &[u8; 16]| {
+        let first: (u8, &[u8]) = (attribute::MESSAGE_AUTHENTICATOR, mac);
+        let all: Vec<_> = [first]
+            .into_iter()
+            .chain(attributes.iter().copied())
+            .collect();
+        build(code, identifier, authenticator, &all, secret)
+    };
+    let unsigned = with(&[0; 16]);
+    let mut mac = keyed(secret);
+    mac.update(&unsigned[..4]);
+    mac.update(authenticator);
+    mac.update(&unsigned[HEADER_LEN..]);
+    with(&mac.finalize().into_bytes().into())
 }
 
 fn build(
@@ -244,6 +353,41 @@ mod tests {
             let good = Packet::new(&forged).is_ok_and(|it| it.verify_request(b"secret").is_ok());
             assert!(!good, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_signed_request_and_its_answer_prove_their_secret() {
+        let attributes: [(u8, &[u8]); 2] = [
+            (attribute::ACCT_SESSION_ID, b"7"),
+            (attribute::PROXY_STATE, b"proxy"),
+        ];
+        let bytes = signed_request(DISCONNECT_REQUEST, 9, &attributes, b"secret");
+        let packet = Packet::new(&bytes).unwrap();
+        assert_eq!(packet.verify_request(b"secret"), Ok(()));
+        assert_eq!(packet.verify_message(&[0; 16], b"secret"), Ok(()));
+        let wrong = packet.verify_message(&[0; 16], b"Secret");
+        assert_eq!(wrong, Err(PacketError::Authenticator));
+        let cause: (u8, &[u8]) = (attribute::ERROR_CAUSE, &[0, 0, 1, 247]);
+        let answer = packet.signed_response(DISCONNECT_REQUEST + 2, &[cause], b"secret");
+        let answer = Packet::new(&answer).unwrap();
+        assert_eq!((answer.code(), answer.identifier()), (42, 9));
+        let asked = packet.authenticator();
+        assert_eq!(answer.verify_response(asked, b"secret"), Ok(()));
+        assert_eq!(answer.verify_message(asked, b"secret"), Ok(()));
+        assert_eq!(answer.number(attribute::ERROR_CAUSE), Some(503));
+        assert_eq!(answer.first(attribute::PROXY_STATE), Some(&b"proxy"[..]));
+        for at in 0..bytes.len() {
+            let mut forged = bytes.clone();
+            forged[at] ^= 1;
+            let good =
+                Packet::new(&forged).is_ok_and(|it| it.verify_message(&[0; 16], b"secret").is_ok());
+            // The authenticator of the packet is not part of this proof.
+            assert_eq!(good, (4..20).contains(&at), "byte {at}");
+        }
+        let unsigned = request(1, &attributes, b"secret");
+        let unsigned = Packet::new(&unsigned).unwrap();
+        let refused = unsigned.verify_message(&[0; 16], b"secret");
+        assert_eq!(refused, Err(PacketError::Unsigned));
     }
 
     #[test]

@@ -10,6 +10,7 @@ fn info(id: &str, keys: &[&str]) -> SessionInfo {
         keys: keys.iter().map(|key| key.parse().unwrap()).collect(),
         class: Vec::new(),
         chargeable_user: None,
+        policy: None,
         reported: None,
     }
 }

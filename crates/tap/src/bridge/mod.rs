@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_link::xdp::{BURST_FRAMES_MAX, Bypass, FlowAction, FlowKey, FlowKind};
+use weir_link::xdp::{BURST_FRAMES_MAX, Bypass, FlowAction, FlowKey, FlowKind, MeterStage};
 use weir_ring::Frame;
 use weir_ring::umem::ChunkCounts;
 
@@ -116,6 +116,7 @@ pub struct Bridge {
     wakes: Vec<OwnedFd>,
     restore: bool,
     ageing: Duration,
+    meters: Vec<MeterStage>,
 }
 
 /// The context of a frame: its origin, and operations besides the verdict.
@@ -180,6 +181,7 @@ impl Bridge {
             wakes: Vec::new(),
             restore: false,
             ageing: Duration::ZERO,
+            meters: Vec::new(),
         })
     }
 
@@ -239,6 +241,13 @@ impl Bridge {
         self
     }
 
+    /// Counts the frames that come in at either link, the first one's by the
+    /// first stage, before all else: see [`Tap::between_metered`].
+    pub fn meter(mut self, stages: [MeterStage; 2]) -> Bridge {
+        self.meters = stages.into();
+        self
+    }
+
     /// Restores the links when the bridge is [asked to end](Self::until),
     /// instead of leaving the bypass.
     pub fn restore(mut self) -> Bridge {
@@ -271,7 +280,7 @@ impl Bridge {
         mut look: impl FnMut(&mut Tap),
     ) -> Result<ChunkCounts, TapError> {
         let [a, b] = &self.links;
-        let mut tap = Tap::between(self.config, a, b)?;
+        let mut tap = Tap::between_metered(self.config, a, b, &self.meters)?;
         let wakes = self.wakes.into_iter().chain(self.stop.fd());
         wakes.for_each(|fd| tap.wake_on(fd));
         let ran = run(&mut tap, &self.stop, &mut each, &mut look, self.ageing);

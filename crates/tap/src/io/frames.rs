@@ -255,6 +255,23 @@ impl Tap {
         }
     }
 
+    /// Number of frames that came in and were lost here, by no verdict: for
+    /// lack of room, for their length, or because they were stale. Frames that
+    /// a killed process had taken are not among them.
+    pub fn lost_inside(&self) -> u64 {
+        let links = self.links().map(|link| self.link_counts(link));
+        let lost = links.map(|counts| {
+            counts.rx_full
+                + counts.rx_dropped
+                + counts.tx_ring_full
+                + counts.tx_too_long
+                + counts.stale
+        });
+        // Of the page, which earlier processes counted in, too.
+        let held_back = self.page.held_back() - self.held_back_before;
+        lost.sum::<u64>() + self.counts.untapped + held_back
+    }
+
     /// The numbers of chunks by owner.
     pub fn census(&self) -> ChunkCounts {
         self.pool.chunk_counts()

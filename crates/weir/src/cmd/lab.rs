@@ -1,6 +1,7 @@
 //! `weir lab`: test networks of namespaces.
 
 mod demo;
+mod meter_demo;
 mod results;
 pub(crate) mod rfc2544;
 
@@ -21,6 +22,7 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Which {
     Demo(demo::Args),
+    MeterDemo(meter_demo::Args),
     Rfc2544(Box<rfc2544::Args>),
     Results(results::Args),
 }
@@ -29,6 +31,7 @@ enum Which {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     match &args.which {
         Which::Demo(args) => demo::run(args),
+        Which::MeterDemo(args) => meter_demo::run(args),
         Which::Rfc2544(args) => rfc2544::run(args),
         Which::Results(args) => results::run(args),
     }

@@ -2,16 +2,18 @@
 
 mod report;
 
+use crate::cmd::meter::forwarding::{self as meter, MeterArgs};
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::longest::MtuWarnings;
+use crate::report::metrics::{self, Metrics};
 use crate::report::stats_file::StatsFile;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
-use report::{Metrics, Report};
+use report::Report;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -43,6 +45,7 @@ Examples:
   weir route --config router.toml --check
   weir route --config router.toml --stats --metrics 127.0.0.1:9600
   weir route --config router.toml --bypass drop
+  weir route --config router.toml --meter counter.toml
   weir route --config router.toml --clean   # let frames pass that this has stopped
 
 A router of two links:
@@ -106,7 +109,7 @@ pub(crate) struct Args {
 
     /// Serve metrics for Prometheus at this address, at /metrics; port 0
     /// selects a free port, which is printed
-    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
 
     /// Path of frames while weir does not run: to the host (kernel), or dropped
@@ -143,17 +146,15 @@ pub(crate) struct Args {
     /// occupies a core and lowers the latency
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     spin_us: u64,
+
+    #[command(flatten)]
+    metering: MeterArgs,
 }
 
 /// Interval of the statistics.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which metrics are updated.
 const METRICS_INTERVAL: Duration = Duration::from_millis(250);
-
-fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |_| "write an address and a port, as in 127.0.0.1:9600 or [::1]:9600".to_owned();
-    text.parse().map_err(wrong)
-}
 
 fn bypass(text: &str) -> Result<Bypass, String> {
     match text {
@@ -167,11 +168,14 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let (config, text) = config(args)?;
     let source = args.config.as_deref();
     let failure = |text: &str, error| failure(source, text, error);
+    let links: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
     if args.clean {
-        return clean(&config).map_err(|error| failure(&text, error));
+        clean(&config).map_err(|error| failure(&text, error))?;
+        return meter::clean(&links);
     }
     if args.check {
         router::check(&config).map_err(|error| failure(&text, error))?;
+        args.metering.check(&links)?;
         println!("{}: good", name(source));
         return Ok(());
     }
@@ -193,15 +197,23 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         refused: None,
         trouble: None,
     };
+    let mut metering = args.metering.start(&links)?;
+    let stages = metering
+        .as_ref()
+        .map_or(Vec::new(), |it| it.stages().to_vec());
     // Prints warnings; dropped when frames are forwarded.
     let mut text = text;
     let ran = router::run(
         &config,
         tap(args, config.links.len()),
+        &stages,
         args.restore,
         vec![stop.wakes()?],
         |view| {
             text = String::new();
+            if let Some(metering) = &mut metering {
+                metering.look(view.tap);
+            }
             let asked = stop.is_requested();
             if asked {
                 teller.life.stopping();
@@ -215,7 +227,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         },
     );
     teller.life.end(ran.is_ok());
+    let stays = args.bypass != Bypass::Kernel && !args.restore;
+    let metered = metering.map_or(Ok(()), |metering| metering.end(stays).map(drop));
     ran.map_err(|error| failure(&text, error))?;
+    metered?;
     teller.trouble.map_or(Ok(()), Err)
 }
 

@@ -1,12 +1,13 @@
 //! Requests in batches: read, verified, made durable, answered.
 
 use super::Clients;
+use super::dynamic::{Dynamic, DynamicStats};
 use crate::error::CliError;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_meter::radius::accounting::{Accounting, Request, RequestError};
 use weir_meter::radius::packet::{self, Packet};
@@ -16,10 +17,7 @@ use weir_meter::{SessionEvent, SessionEventKind, SessionSource};
 /// whatever its size.
 const BATCH_MAX: usize = 256;
 /// Between two looks for sessions that are silent.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Makes events durable, and numbers them.
-pub(crate) type Log<'a> = &'a mut dyn FnMut(&mut [SessionEvent]) -> Result<(), String>;
+pub(super) const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What became of packets, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -39,6 +37,9 @@ pub(crate) struct Stats {
     pub(crate) not_durable: u64,
     /// Requests not answered, since there are too many sessions.
     pub(crate) too_many_sessions: u64,
+    /// Disconnect-Requests and CoA-Requests, if they are listened for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dynamic: Option<DynamicStats>,
 }
 
 /// Packets that were refused, by reason.
@@ -51,6 +52,20 @@ pub(crate) struct Refused {
 }
 
 impl Stats {
+    /// The sums of both.
+    pub(super) fn and(&self, other: &Stats) -> Stats {
+        Stats {
+            answered: self.answered + other.answered,
+            without_event: self.without_event + other.without_event,
+            unknown_clients: self.unknown_clients + other.unknown_clients,
+            bad_authenticators: self.bad_authenticators + other.bad_authenticators,
+            malformed: self.malformed + other.malformed,
+            not_durable: self.not_durable + other.not_durable,
+            too_many_sessions: self.too_many_sessions + other.too_many_sessions,
+            dynamic: self.dynamic.or(other.dynamic),
+        }
+    }
+
     pub(crate) fn refused(&self) -> Refused {
         Refused {
             unknown_clients: self.unknown_clients,
@@ -98,15 +113,10 @@ pub(crate) struct Server {
     silence_due: Duration,
     /// From when the monotonic clock is read: the wall clock may be set.
     began: Instant,
-    batch: Batch,
-    stats: Stats,
-}
-
-/// Events that are not yet durable, and the replies that wait for that.
-#[derive(Debug, Default)]
-struct Batch {
-    events: Vec<SessionEvent>,
+    /// Replies that wait until the events of their requests are durable.
     replies: Vec<(Vec<u8>, SocketAddr)>,
+    dynamic: Option<Dynamic>,
+    stats: Stats,
 }
 
 impl Server {
@@ -132,9 +142,26 @@ impl Server {
             silence,
             silence_due: Duration::ZERO,
             began: Instant::now(),
-            batch: Batch::default(),
+            replies: Vec::new(),
+            dynamic: None,
             stats: Stats::default(),
         })
+    }
+
+    /// Listens for Disconnect-Requests and CoA-Requests at this address, too.
+    pub(crate) fn listen_dynamic(&mut self, address: SocketAddr) -> Result<(), CliError> {
+        let dynamic = Dynamic::bind(address).map_err(|error| {
+            let what = "dynamic authorization";
+            CliError::run(format!("cannot listen for {what} on {address}: {error}"))
+        })?;
+        self.dynamic = Some(dynamic);
+        Ok(())
+    }
+
+    /// The sockets to wait for.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let dynamic = self.dynamic.iter().map(|dynamic| dynamic.socket().as_fd());
+        [self.socket.as_fd()].into_iter().chain(dynamic)
     }
 
     /// Takes up the log of events, after a restart of the program.
@@ -148,67 +175,59 @@ impl Server {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.stats
+        Stats {
+            dynamic: self.dynamic.as_ref().map(|dynamic| dynamic.stats),
+            ..self.stats
+        }
     }
 
-    /// Waits for requests at most this long, takes a batch of them, makes their events durable by
-    /// `log`, answers them, and gives the events in order.
+    /// Takes the requests that are there, at most [`BATCH_MAX`], and adds their events to the batch,
+    /// in order. When these are durable, [`answer`](Self::answer) sends the replies.
     ///
-    /// If the events cannot be made durable, none is answered, the error is given, and the next call
-    /// tries again before it reads anything: nothing is forgotten.
-    pub(crate) fn serve(
-        &mut self,
-        wait: Duration,
-        log: Log<'_>,
-    ) -> Result<Vec<SessionEvent>, String> {
-        if self.batch.events.is_empty() {
-            self.wait(wait).map_err(|error| error.to_string())?;
-            let now_ns = unix_ns();
-            self.read_batch(now_ns).map_err(|error| error.to_string())?;
-            self.end_silent(now_ns, self.began.elapsed());
-        }
-        if !self.batch.events.is_empty()
-            && let Err(why) = log(&mut self.batch.events)
-        {
-            self.stats.not_durable += self.batch.replies.len() as u64;
-            // The clients send them again.
-            self.batch.replies.clear();
-            return Err(why);
-        }
-        let batch = std::mem::take(&mut self.batch);
-        for (reply, to) in batch.replies {
-            // A reply that is lost is asked for again.
-            let _ = self.socket.send_to(&reply, to);
-            self.stats.answered += 1;
-        }
-        Ok(batch.events)
-    }
-
-    fn wait(&self, wait: Duration) -> io::Result<()> {
-        let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        match poll(&mut ready, Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn read_batch(&mut self, now_ns: i64) -> io::Result<()> {
+    /// # Errors
+    ///
+    /// The system's, if the socket cannot be read.
+    pub(crate) fn receive(&mut self, batch: &mut Vec<SessionEvent>) -> io::Result<()> {
+        let now_ns = unix_ns();
         let mut bytes = [0; packet::LEN_MAX + 1];
         for _ in 0..BATCH_MAX {
             match self.socket.recv_from(&mut bytes) {
-                Ok((length, from)) => self.take(&bytes[..length], from, now_ns),
+                Ok((length, from)) => self.take(&bytes[..length], from, now_ns, batch),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // What the network says of an earlier reply.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(error),
             }
         }
+        let now = self.began.elapsed();
+        if let Some(dynamic) = &mut self.dynamic {
+            let (clients, accounting) = (&self.clients, &mut self.accounting);
+            dynamic.receive(clients, accounting, now, now_ns, batch);
+        }
+        self.end_silent(now_ns, now, batch);
         Ok(())
     }
 
-    /// Takes a packet: its events and its reply wait in the batch.
-    fn take(&mut self, bytes: &[u8], from: SocketAddr, now_ns: i64) {
+    /// Answers the requests whose events are durable.
+    pub(crate) fn answer(&mut self) {
+        for (reply, to) in self.replies.drain(..) {
+            // A reply that is lost is asked for again.
+            let _ = self.socket.send_to(&reply, to);
+            self.stats.answered += 1;
+        }
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.answer();
+        }
+    }
+
+    /// The events cannot be made durable now: the clients get no reply, and send again.
+    pub(crate) fn not_durable(&mut self) {
+        self.stats.not_durable += self.replies.len() as u64;
+        self.replies.clear();
+    }
+
+    /// Takes a packet: its events go into the batch, and its reply waits.
+    fn take(&mut self, bytes: &[u8], from: SocketAddr, now_ns: i64, batch: &mut Vec<SessionEvent>) {
         let Some(client) = self.clients.of(from.ip()) else {
             self.stats.unknown_clients += 1;
             return;
@@ -242,12 +261,12 @@ impl Server {
         let happened = request.ok().filter(|request| request.has_timestamp);
         let happened = happened.map(|request| request.happened_ns);
         let events = kinds.into_iter().map(|kind| event(kind, now_ns, happened));
-        self.batch.events.extend(events);
+        batch.extend(events);
         let reply = packet.response(client.secret());
-        self.batch.replies.push((reply, from));
+        self.replies.push((reply, from));
     }
 
-    fn end_silent(&mut self, now_ns: i64, now: Duration) {
+    fn end_silent(&mut self, now_ns: i64, now: Duration, batch: &mut Vec<SessionEvent>) {
         let Some(limit) = self.silence else { return };
         if now < self.silence_due {
             return;
@@ -255,11 +274,15 @@ impl Server {
         self.silence_due = now.saturating_add(SILENCE_INTERVAL);
         let kinds = self.accounting.silent(now, limit);
         let events = kinds.into_iter().map(|kind| event(kind, now_ns, None));
-        self.batch.events.extend(events);
+        batch.extend(events);
     }
 }
 
-fn event(kind: SessionEventKind, received_unix_ns: i64, happened: Option<i64>) -> SessionEvent {
+pub(super) fn event(
+    kind: SessionEventKind,
+    received_unix_ns: i64,
+    happened: Option<i64>,
+) -> SessionEvent {
     SessionEvent {
         number: 0,
         received_unix_ns,
@@ -269,7 +292,7 @@ fn event(kind: SessionEventKind, received_unix_ns: i64, happened: Option<i64>) -
     }
 }
 
-fn unix_ns() -> i64 {
+pub(super) fn unix_ns() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
 }

@@ -4,6 +4,7 @@ pub(super) mod atomic_write;
 pub(super) mod flow_cache;
 pub(super) mod format;
 pub(super) mod frame_summary;
+pub(super) mod metrics;
 pub(super) mod plot;
 pub(super) mod stats_file;
 pub(super) mod stdout;

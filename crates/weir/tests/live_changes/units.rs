@@ -14,8 +14,8 @@ fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 /// Runs the command of the unit with that name, with exactly its capabilities,
-/// with `words` for its variables and its configuration file.
-fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
+/// with `words` for its variables and its configuration file, until it has said `said`.
+fn runs(net: &Net, name: &str, words: &[(&str, &str)], said: &str) {
     let path = format!("{}/../../systemd/{name}", env!("CARGO_MANIFEST_DIR"));
     let unit = std::fs::read_to_string(Path::new(&path)).unwrap();
     assert!(values(&unit, "Type").eq(["notify"]));
@@ -58,7 +58,7 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
     running.signal(Signal::TERM);
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("copy at XDP native"), "{ended:?}");
+    assert!(ended.stderr.contains(said), "{ended:?}");
 }
 
 #[test]
@@ -73,8 +73,15 @@ fn what_they_start_runs_with_what_they_allow() {
     for bypass in ["kernel", "drop"] {
         let options = format!("--bypass {bypass} --restore --hang-ms 2000");
         let words = [("$OPTIONS", &*options), ("/etc/weir/router.toml", &config)];
-        runs(&net, "weir-route.service", &words);
+        runs(&net, "weir-route.service", &words, "copy at XDP native");
         let words = [("$OPTIONS", &*options), ("$INTERFACES", "eth0 eth1")];
-        runs(&net, "weir-bridge@.service", &words);
+        runs(&net, "weir-bridge@.service", &words, "copy at XDP native");
     }
+    let config = net.folder.path("counter.toml");
+    std::fs::write(&config, "[[link]]\ninside = \"eth0\"\n").unwrap();
+    let store = net.folder.path("usage.db");
+    let options = format!("--store {store} --metrics 127.0.0.1:0");
+    let words = [("$OPTIONS", &*options), ("/etc/weir/counter.toml", &config)];
+    let said = "counters for 65,536 sessions";
+    runs(&net, "weir-meter.service", &words, said);
 }

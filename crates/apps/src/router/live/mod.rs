@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_link::net::{Address, AddressMonitor, Interface, InterfaceError, Neighbours};
 use weir_stack::Prefix;
-use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
+use weir_tap::{Frame, HostFilter, HostFilterError, MeterStage, Pull, Tap, TapError};
 
 const _: () = assert!(crate::router::engine::LINKS_MAX == weir_link::xdp::LINKS_MAX as usize);
 
@@ -107,6 +107,9 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 /// of `wakes` is readable, `look` is called more often: at once without
 /// traffic, and within 1 ms with traffic.
 ///
+/// The frames that come in at each link are counted by the stage in the same
+/// place of `meters`, if it has any.
+///
 /// With the bypass [`Drop`](weir_tap::Bypass::Drop), after any end of the
 /// router no frame passes until the next router is ready or [`clean`] runs.
 /// With `restore`, an end that `look` requested restores the links.
@@ -116,6 +119,7 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 pub fn run(
     config: &Config,
     tap: weir_tap::Config,
+    meters: &[MeterStage],
     restore: bool,
     wakes: Vec<OwnedFd>,
     mut look: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
@@ -140,7 +144,7 @@ pub fn run(
     };
     let names: Vec<String> = interfaces.iter().map(|i| i.name.clone()).collect();
     let links: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut tap = Tap::across(tap, &links, filter)?;
+    let mut tap = Tap::across(tap, &links, filter, meters)?;
     let follow = |tap: &Tap| {
         let changes = tap.host_filter_updaters()?;
         let addresses = Addresses::follow(addresses, config, &interfaces, host_has, changes);

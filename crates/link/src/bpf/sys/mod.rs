@@ -16,7 +16,9 @@ pub(super) use maps::{
     Batch, MapCreate, map_create, map_delete, map_delete_batch, map_freeze, map_info, map_lookup,
     map_lookup_batch, map_next_key, map_update, map_update_batch,
 };
-pub(super) use objects::{GET_FD, GET_NEXT_ID, fd_by_id, next_id, obj_get, obj_pin, prog_info};
+pub(super) use objects::{
+    GET_FD, GET_NEXT_ID, fd_by_id, next_id, obj_get, obj_pin, prog_info, prog_map_ids,
+};
 
 use std::io;
 use std::mem::size_of;

@@ -92,6 +92,24 @@ pub(in super::super) struct ProgInfo {
     pub(in super::super) name: [u8; NAME_BYTES],
 }
 
+/// `MAX_USED_MAPS`: maps of a program, at most.
+const PROG_MAPS_MAX: usize = 64;
+
+/// The ids of the maps that a program uses.
+pub(in super::super) fn prog_map_ids(program: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; PROG_MAPS_MAX];
+    let mut out = ProgInfo {
+        maps: PROG_MAPS_MAX as u32,
+        map_ids: ids.as_mut_ptr() as u64,
+        ..ProgInfo::default()
+    };
+    // SAFETY: the layout is the kernel's; through `map_ids`, the one pointer whose length is not
+    // zero, the kernel writes at most `maps` numbers, for which there is room until after the call.
+    unsafe { maps::info(program, &mut out)? };
+    ids.truncate(out.maps as usize);
+    Ok(ids)
+}
+
 pub(in super::super) fn prog_info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
     let mut out = ProgInfo::default();
     // SAFETY: the layout is the kernel's; the lengths beside the pointers are

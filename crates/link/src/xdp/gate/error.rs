@@ -5,6 +5,7 @@ use super::pin_dir::{self, OwnerProcess, PinDirError};
 use super::shared_page::LINKS_MAX;
 use crate::bpf::{AttachError, LoadError, MapError, PinError};
 use crate::net::{Interface, InterfaceError};
+use crate::xdp::meter::MeterError;
 use std::io;
 
 /// Why a gate was not created.
@@ -41,6 +42,14 @@ pub enum GateError {
         /// That process, if the system shows it.
         by: Option<OwnerProcess>,
     },
+    /// Another process of the same tap counts frames in the programs.
+    #[error(
+        "another process that shares this tap meters its links: only that process can change their programs"
+    )]
+    MeteredByAnother,
+    /// Whether a program counts frames is not known.
+    #[error(transparent)]
+    Meter(#[from] Box<MeterError>),
     /// The interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -124,4 +133,10 @@ fn remedy(interface: &str, by: &Option<OwnerProcess>) -> String {
 fn owner_text(holder: &Option<OwnerProcess>) -> String {
     let holder = holder.as_ref().map(OwnerProcess::to_string);
     holder.unwrap_or_else(|| "another process".into())
+}
+
+impl From<MeterError> for GateError {
+    fn from(error: MeterError) -> GateError {
+        GateError::Meter(Box::new(error))
+    }
 }

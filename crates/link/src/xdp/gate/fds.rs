@@ -75,6 +75,8 @@ impl Gate {
             adopted: false,
             host: None,
             meters: Vec::new(),
+            was_metered: false,
+            is_joined: true,
         })
     }
 

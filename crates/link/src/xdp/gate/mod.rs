@@ -13,7 +13,7 @@ pub use fds::{GateFds, LinkFds};
 
 use super::flow_cache::FlowMaps;
 use super::host_filter::HostFilter;
-use super::meter::MeterStage;
+use super::meter::{MeterStage, is_metered};
 use super::xsk::promiscuous;
 use super::xsk::socket::Xsk;
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
@@ -39,6 +39,10 @@ pub struct Gate {
     host: Option<HostFilter>,
     /// What counts the frames of each link, by the link's number.
     meters: Vec<MeterStage>,
+    /// The programs that were taken over counted in the same meter.
+    was_metered: bool,
+    /// The gate is another process's too, which may count frames.
+    is_joined: bool,
 }
 
 #[derive(Debug)]
@@ -149,6 +153,8 @@ impl Gate {
             adopted: false,
             host: None,
             meters: Vec::new(),
+            was_metered: false,
+            is_joined: false,
         })
     }
 
@@ -251,7 +257,7 @@ impl Gate {
             maps,
             Some((flow_maps, completes)),
             host,
-            self.meter(link),
+            self.meter_to_keep(link)?,
         )?;
         Ok(self.link(link).xdp.replace(&program)?)
     }
@@ -265,17 +271,30 @@ impl Gate {
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link {
                 let host = self.host.as_ref();
-                let program =
-                    program::xdp(number as u32, self.maps(), None, host, self.meter(number))?;
+                let meter = self.meter_to_keep(number)?;
+                let program = program::xdp(number as u32, self.maps(), None, host, meter)?;
                 link.xdp.replace(&program)?;
             }
         }
         Ok(())
     }
 
-    /// What counts the frames of a link.
-    pub(super) fn meter(&self, link: usize) -> Option<&MeterStage> {
-        self.meters.get(link)
+    /// What counts the frames of a link, for a new program there.
+    ///
+    /// # Errors
+    /// If another process of the same tap counts them: a program of this one would not.
+    pub(super) fn meter_to_keep(&self, link: usize) -> Result<Option<&MeterStage>, GateError> {
+        let meter = self.meters.get(link);
+        if meter.is_none() && self.is_joined && is_metered(&self.link(link).xdp)? {
+            return Err(GateError::MeteredByAnother);
+        }
+        Ok(meter)
+    }
+
+    /// Whether the programs of an earlier process counted the frames of all links in the same
+    /// meter, until those of this one took their places.
+    pub fn was_metered(&self) -> bool {
+        self.was_metered
     }
 
     /// Detaches the program of one link and restores the interface.

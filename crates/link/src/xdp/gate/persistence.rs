@@ -38,6 +38,7 @@ impl Gate {
             gate.page.set_bypass(bypass);
             gate.adopted = true;
             gate.meters = meters.to_vec();
+            gate.was_metered = gate.counts_already();
             gate.pins = Some(place);
             gate.renew()?;
             return Ok(gate);
@@ -50,6 +51,16 @@ impl Gate {
         gate.pins = Some(place);
         gate.meters = meters.to_vec();
         gate.add_all(interfaces)
+    }
+
+    /// Whether the present programs count all links' frames as those of this process will.
+    fn counts_already(&self) -> bool {
+        let mut links = self.links.iter().zip(0..);
+        !self.links.is_empty()
+            && links.all(|(link, number)| match (link, self.meters.get(number)) {
+                (Some(link), Some(meter)) => meter.is_in(&link.xdp).is_ok_and(|is_in| is_in),
+                (None, _) | (_, None) => false,
+            })
     }
 
     /// Takes the exclusive lock of these interfaces' pin directory.
@@ -103,6 +114,8 @@ impl Gate {
             adopted: false,
             host: None,
             meters: Vec::new(),
+            was_metered: false,
+            is_joined: false,
         }))
     }
 

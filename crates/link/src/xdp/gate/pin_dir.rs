@@ -191,14 +191,20 @@ fn lock_owner(folder: &PinFolder) -> Option<OwnerProcess> {
 }
 
 /// The swept parent of all pin directories.
-///
-/// It is in the mount namespace of process 1: the one of `ip netns exec` ends
-/// with its last process, and all pins in it.
 pub(in crate::xdp) fn parent() -> Result<PinFolder, PinError> {
-    let parent = std::thread::scope(|scope| scope.spawn(mount).join());
-    let parent = parent.unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))?;
+    let parent = mount_for_all(Path::new(TAPS_BPFFS))?;
     sweep(&parent);
     Ok(parent)
+}
+
+/// Mounts a folder for pins below `/run/weir`, as [`PinFolder::mount`] does, in the mount namespace
+/// of process 1: the one of `ip netns exec` ends with its last process, and all pins in it.
+///
+/// # Errors
+/// See [`PinError`].
+pub fn mount_for_all(path: &Path) -> Result<PinFolder, PinError> {
+    let folder = std::thread::scope(|scope| scope.spawn(|| mount(path)).join());
+    folder.unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))
 }
 
 fn failed(source: io::Error) -> PinError {
@@ -259,7 +265,7 @@ fn sweep_dir(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn mount() -> Result<PinFolder, PinError> {
+fn mount(path: &Path) -> Result<PinFolder, PinError> {
     // Without permission, the present namespace is used.
     let _ = enter_first();
     let made = DirBuilder::new().recursive(true).mode(0o755).create(RUN);
@@ -274,7 +280,7 @@ fn mount() -> Result<PinFolder, PinError> {
             source,
         },
     })?;
-    PinFolder::mount(Path::new(TAPS_BPFFS))
+    PinFolder::mount(path)
 }
 
 fn enter_first() -> io::Result<()> {

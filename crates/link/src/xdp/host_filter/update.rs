@@ -45,7 +45,7 @@ impl Gate {
             link: link as u32,
             maps,
             flow_cache: flow_cache.map(|(flow_maps, completes)| flow_maps.spec(completes)),
-            meter: self.meter(link).cloned(),
+            meter: self.meter_to_keep(link)?.cloned(),
             xdp: Attachment::from_fd(xdp),
         })
     }

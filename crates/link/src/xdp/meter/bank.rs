@@ -12,9 +12,10 @@
 use super::error::MeterError;
 use super::keys::SlotKey;
 use super::layout::{CELL_BYTES, SLOT_BYTES, SLOTS, at, state};
+use super::maps::{Geometry, Maps};
 use super::{Meter, Row};
-use crate::bpf::grace_period;
-use std::sync::atomic::Ordering;
+use crate::bpf::{MapMemory, grace_period};
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_meter::{Direction, Key, Totals};
 
 /// Whose traffic a cell counts.
@@ -41,33 +42,119 @@ pub struct Cell {
     pub packets: u64,
     /// Bytes, of frames or of IP packets.
     pub bytes: u64,
+    /// Of these, the packets and bytes that a policy did not let pass as they were.
+    pub policed: [u64; 2],
 }
 
 /// A period that has ended: nothing is added to it.
 #[derive(Debug)]
 pub struct Cut<'a> {
-    meter: &'a Meter,
+    banks: &'a Banks,
     bank: u64,
     period: u64,
 }
 
+/// The cells of a meter in their two banks: what one thread cuts, reads and empties while another
+/// changes keys.
+#[derive(Debug)]
+pub struct Banks {
+    geometry: Geometry,
+    control: MapMemory,
+    unknown: MapMemory,
+    cells: MapMemory,
+    totals: MapMemory,
+    /// Cuts that have begun, and those of them after which no program counts in the old bank.
+    begun: AtomicU64,
+    done: AtomicU64,
+}
+
 impl Meter {
+    /// The banks, for a thread that cuts.
+    pub fn banks(&self) -> std::sync::Arc<Banks> {
+        self.banks.clone()
+    }
+
+    /// As [`Banks::cut`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cut(&mut self) -> Result<Cut<'_>, MeterError> {
+        self.banks.cut()
+    }
+
+    /// As [`Banks::pending`].
+    pub fn pending(&self) -> Option<Cut<'_>> {
+        self.banks.pending()
+    }
+
+    /// As [`Banks::period`].
+    pub fn period(&self) -> u64 {
+        self.banks.period()
+    }
+
+    /// As [`Banks::settle`].
+    pub fn settle(&mut self) {
+        self.banks.settle();
+    }
+}
+
+impl Banks {
+    pub(super) fn new(maps: &Maps, geometry: &Geometry) -> Result<Banks, MeterError> {
+        let mapped = |map: &crate::bpf::Map| map.map_memory(true);
+        Ok(Banks {
+            geometry: geometry.clone(),
+            control: mapped(&maps.control)?,
+            unknown: mapped(&maps.unknown)?,
+            cells: mapped(&maps.cells)?,
+            totals: mapped(&maps.totals)?,
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+        })
+    }
+
+    /// Notes that programs may count in a row, before one does.
+    pub(super) fn use_row(&self, row: Row) {
+        let word = self.control.u64(0, at::ROWS_USED);
+        let word = word.expect("a word of the page");
+        // 0 stands for all rows: a process that did not note them has left the meter.
+        if word.load(Ordering::Relaxed) != 0 {
+            word.fetch_max(u64::from(row) + 2, Ordering::Release);
+        }
+    }
+
+    fn rows_used(&self) -> u32 {
+        let subscribers = self.geometry.subscribers;
+        let used = self.word(at::ROWS_USED).checked_sub(1);
+        used.map_or(subscribers, |used| used.min(subscribers.into()) as u32)
+    }
+
+    /// Cuts of this process that have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Cuts of this process after which no program counts in the old bank.
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
     /// Ends the current period, and begins the next. Waits until no program counts in the old one:
-    /// 8 to 25 ms.
+    /// 8 to 25 ms. One thread at a time cuts and settles.
     ///
     /// # Errors
     /// If the last period that was cut is not settled, or the kernel refuses to wait.
-    pub fn cut(&mut self) -> Result<Cut<'_>, MeterError> {
+    pub fn cut(&self) -> Result<Cut<'_>, MeterError> {
         let (bank, period) = self.active();
         if let Some((_, period)) = self.pending_bank() {
             return Err(MeterError::Unsettled { period });
         }
+        let begun = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         self.set_word(at::BANK, bank ^ 1);
         grace_period()?;
-        // Whoever compared an ended key before the flip has ended.
-        self.free.extend(self.limbo.drain());
+        // Programs that compared a key which ended before the flip have ended.
+        self.done.store(begun, Ordering::Release);
         Ok(Cut {
-            meter: self,
+            banks: self,
             bank,
             period,
         })
@@ -77,7 +164,7 @@ impl Meter {
     pub fn pending(&self) -> Option<Cut<'_>> {
         let (bank, period) = self.pending_bank()?;
         Some(Cut {
-            meter: self,
+            banks: self,
             bank,
             period,
         })
@@ -88,26 +175,38 @@ impl Meter {
         self.active().1
     }
 
+    /// As [`Meter::polices`].
+    pub fn polices(&self) -> bool {
+        self.geometry.polices
+    }
+
+    /// As [`Meter::boot_epoch`].
+    pub fn boot_epoch(&self) -> u64 {
+        self.word(at::BOOT_EPOCH)
+    }
+
     /// Empties the bank of the period that was cut: its records are durable. Does nothing if there
-    /// is none.
-    pub fn settle(&mut self) {
+    /// is none. The cost follows the rows in use, as that of reading does.
+    pub fn settle(&self) {
         let Some((bank, period)) = self.pending_bank() else {
             return;
         };
         self.retire_unknown(bank);
-        let rows = self.geometry.rows() as usize;
-        let cells = 2 * self.geometry.classes as usize;
-        for row in bank as usize * rows..(bank as usize + 1) * rows {
-            for word in 0..2 * cells {
-                let word = self.cells.u64(row, 8 * word).expect("a cell");
+        let first = bank as usize * self.geometry.rows() as usize;
+        let cell = self.geometry.cell() as usize;
+        let words = 2 * self.geometry.classes as usize * cell / 8;
+        for row in self.rows_in_use() {
+            for word in 0..words {
+                let word = self.cells.u64(first + row as usize, 8 * word);
+                let word = word.expect("a cell");
                 if word.load(Ordering::Relaxed) != 0 {
                     word.store(0, Ordering::Relaxed);
                 }
             }
         }
         for cpu in 0..self.totals.entries() {
-            for word in 0..4 {
-                let at = bank as usize * 2 * CELL_BYTES as usize + 8 * word;
+            for word in 0..2 * cell / 8 {
+                let at = bank as usize * 2 * cell + 8 * word;
                 let word = self.totals.u64(cpu, at).expect("a total");
                 word.store(0, Ordering::Relaxed);
             }
@@ -127,17 +226,35 @@ impl Meter {
         (period < active).then_some((quiet, period))
     }
 
+    fn word(&self, at: usize) -> u64 {
+        self.control.load_u64(0, at).expect("a word of the page")
+    }
+
+    fn set_word(&self, at: usize, value: u64) {
+        let word = self.control.u64(0, at).expect("a word of the page");
+        word.store(value, Ordering::SeqCst);
+    }
+
+    /// Rows that may have counts: of sessions, of unknown keys, and that of all further ones.
+    fn rows_in_use(&self) -> impl Iterator<Item = u32> + '_ {
+        let subscribers = self.geometry.subscribers;
+        let sessions = 0..self.rows_used();
+        let unknown = (0..self.geometry.unknown()).filter(|slot| {
+            let (page, at) = place_of(*slot);
+            self.unknown.load_u64(page, at + 16) != Some(0)
+        });
+        let unknown = unknown.map(move |slot| subscribers + slot);
+        sessions.chain(unknown).chain([self.geometry.rows() - 1])
+    }
+
     /// Frees the slots of unknown keys without traffic, in two steps: first no program takes them,
     /// and when that has been so for a whole period, with nothing counted since, they are empty.
-    fn retire_unknown(&mut self, bank: u64) {
+    fn retire_unknown(&self, bank: u64) {
         if self.geometry.unknown_pages == 0 {
             return;
         }
         for slot in 0..self.geometry.unknown() {
-            let (page, at) = (
-                (slot / SLOTS) as usize,
-                (slot % SLOTS * SLOT_BYTES) as usize,
-            );
+            let (page, at) = place_of(slot);
             let word = self.unknown.u64(page, at + 16).expect("a slot");
             let third = word.load(Ordering::Acquire);
             let row = self.geometry.subscribers + slot;
@@ -162,19 +279,24 @@ impl Meter {
         &self,
         bank: u64,
         row: u32,
-    ) -> impl Iterator<Item = (u16, Direction, u64, u64)> + '_ {
+    ) -> impl Iterator<Item = (u16, Direction, [u64; 4])> + '_ {
         let index = bank as usize * self.geometry.rows() as usize + row as usize;
         let cells = 0..2 * self.geometry.classes as usize;
         cells.filter_map(move |cell| {
-            let word = |at| self.cells.load_u64(index, cell * CELL_BYTES as usize + at);
-            let (packets, bytes) = (word(0)?, word(8)?);
+            let first = cell * self.geometry.cell() as usize;
+            let word = |at| self.cells.load_u64(index, first + at);
+            let policed = |at| match self.geometry.polices {
+                true => word(at),
+                false => Some(0),
+            };
+            let counts = [word(0)?, word(8)?, policed(16)?, policed(24)?];
             let direction = if cell % 2 == 0 {
                 Direction::Up
             } else {
                 Direction::Down
             };
-            let is_used = packets != 0 || bytes != 0;
-            is_used.then_some(((cell / 2) as u16, direction, packets, bytes))
+            let is_used = counts[..2] != [0; 2];
+            is_used.then_some(((cell / 2) as u16, direction, counts))
         })
     }
 
@@ -182,10 +304,7 @@ impl Meter {
         let Some(slot) = row.checked_sub(self.geometry.subscribers) else {
             return CutOwner::Row(row);
         };
-        let (page, at) = (
-            (slot / SLOTS) as usize,
-            (slot % SLOTS * SLOT_BYTES) as usize,
-        );
+        let (page, at) = place_of(slot);
         let word = |at| self.unknown.load_u64(page, at);
         let key = |words, third: u64| SlotKey {
             words,
@@ -200,6 +319,12 @@ impl Meter {
     }
 }
 
+/// Page and offset of a slot of an unknown key.
+fn place_of(slot: u32) -> (usize, usize) {
+    let at = slot % SLOTS * SLOT_BYTES;
+    ((slot / SLOTS) as usize, at as usize)
+}
+
 impl Cut<'_> {
     /// The number of the period, from 0 in each boot epoch.
     pub fn period(&self) -> u64 {
@@ -208,15 +333,16 @@ impl Cut<'_> {
 
     /// All cells that are not zero, by row.
     pub fn cells(&self) -> impl Iterator<Item = Cell> + '_ {
-        let meter = self.meter;
-        (0..meter.geometry.rows()).flat_map(move |row| {
-            let cells = meter.cells_of(self.bank, row);
-            let with = move |(class, direction, packets, bytes)| Cell {
-                owner: meter.owner(row),
+        let banks = self.banks;
+        banks.rows_in_use().flat_map(move |row| {
+            let cells = banks.cells_of(self.bank, row);
+            let with = move |(class, direction, counts): (u16, Direction, [u64; 4])| Cell {
+                owner: banks.owner(row),
                 class,
                 direction,
-                packets,
-                bytes,
+                packets: counts[0],
+                bytes: counts[1],
+                policed: [counts[2], counts[3]],
             };
             cells.map(with)
         })
@@ -224,14 +350,25 @@ impl Cut<'_> {
 
     /// What was counted in the period apart from the cells.
     pub fn totals(&self) -> Totals {
+        self.sums(0)
+    }
+
+    /// What was policed in the period, counted apart from the cells.
+    pub fn policed(&self) -> Totals {
+        match self.banks.geometry.polices {
+            true => self.sums(CELL_BYTES as usize),
+            false => Totals::default(),
+        }
+    }
+
+    /// The sums of all CPUs' totals, of the two words from `first` on.
+    fn sums(&self, first: usize) -> Totals {
         let mut totals = Totals::default();
-        for cpu in 0..self.meter.totals.entries() {
+        let cell = self.banks.geometry.cell() as usize;
+        for cpu in 0..self.banks.totals.entries() {
             for direction in 0..2 {
-                let at = self.bank as usize * 2 + direction;
-                let word = |offset| {
-                    let at = at * CELL_BYTES as usize + offset;
-                    self.meter.totals.load_u64(cpu, at).unwrap_or(0)
-                };
+                let at = (self.bank as usize * 2 + direction) * cell + first;
+                let word = |offset| self.banks.totals.load_u64(cpu, at + offset).unwrap_or(0);
                 totals.packets[direction] += word(0);
                 totals.bytes[direction] += word(8);
             }

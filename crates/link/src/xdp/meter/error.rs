@@ -2,7 +2,8 @@
 
 use super::layout::PREFIX_LENGTHS_MAX;
 use super::maps::SUBSCRIBERS_MAX;
-use crate::bpf::{AttachError, LoadError, MapError, PinError};
+use super::stage::MIRROR_PREFIXES_MAX;
+use crate::bpf::{AttachError, LoadError, MapError, ObjectError, PinError};
 use std::io;
 use weir_filter::backend::ebpf::EmitError;
 use weir_filter::lang::expr;
@@ -25,6 +26,17 @@ pub enum MeterError {
         /// What is wrong with it.
         source: expr::Error,
     },
+    /// The filter of what goes up.
+    #[error("from_inside: {0}")]
+    FromInside(#[source] expr::Error),
+    /// Too many prefixes of a mirror port.
+    #[error(
+        "{found} prefixes say what goes up at a mirror port, where there are at most {MIRROR_PREFIXES_MAX}: join some, or give from_inside"
+    )]
+    Prefixes {
+        /// How many.
+        found: usize,
+    },
     /// A row that does not exist.
     #[error("row {row} does not exist: the meter was made for {subscribers} subscribers")]
     NoSuchRow {
@@ -33,6 +45,9 @@ pub enum MeterError {
         /// How many there are.
         subscribers: u32,
     },
+    /// A policy without room for any.
+    #[error("this meter was made without policies")]
+    NoPolicies,
     /// Too many keys.
     #[error("there is no room for key `{key}`: the meter was made for {keys} keys")]
     Full {
@@ -77,6 +92,9 @@ pub enum MeterError {
     /// A program was not attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// A program that is attached.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     /// A pin.
     #[error(transparent)]
     Pin(#[from] PinError),

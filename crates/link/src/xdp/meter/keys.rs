@@ -115,6 +115,8 @@ impl Meter {
         if row >= subscribers {
             return Err(MeterError::NoSuchRow { row, subscribers });
         }
+        self.free_ended();
+        self.banks.use_row(row);
         let slot_key = SlotKey::from(key);
         let third = u64::from(slot_key.meta) | u64::from(row + 1) << 32;
         match self.place(slot_key)? {
@@ -172,7 +174,7 @@ impl Meter {
                 let Some(row) = (before as u32).checked_sub(1) else {
                     return Ok(None);
                 };
-                self.limbo.insert((page, at));
+                self.limbo.insert((page, at), self.banks.begun());
                 row
             }
             Place::Spill(row) => {
@@ -185,6 +187,15 @@ impl Meter {
         };
         self.end_use(slot_key.meta)?;
         Ok(Some(row))
+    }
+
+    /// Slots of keys that ended before the last cut began may be used again.
+    fn free_ended(&mut self) {
+        let done = self.banks.done();
+        if std::mem::replace(&mut self.freed_at, done) != done {
+            let ended = self.limbo.extract_if(|_, begun| *begun < done);
+            self.free.extend(ended.map(|(place, _)| place));
+        }
     }
 
     /// The row that has exactly this key.
@@ -354,6 +365,20 @@ impl Meter {
         self.set_word(at::KINDS, bits);
         Ok(())
     }
+}
+
+/// The value, the mask and the kind of address of a prefix or an address, as words of an address are
+/// loaded.
+pub(super) fn masked(key: Key) -> Option<([u64; 2], [u64; 2], u32)> {
+    let SlotKey { words, meta } = key.into();
+    let (family, whole) = match meta & 0xff {
+        kind::V4 | kind::PREFIX_V4 => (kind::V4, kind::PREFIX_V4 | (32 << 8)),
+        kind::V6 | kind::PREFIX_V6 => (kind::V6, kind::PREFIX_V6 | (128 << 8)),
+        _ => return None,
+    };
+    let is_prefix = meta & 0xff == kind::PREFIX_V4 || meta & 0xff == kind::PREFIX_V6;
+    let [first, second, _] = entry(if is_prefix { meta } else { whole });
+    Some((words, [first, second], family))
 }
 
 /// An entry of the list of prefix lengths: two masks, as words of an address are loaded, and the

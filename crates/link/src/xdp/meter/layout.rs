@@ -8,14 +8,18 @@
 //!  cells     [bank][row][class][direction] {packets, bytes}                       a row a value
 //!  totals    [CPU] [bank][direction] {packets, bytes}                             a CPU a value
 //!  services  protocol ─► service, then port ─► service for each of PORT_PROTOCOLS
-//!  tags      row ─► a number of the process's own, for after a restart
+//!  policies  row ─► meters up and down, quota, flags: a row a value    (one entry without policies)
+//!  leases    [CPU][row] bytes up and down that a CPU has taken of the meters
+//!  tags      row ─► a number of the process's own, for after a restart; the quota that was granted
 //! ```
+//!
+//! With policies a cell and a total have two words more: packets and bytes that were policed.
 //!
 //! A slot is four words: key (2), kind and length of the key (32 bits) with the row plus 1 (32 bits),
 //! and one unused. The third word alone says whether the slot is in use; it is one store.
 
 /// Version of the layout; the words up to [`at::SEED`] keep their places in all versions.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 /// Bytes of the control value.
 pub(super) const CONTROL_BYTES: u32 = 2048;
@@ -29,6 +33,8 @@ pub(super) mod place {
     pub(in crate::xdp::meter) const CELLS: u16 = 4;
     pub(in crate::xdp::meter) const TOTALS: u16 = 5;
     pub(in crate::xdp::meter) const SERVICES: u16 = 6;
+    pub(in crate::xdp::meter) const POLICIES: u16 = 7;
+    pub(in crate::xdp::meter) const LEASES: u16 = 8;
 }
 
 /// Offsets in the control value, all of 64-bit words.
@@ -55,6 +61,16 @@ pub(super) mod at {
     pub(in crate::xdp::meter) const LIST: usize = 104;
     /// Always zero, which the verifier does not know.
     pub(in crate::xdp::meter) const ZERO: usize = 112;
+    /// Rows of sessions that may have counts are below this number less 1; 0 if that is not known.
+    pub(in crate::xdp::meter) const ROWS_USED: usize = 120;
+    /// Whether rows may have policies.
+    pub(in crate::xdp::meter) const POLICES: usize = 128;
+    /// CPUs that have leases.
+    pub(in crate::xdp::meter) const LEASE_CPUS: usize = 136;
+    /// The number of the portal's interface, or 0.
+    pub(in crate::xdp::meter) const PORTAL: usize = 144;
+    /// When the counters were made: nanoseconds of the monotonic clock, and of Unix time.
+    pub(in crate::xdp::meter) const MADE: usize = 152;
     /// [list][family][entry] {mask, mask, kind and length}: the longest first, ended by a zero.
     pub(in crate::xdp::meter) const PREFIXES: usize = 256;
     pub(in crate::xdp::meter) const PREFIX_BYTES: usize = 24;
@@ -75,8 +91,50 @@ pub(super) const SLOTS: u32 = PAGE_BYTES / SLOT_BYTES;
 /// place (bench `meter_kernel`).
 pub(super) const PROBES: u32 = 8;
 
-/// Bytes of a cell.
+/// Bytes of a cell: packets and bytes; and of one with policies: those that were policed as well.
 pub(super) const CELL_BYTES: u32 = 16;
+pub(super) const POLICED_CELL_BYTES: u32 = 32;
+
+/// Bytes of a row's policy.
+pub(super) const POLICY_BYTES: u32 = 64;
+/// Bytes of a row's leases on one CPU: two words of 32 bits.
+pub(super) const LEASE_BYTES: u32 = 8;
+/// CPUs that lease, at most: those beyond use the meters themselves.
+pub(super) const LEASE_CPUS: u32 = 8;
+
+/// A policy: offsets of its words, and its flags.
+pub(super) mod policy {
+    /// Bytes of a meter; the one for up is followed by the one for down.
+    pub(in crate::xdp::meter) const METER_BYTES: i16 = 24;
+    /// The theoretical arrival time, nanoseconds of the monotonic clock.
+    pub(in crate::xdp::meter) const TAT: i16 = 0;
+    /// What a byte costs, in the low bits; above, the quantum of a lease in bytes.
+    pub(in crate::xdp::meter) const COST: i16 = 8;
+    pub(in crate::xdp::meter) const COST_BITS: i32 = 40;
+    /// How far the time may be behind, nanoseconds.
+    pub(in crate::xdp::meter) const TOLERANCE: i16 = 16;
+    /// Bytes that are left.
+    pub(in crate::xdp::meter) const QUOTA: i16 = 48;
+    /// 0: no policy.
+    pub(in crate::xdp::meter) const FLAGS: i16 = 56;
+
+    /// There is a rate up; the next bit: down.
+    pub(in crate::xdp::meter) const HAS_RATE: i32 = 1;
+    /// The exact clock is read for the rate up; the next bit: down.
+    pub(in crate::xdp::meter) const IS_EXACT: i32 = 4;
+    pub(in crate::xdp::meter) const HAS_QUOTA: i32 = 16;
+    /// Where the actions stand.
+    pub(in crate::xdp::meter) const OVER_SHIFT: i32 = 8;
+    pub(in crate::xdp::meter) const SPENT_SHIFT: i32 = 18;
+
+    /// An action: its kind, and a code point.
+    pub(in crate::xdp::meter) const ACTION_MASK: i32 = 0x3ff;
+    pub(in crate::xdp::meter) const KIND_MASK: i32 = 0xf;
+    pub(in crate::xdp::meter) const CODE_POINT_SHIFT: i32 = 4;
+    pub(in crate::xdp::meter) const DROP: i32 = 1;
+    pub(in crate::xdp::meter) const MARK: i32 = 2;
+    pub(in crate::xdp::meter) const PORTAL: i32 = 3;
+}
 
 /// Kinds of keys, as slots have them in the low byte; the length of a prefix is in the next.
 pub(super) mod kind {

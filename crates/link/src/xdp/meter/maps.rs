@@ -2,10 +2,11 @@
 
 use super::error::MeterError;
 use super::layout::{
-    CELL_BYTES, CONTROL_BYTES, PAGE_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES,
-    SLOTS, VERSION, at,
+    CELL_BYTES, CONTROL_BYTES, LEASE_BYTES, LEASE_CPUS, PAGE_BYTES, POLICED_CELL_BYTES,
+    POLICY_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION, at,
 };
 use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
+use rustix::time::{ClockId, clock_gettime};
 use siphasher::sip::SipHasher13;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,6 +35,9 @@ pub struct MeterSpec<'a> {
     pub names: &'a dyn Names,
     /// Whether bytes are those of IP packets, not of frames.
     pub counts_ip: bool,
+    /// Whether rows may have policies: 64 bytes a row more, 8 for each CPU up to eight, and 64 for
+    /// each class of a row.
+    pub polices: bool,
 }
 
 /// The filters of services, compiled.
@@ -92,6 +96,9 @@ pub(super) struct Geometry {
     pub(super) meaning: u64,
     pub(super) seed: u64,
     pub(super) counts_ip: bool,
+    pub(super) polices: bool,
+    /// CPUs that have leases.
+    pub(super) lease_cpus: u32,
 }
 
 impl Geometry {
@@ -117,6 +124,12 @@ impl Geometry {
             meaning: meaning(spec.services) & !1 | u64::from(spec.counts_ip),
             seed: RandomState::new().hash_one(0),
             counts_ip: spec.counts_ip,
+            polices: spec.polices,
+            lease_cpus: if spec.polices {
+                (possible_cpus()? as u32).min(LEASE_CPUS)
+            } else {
+                0
+            },
         })
     }
 
@@ -146,8 +159,26 @@ impl Geometry {
         (self.keys() / 32).max(1024)
     }
 
+    /// Bytes of a cell.
+    pub(super) fn cell(&self) -> u32 {
+        if self.polices {
+            POLICED_CELL_BYTES
+        } else {
+            CELL_BYTES
+        }
+    }
+
     fn cell_bytes(&self) -> u32 {
-        self.classes * 2 * CELL_BYTES
+        self.classes * 2 * self.cell()
+    }
+
+    /// Rows that may have a policy.
+    fn policed_rows(&self) -> u32 {
+        if self.polices { self.subscribers } else { 1 }
+    }
+
+    fn tag_bytes(&self) -> u32 {
+        if self.polices { 16 } else { 8 }
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
@@ -155,8 +186,11 @@ impl Geometry {
         // Of an entry of a preallocated hash table: key, value, and the kernel's 48 bytes.
         let spill = u64::from(self.spill()) * 88;
         let cells = 2 * u64::from(self.rows()) * u64::from(self.cell_bytes());
-        let tags = 8 * u64::from(self.subscribers);
-        pages(self.slot_pages)
+        let per_row = POLICY_BYTES + LEASE_BYTES * self.lease_cpus;
+        let policies = u64::from(per_row) * u64::from(self.policed_rows());
+        let tags = u64::from(self.tag_bytes()) * u64::from(self.subscribers);
+        policies
+            + pages(self.slot_pages)
             + pages(self.unknown_pages.max(1))
             + spill
             + cells
@@ -175,11 +209,16 @@ pub(super) struct Maps {
     pub(super) cells: Map,
     pub(super) totals: Map,
     pub(super) services: Map,
+    pub(super) policies: Map,
+    pub(super) leases: Map,
     pub(super) tags: Map,
 }
 
+/// The control map's name in the kernel.
+pub(super) const CONTROL_NAME: &str = "weir_meter";
+
 /// Names of pins, in the order of [`Maps::all`].
-const PINS: [&str; 8] = [
+const PINS: [&str; 10] = [
     "meter-control",
     "meter-slots",
     "meter-spill",
@@ -187,6 +226,8 @@ const PINS: [&str; 8] = [
     "meter-cells",
     "meter-totals",
     "meter-services",
+    "meter-policies",
+    "meter-leases",
     "meter-tags",
 ];
 
@@ -201,7 +242,7 @@ impl Maps {
         };
         let cpus = possible_cpus()? as u32;
         let maps = Maps {
-            control: array("weir_meter", CONTROL_BYTES, 1)?,
+            control: array(CONTROL_NAME, CONTROL_BYTES, 1)?,
             slots: array("weir_meter_keys", PAGE_BYTES, geometry.slot_pages)?,
             spill: Map::create("weir_meter_spil", &MapSpec::hash(24, 8, geometry.spill()))?,
             unknown: array("weir_meter_unkn", PAGE_BYTES, geometry.unknown_pages.max(1))?,
@@ -210,12 +251,26 @@ impl Maps {
                 geometry.cell_bytes(),
                 2 * geometry.rows(),
             )?,
-            totals: array("weir_meter_tot", 4 * CELL_BYTES, cpus)?,
+            totals: array("weir_meter_tot", 4 * geometry.cell(), cpus)?,
             services: array("weir_meter_serv", SERVICES_BYTES, 1)?,
-            tags: array("weir_meter_tags", 8, geometry.subscribers)?,
+            policies: array("weir_meter_pol", POLICY_BYTES, geometry.policed_rows())?,
+            leases: array(
+                "weir_meter_leas",
+                LEASE_BYTES,
+                geometry.policed_rows() * geometry.lease_cpus.max(1),
+            )?,
+            tags: array(
+                "weir_meter_tags",
+                geometry.tag_bytes(),
+                geometry.subscribers,
+            )?,
         };
         maps.write_services(services)?;
         let control = maps.control.map_memory(true)?;
+        let made = [ClockId::Monotonic, ClockId::Realtime].map(|clock| {
+            let time = clock_gettime(clock);
+            (time.tv_sec.saturating_mul(1_000_000_000) + time.tv_nsec).cast_unsigned()
+        });
         for (at, value) in [
             (at::BOOT_EPOCH, RandomState::new().hash_one(1)),
             (at::PERIOD + 8, 1),
@@ -225,6 +280,11 @@ impl Maps {
             (at::CLASSES, geometry.classes.into()),
             (at::MEANING, geometry.meaning),
             (at::SEED, geometry.seed),
+            (at::ROWS_USED, 1),
+            (at::MADE, made[0]),
+            (at::MADE + 8, made[1]),
+            (at::POLICES, geometry.polices.into()),
+            (at::LEASE_CPUS, geometry.lease_cpus.into()),
             // Last, since it says that the rest is there.
             (at::VERSION, VERSION),
         ] {
@@ -246,7 +306,7 @@ impl Maps {
         Ok(())
     }
 
-    fn all(&self) -> [&Map; 8] {
+    fn all(&self) -> [&Map; 10] {
         [
             &self.control,
             &self.slots,
@@ -255,13 +315,20 @@ impl Maps {
             &self.cells,
             &self.totals,
             &self.services,
+            &self.policies,
+            &self.leases,
             &self.tags,
         ]
     }
 
     /// Those that the stage names, in the order of its places.
     pub(super) fn of_stage(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.all().into_iter().take(7).map(AsFd::as_fd)
+        self.all().into_iter().take(9).map(AsFd::as_fd)
+    }
+
+    pub(super) fn boot_epoch(&self) -> Result<u64, MeterError> {
+        let control = self.control.map_memory(false)?;
+        Ok(control.load_u64(0, at::BOOT_EPOCH).unwrap_or(0))
     }
 
     /// Pins all in place of what is there; the control page last, since it says that they are whole.
@@ -277,6 +344,15 @@ impl Maps {
 
     /// What is pinned, if it is whole.
     pub(super) fn open(folder: &PinFolder) -> Result<Option<(Maps, Geometry)>, MeterError> {
+        // An earlier layout has fewer maps.
+        if let Some(control) = folder.get(PINS[0])? {
+            let memory = Map::from_fd(control)?.map_memory(false)?;
+            let found = memory.load_u64(0, at::VERSION).unwrap_or(0);
+            if found != VERSION {
+                let known = VERSION;
+                return Err(MeterError::OtherVersion { found, known });
+            }
+        }
         let mut found = Vec::new();
         for name in PINS {
             match folder.get(name)? {
@@ -293,20 +369,16 @@ impl Maps {
                 cells,
                 totals,
                 services,
+                policies,
+                leases,
                 tags,
             ],
-        ) = <[Map; 8]>::try_from(found)
+        ) = <[Map; 10]>::try_from(found)
         else {
             return Ok(None);
         };
         let memory = control.map_memory(false)?;
         let word = |at| memory.load_u64(0, at).unwrap_or(0);
-        if word(at::VERSION) != VERSION {
-            return Err(MeterError::OtherVersion {
-                found: word(at::VERSION),
-                known: VERSION,
-            });
-        }
         let geometry = Geometry {
             subscribers: word(at::SUBSCRIBERS) as u32,
             slot_pages: word(at::SLOT_PAGES) as u32,
@@ -315,6 +387,8 @@ impl Maps {
             meaning: word(at::MEANING),
             seed: word(at::SEED),
             counts_ip: word(at::MEANING) & 1 == 1,
+            polices: word(at::POLICES) != 0,
+            lease_cpus: word(at::LEASE_CPUS) as u32,
         };
         let maps = Maps {
             control,
@@ -324,10 +398,67 @@ impl Maps {
             cells,
             totals,
             services,
+            policies,
+            leases,
             tags,
         };
         Ok(Some((maps, geometry)))
     }
+}
+
+/// The start of the names of folders with meters that were replaced.
+pub(super) const REPLACED: &str = "previous-";
+
+/// The meters that were replaced, and whose counts are not read yet, by the names of their folders:
+/// the oldest first. Not that of `epoch`, which is in its own place as well, and not what a process
+/// that died has left in part.
+pub(super) fn replaced(
+    folder: &PinFolder,
+    epoch: Option<u64>,
+) -> Result<Vec<(String, Maps, Geometry)>, MeterError> {
+    let (_, names) = folder.list()?;
+    let number = |name: &String| name.strip_prefix(REPLACED)?.parse::<u64>().ok();
+    let mut names: Vec<(u64, String)> = names
+        .into_iter()
+        .filter_map(|name| Some((number(&name)?, name)))
+        .collect();
+    names.sort_unstable();
+    let mut found = Vec::new();
+    for (_, name) in names {
+        let maps = match folder.existing(&name)? {
+            Some(inner) => Maps::open(&inner)?,
+            None => None,
+        };
+        match maps {
+            Some((maps, geometry)) if Some(maps.boot_epoch()?) != epoch => {
+                found.push((name, maps, geometry));
+            }
+            _ => forget(folder, &name)?,
+        }
+    }
+    Ok(found)
+}
+
+/// Moves the pins of a meter into a folder of their own; gives its name.
+pub(super) fn replace(folder: &PinFolder, maps: &Maps) -> Result<String, MeterError> {
+    let (_, names) = folder.list()?;
+    let numbers = names.iter().filter_map(|name| name.strip_prefix(REPLACED));
+    let last = numbers
+        .filter_map(|number| number.parse::<u64>().ok())
+        .max();
+    let name = format!("{REPLACED}{}", last.map_or(0, |last| last + 1));
+    maps.pin(&folder.folder(&name)?)?;
+    unpin(folder)?;
+    Ok(name)
+}
+
+/// Removes the folder of a meter that was replaced.
+pub(super) fn forget(folder: &PinFolder, name: &str) -> Result<(), MeterError> {
+    if let Some(inner) = folder.existing(name)? {
+        unpin(&inner)?;
+        folder.remove_folder(name)?;
+    }
+    Ok(())
 }
 
 /// Removes all pins of a meter: its maps go when the last program that uses them has gone.

@@ -22,6 +22,9 @@
 //! - **End.** One store of the third word, without a row. The slot is used for another key only
 //!   after the next cut: until then a program may still compare the old key.
 //!
+//! A row's policy is words of its own: meters and quota that the stage changes, and limits that the
+//! process writes. Rates and quotas go on when the process has died, as they were last.
+//!
 //! A counter that the stage adds to is never cleared. A bank is emptied by [`Meter::settle`] after a
 //! cut, when no program counts in it, and the caller's records of it are durable; a process that
 //! dies in between finds the same bank again ([`Meter::pending`]), with the number of its period.
@@ -31,14 +34,16 @@ mod error;
 mod keys;
 mod layout;
 mod maps;
+mod policy;
 pub(super) mod program;
 mod stage;
 
-pub use bank::{Cell, Cut, CutOwner};
+pub use bank::{Banks, Cell, Cut, CutOwner};
 pub use error::MeterError;
 pub use layout::PREFIX_LENGTHS_MAX;
 pub use maps::{MeterSpec, SUBSCRIBERS_MAX};
-pub use stage::{MeterStage, MeterTap};
+pub(super) use stage::is_metered;
+pub use stage::{MIRROR_PREFIXES_MAX, MeterStage, MeterTap, MirrorUp};
 
 use crate::bpf::{MapMemory, PinFolder, grace_period};
 use maps::{Geometry, Maps};
@@ -55,17 +60,20 @@ pub struct Meter {
     maps: Arc<Maps>,
     geometry: Geometry,
     filters: Vec<(u16, weir_filter::ir::Program)>,
+    banks: Arc<Banks>,
     control: MapMemory,
     slots: MapMemory,
-    unknown: MapMemory,
-    cells: MapMemory,
-    totals: MapMemory,
+    policies: MapMemory,
+    leases: MapMemory,
     tags: MapMemory,
     /// Keys by kind, or by prefix length: how many.
     used: HashMap<u32, u32>,
-    /// Slots that ended, by page and offset; those of `limbo` only since the last cut.
+    /// Slots of keys that ended, by page and offset, which may be used for other keys.
     free: std::collections::HashSet<(usize, usize)>,
-    limbo: std::collections::HashSet<(usize, usize)>,
+    /// Those that may not be used yet, with the number of cuts that had begun when they ended.
+    limbo: HashMap<(usize, usize), u64>,
+    /// Cuts that were done when `limbo` was last looked through.
+    freed_at: u64,
     spilled: u64,
 }
 
@@ -76,9 +84,17 @@ pub struct OpenedMeter {
     pub meter: Meter,
     /// Whether an earlier process has left it; its keys and counts are there.
     pub is_adopted: bool,
-    /// The meter that was there instead, with other services or sizes, or of another version: its
-    /// counts are to be read. It goes with this value.
-    pub previous: Option<Meter>,
+    /// The meters that were there before, with other services or sizes, the oldest first: their
+    /// counts are to be read. Each stays pinned until [`Meter::forget`].
+    pub previous: Vec<PreviousMeter>,
+}
+
+/// A meter that was replaced by one of other services or sizes.
+#[derive(Debug)]
+pub struct PreviousMeter {
+    /// The meter.
+    pub meter: Meter,
+    name: String,
 }
 
 impl Meter {
@@ -95,14 +111,25 @@ impl Meter {
     /// Takes over the meter that is pinned in `folder`, or makes and pins one. The caller holds the
     /// folder's [lock](PinFolder::lock_alone).
     ///
-    /// A meter whose services, sizes or unit are not those of `spec` is replaced, and given beside.
+    /// A meter whose services, sizes or unit are not those of `spec` is replaced, and given beside. It
+    /// stays pinned in a folder of its own, so that a process that dies before it has read the counts
+    /// loses nothing.
     ///
     /// # Errors
     /// See [`MeterError`]; [`MeterError::OtherVersion`] if this program cannot read what is there.
     pub fn open(folder: &PinFolder, spec: &MeterSpec<'_>) -> Result<OpenedMeter, MeterError> {
         let geometry = Geometry::new(spec)?;
-        let mut previous = None;
-        if let Some((maps, found)) = Maps::open(folder)? {
+        let left = Maps::open(folder)?;
+        let epoch = match &left {
+            Some((maps, _)) => Some(maps.boot_epoch()?),
+            None => None,
+        };
+        let mut previous = Vec::new();
+        for (name, maps, found) in maps::replaced(folder, epoch)? {
+            let meter = Meter::new(maps, found, spec)?;
+            previous.push(PreviousMeter { meter, name });
+        }
+        if let Some((maps, found)) = left {
             if found.is_like(&geometry) {
                 let meter = Meter::new(maps, found, spec)?;
                 // Whatever the earlier process was doing.
@@ -110,10 +137,12 @@ impl Meter {
                 return Ok(OpenedMeter {
                     meter,
                     is_adopted: true,
-                    previous: None,
+                    previous,
                 });
             }
-            previous = Some(Meter::new(maps, found, spec)?);
+            let name = maps::replace(folder, &maps)?;
+            let meter = Meter::new(maps, found, spec)?;
+            previous.push(PreviousMeter { meter, name });
         }
         let maps = Maps::create(&geometry, spec.services)?;
         maps.pin(folder)?;
@@ -124,21 +153,30 @@ impl Meter {
         })
     }
 
+    /// Removes the pins of a meter that was replaced: its counts have been read.
+    ///
+    /// # Errors
+    /// When a pin cannot be removed.
+    pub fn forget(folder: &PinFolder, previous: PreviousMeter) -> Result<(), MeterError> {
+        maps::forget(folder, &previous.name)
+    }
+
     fn new(maps: Maps, geometry: Geometry, spec: &MeterSpec<'_>) -> Result<Meter, MeterError> {
         let mapped = |map: &crate::bpf::Map| map.map_memory(true);
         let mut meter = Meter {
+            banks: Arc::new(Banks::new(&maps, &geometry)?),
             control: mapped(&maps.control)?,
             slots: mapped(&maps.slots)?,
-            unknown: mapped(&maps.unknown)?,
-            cells: mapped(&maps.cells)?,
-            totals: mapped(&maps.totals)?,
+            policies: mapped(&maps.policies)?,
+            leases: mapped(&maps.leases)?,
             tags: mapped(&maps.tags)?,
             maps: Arc::new(maps),
             filters: maps::filters(spec)?,
             geometry,
             used: HashMap::new(),
             free: std::collections::HashSet::new(),
-            limbo: std::collections::HashSet::new(),
+            limbo: HashMap::new(),
+            freed_at: 0,
             spilled: 0,
         };
         meter.survey()?;
@@ -148,6 +186,13 @@ impl Meter {
     /// A random number that was made with the counters: a new one after a restart of the machine.
     pub fn boot_epoch(&self) -> u64 {
         self.word(layout::at::BOOT_EPOCH)
+    }
+
+    /// When the counters were made: nanoseconds of the monotonic clock, and of Unix time. Zeros if the
+    /// process that made them did not say.
+    pub fn made(&self) -> (u64, i64) {
+        let unix_ns = self.word(layout::at::MADE + 8);
+        (self.word(layout::at::MADE), unix_ns.cast_signed())
     }
 
     /// How many rows of sessions there are.
@@ -168,6 +213,14 @@ impl Meter {
     /// Bytes of all maps, which are allocated when the meter is made.
     pub fn memory_bytes(&self) -> u64 {
         self.geometry.memory_bytes()
+    }
+
+    /// As [`memory_bytes`](Self::memory_bytes), of a meter that is not made.
+    ///
+    /// # Errors
+    /// If it cannot have these sizes.
+    pub fn memory_bytes_of(spec: &MeterSpec<'_>) -> Result<u64, MeterError> {
+        Ok(Geometry::new(spec)?.memory_bytes())
     }
 
     /// Notes a number of the caller's for a row, for the process that takes the meter over.

@@ -2,15 +2,21 @@
 
 use super::Meter;
 use super::error::MeterError;
-use super::maps::{Maps, unpin};
-use super::program::{self, At, Routines, Spec};
-use crate::bpf::{Attachment, Hook, Load, PinFolder, Program, ProgramType};
+use super::keys::masked;
+use super::maps::{CONTROL_NAME, Maps, REPLACED, forget, unpin};
+use super::program::{self, At, Routines, Spec, Up, Way};
+use crate::bpf::{
+    self, Attachment, Hook, Load, Map, ObjectError, ObjectKind, PinFolder, Program, ProgramType,
+};
 use crate::net::Interface;
 use crate::xdp::abi::XDP_PASS;
+use crate::xdp::xsk::promiscuous;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Limits, Reg};
-use weir_meter::Direction;
+use weir_filter::lang::expr::Names;
+use weir_meter::{Direction, Key, services};
+use weir_wire::LinkType;
 
 /// `TCX_NEXT`.
 const TCX_NEXT: i32 = -1;
@@ -18,7 +24,21 @@ const TCX_NEXT: i32 = -1;
 /// The program at tc, as the kernel calls it.
 const PROGRAM_NAME: &str = "weir_meter";
 
-/// What counts the frames of one direction in a meter.
+/// Prefixes by which frames of a mirror port go up, at most: each is a comparison a packet.
+pub const MIRROR_PREFIXES_MAX: usize = 64;
+
+/// Which frames of a link that has both directions go up; the others go down.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MirrorUp {
+    /// Those whose source is a session's.
+    Sessions,
+    /// Those whose source address is in one of these prefixes, or is one of these addresses.
+    Prefixes(Vec<Key>),
+    /// Those that a filter in pcap-filter(7)'s language accepts.
+    Filter(String),
+}
+
+/// What counts the frames of one direction in a meter, or of both.
 #[derive(Clone, Debug)]
 pub struct MeterStage {
     spec: Spec,
@@ -30,6 +50,33 @@ impl Meter {
     /// ([`Gate::attach_metered`](crate::xdp::Gate::attach_metered)). The subscribers' addresses are sources of
     /// frames that go [up](Direction::Up), destinations of those that go down.
     pub fn stage(&self, direction: Direction) -> MeterStage {
+        self.stage_of(Way::One(direction))
+    }
+
+    /// What counts frames of both directions that come in at one place, such as a mirror port. `up`
+    /// says which go up.
+    ///
+    /// # Errors
+    /// For a filter that does not compile, and for too many prefixes.
+    pub fn mirror_stage(&self, up: &MirrorUp, names: &dyn Names) -> Result<MeterStage, MeterError> {
+        let up = match up {
+            MirrorUp::Sessions => Up::Sessions,
+            MirrorUp::Prefixes(prefixes) => {
+                let found = prefixes.len();
+                if found > MIRROR_PREFIXES_MAX {
+                    return Err(MeterError::Prefixes { found });
+                }
+                Up::Prefixes(prefixes.iter().filter_map(|key| masked(*key)).collect())
+            }
+            MirrorUp::Filter(text) => {
+                let program = services::compile(text, LinkType::EN10MB, names);
+                Up::Filter(program.map_err(MeterError::FromInside)?)
+            }
+        };
+        Ok(self.stage_of(Way::Each(up)))
+    }
+
+    fn stage_of(&self, way: Way) -> MeterStage {
         let geometry = &self.geometry;
         MeterStage {
             spec: Spec {
@@ -40,18 +87,25 @@ impl Meter {
                 listed: geometry.classes as u16 - 4,
                 filters: self.filters.clone(),
                 counts_ip: geometry.counts_ip,
-                direction,
+                // Frames at a mirror port are copies.
+                polices: geometry.polices && matches!(way, Way::One(_)),
+                has_policed: geometry.polices,
+                lease_cpus: geometry.lease_cpus,
+                way,
             },
             maps: self.maps.clone(),
         }
     }
 
-    /// Removes the pins of a meter that is no longer wanted.
+    /// Removes the pins of a meter that is no longer wanted, and of those that it replaced.
     ///
     /// # Errors
     /// When a pin cannot be removed.
     pub fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
-        unpin(folder)
+        unpin(folder)?;
+        let (_, names) = folder.list()?;
+        let replaced = names.iter().filter(|name| name.starts_with(REPLACED));
+        replaced.map(|name| forget(folder, name)).collect()
     }
 }
 
@@ -72,6 +126,12 @@ impl MeterStage {
     /// The maps that the stage names.
     pub(in crate::xdp) fn maps(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.maps.of_stage()
+    }
+
+    /// Whether the program that is attached counts in the same maps.
+    pub(in crate::xdp) fn is_in(&self, attachment: &Attachment) -> Result<bool, MeterError> {
+        let control = self.maps.control.info()?.id;
+        Ok(map_ids(attachment)?.contains(&control))
     }
 
     /// A program for a hook that counts each frame and lets it go on.
@@ -100,6 +160,27 @@ impl MeterStage {
     }
 }
 
+/// Whether the program that is attached counts in a meter's maps, whichever.
+pub(in crate::xdp) fn is_metered(attachment: &Attachment) -> Result<bool, MeterError> {
+    for id in map_ids(attachment)? {
+        let map = match bpf::open(ObjectKind::Map, id, true) {
+            Err(ObjectError::Missing { .. }) => continue,
+            map => Map::from_fd(map?)?,
+        };
+        if map.info()?.name == CONTROL_NAME {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The ids of the maps of the program that is attached.
+fn map_ids(attachment: &Attachment) -> Result<Vec<u32>, MeterError> {
+    let program = attachment.info()?.program_id;
+    let program = Program::from_fd(bpf::open(ObjectKind::Program, program, false)?);
+    Ok(program.map_ids()?)
+}
+
 /// Counting beside the host's own stack, or at a mirror port: programs at tc ingress and egress of
 /// an interface (Linux 6.6), which let each frame go on.
 ///
@@ -110,6 +191,8 @@ impl MeterStage {
 pub struct MeterTap {
     attachments: Vec<Attachment>,
     was_counting: bool,
+    /// The interface that is promiscuous as long as this counts.
+    promiscuous: Option<String>,
 }
 
 impl MeterTap {
@@ -133,50 +216,100 @@ impl MeterTap {
         let load = |hook, direction| meter.stage(direction).program(hook);
         let inward = load(Hook::TcIngress, ingress)?;
         let outward = load(Hook::TcEgress, egress)?;
-        let mut attachments = Vec::new();
-        let mut was_counting = true;
+        let mut tap = MeterTap::new(None);
+        let any = meter.stage(ingress);
         for (hook, program, name) in [
             (Hook::TcIngress, inward, "in"),
             (Hook::TcEgress, outward, "out"),
         ] {
             let name = format!("meter-{name}-{}", interface.index);
-            let left = match folder {
-                Some(folder) => folder.get(&name)?.map(Attachment::from_fd),
-                None => None,
-            };
-            if let Some(left) = left {
-                // An interface that has gone takes its programs with it.
-                if left.info()?.ifindex == Some(interface.index) {
-                    left.replace(&program)?;
-                    attachments.push(left);
-                    continue;
-                }
-                if let Some(folder) = folder {
-                    folder.unpin(&name)?;
-                }
-            }
-            was_counting = false;
-            let made = Attachment::new(&program, interface.index, hook)?;
-            if let Some(folder) = folder {
-                folder.pin(&name, &made)?;
-            }
-            attachments.push(made);
+            tap.put(&any, interface, (hook, &program), &name, folder)?;
         }
-        Ok(MeterTap {
-            attachments,
-            was_counting,
-        })
+        Ok(tap)
+    }
+
+    /// Counts the frames that come in at a mirror port, which are of both directions; `stage` is a
+    /// [mirror stage](Meter::mirror_stage). The interface becomes promiscuous, until
+    /// [`detach`](Self::detach) or [`clean`](Self::clean). Otherwise as [`attach`](Self::attach).
+    ///
+    /// # Errors
+    /// See [`MeterError`].
+    pub fn mirror(
+        stage: &MeterStage,
+        interface: &Interface,
+        folder: Option<&PinFolder>,
+    ) -> Result<MeterTap, MeterError> {
+        let program = stage.program(Hook::TcIngress)?;
+        let index = interface.index;
+        // The name says whether the interface was promiscuous before.
+        let [was, was_not] = [
+            format!("meter-seen-{index}"),
+            format!("{MIRROR_PIN}{index}"),
+        ];
+        let is_pinned = |name: &str| match folder {
+            Some(folder) => folder.get(name).map(|left| left.is_some()),
+            None => Ok(false),
+        };
+        let is_changed = promiscuous::set(&interface.name, true)?;
+        let name = if is_changed && !is_pinned(&was)? || is_pinned(&was_not)? {
+            was_not
+        } else {
+            was
+        };
+        let mut tap = MeterTap::new((name.starts_with(MIRROR_PIN)).then(|| interface.name.clone()));
+        let put = tap.put(stage, interface, (Hook::TcIngress, &program), &name, folder);
+        if put.is_err() && is_changed {
+            let _ = promiscuous::set(&interface.name, false);
+        }
+        put.map(|()| tap)
+    }
+
+    fn new(promiscuous: Option<String>) -> MeterTap {
+        MeterTap {
+            attachments: Vec::new(),
+            was_counting: true,
+            promiscuous,
+        }
+    }
+
+    /// Takes over what is pinned under the name, or attaches the program and pins that.
+    fn put(
+        &mut self,
+        stage: &MeterStage,
+        interface: &Interface,
+        (hook, program): (Hook, &Program),
+        name: &str,
+        folder: Option<&PinFolder>,
+    ) -> Result<(), MeterError> {
+        let left = match folder {
+            Some(folder) => folder.get(name)?.map(Attachment::from_fd),
+            None => None,
+        };
+        if let Some(left) = left {
+            // An interface that has gone takes its programs with it.
+            if left.info()?.ifindex == Some(interface.index) {
+                self.was_counting &= stage.is_in(&left)?;
+                left.replace(program)?;
+                self.attachments.push(left);
+                return Ok(());
+            }
+            if let Some(folder) = folder {
+                folder.unpin(name)?;
+            }
+        }
+        self.was_counting = false;
+        let made = Attachment::new(program, interface.index, hook)?;
+        if let Some(folder) = folder {
+            folder.pin(name, &made)?;
+        }
+        self.attachments.push(made);
+        Ok(())
     }
 
     /// Whether the programs of an earlier process were at the interface, in both directions, and
-    /// counted until those of this one took their places.
+    /// counted in the same counters until those of this one took their places.
     pub fn was_counting(&self) -> bool {
         self.was_counting
-    }
-
-    /// Whether a pin of this name is a program's at an interface.
-    pub fn is_pin(name: &str) -> bool {
-        name.starts_with("meter-in-") || name.starts_with("meter-out-")
     }
 
     /// Takes the programs off the interface; pins in `folder` are removed.
@@ -187,13 +320,46 @@ impl MeterTap {
         for attachment in &self.attachments {
             attachment.detach()?;
         }
+        if let Some(name) = &self.promiscuous {
+            // An interface that has gone needs nothing.
+            let _ = promiscuous::set(name, false);
+        }
         if let Some(folder) = folder {
             for name in folder.list()?.0 {
-                if MeterTap::is_pin(&name) {
+                if is_pin(&name) {
                     folder.unpin(&name)?;
                 }
             }
         }
         Ok(())
     }
+
+    /// Takes off what an earlier process has left pinned in `folder`.
+    ///
+    /// # Errors
+    /// See [`MeterError`].
+    pub fn clean(folder: &PinFolder) -> Result<(), MeterError> {
+        for name in folder.list()?.0.iter().filter(|name| is_pin(name)) {
+            if let Some(left) = folder.get(name)?.map(Attachment::from_fd) {
+                let index = left.info()?.ifindex;
+                left.detach()?;
+                if name.starts_with(MIRROR_PIN)
+                    && let Some(interface) = index.and_then(|it| Interface::numbered(it).ok())
+                {
+                    promiscuous::set(&interface.name, false)?;
+                }
+            }
+            folder.unpin(name)?;
+        }
+        Ok(())
+    }
+}
+
+/// The start of the pin's name at a mirror port that was not promiscuous.
+const MIRROR_PIN: &str = "meter-mirror-";
+
+/// Whether a pin of this name is a program's at an interface.
+fn is_pin(name: &str) -> bool {
+    let starts = ["meter-in-", "meter-out-", "meter-seen-", MIRROR_PIN];
+    starts.iter().any(|start| name.starts_with(start))
 }

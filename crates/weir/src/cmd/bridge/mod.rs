@@ -4,6 +4,7 @@ mod flow_cache;
 mod report;
 mod supervisor;
 
+use crate::cmd::meter::forwarding::{self as meter, Done, MeterArgs, Metering};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::longest::MtuWarnings;
@@ -11,6 +12,8 @@ use crate::report::stats_file::StatsFile;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
+use clap::Parser;
+use clap::builder::ArgPredicate;
 use report::Report;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -32,6 +35,7 @@ Examples:
   weir bridge eth1 eth2
   weir bridge eth1 eth2 --bypass wire --restart
   weir bridge eth1 eth2 --clean             # take apart what stayed joined
+  weir bridge eth1 eth2 --meter counter.toml
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
@@ -53,8 +57,14 @@ pub(crate) struct Args {
     b: String,
 
     /// Path of frames while weir does not run: to the host (kernel), between
-    /// the two links in the kernel (wire), or dropped (drop)
-    #[arg(long, value_name = "WHAT", default_value_t)]
+    /// the two links in the kernel (wire), or dropped (drop); with --meter the
+    /// default is wire
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value_t,
+        default_value_if("meter", ArgPredicate::IsPresent, "wire")
+    )]
     bypass: Bypass,
 
     /// Longest time that a frame may wait for a weir that does not respond, in
@@ -144,6 +154,16 @@ pub(crate) struct Args {
     /// Started by --restart
     #[arg(long, hide = true)]
     supervised: bool,
+
+    #[command(flatten)]
+    metering: MeterArgs,
+}
+
+/// A bridge by its options alone.
+#[derive(clap::Parser, Debug)]
+struct Options {
+    #[command(flatten)]
+    args: Args,
 }
 
 /// Whether frames pass.
@@ -199,7 +219,35 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     // With --restart the supervising process feeds the watchdog.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Watchdog::new(watchdog)?;
-    bridge(args, &stop, life, json)
+    let mut metering = args.metering.start(&[&args.a, &args.b])?;
+    let ran = bridge(args, &stop, life, json, metering.as_mut());
+    let ended = metering.map_or(Ok(()), |metering| {
+        metering.end(args.leaves_programs()).map(drop)
+    });
+    ran.and(ended)
+}
+
+/// A bridge for `weir meter`, which stays joined by the kernel. Gives what the counter has done.
+pub(crate) fn in_the_wire(
+    inside: &str,
+    outside: &str,
+    mut metering: Metering,
+) -> Result<Done, CliError> {
+    let words = ["weir", inside, outside, "--bypass", "wire"];
+    let options = Options::try_parse_from(words).map_err(CliError::refused)?;
+    let _ = weir_link::xdp::raise_priority();
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let life = Watchdog::new(None)?;
+    let ran = bridge(&options.args, &stop, life, None, Some(&mut metering));
+    let ended = metering.end(options.args.leaves_programs());
+    ran.and(ended)
+}
+
+impl Args {
+    /// Whether the programs stay at the links after an orderly end.
+    fn leaves_programs(&self) -> bool {
+        self.bypass != Bypass::Kernel && !self.restore
+    }
 }
 
 fn bridge(
@@ -207,6 +255,7 @@ fn bridge(
     stop: &ShutdownSignal,
     mut life: Watchdog,
     mut json: Option<StatsFile>,
+    mut metering: Option<&mut Metering>,
 ) -> Result<(), CliError> {
     let asked = weir_tap::StopToken::default();
     let mut bridge = Bridge::between(&args.a, &args.b)
@@ -214,6 +263,9 @@ fn bridge(
         .configure(|config| configure(config, args))
         .wake_on(stop.wakes()?)
         .until(&asked);
+    if let Some([a, b]) = metering.as_deref().map(Metering::stages) {
+        bridge = bridge.meter([a.clone(), b.clone()]);
+    }
     if args.restore {
         bridge = bridge.restore();
     }
@@ -236,6 +288,10 @@ fn bridge(
         |frame, context| decide(&switch, second.get(), frame, context),
         |tap| {
             second.set(started.elapsed().as_secs() as u32);
+            // Before `ready`: from then on frames are counted.
+            if let Some(metering) = &mut metering {
+                metering.look(tap);
+            }
             if !std::mem::replace(&mut is_ready, true) {
                 // The supervisor gets the message first, once the bridge was
                 // ready.
@@ -358,6 +414,7 @@ fn introduce(args: &Args, tap: &Tap) {
 
 fn clean(args: &Args) -> Result<(), CliError> {
     let found = Tap::clean(&[&args.a, &args.b]).map_err(failure)?;
+    meter::clean(&[&args.a, &args.b])?;
     if !found {
         say(&format!("weir: nothing joins {} and {}", args.a, args.b));
     }

@@ -1,124 +1,174 @@
-//! A counter: its periods, from the kernel's cells to records that are durable.
+//! A counter: what it takes over from earlier processes, and the threads that keep it going.
+//!
+//! ```text
+//!  Counter::open ─► restore ─► (programs are attached) ─► start ─► Running ─► stop ─► Counter
+//!                                                           ├ thread "sessions": feed.rs
+//!                                                           └ thread "periods": cut.rs
+//! ```
 
-use super::live::{Pins, WAIT};
-use super::rows::Rows;
-use super::{Args, seed};
-use crate::error::{CliError, say};
-use crate::radius::{Refused, Server, Stats};
+use super::alarms::Alarms;
+use super::feed::{Feed, Sources};
+use super::forwarding::Losses;
+use super::live::Pins;
+use super::policies::{self, Policies};
+use super::rows::{Rows, SharedTable, Table, locked};
+use super::seed;
+use super::stop::Stop;
+use crate::error::{CliError, limited, say};
+use crate::radius::Stats;
 use crate::store;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use weir_ledger::{Ledger, LedgerError, Spool, StoreLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use weir_ledger::{Ledger, SessionLog, Spool, StoreLock};
 use weir_link::names::SystemNames;
-use weir_link::xdp::{CutOwner, Meter, MeterSpec};
+use weir_link::xdp::{Banks, Meter, MeterSpec, PreviousMeter};
 use weir_meter::config::Config;
 use weir_meter::engine::Unit;
-use weir_meter::period::{ChunkWriter, Cut, Moment, Schedule};
+use weir_meter::period::{Moment, Schedule};
 use weir_meter::services::Services;
-use weir_meter::{Chunk, Flags, Measure, Owner, OwnerKind, SessionEvent, SessionInfo, Totals};
+use weir_meter::{SessionEvent, SessionEventKind, SessionInfo, SessionSource, Totals};
 
 /// Keys of a session on average, for which the kernel's table has room.
 const KEYS_OF_SESSION: usize = 2;
-/// Events that are read from the spool at a time.
+/// Events that are read from the log at a time.
 const EVENTS_AT_ONCE: u32 = 10_000;
-/// The log of sessions is shortened when it has so many more events than sessions.
-const EVENTS_SPARE: u64 = 100_000;
-/// Between two attempts to store records that could not be stored.
-const RETRY_NS: u64 = 1_000_000_000;
-/// Between two reports of RADIUS packets that were refused.
-const REPORT_NS: u64 = 60_000_000_000;
+/// The longest wait of the thread that cuts periods.
+const WAIT: Duration = Duration::from_millis(50);
 
-/// What was done, stable for scripts.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Done {
-    /// Periods whose records are durable.
-    periods: u64,
-    /// Their records.
-    records: u64,
-    /// Packets and bytes of the link, up then down.
-    link: Totals,
-    /// RADIUS packets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) radius: Option<Stats>,
+/// Where a counter keeps its records.
+#[derive(Clone, Copy)]
+pub(crate) struct Stores<'a> {
+    /// The ledger, if not the usual one.
+    pub(crate) store: Option<&'a Path>,
+    /// The spool, if not `COUNTER.spool` beside the ledger.
+    pub(crate) spool: Option<&'a Path>,
+    /// Leaves the records in the spool, for `weir mediate`.
+    pub(crate) no_store: bool,
 }
 
-pub(super) struct Counter<'a> {
-    config: &'a Config,
-    services: Services,
-    pub(super) meter: Meter,
-    /// Counters of another configuration, that an earlier process has left.
-    previous: Option<Meter>,
+/// What was done, stable for scripts.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Done {
+    /// Periods whose records are durable.
+    pub(crate) periods: u64,
+    /// Their records.
+    pub(crate) records: u64,
+    /// Packets and bytes of the link, up then down.
+    pub(crate) link: Totals,
+    /// RADIUS packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) radius: Option<Stats>,
+}
+
+/// What a counter does, for people and programs that watch it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct View {
+    /// What was done.
+    #[serde(flatten)]
+    pub(crate) done: Done,
+    /// Sessions that run.
+    pub(crate) sessions: usize,
+    /// Sessions for which the counters have room.
+    pub(crate) capacity: u32,
+    /// Bytes of the counters in the kernel.
+    pub(crate) memory_bytes: u64,
+    /// Chunks in the spool, which no ledger has acknowledged.
+    pub(crate) chunks_waiting: u64,
+    /// End of the last period whose records are durable, Unix nanoseconds; 0 before the first.
+    pub(crate) durable_until_unix_ns: i64,
+    /// How long the last period took from its end until its records were durable and delivered,
+    /// microseconds.
+    pub(crate) cut_us: u64,
+    /// What does not work now.
+    pub(crate) alarms: Vec<&'static str>,
+}
+
+/// A counter whose threads do not run.
+pub(crate) struct Counter {
+    pub(super) config: Config,
+    pub(super) services: Services,
+    pub(super) table: SharedTable,
+    pub(super) banks: Arc<Banks>,
+    pub(super) pins: Pins,
+    /// Counters of other configurations, that earlier processes have left.
+    pub(super) previous: Vec<PreviousMeter>,
     /// Since when they count.
-    previous_began: Moment,
+    pub(super) previous_began: Moment,
     is_adopted: bool,
-    rows: Rows,
-    spool: Spool,
+    pub(super) spool: Spool,
     _lock: StoreLock,
-    ledger: Option<Ledger>,
+    log: Option<SessionLog>,
+    /// Events in the log.
+    logged: u64,
+    pub(super) ledger: Option<Ledger>,
     pub(super) schedule: Schedule,
-    began: Moment,
+    pub(super) began: Moment,
     /// Until when counters that an earlier process has left were durable.
     left_ended: Option<Moment>,
     /// When the period that was cut ended, if this process has cut it.
-    cut_ended: Option<Moment>,
+    pub(super) cut_ended: Option<Moment>,
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
-    gap_unix_ns: Option<[i64; 2]>,
-    events: u64,
-    /// Events that are applied, of those that the log is to have next.
-    applied: usize,
-    /// What does not work, by its source.
-    alarms: BTreeMap<&'static str, String>,
+    pub(super) gap_unix_ns: Option<[i64; 2]>,
+    /// Frames that this process has lost.
+    pub(super) losses: Losses,
+    pub(super) alarms: Alarms,
     pub(super) done: Done,
-    /// RADIUS packets whose refusal was reported, and when.
-    reported: Refused,
-    reported_ns: Option<u64>,
 }
 
-impl<'a> Counter<'a> {
-    pub(super) fn new(
-        args: &Args,
-        config: &'a Config,
+impl Counter {
+    /// Opens the counter's stores, and its counters in the kernel: those that an earlier process has
+    /// pinned, or new ones. `subscribers` is the list of the configuration.
+    pub(crate) fn open(
+        stores: Stores<'_>,
+        config: &Config,
+        subscribers: &[SessionInfo],
         names: &SystemNames,
-        pins: &Pins,
-    ) -> Result<Counter<'a>, CliError> {
-        let services = Services::new(config.services.clone());
-        let size = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let spec = MeterSpec {
-            subscribers: size(config.capacity),
-            keys: size(config.capacity.saturating_mul(KEYS_OF_SESSION))
-                .min(weir_link::xdp::SUBSCRIBERS_MAX),
-            unknown: size(config.unattributed_max),
-            services: &services,
-            names,
-            counts_ip: config.unit == Unit::Ip,
-        };
-        let store = store::path_made(args.store.as_deref())?;
-        let spool = match &args.spool {
-            Some(path) => path.clone(),
+        pins: Pins,
+    ) -> Result<Counter, CliError> {
+        let store = store::path_made(stores.store)?;
+        let spool_path = match stores.spool {
+            Some(path) => path.to_owned(),
             None => spool_beside(&store, &config.counter),
         };
-        let spool = Spool::open(&spool).map_err(CliError::run)?;
+        let spool = Spool::open(&spool_path).map_err(CliError::run)?;
         // Two counters of one name must not take each other's sessions and periods.
         let lock = spool.lock().map_err(CliError::run)?;
-        let ledger = if args.no_store {
+        let log = SessionLog::beside(&spool_path).map_err(CliError::run)?;
+        let ledger = if stores.no_store {
             None
         } else {
             Some(Ledger::open(&store).map_err(CliError::run)?)
         };
+        let services = Services::new(config.services.clone());
+        let capacity = config.capacity_live(subscribers.len());
+        let spec = spec(config, capacity, &services, names);
         let opened = Meter::open(&pins.folder, &spec).map_err(CliError::run)?;
+        policies::set_portal(config, &opened.meter)?;
         let began = now();
-        Ok(Counter {
-            config,
-            rows: Rows::new(config.capacity, &config.keys, seed()),
+        let table = Table {
+            rows: Rows::new(capacity, &config.keys, Policies::new(config), seed()),
             meter: opened.meter,
+        };
+        let mut counter = Counter {
+            config: config.clone(),
+            banks: table.meter.banks(),
+            table: Arc::new(Mutex::new(table)),
+            pins,
             previous: opened.previous,
             previous_began: began,
             is_adopted: opened.is_adopted,
             spool,
             _lock: lock,
+            log: Some(log),
+            logged: 0,
             ledger,
             schedule: Schedule::new(began, config.period_ns),
             began,
@@ -127,78 +177,201 @@ impl<'a> Counter<'a> {
             cut_ended: None,
             retry_ns: None,
             gap_unix_ns: None,
-            events: 0,
-            applied: 0,
-            alarms: BTreeMap::new(),
+            losses: Losses::default(),
+            alarms: Alarms::default(),
             done: Done::default(),
-            reported: Refused::default(),
-            reported_ns: None,
-        })
+        };
+        counter.note_left()?;
+        Ok(counter)
+    }
+
+    /// Calls this with the counters in the kernel: for the programs that count in them, which are
+    /// attached after [`restore`](Self::restore) and before [`start`](Self::start).
+    pub(crate) fn with_meter<T>(&self, call: impl FnOnce(&Meter) -> T) -> T {
+        call(&locked(&self.table).meter)
+    }
+
+    /// Whether the kernel has no counts of earlier processes.
+    pub(super) fn is_new(&self) -> bool {
+        !self.is_adopted && self.previous.is_empty()
+    }
+
+    /// The pins of the counter's link.
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// The pins, when nothing of this counter is to be kept.
+    pub(crate) fn into_pins(self: Box<Self>) -> Pins {
+        self.pins
+    }
+
+    /// What was done.
+    pub(crate) fn done(&self) -> Done {
+        self.done
+    }
+
+    /// Bytes of the counters in the kernel.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        locked(&self.table).meter.memory_bytes()
     }
 
     /// What earlier processes have left: whose rows the counters are, and until when they counted.
-    pub(super) fn restore(&mut self, subscribers: &[SessionInfo]) -> Result<(), CliError> {
+    fn note_left(&mut self) -> Result<(), CliError> {
+        let mut table = locked(&self.table);
+        let Table { rows, meter } = &mut *table;
         if self.is_adopted {
-            self.rows.adopt(&self.meter);
+            rows.adopt(meter);
         }
-        if let Some(previous) = &self.previous {
-            self.rows.note_previous(previous);
+        for previous in &self.previous {
+            rows.note_previous(&previous.meter);
         }
-        let last = self
-            .spool
-            .last(&self.config.counter)
-            .map_err(CliError::run)?;
-        if let Some((epoch, _, base)) = last
-            && let Some(base) = Base::read(&base)
-        {
-            if epoch == self.meter.boot_epoch() {
-                self.began = base.ended;
-                self.left_ended = Some(base.ended);
-            } else if let Some(previous) = &self.previous
-                && epoch == previous.boot_epoch()
-            {
-                self.previous_began = base.ended;
-            } else {
-                // The machine was restarted, or the counters were taken away.
-                self.gap_unix_ns = Some([base.ended.unix_ns, self.began.unix_ns]);
-            }
+        let epoch_now = meter.boot_epoch();
+        let (monotonic_ns, unix_ns) = meter.made();
+        drop(table);
+        if self.is_adopted && unix_ns > 0 {
+            // No period is durable yet, unless the spool says otherwise.
+            let made = Moment {
+                monotonic_ns,
+                unix_ns,
+            };
+            (self.began, self.left_ended) = (made, Some(made));
         }
-        for info in subscribers {
-            let up = self.rows.replay_up(info);
-            up.map_err(|why| CliError::refused(format!("subscribers: {why}")))?;
+        let last = self.spool.last(&self.config.counter);
+        let Some((epoch, _, base)) = last.map_err(CliError::run)? else {
+            return Ok(());
+        };
+        let Some(base) = Base::read(&base) else {
+            return Ok(());
+        };
+        let mut previous = self.previous.iter();
+        if epoch == epoch_now {
+            self.began = base.ended;
+            self.left_ended = Some(base.ended);
+        } else if previous.any(|it| it.meter.boot_epoch() == epoch) {
+            self.previous_began = base.ended;
+        } else {
+            // The machine was restarted, or the counters were taken away.
+            self.gap_unix_ns = Some([base.ended.unix_ns, self.began.unix_ns]);
         }
         Ok(())
     }
 
-    /// Takes up the sessions of the log.
-    pub(super) fn replay(&mut self, mut server: Option<&mut Server>) -> Result<(), CliError> {
-        let mut after = 0;
-        loop {
-            let events = self
-                .spool
-                .events(after, EVENTS_AT_ONCE)
-                .map_err(CliError::run)?;
-            let Some(last) = events.last() else { break };
-            after = last.number;
-            self.events += events.len() as u64;
-            for event in &events {
-                if let Err(why) = self.rows.replay(event) {
-                    say(&format!("weir: {why}"));
+    /// Takes up the sessions of the list and of the log; `seen` has each event of other sources than
+    /// the list, in order.
+    ///
+    /// The log notes the list, too: a subscriber that has left the list still owns what was counted
+    /// for it.
+    pub(crate) fn restore(
+        &mut self,
+        subscribers: &[SessionInfo],
+        mut seen: impl FnMut(&SessionEvent),
+    ) -> Result<(), CliError> {
+        let listed = self.listed()?;
+        let now_ns = now().unix_ns;
+        let event = |kind| SessionEvent {
+            number: 0,
+            received_unix_ns: now_ns,
+            happened_unix_ns: Some(0),
+            source: SessionSource::List,
+            kind,
+        };
+        let is_logged = |info: &SessionInfo| listed.get(&info.id) == Some(&(true, info.clone()));
+        let began = subscribers.iter().filter(|info| !is_logged(info));
+        let mut news: Vec<SessionEvent> = began
+            .map(|info| event(SessionEventKind::Up(info.clone())))
+            .collect();
+        {
+            let mut table = locked(&self.table);
+            let known: std::collections::HashSet<&str> =
+                subscribers.iter().map(|info| &*info.id).collect();
+            for (is_up, info) in listed.values() {
+                if known.contains(&*info.id) {
+                    continue;
                 }
-                if let Some(server) = server.as_deref_mut() {
-                    server.restore(event);
+                let ended = event(SessionEventKind::Down(info.clone()));
+                let replayed = table.rows.replay_up(info);
+                if let Err(why) = replayed.and_then(|()| table.rows.replay(&ended)) {
+                    self.alarms.refused(&why);
                 }
+                news.extend(is_up.then_some(ended));
+            }
+            for info in subscribers {
+                let up = table.rows.replay_up(info);
+                up.map_err(|why| CliError::refused(format!("subscribers: {why}")))?;
             }
         }
-        if let Err(why) = self.rows.claim(&mut self.meter) {
+        self.each_event(|counter, event| {
+            if event.source == SessionSource::List {
+                return;
+            }
+            let replayed = locked(&counter.table).rows.replay(event);
+            if let Err(why) = replayed {
+                counter.alarms.refused(&why);
+            }
+            seen(event);
+        })?;
+        if let Err(why) = locked(&self.table).claim() {
             say(&format!("weir: {why}"));
         }
+        if !news.is_empty() {
+            let appended = self.log().append(&mut news);
+            let appended = appended.map_err(|error| CliError::Run(error.into()));
+            if self.is_working("log of sessions", appended)? {
+                self.logged += news.len() as u64;
+            }
+        }
         Ok(())
     }
 
-    /// Completes what an earlier process has begun: a period that was cut and may not be durable.
-    /// `was_counting` until the programs of this process took over.
-    pub(super) fn finish_cut(&mut self, was_counting: bool) -> Result<(), CliError> {
+    /// The sessions of lists that the log has, by identifier, and whether each ran when it was noted
+    /// last.
+    fn listed(&mut self) -> Result<HashMap<String, (bool, SessionInfo)>, CliError> {
+        let mut listed = HashMap::new();
+        self.each_event(|counter, event| {
+            counter.logged += 1;
+            let (is_up, info) = match &event.kind {
+                SessionEventKind::Up(info) => (true, info),
+                SessionEventKind::Down(info) => (false, info),
+                SessionEventKind::AllDown { .. } => return,
+            };
+            if event.source == SessionSource::List {
+                listed.insert(info.id.clone(), (is_up, info.clone()));
+            }
+        })?;
+        Ok(listed)
+    }
+
+    fn each_event(
+        &mut self,
+        mut each: impl FnMut(&mut Counter, &SessionEvent),
+    ) -> Result<(), CliError> {
+        let mut after = 0;
+        loop {
+            let events = self.log().events(after, EVENTS_AT_ONCE);
+            let events = events.map_err(CliError::run)?;
+            let Some(last) = events.last() else {
+                return Ok(());
+            };
+            after = last.number;
+            for event in &events {
+                each(self, event);
+            }
+        }
+    }
+
+    fn log(&mut self) -> &mut SessionLog {
+        self.log.as_mut().expect("no thread of sessions runs")
+    }
+
+    /// Starts the threads, when the programs count; `was_counting` says that those of an earlier
+    /// process did until these took their places. First it completes what that process has begun: a
+    /// period that was cut and may not be durable, and counters of other configurations.
+    pub(crate) fn start(
+        mut self,
+        was_counting: bool,
+        sources: Sources,
+    ) -> Result<Running, CliError> {
         if self.is_adopted
             && !was_counting
             && let Some(ended) = self.left_ended
@@ -206,311 +379,159 @@ impl<'a> Counter<'a> {
             // The interface was made again, for example.
             self.gap_unix_ns = Some([ended.unix_ns, now().unix_ns]);
         }
-        if let Some(previous) = self.previous.take() {
-            // What is in both banks, as their last periods. No program counts there any more.
-            say("weir: the counters of an earlier configuration are read and replaced");
-            self.close_previous(previous)?;
-        }
-        if self.meter.pending().is_some() {
-            self.store_cut(now())?;
-        }
-        Ok(())
-    }
-
-    fn close_previous(&mut self, mut previous: Meter) -> Result<(), CliError> {
-        let services = if previous.means_the_same(&self.meter) {
-            self.services.names()
+        self.finish_cut()?;
+        // The first period is at least as long as the rest of the present one.
+        self.schedule = Schedule::new(now(), self.config.period_ns);
+        let stop = Arc::new(Stop::new()?);
+        let log = self.log.take().expect("no thread of sessions runs");
+        let mut feed = Feed::new(sources, log, self.logged, self.table.clone());
+        let radius = feed.stats();
+        let failed = |error| CliError::run(format!("cannot start a thread: {}", limited(&error)));
+        let sessions = if feed.has_sources() {
+            let stop = stop.clone();
+            let thread = Builder::new().name("sessions".into());
+            let thread = thread.spawn(move || feed.run(&stop));
+            Some(thread.map_err(failed)?)
         } else {
-            let numbers = 0..previous.classes();
-            numbers.map(|number| format!("class-{number}")).collect()
+            None
         };
-        let by_tag = self.rows.by_tag();
-        for _ in 0..1 + usize::from(previous.pending().is_some()) {
-            if previous.pending().is_none() {
-                previous.cut().map_err(CliError::run)?;
+        let beat = Arc::new(AtomicU64::new(monotonic_ns()));
+        let shown = Arc::new(Mutex::new(self.view(0)));
+        let table = self.table.clone();
+        let (stopped, beats, shows) = (stop.clone(), beat.clone(), shown.clone());
+        let thread = Builder::new().name("periods".into());
+        let periods = thread.spawn(move || {
+            let ended = self.run(&stopped, &beats, &shows);
+            (Box::new(self), ended)
+        });
+        Ok(Running {
+            stop,
+            sessions,
+            periods: periods.map_err(failed)?,
+            beat,
+            shown,
+            table,
+            radius,
+        })
+    }
+
+    /// Cuts each period when it is due, until it is to stop.
+    fn run(&mut self, stop: &Stop, beat: &AtomicU64, shown: &Mutex<View>) -> Result<(), CliError> {
+        while !stop.is_requested() {
+            let now_ns = monotonic_ns();
+            beat.store(now_ns, Ordering::Relaxed);
+            if let Some(boundary_ns) = self.schedule.due(now_ns) {
+                self.cut(boundary_ns)?;
+            } else if self.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
+                self.retry()?;
+            } else {
+                stop.wait(WAIT);
+                continue;
             }
-            let cut = previous.pending().expect("it was cut");
-            let span = [self.previous_began, now()];
-            let mut chunks = Vec::new();
-            let about = about(cut.period(), span, cut.totals(), None);
-            let emit = &mut |chunk| chunks.push(chunk);
-            let mut writer = ChunkWriter::new(
-                &self.config.counter,
-                previous.boot_epoch(),
-                &about,
-                measures(),
-                services.clone(),
-                self.config.chunk_records,
-                emit,
-            );
-            let mut last = None;
-            for cell in cut.cells() {
-                if last != Some(cell.owner) {
-                    writer.owner(match cell.owner {
-                        CutOwner::Row(row) => {
-                            let slot = by_tag.get(&previous.tag(row));
-                            self.rows.owner_of(slot.copied())
-                        }
-                        other => unknown_owner(other),
-                    });
-                    last = Some(cell.owner);
-                }
-                let counts = [cell.packets, cell.bytes];
-                writer.record(cell.class, cell.direction, Flags::default(), &counts);
-            }
-            writer.finish();
-            let base = Base { ended: about.ended };
-            self.spool
-                .store(&mut chunks, &base.bytes())
-                .map_err(CliError::run)?;
-            previous.settle();
-            self.previous_began = about.ended;
+            let view = self.view(monotonic_ns() - now_ns);
+            *shown.lock().unwrap_or_else(PoisonError::into_inner) = view;
         }
         Ok(())
     }
 
-    /// Answers RADIUS requests for a moment.
-    pub(super) fn serve(&mut self, server: &mut Server) {
-        let (rows, meter, spool) = (&mut self.rows, &mut self.meter, &mut self.spool);
-        let applied = &mut self.applied;
-        let mut log = |events: &mut [SessionEvent]| {
-            // The kernel attributes before the answer, and before the disk has the event: a session
-            // whose event is not durable begins again with the client's next attempt. Events that
-            // the disk refused come again, and are not applied again.
-            for event in events.iter().skip(*applied) {
-                if let Err(why) = rows.apply(meter, event) {
-                    say(&format!("weir: {why}"));
-                }
-            }
-            *applied = events.len();
-            spool.log(events).map_err(|error| error.to_string())?;
-            *applied = 0;
-            Ok(())
-        };
-        match server.serve(WAIT, &mut log) {
-            Ok(events) => {
-                self.events += events.len() as u64;
-                self.over("RADIUS");
-            }
-            Err(why) => {
-                self.warn("RADIUS", &why);
-                std::thread::sleep(WAIT);
-            }
-        }
-        self.report_refused(server);
-    }
-
-    /// Says which RADIUS packets were refused, at most once a minute.
-    fn report_refused(&mut self, server: &Server) {
-        let refused = server.stats().refused();
-        let now_ns = monotonic_ns();
-        let is_due = self.reported_ns.is_none_or(|at| now_ns - at >= REPORT_NS);
-        if refused == self.reported || !is_due {
-            return;
-        }
-        say(&format!("weir: RADIUS packets refused so far: {refused}"));
-        self.reported = refused;
-        self.reported_ns = Some(now_ns);
-    }
-
-    /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
-    /// to be stored later: the kernel goes on counting.
-    pub(super) fn cut(&mut self, boundary_ns: u64) -> Result<(), CliError> {
-        let ended = now().at(boundary_ns);
-        let stored = self.store_pending().and_then(|()| self.store_cut(ended));
-        self.stored(stored)
-    }
-
-    /// Tries again to store a period that could not be stored.
-    pub(super) fn retry(&mut self) -> Result<(), CliError> {
-        let stored = self.store_pending();
-        self.stored(stored)
-    }
-
-    fn stored(&mut self, stored: Result<(), CliError>) -> Result<(), CliError> {
-        self.retry_ns = None;
-        if !self.is_working("records", stored)? {
-            self.retry_ns = Some(monotonic_ns().saturating_add(RETRY_NS));
-            return Ok(());
-        }
-        let shortened = self.shorten_log();
-        self.is_working("log of sessions", shortened)?;
-        let delivered = self.deliver();
-        self.is_working("ledger", delivered)?;
-        Ok(())
-    }
-
-    pub(super) fn cut_now(&mut self) -> Result<(), CliError> {
-        self.store_pending()?;
-        self.store_cut(now())
-    }
-
-    /// Stores what was counted between the last cut and the end of the programs.
-    pub(super) fn cut_rest(&mut self) -> Result<(), CliError> {
-        self.rows.note_cut();
-        let cut = self.meter.cut().map_err(CliError::run)?;
-        if cut.totals() == Totals::default() {
-            return Ok(());
-        }
-        self.store_cut(now())
-    }
-
-    /// Stores the period that was cut and is not durable, if there is one.
-    fn store_pending(&mut self) -> Result<(), CliError> {
-        match self.meter.pending() {
-            Some(_) => self.store_cut(now()),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether it worked; an alarm if that may be otherwise later.
-    fn is_working(
-        &mut self,
-        source: &'static str,
-        done: Result<(), CliError>,
-    ) -> Result<bool, CliError> {
-        match done {
-            Ok(()) => {
-                self.over(source);
-                Ok(true)
-            }
-            Err(CliError::Run(error)) if is_transient(&error) => {
-                self.warn(source, &format!("{error:#}"));
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Makes the records of the period that was cut durable; cuts one, which ends at `ended`, if
-    /// there is none.
-    fn store_cut(&mut self, ended: Moment) -> Result<(), CliError> {
-        let epoch = self.meter.boot_epoch();
-        if self.meter.pending().is_none() {
-            self.rows.note_cut();
-            self.meter.cut().map_err(CliError::run)?;
-            self.cut_ended = Some(ended);
-        }
-        let ended = self.cut_ended.unwrap_or(ended);
-        let cut = self.meter.pending().expect("it was cut");
-        let began = self.began;
-        let about = about(cut.period(), [began, ended], cut.totals(), self.gap_unix_ns);
-        let mut chunks: Vec<Chunk> = Vec::new();
-        let mut emit = |chunk| chunks.push(chunk);
-        let mut writer = ChunkWriter::new(
-            &self.config.counter,
-            epoch,
-            &about,
-            measures(),
-            self.services.names(),
-            self.config.chunk_records,
-            &mut emit,
-        );
-        let mut last = None;
-        for cell in cut.cells() {
-            if last != Some(cell.owner) {
-                writer.owner(match cell.owner {
-                    CutOwner::Row(row) => self.rows.owner(row),
-                    other => unknown_owner(other),
-                });
-                last = Some(cell.owner);
-            }
-            let counts = [cell.packets, cell.bytes];
-            writer.record(cell.class, cell.direction, Flags::default(), &counts);
-        }
-        writer.finish();
-        let base = Base { ended };
-        self.spool
-            .store(&mut chunks, &base.bytes())
-            .map_err(|error| CliError::Run(error.into()))?;
-        self.meter.settle();
-        self.rows.release_ended(&mut self.meter);
-        self.began = ended;
-        self.cut_ended = None;
-        self.gap_unix_ns = None;
-        self.done.periods += 1;
-        for chunk in &chunks {
-            self.done.records += chunk.records.len() as u64;
-        }
-        for direction in 0..2 {
-            self.done.link.packets[direction] += about.link.packets[direction];
-            self.done.link.bytes[direction] += about.link.bytes[direction];
-        }
-        Ok(())
-    }
-
-    /// Puts what the spool has into the ledger, if this process has it. A chunk that the ledger
-    /// refuses for good stays in the spool, and does not hold up the others.
-    pub(super) fn deliver(&mut self) -> Result<(), CliError> {
-        let Some(ledger) = &mut self.ledger else {
-            return Ok(());
-        };
-        let failed = |error: LedgerError| CliError::Run(error.into());
-        let mut after = 0;
-        let mut refused = None;
-        while let Some(stored) = self.spool.next(after).map_err(failed)? {
-            after = stored.sequence;
-            let chunk = match ledger.accept(&stored.encoded) {
-                Ok((chunk, _)) => chunk,
-                Err(error @ (LedgerError::Damaged { .. } | LedgerError::Contradiction(_))) => {
-                    refused = refused.or(Some(error.to_string()));
-                    continue;
-                }
-                Err(error) => return Err(failed(error)),
-            };
-            let (id, hash) = (&chunk.manifest.id, &stored.encoded.hash);
-            self.spool.acknowledge(id, hash).map_err(failed)?;
-        }
-        match refused {
-            Some(why) => self.warn("chunks", &format!("{why}; it stays in the spool")),
-            None => self.over("chunks"),
-        }
-        Ok(())
-    }
-
-    /// Replaces the log of events by one event for each session that runs, when it has grown long.
-    fn shorten_log(&mut self) -> Result<(), CliError> {
-        if self.events <= EVENTS_SPARE {
-            return Ok(());
-        }
-        let running = self.rows.running(now().unix_ns);
-        if self.events <= running.len() as u64 + EVENTS_SPARE {
-            return Ok(());
-        }
-        let shortened = self.spool.replace_events(running);
-        self.events = shortened.map_err(|error| CliError::Run(error.into()))?;
-        Ok(())
-    }
-
-    fn warn(&mut self, source: &'static str, why: &str) {
-        if self.alarms.get(source).map(String::as_str) != Some(why) {
-            say(&format!(
-                "weir: {why}; the kernel goes on counting, and nothing is lost"
-            ));
-            self.alarms.insert(source, why.to_owned());
-        }
-    }
-
-    fn over(&mut self, source: &'static str) {
-        if self.alarms.remove(source).is_some() {
-            say(&format!("weir: {source}: works again"));
+    /// What it does, when its last cut took so long.
+    pub(super) fn view(&self, took_ns: u64) -> View {
+        let table = locked(&self.table);
+        View {
+            done: self.done,
+            sessions: table.rows.count(),
+            capacity: table.meter.subscribers(),
+            memory_bytes: table.meter.memory_bytes(),
+            chunks_waiting: self.spool.waiting().unwrap_or(0),
+            durable_until_unix_ns: if self.done.periods > 0 {
+                self.began.unix_ns
+            } else {
+                0
+            },
+            cut_us: took_ns / 1000,
+            alarms: self.alarms.sources().collect(),
         }
     }
 }
 
-/// Whether what failed may work later.
-fn is_transient(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<LedgerError>();
-    error.is_some_and(LedgerError::is_transient)
+/// A counter whose threads run. They end with [`stop`](Self::stop), not when this is dropped: the
+/// kernel goes on counting then, as after a kill.
+pub(crate) struct Running {
+    stop: Arc<Stop>,
+    sessions: Option<JoinHandle<()>>,
+    periods: JoinHandle<(Box<Counter>, Result<(), CliError>)>,
+    beat: Arc<AtomicU64>,
+    shown: Arc<Mutex<View>>,
+    table: SharedTable,
+    radius: Arc<Mutex<Option<Stats>>>,
+}
+
+impl Running {
+    /// Whether it has ended by itself: [`stop`](Self::stop) says why.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.periods.is_finished() || self.sessions.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// How long ago the thread that cuts periods was seen to work.
+    pub(crate) fn silent_for(&self) -> Duration {
+        let beat_ns = self.beat.load(Ordering::Relaxed);
+        Duration::from_nanos(monotonic_ns().saturating_sub(beat_ns))
+    }
+
+    /// What it does now.
+    pub(crate) fn view(&self) -> View {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut view = shown.clone();
+        drop(shown);
+        view.done.radius = *self.radius.lock().unwrap_or_else(PoisonError::into_inner);
+        view.sessions = locked(&self.table).rows.count();
+        view
+    }
+
+    /// Ends the threads, and gives the counter, whose last period is not cut yet; and why the thread
+    /// that cuts periods has ended, if by itself.
+    pub(crate) fn stop(self) -> (Box<Counter>, Result<(), CliError>) {
+        self.stop.request();
+        if let Some(Err(panic)) = self.sessions.map(JoinHandle::join) {
+            resume_unwind(panic);
+        }
+        match self.periods.join() {
+            Ok((mut counter, ended)) => {
+                let radius = self.radius.lock().unwrap_or_else(PoisonError::into_inner);
+                counter.done.radius = *radius;
+                (counter, ended)
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+/// What the counters of a configuration in the kernel are to be.
+pub(super) fn spec<'a>(
+    config: &Config,
+    capacity: usize,
+    services: &'a Services,
+    names: &'a SystemNames,
+) -> MeterSpec<'a> {
+    let size = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    MeterSpec {
+        subscribers: size(capacity),
+        keys: size(capacity.saturating_mul(KEYS_OF_SESSION)).min(weir_link::xdp::SUBSCRIBERS_MAX),
+        unknown: size(config.unattributed_max),
+        services,
+        names,
+        counts_ip: config.unit == Unit::Ip,
+        polices: !config.policies.is_empty(),
+    }
 }
 
 /// What the spool notes beside a period: where the next one begins.
-struct Base {
-    ended: Moment,
+pub(super) struct Base {
+    pub(super) ended: Moment,
 }
 
 impl Base {
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         let (monotonic, unix) = (self.ended.monotonic_ns, self.ended.unix_ns);
         [monotonic.to_le_bytes(), unix.to_le_bytes()].concat()
     }
@@ -526,34 +547,6 @@ impl Base {
     }
 }
 
-fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64; 2]>) -> Cut {
-    Cut {
-        period,
-        began: span[0],
-        ended: span[1],
-        link,
-        lost_inside: 0,
-        gap_unix_ns,
-    }
-}
-
-fn measures() -> Vec<Measure> {
-    ["packets", "bytes"]
-        .map(|name| Measure {
-            name: name.to_owned(),
-            additive: true,
-        })
-        .into()
-}
-
-/// The owner of a cell that is no session's that is known.
-fn unknown_owner(owner: CutOwner) -> Owner {
-    match owner {
-        CutOwner::Unknown(key) => Owner::unattributed(OwnerKind::Unattributed, Some(key)),
-        CutOwner::Row(_) | CutOwner::Overflow => Owner::unattributed(OwnerKind::Overflow, None),
-    }
-}
-
 fn spool_beside(store: &Path, counter: &str) -> PathBuf {
     store.with_file_name(format!("{counter}.spool"))
 }
@@ -563,7 +556,7 @@ pub(super) fn monotonic_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-fn now() -> Moment {
+pub(super) fn now() -> Moment {
     let wall = clock_gettime(ClockId::Realtime);
     Moment {
         monotonic_ns: monotonic_ns(),

@@ -9,27 +9,48 @@
 //! over counters and sessions, and each frame is in one record.
 
 use super::Args;
-use super::counter::{Counter, monotonic_ns};
+use super::control::Control;
+use super::counter::{Counter, Done, spec};
+use super::feed::Sources;
+use super::forwarding::{self, Metering};
+use super::watch::Watchers;
+use crate::cmd::bridge;
 use crate::error::{CliError, say};
-use crate::radius::{Client, Clients, Server};
+use crate::input::live_port;
+use crate::radius::{Client, Clients, Server, Sniffer};
+use crate::report::format;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
+use siphasher::sip::SipHasher13;
 use std::fmt::Display;
+use std::hash::Hasher;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_link::bpf::PinFolder;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_link::xdp::{Meter, MeterTap};
+use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp, mount_for_all};
 use weir_meter::config::Config;
+use weir_meter::engine::Inside;
+use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
+use weir_tap::Tap;
 
 /// Where counters are pinned.
 const PINS: &str = "/run/weir/meter";
-/// The longest wait for a RADIUS request or a signal.
+/// Bytes of interfaces' names in that of a folder of pins.
+const PIN_NAME_MAX: usize = 96;
+/// Longest time that the kernel takes to close the descriptors of a process that has ended.
+const CLOSING: Duration = Duration::from_secs(1);
+/// The transport port of RADIUS accounting (RFC 2866 §3).
+const ACCOUNTING_PORT: u16 = 1813;
+/// Between two looks at the interface, and two heartbeats.
 pub(super) const WAIT: Duration = Duration::from_millis(50);
+/// A thread that cuts periods and has not been seen for so long hangs: no heartbeat is sent. A cut of
+/// three million rows takes seconds.
+const SILENT_MAX: Duration = Duration::from_mins(1);
 
 /// Counts on the link of the configuration until a signal.
 pub(super) fn run(
@@ -39,49 +60,57 @@ pub(super) fn run(
     subscribers: &[SessionInfo],
     names: &SystemNames,
 ) -> Result<(), CliError> {
+    if let Some([inside, outside]) = wire(config) {
+        return in_the_wire(args, config, inside, outside);
+    }
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let (interface, ingress) = link(config)?;
+    let (interface, place) = link(config)?;
     supported(config)?;
-    check_sizes(config)?;
+    check_sizes(config, subscribers.len())?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
-    let pins = Pins::of(&interface)?;
-    let mut counter = Counter::new(args, config, names, &pins)?;
-    counter.restore(subscribers)?;
-    let mut server = radius(config, source)?;
-    counter.replay(server.as_mut())?;
-    let tap = MeterTap::attach(&counter.meter, &interface, ingress, Some(&pins.folder));
-    let tap = tap.map_err(CliError::run)?;
-    counter.finish_cut(tap.was_counting())?;
+    let mut watchers = Watchers::new(args)?;
+    let pins = Pins::of(&[&interface.name])?;
+    let mut counter = Counter::open(args.stores(), config, subscribers, names, pins)?;
+    let mut sources = sources(args, config, source)?;
+    counter.restore(subscribers, |event| sources.restore(event))?;
+    let bytes = counter.memory_bytes();
+    say(&format!(
+        "weir: {}",
+        memory(config, subscribers.len(), bytes)
+    ));
+    let folder = &counter.pins().folder;
+    let tap = counter.with_meter(|meter| place.attach(meter, &interface, folder, names))?;
+    let running = counter.start(tap.was_counting(), sources)?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
     let mut is_there = true;
-    while !stop.is_requested() {
-        watchdog.beat();
+    while !stop.is_requested() && !running.has_ended() {
+        if running.silent_for() < SILENT_MAX {
+            watchdog.beat();
+        }
         // The programs go with the interface: nothing counts there any more.
         is_there = Interface::numbered(interface.index).is_ok();
         if !is_there {
             break;
         }
-        match &mut server {
-            None => stop.wait(WAIT),
-            Some(server) => counter.serve(server),
-        }
-        let now_ns = monotonic_ns();
-        if let Some(boundary_ns) = counter.schedule.due(now_ns) {
-            counter.cut(boundary_ns)?;
-        } else if counter.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
-            counter.retry()?;
-        }
+        watchers.show(|| running.view());
+        stop.wait(WAIT);
     }
+    watchdog.stopping();
+    let (mut counter, ended) = running.stop();
+    ended?;
     // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
     // kernel counting.
     let mut settled = counter.cut_now();
+    let mut is_off = false;
     if !args.keep && settled.is_ok() {
-        tap.detach(Some(&pins.folder)).map_err(CliError::run)?;
+        let folder = &counter.pins().folder;
+        tap.detach(Some(folder)).map_err(CliError::run)?;
         settled = counter.cut_rest();
         if settled.is_ok() {
-            Meter::unpin(&pins.folder).map_err(CliError::run)?;
+            Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
+            is_off = true;
         }
     }
     let settled = settled.and_then(|()| counter.deliver());
@@ -94,51 +123,140 @@ pub(super) fn run(
             interface.name
         )))
     });
-    if args.json {
-        counter.done.radius = server.map(|server| server.stats());
-        let line = serde_json::to_string(&counter.done).map_err(CliError::run)?;
-        writeln!(std::io::stdout(), "{line}").map_err(CliError::output)?;
+    let shown = watchers.end(&counter.view(0));
+    print(args, &counter.done())?;
+    if is_off {
+        counter.into_pins().remove();
     }
-    settled
+    settled.and(shown)
+}
+
+/// What the counters take.
+fn memory(config: &Config, listed: usize, bytes: u64) -> String {
+    let capacity = format::grouped(config.capacity_live(listed) as u64);
+    let unknown = format::grouped(config.unattributed_max as u64);
+    let mib = bytes.div_ceil(1 << 20);
+    format!(
+        "counters for {capacity} sessions and {unknown} unattributed keys take {mib} MiB in the kernel"
+    )
+}
+
+/// The two interfaces of a link in the wire, the subscribers' side first.
+fn wire(config: &Config) -> Option<[&str; 2]> {
+    match &config.links[..] {
+        [link] => Some([link.inside.as_deref()?, link.outside.as_deref()?]),
+        _ => None,
+    }
+}
+
+/// A bridge that does nothing but count. Its bypass is the wire: frames go on, and are counted,
+/// whenever no process runs.
+fn in_the_wire(args: &Args, config: &Config, inside: &str, outside: &str) -> Result<(), CliError> {
+    supported(config)?;
+    for (name, is_given) in [
+        ("--metrics", args.metrics.is_some()),
+        ("--stats-json", args.stats_json.is_some()),
+    ] {
+        if is_given {
+            return Err(CliError::refused(format!(
+                "{name}: for one interface so far, not for a bridge of two"
+            )));
+        }
+    }
+    let metering = Metering::start(args.clone(), &[inside, outside])?;
+    let done = bridge::in_the_wire(inside, outside, metering)?;
+    print(args, &done)
+}
+
+/// What was done, on standard output.
+fn print(args: &Args, done: &Done) -> Result<(), CliError> {
+    if !args.json {
+        return Ok(());
+    }
+    let line = serde_json::to_string(done).map_err(CliError::run)?;
+    writeln!(std::io::stdout(), "{line}").map_err(CliError::output)
 }
 
 /// Takes the programs and counters that an earlier process has left off an interface.
 pub(super) fn clean(config: &Config) -> Result<(), CliError> {
+    if let Some([inside, outside]) = wire(config) {
+        Tap::clean(&[inside, outside]).map_err(CliError::run)?;
+        return forwarding::clean(&[inside, outside]);
+    }
     let (interface, _) = link(config)?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
-    let pins = Pins::of(&interface)?;
-    let (names, _) = pins.folder.list().map_err(CliError::run)?;
-    for name in names.iter().filter(|name| MeterTap::is_pin(name)) {
-        if let Some(left) = pins.folder.get(name).map_err(CliError::run)? {
-            let attachment = weir_link::bpf::Attachment::from_fd(left);
-            attachment.detach().map_err(CliError::run)?;
-        }
-        pins.folder.unpin(name).map_err(CliError::run)?;
-    }
-    Meter::unpin(&pins.folder).map_err(CliError::run)
+    let pins = Pins::of(&[&interface.name])?;
+    MeterTap::clean(&pins.folder).map_err(CliError::run)?;
+    Meter::unpin(&pins.folder).map_err(CliError::run)?;
+    pins.remove();
+    Ok(())
 }
 
-/// The interface, and the direction of the frames that come in there.
-fn link(config: &Config) -> Result<(String, Direction), CliError> {
+/// Where frames of one interface are counted.
+enum Place {
+    /// Beside the host's stack; frames that come in go this way.
+    Host(Direction),
+    /// At a mirror port; what goes up.
+    Mirror(MirrorUp),
+}
+
+impl Place {
+    fn attach(
+        &self,
+        meter: &Meter,
+        interface: &Interface,
+        folder: &PinFolder,
+        names: &SystemNames,
+    ) -> Result<MeterTap, CliError> {
+        let attached = match self {
+            Place::Host(ingress) => MeterTap::attach(meter, interface, *ingress, Some(folder)),
+            Place::Mirror(up) => meter
+                .mirror_stage(up, names)
+                .and_then(|stage| MeterTap::mirror(&stage, interface, Some(folder))),
+        };
+        attached.map_err(|error| match (self, error) {
+            (Place::Mirror(MirrorUp::Sessions), error @ MeterError::Load(_)) => {
+                CliError::run(format!(
+                    "{error}: say what goes up by `inside` in [capture], or use fewer filters of \
+                     services"
+                ))
+            }
+            (_, error) => CliError::run(error),
+        })
+    }
+}
+
+/// The interface, and what is counted there.
+fn link(config: &Config) -> Result<(String, Place), CliError> {
     let refused = |why: &str| Err(CliError::refused(format!("[[link]]: {why}")));
     let [link] = &config.links[..] else {
         return refused(
-            "give one link to meter, with inside = \"IF\" (subscribers are beyond IF) or outside = \
-             \"IF\" (they are on this machine's side), or a capture by --read",
+            "give one link to meter, with inside = \"IF\" (subscribers are beyond IF), outside = \
+             \"IF\" (they are on this machine's side), both (a bridge) or mirror = \"IF\", or a \
+             capture by --read",
         );
     };
+    if let Some(mirror) = &link.mirror {
+        if !config.policies.is_empty() {
+            return refused("frames at a mirror port are copies: leave [policy] out");
+        }
+        let up = match &config.inside {
+            Inside::Sessions => MirrorUp::Sessions,
+            Inside::Prefixes(prefixes) => MirrorUp::Prefixes(prefixes.clone()),
+            Inside::From(text) => MirrorUp::Filter(text.clone()),
+        };
+        return Ok((mirror.clone(), Place::Mirror(up)));
+    }
     match (&link.inside, &link.outside) {
-        (Some(inside), None) => Ok((inside.clone(), Direction::Up)),
-        (None, Some(outside)) => Ok((outside.clone(), Direction::Down)),
-        _ => refused(
-            "a bridge between two interfaces is not metered yet: give inside or outside alone, and \
-             run `weir bridge` or the host's own beside it",
-        ),
+        // With both, a bridge between them.
+        (Some(inside), _) => Ok((inside.clone(), Place::Host(Direction::Up))),
+        (None, Some(outside)) => Ok((outside.clone(), Place::Host(Direction::Down))),
+        (None, None) => refused("give inside, outside or mirror"),
     }
 }
 
 /// What only captures have so far.
-fn supported(config: &Config) -> Result<(), CliError> {
+pub(super) fn supported(config: &Config) -> Result<(), CliError> {
     let refused = |what: &str| {
         let why = format!("{what}: counted in captures only, so far: leave it out for a live link");
         Err(CliError::refused(why))
@@ -155,22 +273,36 @@ fn supported(config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses what a live link cannot have, for `--check`. Gives why the configuration, which is good for
-/// captures, is not for a live link yet.
-pub(super) fn check(config: &Config, source: &Path) -> Result<Option<String>, CliError> {
-    if !config.links.is_empty() {
-        check_sizes(config)?;
-    }
+/// Refuses what a live link cannot have, for `--check`. Gives what its counters take, or why the
+/// configuration, which is good for captures, is not for a live link yet; nothing without a link.
+pub(super) fn check(
+    config: &Config,
+    source: &Path,
+    listed: usize,
+    names: &SystemNames,
+) -> Result<String, CliError> {
     clients(config, source)?;
+    if config.links.is_empty() {
+        return Ok(String::new());
+    }
+    check_sizes(config, listed)?;
     let usable = link(config).and_then(|_| supported(config));
-    Ok(usable.err().map(|why| why.to_string()))
+    Ok(match usable {
+        Ok(()) => {
+            let services = Services::new(config.services.clone());
+            let spec = spec(config, config.capacity_live(listed), &services, names);
+            let bytes = Meter::memory_bytes_of(&spec).map_err(CliError::refused)?;
+            memory(config, listed, bytes)
+        }
+        Err(why) => format!("good for captures; for a live link: {why}"),
+    })
 }
 
 /// Refuses sizes that counters in the kernel cannot have.
-fn check_sizes(config: &Config) -> Result<(), CliError> {
+pub(super) fn check_sizes(config: &Config, listed: usize) -> Result<(), CliError> {
     let max = weir_link::xdp::SUBSCRIBERS_MAX as usize;
     for (name, value) in [
-        ("capacity", config.capacity),
+        ("capacity", config.capacity_live(listed)),
         ("unattributed_max", config.unattributed_max),
     ] {
         if value > max {
@@ -193,47 +325,101 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
     clients.collect()
 }
 
-fn radius(config: &Config, source: &Path) -> Result<Option<Server>, CliError> {
-    let Some(radius) = &config.radius else {
-        return Ok(None);
-    };
-    let clients = Clients::new(clients(config, source)?);
-    let silence = radius.silence_ns.map(Duration::from_nanos);
-    let server = Server::bind(radius.listen, clients, silence)?;
-    Ok(Some(server))
+/// Where sessions come from, beside the list.
+pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
+    let mut sources = Sources::default();
+    if let Some(radius) = &config.radius {
+        let silence = radius.silence_ns.map(Duration::from_nanos);
+        if let Some(listen) = radius.listen {
+            let clients = Clients::new(clients(config, source)?);
+            let mut server = Server::bind(listen, clients, silence)?;
+            if let Some(dynamic) = radius.dynamic {
+                server.listen_dynamic(dynamic)?;
+            }
+            sources.server = Some(server);
+        }
+        if let Some(interface) = &radius.sniff {
+            let clients = Clients::new(clients(config, source)?);
+            let port = radius
+                .listen
+                .map_or(ACCOUNTING_PORT, |listen| listen.port());
+            let port = live_port::port(interface, &format!("udp port {port}"), None)?;
+            let port = port.in_process().open().map_err(live_port::failure)?;
+            sources.sniffer = Some(Sniffer::new(port, clients, silence));
+        }
+    }
+    sources.control = args.control.as_deref().map(Control::bind).transpose()?;
+    Ok(sources)
 }
 
-/// The folder of pins of an interface, which this process alone uses.
-pub(super) struct Pins {
-    pub(super) folder: PinFolder,
+/// The folder of pins of a counter's interfaces, which this process alone uses.
+pub(crate) struct Pins {
+    root: PinFolder,
+    name: String,
+    pub(crate) folder: PinFolder,
     _lock: std::os::fd::OwnedFd,
 }
 
 impl Pins {
-    fn of(interface: &Interface) -> Result<Pins, CliError> {
-        let path = Path::new(PINS);
+    pub(super) fn of(interfaces: &[&str]) -> Result<Pins, CliError> {
         let failed = |error: &dyn Display| CliError::run(format!("cannot keep counters: {error}"));
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
-        }
-        let root = PinFolder::mount(path).map_err(|error| failed(&error))?;
+        let root = mount_for_all(Path::new(PINS)).map_err(|error| failed(&error))?;
         // Interfaces of several network namespaces may have one name.
         let namespace = std::fs::metadata("/proc/self/ns/net").map_err(|error| failed(&error))?;
-        let name = format!("{}-{}", interface.name, namespace.ino());
-        let folder = root.folder(&name).map_err(|error| failed(&error))?;
-        match folder.lock_alone().map_err(|error| failed(&error))? {
-            Some(lock) => Ok(Pins {
-                folder,
-                _lock: lock,
-            }),
-            None => {
-                let by = folder.locked_by();
-                let by = by.map_or_else(String::new, |process| format!(" by process {process}"));
-                Err(CliError::run(format!(
-                    "{} is metered already{by}: end that first",
-                    interface.name
-                )))
+        let name = format!("{}-{}", pin_name(interfaces), namespace.ino());
+        let until = Instant::now() + CLOSING;
+        loop {
+            let folder = root.folder(&name).map_err(|error| failed(&error))?;
+            let lock = folder.lock_alone().map_err(|error| failed(&error))?;
+            match lock {
+                // Its last owner may have removed it.
+                Some(_) if !folder.is_there().is_ok_and(|is_there| is_there) => {}
+                Some(lock) => {
+                    return Ok(Pins {
+                        root,
+                        name,
+                        folder,
+                        _lock: lock,
+                    });
+                }
+                // The owner may have been killed a moment ago.
+                None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
+                None => {
+                    let by = folder.locked_by();
+                    let by = by.map_or_else(String::new, |number| format!(" by process {number}"));
+                    let are = if interfaces.len() > 1 { "are" } else { "is" };
+                    return Err(CliError::run(format!(
+                        "{} {are} metered already{by}: end that first",
+                        interfaces.join(", ")
+                    )));
+                }
             }
         }
     }
+
+    /// Removes the folder, if nothing is pinned there.
+    pub(super) fn remove(self) {
+        let _ = self.root.remove_folder(&self.name);
+    }
+}
+
+/// Interfaces' names in that of a folder of pins, which has letters, digits, `-` and `_` alone, and
+/// 128 bytes at most: a byte of another kind is `_` and two digits.
+fn pin_name(interfaces: &[&str]) -> String {
+    let mut sorted = interfaces.to_vec();
+    sorted.sort_unstable();
+    let mut name = String::new();
+    for byte in sorted.join("+").bytes() {
+        match byte {
+            b'+' => name.push('-'),
+            byte if byte.is_ascii_alphanumeric() => name.push(byte.into()),
+            byte => name.push_str(&format!("_{byte:02x}")),
+        }
+    }
+    if name.len() <= PIN_NAME_MAX {
+        return name;
+    }
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    hasher.write(name.as_bytes());
+    format!("links-{:016x}", hasher.finish())
 }

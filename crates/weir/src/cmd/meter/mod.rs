@@ -1,20 +1,30 @@
 //! `weir meter`: usage accounting.
 
+mod alarms;
 mod capture;
+mod control;
 mod counter;
+mod cut;
+mod feed;
+pub(crate) mod forwarding;
 mod live;
+mod policies;
 mod report;
 mod rows;
+mod stop;
+mod watch;
 
+use self::counter::Stores;
 use crate::config::{self, Wrong};
 use crate::error::{CliError, say};
 use crate::input::read_limited;
-use crate::report::format;
+use crate::report::{format, metrics};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use weir_link::names::SystemNames;
-use weir_meter::config::{Config, FILE_BYTES_MAX, PERIOD_NS, duration_ns, inside_prefix};
+use weir_meter::config::{CAPACITY, Config, FILE_BYTES_MAX, PERIOD_NS, duration_ns, inside_prefix};
 use weir_meter::engine::{Inside, Unit};
 use weir_meter::{Key, SessionInfo, list};
 
@@ -25,7 +35,7 @@ use weir_meter::{Key, SessionInfo, list};
 /// link. On a live link the kernel counts, beside the host's own stack; a
 /// process that is killed loses nothing. What each key of the
 /// configuration means is in docs/reference/counter.md.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   weir meter -r office.pcapng
@@ -94,9 +104,57 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "read")]
     keep: bool,
 
+    /// Serve metrics of a live link for Prometheus at this address, at
+    /// /metrics; port 0 chooses a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address, conflicts_with = "read")]
+    metrics: Option<SocketAddr>,
+
+    /// Write statistics of a live link to this file each second, as JSON; `-`
+    /// is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "read")]
+    stats_json: Option<PathBuf>,
+
+    /// Take sessions of a live link from programs, too, over a Unix socket made
+    /// at this path: lines of JSON, as docs/reference/counter.md has them
+    #[arg(long, value_name = "PATH", conflicts_with = "read")]
+    control: Option<PathBuf>,
+
     /// Take off the link what an earlier process has left, with its counts
     #[arg(long, conflicts_with_all = ["read", "keep"], requires = "config")]
     clean: bool,
+}
+
+impl Args {
+    /// Where the records of a live link go.
+    fn stores(&self) -> Stores<'_> {
+        Stores {
+            store: self.store.as_deref(),
+            spool: self.spool.as_deref(),
+            no_store: self.no_store,
+        }
+    }
+
+    /// The options of a live link with this configuration.
+    fn live(config: &Path, store: Option<&Path>, spool: Option<&Path>, no_store: bool) -> Args {
+        Args {
+            read: None,
+            config: Some(config.to_owned()),
+            check: false,
+            json: false,
+            period: None,
+            inside: Vec::new(),
+            bytes: None,
+            top: 0,
+            store: store.map(Path::to_owned),
+            no_store,
+            spool: spool.map(Path::to_owned),
+            keep: false,
+            metrics: None,
+            stats_json: None,
+            control: None,
+            clean: false,
+        }
+    }
 }
 
 fn period(text: &str) -> Result<u64, String> {
@@ -135,10 +193,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
             }
             None => String::new(),
         };
-        let not_live = live::check(&config, source)?;
+        let said = live::check(&config, source, subscribers.len(), &names)?;
         writeln!(std::io::stdout(), "{name}: good{list}").map_err(CliError::output)?;
-        if let Some(why) = not_live.filter(|_| !config.links.is_empty()) {
-            say(&format!("weir: good for captures; for a live link: {why}"));
+        if !said.is_empty() {
+            say(&format!("weir: {said}"));
         }
         return Ok(());
     }
@@ -188,7 +246,9 @@ fn subscribers(args: &Args, config: &Config, text: &str) -> Result<Vec<SessionIn
         }
         other => other,
     })?;
-    list::read(&bytes, &config.keys, config.capacity, seed())
+    let capacity = config.capacity.unwrap_or(CAPACITY);
+    let (keys, policies) = (&config.keys, &config.policies);
+    list::read_with_policies(&bytes, keys, policies, capacity, seed())
         .map_err(|errors| CliError::refused(errors.of(path.display())))
 }
 

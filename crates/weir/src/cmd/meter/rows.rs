@@ -1,13 +1,46 @@
 //! Which row of the kernel's counters is which session's.
 
+use super::policies::Policies;
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_link::xdp::Meter;
 use weir_meter::sessions::{Applied, Sessions, Slot};
 use weir_meter::{
     Key, KeyKind, Owner, OwnerKind, SessionEvent, SessionEventKind, SessionInfo, SessionSource,
 };
+
+/// Sessions and the kernel's table of keys, which change together.
+pub(super) struct Table {
+    pub(super) rows: Rows,
+    pub(super) meter: Meter,
+}
+
+/// The table as the thread of sessions and the one that cuts periods have it.
+pub(super) type SharedTable = Arc<Mutex<Table>>;
+
+impl Table {
+    /// As [`Rows::apply`].
+    pub(super) fn apply(&mut self, event: &SessionEvent) -> Result<(), String> {
+        self.rows.apply(&mut self.meter, event)
+    }
+
+    /// As [`Rows::claim`].
+    pub(super) fn claim(&mut self) -> Result<(), String> {
+        self.rows.claim(&mut self.meter)
+    }
+
+    /// As [`Rows::release_ended`].
+    pub(super) fn release_ended(&mut self) {
+        self.rows.release_ended(&mut self.meter);
+    }
+}
+
+/// The table, whatever a thread that had it did.
+pub(super) fn locked(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Sessions, and the row of each. A row is noted with a hash of its session's identifier in the
 /// kernel's maps, by which the next process finds it again.
@@ -15,6 +48,7 @@ use weir_meter::{
 /// A row of a session that has ended has counts in the bank that is counted in, until the next cut:
 /// it is free when the records of that cut are durable.
 pub(super) struct Rows {
+    policies: Policies,
     sessions: Sessions,
     row_of_slot: HashMap<Slot, u32>,
     slot_of_row: HashMap<u32, Slot>,
@@ -33,11 +67,14 @@ pub(super) struct Rows {
     releasable: HashSet<Slot>,
     /// Sessions for which the kernel lacks the row or a key.
     incomplete: BTreeSet<Slot>,
+    /// Rows that were given to a session, and have an earlier one's policy.
+    fresh: HashSet<u32>,
 }
 
 impl Rows {
-    pub(super) fn new(capacity: usize, kinds: &[KeyKind], seed: u64) -> Rows {
+    pub(super) fn new(capacity: usize, kinds: &[KeyKind], policies: Policies, seed: u64) -> Rows {
         Rows {
+            policies,
             sessions: Sessions::new(capacity, kinds, seed),
             row_of_slot: HashMap::new(),
             slot_of_row: HashMap::new(),
@@ -50,6 +87,7 @@ impl Rows {
             keys_left: HashMap::new(),
             releasable: HashSet::new(),
             incomplete: BTreeSet::new(),
+            fresh: HashSet::new(),
         }
     }
 
@@ -155,6 +193,12 @@ impl Rows {
             None => self.row(meter, slot).map_err(|why| failed = Err(why)).ok(),
         };
         let session = self.sessions.get(slot).expect("a session has the slot");
+        if let Some(row) = row {
+            // Before a key leads there.
+            let policy = self.policies.of(&session.info);
+            let set = meter.set_policy(row, policy, self.fresh.remove(&row));
+            failed = failed.and(set.map_err(|error| error.to_string()));
+        }
         for key in &session.info.keys {
             if self.sessions.of_key(key) != Some(slot) {
                 continue;
@@ -184,6 +228,7 @@ impl Rows {
             .left
             .remove(&tag)
             .or_else(|| self.left_cut.remove(&tag));
+        let is_fresh = left.is_none();
         let row = match left.or_else(|| self.free.pop()) {
             Some(row) => row,
             None if self.next < self.capacity => {
@@ -198,6 +243,9 @@ impl Rows {
             }
         };
         meter.set_tag(row, tag);
+        if is_fresh {
+            self.fresh.insert(row);
+        }
         self.row_of_slot.insert(slot, row);
         self.slot_of_row.insert(row, slot);
         Ok(row)
@@ -245,7 +293,7 @@ impl Rows {
     /// What had no room in the kernel is entered, if it has room now.
     pub(super) fn release_ended(&mut self, meter: &mut Meter) {
         for (_, row) in self.left_cut.drain() {
-            meter.set_tag(row, 0);
+            forget(meter, row);
             self.free.push(row);
         }
         let releasable = std::mem::take(&mut self.releasable);
@@ -253,7 +301,7 @@ impl Rows {
             self.incomplete.remove(slot);
             if let Some(row) = self.row_of_slot.remove(slot) {
                 self.slot_of_row.remove(&row);
-                meter.set_tag(row, 0);
+                forget(meter, row);
                 self.free.push(row);
             }
         }
@@ -271,20 +319,57 @@ impl Rows {
         }
     }
 
-    /// An event for each session that runs, of those that came by events.
+    /// Sessions that run.
+    pub(super) fn count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// A session that runs, by its identifier.
+    pub(super) fn running_session(&self, id: &str) -> Option<&SessionInfo> {
+        let session = self.sessions.get(self.sessions.of_id(id)?)?;
+        (!session.has_ended).then_some(&session.info)
+    }
+
+    /// Whether keys of this kind are looked up.
+    pub(super) fn looks_up(&self, kind: KeyKind) -> bool {
+        self.sessions.looks_up(kind)
+    }
+
+    /// Whether the configuration has a policy of this name.
+    pub(super) fn has_policy(&self, name: &str) -> bool {
+        self.policies.has(name)
+    }
+
+    /// An event for each session that runs.
     pub(super) fn running(&self, now_unix_ns: i64) -> Vec<SessionEvent> {
         let sessions = self.sessions.iter().map(|(_, session)| session);
-        let sessions = sessions.filter(|session| !session.has_ended && session.started_unix_ns > 0);
+        let sessions = sessions.filter(|session| !session.has_ended);
         sessions
             .map(|session| SessionEvent {
                 number: 0,
                 received_unix_ns: now_unix_ns,
                 happened_unix_ns: Some(session.started_unix_ns),
-                source: SessionSource::Radius,
+                source: source_of(&session.info.id),
                 kind: SessionEventKind::Up(session.info.clone()),
             })
             .collect()
     }
+}
+
+/// Where a session came from, as its identifier begins.
+fn source_of(id: &str) -> SessionSource {
+    match id.split_once('/') {
+        Some(("list", _)) => SessionSource::List,
+        Some(("control", _)) => SessionSource::Control,
+        _ => SessionSource::Radius,
+    }
+}
+
+/// Makes a row free of its ended session: no key leads there.
+fn forget(meter: &Meter, row: u32) {
+    // Refused for rows that do not exist.
+    let _ = meter.set_policy(row, None, true);
+    meter.set_tag(row, 0);
 }
 
 /// A number, not 0, that stands for a session from one process to the next, in each build.

@@ -1,22 +1,14 @@
 //! The report of a router: as a line of text, as JSON, for Prometheus.
 
-use crate::error::{CliError, say};
 use crate::report::flow_cache::FlowCacheReport;
 use crate::report::format;
+use crate::report::metrics::{Exposition, label};
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_apps::router::Snapshot;
-
-/// Time limit for a metrics client to send its request and read the response.
-const CLIENT_MAX: Duration = Duration::from_secs(1);
-/// Largest request, in bytes.
-const QUESTION_BYTES_MAX: usize = 4096;
 
 /// The reported values at one time.
 #[derive(Serialize, Clone)]
@@ -168,17 +160,13 @@ impl Report {
 
     /// The text of Prometheus' exposition format.
     pub(super) fn prometheus(&self) -> String {
-        let mut out = String::new();
+        let mut out = Exposition::new("weir_route_");
         let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
-            let _ = writeln!(out, "# HELP weir_route_{name} {help}");
-            let _ = writeln!(out, "# TYPE weir_route_{name} {kind}");
-            for (labels, value) in rows {
-                let _ = writeln!(out, "weir_route_{name}{labels} {value}");
-            }
+            out.metric(name, kind, help, rows);
         };
         let links = |value: fn(&Link) -> u64| -> Vec<(String, u64)> {
             let rows = self.links.iter();
-            rows.map(|link| (format!("{{link=\"{}\"}}", escaped(&link.name)), value(link)))
+            rows.map(|link| (label("link", &link.name), value(link)))
                 .collect()
         };
         type Row = (&'static str, &'static str, fn(&Link) -> u64);
@@ -211,7 +199,7 @@ impl Report {
         for (name, help, value) in by_link {
             metric(name, "counter", help, &links(value));
         }
-        let family = |v: u8| format!("{{family=\"ipv{v}\"}}");
+        let family = |v: u8| label("family", &format!("ipv{v}"));
         metric(
             "forwarded_total",
             "counter",
@@ -288,7 +276,7 @@ impl Report {
         );
         let drops = self.drops.iter();
         let drops: Vec<(String, u64)> = drops
-            .map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), *count))
+            .map(|(reason, count)| (label("reason", reason), *count))
             .collect();
         metric(
             "dropped_total",
@@ -296,67 +284,6 @@ impl Report {
             "Frames that went no further.",
             &drops,
         );
-        out
+        out.text()
     }
-}
-
-/// A label's value, escaped.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"")
-}
-
-/// Serves the last metrics on a separate thread, so that a slow reader delays
-/// no frame.
-pub(super) struct Metrics(Arc<Mutex<String>>);
-
-impl Metrics {
-    pub(super) fn serve(address: SocketAddr) -> Result<Metrics, CliError> {
-        let cannot = |error: io::Error| CliError::run(format!("metrics at {address}: {error}"));
-        let listener = TcpListener::bind(address).map_err(cannot)?;
-        if address.port() == 0 {
-            let at = listener.local_addr().map_err(cannot)?;
-            say(&format!("weir: metrics at http://{at}/metrics"));
-        }
-        let text = Arc::new(Mutex::new(String::new()));
-        let shown = Arc::clone(&text);
-        let serve = move || {
-            for client in listener.incoming().flatten() {
-                let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                // A client that has disconnected is not an error.
-                let _ = answer(client, &text);
-            }
-        };
-        let thread = std::thread::Builder::new().name("metrics".into());
-        thread.spawn(serve).map_err(cannot)?;
-        Ok(Metrics(text))
-    }
-
-    pub(super) fn show(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
-    }
-}
-
-fn answer(mut client: TcpStream, text: &str) -> io::Result<()> {
-    client.set_read_timeout(Some(CLIENT_MAX))?;
-    client.set_write_timeout(Some(CLIENT_MAX))?;
-    let mut question = Vec::new();
-    let mut piece = [0; 512];
-    while !question.windows(4).any(|end| end == b"\r\n\r\n") {
-        let len = client.read(&mut piece)?;
-        question.extend_from_slice(&piece[..len]);
-        if len == 0 || question.len() > QUESTION_BYTES_MAX {
-            return Ok(());
-        }
-    }
-    let path = question.split(|byte| *byte == b' ').nth(1);
-    let (status, text) = match path {
-        Some(b"/metrics" | b"/") => ("200 OK", text),
-        _ => ("404 Not Found", "metrics are at /metrics\n"),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        text.len()
-    );
-    client.write_all(head.as_bytes())?;
-    client.write_all(text.as_bytes())
 }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::radius::Client;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::Permissions;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use weir_ledger::Spool;
+use weir_ledger::SessionLog;
 use weir_meter::radius::packet::{ACCOUNTING_RESPONSE, attribute, request};
 
 /// A folder that goes with the test.
@@ -46,6 +47,19 @@ fn start(identifier: u8, session: &[u8], secret: &[u8]) -> Vec<u8> {
 
 const WAIT: Duration = Duration::from_secs(5);
 
+/// The events of requests that come within [`WAIT`].
+fn receive(server: &mut Server) -> Vec<SessionEvent> {
+    let wait = Timespec::try_from(WAIT).unwrap();
+    poll(
+        &mut [PollFd::new(&server.socket, PollFlags::IN)],
+        Some(&wait),
+    )
+    .unwrap();
+    let mut batch = Vec::new();
+    server.receive(&mut batch).unwrap();
+    batch
+}
+
 #[test]
 fn an_answer_comes_after_the_event_is_durable_and_never_without() {
     let folder = Folder::new("durable");
@@ -55,16 +69,19 @@ fn an_answer_comes_after_the_event_is_durable_and_never_without() {
     client.set_nonblocking(true).unwrap();
     let mut bytes = [0; 4096];
     client.send(&start(1, b"one", b"s3cret")).unwrap();
-    // The disk is full: no answer, nothing forgotten.
-    let mut full = |_: &mut [SessionEvent]| Err("full".to_owned());
-    assert_eq!(server.serve(WAIT, &mut full), Err("full".to_owned()));
+    // The disk is full: no answer.
+    let mut events = receive(&mut server);
+    assert_eq!(events.len(), 1);
+    server.not_durable();
+    server.answer();
     assert!(client.recv(&mut bytes).is_err());
-    let mut spool = Spool::open(&folder.0.join("spool")).unwrap();
-    let mut log = |events: &mut [SessionEvent]| spool.log(events).map_err(|it| it.to_string());
-    assert_eq!(server.serve(WAIT, &mut log).unwrap().len(), 1);
+    let mut log = SessionLog::beside(&folder.0.join("spool")).unwrap();
+    log.append(&mut events).unwrap();
     // The client sends it again: nothing new, and an answer.
     client.send(&start(2, b"one", b"s3cret")).unwrap();
-    assert_eq!(server.serve(WAIT, &mut log).unwrap(), []);
+    assert_eq!(receive(&mut server), []);
+    assert!(client.recv(&mut bytes).is_err());
+    server.answer();
     let length = client.recv(&mut bytes).unwrap();
     assert_eq!((length, bytes[0], bytes[1]), (20, ACCOUNTING_RESPONSE, 2));
     let stats = server.stats();
@@ -72,7 +89,94 @@ fn an_answer_comes_after_the_event_is_durable_and_never_without() {
         (stats.answered, stats.without_event, stats.not_durable),
         (1, 1, 1)
     );
-    assert_eq!(spool.events(0, 10).unwrap().len(), 1);
+    assert_eq!(log.events(0, 10).unwrap().len(), 1);
+}
+
+#[test]
+fn a_disconnect_request_ends_its_clients_session_and_no_other() {
+    let folder = Folder::new("disconnect");
+    let mut server = server(&folder);
+    server
+        .listen_dynamic("127.0.0.1:0".parse().unwrap())
+        .unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(server.address().unwrap()).unwrap();
+    let nas: (u8, &[u8]) = (attribute::NAS_IDENTIFIER, b"nas");
+    let attributes: [(u8, &[u8]); 3] = [
+        (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, 1]),
+        (attribute::ACCT_SESSION_ID, b"one"),
+        nas,
+    ];
+    client.send(&request(1, &attributes, b"s3cret")).unwrap();
+    let up = receive(&mut server);
+    server.answer();
+    assert!(matches!(&up[0].kind, SessionEventKind::Up(_)), "{up:?}");
+    let policy = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let dynamic = server.dynamic.as_ref().unwrap().socket();
+    policy.connect(dynamic.local_addr().unwrap()).unwrap();
+    policy.set_read_timeout(Some(WAIT)).unwrap();
+    let ask = |server: &mut Server, bytes: &[u8]| {
+        policy.send(bytes).unwrap();
+        let wait = Timespec::try_from(WAIT).unwrap();
+        let socket = server.dynamic.as_ref().unwrap().socket();
+        poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&wait)).unwrap();
+        let mut batch = Vec::new();
+        server.receive(&mut batch).unwrap();
+        server.answer();
+        batch
+    };
+    let answer = || {
+        let mut answer = [0; 4096];
+        let length = policy.recv(&mut answer).unwrap();
+        answer[..length].to_vec()
+    };
+    let code_and_cause = |asked: &[u8]| {
+        let answer = answer();
+        let packet = Packet::new(&answer).unwrap();
+        let asked = asked[4..20].first_chunk().unwrap();
+        assert_eq!(packet.verify_response(asked, b"s3cret"), Ok(()));
+        assert_eq!(packet.verify_message(asked, b"s3cret"), Ok(()));
+        (packet.code(), packet.number(attribute::ERROR_CAUSE))
+    };
+    let session = |id: &'static [u8]| [(attribute::ACCT_SESSION_ID, id), nas];
+    let signed = |code, id, attributes: &[(u8, &[u8])]| {
+        packet::signed_request(code, id, attributes, b"s3cret")
+    };
+    let other = signed(packet::DISCONNECT_REQUEST, 1, &session(b"two"));
+    assert_eq!(ask(&mut server, &other), []);
+    assert_eq!(code_and_cause(&other), (42, Some(503)));
+    let nothing = signed(packet::DISCONNECT_REQUEST, 2, &[nas]);
+    assert_eq!(ask(&mut server, &nothing), []);
+    assert_eq!(code_and_cause(&nothing), (42, Some(402)));
+    let change = signed(packet::COA_REQUEST, 3, &session(b"one"));
+    assert_eq!(ask(&mut server, &change), []);
+    assert_eq!(code_and_cause(&change), (45, Some(401)));
+    // Without Message-Authenticator, and with another secret: no answer.
+    let mut unsigned = request(4, &session(b"one"), b"s3cret");
+    unsigned[0] = packet::DISCONNECT_REQUEST;
+    let forged = packet::signed_request(packet::DISCONNECT_REQUEST, 5, &session(b"one"), b"x");
+    for bytes in [unsigned, forged] {
+        assert_eq!(ask(&mut server, &bytes), []);
+    }
+    let ends = signed(packet::DISCONNECT_REQUEST, 6, &session(b"one"));
+    let down = ask(&mut server, &ends);
+    let [
+        SessionEvent {
+            kind: SessionEventKind::Down(info),
+            ..
+        },
+    ] = &down[..]
+    else {
+        panic!("{down:?}")
+    };
+    assert!(info.id.starts_with("radius/127.0.0.1/nas/one/"), "{info:?}");
+    assert_eq!(code_and_cause(&ends), (41, None));
+    // The same packet again: the same answer.
+    assert_eq!(ask(&mut server, &ends), []);
+    assert_eq!(code_and_cause(&ends), (41, None));
+    let stats = server.stats().dynamic.unwrap();
+    let counts = (stats.disconnected, stats.refused, stats.ignored);
+    assert_eq!(counts, (1, 3, 2));
 }
 
 #[test]
@@ -88,10 +192,9 @@ fn what_proves_nothing_is_counted_and_not_answered() {
     other
         .send_to(&start(1, b"one", b"s3cret"), server.address().unwrap())
         .unwrap();
-    let mut log = |_: &mut [SessionEvent]| panic!("there is nothing to log");
     let began = std::time::Instant::now();
     loop {
-        assert_eq!(server.serve(WAIT, &mut log).unwrap(), []);
+        assert_eq!(receive(&mut server), []);
         let stats = server.stats();
         let seen = stats.bad_authenticators + stats.malformed + stats.unknown_clients;
         if seen == 4 {

@@ -1,7 +1,7 @@
 //! The class of a frame: the rules of [`weir_meter::services`].
 
 use super::super::layout::{PORT_PROTOCOLS, place};
-use super::{END, Emit, FRAME, stack, transport};
+use super::{END, Emit, FRAME, Filter, stack, transport};
 use weir_filter::backend::ebpf::{
     Access, EmitError, Fragment, Insn, Label, Reg, WireLen, emit_fragment, op,
 };
@@ -89,6 +89,30 @@ impl Emit<'_> {
         self.asm.goto(classified);
     }
 
+    /// Goes to `accept` or `reject`, as a filter says of the first piece of the frame.
+    pub(super) fn filter(
+        &mut self,
+        filter: &Filter,
+        accept: Label,
+        reject: Label,
+    ) -> Result<(), EmitError> {
+        let fragment = Fragment {
+            access: Access::Direct {
+                start: FRAME,
+                end: END,
+            },
+            wire_len: WireLen::Stack(stack::LENGTH),
+            result: Reg::R0,
+            free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5],
+            stack_top: stack::TOP,
+            accept,
+            reject,
+            short: reject,
+            is_hidden: false,
+        };
+        emit_fragment(self.asm, filter, &fragment)
+    }
+
     /// Filters of services that precede the class so far, in order. They read the first piece of
     /// the frame.
     fn filters(&mut self) -> Result<(), EmitError> {
@@ -98,21 +122,7 @@ impl Emit<'_> {
             let [accept, reject] = [(); 2].map(|()| self.asm.label());
             self.push(&[Insn::load(op::DW, Reg::R1, Reg::FP, stack::CLASS)]);
             self.jump(op::JLE, Reg::R1, i32::from(*number), classified);
-            let fragment = Fragment {
-                access: Access::Direct {
-                    start: FRAME,
-                    end: END,
-                },
-                wire_len: WireLen::Stack(stack::LENGTH),
-                result: Reg::R0,
-                free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5],
-                stack_top: stack::TOP,
-                accept,
-                reject,
-                short: reject,
-                is_hidden: false,
-            };
-            emit_fragment(self.asm, filter, &fragment)?;
+            self.filter(filter, accept, reject)?;
             self.asm.bind(accept);
             self.set(stack::CLASS, i32::from(*number));
             self.asm.goto(classified);

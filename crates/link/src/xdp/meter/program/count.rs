@@ -1,9 +1,10 @@
 //! Adds the frame to its cell and to the totals of its CPU.
 
-use super::super::layout::{CELL_BYTES, place};
+use super::super::layout::{CELL_BYTES, POLICED_CELL_BYTES, place};
 use super::{Emit, stack};
 use crate::xdp::abi::{PROCESSOR_ID, atomic_add};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
+use weir_meter::Direction;
 
 /// The cell, then what is added.
 const CELL: Reg = Reg::R7;
@@ -34,13 +35,18 @@ impl Emit<'_> {
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::CLASS),
         ]);
         self.jump(op::JGE, Reg::R1, classes, done);
-        let direction = self.spec.direction as i32 * CELL_BYTES as i32;
+        let cell = if self.spec.has_policed {
+            POLICED_CELL_BYTES
+        } else {
+            CELL_BYTES
+        };
+        let direction = self.direction.unwrap_or(Direction::Up) as i32 * cell as i32;
         self.push(&[
-            Insn::alu64(op::MUL, Reg::R1, 2 * CELL_BYTES as i32),
+            Insn::alu64(op::MUL, Reg::R1, 2 * cell as i32),
             Insn::alu64(op::ADD, CELL, Reg::R1),
-            Insn::call(PROCESSOR_ID),
-            Insn::mov64(Reg::R1, Reg::R0),
         ]);
+        self.add_direction(CELL, cell);
+        self.push(&[Insn::call(PROCESSOR_ID), Insn::mov64(Reg::R1, Reg::R0)]);
         self.look_up_r1(place::TOTALS, done);
         // A cell is any CPU's, a total one CPU's alone: programs of one CPU never interrupt one
         // another at these hooks.
@@ -49,21 +55,50 @@ impl Emit<'_> {
             atomic_add(CELL, direction as i16 + 8, BYTES),
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::BANK),
             Insn::alu64(op::AND, Reg::R1, 1),
-            Insn::alu64(op::LSH, Reg::R1, 5),
+            Insn::alu64(op::MUL, Reg::R1, 2 * cell as i32),
             Insn::alu64(op::ADD, Reg::R0, Reg::R1),
         ]);
-        for (at, with) in [(0, PACKETS), (8, BYTES)] {
+        self.add_direction(Reg::R0, cell);
+        self.add_to_total(direction as i16);
+        if self.spec.polices {
+            self.push(&[Insn::load(op::DW, Reg::R1, Reg::FP, stack::POLICED)]);
+            self.jump(op::JEQ, Reg::R1, 0, done);
+            let policed = direction as i16 + CELL_BYTES as i16;
             self.push(&[
-                Insn::load(op::DW, Reg::R1, Reg::R0, direction as i16 + at),
-                Insn::alu64(op::ADD, Reg::R1, with),
-                Insn::store(op::DW, Reg::R0, direction as i16 + at, Reg::R1),
+                atomic_add(CELL, policed, PACKETS),
+                atomic_add(CELL, policed + 8, BYTES),
             ]);
+            self.add_to_total(policed);
         }
         self.asm.bind(done);
     }
 
+    /// Adds to two words of the total r0.
+    fn add_to_total(&mut self, first: i16) {
+        for (at, with) in [(first, PACKETS), (first + 8, BYTES)] {
+            self.push(&[
+                Insn::load(op::DW, Reg::R1, Reg::R0, at),
+                Insn::alu64(op::ADD, Reg::R1, with),
+                Insn::store(op::DW, Reg::R0, at, Reg::R1),
+            ]);
+        }
+    }
+
+    /// Adds the offset of the frame's direction, if each frame has its own, to a register; r1 is lost.
+    fn add_direction(&mut self, to: Reg, cell: u32) {
+        if self.direction.is_some() {
+            return;
+        }
+        self.push(&[
+            Insn::load(op::DW, Reg::R1, Reg::FP, stack::DIRECTION),
+            Insn::alu64(op::AND, Reg::R1, 1),
+            Insn::alu64(op::MUL, Reg::R1, cell as i32),
+            Insn::alu64(op::ADD, to, Reg::R1),
+        ]);
+    }
+
     /// r0 = value number r1 of an array.
-    fn look_up_r1(&mut self, place: u16, none: Label) {
+    pub(super) fn look_up_r1(&mut self, place: u16, none: Label) {
         self.push(&[
             Insn::store(op::W, Reg::FP, stack::INDEX, Reg::R1),
             Insn::mov64(Reg::R2, Reg::FP),

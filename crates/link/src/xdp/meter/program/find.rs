@@ -21,8 +21,8 @@ const HOME: Reg = Reg::R9;
 const PAGE: Reg = Reg::R5;
 
 impl Emit<'_> {
-    /// Stores the frame's row.
-    pub(super) fn attribute(&mut self, routines: &Routines) {
+    /// Stores the frame's row; goes to `other`, if it is given, unless a session has it.
+    pub(super) fn attribute(&mut self, routines: &Routines, other: Option<Label>) {
         let [found, counted, overflow] = [(); 3].map(|()| self.asm.label());
         self.value_of(Reg::R1, place::CONTROL);
         self.push(&[Insn::load(op::DW, KINDS, Reg::R1, at::KINDS as i16)]);
@@ -31,21 +31,25 @@ impl Emit<'_> {
         self.by_link(routines, found);
         self.by_address(routines, found, unknown);
         self.asm.bind(unknown);
-        if self.spec.unknown_pages > 0 {
-            self.claim(routines, overflow);
-            self.jump(op::JEQ, Reg::R0, 0, overflow);
-            // The routine gives the slot's number plus 1.
-            let first = self.spec.subscribers as i32 - 1;
-            self.push(&[
-                Insn::alu64(op::ADD, Reg::R0, first),
-                Insn::store(op::DW, Reg::FP, stack::ROW, Reg::R0),
-            ]);
+        if let Some(other) = other {
+            self.asm.goto(other);
+        } else {
+            if self.spec.unknown_pages > 0 {
+                self.claim(routines, overflow);
+                self.jump(op::JEQ, Reg::R0, 0, overflow);
+                // The routine gives the slot's number plus 1.
+                let first = self.spec.subscribers as i32 - 1;
+                self.push(&[
+                    Insn::alu64(op::ADD, Reg::R0, first),
+                    Insn::store(op::DW, Reg::FP, stack::ROW, Reg::R0),
+                ]);
+                self.asm.goto(counted);
+            }
+            self.asm.bind(overflow);
+            let row = (self.spec.subscribers + self.spec.unknown()) as i32;
+            self.set(stack::ROW, row);
             self.asm.goto(counted);
         }
-        self.asm.bind(overflow);
-        let row = (self.spec.subscribers + self.spec.unknown()) as i32;
-        self.set(stack::ROW, row);
-        self.asm.goto(counted);
         self.asm.bind(found);
         self.push(&[
             Insn::alu64(op::SUB, Reg::R0, 1),
@@ -115,16 +119,31 @@ impl Emit<'_> {
 
     /// r1 and r2 = the MAC address on the subscriber's side.
     fn mac(&mut self) {
-        let at = match self.spec.direction {
-            Direction::Up => 6,
-            Direction::Down => 0,
-        };
+        let [down, known] = [(); 2].map(|()| self.asm.label());
+        match self.direction {
+            Some(Direction::Up) => self.mac_at(6),
+            Some(Direction::Down) => self.mac_at(0),
+            None => {
+                self.push(&[Insn::load(op::DW, Reg::R1, Reg::FP, stack::DIRECTION)]);
+                self.jump(op::JNE, Reg::R1, Direction::Up as i32, down);
+                self.mac_at(6);
+                self.asm.goto(known);
+                self.asm.bind(down);
+                self.mac_at(0);
+                self.asm.bind(known);
+            }
+        }
         self.push(&[
-            Insn::load(op::W, Reg::R1, FRAME, at),
-            Insn::load(op::H, Reg::R2, FRAME, at + 4),
             Insn::alu64(op::LSH, Reg::R2, 32),
             Insn::alu64(op::OR, Reg::R1, Reg::R2),
             Insn::mov64(Reg::R2, 0),
+        ]);
+    }
+
+    fn mac_at(&mut self, at: i16) {
+        self.push(&[
+            Insn::load(op::W, Reg::R1, FRAME, at),
+            Insn::load(op::H, Reg::R2, FRAME, at + 4),
         ]);
     }
 

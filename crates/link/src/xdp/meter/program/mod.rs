@@ -8,15 +8,17 @@
 //!                       classify.rs               count.rs
 //! ```
 //!
-//! The bank is read once, so that a cell and a total are always of the same bank. Nothing here
-//! drops a frame or ends the program: whatever the frame is, it is counted in exactly one cell.
+//! The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
+//! is, it is counted in exactly one cell. With policies, what becomes of it is decided before it is
+//! counted, and done afterwards (police.rs).
 
 mod classify;
 mod count;
 mod find;
 mod parse;
+mod police;
 
-use super::layout::{at, place};
+use super::layout::{at, kind, place};
 use crate::xdp::abi::{DATA, DATA_END};
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 use weir_filter::ir::Program as Filter;
@@ -55,7 +57,19 @@ mod stack {
     pub(super) const TRANSPORT_AT: i16 = -152;
     /// Bytes of the frame as the hook has it.
     pub(super) const LENGTH: i16 = -160;
-    pub(super) const TOP: i16 = -160;
+    /// 0, or what becomes of a frame that was policed.
+    pub(super) const POLICED: i16 = -168;
+    /// The lease of this CPU, or 0.
+    pub(super) const LEASE: i16 = -176;
+    /// Bytes that were added to it.
+    pub(super) const TAKEN: i16 = -184;
+    /// The time.
+    pub(super) const NOW: i16 = -192;
+    /// Of a frame that may go either way: its direction, and the destination address.
+    pub(super) const DIRECTION: i16 = -200;
+    pub(super) const OTHER: i16 = -208;
+    pub(super) const OTHER_REST: i16 = -216;
+    pub(super) const TOP: i16 = -216;
 }
 
 /// Kinds of what a packet carries, as [`stack::TRANSPORT`] has them.
@@ -85,7 +99,31 @@ pub(in crate::xdp) struct Spec {
     /// Services by filter, by number.
     pub(super) filters: Vec<(u16, Filter)>,
     pub(super) counts_ip: bool,
-    pub(super) direction: Direction,
+    /// Whether frames are policed, and whether cells have room for those that were.
+    pub(super) polices: bool,
+    pub(super) has_policed: bool,
+    pub(super) lease_cpus: u32,
+    pub(super) way: Way,
+}
+
+/// Which way frames go.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    /// All the same way.
+    One(Direction),
+    /// Up what this says, and down all else.
+    Each(Up),
+}
+
+/// What says that a frame goes up.
+#[derive(Clone, Debug)]
+pub(super) enum Up {
+    /// Its source is a session's.
+    Sessions,
+    /// Its source address is in one of these: values and masks, and the kind of address.
+    Prefixes(Vec<([u64; 2], [u64; 2], u32)>),
+    /// A filter accepts it.
+    Filter(Filter),
 }
 
 impl Spec {
@@ -108,6 +146,7 @@ impl Spec {
 pub(in crate::xdp) struct Routines {
     find: Label,
     claim: Label,
+    charge: Label,
     first_place: u16,
 }
 
@@ -122,6 +161,7 @@ pub(in crate::xdp) fn emit(
     let routines = Routines {
         find: asm.label(),
         claim: asm.label(),
+        charge: asm.label(),
         first_place,
     };
     let mut emit = Emit {
@@ -129,12 +169,21 @@ pub(in crate::xdp) fn emit(
         spec,
         hook,
         first_place,
+        direction: match spec.way {
+            Way::One(direction) => Some(direction),
+            Way::Each(_) => None,
+        },
     };
     emit.begin();
     emit.parse();
-    emit.attribute(&routines);
+    match &spec.way {
+        Way::One(_) => emit.attribute(&routines, None),
+        Way::Each(up) => emit.attribute_each(up, &routines)?,
+    }
     emit.classify()?;
+    emit.police(&routines);
     emit.count();
+    emit.act();
     Ok(routines)
 }
 
@@ -142,6 +191,7 @@ pub(in crate::xdp) fn emit(
 pub(in crate::xdp) fn emit_routines(asm: &mut Asm, spec: &Spec, routines: Routines) {
     find::emit_find(asm, spec, routines.find, routines.first_place);
     find::emit_claim(asm, spec, routines.claim, routines.first_place);
+    police::emit_charge(asm, spec, routines.charge);
 }
 
 struct Emit<'a> {
@@ -149,6 +199,8 @@ struct Emit<'a> {
     spec: &'a Spec,
     hook: At,
     first_place: u16,
+    /// `None` if each frame says it: [`stack::DIRECTION`].
+    direction: Option<Direction>,
 }
 
 /// Offsets in `struct __sk_buff`.
@@ -172,6 +224,96 @@ const LINEAR_MIN: i32 = 66;
 const LINEAR_PULLED: i32 = 128;
 
 impl Emit<'_> {
+    /// Stores direction and row of a frame that may go either way: first as one that goes up.
+    fn attribute_each(&mut self, up: &Up, routines: &Routines) -> Result<(), EmitError> {
+        let [goes_up, goes_down, known, done] = [(); 4].map(|()| self.asm.label());
+        self.begin_again();
+        match up {
+            Up::Sessions => {
+                self.attribute(routines, Some(goes_down));
+                self.asm.goto(done);
+            }
+            Up::Prefixes(prefixes) => {
+                self.unless_inside(prefixes, goes_down);
+                self.asm.goto(known);
+            }
+            Up::Filter(filter) => {
+                self.filter(filter, goes_up, goes_down)?;
+                self.asm.bind(goes_up);
+                self.asm.goto(known);
+            }
+        }
+        self.asm.bind(goes_down);
+        self.set(stack::DIRECTION, Direction::Down as i32);
+        for (from, to) in [
+            (stack::OTHER, stack::ADDRESS),
+            (stack::OTHER_REST, stack::ADDRESS_REST),
+        ] {
+            self.push(&[
+                Insn::load(op::DW, Reg::R1, Reg::FP, from),
+                Insn::store(op::DW, Reg::FP, to, Reg::R1),
+            ]);
+        }
+        self.asm.bind(known);
+        self.begin_again();
+        self.attribute(routines, None);
+        self.asm.bind(done);
+        Ok(())
+    }
+
+    /// Has the verifier forget what filters and look-ups have shown of the frame.
+    fn begin_again(&mut self) {
+        self.load_frame();
+        self.forget(&[
+            stack::OUTER,
+            stack::INNER,
+            stack::PPPOE,
+            stack::FAMILY,
+            stack::DIRECTION,
+        ]);
+    }
+
+    fn load_frame(&mut self) {
+        let (data, end) = match self.hook {
+            At::Xdp => (DATA, DATA_END),
+            At::Tc => (skb::DATA, skb::DATA_END),
+        };
+        self.push(&[
+            Insn::load(op::W, FRAME, CTX, data),
+            Insn::load(op::W, END, CTX, end),
+        ]);
+    }
+
+    /// Goes to `other` unless the frame's address is in one of these prefixes.
+    fn unless_inside(&mut self, prefixes: &[([u64; 2], [u64; 2], u32)], other: Label) {
+        let is_in = self.asm.label();
+        self.push(&[
+            Insn::load(op::DW, Reg::R5, Reg::FP, stack::FAMILY),
+            Insn::load(op::DW, Reg::R3, Reg::FP, stack::ADDRESS),
+            Insn::load(op::DW, Reg::R4, Reg::FP, stack::ADDRESS_REST),
+        ]);
+        self.jump(op::JEQ, Reg::R5, 0, other);
+        for (value, mask, family) in prefixes {
+            let next = self.asm.label();
+            self.jump(op::JNE, Reg::R5, *family as i32, next);
+            for (word, register) in [Reg::R3, Reg::R4].into_iter().enumerate() {
+                if mask[word] == 0 {
+                    continue;
+                }
+                let mask = Insn::load64(Reg::R1, mask[word]);
+                let value = Insn::load64(Reg::R2, value[word]);
+                self.push(&mask);
+                self.push(&[Insn::alu64(op::AND, Reg::R1, register)]);
+                self.push(&value);
+                self.asm.jump(Insn::jump64(op::JNE, Reg::R1, Reg::R2), next);
+            }
+            self.asm.goto(is_in);
+            self.asm.bind(next);
+        }
+        self.asm.goto(other);
+        self.asm.bind(is_in);
+    }
+
     fn push(&mut self, insns: &[Insn]) {
         insns.iter().for_each(|insn| self.asm.push(*insn));
     }
@@ -234,6 +376,16 @@ impl Emit<'_> {
         ] {
             self.set(field, 0);
         }
+        if self.direction.is_none() {
+            for field in [
+                stack::ADDRESS,
+                stack::DIRECTION,
+                stack::OTHER,
+                stack::OTHER_REST,
+            ] {
+                self.set(field, 0);
+            }
+        }
         self.set(stack::TRANSPORT, transport::NOT_IP);
         self.set(stack::TRANSPORT_AT, 0);
         match self.hook {
@@ -241,27 +393,20 @@ impl Emit<'_> {
                 Insn::call(helper::XDP_GET_BUFF_LEN),
                 Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R0),
                 Insn::store(op::DW, Reg::FP, stack::LENGTH, Reg::R0),
-                Insn::load(op::W, FRAME, CTX, DATA),
-                Insn::load(op::W, END, CTX, DATA_END),
             ]),
-            At::Tc => self.begin_skb(),
+            At::Tc => return self.begin_skb(),
         }
+        self.load_frame();
     }
 
     fn begin_skb(&mut self) {
         let [has_headers, untagged] = [(); 2].map(|()| self.asm.label());
-        let load = |emit: &mut Self| {
-            emit.push(&[
-                Insn::load(op::W, FRAME, CTX, skb::DATA),
-                Insn::load(op::W, END, CTX, skb::DATA_END),
-            ]);
-        };
         self.push(&[
             Insn::load(op::W, Reg::R2, CTX, skb::LEN),
             Insn::store(op::DW, Reg::FP, stack::WIRE, Reg::R2),
             Insn::store(op::DW, Reg::FP, stack::LENGTH, Reg::R2),
         ]);
-        load(self);
+        self.load_frame();
         self.push(&[
             Insn::mov64(Reg::R1, FRAME),
             Insn::alu64(op::ADD, Reg::R1, LINEAR_MIN),
@@ -274,7 +419,7 @@ impl Emit<'_> {
         self.push(&[Insn::mov64(Reg::R2, LINEAR_PULLED)]);
         self.asm.bind(short);
         self.push(&[Insn::call(SKB_PULL_DATA)]);
-        load(self);
+        self.load_frame();
         self.asm.bind(has_headers);
         // The tag that the device or the kernel has taken out of the frame.
         self.push(&[Insn::load(op::W, Reg::R2, CTX, skb::VLAN_PRESENT)]);

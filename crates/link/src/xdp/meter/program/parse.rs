@@ -16,7 +16,7 @@ const HEADER_AT: Reg = Reg::R5;
 const HEADER_AT_MAX: i32 = 0x3fff;
 
 /// Largest offset of the IP packet in the frame, as a mask: 14, four tags and PPPoE's 8.
-const START_MASK: i32 = 0x3f;
+pub(super) const START_MASK: i32 = 0x3f;
 
 /// Sizes of a TCP header's first word of four bits, and of a UDP header.
 const TCP_OFFSET_AT: i16 = 12;
@@ -170,10 +170,16 @@ impl Emit<'_> {
             Insn::alu64(op::LSH, HEADER_AT, 2),
         ]);
         self.jump(op::JLT, HEADER_AT, 20, done);
-        let address = match self.spec.direction {
-            Direction::Up => 12,
-            Direction::Down => 16,
+        let address = match self.direction {
+            Some(Direction::Up) | None => 12,
+            Some(Direction::Down) => 16,
         };
+        if self.direction.is_none() {
+            self.push(&[
+                Insn::load(op::W, Reg::R2, AT, 16),
+                Insn::store(op::DW, Reg::FP, stack::OTHER, Reg::R2),
+            ]);
+        }
         let whole = self.asm.label();
         self.push(&[
             Insn::load(op::W, Reg::R2, AT, address),
@@ -201,10 +207,18 @@ impl Emit<'_> {
             Insn::alu64(op::RSH, Reg::R2, 4),
         ]);
         self.jump(op::JNE, Reg::R2, 6, done);
-        let address = match self.spec.direction {
-            Direction::Up => 8,
-            Direction::Down => 24,
+        let address = match self.direction {
+            Some(Direction::Up) | None => 8,
+            Some(Direction::Down) => 24,
         };
+        if self.direction.is_none() {
+            self.push(&[
+                Insn::load(op::DW, Reg::R2, AT, 24),
+                Insn::store(op::DW, Reg::FP, stack::OTHER, Reg::R2),
+                Insn::load(op::DW, Reg::R2, AT, 32),
+                Insn::store(op::DW, Reg::FP, stack::OTHER_REST, Reg::R2),
+            ]);
+        }
         let [stated, whole, known] = [(); 3].map(|()| self.asm.label());
         self.push(&[
             Insn::load(op::DW, Reg::R2, AT, address),

@@ -15,12 +15,13 @@ fn meter(subscribers: u32) -> Option<Meter> {
         services: &services,
         names: &weir_link::names::SystemNames::new(),
         counts_ip: false,
+        polices: false,
     };
     Some(Meter::create(&spec).unwrap())
 }
 
 fn rows(capacity: usize) -> Rows {
-    Rows::new(capacity, &KeyKind::ALL, 1)
+    Rows::new(capacity, &KeyKind::ALL, Policies::default(), 1)
 }
 
 fn key(text: &str) -> Key {
@@ -34,6 +35,7 @@ fn event(up: bool, id: &str, keys: &[&str]) -> SessionEvent {
         keys: keys.iter().map(|text| key(text)).collect(),
         class: Vec::new(),
         chargeable_user: None,
+        policy: None,
         reported: None,
     };
     SessionEvent {

@@ -1,14 +1,19 @@
 //! `weir meter` on a live link: every frame is in one record, whatever happens to the process.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/live.rs"]
+mod faults;
+mod kills;
+#[path = "../common/live.rs"]
 mod live;
+mod radclient;
+mod sniff;
 
 use common::{Folder, stdout, weir};
 use live::{Net, Running, net};
 use std::fs;
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
 use weir_lab::testenv;
@@ -43,6 +48,17 @@ fn packets(folder: &Folder, subscriber: &str) -> [u64; 2] {
         rows.map(|row| row.packets[0]).sum()
     };
     [sum(true), sum(false)]
+}
+
+/// How many folders of pins there are of b's interface.
+fn pins(net: &Net) -> usize {
+    let namespace = net
+        .b
+        .run(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
+    let name = format!("eth0-{namespace}");
+    let folder = fs::read_dir("/run/weir/meter");
+    let names = folder.map(|entries| entries.map(|entry| entry.unwrap().file_name()));
+    names.map_or(0, |mut names| usize::from(names.any(|it| *it == *name)))
 }
 
 fn meter(net: &Net, folder: &Folder, more: &[&str]) -> Running {
@@ -85,44 +101,73 @@ fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
         "{proof:?}"
     );
     // Nothing counts any more, and nothing is left.
+    assert_eq!(pins(&net), 0);
     net.send(9, 10);
     let ended = meter(&net, &folder, &["--json"]).stop();
     assert_eq!(ended.code, Some(0));
     assert_eq!(packets(&folder, "alice"), [sent, 0]);
 }
 
-#[test]
-fn a_radius_session_owns_its_address_while_it_lasts() {
-    let Some(net) = net() else { return };
-    let folder = Folder::new("live-meter-radius");
+/// The file `secret`, with `s3cret`.
+fn write_secret(folder: &Folder) {
     let secret = folder.path("secret");
     fs::write(&secret, "s3cret\n").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// A configuration with RADIUS, whose secret is `s3cret`.
+fn write_radius_config(folder: &Folder) {
+    write_secret(folder);
     write_config(
-        &folder,
+        folder,
         "[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\naddress = \"127.0.0.1\"\n\
          secret_file = \"secret\"\n",
     );
-    let address: [u8; 4] = [10, 0, 0, 1];
-    let client = net.b.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
-    client
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
-    client.connect("127.0.0.1:1813").unwrap();
-    let account = |identifier: u8, status: u8, seconds: u8| {
+}
+
+/// An access server, on the counter's host.
+struct AccessServer(UdpSocket);
+
+impl AccessServer {
+    fn new(net: &Net) -> AccessServer {
+        let socket = net.b.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+        socket.connect("127.0.0.1:1813").unwrap();
+        AccessServer(socket)
+    }
+
+    /// Sends a request for alice's session at 10.0.0.1: 1 for Start, 2 for Stop.
+    fn send(&self, identifier: u8, status: u8, seconds: u8) {
         let attributes: [(u8, &[u8]); 5] = [
             (attribute::ACCT_STATUS_TYPE, &[0, 0, 0, status]),
             (attribute::ACCT_SESSION_ID, b"session"),
             (attribute::USER_NAME, b"alice"),
-            (attribute::FRAMED_IP_ADDRESS, &address),
+            (attribute::FRAMED_IP_ADDRESS, &[10, 0, 0, 1]),
             (attribute::ACCT_SESSION_TIME, &[0, 0, 0, seconds]),
         ];
-        client
-            .send(&request(identifier, &attributes, b"s3cret"))
-            .unwrap();
+        let request = request(identifier, &attributes, b"s3cret");
+        self.0.send(&request).unwrap();
+    }
+
+    /// The identifier of an answer that comes within this time.
+    fn answer(&self, within: Duration) -> Option<u8> {
+        self.0.set_read_timeout(Some(within)).unwrap();
         let mut answer = [0; 64];
-        assert_eq!(client.recv(&mut answer).unwrap(), 20);
-        assert_eq!(answer[..2], [ACCOUNTING_RESPONSE, identifier]);
+        let length = self.0.recv(&mut answer).ok()?;
+        assert_eq!((length, answer[0]), (20, ACCOUNTING_RESPONSE));
+        Some(answer[1])
+    }
+}
+
+#[test]
+fn a_radius_session_owns_its_address_while_it_lasts() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("live-meter-radius");
+    write_radius_config(&folder);
+    let server = AccessServer::new(&net);
+    let account = |identifier: u8, status: u8, seconds: u8| {
+        server.send(identifier, status, seconds);
+        let answer = server.answer(Duration::from_secs(10));
+        assert_eq!(answer, Some(identifier));
     };
     let running = meter(&net, &folder, &[]);
     net.send(9, 100);
@@ -203,9 +248,11 @@ fn clean_takes_everything_off_the_link() {
     let running = meter(&net, &folder, &[]);
     running.signal(Signal::KILL);
     running.end();
+    assert_eq!(pins(&net), 1);
     for _ in 0..2 {
         let ended = net.weir(&["meter", "--config", &config, "--clean"]).end();
         assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_eq!(pins(&net), 0);
     }
     net.send(9, 100);
     meter(&net, &folder, &[]).stop();

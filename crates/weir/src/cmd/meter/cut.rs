@@ -1,0 +1,308 @@
+//! Periods, from the kernel's cells to records that are durable.
+
+use super::counter::{Base, Counter, monotonic_ns, now};
+use super::rows::{Rows, locked};
+use crate::error::{CliError, say};
+use weir_ledger::LedgerError;
+use weir_link::xdp::{Cell, CutOwner, Meter, PreviousMeter};
+use weir_meter::period::{ChunkWriter, Cut, Moment};
+use weir_meter::{Chunk, Flags, Measure, Owner, OwnerKind, Totals};
+
+/// Between two attempts to store records that could not be stored.
+const RETRY_NS: u64 = 1_000_000_000;
+/// Cells whose owners are looked up at a time, while no session can begin: about 0.1 ms.
+const CELLS_AT_ONCE: usize = 512;
+
+/// What the chunks of a meter are of.
+struct Columns {
+    epoch: u64,
+    services: Vec<String>,
+    polices: bool,
+}
+
+impl Counter {
+    /// Completes what an earlier process has begun: a period that was cut and may not be durable,
+    /// and counters of other configurations.
+    pub(super) fn finish_cut(&mut self) -> Result<(), CliError> {
+        for previous in std::mem::take(&mut self.previous) {
+            // What is in both banks, as their last periods. No program counts there any more.
+            say("weir: the counters of an earlier configuration are read and replaced");
+            self.close_previous(previous)?;
+        }
+        if self.banks.pending().is_some() {
+            self.store_cut(now())?;
+        }
+        Ok(())
+    }
+
+    fn close_previous(&mut self, mut previous: PreviousMeter) -> Result<(), CliError> {
+        let meter = &mut previous.meter;
+        let table = locked(&self.table);
+        let services = if meter.means_the_same(&table.meter) {
+            self.services.names()
+        } else {
+            let numbers = 0..meter.classes();
+            numbers.map(|number| format!("class-{number}")).collect()
+        };
+        let by_tag = table.rows.by_tag();
+        drop(table);
+        for _ in 0..1 + usize::from(meter.pending().is_some()) {
+            if meter.pending().is_none() {
+                meter.cut().map_err(CliError::run)?;
+            }
+            let cut = meter.pending().expect("it was cut");
+            let span = [self.previous_began, now()];
+            let about = about(cut.period(), span, cut.totals(), None);
+            let owner = |rows: &Rows, owner| match owner {
+                CutOwner::Row(row) => rows.owner_of(by_tag.get(&meter.tag(row)).copied()),
+                other => unknown_owner(other),
+            };
+            let kind = Columns {
+                epoch: meter.boot_epoch(),
+                services: services.clone(),
+                polices: meter.polices(),
+            };
+            let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
+            let base = Base { ended: about.ended };
+            let stored = self.spool.store(&mut chunks, &base.bytes());
+            stored.map_err(CliError::run)?;
+            meter.settle();
+            self.previous_began = about.ended;
+        }
+        Meter::forget(&self.pins.folder, previous).map_err(CliError::run)
+    }
+
+    /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
+    /// to be stored later: the kernel goes on counting.
+    pub(super) fn cut(&mut self, boundary_ns: u64) -> Result<(), CliError> {
+        let ended = now().at(boundary_ns);
+        let stored = self.store_pending().and_then(|()| self.store_cut(ended));
+        self.stored(stored)
+    }
+
+    /// Tries again to store a period that could not be stored.
+    pub(super) fn retry(&mut self) -> Result<(), CliError> {
+        let stored = self.store_pending();
+        self.stored(stored)
+    }
+
+    fn stored(&mut self, stored: Result<(), CliError>) -> Result<(), CliError> {
+        self.retry_ns = None;
+        if !self.is_working("records", stored)? {
+            self.retry_ns = Some(monotonic_ns().saturating_add(RETRY_NS));
+            return Ok(());
+        }
+        let delivered = self.deliver();
+        self.is_working("ledger", delivered)?;
+        Ok(())
+    }
+
+    /// Ends the period now, and makes its records durable.
+    pub(crate) fn cut_now(&mut self) -> Result<(), CliError> {
+        self.store_pending()?;
+        self.store_cut(now())
+    }
+
+    /// Stores what was counted between the last cut and the end of the programs.
+    pub(crate) fn cut_rest(&mut self) -> Result<(), CliError> {
+        locked(&self.table).rows.note_cut();
+        let cut = self.banks.cut().map_err(CliError::run)?;
+        if cut.totals() == Totals::default() {
+            return Ok(());
+        }
+        self.store_cut(now())
+    }
+
+    /// Stores the period that was cut and is not durable, if there is one.
+    fn store_pending(&mut self) -> Result<(), CliError> {
+        match self.banks.pending() {
+            Some(_) => self.store_cut(now()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it worked; an alarm if that may be otherwise later.
+    pub(super) fn is_working(
+        &mut self,
+        source: &'static str,
+        done: Result<(), CliError>,
+    ) -> Result<bool, CliError> {
+        match done {
+            Ok(()) => {
+                self.alarms.over(source);
+                Ok(true)
+            }
+            Err(CliError::Run(error)) if is_transient(&error) => {
+                self.alarms.warn(source, &format!("{error:#}"));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the records of the period that was cut durable; cuts one, which ends at `ended`, if
+    /// there is none.
+    fn store_cut(&mut self, ended: Moment) -> Result<(), CliError> {
+        let banks = self.banks.clone();
+        if banks.pending().is_none() {
+            locked(&self.table).rows.note_cut();
+            banks.cut().map_err(CliError::run)?;
+            self.cut_ended = Some(ended);
+        }
+        let ended = self.cut_ended.unwrap_or(ended);
+        let cut = banks.pending().expect("it was cut");
+        let span = [self.began, ended];
+        let mut about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
+        about.lost_inside = self.losses.new();
+        let owner = |rows: &Rows, owner| match owner {
+            CutOwner::Row(row) => rows.owner(row),
+            other => unknown_owner(other),
+        };
+        let kind = Columns {
+            epoch: banks.boot_epoch(),
+            services: self.services.names(),
+            polices: banks.polices(),
+        };
+        let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
+        let base = Base { ended };
+        self.spool
+            .store(&mut chunks, &base.bytes())
+            .map_err(|error| CliError::Run(error.into()))?;
+        banks.settle();
+        self.losses.note(about.lost_inside);
+        locked(&self.table).release_ended();
+        self.began = ended;
+        self.cut_ended = None;
+        self.gap_unix_ns = None;
+        self.done.periods += 1;
+        for chunk in &chunks {
+            self.done.records += chunk.records.len() as u64;
+        }
+        for direction in 0..2 {
+            self.done.link.packets[direction] += about.link.packets[direction];
+            self.done.link.bytes[direction] += about.link.bytes[direction];
+        }
+        Ok(())
+    }
+
+    /// The chunks of a period. Owners are looked up in blocks, between which sessions can begin.
+    fn chunks(
+        &self,
+        kind: Columns,
+        about: &Cut,
+        cells: impl Iterator<Item = Cell>,
+        owner_of: impl Fn(&Rows, CutOwner) -> Owner,
+    ) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        let mut emit = |chunk| chunks.push(chunk);
+        let mut writer = ChunkWriter::new(
+            &self.config.counter,
+            kind.epoch,
+            about,
+            measures(kind.polices),
+            kind.services,
+            self.config.chunk_records,
+            &mut emit,
+        );
+        let mut cells = cells.fuse();
+        let mut last = None;
+        loop {
+            let block: Vec<Cell> = cells.by_ref().take(CELLS_AT_ONCE).collect();
+            if block.is_empty() {
+                break;
+            }
+            let table = locked(&self.table);
+            let owners: Vec<Option<Owner>> = block
+                .iter()
+                .map(|cell| {
+                    let is_another = last.replace(cell.owner) != Some(cell.owner);
+                    is_another.then(|| owner_of(&table.rows, cell.owner))
+                })
+                .collect();
+            drop(table);
+            for (cell, owner) in block.iter().zip(owners) {
+                if let Some(owner) = owner {
+                    writer.owner(owner);
+                }
+                let (counts, columns) = counts_of(cell, kind.polices);
+                let counts = &counts[..columns];
+                writer.record(cell.class, cell.direction, Flags::default(), counts);
+            }
+        }
+        writer.finish();
+        chunks
+    }
+
+    /// Puts what the spool has into the ledger, if this process has it. A chunk that the ledger
+    /// refuses for good stays in the spool, and does not hold up the others.
+    pub(crate) fn deliver(&mut self) -> Result<(), CliError> {
+        let Some(ledger) = &mut self.ledger else {
+            return Ok(());
+        };
+        let failed = |error: LedgerError| CliError::Run(error.into());
+        let mut after = 0;
+        let mut refused = None;
+        while let Some(stored) = self.spool.next(after).map_err(failed)? {
+            after = stored.sequence;
+            let chunk = match ledger.accept(&stored.encoded) {
+                Ok((chunk, _)) => chunk,
+                Err(error @ (LedgerError::Damaged { .. } | LedgerError::Contradiction(_))) => {
+                    refused = refused.or(Some(error.to_string()));
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            let (id, hash) = (&chunk.manifest.id, &stored.encoded.hash);
+            self.spool.acknowledge(id, hash).map_err(failed)?;
+        }
+        match refused {
+            Some(why) => self
+                .alarms
+                .warn("chunks", &format!("{why}; it stays in the spool")),
+            None => self.alarms.over("chunks"),
+        }
+        Ok(())
+    }
+}
+
+/// Whether what failed may work later.
+fn is_transient(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<LedgerError>();
+    error.is_some_and(LedgerError::is_transient)
+}
+
+fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64; 2]>) -> Cut {
+    Cut {
+        period,
+        began: span[0],
+        ended: span[1],
+        link,
+        lost_inside: 0,
+        gap_unix_ns,
+    }
+}
+
+/// The columns of records: of these, what was policed.
+fn measures(polices: bool) -> Vec<Measure> {
+    let names = ["packets", "bytes", "policed_packets", "policed_bytes"];
+    let names = &names[..if polices { 4 } else { 2 }];
+    let measure = |name: &&str| Measure {
+        name: (*name).to_owned(),
+        additive: true,
+    };
+    names.iter().map(measure).collect()
+}
+
+/// The counts of a record.
+fn counts_of(cell: &Cell, polices: bool) -> ([u64; 4], usize) {
+    let counts = [cell.packets, cell.bytes, cell.policed[0], cell.policed[1]];
+    (counts, if polices { 4 } else { 2 })
+}
+
+/// The owner of a cell that is no session's that is known.
+fn unknown_owner(owner: CutOwner) -> Owner {
+    match owner {
+        CutOwner::Unknown(key) => Owner::unattributed(OwnerKind::Unattributed, Some(key)),
+        CutOwner::Row(_) | CutOwner::Overflow => Owner::unattributed(OwnerKind::Overflow, None),
+    }
+}

@@ -1,0 +1,314 @@
+//! Metering of links whose frames this process forwards: `--meter` of `weir bridge` and `weir route`,
+//! and `weir meter` with two interfaces.
+//!
+//! ```text
+//!  program at each link: counted ─► gate ─► bridge or router (this process's first thread)
+//!          │                                     │ frames lost
+//!          └─ cells ─► cut ─► spool ─► ledger ◄──┘ the counter's thread: also lists, RADIUS
+//! ```
+//!
+//! The programs count before the gate, so the counts do not depend on the forwarding thread, nor on
+//! this process. What the two threads share is a number: frames that were lost here.
+
+use super::counter::Counter;
+use super::live::{self, Pins, WAIT};
+use super::{Args, configuration, policies, subscribers};
+use crate::error::{CliError, say};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use weir_link::names::SystemNames;
+use weir_link::xdp::{Meter, MeterStage};
+use weir_meter::Direction;
+use weir_meter::config::Config;
+use weir_tap::Tap;
+
+pub(crate) use super::counter::Done;
+
+/// Metering of the command's links.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Metering")]
+pub(crate) struct MeterArgs {
+    /// Meter the links by this configuration of a counter, whose [[link]] names
+    /// the interfaces on the subscribers' side: docs/reference/counter.md
+    #[arg(long, value_name = "FILE")]
+    meter: Option<PathBuf>,
+
+    /// Where the usage records are kept, for `weir usage` [default: as `weir
+    /// usage` has it]
+    #[arg(long, value_name = "FILE", requires = "meter")]
+    store: Option<PathBuf>,
+
+    /// Leave the usage records in the spool, for `weir mediate`
+    #[arg(long, requires = "meter", conflicts_with = "store")]
+    no_store: bool,
+
+    /// Where the usage records are until the store has them [default:
+    /// COUNTER.spool beside the store]
+    #[arg(long, value_name = "FILE", requires = "meter")]
+    spool: Option<PathBuf>,
+}
+
+impl MeterArgs {
+    /// Prepares the counter of these links, in their order, if one is asked for.
+    pub(crate) fn start(&self, interfaces: &[&str]) -> Result<Option<Metering>, CliError> {
+        let Some(file) = &self.meter else {
+            return Ok(None);
+        };
+        let args = Args::live(
+            file,
+            self.store.as_deref(),
+            self.spool.as_deref(),
+            self.no_store,
+        );
+        Metering::start(args, interfaces).map(Some)
+    }
+
+    /// Checks the configuration of the counter of these links, if there is one.
+    pub(crate) fn check(&self, interfaces: &[&str]) -> Result<(), CliError> {
+        let Some(file) = &self.meter else {
+            return Ok(());
+        };
+        let args = Args::live(file, None, None, true);
+        let (config, text) = configuration(&args, &SystemNames::new())?;
+        subscribers(&args, &config, &text)?;
+        live::supported(&config)?;
+        directions(&config, interfaces).map(drop)
+    }
+}
+
+/// Takes away the counters that an earlier process has left for these links.
+pub(crate) fn clean(interfaces: &[&str]) -> Result<(), CliError> {
+    let pins = Pins::of(interfaces)?;
+    Meter::unpin(&pins.folder).map_err(CliError::run)?;
+    pins.remove();
+    Ok(())
+}
+
+/// Which way the frames go that come in at each interface.
+pub(super) fn directions(config: &Config, interfaces: &[&str]) -> Result<Vec<Direction>, CliError> {
+    let refused = |why: String| Err(CliError::refused(format!("[[link]]: {why}")));
+    let all = interfaces.join(", ");
+    let mut directions = vec![None; interfaces.len()];
+    for link in &config.links {
+        if let Some(mirror) = &link.mirror {
+            return refused(format!(
+                "mirror = \"{mirror}\": that is for `weir meter` alone"
+            ));
+        }
+        let named = [
+            ("inside", &link.inside, Direction::Up),
+            ("outside", &link.outside, Direction::Down),
+        ];
+        for (word, name, direction) in named {
+            let Some(name) = name else { continue };
+            let Some(place) = interfaces.iter().position(|interface| interface == name) else {
+                return refused(format!(
+                    "{word} = \"{name}\": the interfaces here are {all}: name one of them"
+                ));
+            };
+            if directions[place].is_some_and(|already| already != direction) {
+                return refused(format!("{name} is both inside and outside: choose one"));
+            }
+            directions[place] = Some(direction);
+        }
+    }
+    // The other side of what is named.
+    let other = match (
+        directions.contains(&Some(Direction::Up)),
+        directions.contains(&Some(Direction::Down)),
+    ) {
+        (false, false) => {
+            return refused(format!(
+                "say which of {all} is on the subscribers' side: inside = \"{}\"",
+                interfaces.first().unwrap_or(&"eth1")
+            ));
+        }
+        (true, _) => Direction::Down,
+        (false, true) => Direction::Up,
+    };
+    let directions: Vec<Direction> = directions
+        .into_iter()
+        .map(|direction| direction.unwrap_or(other))
+        .collect();
+    if interfaces.len() == 2 && directions[0] == directions[1] {
+        return refused(format!(
+            "{all} are both on one side: the other side of a bridge is outside"
+        ));
+    }
+    Ok(directions)
+}
+
+/// What the counter's thread is told.
+enum News {
+    /// The programs are at the links; whether those of an earlier process counted until then.
+    Attached { was_counting: bool },
+    /// The forwarding has ended; whether the programs stay.
+    Ended { stays: bool },
+}
+
+/// A counter beside the forwarding.
+pub(crate) struct Metering {
+    stages: Vec<MeterStage>,
+    news: Sender<News>,
+    thread: JoinHandle<Result<Done, CliError>>,
+    lost: Arc<AtomicU64>,
+    is_attached: bool,
+    /// That the counter has ended was said.
+    is_said: bool,
+}
+
+impl Metering {
+    /// Starts the counter, up to where frames may be counted.
+    pub(super) fn start(args: Args, interfaces: &[&str]) -> Result<Metering, CliError> {
+        let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
+        let (news, heard) = mpsc::channel();
+        let (give, stages) = mpsc::channel();
+        let lost = Arc::new(AtomicU64::new(0));
+        let losses = Losses {
+            now: lost.clone(),
+            recorded: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("meter".to_owned())
+            .spawn(move || run(&args, &names, losses, &give, &heard))
+            .map_err(|error| CliError::run(format!("cannot start the counter: {error}")))?;
+        match stages.recv() {
+            Ok(stages) => Ok(Metering {
+                stages,
+                news,
+                thread,
+                lost,
+                is_attached: false,
+                is_said: false,
+            }),
+            // It has ended.
+            Err(_) => match joined(thread) {
+                Ok(_) => Err(CliError::run("the counter has ended by itself")),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// What counts the frames of each link.
+    pub(crate) fn stages(&self) -> &[MeterStage] {
+        &self.stages
+    }
+
+    /// To be called when frames flow, and then now and again.
+    pub(crate) fn look(&mut self, tap: &Tap) {
+        if !std::mem::replace(&mut self.is_attached, true) {
+            let was_counting = tap.was_metered();
+            // If it has ended, that is said below.
+            let _ = self.news.send(News::Attached { was_counting });
+        }
+        self.lost.fetch_max(tap.lost_inside(), Ordering::Relaxed);
+        if self.thread.is_finished() && !std::mem::replace(&mut self.is_said, true) {
+            say(
+                "weir: the counter has ended: frames go on, and the kernel counts them; the reason \
+                 is said at the end, and the next start records them",
+            );
+        }
+    }
+
+    /// Ends the counter with the forwarding, which has left the programs at the links, or not.
+    pub(crate) fn end(self, stays: bool) -> Result<Done, CliError> {
+        // If the counter has ended, its result is there.
+        let _ = self.news.send(News::Ended { stays });
+        joined(self.thread)
+    }
+}
+
+fn joined(thread: JoinHandle<Result<Done, CliError>>) -> Result<Done, CliError> {
+    let ended = thread.join();
+    ended.unwrap_or_else(|_| Err(CliError::run("the counter's thread has panicked")))
+}
+
+/// Frames lost inside weir, of which records have a part.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    now: Arc<AtomicU64>,
+    recorded: u64,
+}
+
+impl Losses {
+    /// Those that no record has.
+    pub(super) fn new(&self) -> u64 {
+        self.now
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.recorded)
+    }
+
+    /// Records have so many of them.
+    pub(super) fn note(&mut self, count: u64) {
+        self.recorded += count;
+    }
+}
+
+/// The counter's thread.
+fn run(
+    args: &Args,
+    interfaces: &[String],
+    losses: Losses,
+    give: &Sender<Vec<MeterStage>>,
+    heard: &Receiver<News>,
+) -> Result<Done, CliError> {
+    // The thread that forwards comes first; cuts and disks can wait.
+    let _ = rustix::process::setpriority_process(None, 0);
+    let names = SystemNames::new();
+    let (config, text) = configuration(args, &names)?;
+    let subscribers = subscribers(args, &config, &text)?;
+    drop(text);
+    let interfaces: Vec<&str> = interfaces.iter().map(String::as_str).collect();
+    let directions = directions(&config, &interfaces)?;
+    live::supported(&config)?;
+    live::check_sizes(&config, subscribers.len())?;
+    let pins = Pins::of(&interfaces)?;
+    let mut counter = Counter::open(args.stores(), &config, &subscribers, &names, pins)?;
+    counter.losses = losses;
+    let source = args.config.as_deref().unwrap_or(Path::new(""));
+    let mut sources = live::sources(args, &config, source)?;
+    counter.restore(&subscribers, |event| sources.restore(event))?;
+    drop(subscribers);
+    policies::warn_of_portal(&config);
+    let stages = |meter: &Meter| directions.iter().map(|way| meter.stage(*way)).collect();
+    // The receiver waits for them.
+    let _ = give.send(counter.with_meter(stages));
+    let was_counting = match heard.recv() {
+        Ok(News::Attached { was_counting }) => was_counting,
+        // The links could not be had. What an earlier process has left goes on.
+        Ok(News::Ended { .. }) | Err(_) => {
+            if counter.is_new() {
+                Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
+            }
+            return Ok(counter.done());
+        }
+    };
+    let running = counter.start(was_counting, sources)?;
+    let stays = loop {
+        match heard.recv_timeout(WAIT) {
+            Err(RecvTimeoutError::Timeout) | Ok(News::Attached { .. }) => {}
+            Ok(News::Ended { stays }) => break stays,
+            // The other thread has panicked: the process ends as after a kill.
+            Err(RecvTimeoutError::Disconnected) => break true,
+        }
+        if running.has_ended() {
+            break true;
+        }
+    };
+    let (mut counter, ended) = running.stop();
+    ended?;
+    counter.cut_now()?;
+    if !stays {
+        counter.cut_rest()?;
+        Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
+    }
+    counter.deliver()?;
+    let done = counter.done();
+    if !stays {
+        counter.into_pins().remove();
+    }
+    Ok(done)
+}

@@ -1,0 +1,150 @@
+//! Metrics of commands: the text of Prometheus' exposition format, version 0.0.4, and the server that
+//! shows it.
+
+use crate::error::{CliError, say};
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time limit for a metrics client to send its request and read the response.
+const CLIENT_MAX: Duration = Duration::from_secs(1);
+/// Largest request, in bytes.
+const QUESTION_BYTES_MAX: usize = 4096;
+
+/// The metrics of a command, as text.
+#[derive(Debug)]
+pub(crate) struct Exposition {
+    prefix: &'static str,
+    text: String,
+}
+
+impl Exposition {
+    /// No metrics yet; names begin with `prefix`, such as `weir_route_`.
+    pub(crate) fn new(prefix: &'static str) -> Exposition {
+        Exposition {
+            prefix,
+            text: String::new(),
+        }
+    }
+
+    /// Adds a metric of this type (`counter`, `gauge`) with a line for each row of [labels](label)
+    /// and value.
+    pub(crate) fn metric(&mut self, name: &str, kind: &str, help: &str, rows: &[(String, u64)]) {
+        let (prefix, out) = (self.prefix, &mut self.text);
+        let _ = writeln!(out, "# HELP {prefix}{name} {help}");
+        let _ = writeln!(out, "# TYPE {prefix}{name} {kind}");
+        for (labels, value) in rows {
+            let _ = writeln!(out, "{prefix}{name}{labels} {value}");
+        }
+    }
+
+    /// Adds a metric without labels.
+    pub(crate) fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.metric(name, kind, help, &[(String::new(), value)]);
+    }
+
+    /// The text.
+    pub(crate) fn text(self) -> String {
+        self.text
+    }
+}
+
+/// A label, with its value escaped.
+pub(crate) fn label(name: &str, value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("{{{name}=\"{}\"}}", value.replace('\n', "\\n"))
+}
+
+/// An address to listen at, of `--metrics`.
+///
+/// # Errors
+/// What would be right.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| "write an address and a port, as in 127.0.0.1:9600 or [::1]:9600".to_owned();
+    text.parse().map_err(wrong)
+}
+
+/// Serves the last metrics on a separate thread, so that a slow reader delays
+/// no frame.
+#[derive(Debug)]
+pub(crate) struct Metrics(Arc<Mutex<String>>);
+
+impl Metrics {
+    /// Listens at the address; port 0 chooses a free port, which is printed.
+    pub(crate) fn serve(address: SocketAddr) -> Result<Metrics, CliError> {
+        let cannot = |error: io::Error| CliError::run(format!("metrics at {address}: {error}"));
+        let listener = TcpListener::bind(address).map_err(cannot)?;
+        if address.port() == 0 {
+            let at = listener.local_addr().map_err(cannot)?;
+            say(&format!("weir: metrics at http://{at}/metrics"));
+        }
+        let text = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&text);
+        let serve = move || {
+            for client in listener.incoming().flatten() {
+                let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                // A client that has disconnected is not an error.
+                let _ = answer(client, &text);
+            }
+        };
+        let thread = std::thread::Builder::new().name("metrics".into());
+        thread.spawn(serve).map_err(cannot)?;
+        Ok(Metrics(text))
+    }
+
+    /// Replaces what is served.
+    pub(crate) fn show(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+fn answer(mut client: TcpStream, text: &str) -> io::Result<()> {
+    client.set_read_timeout(Some(CLIENT_MAX))?;
+    client.set_write_timeout(Some(CLIENT_MAX))?;
+    let mut question = Vec::new();
+    let mut piece = [0; 512];
+    let began = Instant::now();
+    while !question.windows(4).any(|end| end == b"\r\n\r\n") {
+        let len = client.read(&mut piece)?;
+        question.extend_from_slice(&piece[..len]);
+        let is_slow = began.elapsed() > CLIENT_MAX;
+        if len == 0 || is_slow || question.len() > QUESTION_BYTES_MAX {
+            return Ok(());
+        }
+    }
+    let path = question.split(|byte| *byte == b' ').nth(1);
+    let (status, text) = match path {
+        Some(b"/metrics" | b"/") => ("200 OK", text),
+        _ => ("404 Not Found", "metrics are at /metrics\n"),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        text.len()
+    );
+    client.write_all(head.as_bytes())?;
+    client.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_has_its_help_type_and_escaped_labels() {
+        let mut out = Exposition::new("weir_test_");
+        let rows = [(label("name", "a\"b\\c\nd"), 7)];
+        out.metric("frames_total", "counter", "Frames.", &rows);
+        out.one("sessions", "gauge", "Sessions.", 3);
+        assert_eq!(
+            out.text(),
+            "# HELP weir_test_frames_total Frames.\n\
+             # TYPE weir_test_frames_total counter\n\
+             weir_test_frames_total{name=\"a\\\"b\\\\c\\nd\"} 7\n\
+             # HELP weir_test_sessions Sessions.\n\
+             # TYPE weir_test_sessions gauge\n\
+             weir_test_sessions 3\n"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! FreeRADIUS' `radclient` as the access server.
+
+use super::{meter, packets, write_radius_config};
+use crate::common::Folder;
+use crate::live::net;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Output;
+use weir_lab::rng::Rng;
+use weir_lab::testenv;
+use weir_ledger::SessionLog;
+use weir_meter::sessions::Sessions;
+use weir_meter::{Key, KeyKind};
+
+const SESSIONS: u32 = 10_000;
+/// Addresses, each of which passes from session to session.
+const ADDRESSES: u32 = 3_000;
+
+/// Requests of one `radclient`.
+const PART: usize = 1000;
+
+/// A request of `radclient`.
+fn request(status: &str, session: u32, address: u32, delay_s: u32) -> String {
+    let [_, _, high, low] = address.to_be_bytes();
+    format!(
+        "Acct-Status-Type = {status}\nAcct-Session-Id = \"s{session}\"\nUser-Name = \"u{session}\"\n\
+         NAS-Identifier = \"nas{}\"\nFramed-IP-Address = 10.9.{high}.{low}\n\
+         Acct-Delay-Time = {delay_s}\nAcct-Session-Time = 1\n",
+        session % 7
+    )
+}
+
+/// What the requests come to: sessions that run, and whose each address is.
+#[derive(Default)]
+struct Model {
+    running: Vec<u32>,
+    owners: HashMap<u32, u32>,
+}
+
+/// Requests of sessions that begin, repeat themselves, end, and end before they begin, and each
+/// address again and again.
+fn requests(seed: u64) -> (Vec<String>, Model) {
+    let mut random = Rng::new(seed);
+    let (mut requests, mut model) = (Vec::new(), Model::default());
+    for session in 0..SESSIONS {
+        let address = random.below(ADDRESSES as usize) as u32;
+        let start = request("Start", session, address, 0);
+        let ends = match random.below(10) {
+            // Never begun: its Start is late.
+            0 => {
+                requests.push(request("Stop", session, address, 0));
+                requests.push(request("Start", session, address, 8));
+                continue;
+            }
+            1..=6 => true,
+            _ => false,
+        };
+        requests.push(start.clone());
+        if random.below(3) == 0 {
+            requests.push(start);
+        }
+        if random.below(2) == 0 {
+            requests.push(request("Interim-Update", session, address, 0));
+        }
+        if ends {
+            let stop = request("Stop", session, address, 0);
+            requests.extend([stop.clone(), stop]);
+            // Late: nothing.
+            requests.push(request("Interim-Update", session, address, 4));
+            model.owners.remove(&address);
+        } else {
+            model.running.push(session);
+            model.owners.insert(address, session);
+        }
+    }
+    (requests, model)
+}
+
+fn said(output: &Output, what: &str) -> u64 {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.contains(what));
+    let number = line.and_then(|line| line.rsplit(':').next()?.trim().parse().ok());
+    number.unwrap_or_else(|| panic!("no `{what}`: {text} {output:?}"))
+}
+
+#[test]
+fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
+    let Some(net) = net() else { return };
+    if !testenv::programs(&["radclient"]) {
+        return;
+    }
+    let folder = Folder::new("live-meter-radclient");
+    write_radius_config(&folder);
+    let config = folder.path("counter.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace("capacity = 64", "capacity = 12000");
+    fs::write(&config, text).unwrap();
+    let running = meter(&net, &folder, &["--json"]);
+    // One run, of seed 0 or WEIR_SEED.
+    let mut seeds = weir_lab::seeds::seeds(1);
+    let (requests, model) = requests(seeds.next().unwrap());
+    let send = |requests: &[String], secret: &str, more: &[&str]| {
+        let mut text = String::new();
+        for request in requests {
+            writeln!(text, "{request}").unwrap();
+        }
+        fs::write(folder.path("requests"), text).unwrap();
+        let mut client = testenv::program("radclient").unwrap();
+        client.args(["-f", &folder.path("requests"), "-q", "-s"]);
+        client.args(more).args(["127.0.0.1:1813", "acct", secret]);
+        net.b.output(client).unwrap()
+    };
+    // Sent in the order of the file, which a socket keeps: the model depends on it. radclient looks
+    // through its whole file for each, so it has many short ones.
+    for part in requests.chunks(PART) {
+        let sent = send(part, "s3cret", &["-p", "50", "-r", "3", "-t", "20"]);
+        assert_eq!(said(&sent, "Lost"), 0, "{sent:?}");
+    }
+    let wrong = send(
+        &requests[..5],
+        "guess",
+        &["-p", "5", "-r", "1", "-t", "0.2"],
+    );
+    assert_eq!(said(&wrong, "Lost"), 5, "{wrong:?}");
+    // Packets of an address are those of the session that has it last.
+    let last = request("Start", SESSIONS, 0, 0).replace("10.9.0.0", "10.0.0.1");
+    assert_eq!(said(&send(&[last], "s3cret", &[]), "Lost"), 0);
+    net.send(9, 100);
+    let ended = running.stop();
+    let radius = &ended.json()["radius"];
+    assert_eq!(radius["bad_authenticators"], 5, "{ended:?}");
+    assert_eq!(radius["answered"], requests.len() as u64 + 1, "{ended:?}");
+    assert_eq!(packets(&folder, &format!("u{SESSIONS}")), [100, 0]);
+    // What the log comes to is what the requests came to.
+    let log = SessionLog::beside(folder.path("test.spool").as_ref()).unwrap();
+    let mut sessions = Sessions::new(20_000, &[KeyKind::Ipv4], 1);
+    for event in log.events(0, u32::MAX >> 1).unwrap() {
+        sessions.apply(&event).unwrap();
+    }
+    let mut running: Vec<String> = sessions
+        .iter()
+        .filter(|(_, session)| !session.has_ended)
+        .map(|(_, session)| session.info.subscriber.clone())
+        .collect();
+    let names = model.running.iter().chain([&SESSIONS]);
+    let mut expected: Vec<String> = names.map(|session| format!("u{session}")).collect();
+    running.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(running, expected);
+    for address in 0..ADDRESSES {
+        let [_, _, high, low] = address.to_be_bytes();
+        let slot = sessions.of_key(&Key::Ipv4([10, 9, high, low].into()));
+        let owner = slot.and_then(|slot| Some(sessions.get(slot)?.info.subscriber.clone()));
+        let expected = model.owners.get(&address);
+        let expected = expected.map(|session| format!("u{session}"));
+        assert_eq!(owner, expected, "10.9.{high}.{low}");
+    }
+}
