@@ -329,12 +329,13 @@ impl Connection {
                 self.sender.acknowledged(now, head.identifier, &pup.payload);
             }
             kind::INTERRUPT => self.take_interrupt(pup),
-            kind::INTERRUPT_REPLY if head.identifier == self.interrupt_out => {
-                if self.interrupt_deadline.take().is_some() {
-                    self.interrupts_out.pop_front();
-                    self.interrupt_out = self.interrupt_out.wrapping_add(1);
-                    self.heard(now);
-                }
+            kind::INTERRUPT_REPLY
+                if head.identifier == self.interrupt_out && self.interrupt_deadline.is_some() =>
+            {
+                self.interrupt_deadline = None;
+                self.interrupts_out.pop_front();
+                self.interrupt_out = self.interrupt_out.wrapping_add(1);
+                self.heard(now);
             }
             _ => {}
         }

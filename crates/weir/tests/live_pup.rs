@@ -148,8 +148,6 @@ fn our_clients_talk_to_a_second_implementation() {
     let path = folder.write("file", &bytes(40_000));
     let served = folder.path("");
     let server = python(&net.b, &["serve", "eth0", "1#2#", "10", &served]).until("ready");
-    let echo = client(&net.a, PORT, &["echo", "1#2#", "--json"]);
-    assert!(echo.json()["came_back"].as_u64() > Some(0), "{echo:?}");
     let out = folder.path("out");
     let got = client(&net.a, PORT, &["get", "1#2#file", "-o", &out]);
     assert_eq!(got.code, Some(0), "{got:?}");

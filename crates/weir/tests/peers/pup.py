@@ -70,8 +70,9 @@ class Wire:
             self.socket.bind(("", int(port)))
         else:
             self.peers = None
-            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0200))
-            self.socket.bind((link, 0x0200))
+            # The kernel takes Pup's type for a length: all frames, of which Pups are chosen.
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            self.socket.bind((link, 3))
             self.mac = self.socket.getsockname()[4]
 
     def send(self, kind, number, dst, src, data=b""):
@@ -96,7 +97,7 @@ class Wire:
                 frame, origin = self.socket.recvfrom(2048)
             except TimeoutError:
                 return None
-            if not self.peers and origin[2] == socket.PACKET_OUTGOING:
+            if not self.peers and (origin[2] == socket.PACKET_OUTGOING or frame[12:14] != b"\x02\x00"):
                 continue
             pup = unpack(frame[6:] if self.peers else frame[14:])
             if pup and pup[2][1] in (0, self.host) and pup[3][1] != self.host:

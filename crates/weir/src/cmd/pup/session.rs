@@ -332,6 +332,8 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
 /// A session of Telnet: lines with commands.
 pub(super) struct Terminal {
     parser: Parser,
+    /// Characters that wait until the output before them is on its way.
+    typed: VecDeque<u8>,
     line: Vec<u8>,
     file: Option<File>,
     out: VecDeque<Output>,
@@ -342,6 +344,7 @@ impl Terminal {
     pub(super) fn new() -> Terminal {
         let mut terminal = Terminal {
             parser: Parser::default(),
+            typed: VecDeque::new(),
             line: Vec::new(),
             file: None,
             out: VecDeque::new(),
@@ -361,10 +364,6 @@ impl Terminal {
             if !drain(&mut self.out, connection) {
                 return connection.ended().is_none();
             }
-            if self.over {
-                connection.close();
-                return false;
-            }
             if let Some(file) = &mut self.file {
                 let mut bytes = vec![0; CHUNK];
                 match file.read(&mut bytes) {
@@ -377,6 +376,14 @@ impl Terminal {
                         self.print("\r\n> ");
                     }
                 }
+                continue;
+            }
+            if self.over {
+                connection.close();
+                return false;
+            }
+            if let Some(character) = self.typed.pop_front() {
+                self.character(character, folder);
                 continue;
             }
             let mut buffer = [0; 512];
@@ -392,7 +399,7 @@ impl Terminal {
                 Read::Data(count) => {
                     for byte in &buffer[..count] {
                         if let Event::Character(character) = self.parser.byte(*byte) {
-                            self.character(character, folder);
+                            self.typed.push_back(character);
                         }
                     }
                 }
