@@ -237,8 +237,8 @@ pub(crate) fn exactly_once(seed: u64, count: u64, weather: Weather) -> Outcome {
     let mut begun: Vec<Option<(u32, [u32; 3], u32)>> = vec![None; CLIENTS];
     let (mut started, mut ended, mut failed) = (0, 0, 0);
     while ended < count {
-        for client in 0..CLIENTS {
-            if begun[client].is_none() && started < count {
+        for (client, begun) in begun.iter_mut().enumerate() {
+            if begun.is_none() && started < count {
                 // One message in eight is long, both ways.
                 let long = sim.below(8) == 0;
                 let limit = if long { 16_385 } else { 100 };
@@ -252,16 +252,16 @@ pub(crate) fn exactly_once(seed: u64, count: u64, weather: Weather) -> Outcome {
                 let sum = request.segment.iter().map(|byte| u32::from(*byte)).sum();
                 let words = request.user_data;
                 let transaction = sim.call(client, request);
-                begun[client] = Some((transaction, words, sum));
+                *begun = Some((transaction, words, sum));
                 started += 1;
             }
         }
         assert!(sim.step(), "seed {seed}: clients wait for nothing");
-        for client in 0..CLIENTS {
+        for (client, begun) in begun.iter_mut().enumerate() {
             let Some(event) = sim.clients[client].poll_event() else {
                 continue;
             };
-            let (transaction, [len, number, _], sum) = begun[client].take().unwrap();
+            let (transaction, [len, number, _], sum) = begun.take().unwrap();
             let key = (0, sim.clients[client].entity(), transaction);
             let executed = sim.executed.remove(&key).unwrap_or(0);
             ended += 1;
