@@ -39,7 +39,7 @@ fn a_host_reaches_its_own_addresses() {
         let mut client = TcpStream::connect(&net, listener.local_addr().unwrap()).unwrap();
         let (mut server, peer) = listener.accept().unwrap();
         assert_eq!((peer, peer.ip()), (client.local_addr().unwrap(), at));
-        let byte = |at: usize| (at * 7 >> 3) as u8;
+        let byte = |at: usize| ((at * 7) >> 3) as u8;
         thread::scope(|scope| {
             scope.spawn(|| {
                 let all: Vec<u8> = (0..LEN).map(byte).collect();

@@ -162,7 +162,7 @@ fn clients_and_servers_run_unmodified() {
     let Some(kernel) = bench("exec-http", &["python3", "curl"]) else {
         return;
     };
-    let body: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    let body: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
     kernel.folder.write("file", &body);
     let site = kernel.folder.path("");
     let out = kernel.folder.path("out");
@@ -264,7 +264,9 @@ fn nginx_serves_files_from_one_process() {
         return;
     };
     let dir = kernel.folder.path("");
-    let body: Vec<u8> = (0..2_000_000_u32).map(|at| (at * 11 >> 4) as u8).collect();
+    let body: Vec<u8> = (0..2_000_000_u32)
+        .map(|at| ((at * 11) >> 4) as u8)
+        .collect();
     kernel.folder.write("file", &body);
     let config = format!(
         "daemon off; master_process off; pid {dir}/pid; error_log {dir}/errors;
