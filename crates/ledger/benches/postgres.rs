@@ -122,8 +122,8 @@ fn main() {
             format!("COPY (SELECT * FROM usage WHERE period = {round}) TO STDOUT (FORMAT binary)");
         client
             .copy_out(&same)
-            .and_then(|mut rows| Ok(rows.read_to_end(&mut bytes)))
             .expect("the rows are read")
+            .read_to_end(&mut bytes)
             .expect("whole");
         client
             .batch_execute("CREATE TABLE IF NOT EXISTS raw (LIKE usage)")

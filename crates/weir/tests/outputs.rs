@@ -78,7 +78,7 @@ fn a_database_has_each_record_once_whatever_is_killed() {
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_micros(random.bits() % 60_000));
-        if random.bits() % 4 == 0 {
+        if random.bits().is_multiple_of(4) {
             server.kill();
             std::thread::sleep(Duration::from_millis(5));
             mediator.signal(Signal::KILL).unwrap();

@@ -115,11 +115,14 @@ const HOOKS: [Hook; 2] = [Hook::XdpNative, Hook::TcIngress];
 /// Frames of which one cut is taken.
 const BATCH: usize = 500;
 
+/// Which way a frame goes.
+type DirectionOf<'a> = Box<dyn Fn(&[u8]) -> Direction + 'a>;
+
 /// A program that counts, and which way the frames go that it counts.
 struct Counting<'a> {
     what: String,
     program: Program,
-    direction: Box<dyn Fn(&[u8]) -> Direction + 'a>,
+    direction: DirectionOf<'a>,
 }
 
 fn equals_the_oracle(counts_ip: bool, keys: &[(Key, u32)], seed: u64) {

@@ -213,9 +213,9 @@ fn equals_the_rules(counts_ip: bool, seed: u64) {
             *sums = [sums[0] + cell.policed[0], sums[1] + cell.policed[1]];
         }
         let totals = cut.policed();
-        for direction in 0..2 {
+        for (direction, policed) in policed.iter().enumerate() {
             let total = [totals.packets[direction], totals.bytes[direction]];
-            assert_eq!(policed[direction], total);
+            assert_eq!(*policed, total);
         }
         meter.settle();
         assert_eq!(found, expected);

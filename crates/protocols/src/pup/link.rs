@@ -40,7 +40,7 @@ pub struct Link {
 #[derive(Debug)]
 enum Kind {
     Ethernet {
-        station: Station,
+        station: Box<Station>,
         /// The Ethernet address of each host that has sent.
         hosts: BTreeMap<u8, Address>,
     },
@@ -62,7 +62,7 @@ impl Link {
         // The destination host of a Pup.
         let filter = format!("ether[23] = {host} or ether[23] = 0");
         let station = Station::open(interface, broker, EtherType::PUP, &filter)?;
-        let hosts = BTreeMap::new();
+        let (station, hosts) = (Box::new(station), BTreeMap::new());
         Ok(Link {
             host,
             kind: Kind::Ethernet { station, hosts },

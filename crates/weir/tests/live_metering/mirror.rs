@@ -23,7 +23,7 @@ fn at_a_mirror_port(name: &str, capture: &str, expected: impl Fn([u64; 2]) -> [[
         dst: FIRST,
         src_addresses: 1,
         dst_addresses: SOURCES,
-        ..up.clone()
+        ..up
     };
     let rate = Rate::PerSecond(20_000.0);
     let mut sums = [0; 2];

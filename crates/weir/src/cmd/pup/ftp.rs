@@ -230,18 +230,14 @@ pub(super) fn list(args: &ListArgs, stop: &ShutdownSignal) -> Result<(), CliErro
         session
             .stream
             .command(mark::NEW_ENUMERATE, pattern.as_bytes())?;
-        let mut lists = Vec::new();
-        loop {
-            match session.command()? {
-                (mark::HERE_IS_PROPERTY_LIST, text) => {
-                    let text = String::from_utf8_lossy(&text);
-                    lists.extend(PropertyList::parse_all(&text).ok_or(FtpError::Protocol)?);
-                    break;
-                }
-                (mark::END_OF_COMMAND, _) => break,
-                other => return Err(refusal(&other)),
+        let lists = match session.command()? {
+            (mark::HERE_IS_PROPERTY_LIST, text) => {
+                let text = String::from_utf8_lossy(&text);
+                PropertyList::parse_all(&text).ok_or(FtpError::Protocol)?
             }
-        }
+            (mark::END_OF_COMMAND, _) => Vec::new(),
+            other => return Err(refusal(&other)),
+        };
         session.close()?;
         Ok(lists)
     })();
