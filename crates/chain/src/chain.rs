@@ -261,7 +261,7 @@ impl Chain {
     }
 
     /// The next time for [`poll`](Self::poll): 0 while frames wait in
-    /// [`next_sent`](Self::next_sent); `None` if nothing is due.
+    /// [`take_sent`](Self::take_sent); `None` if nothing is due.
     pub fn next_deadline(&self) -> Option<u64> {
         if !self.output.sent.is_empty() {
             return Some(0);

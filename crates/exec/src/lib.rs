@@ -18,14 +18,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`calls`] | the C functions, by what they do |
-//! | [`table`], [`sock`] | the application's sockets by descriptor; one socket |
-//! | [`host`], [`ports`] | the process's host; addresses that are bound |
-//! | [`options`], [`address`] | socket options and addresses between C and Rust |
-//! | [`signals`], [`wait`] | handlers, and waits that they interrupt |
-//! | [`fork`] | the child of a fork |
-//! | [`real`] | the C library's own functions |
-//! | [`stats`] | counts |
+//! | `calls` | the C functions, by what they do |
+//! | `table`, `sock` | the application's sockets by descriptor; one socket |
+//! | `host`, `ports` | the process's host; addresses that are bound |
+//! | `options`, `address` | socket options and addresses between C and Rust |
+//! | `signals`, `wait` | handlers, and waits that they interrupt |
+//! | `fork` | the child of a fork |
+//! | `real` | the C library's own functions |
+//! | `stats` | counts |
 //!
 //! # Limits
 //!

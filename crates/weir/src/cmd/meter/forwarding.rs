@@ -31,7 +31,7 @@ pub(crate) use super::counter::Done;
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Metering")]
 pub(crate) struct MeterArgs {
-    /// Meter the links by this configuration of a counter, whose [[link]] names
+    /// Meter the links by this configuration of a counter, whose `[[link]]` names
     /// the interfaces on the subscribers' side: docs/reference/counter.md
     #[arg(long, value_name = "FILE")]
     meter: Option<PathBuf>,
