@@ -38,7 +38,7 @@
 //! 2. [`segment`]: blocks, masks, assembly.
 //! 3. [`Client`]: one transaction at a time, to one server or a group.
 //! 4. [`Server`]: requests of many clients, duplicates suppressed.
-//! 5. [`file`]: a service that reads files, on top.
+//! 5. [`mod@file`]: a service that reads files, on top.
 //!
 //! # Left out
 //!

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(value_name = "INSIDE")]
     inside: Option<String>,
 
-    /// The address and port of the service, with /tcp or /udp; weir answers ARP
+    /// The address and port of the service, with /tcp or /udp; this host answers ARP
     /// for the address
     #[arg(long, value_name = "ADDR:PORT", value_parser = service)]
     service: Service,
