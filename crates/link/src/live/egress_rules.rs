@@ -171,8 +171,11 @@ impl EgressRules {
         kinds.extend(
             self.ethertypes
                 .iter()
-                // `ether proto` takes Pup's type for a length.
-                .map(|number| format!("ether[12:2] = {number:#x}")),
+                .map(|number| match EtherType(*number) {
+                    // `ether proto` takes it for a length.
+                    EtherType::PUP => format!("ether[12:2] = {number:#x}"),
+                    _ => format!("ether proto {number:#x}"),
+                }),
         );
         let mut text = format!(
             "ether src {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} and ({})",
