@@ -32,9 +32,14 @@ impl Load {
         let mut rng = Rng::new(SEED);
         // So fast that the rate never holds a frame back.
         let mut config = Config::new(125_000_000_000, order);
+        // All frames that wait may be in one class.
+        let limit = Limit {
+            frames: 10_000,
+            bytes: 1 << 30,
+        };
         for class in 0..classes {
             let weight = 1 + class as u32 % 4;
-            config.class(weight, Discipline::Fifo(Limit::default()));
+            config.class(weight, Discipline::Fifo(limit));
         }
         let mut link = Scheduler::new(&config, SEED).expect("the configuration is right");
         let mut dropped = Vec::new();
