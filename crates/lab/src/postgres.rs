@@ -52,7 +52,7 @@ fn programs() -> Option<PathBuf> {
 
 impl Postgres {
     /// Starts a server with an empty database cluster; `None` (after [`testenv::skip`]) if the system
-    /// has none.
+    /// has none, or if it refuses this user.
     ///
     /// # Panics
     /// Under CI without it, and if it does not start.
@@ -84,9 +84,14 @@ impl Postgres {
                 "--encoding=UTF8",
             ])
             .args(["--locale=C", "-D"])
+            .env("LC_ALL", "C")
             .arg(server.folder.join("data"))
             .output()
             .expect("initdb starts");
+        if String::from_utf8_lossy(&made.stderr).contains("user does not exist") {
+            testenv::skip("PostgreSQL refuses to run for a user without an account");
+            return None;
+        }
         assert!(made.status.success(), "{made:?}");
         server.run();
         Some(server)
