@@ -763,7 +763,7 @@ fn wrong_configurations_are_refused() {
     }
 }
 
-/// Whoever cannot be told apart from a firewall must not fail to the wire.
+/// A chain with a stage that may be a firewall must not fail to the wire.
 #[test]
 fn a_translator_may_not_be_bypassed() {
     let nat = Nat::new(config(), 1).unwrap();

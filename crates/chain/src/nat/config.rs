@@ -1,4 +1,4 @@
-//! What a translator is told: pool, blocks, limits, timeouts, forwards.
+//! Configuration of a translator: pool, blocks, limits, timeouts, forwards.
 
 use std::net::Ipv4Addr;
 

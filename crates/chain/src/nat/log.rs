@@ -225,7 +225,7 @@ impl Inverted {
         Ok(())
     }
 
-    /// The subscriber who had a port of an address at a time; `None` if nobody
+    /// The subscriber who had a port of an address at a time; `None` if no subscriber
     /// had it. `transport` is a name, as `"udp"`.
     pub fn find(
         &self,

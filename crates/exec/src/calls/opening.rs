@@ -284,7 +284,7 @@ pub unsafe extern "C" fn accept4(
         // SAFETY: the caller's promise.
         let written = unsafe { address::write(peer, from, len) };
         if let Err(error) = written {
-            // SAFETY: the descriptor is the new one, which nobody knows.
+            // SAFETY: the descriptor is the new one, of which no other code knows yet.
             unsafe { super::close(new) };
             return Err(error);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_lab::net::set_option;
 
 /// How often a server checks whether it shall end.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of a write.
 const CHUNK: usize = 64 << 10;
 /// Options of tcp(7).
@@ -23,7 +23,7 @@ pub(super) fn udp_round_trip(world: &World, settings: &Settings) -> Result<f64, 
     world.run(
         |ended, ready| {
             let socket = UdpSocket::bind(SERVER)?;
-            socket.set_read_timeout(Some(LOOK))?;
+            socket.set_read_timeout(Some(POLL_INTERVAL))?;
             ready(());
             let mut buffer = [0; 2048];
             while !ended.load(Relaxed) {
@@ -69,7 +69,7 @@ pub(super) fn tcp(
             limit(&listener)?;
             ready(());
             let (mut stream, _) = listener.accept()?;
-            stream.set_write_timeout(Some(LOOK))?;
+            stream.set_write_timeout(Some(POLL_INTERVAL))?;
             let chunk = vec![7; CHUNK];
             while !ended.load(Relaxed) {
                 match stream.write(&chunk) {
@@ -102,7 +102,7 @@ pub(super) fn tcp_display(
             ready(());
             let (mut stream, _) = listener.accept()?;
             stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(LOOK))?;
+            stream.set_write_timeout(Some(POLL_INTERVAL))?;
             while !ended.load(Relaxed) {
                 match stream.write(&super::stream::LINE) {
                     Ok(_) => {}

@@ -2,7 +2,7 @@
 //! router did to the first packets of a flow.
 //!
 //! The stages remember with an entry what it stands for (a session). They end
-//! entries at once by that, and are told when the kernel last used one, so that
+//! entries at once by that, and learn when the kernel last used one, so that
 //! both directions of a session age as one.
 
 use crate::router::engine::{LinkId, NextHop, Router};

@@ -105,7 +105,7 @@ static PARTS: [Part; 8] = [
 /// Time limit of a part.
 const PART_TIME_MAX: Duration = Duration::from_secs(600);
 /// How often a part is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn part(text: &str) -> Result<&'static Part, String> {
     let names = || {
@@ -272,7 +272,7 @@ fn wait(child: &mut Child, stop: &ShutdownSignal) -> io::Result<Waited> {
                 Waited::Stopped
             });
         }
-        stop.wait(LOOK);
+        stop.wait(POLL_INTERVAL);
     }
 }
 
