@@ -33,6 +33,9 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Pups that a host may leave unanswered at first.
+const SILENT_MAX: u32 = 3;
+
 /// Time limit for an echo.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -60,7 +63,8 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         node.host
             .send(Pup::new(kind::ECHO_ME, number, dst, src, &payload));
         sent += 1;
-        let answered = loop {
+        let before = times.len();
+        loop {
             while let Some(pup) = node.host.poll_datagram() {
                 match pup.head.pup_type {
                     kind::ECHO if pup.head.identifier == number && pup.payload == payload => {
@@ -73,18 +77,15 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
                     _ => {}
                 }
             }
-            if trouble.is_some() || times.len() == sent as usize {
-                break true;
-            }
-            if began.elapsed() >= PATIENCE {
-                break false;
-            }
-            if stop.is_requested() {
-                break true;
+            let is_over = began.elapsed() >= PATIENCE || stop.is_requested();
+            if is_over || trouble.is_some() || times.len() > before {
+                break;
             }
             node.turn(Duration::from_millis(100)).map_err(failure)?;
-        };
-        if !answered {
+        }
+        // A lost Pup is counted as such; a host that answers none of the first is given up.
+        let is_enough = sent == SILENT_MAX.min(args.count);
+        if times.is_empty() && is_enough && trouble.is_none() {
             node.link().check_refusals().map_err(failure)?;
             trouble = Some(format!("{} does not answer", args.host));
         }
