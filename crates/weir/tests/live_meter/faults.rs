@@ -2,7 +2,8 @@
 
 use super::{AccessServer, meter, packets, write_config, write_radius_config};
 use crate::common::{Folder, stdout, weir};
-use crate::live::{PATIENCE, Running, net};
+use crate::live::{PATIENCE, Running};
+use crate::net;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;

@@ -46,7 +46,10 @@ fn net() -> Option<Net> {
     if !testenv::root() {
         return None;
     }
-    Some(Net(Linear::new(Offloads::OFF).unwrap()))
+    let net = Net(Linear::new(Offloads::OFF).unwrap());
+    // Pins of a file system of the test's own, which goes with it.
+    net.middle.own_pins("/run/weir/meter".as_ref()).unwrap();
+    Some(net)
 }
 
 /// Frames of all sources in turn.

@@ -72,7 +72,7 @@ pub enum MeterError {
     },
     /// The pinned counters have a layout that this program does not know.
     #[error(
-        "counters of layout {found} are pinned here, and this weir reads layout {known}: end that counter with the version that made it, or remove the pins and lose its last period"
+        "counters of layout {found} are in the kernel, and this weir reads up to layout {known}: start the version of weir that made them and end it, which records them; or give up with --clean what they have counted since their last period"
     )]
     OtherVersion {
         /// The layout that is there.

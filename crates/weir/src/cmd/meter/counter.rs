@@ -9,7 +9,7 @@
 use super::alarms::Alarms;
 use super::feed::{Feed, Sources};
 use super::forwarding::Losses;
-use super::live::Pins;
+use super::pins::Pins;
 use super::policies::{self, Policies};
 use super::rows::{Rows, SharedTable, Table, locked};
 use super::seed;
@@ -199,11 +199,6 @@ impl Counter {
     /// The pins of the counter's link.
     pub(crate) fn pins(&self) -> &Pins {
         &self.pins
-    }
-
-    /// The pins, when nothing of this counter is to be kept.
-    pub(crate) fn into_pins(self: Box<Self>) -> Pins {
-        self.pins
     }
 
     /// What was done.

@@ -11,7 +11,8 @@
 //! this process. What the two threads share is a number: frames that were lost here.
 
 use super::counter::Counter;
-use super::live::{self, Pins, WAIT};
+use super::live::{self, WAIT};
+use super::pins::Pins;
 use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
 use std::path::{Path, PathBuf};
@@ -82,9 +83,7 @@ impl MeterArgs {
 /// Takes away the counters that an earlier process has left for these links.
 pub(crate) fn clean(interfaces: &[&str]) -> Result<(), CliError> {
     let pins = Pins::of(interfaces)?;
-    Meter::unpin(&pins.folder).map_err(CliError::run)?;
-    pins.remove();
-    Ok(())
+    Meter::unpin(&pins.folder).map_err(CliError::run)
 }
 
 /// Which way the frames go that come in at each interface.
@@ -306,9 +305,5 @@ fn run(
         Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
     }
     counter.deliver()?;
-    let done = counter.done();
-    if !stays {
-        counter.into_pins().remove();
-    }
-    Ok(done)
+    Ok(counter.done())
 }

@@ -8,6 +8,7 @@ mod cut;
 mod feed;
 pub(crate) mod forwarding;
 mod live;
+mod pins;
 mod policies;
 mod report;
 mod rows;
