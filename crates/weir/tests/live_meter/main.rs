@@ -1,5 +1,6 @@
 //! `weir meter` on a live link: every frame is in one record, whatever happens to the process.
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
@@ -66,7 +67,9 @@ const PINS: &str = "/run/weir/meter";
 fn pins(net: &Net) -> Vec<PathBuf> {
     let folder = net.b.seen(PINS.as_ref());
     let entries = fs::read_dir(folder).unwrap();
-    entries.map(|entry| entry.unwrap().path()).collect()
+    let paths = entries.map(|entry| entry.unwrap().path());
+    // The file system has two files of the kernel's own.
+    paths.filter(|path| path.is_dir()).collect()
 }
 
 fn meter(net: &Net, folder: &Folder, more: &[&str]) -> Running {
