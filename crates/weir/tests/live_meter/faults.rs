@@ -187,6 +187,7 @@ fn a_chunk_that_the_ledger_refuses_holds_up_no_other() {
             link: Totals::default(),
             lost_inside: 0,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
             previous: [0; 32],
         },
         measures: Vec::new(),

@@ -1,6 +1,7 @@
 //! Periods, from the kernel's cells to records that are durable.
 
-use super::counter::{Base, Counter, monotonic_ns, now};
+use super::clock::monotonic_ns;
+use super::counter::{Base, Counter};
 use super::rows::{Rows, locked};
 use crate::error::{CliError, say};
 use weir_ledger::LedgerError;
@@ -30,7 +31,7 @@ impl Counter {
             self.close_previous(previous)?;
         }
         if self.banks.pending().is_some() {
-            self.store_cut(now())?;
+            self.store_cut(self.clock.now())?;
         }
         Ok(())
     }
@@ -51,7 +52,7 @@ impl Counter {
                 meter.cut().map_err(CliError::run)?;
             }
             let cut = meter.pending().expect("it was cut");
-            let span = [self.previous_began, now()];
+            let span = [self.previous_began, self.clock.now()];
             let about = about(cut.period(), span, cut.totals(), None);
             let owner = |rows: &Rows, owner| match owner {
                 CutOwner::Row(row) => rows.owner_of(by_tag.get(&meter.tag(row)).copied()),
@@ -63,7 +64,10 @@ impl Counter {
                 polices: meter.polices(),
             };
             let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
-            let base = Base { ended: about.ended };
+            let base = Base {
+                ended: about.ended,
+                own: Vec::new(),
+            };
             let stored = self.spool.store(&mut chunks, &base.bytes());
             stored.map_err(CliError::run)?;
             meter.settle();
@@ -75,7 +79,7 @@ impl Counter {
     /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
     /// to be stored later: the kernel goes on counting.
     pub(super) fn cut(&mut self, boundary_ns: u64) -> Result<(), CliError> {
-        let ended = now().at(boundary_ns);
+        let ended = self.clock.now().at(boundary_ns);
         let stored = self.store_pending().and_then(|()| self.store_cut(ended));
         self.stored(stored)
     }
@@ -100,23 +104,24 @@ impl Counter {
     /// Ends the period now, and makes its records durable.
     pub(crate) fn cut_now(&mut self) -> Result<(), CliError> {
         self.store_pending()?;
-        self.store_cut(now())
+        self.store_cut(self.clock.now())
     }
 
     /// Stores what was counted between the last cut and the end of the programs.
     pub(crate) fn cut_rest(&mut self) -> Result<(), CliError> {
         locked(&self.table).rows.note_cut();
+        self.own.note_cut();
         let cut = self.banks.cut().map_err(CliError::run)?;
         if cut.totals() == Totals::default() {
             return Ok(());
         }
-        self.store_cut(now())
+        self.store_cut(self.clock.now())
     }
 
     /// Stores the period that was cut and is not durable, if there is one.
     fn store_pending(&mut self) -> Result<(), CliError> {
         match self.banks.pending() {
-            Some(_) => self.store_cut(now()),
+            Some(_) => self.store_cut(self.clock.now()),
             None => Ok(()),
         }
     }
@@ -146,6 +151,7 @@ impl Counter {
         let banks = self.banks.clone();
         if banks.pending().is_none() {
             locked(&self.table).rows.note_cut();
+            self.own.note_cut();
             banks.cut().map_err(CliError::run)?;
             self.cut_ended = Some(ended);
         }
@@ -154,6 +160,7 @@ impl Counter {
         let span = [self.began, ended];
         let mut about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
         about.lost_inside = self.losses.unrecorded();
+        about.interfaces = self.own.of_cut();
         let owner = |rows: &Rows, owner| match owner {
             CutOwner::Row(row) => rows.owner(row),
             other => unknown_owner(other),
@@ -164,7 +171,10 @@ impl Counter {
             polices: banks.polices(),
         };
         let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
-        let base = Base { ended };
+        let base = Base {
+            ended,
+            own: self.own.note(),
+        };
         self.spool
             .store(&mut chunks, &base.bytes())
             .map_err(|error| CliError::Run(error.into()))?;
@@ -279,6 +289,7 @@ fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64;
         link,
         lost_inside: 0,
         gap_unix_ns,
+        interfaces: Vec::new(),
     }
 }
 

@@ -11,6 +11,7 @@
 //! this process. What the two threads share is a number: frames that were lost here.
 
 use super::counter::Counter;
+use super::interfaces::Side;
 use super::live::{self, WAIT};
 use super::pins::Pins;
 use super::{Args, configuration, policies, subscribers};
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use weir_link::names::SystemNames;
+use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterStage};
 use weir_meter::Direction;
 use weir_meter::config::Config;
@@ -285,7 +287,17 @@ fn run(
             return Ok(counter.done());
         }
     };
-    let running = counter.start(was_counting, sources)?;
+    let sides = interfaces.iter().zip(&directions).map(|(name, way)| {
+        let interface = Interface::named(name).map_err(CliError::run)?;
+        Ok(Side {
+            name: interface.name,
+            index: interface.index,
+            ingress: Some(*way),
+            meters_tx: false,
+        })
+    });
+    let sides = sides.collect::<Result<Vec<_>, CliError>>()?;
+    let running = counter.start(was_counting, sides, sources)?;
     let stays = loop {
         match heard.recv_timeout(WAIT) {
             Err(RecvTimeoutError::Timeout) | Ok(News::Attached { .. }) => {}

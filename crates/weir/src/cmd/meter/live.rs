@@ -13,6 +13,7 @@ use super::control::Control;
 use super::counter::{Counter, Done, spec};
 use super::feed::Sources;
 use super::forwarding::{self, Metering};
+use super::interfaces::Side;
 use super::pins::Pins;
 use super::watch::Watchers;
 use crate::cmd::bridge;
@@ -76,7 +77,7 @@ pub(super) fn run(
         Meter::unpin(folder).map_err(CliError::run)?;
     }
     let tap = attached?;
-    let running = counter.start(tap.was_counting(), sources)?;
+    let running = counter.start(tap.was_counting(), vec![place.side(&interface)], sources)?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
@@ -190,6 +191,20 @@ enum Place {
 }
 
 impl Place {
+    /// What the interface's own counters are compared with.
+    fn side(&self, interface: &Interface) -> Side {
+        let ingress = match self {
+            Place::Host(ingress) => Some(*ingress),
+            Place::Mirror(_) => None,
+        };
+        Side {
+            name: interface.name.clone(),
+            index: interface.index,
+            ingress,
+            meters_tx: ingress.is_some(),
+        }
+    }
+
     fn attach(
         &self,
         meter: &Meter,
