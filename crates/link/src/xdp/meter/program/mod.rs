@@ -259,13 +259,12 @@ impl Emit<'_> {
             ]);
         }
         self.asm.bind(known);
-        if is_filter {
-            self.begin_again();
-        } else {
-            self.load_frame();
-        }
+        self.begin_again();
         self.attribute(routines, None);
         self.asm.bind(done);
+        if !is_filter {
+            self.begin_again();
+        }
         Ok(())
     }
 
