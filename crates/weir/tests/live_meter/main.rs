@@ -7,6 +7,7 @@ mod faults;
 mod kills;
 #[path = "../common/live.rs"]
 mod live;
+mod measures;
 mod pins;
 mod radclient;
 mod sniff;
@@ -216,7 +217,7 @@ fn what_cannot_be_metered_is_refused_with_a_remedy() {
     );
     first.stop();
     for (more, why) in [
-        ("adoption = \"30s\"", "in captures only"),
+        ("each_address = true", "in captures only"),
         ("each_address = true", "each_address"),
         ("[radius]\nlisten = \"[::]:1813\"", "[[radius.client]]"),
     ] {

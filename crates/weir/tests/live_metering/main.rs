@@ -120,6 +120,19 @@ impl Files {
         assert!(said.contains("link = sessions + unattributed"), "{said}");
     }
 
+    /// The interfaces themselves have counted as much, in all periods together.
+    fn assert_interfaces_have(&self, sent: u64) {
+        let ledger = Ledger::open(self.store().as_ref()).unwrap();
+        let periods = ledger.prove(None, None).unwrap().periods;
+        let own = periods
+            .iter()
+            .filter_map(|period| period.interfaces.as_ref());
+        let sums = own.fold((0, 0), |(frames, more), it| {
+            (frames + it.frames, more + it.more_packets)
+        });
+        assert_eq!(sums, (sent, 0), "{periods:?}");
+    }
+
     /// Starts a metered command, until frames flow.
     fn run(&self, host: &Host, arguments: &[&str]) -> Running {
         let (config, store) = (self.config(), self.store());
@@ -284,6 +297,7 @@ fn the_wire_of_weir_meter_counts_on_when_it_has_ended() {
     meter(&live).until("ready").stop();
     assert!(sink.counted().unwrap().frames >= sum - 100);
     files.assert_has(sum);
+    files.assert_interfaces_have(sum);
     assert_eq!(meter(&["--clean"]).end().code, Some(0));
     assert_eq!(net.attached(), [false, false]);
 }

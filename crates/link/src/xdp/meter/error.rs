@@ -26,6 +26,14 @@ pub enum MeterError {
         /// What is wrong with it.
         source: expr::Error,
     },
+    /// The filter of a measure.
+    #[error("the filter of measure `{measure}` is none: {source}")]
+    Measure {
+        /// The measure's name.
+        measure: String,
+        /// What is wrong with it.
+        source: expr::Error,
+    },
     /// The filter of what goes up.
     #[error("from_inside: {0}")]
     FromInside(#[source] expr::Error),
@@ -81,7 +89,7 @@ pub enum MeterError {
         known: u64,
     },
     /// A filter of a service does not fit into a program.
-    #[error("the filters of the services do not fit into a program: {0}")]
+    #[error("the filters of services and measures do not fit into a program: {0}")]
     Emit(#[from] EmitError),
     /// A program was not loaded.
     #[error(transparent)]

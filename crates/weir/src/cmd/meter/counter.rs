@@ -30,7 +30,7 @@ use std::time::Duration;
 use weir_ledger::{Ledger, SessionLog, Spool, StoreLock};
 use weir_link::names::SystemNames;
 use weir_link::xdp::{Banks, Meter, MeterSpec, PreviousMeter};
-use weir_meter::config::Config;
+use weir_meter::config::{Config, MeasureConfig};
 use weir_meter::engine::Unit;
 use weir_meter::period::{Moment, Schedule};
 use weir_meter::services::Services;
@@ -40,6 +40,9 @@ use weir_meter::{SessionEvent, SessionEventKind, SessionInfo, SessionSource, Tot
 const KEYS_OF_SESSION: usize = 2;
 /// Events that are read from the log at a time.
 const EVENTS_AT_ONCE: u32 = 10_000;
+/// The least and most time between two looks for flows that have ended: each passes over the whole
+/// table.
+const FLOWS_NS: [u64; 2] = [1_000_000_000, 15_000_000_000];
 /// The longest wait of the thread that cuts periods.
 const WAIT: Duration = Duration::from_millis(50);
 
@@ -119,6 +122,8 @@ pub(crate) struct Counter {
     pub(super) cut_ended: Option<Moment>,
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
+    /// When to look for flows that have ended.
+    flows_ns: u64,
     pub(super) gap_unix_ns: Option<[i64; 2]>,
     /// Frames that this process has lost.
     pub(super) losses: Losses,
@@ -163,7 +168,13 @@ impl Counter {
         let clock = Clock::new(stores.wall_set.map(Path::to_owned));
         let began = clock.now();
         let table = Table {
-            rows: Rows::new(capacity, &config.keys, Policies::new(config), seed()),
+            rows: Rows::new(
+                capacity,
+                &config.keys,
+                config.adoption_ns,
+                Policies::new(config),
+                seed(),
+            ),
             meter: opened.meter,
         };
         let mut counter = Counter {
@@ -185,6 +196,7 @@ impl Counter {
             left_ended: None,
             cut_ended: None,
             retry_ns: None,
+            flows_ns: began.monotonic_ns,
             gap_unix_ns: None,
             losses: Losses::default(),
             clock,
@@ -442,6 +454,10 @@ impl Counter {
                 self.cut(boundary_ns)?;
             } else if self.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
                 self.retry()?;
+            } else if self.flows_ns <= now_ns {
+                self.flows_ns = now_ns.saturating_add(self.flows_interval_ns());
+                self.banks.end_idle_flows(now_ns).map_err(CliError::run)?;
+                continue;
             } else {
                 stop.wait(WAIT);
                 continue;
@@ -450,6 +466,15 @@ impl Counter {
             *shown.lock().unwrap_or_else(PoisonError::into_inner) = view;
         }
         Ok(())
+    }
+
+    /// Between two looks for flows that have ended: a fraction of the time after which they do.
+    fn flows_interval_ns(&self) -> u64 {
+        let idle = self.config.measures.iter().find_map(|it| match it {
+            MeasureConfig::Flows { idle_ns, .. } => Some(*idle_ns),
+            _ => None,
+        });
+        idle.map_or(u64::MAX, |ns| (ns / 4).clamp(FLOWS_NS[0], FLOWS_NS[1]))
     }
 
     /// What it does, when its last cut took so long.
@@ -526,7 +551,7 @@ impl Running {
 
 /// What the counters of a configuration in the kernel are to be.
 pub(super) fn spec<'a>(
-    config: &Config,
+    config: &'a Config,
     capacity: usize,
     services: &'a Services,
     names: &'a SystemNames,
@@ -540,6 +565,8 @@ pub(super) fn spec<'a>(
         names,
         counts_ip: config.unit == Unit::Ip,
         polices: !config.policies.is_empty(),
+        measures: &config.measures,
+        adopts: config.adoption_ns > 0,
     }
 }
 

@@ -6,6 +6,7 @@ use super::rows::{Rows, locked};
 use crate::error::{CliError, say};
 use weir_ledger::LedgerError;
 use weir_link::xdp::{Cell, CutOwner, Meter, PreviousMeter};
+use weir_meter::config::Config;
 use weir_meter::period::{ChunkWriter, Cut, Moment};
 use weir_meter::{Chunk, Flags, Measure, Owner, OwnerKind, Totals};
 
@@ -19,6 +20,8 @@ struct Columns {
     epoch: u64,
     services: Vec<String>,
     polices: bool,
+    /// Those of the measures.
+    more: Vec<Measure>,
 }
 
 impl Counter {
@@ -45,6 +48,11 @@ impl Counter {
             let numbers = 0..meter.classes();
             numbers.map(|number| format!("class-{number}")).collect()
         };
+        let more = if meter.measures_the_same(&table.meter) {
+            more_measures(&self.config)
+        } else {
+            Vec::new()
+        };
         let by_tag = table.rows.by_tag();
         drop(table);
         for _ in 0..1 + usize::from(meter.pending().is_some()) {
@@ -55,13 +63,17 @@ impl Counter {
             let span = [self.previous_began, self.clock.now()];
             let about = about(cut.period(), span, cut.totals(), None);
             let owner = |rows: &Rows, owner| match owner {
-                CutOwner::Row(row) => rows.owner_of(by_tag.get(&meter.tag(row)).copied()),
-                other => unknown_owner(other),
+                CutOwner::Row(row) => {
+                    let slot = by_tag.get(&meter.tag(row)).copied();
+                    (rows.owner_of(slot), Flags::default())
+                }
+                other => (unknown_owner(other), Flags::default()),
             };
             let kind = Columns {
                 epoch: meter.boot_epoch(),
                 services: services.clone(),
                 polices: meter.polices(),
+                more: more.clone(),
             };
             let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
             let base = Base {
@@ -161,14 +173,20 @@ impl Counter {
         let mut about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
         about.lost_inside = self.losses.unrecorded();
         about.interfaces = self.own.of_cut();
+        let period = about.period;
         let owner = |rows: &Rows, owner| match owner {
-            CutOwner::Row(row) => rows.owner(row),
-            other => unknown_owner(other),
+            CutOwner::Row(row) => (rows.owner(row), Flags::default()),
+            CutOwner::Unknown(key) => match rows.adopter(&key, period) {
+                Some(adopter) => (adopter, Flags::ADOPTED),
+                None => (unknown_owner(owner), Flags::default()),
+            },
+            CutOwner::Overflow => (unknown_owner(owner), Flags::default()),
         };
         let kind = Columns {
             epoch: banks.boot_epoch(),
             services: self.services.names(),
             polices: banks.polices(),
+            more: more_measures(&self.config),
         };
         let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
         let base = Base {
@@ -201,7 +219,7 @@ impl Counter {
         kind: Columns,
         about: &Cut,
         cells: impl Iterator<Item = Cell>,
-        owner_of: impl Fn(&Rows, CutOwner) -> Owner,
+        owner_of: impl Fn(&Rows, CutOwner) -> (Owner, Flags),
     ) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         let mut emit = |chunk| chunks.push(chunk);
@@ -209,20 +227,21 @@ impl Counter {
             &self.config.counter,
             kind.epoch,
             about,
-            measures(kind.polices),
+            [measures(kind.polices), kind.more.clone()].concat(),
             kind.services,
             self.config.chunk_records,
             &mut emit,
         );
         let mut cells = cells.fuse();
         let mut last = None;
+        let (mut flags, mut counts) = (Flags::default(), Vec::new());
         loop {
             let block: Vec<Cell> = cells.by_ref().take(CELLS_AT_ONCE).collect();
             if block.is_empty() {
                 break;
             }
             let table = locked(&self.table);
-            let owners: Vec<Option<Owner>> = block
+            let owners: Vec<Option<(Owner, Flags)>> = block
                 .iter()
                 .map(|cell| {
                     let is_another = last.replace(cell.owner) != Some(cell.owner);
@@ -231,12 +250,24 @@ impl Counter {
                 .collect();
             drop(table);
             for (cell, owner) in block.iter().zip(owners) {
-                if let Some(owner) = owner {
+                if let Some((owner, of_owner)) = owner {
                     writer.owner(owner);
+                    flags = of_owner;
                 }
-                let (counts, columns) = counts_of(cell, kind.polices);
-                let counts = &counts[..columns];
-                writer.record(cell.class, cell.direction, Flags::default(), counts);
+                counts.clear();
+                counts.extend([cell.packets, cell.bytes]);
+                if kind.polices {
+                    counts.extend(cell.policed);
+                }
+                if !kind.more.is_empty() {
+                    counts.extend(&cell.more);
+                }
+                let flags = if cell.at_least {
+                    flags.with(Flags::AT_LEAST)
+                } else {
+                    flags
+                };
+                writer.record(cell.class, cell.direction, flags, &counts);
             }
         }
         writer.finish();
@@ -304,10 +335,11 @@ fn measures(polices: bool) -> Vec<Measure> {
     names.iter().map(measure).collect()
 }
 
-/// The counts of a record.
-fn counts_of(cell: &Cell, polices: bool) -> ([u64; 4], usize) {
-    let counts = [cell.packets, cell.bytes, cell.policed[0], cell.policed[1]];
-    (counts, if polices { 4 } else { 2 })
+/// The columns of the configuration's measures.
+fn more_measures(config: &Config) -> Vec<Measure> {
+    let measures = config.measures.iter();
+    let columns = measures.flat_map(|measure| measure.measurement(0).columns());
+    columns.collect()
 }
 
 /// The owner of a cell that is no session's that is known.

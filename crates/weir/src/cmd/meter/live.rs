@@ -265,12 +265,6 @@ pub(super) fn supported(config: &Config) -> Result<(), CliError> {
         let why = format!("{what}: counted in captures only, so far: leave it out for a live link");
         Err(CliError::refused(why))
     };
-    if !config.measures.is_empty() {
-        return refused("[measures]");
-    }
-    if config.adoption_ns > 0 {
-        return refused("adoption");
-    }
     if config.each_address {
         return refused("each_address");
     }

@@ -1,5 +1,6 @@
 //! `weir meter`: usage accounting.
 
+mod adoption;
 mod alarms;
 mod capture;
 mod clock;
