@@ -3,23 +3,27 @@
 //!
 //! Subcommands read their arguments in [`cmd`] and build on the crates below:
 //! `weir_broker` for live ports (`listen`, `top`, `ports`, `broker`), `weir_demux` and
-//! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap` and
-//! `weir_apps` for whole links (`bridge`, `route`), `weir_socket` for hosts of
-//! weir's own (`host`, `serve`, `get`, `echo`, `iperf`) and programs that run on
-//! it (`exec`), `weir_lab` for test
-//! networks and measurements (`lab`).
+//! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap`, `weir_apps` and
+//! `weir_chain` for whole links (`bridge`, `route`, `run`, `nat`, `balance`),
+//! `weir_meter` and `weir_ledger` for usage records (`meter`, `ship`, `mediate`,
+//! `usage`), `weir_socket` for hosts of weir's own (`host`, `serve`, `get`, `echo`,
+//! `iperf`) and programs that run on them (`exec`), `weir_protocols` for the
+//! protocols of 1987 (`vmtp`, `pup`), `weir_lab` for test networks and measurements
+//! (`lab`), `weir_experiments` for the papers' experiments (`experiment`).
 //!
 //! | module | what |
 //! |---|---|
-//! | [`cmd`] | the subcommands, one file each |
+//! | [`cmd`] | the subcommands, a file or a folder each |
 //! | [`filterset`], [`input`], [`report`] | filters of a command, its inputs, its output |
 //! | [`monitor`] | frames into `weir_monitor`'s model |
 //! | [`host`], [`http`], [`iperf`] | a host of weir's own, and protocols on it |
+//! | [`radius`] | the RADIUS server of `weir meter` |
+//! | [`rarp`] | RARP on ports: the protocol of `rarpd` |
 //! | [`config`], [`error`] | configuration errors with positions; exit statuses |
 //! | [`signals`], [`watchdog`] | orderly end; heartbeats for a service manager |
 //!
 //! `docs/reference/commands.md` lists every option. A new subcommand is a file
-//! in `cmd`, a variant of `cmd::Command`, and a regenerated reference
+//! in `cmd`, a variant of `Command` below, and a regenerated reference
 //! (`tests/reference.rs`).
 
 mod cmd;

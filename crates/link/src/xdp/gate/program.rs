@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!  (metered: first counted)
-//!             gate shut ────────────────────────────────┐
-//!  frame ─► gate? ─► owner alive? ─► heartbeat? ─► XSK  │
-//!                        │ all died     │ behind       ▼
-//!                        └──────────────┴─► shut it ─► bypass: wire │ kernel │ drop
+//!             gate shut ─────────────────────────────────────────────────────────────┐
+//!  frame ─► gate? ─► owner alive? ─► host filter ─► flow cache ─► heartbeat? ─► XSK  │
+//!                        │ all died                                  │ behind        ▼
+//!                        └───────────────────────────────────────────┴─► shut it ─► bypass
+//!                                                                         (wire │ kernel │ drop)
 //! ```
 //!
 //! The heartbeat is loaded before the clock, and the difference is compared as a signed number: a
@@ -16,11 +17,11 @@
 //! Where frames are metered ([`MeterStage`]) that comes before all else, so that
 //! a frame is counted once whatever happens to it here.
 //!
-//! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
-//! them behind the heartbeat, and do not wake the process.
+//! Frames for the host's own protocols ([`HostFilter`]) go on to them while a process is alive,
+//! whatever its heartbeat, and do not wake the process.
 //!
 //! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
-//! between host filter and XSK: the filter may read fields, such as ports, that the key of an
+//! between host filter and heartbeat: the filter may read fields, such as ports, that the key of an
 //! entry does not have. While the process sleeps they hold as long as its lease; a frame that
 //! they answer does not wake it.
 
