@@ -492,6 +492,16 @@ print(stream.recv(1))
 ";
     let peer = kernel.folder.write("peer.py", PEER.as_bytes());
     let _peer = kernel.server(&format!("python3 {peer}"), 7);
+    // A connection by its first data would be one of the kernel's.
+    let fast = "
+import errno, socket
+try:
+    socket.socket().sendto(b'x', socket.MSG_FASTOPEN, ('192.0.2.1', 7))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+";
+    let ended = exec(&kernel, &[], &["python3", "-c", fast]).end();
+    assert_eq!(ended.stdout, "EOPNOTSUPP\n", "{ended:?}");
     let ended = exec(&kernel, &[], &["python3", "-c", script]).end();
     assert_eq!(ended.stdout, "Network is down\n3\nb'x'\n", "{ended:?}");
     assert!(

@@ -372,8 +372,13 @@ fn is_broadcast(to: SocketAddr) -> bool {
 /// if the kernel is to do the call.
 ///
 /// # Errors
-/// As `connect(2)`.
-pub(super) fn sender(fd: c_int, to: Option<SocketAddr>) -> Result<Option<Arc<Sock>>, c_int> {
+/// As `connect(2)`; `EOPNOTSUPP` for `MSG_FASTOPEN` to an address of weir, as where Linux has it
+/// switched off.
+pub(super) fn sender(
+    fd: c_int,
+    to: Option<SocketAddr>,
+    flags: c_int,
+) -> Result<Option<Arc<Sock>>, c_int> {
     use crate::host::{Owner, owner_of_remote};
     let Some(sock) = table::any(fd) else {
         return Ok(None);
@@ -381,7 +386,8 @@ pub(super) fn sender(fd: c_int, to: Option<SocketAddr>) -> Result<Option<Arc<Soc
     if sock.is_live() {
         return Ok(Some(sock));
     }
-    let Some(to) = to.filter(|_| sock.kind == libc::SOCK_DGRAM) else {
+    let opens = sock.kind == libc::SOCK_STREAM;
+    let Some(to) = to.filter(|_| !opens || flags & libc::MSG_FASTOPEN != 0) else {
         return Ok(None);
     };
     if to.is_ipv4() != (sock.domain == libc::AF_INET) {
@@ -393,6 +399,7 @@ pub(super) fn sender(fd: c_int, to: Option<SocketAddr>) -> Result<Option<Arc<Soc
             sock.leave_to_kernel();
             Ok(None)
         }
+        Owner::Weir(_) if opens => Err(libc::EOPNOTSUPP),
         Owner::Weir(net) => {
             super::opening::bind_udp(&sock, &net, None)?;
             Ok(Some(sock))
@@ -639,7 +646,7 @@ pub unsafe extern "C" fn sendto(
     let remote = unsafe { address::read(to, to_len) };
     let sock = match table::is_live(fd) {
         true => Ok(table::live(fd)),
-        false => sender(fd, remote.ok()),
+        false => sender(fd, remote.ok(), flags),
     };
     let result = match sock {
         Ok(None) => {

@@ -61,7 +61,7 @@ unsafe fn receive_message(sock: &Sock, message: *mut msghdr, flags: c_int) -> Re
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let inside = signals::enter();
     // SAFETY: the caller's promises.
-    match unsafe { sender_of(fd, message) } {
+    match unsafe { sender_of(fd, message, flags) } {
         Ok(None) => {
             drop(inside);
             stats::kernels(Call::Send);
@@ -85,7 +85,11 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 ///
 /// # Safety
 /// `message` points to a valid message.
-unsafe fn sender_of(fd: c_int, message: *const msghdr) -> Result<Option<Arc<Sock>>, c_int> {
+unsafe fn sender_of(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> Result<Option<Arc<Sock>>, c_int> {
     if let Some(sock) = table::live(fd) {
         return Ok(Some(sock));
     }
@@ -96,7 +100,7 @@ unsafe fn sender_of(fd: c_int, message: *const msghdr) -> Result<Option<Arc<Sock
     let message = unsafe { &*message };
     // SAFETY: a valid message has a valid name.
     let remote = unsafe { address::read(message.msg_name.cast(), message.msg_namelen) };
-    sender(fd, remote.ok())
+    sender(fd, remote.ok(), flags)
 }
 
 /// # Safety
