@@ -5,7 +5,7 @@ mod common;
 #[path = "common/live.rs"]
 mod live;
 
-use common::{Folder, weir};
+use common::{Folder, bytes, weir};
 use live::{Ended, Net, Running, net};
 use std::io::Write;
 use std::process::Stdio;
@@ -26,14 +26,8 @@ fn client(host: &Host, link: &str, arguments: &[&str]) -> Ended {
     Running::start(host, weir([]), &arguments).end()
 }
 
-fn bytes(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * at / 7 + at / 256) as u8).collect()
-}
-
 fn python(host: &Host, arguments: &[&str]) -> Running {
-    let command = testenv::program("python3").expect("the test has asked for it");
-    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/pup.py");
-    Running::start(host, command, &[&[peer][..], arguments].concat())
+    live::peer(host, "pup.py", arguments)
 }
 
 /// Echo, list, get and put, on a link.

@@ -5,7 +5,7 @@ mod common;
 #[path = "common/live.rs"]
 mod live;
 
-use common::{Folder, weir};
+use common::{Folder, bytes, weir};
 use live::{Net, Running, net, open_folder};
 use weir_lab::net::unprivileged::NOBODY;
 use weir_lab::net::{Host, Signal};
@@ -31,15 +31,8 @@ fn client(host: &Host, arguments: &[&str]) -> live::Ended {
     Running::start(host, weir([]), &arguments).end()
 }
 
-/// Bytes that repeat nowhere soon, and some that are no text.
-fn bytes(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * at / 7 + at / 256) as u8).collect()
-}
-
 fn python(host: &Host, arguments: &[&str]) -> Running {
-    let command = testenv::program("python3").expect("the test has asked for it");
-    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/vmtp.py");
-    Running::start(host, command, &[&[peer][..], arguments].concat())
+    live::peer(host, "vmtp.py", arguments)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{ChildStderr, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
-use weir_lab::net::{Host, Pair, Process, Signal, unprivileged};
+use weir_lab::net::{Host, Pair, Process, Signal, traffic, unprivileged};
 use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
@@ -208,4 +208,34 @@ pub(crate) fn open_folder(name: &str) -> Folder {
     let anybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path(""), anybody).unwrap();
     folder
+}
+
+/// Runs ip(8) in a host. The test has asked for it.
+pub(crate) fn ip(host: &Host, arguments: &[&str]) {
+    let mut command = testenv::program("ip").expect("the test has asked for it");
+    command.args(arguments);
+    let done = host.output(command).unwrap();
+    assert!(done.status.success(), "ip {arguments:?}: {done:?}");
+}
+
+/// What a program prints in a host; `None` without the program.
+pub(crate) fn run(host: &Host, program: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = testenv::program(program)?;
+    command.args(arguments);
+    let done = host.output(command).unwrap();
+    Some(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// How many of three echo requests are answered.
+pub(crate) fn pings(host: &Host, to: &str) -> usize {
+    let pings = traffic::ping(host, to.parse().unwrap(), 3, Duration::from_secs(2)).unwrap();
+    pings.round_trips.len()
+}
+
+/// Starts an implementation of a protocol that shares nothing with weir's: a file of `peers/`. The
+/// test has asked for python3.
+pub(crate) fn peer(host: &Host, file: &str, arguments: &[&str]) -> Running {
+    let command = testenv::program("python3").expect("the test has asked for it");
+    let path = format!("{}/tests/peers/{file}", env!("CARGO_MANIFEST_DIR"));
+    Running::start(host, command, &[&[&*path], arguments].concat())
 }

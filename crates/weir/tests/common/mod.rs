@@ -50,6 +50,11 @@ pub(crate) fn until_read(pipe: impl AsFd) {
     std::thread::sleep(Duration::from_millis(300));
 }
 
+/// Bytes that repeat nowhere soon, and some that are no text.
+pub(crate) fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * at / 7 + at / 256) as u8).collect()
+}
+
 /// Creates a FIFO.
 pub(crate) fn make_fifo(path: &str) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};

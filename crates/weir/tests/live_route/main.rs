@@ -10,7 +10,7 @@ mod live;
 mod storms;
 
 use common::{Folder, weir};
-use live::{PATIENCE, Running};
+use live::{PATIENCE, Running, ip, run};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -80,24 +80,8 @@ impl Net {
     }
 
     fn pings(&self, to: &str) -> usize {
-        let to: IpAddr = to.parse().unwrap();
-        let pings = traffic::ping(&self.a, to, 3, Duration::from_secs(2)).unwrap();
-        pings.round_trips.len()
+        live::pings(&self.a, to)
     }
-}
-
-fn ip(host: &Host, arguments: &[&str]) {
-    let mut command = testenv::program("ip").expect("the test has asked for it");
-    command.args(arguments);
-    let done = host.output(command).unwrap();
-    assert!(done.status.success(), "ip {arguments:?}: {done:?}");
-}
-
-fn run(host: &Host, program: &str, arguments: &[&str]) -> Option<String> {
-    let mut command = testenv::program(program)?;
-    command.args(arguments);
-    let done = host.output(command).unwrap();
-    Some(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[test]
