@@ -22,6 +22,9 @@ struct Flow<T> {
 #[derive(Debug)]
 pub(crate) struct FqCodel<T> {
     flows: Vec<Flow<T>>,
+    /// Bytes of each flow's queue, side by side: a full queue looks for the longest for each frame
+    /// that comes, and peers choose how many flows there are.
+    backlogs: Vec<u64>,
     /// Flows that have just begun to send, and the others that do; by index.
     new: VecDeque<u32>,
     old: VecDeque<u32>,
@@ -46,6 +49,7 @@ impl<T: Frame> FqCodel<T> {
         };
         FqCodel {
             flows: (0..config.flows).map(|_| flow()).collect(),
+            backlogs: vec![0; config.flows as usize],
             new: VecDeque::new(),
             old: VecDeque::new(),
             limit: config.codel.limit,
@@ -79,6 +83,7 @@ impl<T: Frame> FqCodel<T> {
             self.actions.drop(queued, dropped);
             return false;
         }
+        self.backlogs[index as usize] = flow.store.bytes();
         if !flow.is_listed {
             flow.is_listed = true;
             flow.deficit = self.quantum;
@@ -93,8 +98,8 @@ impl<T: Frame> FqCodel<T> {
     /// Drops half of the longest queue, from its head. Returns whether the last frame
     /// of the flow `last` is still there.
     fn drop_from_longest(&mut self, last: u32, dropped: &mut Vec<T>) -> bool {
-        let longest = self.flows.iter().enumerate();
-        let longest = longest.max_by_key(|(_, flow)| flow.store.bytes());
+        let longest = self.backlogs.iter().enumerate();
+        let longest = longest.max_by_key(|(_, bytes)| **bytes);
         let Some((index, _)) = longest else {
             return true;
         };
@@ -107,6 +112,7 @@ impl<T: Frame> FqCodel<T> {
                 self.actions.drop(queued, dropped);
             }
         }
+        self.backlogs[index] = store.bytes();
         index as u32 != last || !store.is_empty()
     }
 
@@ -128,6 +134,7 @@ impl<T: Frame> FqCodel<T> {
             let after = flow.store.size();
             self.frames -= before.0 - after.0;
             self.bytes -= before.1 - after.1;
+            self.backlogs[index as usize] = after.1;
             let Some(queued) = queued else {
                 // A new flow that is empty waits a round, so that it is not always new.
                 if is_new && !self.old.is_empty() {
