@@ -498,6 +498,7 @@ fn session_events_are_numbered_and_come_back() {
         class: vec![vec![0, 255]],
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: Some([1, 2, 3, u64::MAX]),
     };
     let event = |kind| SessionEvent {

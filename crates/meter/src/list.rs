@@ -208,6 +208,7 @@ impl List<'_> {
                     class: Vec::new(),
                     chargeable_user: None,
                     policy: None,
+                    policy_accounted: None,
                     reported: None,
                 });
                 self.sessions.len() - 1

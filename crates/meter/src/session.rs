@@ -34,6 +34,9 @@ pub struct SessionInfo {
     /// The name of its policy; `None` for the counter's default.
     #[serde(default)]
     pub policy: Option<String>,
+    /// The policy that accounting named last: named again, it does not undo a later change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_accounted: Option<String>,
     /// The access server's own counts so far, for audit: octets and packets, up then down.
     #[serde(default)]
     pub reported: Option<[u64; 4]>,

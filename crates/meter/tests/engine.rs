@@ -516,6 +516,7 @@ fn info(id: &str, keys: Vec<Key>) -> SessionInfo {
         class: Vec::new(),
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: None,
     }
 }

@@ -11,6 +11,7 @@ fn info(id: &str, keys: &[&str]) -> SessionInfo {
         class: Vec::new(),
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: None,
     }
 }

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod dynamic;
 mod faults;
 mod kills;
 #[path = "../common/live.rs"]

@@ -372,6 +372,7 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
                 chargeable_user: None,
                 reported: None,
                 policy,
+                policy_accounted: None,
             })))
         }
         Request::Down { id } => Ok(Asked::Event(SessionEventKind::Down(known(&id)?))),

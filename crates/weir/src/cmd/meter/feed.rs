@@ -9,7 +9,7 @@ use super::control::Control;
 use super::counter::now;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
-use crate::error::say;
+use crate::error::{harmless, say};
 use crate::radius::{Refused, Server, Sniffer, Stats, stats_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -66,6 +66,8 @@ pub(super) struct Feed {
     alarms: Alarms,
     /// RADIUS packets whose refusal was reported, and when.
     reported: Refused,
+    /// As many requests that name no policy.
+    reported_policies: u64,
     reported_at: Option<Instant>,
     /// Frames of the exchange that the listener has lost.
     lost: u64,
@@ -93,6 +95,7 @@ impl Feed {
             refused: Vec::new(),
             alarms: Alarms::default(),
             reported: Refused::default(),
+            reported_policies: 0,
             reported_at: None,
             lost: 0,
             stats: Arc::new(Mutex::new(stats)),
@@ -230,18 +233,32 @@ impl Feed {
         self.applied = self.batch.len();
     }
 
-    /// Says which RADIUS packets were refused, at most once a minute.
+    /// Says which RADIUS packets were refused, and which named no policy, at most once a minute.
     fn report_refused(&mut self) {
         let Some(stats) = self.stats_now() else {
             return;
         };
-        let refused = stats.refused();
+        let (refused, policies) = (stats.refused(), stats.unknown_policies);
         let is_due = self.reported_at.is_none_or(|at| at.elapsed() >= REPORT);
-        if refused == self.reported || !is_due {
+        let is_known = refused == self.reported && policies == self.reported_policies;
+        if is_known || !is_due {
             return;
         }
-        say(&format!("weir: RADIUS packets refused so far: {refused}"));
-        self.reported = refused;
+        if refused != self.reported {
+            say(&format!("weir: RADIUS packets refused so far: {refused}"));
+        }
+        if policies != self.reported_policies {
+            let server = self.server.iter().map(Server::unknown_policy);
+            let sniffer = self.sniffer.iter().map(Sniffer::unknown_policy);
+            let mut names = server.chain(sniffer);
+            let name = names.find(|name| !name.is_empty()).unwrap_or_default();
+            let name = harmless(name);
+            say(&format!(
+                "weir: RADIUS requests so far whose Filter-Id names no policy: {policies}, the last \
+                 `{name}`: add [policy.{name}]; the sessions go on as they were"
+            ));
+        }
+        (self.reported, self.reported_policies) = (refused, policies);
         self.reported_at = Some(Instant::now());
     }
 

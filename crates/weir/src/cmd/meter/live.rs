@@ -34,6 +34,7 @@ use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp, mount_for_all};
 use weir_meter::config::Config;
 use weir_meter::engine::Inside;
+use weir_meter::radius::accounting::Accounting;
 use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
 use weir_tap::Tap;
@@ -330,9 +331,11 @@ pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sou
     let mut sources = Sources::default();
     if let Some(radius) = &config.radius {
         let silence = radius.silence_ns.map(Duration::from_nanos);
+        let names = config.policies.iter().map(|policy| policy.name.clone());
+        let accounting = Accounting::new(names);
         if let Some(listen) = radius.listen {
             let clients = Clients::new(clients(config, source)?);
-            let mut server = Server::bind(listen, clients, silence)?;
+            let mut server = Server::bind(listen, clients, accounting.clone(), silence)?;
             if let Some(dynamic) = radius.dynamic {
                 server.listen_dynamic(dynamic)?;
             }
@@ -345,7 +348,7 @@ pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sou
                 .map_or(ACCOUNTING_PORT, |listen| listen.port());
             let port = live_port::port(interface, &format!("udp port {port}"), None)?;
             let port = port.in_process().open().map_err(live_port::failure)?;
-            sources.sniffer = Some(Sniffer::new(port, clients, silence));
+            sources.sniffer = Some(Sniffer::new(port, clients, accounting, silence));
         }
     }
     sources.control = args.control.as_deref().map(Control::bind).transpose()?;

@@ -36,6 +36,7 @@ fn event(up: bool, id: &str, keys: &[&str]) -> SessionEvent {
         class: Vec::new(),
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: None,
     };
     SessionEvent {
