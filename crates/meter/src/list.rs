@@ -349,6 +349,7 @@ mod tests {
             over: Default::default(),
             quota_bytes: Some(1),
             spent: Default::default(),
+            spent_request: None,
         };
         let policies = [policy("slow"), policy("fast")];
         let read = |text: &str| {

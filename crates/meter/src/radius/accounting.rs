@@ -206,6 +206,36 @@ fn keep(info: &mut SessionInfo, known: &SessionInfo) {
 /// How identifiers of sessions of RADIUS begin: `radius/CLIENT/SERVER/SESSION/START`.
 const PREFIX: &str = "radius/";
 
+/// What an identifier of a session of RADIUS says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionName {
+    /// The client's name.
+    pub client: String,
+    /// The access server.
+    pub server: String,
+    /// Acct-Session-Id.
+    pub session: String,
+}
+
+impl SessionName {
+    /// The parts of an identifier; `None` if it is no session's of RADIUS.
+    pub fn of(id: &str) -> Option<SessionName> {
+        Some(parts(id)?.0)
+    }
+}
+
+/// The name in an identifier, and the start, Unix seconds.
+fn parts(id: &str) -> Option<(SessionName, i64)> {
+    let mut parts = id.strip_prefix(PREFIX)?.split('/');
+    let mut next = || parts.next().map(unescaped);
+    let name = SessionName {
+        client: next()?,
+        server: next()?,
+        session: next()?,
+    };
+    Some((name, parts.next()?.parse().ok()?))
+}
+
 /// The text without `/`, which divides the parts of a session's identifier.
 fn escaped(text: &str) -> String {
     text.replace('%', "%25").replace('/', "%2F")
@@ -599,14 +629,14 @@ impl Accounting {
     /// Takes up an event of the log, after a restart of the program, at the time `now` on the
     /// monotonic clock. While the program did not run, nothing could be heard: that is no silence.
     pub fn restore(&mut self, event: &SessionEvent, now: Duration) {
-        let server = |parts: &mut std::str::Split<'_, char>| {
-            Some((unescaped(parts.next()?), unescaped(parts.next()?)))
-        };
         let parts = |info: &SessionInfo| {
-            let mut parts = info.id.strip_prefix(PREFIX)?.split('/');
-            let (server, session) = (server(&mut parts)?, unescaped(parts.next()?));
-            let started_ns = parts.next()?.parse::<i64>().ok()?.checked_mul(SECOND_NS)?;
-            Some(((server, session), started_ns))
+            let (name, started_s) = parts(&info.id)?;
+            let started_ns = started_s.checked_mul(SECOND_NS)?;
+            Some((((name.client, name.server), name.session), started_ns))
+        };
+        let server = |id: &str| {
+            let mut parts = id.strip_prefix(PREFIX)?.split('/').map(unescaped);
+            Some((parts.next()?, parts.next()?))
         };
         if event.source != SessionSource::Radius {
             return;
@@ -632,10 +662,7 @@ impl Accounting {
                 self.end(identity, happened_ns, now);
             }
             SessionEventKind::AllDown { server: id } => {
-                let Some(server) = id
-                    .strip_prefix(PREFIX)
-                    .and_then(|id| server(&mut id.split('/')))
-                else {
+                let Some(server) = server(id) else {
                     return;
                 };
                 self.running.retain(|identity, _| identity.0 != server);

@@ -7,6 +7,7 @@
 use super::alarms::Alarms;
 use super::control::Control;
 use super::counter::now;
+use super::quotas::AccessServers;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
 use crate::error::{harmless, say};
@@ -34,6 +35,8 @@ pub(crate) struct Sources {
     pub(crate) server: Option<Server>,
     pub(crate) sniffer: Option<Sniffer>,
     pub(crate) control: Option<Control>,
+    /// What is asked when quotas of sessions are spent.
+    pub(crate) access_servers: AccessServers,
 }
 
 impl Sources {
@@ -81,6 +84,7 @@ impl Feed {
             server,
             sniffer,
             control,
+            access_servers: _,
         } = sources;
         let stats = stats_of(server.as_ref(), sniffer.as_ref());
         Feed {

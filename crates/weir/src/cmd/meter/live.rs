@@ -13,11 +13,13 @@ use super::control::Control;
 use super::counter::{Counter, Done, spec};
 use super::feed::Sources;
 use super::forwarding::{self, Metering};
+use super::quotas::AccessServers;
+use super::seed;
 use super::watch::Watchers;
 use crate::cmd::bridge;
 use crate::error::{CliError, say};
 use crate::input::live_port;
-use crate::radius::{Client, Clients, Server, Sniffer};
+use crate::radius::{Client, Clients, Secret, Server, Sniffer};
 use crate::report::format;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
@@ -283,6 +285,7 @@ pub(super) fn check(
     names: &SystemNames,
 ) -> Result<String, CliError> {
     clients(config, source)?;
+    access_servers(config, source)?;
     if config.links.is_empty() {
         return Ok(String::new());
     }
@@ -326,6 +329,27 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
     clients.collect()
 }
 
+/// The access servers that are asked when quotas are spent; none if no policy has them asked.
+fn access_servers(config: &Config, source: &Path) -> Result<AccessServers, CliError> {
+    let mut servers = AccessServers::default();
+    let mut policies = config.policies.iter();
+    if !policies.any(|policy| policy.spent_request.is_some()) {
+        return Ok(servers);
+    }
+    let folder = source.parent().unwrap_or(Path::new(""));
+    let configured = config.radius.iter().flat_map(|radius| &radius.clients);
+    for (client, configured) in clients(config, source)?.iter().zip(configured) {
+        let Some(address) = configured.dynamic else {
+            continue;
+        };
+        let file = configured.dynamic_secret_file.as_ref();
+        let (file, _) = file.unwrap_or(&configured.secret_file);
+        let secret = Secret::read(&folder.join(file))?;
+        servers.add(client.name(), address, secret, seed())?;
+    }
+    Ok(servers)
+}
+
 /// Where sessions come from, beside the list.
 pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
@@ -351,6 +375,7 @@ pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sou
             sources.sniffer = Some(Sniffer::new(port, clients, accounting, silence));
         }
     }
+    sources.access_servers = access_servers(config, source)?;
     sources.control = args.control.as_deref().map(Control::bind).transpose()?;
     Ok(sources)
 }

@@ -9,6 +9,7 @@ mod feed;
 pub(crate) mod forwarding;
 mod live;
 mod policies;
+mod quotas;
 mod report;
 mod rows;
 mod stop;

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_link::xdp::Meter;
+use weir_meter::policy::SpentRequest;
 use weir_meter::sessions::{Applied, Sessions, Slot};
 use weir_meter::{
     Key, KeyKind, Owner, OwnerKind, SessionEvent, SessionEventKind, SessionInfo, SessionSource,
@@ -318,6 +319,20 @@ impl Rows {
                 let _ = self.enter(meter, slot);
             }
         }
+    }
+
+    /// The rows that sessions have had: all are below this one.
+    pub(super) fn rows(&self) -> u32 {
+        self.next
+    }
+
+    /// The session of a row, and what its access server is asked when the quota is spent, if it runs
+    /// and its policy has that.
+    pub(super) fn spent_request(&self, row: u32) -> Option<(&SessionInfo, &SpentRequest)> {
+        let session = self.sessions.get(*self.slot_of_row.get(&row)?)?;
+        let policy = self.policies.of(&session.info)?;
+        let request = policy.spent_request.as_ref()?;
+        (!session.has_ended).then_some((&session.info, request))
     }
 
     /// Sessions that run.
