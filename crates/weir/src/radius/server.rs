@@ -298,6 +298,7 @@ pub(super) fn event(
         received_unix_ns,
         happened_unix_ns: happened,
         source: SessionSource::Radius,
+        lost: None,
         kind,
     }
 }

@@ -257,6 +257,7 @@ fn logged(kind: SessionEventKind) -> SessionEvent {
         received_unix_ns: T * SECOND_NS,
         happened_unix_ns: None,
         source: SessionSource::Radius,
+        lost: None,
         kind,
     }
 }
@@ -445,6 +446,7 @@ fn a_policy_is_the_one_named_last_and_a_name_repeated_undoes_no_change() {
         received_unix_ns: 0,
         happened_unix_ns: None,
         source: SessionSource::Radius,
+        lost: None,
         kind: SessionEventKind::Up(found),
     };
     accounting = Accounting::new(["slow", "fast", "gold"].map(str::to_owned));

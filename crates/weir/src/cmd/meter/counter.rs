@@ -280,6 +280,7 @@ impl Counter {
             received_unix_ns: now_ns,
             happened_unix_ns: Some(0),
             source: SessionSource::List,
+            lost: None,
             kind,
         };
         let is_logged = |info: &SessionInfo| listed.get(&info.id) == Some(&(true, info.clone()));
