@@ -39,7 +39,7 @@ pub use nats::{NatsError, RESEND, Shipped, Shipper, Taken, Taker, check_nats_url
 pub use output::{Column, Delivered, Filter, Format, Output, Replay, Shape, Span, Target};
 pub use planning::{Load, SessionUse};
 pub use points::{Audit, AuditRow, Point, Role, fill_counter};
-pub use prove::{Difference, PeriodProof, Proof};
+pub use prove::{Difference, InterfaceProof, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use shorten::Shortening;
 pub use spool::{Spool, Stored};

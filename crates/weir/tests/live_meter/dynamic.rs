@@ -2,7 +2,8 @@
 
 use super::{AccessServer, meter, write_config, write_secret};
 use crate::common::Folder;
-use crate::live::{PATIENCE, net};
+use crate::live::PATIENCE;
+use crate::net;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Output;

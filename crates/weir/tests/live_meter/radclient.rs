@@ -3,7 +3,8 @@
 use super::sniff::{SETTLING, answered, logged};
 use super::{meter, packets, write_radius_config};
 use crate::common::Folder;
-use crate::live::{Running, net};
+use crate::live::Running;
+use crate::net;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;

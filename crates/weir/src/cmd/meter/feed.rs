@@ -5,8 +5,8 @@
 //! ```
 
 use super::alarms::Alarms;
+use super::clock::Clock;
 use super::control::Control;
-use super::counter::now;
 use super::quotas::AccessServers;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
@@ -68,6 +68,7 @@ pub(super) struct Feed {
     shortening: Option<Shortening>,
     spare: u64,
     table: SharedTable,
+    clock: Clock,
     /// Events that are not durable yet.
     batch: Vec<SessionEvent>,
     /// Those of them, from the first on, that are applied.
@@ -87,7 +88,13 @@ pub(super) struct Feed {
 
 impl Feed {
     /// With a log that has `logged` events.
-    pub(super) fn new(sources: Sources, log: SessionLog, logged: u64, table: SharedTable) -> Feed {
+    pub(super) fn new(
+        sources: Sources,
+        log: SessionLog,
+        logged: u64,
+        table: SharedTable,
+        clock: Clock,
+    ) -> Feed {
         let Sources {
             server,
             sniffer,
@@ -105,6 +112,7 @@ impl Feed {
             shortening: None,
             spare: EVENTS_SPARE,
             table,
+            clock,
             batch: Vec::new(),
             applied: 0,
             refused: Vec::new(),
@@ -194,7 +202,7 @@ impl Feed {
         }
         if let Some(control) = &mut self.control {
             let table = locked(&self.table);
-            control.receive(&mut self.batch, now().unix_ns, &table);
+            control.receive(&mut self.batch, self.clock.now().unix_ns, &table);
         }
     }
 
@@ -302,7 +310,7 @@ impl Feed {
         let last = self.last;
         let shortening = self.shortening.take();
         let mut shortening = shortening.unwrap_or_else(|| Shortening::new(last, sessions));
-        let events = shortening.events(sessions, limit, now().unix_ns);
+        let events = shortening.events(sessions, limit, self.clock.now().unix_ns);
         drop(table);
         match shortening.step(&mut self.log, events, limit) {
             Ok([appended, deleted]) => {

@@ -8,7 +8,7 @@
 //! The kernel has stopped the traffic by then, if the policy says so. A session is asked for once in
 //! the life of the process, and again when it has had a new quota and spent that too.
 
-use super::counter::now;
+use super::clock::Clock;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
 use crate::error::{CliError, say};
@@ -85,6 +85,7 @@ impl AccessServers {
 pub(super) struct Quotas {
     servers: HashMap<String, AccessServer>,
     table: SharedTable,
+    clock: Clock,
     /// Rows whose quotas are spent, and the tags of their sessions, for which that is done.
     told: HashMap<u32, u64>,
     /// Sessions of no access server that can be asked.
@@ -104,10 +105,11 @@ struct Spent {
 }
 
 impl Quotas {
-    pub(super) fn new(servers: AccessServers, table: SharedTable) -> Quotas {
+    pub(super) fn new(servers: AccessServers, table: SharedTable, clock: Clock) -> Quotas {
         Quotas {
             servers: servers.0,
             table,
+            clock,
             told: HashMap::new(),
             unsent: 0,
             began: Instant::now(),
@@ -214,7 +216,7 @@ impl Quotas {
         if !server.requests.has_room() {
             return false;
         }
-        let unix_s = now().unix_ns.div_euclid(1_000_000_000);
+        let unix_s = self.clock.now().unix_ns.div_euclid(1_000_000_000);
         let unix_s = u32::try_from(unix_s).unwrap_or(0);
         let user = &spent.info.subscriber;
         let now = self.began.elapsed();

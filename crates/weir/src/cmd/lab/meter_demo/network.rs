@@ -105,6 +105,10 @@ impl Network {
         router
             .set_sysctl("net.ipv4.ip_forward", "1")
             .map_err(failed)?;
+        // What the counter pins goes with the demonstration, however that ends.
+        router
+            .own_pins("/run/weir/meter".as_ref())
+            .map_err(failed)?;
         // Subscribers who have lost their session are not answered: nobody is told.
         let sockets = super::SERVICES
             .map(|(_, port)| server.run(move || UdpSocket::bind((SERVER, port)).map_err(failed)));

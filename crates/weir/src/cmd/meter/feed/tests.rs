@@ -96,10 +96,12 @@ fn replies_go_on_while_the_log_is_shortened() {
         names: &SystemNames::new(),
         counts_ip: false,
         polices: false,
+        measures: &[],
+        adopts: false,
     };
     let capacity = 2 * SESSIONS as usize;
     let mut table = Table {
-        rows: Rows::new(capacity, &[KeyKind::Ipv4], Policies::default(), 1),
+        rows: Rows::new(capacity, &[KeyKind::Ipv4], 0, Policies::default(), 1),
         meter: Meter::create(&spec).unwrap(),
     };
     let mut log = SessionLog::beside(&folder.0.join("spool")).unwrap();
@@ -117,7 +119,13 @@ fn replies_go_on_while_the_log_is_shortened() {
         ..Sources::default()
     };
     let table = Arc::new(Mutex::new(table));
-    let mut feed = Feed::new(sources, log, events.len() as u64, table.clone());
+    let mut feed = Feed::new(
+        sources,
+        log,
+        events.len() as u64,
+        table.clone(),
+        Clock::default(),
+    );
     feed.spare = SPARE;
     let stop = Stop::new().unwrap();
     let mut answered = 0;
