@@ -47,14 +47,19 @@ fn a_person_sees_a_table() {
     assert!(text.contains("10.0.0.2"), "{text}");
 }
 
-/// With a kill of the counter in the middle.
+/// With a kill of the bridge in the middle, which the kernel then is.
 #[test]
 fn the_meters_records_are_what_was_sent() {
     if !testenv::root() {
         return;
     }
-    let run = weir(["lab", "meter-demo", "--json", "-n", "60"]);
-    let run = { run }.output().unwrap();
+    let child = weir(["lab", "meter-demo", "--json", "-n", "60"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let process = child.id();
+    let run = child.wait_with_output().unwrap();
     assert!(run.status.success(), "{run:?}");
     let story: Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(story["holds"], true, "{story}");
@@ -63,6 +68,13 @@ fn the_meters_records_are_what_was_sent() {
     // Alice's four parts and Bob's three, of two services; and Bob's last, after his session.
     assert_eq!(usage.iter().map(counted).sum::<u64>(), 60 * 8 * 2);
     assert_eq!(story["passed_without"], 60 * 4);
+    // Nothing stays behind for a counter that never comes.
+    for folder in ["/run/weir", "/run/weir/meter"] {
+        let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+        let mut names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        let left = names.find(|name| name.contains(&format!("m{process}i")));
+        assert_eq!(left, None);
+    }
 }
 
 #[test]
@@ -87,8 +99,10 @@ fn without_privilege_it_says_what_it_needs() {
     if !testenv::root() {
         return;
     }
-    let run = unprivileged::run(|| weir(["lab", "demo"]).output().unwrap());
-    assert_eq!(run.status.code(), Some(1), "{run:?}");
-    let message = String::from_utf8_lossy(&run.stderr);
-    assert!(message.contains("a lab needs root"), "{message}");
+    for demo in ["demo", "meter-demo"] {
+        let run = unprivileged::run(|| weir(["lab", demo]).output().unwrap());
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        let message = String::from_utf8_lossy(&run.stderr);
+        assert!(message.contains("a lab needs root"), "{message}");
+    }
 }
