@@ -24,6 +24,7 @@ mod nats;
 mod output;
 mod planning;
 mod points;
+mod progress;
 mod prove;
 mod session_log;
 mod spool;
@@ -38,6 +39,7 @@ pub use nats::{NatsError, RESEND, Shipped, Shipper, Taken, Taker, check_nats_url
 pub use output::{Column, Delivered, Filter, Format, Output, Replay, Shape, Span, Target};
 pub use planning::{Load, SessionUse};
 pub use points::{Audit, AuditRow, Point, Role, fill_counter};
+pub use progress::Progress;
 pub use prove::{Difference, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use spool::{Spool, Stored};

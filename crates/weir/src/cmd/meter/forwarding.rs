@@ -10,10 +10,12 @@
 //! The programs count before the gate, so the counts do not depend on the forwarding thread, nor on
 //! this process. What the two threads share is a number: frames that were lost here.
 
-use super::counter::Counter;
+use super::counter::{Counter, View};
 use super::live::{self, Pins, WAIT};
+use super::watch::Watchers;
 use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
+use crate::report::metrics::Metrics;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,8 +54,13 @@ pub(crate) struct MeterArgs {
 }
 
 impl MeterArgs {
-    /// Prepares the counter of these links, in their order, if one is asked for.
-    pub(crate) fn start(&self, interfaces: &[&str]) -> Result<Option<Metering>, CliError> {
+    /// Prepares the counter of these links, in their order, if one is asked for. What it does is shown
+    /// among these metrics.
+    pub(crate) fn start(
+        &self,
+        interfaces: &[&str],
+        metrics: Option<&Metrics>,
+    ) -> Result<Option<Metering>, CliError> {
         let Some(file) = &self.meter else {
             return Ok(None);
         };
@@ -63,7 +70,7 @@ impl MeterArgs {
             self.spool.as_deref(),
             self.no_store,
         );
-        Metering::start(args, interfaces).map(Some)
+        Metering::start(args, interfaces, metrics.cloned()).map(Some)
     }
 
     /// Checks the configuration of the counter of these links, if there is one.
@@ -162,7 +169,11 @@ pub(crate) struct Metering {
 
 impl Metering {
     /// Starts the counter, up to where frames may be counted.
-    pub(super) fn start(args: Args, interfaces: &[&str]) -> Result<Metering, CliError> {
+    pub(super) fn start(
+        args: Args,
+        interfaces: &[&str],
+        metrics: Option<Metrics>,
+    ) -> Result<Metering, CliError> {
         let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
         let (news, heard) = mpsc::channel();
         let (give, stages) = mpsc::channel();
@@ -171,9 +182,10 @@ impl Metering {
             now: lost.clone(),
             recorded: 0,
         };
+        let watchers = Watchers::new(&args, metrics)?;
         let thread = std::thread::Builder::new()
             .name("meter".to_owned())
-            .spawn(move || run(&args, &names, losses, &give, &heard))
+            .spawn(move || run(&args, &names, losses, watchers, &give, &heard))
             .map_err(|error| CliError::run(format!("cannot start the counter: {error}")))?;
         match stages.recv() {
             Ok(stages) => Ok(Metering {
@@ -252,6 +264,7 @@ fn run(
     args: &Args,
     interfaces: &[String],
     losses: Losses,
+    mut watchers: Watchers,
     give: &Sender<Vec<MeterStage>>,
     heard: &Receiver<News>,
 ) -> Result<Done, CliError> {
@@ -267,6 +280,7 @@ fn run(
     live::check_sizes(&config, subscribers.len())?;
     let pins = Pins::of(&interfaces)?;
     let mut counter = Counter::open(args.stores(), &config, &subscribers, &names, pins)?;
+    let lost = losses.now.clone();
     counter.losses = losses;
     let source = args.config.as_deref().unwrap_or(Path::new(""));
     let mut sources = live::sources(args, &config, source)?;
@@ -287,6 +301,10 @@ fn run(
         }
     };
     let running = counter.start(was_counting, sources)?;
+    let with_losses = |view| View {
+        lost_inside: Some(lost.load(Ordering::Relaxed)),
+        ..view
+    };
     let stays = loop {
         match heard.recv_timeout(WAIT) {
             Err(RecvTimeoutError::Timeout) | Ok(News::Attached { .. }) => {}
@@ -297,6 +315,7 @@ fn run(
         if running.has_ended() {
             break true;
         }
+        watchers.show(|| with_losses(running.view()));
     };
     let (mut counter, ended) = running.stop();
     ended?;
@@ -307,8 +326,9 @@ fn run(
     }
     counter.deliver()?;
     let done = counter.done();
+    let shown = watchers.end(&with_losses(counter.view(0)));
     if !stays {
         counter.into_pins().remove();
     }
-    Ok(done)
+    shown.map(|()| done)
 }
