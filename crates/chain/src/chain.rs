@@ -5,7 +5,7 @@ use crate::composed::Composed;
 use crate::flow::Direction;
 use crate::key_only;
 use crate::packet::{Fate, Packet, Trace};
-use crate::stage::{Counts, Stage};
+use crate::stage::Stage;
 use std::sync::Arc;
 use weir_demux::{BindError, Binding, Filter, Plan, Target, Verdict};
 use weir_filter::ir::Program;
@@ -40,7 +40,7 @@ pub struct StageCounts {
     pub drops: Vec<(&'static str, u64)>,
 }
 
-struct Place {
+struct Slot {
     stage: Box<dyn Stage>,
     filter: Option<Arc<Program>>,
     counts: StageCounts,
@@ -49,7 +49,7 @@ struct Place {
 /// Stages between the inside and the outside. Outward they run in order, inward
 /// in reverse order.
 pub struct Chain {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     plan: Plan,
     /// The stages that get packets whatever the plan says, by direction.
     always: [u32; 2],
@@ -83,7 +83,7 @@ impl Chain {
         }
         let mut plan = Plan::new(seed);
         let mut always = [0; 2];
-        let mut places = Vec::new();
+        let mut slots = Vec::new();
         for (number, (stage, filter)) in stages.into_iter().enumerate() {
             for direction in [Direction::Outward, Direction::Inward] {
                 if filter.is_none() || !stage.filters(direction) {
@@ -100,15 +100,15 @@ impl Chain {
                     tag: number as u32,
                 })?;
             }
-            places.push(Place {
+            slots.push(Slot {
                 stage,
                 filter,
                 counts: StageCounts::default(),
             });
         }
         Ok(Chain {
-            has_filters: places.iter().any(|place| place.filter.is_some()),
-            places,
+            has_filters: slots.iter().any(|slot| slot.filter.is_some()),
+            slots,
             plan,
             always,
             verdict: Verdict::new(),
@@ -119,19 +119,19 @@ impl Chain {
 
     /// Number of stages.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     /// Whether there is no stage.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.slots.is_empty()
     }
 
     /// Runs a batch of frames, as they came, through all stages.
     pub fn run(&mut self, now: u64, direction: Direction, batch: &mut Batch<'_>) {
         let first = match direction {
             Direction::Outward => 0,
-            Direction::Inward => self.places.len(),
+            Direction::Inward => self.slots.len(),
         };
         self.run_from(now, direction, first, batch);
     }
@@ -146,7 +146,7 @@ impl Chain {
     ) {
         self.select(direction, batch);
         batch.next_ticket = self.next_ticket;
-        let count = self.places.len();
+        let count = self.slots.len();
         for step in 0..count {
             let at = match direction {
                 Direction::Outward => step,
@@ -173,7 +173,7 @@ impl Chain {
     fn run_from(&mut self, now: u64, direction: Direction, first: usize, batch: &mut Batch<'_>) {
         self.select(direction, batch);
         batch.next_ticket = self.next_ticket;
-        let count = self.places.len();
+        let count = self.slots.len();
         match direction {
             Direction::Outward => {
                 (first..count).for_each(|at| self.stage(now, direction, at, batch))
@@ -202,7 +202,7 @@ impl Chain {
     }
 
     fn stage(&mut self, now: u64, direction: Direction, at: usize, batch: &mut Batch<'_>) {
-        let place = &mut self.places[at];
+        let slot = &mut self.slots[at];
         let passing =
             |packet: &&Packet<'_>| packet.fate() == Fate::Pass && packet.applies >> at & 1 == 1;
         let before = batch.packets.iter().filter(passing).count();
@@ -211,11 +211,11 @@ impl Chain {
         }
         batch.stage = at as u8;
         self.output.stage = at as u8;
-        place.counts.packets[index(direction)] += before as u64;
+        slot.counts.packets[index(direction)] += before as u64;
         let output = &mut self.output;
         match direction {
-            Direction::Outward => place.stage.outward(now, batch, output),
-            Direction::Inward => place.stage.inward(now, batch, output),
+            Direction::Outward => slot.stage.outward(now, batch, output),
+            Direction::Inward => slot.stage.inward(now, batch, output),
         }
         if batch.packets.iter().filter(passing).count() == before {
             return;
@@ -225,7 +225,7 @@ impl Chain {
                 && usize::from(packet.stage) == at
                 && packet.applies >> at & 1 == 1
             {
-                place.counts.drop(reason);
+                slot.counts.drop(reason);
             }
         }
     }
@@ -236,8 +236,8 @@ impl Chain {
     pub fn compose(&self, trace: &Trace, direction: Direction) -> Option<Composed> {
         let composed = Composed::of(trace, direction)?;
         let always = self.always[index(direction)];
-        for (at, place) in self.places.iter().enumerate() {
-            if let Some(program) = &place.filter
+        for (at, slot) in self.slots.iter().enumerate() {
+            if let Some(program) = &slot.filter
                 && always >> at & 1 == 0
             {
                 key_only::verdict(program, &composed.flow)?;
@@ -249,14 +249,14 @@ impl Chain {
     /// Whether a packet from the inside goes out through the chain and in again,
     /// before the base sees it.
     pub fn turns(&self, packet: &Packet<'_>) -> bool {
-        self.places.iter().any(|place| place.stage.turns(packet))
+        self.slots.iter().any(|slot| slot.stage.turns(packet))
     }
 
     /// Has the stages process what is due.
     pub fn poll(&mut self, now: u64) {
-        for (at, place) in self.places.iter_mut().enumerate() {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
             self.output.stage = at as u8;
-            place.stage.poll(now, &mut self.output);
+            slot.stage.poll(now, &mut self.output);
         }
     }
 
@@ -266,7 +266,7 @@ impl Chain {
         if !self.output.sent.is_empty() {
             return Some(0);
         }
-        let due = self.places.iter().map(|place| place.stage.next_deadline());
+        let due = self.slots.iter().map(|slot| slot.stage.next_deadline());
         due.flatten().min()
     }
 
@@ -279,45 +279,34 @@ impl Chain {
     /// Tells the stages of an entry that it was last used at `used`; returns
     /// whether it still holds.
     pub fn used(&mut self, entry: &Composed, used: u64) -> bool {
-        let places = self.places.iter_mut().zip(entry.cookies);
+        let slots = self.slots.iter_mut().zip(entry.cookies);
         // Every stage hears of it.
-        places.fold(true, |holds, (place, cookie)| {
-            (cookie == 0 || place.stage.used(cookie, entry.direction, used)) && holds
+        slots.fold(true, |holds, (slot, cookie)| {
+            (cookie == 0 || slot.stage.used(cookie, entry.direction, used)) && holds
         })
-    }
-
-    /// Tells the stages of an entry how much it has carried since the last call.
-    pub fn carried(&mut self, entry: &Composed, counts: Counts) {
-        for (place, cookie) in self.places.iter_mut().zip(entry.cookies) {
-            if cookie != 0 {
-                place.stage.carried(cookie, entry.direction, counts);
-            }
-        }
     }
 
     /// The next stage and cookie whose entries the caller ends before it
     /// processes another frame.
     pub fn withdrawn(&mut self) -> Option<(usize, u64)> {
-        let mut places = self.places.iter_mut().enumerate();
-        places.find_map(|(at, place)| Some((at, place.stage.withdrawn()?)))
+        let mut slots = self.slots.iter_mut().enumerate();
+        slots.find_map(|(at, slot)| Some((at, slot.stage.withdrawn()?)))
     }
 
     /// The next line of a stage's log, with the number of the stage.
     pub fn next_line(&mut self) -> Option<(usize, String)> {
-        let mut places = self.places.iter_mut().enumerate();
-        places.find_map(|(at, place)| Some((at, place.stage.next_line()?)))
+        let mut slots = self.slots.iter_mut().enumerate();
+        slots.find_map(|(at, slot)| Some((at, slot.stage.next_line()?)))
     }
 
     /// The stages and what they have counted, in order.
     pub fn stages(&self) -> impl Iterator<Item = (&dyn Stage, &StageCounts)> {
-        self.places
-            .iter()
-            .map(|place| (&*place.stage, &place.counts))
+        self.slots.iter().map(|slot| (&*slot.stage, &slot.counts))
     }
 
     /// Whether frames may pass without the chain when the process has died.
     pub fn may_bypass(&self) -> bool {
-        self.places.iter().all(|place| place.stage.may_bypass())
+        self.slots.iter().all(|slot| slot.stage.may_bypass())
     }
 }
 

@@ -378,7 +378,7 @@ fn nat(table: NatTable) -> Result<NatConfig, ConfigError> {
         blocks_max: table
             .blocks_max
             .unwrap_or_else(|| (crate::nat::PORTS / block.max(1)).max(1)),
-        block_rest: duration(&table.block_rest, defaults.block_rest)?,
+        block_rest: duration(&table.block_rest, 0, defaults.block_rest)?,
         sessions_max: table.sessions_max.unwrap_or(defaults.sessions_max),
         subscriber_sessions_max: table
             .subscriber_sessions_max
@@ -386,10 +386,10 @@ fn nat(table: NatTable) -> Result<NatConfig, ConfigError> {
         filtering,
         forwards,
         timeouts: Timeouts {
-            udp: duration(&timeouts.udp, usual.udp)?,
-            tcp: duration(&timeouts.tcp, usual.tcp)?,
-            tcp_transitory: duration(&timeouts.tcp_transitory, usual.tcp_transitory)?,
-            icmp: duration(&timeouts.icmp, usual.icmp)?,
+            udp: duration(&timeouts.udp, LIFE_MIN, usual.udp)?,
+            tcp: duration(&timeouts.tcp, LIFE_MIN, usual.tcp)?,
+            tcp_transitory: duration(&timeouts.tcp_transitory, LIFE_MIN, usual.tcp_transitory)?,
+            icmp: duration(&timeouts.icmp, LIFE_MIN, usual.icmp)?,
         },
         epoch: 0,
     })
@@ -426,10 +426,10 @@ fn balance(table: &BalanceTable) -> Result<BalanceConfig, ConfigError> {
     let usual = BalanceConfig::new(protocol, end(&table.service)?, servers);
     Ok(BalanceConfig {
         sessions_max: table.sessions_max.unwrap_or(usual.sessions_max),
-        idle: duration(&table.idle, usual.idle)?,
-        closing: duration(&table.closing, usual.closing)?,
+        idle: duration(&table.idle, LIFE_MIN, usual.idle)?,
+        closing: duration(&table.closing, LIFE_MIN, usual.closing)?,
         probe: match protocol {
-            Protocol::TCP => duration(&table.probe, usual.probe)?,
+            Protocol::TCP => duration(&table.probe, 0, usual.probe)?,
             _ => 0,
         },
         probes: table.probes.unwrap_or(usual.probes),
@@ -533,9 +533,17 @@ fn number(value: &Spanned<NameOrNumber>, key: &str, max: u64) -> Result<u64, Con
         })
 }
 
-/// A time: `"300s"`.
-fn duration(text: &Option<Spanned<String>>, default: u64) -> Result<u64, ConfigError> {
-    const SECOND: u64 = 1_000_000_000;
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+
+/// Shortest life of a session, in ns: one without any would end with its first packet.
+const LIFE_MIN: u64 = SECOND;
+
+/// Longest time, in ns: a year.
+const TIME_MAX: u64 = 365 * 86_400 * SECOND;
+
+/// A time of at least `min` ns: `"300s"`.
+fn duration(text: &Option<Spanned<String>>, min: u64, default: u64) -> Result<u64, ConfigError> {
     let Some(text) = text else {
         return Ok(default);
     };
@@ -555,12 +563,50 @@ fn duration(text: &Option<Spanned<String>>, default: u64) -> Result<u64, ConfigE
     let number: Option<u64> = number.parse().ok();
     let found = number
         .zip(unit)
-        .and_then(|(number, unit)| number.checked_mul(unit));
+        .and_then(|(number, unit)| number.checked_mul(unit))
+        .filter(|time| (min..=TIME_MAX).contains(time));
     found.ok_or_else(|| {
         let message = format!(
-            "`{}`: write a number and ms, s, m or h, as in \"300s\"",
-            text.get_ref()
+            "`{}`: write a number and ms, s, m or h, as in \"300s\"; {}s to 8760h",
+            text.get_ref(),
+            min / SECOND
         );
         ConfigError::new(text.span().start, message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_filter::lang::expr::NoNames;
+
+    fn read(text: &str) -> Result<StageConfig, ConfigError> {
+        let table = DeTable::parse(text).unwrap();
+        StageConfig::read(table, &NoNames)
+    }
+
+    #[test]
+    fn times_that_no_session_can_live_for_are_refused() {
+        for (key, time) in [
+            ("udp", "0s"),
+            ("tcp", "999ms"),
+            ("icmp", "8761h"),
+            ("tcp_transitory", "5000000h"),
+        ] {
+            let text = format!("kind = \"nat\"\ntimeouts.{key} = \"{time}\"");
+            let error = read(&text).unwrap_err();
+            assert!(error.message.contains("1s to 8760h"), "{text}: {error}");
+        }
+        let balance = "kind = \"balance\"\nservice = \"192.0.2.1:80\"\n\
+                       server = [{ to = \"10.0.0.1:80\" }]\n";
+        for (text, is_good) in [
+            ("idle = \"0s\"", false),
+            ("closing = \"1s\"", true),
+            ("probe = \"0s\"", true),
+            ("probe = \"5000000h\"", false),
+        ] {
+            let read = read(&format!("{balance}{text}"));
+            assert_eq!(read.is_ok(), is_good, "{text}");
+        }
+    }
 }

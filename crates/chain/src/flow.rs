@@ -13,16 +13,6 @@ pub enum Direction {
     Inward,
 }
 
-impl Direction {
-    /// The opposite direction.
-    pub fn reversed(self) -> Direction {
-        match self {
-            Direction::Outward => Direction::Inward,
-            Direction::Inward => Direction::Outward,
-        }
-    }
-}
-
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

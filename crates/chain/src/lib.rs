@@ -45,6 +45,7 @@ mod key_only;
 mod layers;
 pub mod nat;
 pub mod packet;
+mod slots;
 mod stage;
 pub mod stages;
 
@@ -55,7 +56,7 @@ pub use edits::{Edits, Routed};
 pub use flow::{Direction, Flow};
 pub use layers::{Fragment, Layers};
 pub use packet::{Bytes, Fate, Packet, Ticket, Trace};
-pub use stage::{Counts, Stage};
+pub use stage::Stage;
 
 /// The example of the README, run as a doctest.
 #[cfg(doctest)]

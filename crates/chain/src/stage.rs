@@ -4,15 +4,6 @@ use crate::batch::{Batch, Output};
 use crate::flow::Direction;
 use crate::packet::Packet;
 
-/// Frames and bytes that the kernel sent or dropped by an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counts {
-    /// Frames.
-    pub frames: u64,
-    /// Bytes, as sent.
-    pub bytes: u64,
-}
-
 /// A network function between the inside and the outside. It is pure: the time
 /// is passed in, in ns of a clock that does not go back.
 ///
@@ -57,10 +48,6 @@ pub trait Stage: Send {
     fn used(&mut self, _cookie: u64, _direction: Direction, _used: u64) -> bool {
         true
     }
-
-    /// Traffic that the kernel carried by an entry with this cookie since the
-    /// last call.
-    fn carried(&mut self, _cookie: u64, _direction: Direction, _counts: Counts) {}
 
     /// The next cookie whose entries no longer hold: the caller ends them before
     /// it processes another frame. `None` if there is none.

@@ -204,10 +204,68 @@ fn sessions_end_and_their_entries_with_them() {
     let ended = std::iter::from_fn(|| balance.withdrawn()).count();
     assert_eq!(ended, 10);
     assert_eq!(balance.next_deadline(), None);
-    assert!(server_of(&mut balance, 300 * SECOND, 10, 0x02).is_some());
+    let server = server_of(&mut balance, 300 * SECOND, 10, 0x02).unwrap();
+    reply(&mut balance, 300 * SECOND, server, 10);
+    balance.poll(360 * SECOND, &mut output);
+    assert_eq!(balance.next_deadline(), Some(600 * SECOND));
     // A closed connection ends sooner.
-    server_of(&mut balance, 301 * SECOND, 10, 0x11);
-    assert_eq!(balance.next_deadline(), Some(361 * SECOND));
+    server_of(&mut balance, 361 * SECOND, 10, 0x11);
+    assert_eq!(balance.next_deadline(), Some(421 * SECOND));
+}
+
+/// A server's SYN ACK to a client.
+fn reply(balance: &mut Balance, now: u64, server: Ipv4Addr, number: u32) {
+    let (address, port) = client(number);
+    let frame = Spec::tcp((&server.to_string(), 8080), (&address, port), 0x12).frame();
+    pass(balance, now, Direction::Outward, &frame).expect("it passes");
+}
+
+/// SYNs of made-up clients fill the table for a minute, and not for as long as connections
+/// live.
+#[test]
+fn a_connection_that_no_server_has_answered_ends_soon() {
+    let mut balance = Balance::new(config(2), 1).unwrap();
+    server_of(&mut balance, 0, 1, 0x02).unwrap();
+    let answered = server_of(&mut balance, 0, 2, 0x02).unwrap();
+    reply(&mut balance, 0, answered, 2);
+    let mut output = Output::default();
+    balance.poll(60 * SECOND, &mut output);
+    assert_eq!(std::iter::from_fn(|| balance.withdrawn()).count(), 1);
+    balance.poll(299 * SECOND, &mut output);
+    assert_eq!(std::iter::from_fn(|| balance.withdrawn()).count(), 0);
+    balance.poll(300 * SECOND, &mut output);
+    assert_eq!(std::iter::from_fn(|| balance.withdrawn()).count(), 1);
+}
+
+/// The port of probes is the stage's own only where it probes.
+#[test]
+fn datagrams_to_the_port_of_probes_are_left_alone() {
+    let service = (SERVICE.0.parse().unwrap(), SERVICE.1);
+    let udp = BalanceConfig::new(Protocol::UDP, service, vec![server(1)]);
+    for config in [
+        udp.clone(),
+        BalanceConfig {
+            probe: SECOND,
+            ..udp
+        },
+        config(1),
+    ] {
+        let mut balance = Balance::new(config, 1).unwrap();
+        let spec = Spec {
+            payload: Vec::new(),
+            ..Spec::udp(("198.51.100.1", 7), (SERVICE.0, 1023))
+        };
+        // No more than the header of UDP, and no padding.
+        let frame = spec.frame();
+        for direction in [Direction::Inward, Direction::Outward] {
+            let passed = pass(&mut balance, 0, direction, &frame);
+            assert_eq!(passed, Some(frame.clone()), "{direction}");
+        }
+        assert!(!balance.turns(&Packet::new(&mut frame.clone())));
+        let mut output = Output::default();
+        balance.poll(SECOND, &mut output);
+        assert!(output.take().is_empty(), "no probe");
+    }
 }
 
 /// The probes that the balancer sends: to whom, and the sequence number.
@@ -305,6 +363,12 @@ fn wrong_sets_are_refused() {
     );
     let mut balance = Balance::new(config(2), 1).unwrap();
     assert!(balance.set_servers(vec![]).is_err());
+    let mut wrong = config(1);
+    (wrong.service.1, wrong.probe) = (1023, SECOND);
+    let error = Balance::new(wrong.clone(), 1).unwrap_err().to_string();
+    assert!(error.contains("port 1023"), "{error}");
+    wrong.probe = 0;
+    assert!(Balance::new(wrong, 1).is_ok());
     assert!(
         server_of(&mut balance, 0, 1, 0x02).is_some(),
         "the old set stays"

@@ -6,7 +6,7 @@
 //! once. A child that was forked before its parent needed a host can start a host of its own.
 
 use crate::sock::Sock;
-use crate::{host, real, table};
+use crate::{host, real, signals, table};
 use libc::{c_int, pid_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,7 +30,10 @@ extern "C" fn in_child() {
     if !host::is_configured() {
         return;
     }
+    let _inside = signals::enter();
     SAID.store(false, Relaxed);
+    // The link is the parent's, and free when the parent ends, however long the child lives.
+    table::close_hidden();
     host::begin_anew();
     table::begin_anew(|fd, was_live| {
         if was_live {

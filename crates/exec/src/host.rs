@@ -13,7 +13,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_socket::{HostPlan, Net};
 
@@ -84,6 +84,11 @@ pub(crate) fn begin_anew() {
 
 /// Reads the environment; called once, before the program begins.
 pub(crate) fn configure() {
+    // SAFETY: the call takes a number.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // With another user's rights: the environment is not to be trusted.
+        return;
+    }
     let Ok(plan) = std::env::var(VARIABLE) else {
         return;
     };
@@ -128,6 +133,7 @@ pub(crate) fn say(message: &str) {
 /// # Errors
 /// `ENETDOWN` if it cannot be started; a message has said why.
 pub(crate) fn host() -> Result<Net, c_int> {
+    let _inside = signals::enter();
     let mut host = process()
         .host
         .lock()
@@ -157,6 +163,7 @@ pub(crate) fn host() -> Result<Net, c_int> {
 
 /// The host, if it runs.
 pub(crate) fn running() -> Option<Net> {
+    let _inside = signals::enter();
     match &*process()
         .host
         .lock()
@@ -186,11 +193,8 @@ fn start(settings: &Settings) -> std::io::Result<Net> {
     let net = settings.plan.open(Net::builder().hide_fds(hide))?.start();
     drop(mask);
     let net = net?;
-    let after = open_fds();
-    after
-        .into_iter()
-        .filter(|fd| !before.contains(fd))
-        .for_each(table::hide);
+    let new = open_fds().into_iter().filter(|fd| !before.contains(fd));
+    new.filter(|fd| may_be_links(*fd)).for_each(table::hide);
     await_addresses(settings, &net)?;
     Ok(net)
 }
@@ -223,6 +227,17 @@ fn open_fds() -> Vec<RawFd> {
     let fds: Vec<RawFd> = names.filter_map(|name| name.parse().ok()).collect();
     // The folder itself was one of them.
     fds.into_iter().filter(|fd| is_open(*fd)).collect()
+}
+
+/// Whether a new descriptor may be of the host: the TAP driver's, a socket that the application
+/// has not made, or one without a file (eventfds, rings, BPF). Files and pipes are those of another
+/// thread of the application.
+fn may_be_links(fd: RawFd) -> bool {
+    let target = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let target = target.to_string_lossy();
+    target.ends_with("/net/tun")
+        || target.starts_with("anon_inode:")
+        || target.starts_with("socket:") && table::any(fd).is_none()
 }
 
 fn is_open(fd: RawFd) -> bool {
@@ -346,7 +361,10 @@ pub(crate) fn end() {
     let _inside = signals::enter();
     for (fd, sock) in table::range(0, usize::MAX) {
         drop(table::remove(fd));
-        drop(sock);
+        // A call of another thread may have it, and wait: its peer shall see the end too.
+        if Arc::strong_count(&sock) > 1 {
+            sock.end();
+        }
     }
     let began = Instant::now();
     while net.with_stack(|stack| stack.tcp_orphans()) > 0

@@ -49,7 +49,7 @@ mod wait;
 pub use calls::*;
 pub use fork::vfork;
 pub use host::{OPTIONS, VARIABLE};
-pub use signals::{sigaction, siginterrupt, signal};
+pub use signals::{__sysv_signal, bsd_signal, sigaction, siginterrupt, signal, sysv_signal};
 
 /// Runs before the program's own initialisers.
 extern "C" fn begin() {

@@ -16,58 +16,68 @@
 //! SIGSYS) stay with the application's handler.
 
 use crate::real;
-use libc::{c_int, c_void, siginfo_t};
-use std::cell::{Cell, UnsafeCell};
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, transmute};
-use std::ptr::{null, null_mut};
+use std::ptr::{from_mut, null, null_mut};
 use std::sync::atomic::{
-    AtomicI32, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    compiler_fence,
 };
 
 /// Number of signals, of which number 0 is none.
 const SIGNALS: usize = 65;
 
+// A handler interrupts its thread between any two instructions: what it shares with the thread is
+// atomic, and the compiler keeps the order at fences.
 thread_local! {
     /// How deep the thread is inside the library.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static DEPTH: AtomicU32 = const { AtomicU32::new(0) };
     /// Signals noted meanwhile, a bit each, and what the kernel said of them.
-    static NOTED: Cell<u64> = const { Cell::new(0) };
+    static NOTED: AtomicU64 = const { AtomicU64::new(0) };
     static NOTES: UnsafeCell<[MaybeUninit<siginfo_t>; SIGNALS]> =
         const { UnsafeCell::new([MaybeUninit::uninit(); SIGNALS]) };
     /// Number of handlers without `SA_RESTART` that ran in this thread.
-    static INTERRUPTS: Cell<u64> = const { Cell::new(0) };
+    static INTERRUPTS: AtomicU64 = const { AtomicU64::new(0) };
 }
 
-/// The application's handler of each signal, and its flags.
+/// The application's handler of each signal, its flags, and the signals that it blocks, a bit
+/// each.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
+static MASKS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 
 /// The thread is inside the library while this value lives.
 pub(crate) struct Inside(());
 
 /// Enters the library.
 pub(crate) fn enter() -> Inside {
-    DEPTH.set(DEPTH.get() + 1);
+    DEPTH.with(|depth| depth.fetch_add(1, Relaxed));
+    compiler_fence(SeqCst);
     Inside(())
 }
 
 /// Whether the thread is inside the library.
 pub(crate) fn is_inside() -> bool {
-    DEPTH.get() > 0
+    DEPTH.with(|depth| depth.load(Relaxed)) > 0
 }
 
 /// Number of interruptions of this thread so far: a wait that began before another fails with
 /// `EINTR`.
 pub(crate) fn interrupts() -> u64 {
-    INTERRUPTS.get()
+    INTERRUPTS.with(|interrupts| interrupts.load(Relaxed))
+}
+
+fn has_noted() -> bool {
+    NOTED.with(|noted| noted.load(Relaxed)) != 0
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let depth = DEPTH.get() - 1;
-        DEPTH.set(depth);
-        if depth == 0 && NOTED.get() != 0 {
+        compiler_fence(SeqCst);
+        let before = DEPTH.with(|depth| depth.fetch_sub(1, Relaxed));
+        if before == 1 && has_noted() {
             run_noted();
         }
     }
@@ -75,45 +85,93 @@ impl Drop for Inside {
 
 /// Runs `wait` as if the thread were outside; a noted signal's handler runs first.
 pub(crate) fn outside<T>(wait: impl FnOnce() -> T) -> T {
-    let depth = DEPTH.replace(0);
-    if NOTED.get() != 0 {
+    compiler_fence(SeqCst);
+    let inside = DEPTH.with(|depth| depth.swap(0, Relaxed));
+    if has_noted() {
         run_noted();
     }
     let result = wait();
-    DEPTH.set(depth);
+    DEPTH.with(|depth| depth.store(inside, Relaxed));
+    compiler_fence(SeqCst);
     result
 }
 
+/// Runs the handlers of noted signals as the kernel would have: with their masks, with a
+/// context, and so that `errno` survives.
 #[cold]
 fn run_noted() {
-    while NOTED.get() != 0 {
-        let signal = NOTED.get().trailing_zeros() as c_int + 1;
-        NOTED.set(NOTED.get() & !(1 << (signal - 1)));
-        let mut about = NOTES.with(|notes| {
-            // SAFETY: only this thread uses its notes; the one of a noted signal was written
-            // before its bit.
-            unsafe { (*notes.get())[signal as usize].assume_init() }
-        });
-        let mask = Masked::of(signal);
-        run(signal, &mut about, null_mut());
-        drop(mask);
+    let errno = Errno::keep();
+    while let Some((signal, mut about)) = take_noted() {
+        let handler_mask = Masked::of_handler(signal);
+        let mut context = MaybeUninit::<ucontext_t>::zeroed();
+        // SAFETY: the call fills the context, which is all zeros if it fails.
+        let context = unsafe {
+            libc::getcontext(context.as_mut_ptr());
+            context.assume_init_mut()
+        };
+        run(signal, &mut about, from_mut(context).cast());
+        drop(handler_mask);
+    }
+    drop(errno);
+}
+
+/// The next noted signal.
+fn take_noted() -> Option<(c_int, siginfo_t)> {
+    // No handler of this thread writes a note meanwhile.
+    let _all = block_all();
+    let signal = NOTED.with(|noted| {
+        let bit = noted.load(Relaxed).trailing_zeros();
+        (bit < u64::BITS).then(|| {
+            noted.fetch_and(!(1 << bit), Relaxed);
+            bit as c_int + 1
+        })
+    })?;
+    let about = NOTES.with(|notes| {
+        // SAFETY: only this thread uses its notes; the one of a noted signal was written before
+        // its bit.
+        unsafe { (*notes.get())[signal as usize].assume_init() }
+    });
+    Some((signal, about))
+}
+
+/// Restores `errno` when it is dropped.
+pub(crate) struct Errno(c_int);
+
+impl Errno {
+    pub(crate) fn keep() -> Errno {
+        // SAFETY: the C library's pointer is valid in its thread.
+        Errno(unsafe { *libc::__errno_location() })
     }
 }
 
-/// Blocks a signal while its handler runs, as the kernel does.
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+/// Signals are blocked while this value lives.
 struct Masked(libc::sigset_t);
 
 impl Masked {
-    fn of(signal: c_int) -> Masked {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    fn more(how: c_int, set: &libc::sigset_t) -> Masked {
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the calls fill both sets; the signal is a valid one.
+        // SAFETY: the call fills the set of before.
         unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            libc::sigaddset(set.as_mut_ptr(), signal);
-            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            libc::pthread_sigmask(how, set, before.as_mut_ptr());
             Masked(before.assume_init())
         }
+    }
+
+    /// Blocks what the kernel blocks while the handler of a signal runs.
+    fn of_handler(signal: c_int) -> Masked {
+        let at = signal as usize;
+        let mut bits = MASKS[at].load(Relaxed);
+        if FLAGS[at].load(Relaxed) & libc::SA_NODEFER == 0 {
+            bits |= 1 << (signal - 1);
+        }
+        Masked::more(libc::SIG_BLOCK, &set_of(bits))
     }
 }
 
@@ -124,16 +182,36 @@ impl Drop for Masked {
     }
 }
 
+/// The set of these signals, a bit each.
+fn set_of(bits: u64) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the first call fills the set; the signals are valid ones.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in (1..SIGNALS as c_int).filter(|signal| bits >> (signal - 1) & 1 != 0) {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// The signals of a set, a bit each.
+fn bits_of(set: &libc::sigset_t) -> u64 {
+    // SAFETY: the set is one; the signals are valid ones.
+    let has = |signal: &c_int| unsafe { libc::sigismember(set, *signal) } == 1;
+    let signals = (1..SIGNALS as c_int).filter(has);
+    signals.fold(0, |bits, signal| bits | 1 << (signal - 1))
+}
+
 /// All signals are blocked while this value lives.
 pub(crate) fn block_all() -> impl Drop {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the calls fill both sets.
-    unsafe {
+    // SAFETY: the call fills the set.
+    let set = unsafe {
         libc::sigfillset(set.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), before.as_mut_ptr());
-        Masked(before.assume_init())
-    }
+        set.assume_init()
+    };
+    Masked::more(libc::SIG_SETMASK, &set)
 }
 
 /// Runs the application's handler.
@@ -141,9 +219,9 @@ fn run(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
     let flags = FLAGS[signal as usize].load(Relaxed);
     let handler = HANDLERS[signal as usize].load(Acquire);
     if flags & libc::SA_RESTART == 0 {
-        INTERRUPTS.set(INTERRUPTS.get() + 1);
+        INTERRUPTS.with(|interrupts| interrupts.fetch_add(1, Relaxed));
     }
-    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+    if !is_a_handler(handler) {
         // It was replaced between the signal and now.
         return;
     }
@@ -162,15 +240,15 @@ fn run(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
 
 /// The handler of all signals that the application handles.
 extern "C" fn first(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
-    if DEPTH.get() == 0 {
+    if !is_inside() {
         return run(signal, about, context);
     }
     NOTES.with(|notes| {
-        // SAFETY: only this thread uses its notes, and this handler does not interrupt itself
-        // with the same signal.
+        // SAFETY: only this thread uses its notes, and reads them with all signals blocked.
         unsafe { (*notes.get())[signal as usize].write(*about) };
     });
-    NOTED.set(NOTED.get() | 1 << (signal - 1));
+    compiler_fence(SeqCst);
+    NOTED.with(|noted| noted.fetch_or(1 << (signal - 1), Relaxed));
 }
 
 fn is_fault(signal: c_int) -> bool {
@@ -201,7 +279,11 @@ pub unsafe extern "C" fn sigaction(
         return unsafe { real::sigaction(signal, new, old) };
     }
     let at = signal as usize;
-    let before = (HANDLERS[at].load(Acquire), FLAGS[at].load(Relaxed));
+    let before = (
+        HANDLERS[at].load(Acquire),
+        FLAGS[at].load(Relaxed),
+        MASKS[at].load(Relaxed),
+    );
     let mut ours = MaybeUninit::<libc::sigaction>::uninit();
     let passed = if new.is_null() {
         null()
@@ -209,9 +291,10 @@ pub unsafe extern "C" fn sigaction(
         // SAFETY: a pointer that is not null is to an action.
         let mut action = unsafe { *new };
         let handler = action.sa_sigaction;
+        FLAGS[at].store(action.sa_flags, Relaxed);
+        MASKS[at].store(bits_of(&action.sa_mask), Relaxed);
+        HANDLERS[at].store(handler, Release);
         if is_a_handler(handler) {
-            HANDLERS[at].store(handler, Release);
-            FLAGS[at].store(action.sa_flags, Relaxed);
             action.sa_sigaction = first as *const () as usize;
             action.sa_flags |= libc::SA_SIGINFO;
         }
@@ -220,8 +303,9 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the action is one; `old` is the caller's.
     let result = unsafe { real::sigaction(signal, passed, old) };
     if result != 0 {
-        HANDLERS[at].store(before.0, Release);
         FLAGS[at].store(before.1, Relaxed);
+        MASKS[at].store(before.2, Relaxed);
+        HANDLERS[at].store(before.0, Release);
     } else if !old.is_null() {
         // SAFETY: the call filled it.
         let old = unsafe { &mut *old };
@@ -239,12 +323,51 @@ pub unsafe extern "C" fn sigaction(
 /// As `signal(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe { with_flags(signal, handler, libc::SA_RESTART) }
+}
+
+/// `bsd_signal(3)`: `signal(2)` by the name that asks for its meaning.
+///
+/// # Safety
+/// As `signal(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bsd_signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe { with_flags(signal, handler, libc::SA_RESTART) }
+}
+
+/// `sysv_signal(3)`: the handler is for one signal.
+///
+/// # Safety
+/// As `signal(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe { with_flags(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+/// `signal(2)`, as programs call it that are built for POSIX or ISO C alone.
+///
+/// # Safety
+/// As `signal(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe { sysv_signal(signal, handler) }
+}
+
+/// `sigaction(2)` with these flags; returns the handler of before.
+///
+/// # Safety
+/// As `signal(2)`.
+unsafe fn with_flags(signal: c_int, handler: usize, flags: c_int) -> usize {
     let mut new = MaybeUninit::<libc::sigaction>::zeroed();
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: all fields of a zeroed action are valid.
     let (new, old) = unsafe {
         (*new.as_mut_ptr()).sa_sigaction = handler;
-        (*new.as_mut_ptr()).sa_flags = libc::SA_RESTART;
+        (*new.as_mut_ptr()).sa_flags = flags;
         libc::sigemptyset(&mut (*new.as_mut_ptr()).sa_mask);
         (new.as_ptr(), old.as_mut_ptr())
     };

@@ -10,10 +10,10 @@
 
 use crate::options::Recorded;
 use crate::ports::Reserved;
-use crate::{real, table};
+use crate::{real, signals, table};
 use libc::{c_int, epoll_event};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU64,
@@ -63,8 +63,9 @@ pub(crate) struct Sock {
     pub(crate) options: Mutex<Recorded>,
     /// The address of `bind(2)`, until the socket is closed.
     pub(crate) reserved: Mutex<Option<Reserved>>,
-    /// Whether `shutdown(2)` has ended a listener.
+    /// Whether `shutdown(2)` has ended a listener, or receiving and sending of a datagram socket.
     pub(crate) shut: AtomicBool,
+    pub(crate) shut_write: AtomicBool,
     /// Whether the last send announced more (`MSG_MORE`).
     pub(crate) corked: AtomicBool,
     opening: AtomicU8,
@@ -91,6 +92,7 @@ impl Sock {
             options: Mutex::default(),
             reserved: Mutex::new(None),
             shut: AtomicBool::new(false),
+            shut_write: AtomicBool::new(false),
             corked: AtomicBool::new(false),
             opening: AtomicU8::new(Opening::Waits as u8),
             live: AtomicBool::new(!matches!(endpoint, Endpoint::Open)),
@@ -231,8 +233,17 @@ impl Sock {
         Ok(())
     }
 
+    /// Ends a connection for its peer, whoever has the socket.
+    pub(crate) fn end(&self) {
+        if let Endpoint::Stream(stream) = self.endpoint() {
+            // One that is over has told its peer.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+
     /// Leaves the socket to the kernel for good.
     pub(crate) fn leave_to_kernel(&self) {
+        let _inside = signals::enter();
         let fds = lock(&self.fds).clone();
         for fd in fds {
             drop(table::remove(fd));
@@ -261,6 +272,19 @@ impl Sock {
             Endpoint::Open | Endpoint::Foreign => None,
         }
         .or_else(|| lock(&self.reserved).as_ref().map(Reserved::address))
+    }
+}
+
+impl Drop for Sock {
+    /// Closes the socket where no handler runs in the middle of it, whichever call had it last, and
+    /// leaves the call's `errno` alone.
+    fn drop(&mut self) {
+        let _inside = signals::enter();
+        let _errno = signals::Errno::keep();
+        let endpoint = self.endpoint.get_mut();
+        *endpoint.unwrap_or_else(PoisonError::into_inner) = Endpoint::Open;
+        let reserved = self.reserved.get_mut();
+        reserved.unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each call on a descriptor asks this table first. The answer for other descriptors is one load,
 //! so that their calls cost next to nothing more.
 
+use crate::signals;
 use crate::sock::Sock;
 use libc::c_int;
 use std::sync::atomic::{
@@ -81,6 +82,8 @@ fn kind(fd: c_int) -> u8 {
 #[inline]
 pub(crate) fn live(fd: c_int) -> Option<Arc<Sock>> {
     if kind(fd) == Kind::Live as u8 {
+        // A handler must not wait for the lock that its own thread has.
+        let _inside = signals::enter();
         lock(fd as usize).clone()
     } else {
         None
@@ -93,6 +96,7 @@ pub(crate) fn any(fd: c_int) -> Option<Arc<Sock>> {
     if kind(fd) == Kind::Other as u8 {
         None
     } else {
+        let _inside = signals::enter();
         lock(fd as usize).clone()
     }
 }
@@ -108,9 +112,14 @@ pub(crate) fn insert(fd: c_int, sock: &Arc<Sock>) -> bool {
     let Some(at) = index(fd) else {
         return false;
     };
+    let _inside = signals::enter();
     END.fetch_max(at + 1, Relaxed);
     let mut slot = lock(at);
-    *slot = Some(Arc::clone(sock));
+    // A socket whose descriptor was closed past this library: its number is another's now.
+    let before = slot.replace(Arc::clone(sock));
+    if let Some(before) = &before {
+        before.remove_fd(fd);
+    }
     sock.add_fd(fd);
     let kind = if sock.is_live() {
         Kind::Live
@@ -118,6 +127,8 @@ pub(crate) fn insert(fd: c_int, sock: &Arc<Sock>) -> bool {
         Kind::Open
     };
     KINDS[at].store(kind as u8, Release);
+    drop(slot);
+    drop(before);
     true
 }
 
@@ -126,6 +137,7 @@ pub(crate) fn remove(fd: c_int) -> Option<Arc<Sock>> {
     if kind(fd) == Kind::Other as u8 {
         return None;
     }
+    let _inside = signals::enter();
     let mut slot = lock(fd as usize);
     KINDS[fd as usize].store(Kind::Other as u8, Release);
     let sock = slot.take();
@@ -203,6 +215,15 @@ pub(crate) fn hidden(first: usize, last: usize) -> Vec<u32> {
     fds.filter(|fd| (first..end).contains(fd) && is_hidden(*fd as c_int))
         .map(|fd| fd as u32)
         .collect()
+}
+
+/// Closes the library's own descriptors, in the child of a fork.
+pub(crate) fn close_hidden() {
+    for fd in hidden(0, usize::MAX) {
+        unhide(fd as c_int);
+        // SAFETY: the parent's host, whose descriptor it is, does not run in the child.
+        unsafe { crate::real::close(fd as c_int) };
+    }
 }
 
 /// Ends [`hide`]; returns whether the descriptor was hidden.

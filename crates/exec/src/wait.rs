@@ -53,6 +53,11 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// Whether the call may wait.
+    pub(crate) fn blocks(&self) -> bool {
+        self.blocks
+    }
+
     /// Repeats `attempt` until it does not fail with `EAGAIN`, and waits in between if the call
     /// blocks.
     ///

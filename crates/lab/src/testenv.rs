@@ -188,7 +188,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Debian packages of programs, where the names differ.
-const PACKAGES: [(&str, &str); 23] = [
+const PACKAGES: [(&str, &str); 25] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -199,8 +199,10 @@ const PACKAGES: [(&str, &str); 23] = [
     ("nfacctd", "pmacct"),
     ("nfcapd", "nfdump"),
     ("nft", "nftables"),
+    ("nfpcapd", "nfdump"),
     ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
+    ("pmacctd", "pmacct"),
     ("psql", "postgresql"),
     ("radclient", "freeradius-utils"),
     ("radsniff", "freeradius-utils"),

@@ -75,6 +75,7 @@ fn chunk(period: u64, number: u32) -> Chunk {
             link: totals,
             lost_inside: 0,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
             previous: [0; 32],
         },
         measures: vec![measure("packets"), measure("bytes")],

@@ -7,7 +7,7 @@ use crate::error::name;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use weir_meter::sessions::KEYS_MAX;
-use weir_meter::{Chunk, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals};
+use weir_meter::{Chunk, ChunkId, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals};
 
 /// The largest chunk that is accepted, in bytes: about six million rows.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
@@ -16,8 +16,11 @@ pub const CHUNK_BYTES_MAX: usize = 64 << 20;
 const COUNT_MAX: u64 = i64::MAX as u64;
 
 /// "weirchk" and the version.
-const MAGIC: &[u8; 8] = b"weirchk\x02";
-/// Of chunks whose owners have no reported counts: those that spools of earlier versions hold.
+const MAGIC: &[u8; 8] = b"weirchk\x03";
+/// Of chunks whose manifests have no counts of interfaces: those that spools of earlier versions
+/// hold.
+const MAGIC_2: &[u8; 8] = b"weirchk\x02";
+/// Of chunks whose owners have no reported counts either.
 const MAGIC_1: &[u8; 8] = b"weirchk\x01";
 
 /// A chunk as bytes, with their hash.
@@ -62,11 +65,14 @@ pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
     let unread = |error: postcard::Error| damaged(unknown(), &error.to_string());
     let (chunk, rest) = if let Some(body) = bytes.strip_prefix(MAGIC) {
         postcard::take_from_bytes::<Chunk>(body).map_err(unread)?
+    } else if let Some(body) = bytes.strip_prefix(MAGIC_2) {
+        let (chunk, rest) = postcard::take_from_bytes::<Chunk2>(body).map_err(unread)?;
+        (chunk.into(), rest)
     } else if let Some(body) = bytes.strip_prefix(MAGIC_1) {
         let (chunk, rest) = postcard::take_from_bytes::<Chunk1>(body).map_err(unread)?;
         (chunk.into(), rest)
     } else {
-        let why = "it does not begin as a chunk of version 1 or 2";
+        let why = "it does not begin as a chunk of version 1, 2 or 3";
         return Err(damaged(unknown(), why));
     };
     let wrong = |why: &str| Err(damaged(name(&chunk.manifest.id), why));
@@ -106,10 +112,67 @@ pub fn decode(bytes: &[u8]) -> Result<Chunk, LedgerError> {
     }
 }
 
+/// A chunk of version 2.
+#[derive(Deserialize)]
+struct Chunk2 {
+    manifest: Manifest2,
+    measures: Vec<Measure>,
+    services: Vec<String>,
+    owners: Vec<Owner>,
+    records: Vec<Record>,
+}
+
+impl From<Chunk2> for Chunk {
+    fn from(chunk: Chunk2) -> Chunk {
+        Chunk {
+            manifest: chunk.manifest.into(),
+            measures: chunk.measures,
+            services: chunk.services,
+            owners: chunk.owners,
+            records: chunk.records,
+        }
+    }
+}
+
+/// The manifest of versions 1 and 2.
+#[derive(Deserialize)]
+struct Manifest2 {
+    id: ChunkId,
+    last: bool,
+    monotonic_ns: [u64; 2],
+    unix_ns: [i64; 2],
+    wall_step_ns: i64,
+    records: u32,
+    totals: Totals,
+    link: Totals,
+    lost_inside: u64,
+    gap_unix_ns: Option<[i64; 2]>,
+    previous: [u8; 32],
+}
+
+impl From<Manifest2> for Manifest {
+    fn from(old: Manifest2) -> Manifest {
+        Manifest {
+            id: old.id,
+            last: old.last,
+            monotonic_ns: old.monotonic_ns,
+            unix_ns: old.unix_ns,
+            wall_step_ns: old.wall_step_ns,
+            records: old.records,
+            totals: old.totals,
+            link: old.link,
+            lost_inside: old.lost_inside,
+            gap_unix_ns: old.gap_unix_ns,
+            interfaces: Vec::new(),
+            previous: old.previous,
+        }
+    }
+}
+
 /// A chunk of version 1.
 #[derive(Deserialize)]
 struct Chunk1 {
-    manifest: Manifest,
+    manifest: Manifest2,
     measures: Vec<Measure>,
     services: Vec<String>,
     owners: Vec<Owner1>,
@@ -140,7 +203,7 @@ impl From<Chunk1> for Chunk {
             reported: None,
         });
         Chunk {
-            manifest: chunk.manifest,
+            manifest: chunk.manifest.into(),
             measures: chunk.measures,
             services: chunk.services,
             owners: owners.collect(),

@@ -40,7 +40,7 @@ pub use output::{Column, Delivered, Filter, Format, Output, Replay, Shape, Span,
 pub use planning::{Load, SessionUse};
 pub use points::{Audit, AuditRow, Point, Role, fill_counter};
 pub use progress::Progress;
-pub use prove::{Difference, PeriodProof, Proof};
+pub use prove::{Difference, InterfaceProof, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use spool::{Spool, Stored};
 pub use usage::{Group, Row, UsageQuery};

@@ -559,6 +559,7 @@ fn fill_chunk(
             link: totals,
             lost_inside: 0,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
             previous: last.map_or([0; 32], |(_, hash)| hash),
         },
         measures: vec![measure("packets"), measure("bytes")],

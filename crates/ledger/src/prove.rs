@@ -9,7 +9,7 @@ use rusqlite::params;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
-use weir_meter::{Manifest, Totals};
+use weir_meter::{InterfaceCounts, Manifest, Totals};
 
 /// What does not agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,6 +63,8 @@ pub struct PeriodProof {
     pub period: u64,
     /// Start and end, Unix nanoseconds.
     pub unix_ns: [i64; 2],
+    /// Start and end on the monotonic clock, nanoseconds.
+    pub monotonic_ns: [u64; 2],
     /// The link's totals.
     pub link: Totals,
     /// Sums of sessions.
@@ -74,10 +76,62 @@ pub struct PeriodProof {
     /// Counts that are missing since the machine restarted: from when to when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gap_unix_ns: Option<[i64; 2]>,
+    /// How far the wall clock was set within the period, nanoseconds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wall_step_ns: i64,
+    /// The interfaces' own counters beside the link's totals, if they were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interfaces: Option<InterfaceProof>,
     /// Outputs that have the period whole and agree.
     pub outputs: Vec<String>,
     /// What does not agree; empty if all does.
     pub differences: Vec<Difference>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(ns: &i64) -> bool {
+    *ns == 0
+}
+
+/// The link's totals against the interfaces' own counters: no difference for the proof, since both
+/// are read one after the other, and count at places of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InterfaceProof {
+    /// What each interface counted.
+    pub interfaces: Vec<InterfaceCounts>,
+    /// Frames of the metered sides of all interfaces.
+    pub frames: u64,
+    /// Their bytes, with the link header.
+    pub bytes: u64,
+    /// The link's packets less the interfaces' frames.
+    pub more_packets: i64,
+    /// The link's bytes less the interfaces'.
+    pub more_bytes: i64,
+}
+
+impl InterfaceProof {
+    fn of(manifest: &Manifest) -> Option<InterfaceProof> {
+        let interfaces = &manifest.interfaces;
+        if interfaces.is_empty() {
+            return None;
+        }
+        let [mut frames, mut bytes] = [0_u64; 2];
+        for [more_frames, more_bytes] in interfaces.iter().map(InterfaceCounts::metered) {
+            frames = frames.saturating_add(more_frames);
+            bytes = bytes.saturating_add(more_bytes);
+        }
+        let less = |counts: [u64; 2], other: u64| {
+            let sum = counts[0].saturating_add(counts[1]);
+            sum.wrapping_sub(other).cast_signed()
+        };
+        Some(InterfaceProof {
+            interfaces: interfaces.clone(),
+            frames,
+            bytes,
+            more_packets: less(manifest.link.packets, frames),
+            more_bytes: less(manifest.link.bytes, bytes),
+        })
+    }
 }
 
 /// The proof of some periods.
@@ -265,11 +319,14 @@ impl Ledger {
             boot_epoch: key.1,
             period: key.2,
             unix_ns: first.unix_ns,
+            monotonic_ns: first.monotonic_ns,
             link: first.link,
             sessions,
             unattributed,
             lost_inside: first.lost_inside,
             gap_unix_ns: first.gap_unix_ns,
+            wall_step_ns: first.wall_step_ns,
+            interfaces: InterfaceProof::of(first),
             outputs: agreeing,
             differences,
         })

@@ -1,6 +1,6 @@
 //! Chunks: some records of one period with all that is needed to read and check them.
 
-use crate::{Measure, Owner, Record, Totals};
+use crate::{Direction, Measure, Owner, Record, Totals};
 use serde::{Deserialize, Serialize};
 
 /// The identity of a chunk; with a record's place in it, that of a record.
@@ -26,10 +26,11 @@ pub struct Manifest {
     pub last: bool,
     /// Start and end of the period on the monotonic clock, nanoseconds.
     pub monotonic_ns: [u64; 2],
-    /// Start and end of the period as Unix time, nanoseconds: read with the monotonic clock at the
-    /// cut; a step of the wall clock between them is `wall_step_ns`.
+    /// Start and end of the period as Unix time, nanoseconds, by the wall clock as it was at the
+    /// start: its length is that of the period even if the wall clock was set within it.
     pub unix_ns: [i64; 2],
-    /// How far the wall clock was set within the period, nanoseconds; 0 if it was not.
+    /// How far the wall clock was set within the period, nanoseconds; 0 if it was not. The next
+    /// period starts so much later than this one ends.
     pub wall_step_ns: i64,
     /// Number of records in the chunk.
     pub records: u32,
@@ -43,8 +44,39 @@ pub struct Manifest {
     /// If counts before this period are missing (the machine restarted): from when to when, Unix
     /// nanoseconds.
     pub gap_unix_ns: Option<[i64; 2]>,
+    /// What the metered interfaces themselves counted in the period; empty if that is not known.
+    #[serde(default)]
+    pub interfaces: Vec<InterfaceCounts>,
     /// SHA-256 of the chunk before this one of the same counter (zero for the first).
     pub previous: [u8; 32],
+}
+
+/// What an interface itself counted in a period, read from the kernel (`struct rtnl_link_stats64`)
+/// with the cuts at its begin and end: an account of the link that weir has no part in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceCounts {
+    /// The interface's name.
+    pub name: String,
+    /// Frames and bytes that it received.
+    pub rx: [u64; 2],
+    /// Frames and bytes that it sent.
+    pub tx: [u64; 2],
+    /// Which way frames go that it receives; `None` if they go both ways, as at a mirror port.
+    pub ingress: Option<Direction>,
+    /// Whether frames that it sends are metered here, too.
+    pub meters_tx: bool,
+}
+
+impl InterfaceCounts {
+    /// Frames and bytes of what is metered at the interface.
+    pub fn metered(&self) -> [u64; 2] {
+        let [rx, tx] = [self.rx, self.tx];
+        if self.meters_tx {
+            [rx[0].saturating_add(tx[0]), rx[1].saturating_add(tx[1])]
+        } else {
+            rx
+        }
+    }
 }
 
 /// Some records of one period.

@@ -590,6 +590,7 @@ impl Engine {
             link: self.link,
             lost_inside,
             gap_unix_ns,
+            interfaces: Vec::new(),
         };
         self.write(&cut, emit);
         self.counters.clear();

@@ -31,7 +31,7 @@ pub mod services;
 mod session;
 pub mod sessions;
 
-pub use chunk::{Chunk, ChunkId, Manifest};
+pub use chunk::{Chunk, ChunkId, InterfaceCounts, Manifest};
 pub use key::{Key, KeyKind, ParseKeyError};
 pub use record::{Counts, Direction, Flags, Measure, Owner, OwnerKind, Record, Totals};
 pub use session::{SessionEvent, SessionEventKind, SessionInfo, SessionSource};

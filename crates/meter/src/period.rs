@@ -3,7 +3,9 @@
 //! Boundaries lie on the monotonic clock. The wall clock names them, and a step of the wall clock is
 //! noted in the manifest; it never moves a boundary.
 
-use crate::{Chunk, ChunkId, Direction, Flags, Manifest, Measure, Owner, Record, Totals};
+use crate::{
+    Chunk, ChunkId, Direction, Flags, InterfaceCounts, Manifest, Measure, Owner, Record, Totals,
+};
 
 /// Records of a chunk unless the configuration says otherwise.
 pub const CHUNK_RECORDS: usize = 50_000;
@@ -94,6 +96,8 @@ pub struct Cut {
     pub lost_inside: u64,
     /// If counts before this period are missing: from when to when, Unix nanoseconds.
     pub gap_unix_ns: Option<[i64; 2]>,
+    /// What the metered interfaces themselves counted, if that is known.
+    pub interfaces: Vec<InterfaceCounts>,
 }
 
 impl Cut {
@@ -148,6 +152,7 @@ impl<'a> ChunkWriter<'a> {
         chunk_records: usize,
         emit: &'a mut dyn FnMut(Chunk),
     ) -> ChunkWriter<'a> {
+        let wall_step_ns = cut.wall_step_ns();
         let manifest = Manifest {
             id: ChunkId {
                 counter: counter.to_owned(),
@@ -157,13 +162,17 @@ impl<'a> ChunkWriter<'a> {
             },
             last: false,
             monotonic_ns: [cut.began.monotonic_ns, cut.ended.monotonic_ns],
-            unix_ns: [cut.began.unix_ns, cut.ended.unix_ns],
-            wall_step_ns: cut.wall_step_ns(),
+            unix_ns: [
+                cut.began.unix_ns,
+                cut.ended.unix_ns.saturating_sub(wall_step_ns),
+            ],
+            wall_step_ns,
             records: 0,
             totals: Totals::default(),
             link: cut.link,
             lost_inside: cut.lost_inside,
             gap_unix_ns: cut.gap_unix_ns,
+            interfaces: cut.interfaces.clone(),
             previous: [0; 32],
         };
         ChunkWriter {
@@ -309,6 +318,7 @@ mod tests {
             link: Totals::default(),
             lost_inside: 7,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
         }
     }
 
@@ -322,6 +332,19 @@ mod tests {
         assert_eq!([step(0), step(150_000_000), step(-150_000_000)], [0; 3]);
         assert_eq!(step(-3_600_000_000_000), -3_600_000_000_000);
         assert_eq!(step(500_000_000), 500_000_000);
+    }
+
+    #[test]
+    fn a_period_has_its_length_whatever_the_wall_clock_does() {
+        for by in [0, 3_600_000_000_000, -3_600_000_000_000] {
+            let mut cut = cut();
+            cut.ended.unix_ns += by;
+            let mut manifests = Vec::new();
+            let mut emit = |chunk: Chunk| manifests.push(chunk.manifest);
+            ChunkWriter::new("c", 9, &cut, Vec::new(), Vec::new(), 2, &mut emit).finish();
+            assert_eq!(manifests[0].unix_ns, [1_000_000_000_000, 1_300_000_000_000]);
+            assert_eq!(manifests[0].wall_step_ns, by);
+        }
     }
 
     #[test]

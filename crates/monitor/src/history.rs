@@ -34,7 +34,7 @@ impl History {
     pub fn add(&mut self, time_ns: i64, bytes: u64) {
         let start = *self
             .start_ns
-            .get_or_insert_with(|| time_ns - time_ns.rem_euclid(WIDTH_NS_MIN));
+            .get_or_insert_with(|| time_ns.saturating_sub(time_ns.rem_euclid(WIDTH_NS_MIN)));
         let since = time_ns.saturating_sub(start).max(0);
         while since / self.width_ns >= BUCKETS_MAX as i64 {
             self.widen();
@@ -103,6 +103,16 @@ mod tests {
                 bytes: 60
             }
         );
+    }
+
+    #[test]
+    fn the_first_time_may_be_the_least_there_is() {
+        let mut history = History::default();
+        for time in [i64::MIN, i64::MAX] {
+            history.add(time, 1);
+        }
+        let frames: u64 = history.buckets().iter().map(|one| one.frames).sum();
+        assert_eq!(frames, 2);
     }
 
     #[test]

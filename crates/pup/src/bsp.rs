@@ -28,8 +28,12 @@ pub use receive::Read;
 const RETRY: Duration = Duration::from_millis(250);
 /// Longest time between retransmissions.
 const RETRY_MAX: Duration = Duration::from_secs(4);
-/// Retransmissions without an answer before the connection is given up.
+/// Retransmissions without an answer before the connection is given up, if the peer has also
+/// been silent for [`SILENCE_MAX`].
 const RETRIES_MAX: u32 = 10;
+/// How long a peer may be silent. On a fast link, ten retransmissions take only four seconds,
+/// and so does a peer's disk now and then.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long the side that replied to an end stays for repeated ends (PupSpec: "say,
 /// 10 seconds").
 pub const DALLY: Duration = Duration::from_secs(10);
@@ -100,6 +104,8 @@ pub struct Connection {
     sender: Sender,
     receiver: Receiver,
     retries: u32,
+    /// The last sign of life of the peer.
+    heard_at: Duration,
     /// When the request, the end or a sign of life is due.
     deadline: Duration,
     interrupts_out: VecDeque<(u16, String)>,
@@ -142,6 +148,7 @@ impl Connection {
             sender: Sender::new(id),
             receiver: Receiver::new(id),
             retries: 0,
+            heard_at: now,
             deadline: now + KEEP_ALIVE,
             interrupts_out: VecDeque::new(),
             interrupt_out: id,
@@ -358,7 +365,7 @@ impl Connection {
 
     /// A sign of life of the peer.
     fn heard(&mut self, now: Duration) {
-        self.retries = 0;
+        (self.retries, self.heard_at) = (0, now);
         if self.state == State::Open {
             self.deadline = now + KEEP_ALIVE;
         }
@@ -493,7 +500,8 @@ impl Connection {
                 }
             }
         }
-        if self.retries > RETRIES_MAX {
+        let is_silent = now.saturating_sub(self.heard_at) >= SILENCE_MAX;
+        if self.retries > RETRIES_MAX && is_silent {
             let reason = match self.state {
                 // The peer may not dally.
                 State::Ending => Ended::Closed,

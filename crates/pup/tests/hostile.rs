@@ -54,6 +54,28 @@ fn requests_for_connections_are_bounded() {
     assert_eq!(refused, 2 * (2000 - CONNECTIONS_MAX));
 }
 
+/// A grant of as many Pups of one byte as its fields hold.
+#[test]
+fn pups_in_flight_are_bounded_whatever_is_granted() {
+    use weir_pup::bsp::Connection;
+    let port = |host, socket| Port {
+        net: 1,
+        host,
+        socket,
+    };
+    let (local, asked, peer) = (port(2, 77), port(2, 3), port(3, 9));
+    let own = [&[1, 3][..], &peer.socket.to_be_bytes()].concat();
+    let request = Pup::new(kind::RFC, 500, asked, peer, &own);
+    let now = Duration::ZERO;
+    let mut connection = Connection::accept(now, local, &request).unwrap();
+    assert!(connection.poll_transmit(now).is_some(), "the answer");
+    assert_eq!(connection.write(&[1; 60_000]), 60_000);
+    let grant = [0, 1, 0xff, 0xff, 0xff, 0xff];
+    connection.handle(now, &Pup::new(kind::ACK, 500, local, peer, &grant));
+    let sent = std::iter::from_fn(|| connection.poll_transmit(now)).count();
+    assert!((100..=256).contains(&sent), "{sent} Pups");
+}
+
 #[test]
 fn errors_are_not_answered() {
     let mut host = Host::new(1, 2, 5);

@@ -151,6 +151,37 @@ fn a_reader_that_stops_stops_the_writer() {
     });
 }
 
+/// As when its machine is busy, or its disk.
+#[test]
+fn a_peer_that_is_silent_for_a_while_is_waited_for() {
+    let mut sim = Sim::new(9, CALM);
+    let (here, there) = connect(&mut sim);
+    let mut got = Vec::new();
+    for silence in [0, 4, 25] {
+        let whole = got.len() + 50_000;
+        let written = sim.hosts[0].connection(here).unwrap().write(&[7; 50_000]);
+        assert_eq!(written, 50_000, "after {silence} s");
+        sim.weather.loss = 1000;
+        let end = sim.now + Duration::from_secs(silence);
+        while sim.now < end && sim.step() {}
+        sim.weather.loss = 0;
+        sim.until("the rest", |sim| {
+            read(sim, 1, there, 4000, &mut got);
+            got.len() == whole
+        });
+    }
+    // One that says nothing any more is given up.
+    sim.weather.loss = 1000;
+    sim.hosts[0].connection(here).unwrap().write(b"more");
+    let now = sim.now;
+    sim.until("the end", |sim| {
+        let connection = sim.hosts[0].connection(here).unwrap();
+        connection.ended() == Some(Ended::NoAnswer)
+    });
+    let took = sim.now - now;
+    assert!((30..60).contains(&took.as_secs()), "{took:?}");
+}
+
 #[test]
 fn interrupts_pass_the_stream() {
     let mut sim = Sim::new(5, STORM);

@@ -10,7 +10,7 @@ use crate::net::{Id, Interest, Net, NetState, ShardedSocket, SocketInner, waits}
 use crate::tcp::first;
 use rustix::io::Errno;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -443,6 +443,18 @@ impl UdpSocket {
         let id = udp(core)?;
         let called = core.call(|state, _| call(&mut state.stack, id));
         called.map_err(|error| errno::group(error).into())
+    }
+
+    /// Marks one or both directions as shut down: the descriptor says so (`POLLRDHUP`,
+    /// `POLLHUP`). Datagrams still arrive and leave; the caller refuses them.
+    pub fn shutdown(&self, how: Shutdown) {
+        for core in self.parts.shards() {
+            core.call(|state, _| {
+                let watch = state.socket_waiters(core.id);
+                watch.shut_read |= how != Shutdown::Write;
+                watch.shut_write |= how != Shutdown::Read;
+            });
+        }
     }
 
     /// The socket options: hop limits (`IP_TTL`, `IP_MULTICAST_TTL`, `IPV6_UNICAST_HOPS`,

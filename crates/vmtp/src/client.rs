@@ -26,8 +26,8 @@ pub const SERVERS_MAX: usize = 64;
 const ANSWERS_MAX: usize = 16;
 /// Largest number of blocks in a packet, by default: what Ethernet's MTU allows.
 const PACKET_BLOCKS: usize = 2;
-/// Time limit of a transaction whose server says again and again that it is at
-/// work. A server must remember the transaction for longer:
+/// Time limit of a transaction, whatever its server says meanwhile, unless responses are
+/// collected. A server must remember the transaction for longer:
 /// [`Limits::remember`](crate::server::Limits::remember).
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a client waits for a server that has said that it is at work.
@@ -170,6 +170,17 @@ pub struct Client<L> {
     answers: VecDeque<(L, Repr)>,
     events: VecDeque<Event>,
     drops: Drops,
+}
+
+impl<L> Call<L> {
+    /// When something is due. The time limit holds however often packets put the deadline
+    /// off.
+    fn due(&self) -> Duration {
+        match self.collect_until {
+            Some(until) => until.min(self.deadline),
+            None => self.deadline.min(self.began + CALL_TIME_MAX),
+        }
+    }
 }
 
 impl<L: Copy> Client<L> {
@@ -493,11 +504,7 @@ impl<L: Copy> Client<L> {
 
     /// When [`handle_timeout`](Client::handle_timeout) is due.
     pub fn next_timeout(&self) -> Option<Duration> {
-        let call = self.call.as_ref()?;
-        Some(
-            call.collect_until
-                .map_or(call.deadline, |until| until.min(call.deadline)),
-        )
+        self.call.as_ref().map(Call::due)
     }
 
     /// Does what is due at `now`.
@@ -511,16 +518,17 @@ impl<L: Copy> Client<L> {
             self.events.push_back(Event::Collected);
             return;
         }
-        if call.deadline > now {
+        if call.due() > now {
             return;
         }
         call.sent_once = None;
         let server = call.request.server;
-        if call.retries >= RETRIES_MAX || now > call.began + CALL_TIME_MAX {
-            if call.collect_until.is_some() {
-                call.deadline = Duration::MAX;
-                return;
-            }
+        let collects = call.collect_until.is_some();
+        if call.retries >= RETRIES_MAX && collects {
+            call.deadline = Duration::MAX;
+            return;
+        }
+        if call.retries >= RETRIES_MAX || !collects && now >= call.began + CALL_TIME_MAX {
             // The server may have moved.
             self.known.remove(&server);
             self.call = None;

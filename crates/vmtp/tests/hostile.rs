@@ -193,6 +193,66 @@ fn a_client_cannot_have_a_response_sent_for_ever() {
     assert!(sent < 1000, "{sent}");
 }
 
+/// Whatever a server says, and however often: a call ends.
+#[test]
+fn a_server_cannot_keep_a_client_for_ever() {
+    use weir_vmtp::client::CALL_TIME_MAX;
+    use weir_vmtp::packet::{code, manager};
+    use weir_vmtp::{Client, Event, Failure};
+    let step = Duration::from_millis(5);
+    let about = |head: Repr| Repr {
+        acknowledge: false,
+        flags: Flags::PUBLIC.with(Flags::CO_RESIDENT),
+        code: manager::NOTIFY_CLIENT,
+        co_resident: head.client,
+        ..head
+    };
+    let says: [(&str, &dyn Fn(Repr) -> Repr); 4] = [
+        ("it is at work", &|head| Repr {
+            user_data: [code::OK, 0, 0],
+            ..about(head)
+        }),
+        ("it is busy", &|head| Repr {
+            user_data: [code::BUSY, 0, 0],
+            ..about(head)
+        }),
+        ("it needs all again", &|head| Repr {
+            user_data: [code::RETRY_ALL, 0, 0],
+            ..about(head)
+        }),
+        ("the same part of a response", &|head| Repr {
+            response: true,
+            code: 0,
+            delivery: 1,
+            segment_size: 1024,
+            ..head
+        }),
+    ];
+    for (what, say) in says {
+        let mut client = Client::<u8>::new(Entity(7), 1);
+        let mut now = Duration::ZERO;
+        client.call(now, Request::new(SERVER, 5)).unwrap();
+        let mut bytes = Vec::new();
+        assert!(client.poll_transmit(&mut bytes).is_some());
+        let head = say(Repr::parse(&Packet::new(&bytes).unwrap()));
+        let mut said = Vec::new();
+        head.emit(&vec![0; head.segment_size as usize], &mut said);
+        let event = loop {
+            client.handle(now, 1, &said);
+            while client.poll_transmit(&mut Vec::new()).is_some() {}
+            now += step;
+            if client.next_timeout().is_some_and(|due| due <= now) {
+                client.handle_timeout(now);
+            }
+            if let Some(event) = client.poll_event() {
+                break event;
+            }
+            assert!(now <= CALL_TIME_MAX + step, "it goes on: {what}");
+        };
+        assert_eq!(event, Event::Failed(Failure::NoAnswer(SERVER)), "{what}");
+    }
+}
+
 #[test]
 #[should_panic(expected = "a segment's length")]
 fn a_request_that_is_too_long_is_the_callers_mistake() {

@@ -19,6 +19,7 @@ use weir_lab::net::Signal;
 
 const PEER: &str = include_str!("exec/peer.py");
 const OBSERVE: &str = include_str!("exec/observe.py");
+const SIGNALS: &str = include_str!("exec/signals.c");
 
 /// A kernel, and a folder that user nobody can use, with the library that `weir exec` loads.
 struct Bench {
@@ -325,6 +326,122 @@ while True:
         server.signal_at_once(signal);
         assert_eq!(server.end().code, None, "{signal:?}");
     }
+}
+
+/// Whatever descriptors other threads open while the host starts stay theirs.
+#[test]
+fn descriptors_of_other_threads_can_be_closed() {
+    let Some(kernel) = bench("exec-threads", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, socket, threading
+done, failed = False, []
+def opens():
+    while not done:
+        fds = [os.open('/dev/null', os.O_RDONLY) for _ in range(50)] + list(os.pipe())
+        for fd in fds:
+            try:
+                os.close(fd)
+            except OSError as error:
+                failed.append(error.errno)
+threads = [threading.Thread(target=opens) for _ in range(4)]
+for thread in threads:
+    thread.start()
+listener = socket.create_server(('192.0.2.5', 4000))
+done = True
+for thread in threads:
+    thread.join()
+print(failed)
+";
+    for _ in 0..5 {
+        let ended = exec(&kernel, &[], &["python3", "-c", script]).end();
+        assert_eq!((ended.code, &*ended.stdout), (Some(0), "[]\n"), "{ended:?}");
+    }
+}
+
+/// The link is free when the program has ended, however long a child of its lives.
+#[test]
+fn a_child_does_not_keep_the_link() {
+    let Some(kernel) = bench("exec-child", &["python3"]) else {
+        return;
+    };
+    let lives = kernel.folder.write("lives", b"");
+    let script = format!(
+        "
+import os, socket, time
+listener = socket.create_server(('192.0.2.5', 4000))
+if os.fork() == 0:
+    nothing = os.open('/dev/null', os.O_RDWR)
+    for fd in range(3):
+        os.dup2(nothing, fd)
+    while os.path.exists('{lives}'):
+        time.sleep(0.05)
+    os._exit(0)
+"
+    );
+    let again = "import socket; print(socket.create_server(('192.0.2.5', 4000)).fileno() > 0)";
+    let first = exec(&kernel, &[], &["python3", "-c", &script]).end();
+    let second = exec(&kernel, &[], &["python3", "-c", again]).end();
+    std::fs::remove_file(&lives).unwrap();
+    assert_eq!(first.code, Some(0), "{first:?}");
+    assert_eq!(second.stdout, "True\n", "{second:?}");
+}
+
+/// Also a connection that another thread waits for data of.
+#[test]
+fn peers_see_the_end_when_the_program_exits() {
+    let Some(kernel) = bench("exec-exit", &["python3"]) else {
+        return;
+    };
+    let script = "
+import os, socket, sys, threading
+listener = socket.create_server(('192.0.2.5', 4000))
+connection, _ = listener.accept()
+def reads():
+    connection.sendall(connection.recv(1))
+    connection.recv(1)
+thread = threading.Thread(target=reads, daemon=True)
+thread.start()
+sys.stdin.read()
+os._exit(0)
+";
+    let script = kernel.folder.write("exits.py", script.as_bytes());
+    let library = kernel.folder.path(LIBRARY);
+    let mut command = weir_lab::net::unprivileged::command(env!("CARGO_BIN_EXE_weir"));
+    command.args(["exec", "--library", &library]).args(HOST);
+    command.args(["--", "python3", &script]);
+    command.stdin(std::process::Stdio::piped());
+    let mut program = kernel.host.spawn(command).unwrap();
+    let mut stream = connect(&kernel, 4000);
+    stream.write_all(b"x").unwrap();
+    let mut bytes = [0; 2];
+    assert_eq!(stream.read(&mut bytes).unwrap(), 1);
+    // The end of its input: now the thread waits, or will in a moment.
+    thread::sleep(Duration::from_millis(100));
+    drop(program.child_mut().stdin.take());
+    assert_eq!(stream.read(&mut bytes).unwrap(), 0);
+    program.wait(live::PATIENCE).unwrap().expect("it ends");
+}
+
+/// Whenever a handler runs: at once, or when the call that it interrupts has left weir.
+#[test]
+fn handlers_run_with_their_masks_and_a_context() {
+    let Some(kernel) = bench("exec-handlers", &["python3", "cc"]) else {
+        return;
+    };
+    let source = kernel.folder.write("signals.c", SIGNALS.as_bytes());
+    let program = kernel.folder.path("signals");
+    kernel.run(&format!("cc -O1 -o {program} {source}"));
+    let peer = kernel.folder.write("peer.py", PEER.as_bytes());
+    let _peer = kernel.server(&format!("python3 {peer}"), 7);
+    let ended = exec(&kernel, &["--stats"], &[&program, "192.0.2.1", "7"]).end();
+    assert_eq!(
+        (ended.code, &*ended.stdout),
+        (Some(0), "ran 0\n"),
+        "{ended:?}"
+    );
+    check_owner(&ended);
 }
 
 #[test]

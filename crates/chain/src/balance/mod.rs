@@ -15,6 +15,7 @@ mod maglev;
 use crate::batch::{Batch, Output};
 use crate::flow::{Direction, Flow};
 use crate::packet::Packet;
+use crate::slots::{Handle, Slots};
 use crate::stage::Stage;
 use ahash::RandomState;
 use hashbrown::HashMap;
@@ -76,9 +77,10 @@ pub struct BalanceConfig {
     pub sessions_max: u32,
     /// How long a session lives without a packet, in ns.
     pub idle: u64,
-    /// How long a session of TCP lives after its end, in ns.
+    /// How long a session of TCP lives after its end, in ns, and until its server has
+    /// answered.
     pub closing: u64,
-    /// Interval of probes of a server, in ns; 0 for none. Only of TCP.
+    /// Interval of probes of a server, in ns; 0 for none. Servers of UDP are not probed.
     pub probe: u64,
     /// Number of probes in a row without an answer, or with an answer, after
     /// which a server is down, or up again.
@@ -116,6 +118,11 @@ pub enum BalanceError {
         /// The most that is accepted.
         max: u64,
     },
+    /// Probes come from the service's address and port.
+    #[error(
+        "the service has port {PROBE_PORT}, which probes of servers come from: give it another one, or `probe = \"0s\"`"
+    )]
+    ProbePort,
     /// A server is there twice, or is the service itself.
     #[error("server {address}:{port}: {why}")]
     Server {
@@ -146,10 +153,11 @@ struct Member {
 struct Session {
     client: (Ipv4Addr, u16),
     member: u16,
-    generation: u32,
     used: u64,
     due: u64,
     packets: u8,
+    /// The server has sent a packet.
+    is_answered: bool,
     /// FIN of the client, of the server; RST.
     ends: u8,
     is_cached: bool,
@@ -161,11 +169,9 @@ pub struct Balance {
     config: BalanceConfig,
     members: Vec<Member>,
     table: Table,
-    sessions: Vec<Option<Session>>,
-    generations: Vec<u32>,
-    free: Vec<u32>,
+    sessions: Slots<Session>,
     by_client: HashMap<(Ipv4Addr, u16), u32, RandomState>,
-    due: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    due: BinaryHeap<Reverse<(u64, Handle)>>,
     withdrawn: VecDeque<u64>,
     sequence: u32,
     counts: [u64; 3],
@@ -190,9 +196,7 @@ impl Balance {
         let mut balance = Balance {
             members: members.collect(),
             table: Table::default(),
-            sessions: Vec::new(),
-            generations: Vec::new(),
-            free: Vec::new(),
+            sessions: Slots::default(),
             by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
@@ -221,16 +225,13 @@ impl Balance {
             .iter()
             .map(|member| place(member.server.end))
             .collect();
-        for at in 0..self.sessions.len() {
-            let member = self.sessions[at].as_ref().map(|session| session.member);
-            match member.map(|member| places[usize::from(member)]) {
-                Some(None) => self.end(at as u32),
-                Some(Some(place)) => {
-                    if let Some(session) = &mut self.sessions[at] {
-                        session.member = place as u16;
-                    }
-                }
-                None => {}
+        for at in self.sessions.places() {
+            let Some(session) = self.sessions.get_mut(at) else {
+                continue;
+            };
+            match places[usize::from(session.member)] {
+                Some(place) => session.member = place as u16,
+                None => self.end(at),
             }
         }
         let mut before = std::mem::take(&mut self.members);
@@ -289,7 +290,7 @@ impl Balance {
         let Some((client, service)) = ends(packet, self.config.protocol) else {
             return Ok(());
         };
-        if service == (self.config.service.0, PROBE_PORT) {
+        if self.probes() && service == (self.config.service.0, PROBE_PORT) {
             // From a server on the clients' link.
             self.probe_answered(client, packet, output);
             return Ok(());
@@ -323,16 +324,14 @@ impl Balance {
         let Some((server, client)) = ends(packet, self.config.protocol) else {
             return Ok(());
         };
-        if client == (self.config.service.0, PROBE_PORT) {
+        if self.probes() && client == (self.config.service.0, PROBE_PORT) {
             self.probe_answered(server, packet, output);
             return Ok(());
         }
         let Some(&at) = self.by_client.get(&client) else {
             return Ok(());
         };
-        let member = self.sessions[at as usize]
-            .as_ref()
-            .map(|session| session.member);
+        let member = self.sessions.get(at).map(|session| session.member);
         let end = member.map(|member| self.members[usize::from(member)].server.end);
         if end != Some(server) {
             return Ok(());
@@ -343,52 +342,44 @@ impl Balance {
         self.hit(now, at, Direction::Outward, packet)
     }
 
+    /// Whether servers are probed: then the probes' port is the stage's own.
+    fn probes(&self) -> bool {
+        self.config.probe > 0 && self.config.protocol == Protocol::TCP
+    }
+
     fn is_over(&self, now: u64, at: u32, control: u8) -> bool {
-        let Some(session) = &self.sessions[at as usize] else {
+        let Some(session) = self.sessions.get(at) else {
             return true;
         };
         let reopened = control & SYN != 0 && session.ends != 0;
-        reopened || session.used.saturating_add(self.life(session)) <= now
-    }
-
-    fn life(&self, session: &Session) -> u64 {
-        match session.ends {
-            0 => self.config.idle,
-            _ => self.config.closing,
-        }
+        reopened || session.used.saturating_add(life(&self.config, session)) <= now
     }
 
     fn begin(&mut self, now: u64, client: (Ipv4Addr, u16)) -> Result<u32, &'static str> {
-        let count = self.sessions.len() - self.free.len();
-        if count >= self.config.sessions_max as usize {
+        if self.sessions.len() >= self.config.sessions_max as usize {
             return Err("sessions-full");
         }
         let hash = mixed(u64::from(client.0.to_bits()) << 16 | u64::from(client.1));
         let member = self.table.choose(hash).ok_or("no-server")?;
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.sessions.push(None);
-            self.generations.push(0);
-            self.sessions.len() as u32 - 1
-        });
-        let generation = self.generations[at as usize];
-        let due = now.saturating_add(self.config.idle);
-        self.sessions[at as usize] = Some(Session {
+        let session = Session {
             client,
             member,
-            generation,
             used: now,
-            due,
+            due: 0,
             packets: 0,
+            is_answered: false,
             ends: 0,
             is_cached: false,
-        });
-        self.by_client.insert(client, at);
-        self.due.push(Reverse((due, at, generation)));
+        };
+        let due = now.saturating_add(life(&self.config, &session));
+        let handle = self.sessions.insert(Session { due, ..session });
+        self.by_client.insert(client, handle.at);
+        self.due.push(Reverse((due, handle)));
         let member = &mut self.members[usize::from(member)];
         member.sessions += 1;
         member.chosen += 1;
         self.counts[0] += 1;
-        Ok(at)
+        Ok(handle.at)
     }
 
     fn hit(
@@ -398,23 +389,23 @@ impl Balance {
         direction: Direction,
         packet: &mut Packet<'_>,
     ) -> Result<(), &'static str> {
-        let (idle, closing) = (self.config.idle, self.config.closing);
-        let Some(session) = &mut self.sessions[at as usize] else {
+        let (config, handle) = (&self.config, self.sessions.handle(at));
+        let Some(session) = self.sessions.get_mut(at) else {
             return Err("no-session");
         };
         let control = packet.tcp_control();
         let way = 1 << u8::from(direction == Direction::Outward);
         session.ends |= if control & FIN != 0 { way } else { 0 };
         session.ends |= if control & RST != 0 { 4 } else { 0 };
+        session.is_answered |= direction == Direction::Outward;
         session.used = session.used.max(now);
         session.packets = session.packets.saturating_add(1);
-        let life = if session.ends == 0 { idle } else { closing };
-        let due = session.used.saturating_add(life);
+        let due = session.used.saturating_add(life(config, session));
         if due < session.due {
             session.due = due;
-            self.due.push(Reverse((due, at, session.generation)));
+            self.due.push(Reverse((due, handle)));
         }
-        let cookie = u64::from(session.generation) << 32 | (u64::from(at) + 1);
+        let cookie = handle.cookie();
         if session.ends == 0 && session.packets >= CACHED_FROM && control == 0 {
             session.is_cached = true;
             packet.remember(cookie);
@@ -440,47 +431,44 @@ impl Balance {
     }
 
     fn end(&mut self, at: u32) {
-        let Some(session) = self.sessions[at as usize].take() else {
+        let handle = self.sessions.handle(at);
+        let Some(session) = self.sessions.remove(at) else {
             return;
         };
         self.by_client.remove(&session.client);
-        self.generations[at as usize] = session.generation.wrapping_add(1);
-        self.free.push(at);
         if let Some(member) = self.members.get_mut(usize::from(session.member)) {
             member.sessions -= 1;
         }
         self.counts[1] += 1;
-        self.withdrawn
-            .push_back(u64::from(session.generation) << 32 | (u64::from(at) + 1));
+        self.withdrawn.push_back(handle.cookie());
     }
 
     fn expire(&mut self, now: u64) {
         for _ in 0..EXPIRE_MAX {
-            let Some(&Reverse((due, at, generation))) = self.due.peek() else {
+            let Some(&Reverse((due, handle))) = self.due.peek() else {
                 return;
             };
             if due > now {
                 return;
             }
             self.due.pop();
-            let is_valid =
-                |session: &&Session| session.generation == generation && session.due == due;
-            let Some(session) = self.sessions[at as usize].as_ref().filter(is_valid) else {
+            let is_valid = |session: &&Session| session.due == due;
+            let Some(session) = self.sessions.at(handle).filter(is_valid) else {
                 continue;
             };
-            let due = session.used.saturating_add(self.life(session));
+            let due = session.used.saturating_add(life(&self.config, session));
             if due <= now {
-                self.end(at);
-            } else if let Some(session) = &mut self.sessions[at as usize] {
+                self.end(handle.at);
+            } else if let Some(session) = self.sessions.get_mut(handle.at) {
                 session.due = due;
-                self.due.push(Reverse((due, at, generation)));
+                self.due.push(Reverse((due, handle)));
             }
         }
     }
 
     /// Probes the servers whose time it is.
     fn probe(&mut self, now: u64, output: &mut Output) {
-        if self.config.probe == 0 {
+        if !self.probes() {
             return;
         }
         for at in 0..self.members.len() {
@@ -495,11 +483,11 @@ impl Balance {
             member.asked = Some(self.sequence);
             // Not all at the same time.
             let spread = if member.next == 0 {
-                at as u64 % 16 * self.config.probe / 16
+                self.config.probe / 16 * (at as u64 % 16)
             } else {
                 0
             };
-            member.next = now.saturating_add(self.config.probe + spread);
+            member.next = now.saturating_add(self.config.probe).saturating_add(spread);
             let frame = segment(
                 self.config.service.0,
                 member.server.end,
@@ -518,13 +506,17 @@ impl Balance {
         packet: &mut Packet<'_>,
         output: &mut Output,
     ) {
-        let Some(layers) = packet.layers().copied() else {
+        let layers = packet.layers().copied();
+        // A whole header of TCP.
+        let Some(layers) = layers.filter(|layers| layers.has_transport) else {
             return;
         };
-        let bytes = packet.bytes();
-        let flags = bytes[layers.payload + 13];
-        let sequence = read_u32(bytes, layers.payload + 4);
-        let acknowledged = read_u32(bytes, layers.payload + 8).wrapping_sub(1);
+        let Some(header) = packet.bytes()[layers.payload..].first_chunk::<20>() else {
+            return;
+        };
+        let flags = header[13];
+        let sequence = read_u32(header, 4);
+        let acknowledged = read_u32(header, 8).wrapping_sub(1);
         packet.take();
         let asked =
             |member: &Member| member.server.end == server && member.asked == Some(acknowledged);
@@ -561,14 +553,26 @@ impl Balance {
         (member.is_up, member.doubts) = (is_good, 0);
         if !is_good {
             self.counts[2] += 1;
-            for session in 0..self.sessions.len() {
+            for session in self.sessions.places() {
                 let of_it = |session: &Session| usize::from(session.member) == at;
-                if self.sessions[session].as_ref().is_some_and(of_it) {
-                    self.end(session as u32);
+                if self.sessions.get(session).is_some_and(of_it) {
+                    self.end(session);
                 }
             }
         }
         self.fill();
+    }
+}
+
+/// How long a session lives without a packet. A connection that its server has not answered
+/// lives as shortly as one that has ended: SYNs of made-up clients would otherwise fill the
+/// table for as long as real connections live.
+fn life(config: &BalanceConfig, session: &Session) -> u64 {
+    let is_half_open = config.protocol == Protocol::TCP && !session.is_answered;
+    match session.ends {
+        0 if !is_half_open => config.idle,
+        0 => config.idle.min(config.closing),
+        _ => config.closing,
     }
 }
 
@@ -601,6 +605,9 @@ fn check(config: &BalanceConfig) -> Result<(), BalanceError> {
         1,
         u16::MAX.into(),
     )?;
+    if config.protocol == Protocol::TCP && config.service.1 == PROBE_PORT && config.probe > 0 {
+        return Err(BalanceError::ProbePort);
+    }
     for (at, server) in config.servers.iter().enumerate() {
         range("weight", server.weight.into(), 1, WEIGHT_MAX.into())?;
         let (address, port) = server.end;
@@ -702,7 +709,7 @@ impl Stage for Balance {
     /// The answers to probes.
     fn turns(&self, packet: &Packet<'_>) -> bool {
         let probe = (self.config.service.0, PROBE_PORT);
-        ends(packet, self.config.protocol).is_some_and(|(_, to)| to == probe)
+        self.probes() && ends(packet, self.config.protocol).is_some_and(|(_, to)| to == probe)
     }
 
     fn poll(&mut self, now: u64, output: &mut Output) {
@@ -713,14 +720,16 @@ impl Stage for Balance {
     fn next_deadline(&self) -> Option<u64> {
         let sessions = self.due.peek().map(|Reverse((due, ..))| *due);
         let probes = self.members.iter().map(|member| member.next).min();
-        let probes = probes.filter(|_| self.config.probe > 0);
+        let probes = probes.filter(|_| self.probes());
         sessions.into_iter().chain(probes).min()
     }
 
     fn used(&mut self, cookie: u64, _direction: Direction, used: u64) -> bool {
-        let (at, generation) = ((cookie as u32).wrapping_sub(1), (cookie >> 32) as u32);
-        let session = self.sessions.get_mut(at as usize).and_then(Option::as_mut);
-        let Some(session) = session.filter(|session| session.generation == generation) else {
+        let handle = Handle::of_cookie(cookie);
+        if self.sessions.at(handle).is_none() {
+            return false;
+        }
+        let Some(session) = self.sessions.get_mut(handle.at) else {
             return false;
         };
         session.used = session.used.max(used);
@@ -732,7 +741,7 @@ impl Stage for Balance {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("sessions", (self.sessions.len() - self.free.len()) as u64);
+        each("sessions", self.sessions.len() as u64);
         each("sessions_begun", self.counts[0]);
         each("sessions_ended", self.counts[1]);
         each("servers_lost", self.counts[2]);

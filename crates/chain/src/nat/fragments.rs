@@ -63,9 +63,9 @@ impl Fragments {
     pub(super) fn first(&mut self, now: u64, key: FragmentKey, to: Ipv4Addr) -> Vec<Vec<u8>> {
         self.poll(now);
         if self.order.len() >= PACKETS_MAX
-            && let Some((_, oldest)) = self.order.pop_front()
+            && let Some((until, oldest)) = self.order.pop_front()
         {
-            self.known.remove(&oldest);
+            self.forget(until, oldest);
         }
         let until = now.saturating_add(LIFE);
         self.known.insert(key, (until, to));
@@ -99,10 +99,7 @@ impl Fragments {
             && until <= now
         {
             self.order.pop_front();
-            // Unless it was recorded again since.
-            if self.known.get(&key).is_some_and(|known| known.0 == until) {
-                self.known.remove(&key);
-            }
+            self.forget(until, key);
         }
         while let Some(waiting) = self.waiting.front()
             && waiting.until <= now
@@ -112,7 +109,41 @@ impl Fragments {
         }
     }
 
+    /// Forgets what was recorded until a time, unless it was recorded again since.
+    fn forget(&mut self, until: u64, key: FragmentKey) {
+        if self.known.get(&key).is_some_and(|known| known.0 == until) {
+            self.known.remove(&key);
+        }
+    }
+
     pub(super) fn next_due(&self) -> Option<u64> {
         self.waiting.front().map(|waiting| waiting.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_that_was_recorded_again_outlives_its_first_place() {
+        let key = |id| FragmentKey {
+            direction: Direction::Outward,
+            src: [10, 0, 0, 1].into(),
+            dst: [192, 0, 2, 1].into(),
+            protocol: 17,
+            id,
+        };
+        let to = [203, 0, 113, 1].into();
+        let mut fragments = Fragments::new(1);
+        fragments.first(0, key(0), to);
+        fragments.first(1, key(0), to);
+        // As many more as have room: the first place of the packet goes.
+        for id in 1..PACKETS_MAX as u16 {
+            fragments.first(2, key(id), to);
+        }
+        assert_eq!(fragments.find(3, &key(0)), Some(to));
+        fragments.first(3, key(PACKETS_MAX as u16), to);
+        assert_eq!(fragments.find(3, &key(0)), None, "the oldest of all");
     }
 }

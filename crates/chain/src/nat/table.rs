@@ -14,6 +14,7 @@ use super::log::Event;
 use super::ports::{BlockId, Ports};
 use crate::flow::Direction;
 use crate::packet::TCP_CONTROL;
+use crate::slots::{Handle, Slots};
 use ahash::RandomState;
 use hashbrown::HashMap;
 use std::cmp::Reverse;
@@ -83,75 +84,6 @@ struct Session {
     packets: u8,
     is_inbound: bool,
     is_cached: bool,
-}
-
-/// The place of something that ends, and how often the place was used before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Handle {
-    at: u32,
-    generation: u32,
-}
-
-/// Numbered places that are used again.
-#[derive(Debug)]
-struct Slots<T> {
-    places: Vec<(u32, Option<T>)>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Slots<T> {
-    fn default() -> Slots<T> {
-        Slots {
-            places: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-}
-
-impl<T> Slots<T> {
-    fn insert(&mut self, value: T) -> Handle {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
-            self.places.len() as u32 - 1
-        });
-        let place = &mut self.places[at as usize];
-        place.1 = Some(value);
-        Handle {
-            at,
-            generation: place.0,
-        }
-    }
-
-    fn get(&self, at: u32) -> Option<&T> {
-        self.places.get(at as usize)?.1.as_ref()
-    }
-
-    fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        self.places.get_mut(at as usize)?.1.as_mut()
-    }
-
-    fn remove(&mut self, at: u32) -> Option<T> {
-        let place = self.places.get_mut(at as usize)?;
-        let value = place.1.take()?;
-        place.0 = place.0.wrapping_add(1);
-        self.free.push(at);
-        Some(value)
-    }
-
-    /// What a handle names, unless it has ended.
-    fn at(&self, handle: Handle) -> Option<&T> {
-        let place = self.places.get(handle.at as usize)?;
-        place.1.as_ref().filter(|_| place.0 == handle.generation)
-    }
-
-    fn handle(&self, at: u32) -> Handle {
-        let generation = self.places.get(at as usize).map_or(0, |place| place.0);
-        Handle { at, generation }
-    }
-
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
 }
 
 /// How a packet is translated.
@@ -370,13 +302,13 @@ impl Table {
         if control & TCP_CONTROL != 0 && session.is_cached {
             // The kernel must not carry a connection that ends as an established one.
             session.is_cached = false;
-            self.withdrawn.push_back(cookie(self.sessions.handle(at)));
+            self.withdrawn.push_back(self.sessions.handle(at).cookie());
         } else {
             session.is_cached |= is_cacheable;
         }
         Some(Translation {
             to,
-            cookie: cookie(self.sessions.handle(at)),
+            cookie: self.sessions.handle(at).cookie(),
             is_cacheable,
         })
     }
@@ -547,7 +479,7 @@ impl Table {
             return;
         };
         self.counts.ended += 1;
-        self.withdrawn.push_back(cookie(handle));
+        self.withdrawn.push_back(handle.cookie());
         let Some(mapping) = self.mappings.get_mut(session.mapping) else {
             return;
         };
@@ -652,7 +584,7 @@ impl Table {
     /// The kernel last used an entry of a session at `used`; returns whether
     /// there still is such a session.
     pub(super) fn used(&mut self, cookie: u64, used: u64) -> bool {
-        let handle = handle(cookie);
+        let handle = Handle::of_cookie(cookie);
         if self.sessions.at(handle).is_none() {
             return false;
         }
@@ -719,18 +651,6 @@ fn tuples(
         dst: outside,
     };
     (out, back)
-}
-
-/// A handle as a number that is not 0.
-fn cookie(handle: Handle) -> u64 {
-    u64::from(handle.generation) << 32 | (u64::from(handle.at) + 1)
-}
-
-fn handle(cookie: u64) -> Handle {
-    Handle {
-        at: (cookie as u32).wrapping_sub(1),
-        generation: (cookie >> 32) as u32,
-    }
 }
 
 /// How long a session lives without a packet.

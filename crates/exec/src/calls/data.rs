@@ -18,6 +18,9 @@ use weir_socket::{TcpStream, UdpSocket};
 /// Largest number of buffers of one call (`IOV_MAX`).
 pub(super) const PARTS_MAX: usize = 1024;
 
+/// Bytes of one buffer that a call looks at, as in Linux (`MAX_RW_COUNT`).
+const LEN_MAX: usize = 0x7fff_f000;
+
 /// What was received.
 pub(super) struct Received {
     /// Bytes that lie in the buffers; with `MSG_TRUNC`, the datagram's length.
@@ -37,7 +40,7 @@ unsafe fn bytes<'a>(from: *const c_void, len: usize) -> &'a [u8] {
         return &[];
     }
     // SAFETY: the caller's promise.
-    unsafe { from_raw_parts(from.cast(), len) }
+    unsafe { from_raw_parts(from.cast(), len.min(LEN_MAX)) }
 }
 
 /// A buffer of the caller to be written.
@@ -49,7 +52,7 @@ unsafe fn room<'a>(to: *mut c_void, len: usize) -> &'a mut [u8] {
         return &mut [];
     }
     // SAFETY: the caller's promise.
-    unsafe { from_raw_parts_mut(to.cast(), len) }
+    unsafe { from_raw_parts_mut(to.cast(), len.min(LEN_MAX)) }
 }
 
 /// Buffers of the caller to be read.
@@ -199,29 +202,42 @@ fn receive_datagram(
     flags: c_int,
 ) -> Result<Received, c_int> {
     let mut wait = Wait::new(sock, Side::Receive, flags);
+    let blocks = wait.blocks();
     if flags & libc::MSG_PEEK != 0 {
         let mut bytes = vec![0; 65_536];
-        let (len, from) = wait.until(|| ended(sock, || udp.peek_from(&mut bytes)))?;
-        return Ok(scatter(&bytes[..len], from, rooms, flags));
+        let peeked = wait.until(|| or_end(sock, blocks, udp.peek_from(&mut bytes)))?;
+        return Ok(scatter(
+            peeked.map(|(len, from)| (&bytes[..len], from)),
+            rooms,
+            flags,
+        ));
     }
-    let (bytes, from) = wait.until(|| ended(sock, || udp.recv_owned()))?;
-    Ok(scatter(&bytes, from, rooms, flags))
+    let received = wait.until(|| or_end(sock, blocks, udp.recv_owned()))?;
+    let received = received.as_ref();
+    Ok(scatter(
+        received.map(|(bytes, from)| (&bytes[..], *from)),
+        rooms,
+        flags,
+    ))
 }
 
-/// A datagram socket that was shut down reads the end.
-fn ended<T>(sock: &Sock, receive: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    if sock.shut.load(Relaxed) {
-        return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+/// A call that would wait reads the end of a socket that was shut down, as in Linux.
+fn or_end<T>(sock: &Sock, blocks: bool, received: io::Result<T>) -> io::Result<Option<T>> {
+    match received {
+        Err(error) if blocks && sock.shut.load(Relaxed) && errno(&error) == libc::EAGAIN => {
+            Ok(None)
+        }
+        received => received.map(Some),
     }
-    receive()
 }
 
+/// Spreads a datagram over buffers; `None` is the end.
 fn scatter(
-    mut bytes: &[u8],
-    from: SocketAddr,
+    datagram: Option<(&[u8], SocketAddr)>,
     rooms: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> Received {
+    let (mut bytes, from) = datagram.map_or((&[][..], None), |(bytes, from)| (bytes, Some(from)));
     let whole = bytes.len();
     for room in rooms {
         let count = room.len().min(bytes.len());
@@ -235,7 +251,7 @@ fn scatter(
         } else {
             whole - bytes.len()
         },
-        from: Some(from),
+        from,
         flags: if is_cut { libc::MSG_TRUNC } else { 0 },
     }
 }
@@ -331,6 +347,9 @@ fn send_datagram(
             &joined
         }
     };
+    if sock.shut_write.load(Relaxed) {
+        return Err(libc::EPIPE);
+    }
     let to = to.map(|to| at_loopback(address::unmapped(to)));
     if let Some(to) = to
         && is_broadcast(to)

@@ -219,15 +219,18 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
             }
         }
         libc::F_SETFL => {
-            let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
-            sock.nonblocking.store(nonblocking, Relaxed);
             // The descriptor of a socket of weir never blocks, whatever reads from it.
             let flags = match sock.is_live() {
                 true => argument | libc::O_NONBLOCK as usize,
                 false => argument,
             };
             // SAFETY: the command takes a number.
-            unsafe { real::fcntl(fd, command, flags) }
+            let set = unsafe { real::fcntl(fd, command, flags) };
+            if set == 0 {
+                let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
+                sock.nonblocking.store(nonblocking, Relaxed);
+            }
+            set
         }
         // SAFETY: the caller's promises.
         _ => unsafe { real::fcntl(fd, command, argument) },

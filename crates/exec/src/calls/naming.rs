@@ -17,13 +17,14 @@ use std::sync::atomic::Ordering::Relaxed;
 /// As `getsockname(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let inside = signals::enter();
     let known = table::any(fd).filter(|sock| sock.is_live() || sock.local().is_some());
     let Some(sock) = known else {
+        drop(inside);
         stats::kernels(Call::Name);
         // SAFETY: the caller's promises.
         return unsafe { real::getsockname(fd, to, len) };
     };
-    let _inside = signals::enter();
     stats::weirs(Call::Name);
     let any: SocketAddr = if sock.domain == libc::AF_INET {
         (Ipv4Addr::UNSPECIFIED, 0).into()
@@ -180,19 +181,20 @@ fn shut(sock: &Sock, how: c_int) -> Result<(), c_int> {
             }
             stream.shutdown(how).map_err(|error| errno(&error))
         }
-        Endpoint::Listener(_) => {
+        Endpoint::Listener(listener) => {
             if how != Shutdown::Write {
                 sock.shut.store(true, Relaxed);
+                listener.shutdown();
             }
             Ok(())
         }
-        Endpoint::Udp(udp) => match udp.peer_addr() {
-            Ok(_) => {
-                sock.shut.store(true, Relaxed);
-                Ok(())
-            }
-            Err(_) => Err(libc::ENOTCONN),
-        },
+        // As in Linux, one without a peer is shut down too, and the call fails.
+        Endpoint::Udp(udp) => {
+            sock.shut.fetch_or(how != Shutdown::Write, Relaxed);
+            sock.shut_write.fetch_or(how != Shutdown::Read, Relaxed);
+            udp.shutdown(how);
+            udp.peer_addr().map(drop).map_err(|_| libc::ENOTCONN)
+        }
         Endpoint::Foreign => Err(crate::fork::refuse()),
         Endpoint::Open => Err(libc::ENOTCONN),
     }

@@ -25,12 +25,24 @@ fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|at| Instant::now() >= at)
 }
 
-fn duration(time: &timespec) -> Duration {
-    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
+/// How long a call waits, which is `None` within for a wait without end. `None` if it does not wait,
+/// or the time is not valid: then the kernel has the answer.
+///
+/// # Safety
+/// The pointer is null or to a time.
+unsafe fn wait_of(time: *const timespec) -> Option<Option<Duration>> {
+    // SAFETY: the caller's promise.
+    let Some(time) = (unsafe { time.as_ref() }) else {
+        return Some(None);
+    };
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let ns = u32::try_from(time.tv_nsec).ok()?;
+    let wait = (ns < 1_000_000_000).then(|| Duration::new(seconds, ns))?;
+    (!wait.is_zero()).then_some(Some(wait))
 }
 
 /// Drives the host for these descriptors, and then asks the kernel without waiting, until it has
-/// an answer other than 0.
+/// an answer other than 0. The caller is inside the library.
 fn until(
     net: &Net,
     fds: &[pollfd],
@@ -48,9 +60,7 @@ fn until(
         })
         .collect();
     loop {
-        let inside = signals::enter();
         let driven = drive(net, &mut waits, deadline, interrupts, mask);
-        drop(inside);
         if let Err(error) = driven {
             return answer(Err(error.raw_os_error()));
         }
@@ -67,9 +77,11 @@ fn until(
 /// As `poll(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, time_ms: c_int) -> c_int {
+    let inside = signals::enter();
     // SAFETY: the caller's promises.
     let polled = unsafe { polled(fds, count) }.filter(|_| time_ms != 0);
     let Some((net, all)) = polled else {
+        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::poll(fds, count, time_ms) };
     };
@@ -89,7 +101,7 @@ pub unsafe extern "C" fn __poll_chk(
     time_ms: c_int,
     len: usize,
 ) -> c_int {
-    super::data::check_room(count as usize * size_of::<pollfd>(), len);
+    super::data::check_room((count as usize).saturating_mul(size_of::<pollfd>()), len);
     // SAFETY: the caller's promises.
     unsafe { poll(fds, count, time_ms) }
 }
@@ -105,11 +117,13 @@ pub unsafe extern "C" fn ppoll(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let inside = signals::enter();
     // SAFETY: the caller's promises.
-    let (wait, mask_ref) = unsafe { (time.as_ref().map(duration), mask.as_ref()) };
+    let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
     // SAFETY: the caller's promises.
-    let polled = unsafe { polled(fds, count) }.filter(|_| wait != Some(Duration::ZERO));
-    let Some((net, all)) = polled else {
+    let polled = unsafe { polled(fds, count) };
+    let (Some((net, all)), Some(wait)) = (polled, wait) else {
+        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::ppoll(fds, count, time, mask) };
     };
@@ -131,7 +145,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     mask: *const sigset_t,
     len: usize,
 ) -> c_int {
-    super::data::check_room(count as usize * size_of::<pollfd>(), len);
+    super::data::check_room((count as usize).saturating_mul(size_of::<pollfd>()), len);
     // SAFETY: the caller's promises.
     unsafe { ppoll(fds, count, time, mask) }
 }
@@ -180,8 +194,10 @@ pub unsafe extern "C" fn epoll_pwait(
     time_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    let inside = signals::enter();
     let drives = table::is_set(set) && time_ms != 0 && most > 0;
     let Some(net) = drives.then(running).flatten() else {
+        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::epoll_pwait(set, events, most, time_ms, mask) };
     };
@@ -214,9 +230,11 @@ pub unsafe extern "C" fn select(
         let us = time.tv_usec.max(0) as u64;
         Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(us)
     });
+    let inside = signals::enter();
     // SAFETY: the caller's promises.
     let chosen = unsafe { selected(count, [read, write, except]) };
     let Some((net, fds)) = chosen.filter(|_| wait != Some(Duration::ZERO)) else {
+        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::select(count, read, write, except, time) };
     };
@@ -248,11 +266,13 @@ pub unsafe extern "C" fn pselect(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let inside = signals::enter();
     // SAFETY: the caller's promises.
-    let (wait, mask_ref) = unsafe { (time.as_ref().map(duration), mask.as_ref()) };
+    let (wait, mask_ref) = unsafe { (wait_of(time), mask.as_ref()) };
     // SAFETY: the caller's promises.
     let chosen = unsafe { selected(count, [read, write, except]) };
-    let Some((net, fds)) = chosen.filter(|_| wait != Some(Duration::ZERO)) else {
+    let (Some((net, fds)), Some(wait)) = (chosen, wait) else {
+        drop(inside);
         // SAFETY: the caller's promises.
         return unsafe { real::pselect(count, read, write, except, time, mask) };
     };
@@ -279,30 +299,23 @@ unsafe fn has(set: *mut fd_set, fd: usize) -> bool {
 /// # Safety
 /// The sets are null or have `count` bits.
 unsafe fn selected(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Net, Vec<pollfd>)> {
-    let mut fds = Vec::new();
-    let mut is_ours = false;
-    for fd in 0..count.max(0) as usize {
-        let kinds = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-        let mut events = 0;
-        for (set, kind) in sets.into_iter().zip(kinds) {
-            // SAFETY: the caller's promise.
-            if unsafe { has(set, fd) } {
-                events |= kind;
-            }
-        }
-        if events != 0 {
-            is_ours |= table::is_live(fd as c_int) || table::is_set(fd as c_int);
-            fds.push(pollfd {
-                fd: fd as c_int,
-                events,
-                revents: 0,
-            });
-        }
-    }
-    if !is_ours {
+    let kinds = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    let events = |fd: c_int| {
+        let chosen = sets.into_iter().zip(kinds);
+        // SAFETY: the caller's promise.
+        let chosen = chosen.filter(|(set, _)| unsafe { has(*set, fd as usize) });
+        chosen.fold(0, |events, (_, kind)| events | kind)
+    };
+    let is_ours = |fd: &c_int| table::is_live(*fd) || table::is_set(*fd);
+    if !(0..count).filter(is_ours).any(|fd| events(fd) != 0) {
         return None;
     }
-    Some((running()?, fds))
+    let all = (0..count).map(|fd| pollfd {
+        fd,
+        events: events(fd),
+        revents: 0,
+    });
+    Some((running()?, all.filter(|fd| fd.events != 0).collect()))
 }
 
 /// # Safety

@@ -10,13 +10,14 @@ use netlink_packet_route::link::{
     BridgeStpState, InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkMessage,
 };
 use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -187,6 +188,28 @@ impl Host {
         self.spawn(command)?.output(crate::command::LIMIT)
     }
 
+    /// Gives the processes that are started in this host from now on a BPF file system of their
+    /// own at `path`, in a mount namespace of their own: what they pin goes with the last of them
+    /// and with the host. [`Host::seen`] leads this process there.
+    ///
+    /// # Errors
+    /// Without privilege.
+    pub fn own_pins(&self, path: &Path) -> io::Result<()> {
+        let folder = path.to_owned();
+        self.keeper(move || mount_pins(&folder))
+    }
+
+    /// The path by which this process sees what the host's processes see at `path`.
+    ///
+    /// # Panics
+    /// If the host's thread has ended.
+    pub fn seen(&self, path: &Path) -> PathBuf {
+        let thread = self.keeper(|| Ok(rustix::thread::gettid()));
+        let thread = thread.expect("the host's thread runs").as_raw_nonzero();
+        let root = PathBuf::from(format!("/proc/self/task/{thread}/root"));
+        root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
     /// Runs `f` on the host's own thread.
     fn keeper<T: Send + 'static>(
         &self,
@@ -350,6 +373,19 @@ fn make_namespace() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Mounts a BPF file system in a new mount namespace of the calling thread.
+fn mount_pins(path: &Path) -> io::Result<()> {
+    // SAFETY: threads need not share a mount namespace, root or working directory for memory
+    // safety.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+    // What is mounted here does not propagate.
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change(c"/", slave)?;
+    fs::create_dir_all(path)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("bpf", path, "bpf", flags, Some(c"mode=0700"))?)
 }
 
 /// The calling thread's namespace.

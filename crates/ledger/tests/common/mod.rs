@@ -77,6 +77,7 @@ pub fn chunk(period: u64, start: i64, packets: u64) -> Chunk {
             link: totals,
             lost_inside: 0,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
             previous: [0; 32],
         },
         measures: vec![

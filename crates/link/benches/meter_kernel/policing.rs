@@ -34,6 +34,8 @@ fn meter(subscribers: u32, polices: bool) -> Meter {
         names: &NoNames,
         counts_ip: false,
         polices,
+        measures: &[],
+        adopts: false,
     };
     Meter::create(&spec).expect("a meter")
 }

@@ -48,6 +48,8 @@ pub(crate) fn stage(results: &Recorder) {
             names: &NoNames,
             counts_ip: false,
             polices: false,
+            measures: &[],
+            adopts: false,
         };
         let made = Instant::now();
         let mut meter = Meter::create(&spec).expect("a meter");

@@ -179,6 +179,19 @@ impl Interface {
     }
 }
 
+/// What an interface itself has counted since it exists (`struct rtnl_link_stats64`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InterfaceCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+}
+
 /// Queries the interfaces of the network namespace in which this value was
 /// opened.
 #[derive(Debug)]
@@ -223,6 +236,24 @@ impl Interfaces {
     pub fn numbered(&mut self, index: u32) -> Result<Interface, InterfaceError> {
         let link = self.link(by_index(index), &index.to_string())?;
         self.with_addresses(&link)
+    }
+
+    /// What the interface with that number has counted.
+    ///
+    /// # Errors
+    /// As for [`named`](Self::named).
+    pub fn counters(&mut self, index: u32) -> Result<InterfaceCounters, InterfaceError> {
+        let link = self.link(by_index(index), &index.to_string())?;
+        let stats = link.attributes.iter().find_map(|one| match one {
+            LinkAttribute::Stats64(stats) => Some(InterfaceCounters {
+                rx_frames: stats.rx_packets,
+                rx_bytes: stats.rx_bytes,
+                tx_frames: stats.tx_packets,
+                tx_bytes: stats.tx_bytes,
+            }),
+            _ => None,
+        });
+        Ok(stats.unwrap_or_default())
     }
 
     /// As [`all`](Self::all), without network addresses.

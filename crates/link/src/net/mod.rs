@@ -23,7 +23,8 @@ pub use ethtool::{Feature, driver};
 pub use features::Features;
 pub(crate) use interface::find_index;
 pub use interface::{
-    Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
+    Address, Interface, InterfaceCounters, InterfaceError, Interfaces, Xdp, XdpMode, drops,
+    interfaces,
 };
 pub use monitor::{AddressMonitor, Event, InterfaceMonitor};
 pub(crate) use namespace::Namespace;

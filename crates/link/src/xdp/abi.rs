@@ -34,6 +34,7 @@ pub(super) const JSLE: u8 = 0xd0;
 const ATOMIC: u8 = 0xc0;
 const FETCH: i32 = 0x01;
 const CMPXCHG: i32 = 0xf1;
+const XCHG: i32 = 0xe1;
 
 fn atomic(operation: i32, base: Reg, at: i16, with: Reg) -> Insn {
     Insn {
@@ -71,4 +72,10 @@ pub(super) fn atomic_or(base: Reg, at: i16, with: Reg) -> Insn {
 /// value.
 pub(super) fn compare_exchange(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(CMPXCHG, base, at, with)
+}
+
+/// `with` and `*(base + at)` change places, atomically, after all stores before (`BPF_XCHG`, Linux
+/// 5.12).
+pub(super) fn exchange(base: Reg, at: i16, with: Reg) -> Insn {
+    atomic(XCHG, base, at, with)
 }

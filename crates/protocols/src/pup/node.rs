@@ -7,7 +7,7 @@ use weir_pup::bsp::Connection;
 use weir_pup::services::Clock;
 
 /// How often a node checks its link, and the time of day.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A host and its link, driven by one thread.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Node {
     pub host: Host,
     link: Link,
     began: Instant,
-    next_look: Instant,
+    next_poll: Instant,
 }
 
 impl Node {
@@ -27,7 +27,7 @@ impl Node {
             host,
             link,
             began: now,
-            next_look: now,
+            next_poll: now,
         }
     }
 
@@ -47,8 +47,8 @@ impl Node {
     /// # Errors
     /// If the link fails.
     pub fn turn(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        if Instant::now() >= self.next_look {
-            self.next_look = Instant::now() + LOOK_INTERVAL;
+        if Instant::now() >= self.next_poll {
+            self.next_poll = Instant::now() + POLL_INTERVAL;
             self.link.check()?;
             let unix = SystemTime::now().duration_since(UNIX_EPOCH);
             let unix = unix.map_or(0, |time| time.as_secs());

@@ -31,7 +31,7 @@ pub struct Stream<'a> {
     node: &'a mut Node,
     number: u32,
     stop: &'a dyn Fn() -> bool,
-    next_look: Instant,
+    next_poll: Instant,
 }
 
 impl<'a> Stream<'a> {
@@ -50,7 +50,7 @@ impl<'a> Stream<'a> {
             node,
             number,
             stop,
-            next_look: Instant::now(),
+            next_poll: Instant::now(),
         };
         let opened = stream.until(|connection| connection.is_open().then_some(()));
         if matches!(opened, Err(StreamError::Ended(Ended::NoAnswer))) {
@@ -65,7 +65,7 @@ impl<'a> Stream<'a> {
             node,
             number,
             stop,
-            next_look: Instant::now(),
+            next_poll: Instant::now(),
         }
     }
 
@@ -94,8 +94,8 @@ impl<'a> Stream<'a> {
             }
             self.node.turn(STOP_POLL_INTERVAL)?;
             let now = Instant::now();
-            if now >= self.next_look {
-                self.next_look = now + STOP_POLL_INTERVAL;
+            if now >= self.next_poll {
+                self.next_poll = now + STOP_POLL_INTERVAL;
                 if (self.stop)() {
                     return Err(StreamError::Stopped);
                 }

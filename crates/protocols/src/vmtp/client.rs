@@ -100,7 +100,7 @@ impl Client {
         collects: bool,
         stop: impl Fn() -> bool,
     ) -> Result<(), CallError> {
-        let mut next_look = Instant::now() + STOP_POLL_INTERVAL;
+        let mut next_poll = Instant::now() + STOP_POLL_INTERVAL;
         loop {
             self.transmit()?;
             while let Some(event) = self.client.poll_event() {
@@ -129,8 +129,8 @@ impl Client {
             {
                 self.client.handle_timeout(began.elapsed());
             }
-            if now >= next_look {
-                next_look = now + STOP_POLL_INTERVAL;
+            if now >= next_poll {
+                next_poll = now + STOP_POLL_INTERVAL;
                 self.station.check()?;
                 if stop() {
                     return Err(CallError::Stopped);

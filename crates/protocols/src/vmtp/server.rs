@@ -65,7 +65,7 @@ impl Server {
         mut execute: impl FnMut(&Incoming) -> Reply,
         stop: impl Fn() -> bool,
     ) -> Result<(), StationError> {
-        let mut next_look = Instant::now();
+        let mut next_poll = Instant::now();
         loop {
             let now = self.began.elapsed();
             let due = self.server.next_timeout().unwrap_or(Duration::MAX);
@@ -84,8 +84,8 @@ impl Server {
                 .queue_with(|frame| server.poll_transmit(frame).map(station_of))?
             {}
             self.station.flush()?;
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + STOP_POLL_INTERVAL;
+            if Instant::now() >= next_poll {
+                next_poll = Instant::now() + STOP_POLL_INTERVAL;
                 self.station.check()?;
                 if stop() {
                     return Ok(());

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// Bytes that wait to be sent or acknowledged at most.
 const BUFFER_LEN: usize = 256 << 10;
+/// Pups in flight at most, whatever the peer grants: each is looked at for each that is sent.
+const FLIGHT_MAX: usize = 256;
 /// Least time before data is repeated.
 const REPEAT_MIN: Duration = Duration::from_millis(10);
 
@@ -118,7 +120,7 @@ impl Sender {
         let base = self
             .round_trip
             .map_or(RETRY, |time| (time * 3).max(REPEAT_MIN));
-        (base * (1 << self.timeouts.min(6))).min(RETRY_MAX)
+        (base * (1 << self.timeouts.min(9))).min(RETRY_MAX)
     }
 
     /// The next Pup: its type, position and bytes.
@@ -220,7 +222,7 @@ impl Sender {
             return;
         };
         self.pup_len = usize::from(pup_len).clamp(1, PAYLOAD_LEN_MAX);
-        (self.pups, self.bytes) = (pups.into(), bytes.into());
+        (self.pups, self.bytes) = (usize::from(pups).min(FLIGHT_MAX), bytes.into());
         self.timeouts = 0;
         self.unacknowledged = position;
         self.recover = self

@@ -73,7 +73,7 @@ impl TcpListener {
     ///
     /// # Errors
     /// `EAGAIN` if there is none and the socket does not block; `ENETDOWN` if
-    /// the link is gone.
+    /// the link is gone; `EINVAL` after [`TcpListener::shutdown`].
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (shard, (id, peer)) = self.0.wait(next)?;
         self.0.took();
@@ -124,6 +124,19 @@ impl TcpListener {
     /// An iterator that accepts connections without end.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
+    }
+
+    /// Accepts no more connections, and resets those that wait: calls that wait for one
+    /// return, and the descriptor is readable and hung up (`POLLHUP`).
+    pub fn shutdown(&self) {
+        for core in self.0.shards() {
+            core.call(|state, now_ns| {
+                state.socket_waiters(core.id).shut_read = true;
+                if let Ok(id) = listener(core) {
+                    state.stack.tcp_unlisten(now_ns, id);
+                }
+            });
+        }
     }
 
     /// The address and transport port of the listener.
@@ -182,6 +195,9 @@ fn next(
 ) -> Result<(TcpId, SocketAddr), Errno> {
     let listener = listener(core)?;
     state.check()?;
+    if state.socket_waiters(core.id).shut_read {
+        return Err(Errno::INVAL);
+    }
     let id = state
         .stack
         .tcp_accept(now_ns, listener)

@@ -10,6 +10,7 @@ use crate::input::read_limited;
 use crate::longest::MtuWarnings;
 use crate::report::metrics::{self, Metrics};
 use crate::report::stats_file::StatsFile;
+use crate::report::stdout;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
@@ -176,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.check {
         router::check(&config).map_err(|error| failure(&text, error))?;
         args.metering.check(&links)?;
-        println!("{}: good", name(source));
+        stdout::text(&format!("{}: good\n", name(source)))?;
         return Ok(());
     }
     let json = args.stats_json.as_deref().map(StatsFile::open);

@@ -26,7 +26,7 @@ const PAUSE_QUEUE: u64 = 8 << 20;
 /// Bytes of a frame's record in the queue besides the frame's own, at most.
 const RECORD_BYTES: u64 = 64;
 /// Interval of requests to the ports' counters and events.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a call of [`Input::take_in`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,7 +154,7 @@ pub(crate) struct Live {
     name: String,
     filter: String,
     ports: Vec<OnePort>,
-    looked: Instant,
+    polled: Instant,
     is_orphan: bool,
     /// Size of a queue, in bytes.
     queue: u64,
@@ -184,7 +184,7 @@ impl Live {
             name: options.interface.to_owned(),
             filter: options.filter.to_owned(),
             ports,
-            looked: Instant::now(),
+            polled: Instant::now(),
             is_orphan: false,
             queue: options.queue.0,
             pause: Duration::ZERO,
@@ -200,9 +200,9 @@ impl Live {
             most = self.wait(session, wait)?;
         }
         session.rest();
-        if self.looked.elapsed() >= LOOK_INTERVAL {
-            self.looked = Instant::now();
-            self.look(session)?;
+        if self.polled.elapsed() >= POLL_INTERVAL {
+            self.polled = Instant::now();
+            self.poll_events(session)?;
         }
         if most == 0 {
             return Ok(Came::Nothing);
@@ -248,7 +248,7 @@ impl Live {
     }
 
     /// Losses, and changes of the interfaces.
-    fn look(&mut self, session: &mut Session) -> Result<(), CliError> {
+    fn poll_events(&mut self, session: &mut Session) -> Result<(), CliError> {
         self.count_losses(session);
         let mut is_orphan = false;
         for one in &mut self.ports {

@@ -6,6 +6,7 @@ pub(super) mod format;
 pub(super) mod frame_summary;
 pub(super) mod metrics;
 pub(super) mod plot;
+pub(super) mod round_trips;
 pub(super) mod stats_file;
 pub(super) mod stdout;
 pub(super) mod tx_burst;

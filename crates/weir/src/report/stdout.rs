@@ -17,3 +17,10 @@ pub(crate) fn report<R: Serialize + ?Sized>(
     };
     writeln!(io::stdout(), "{line}").map_err(CliError::output)
 }
+
+/// Prints a text as it is.
+pub(crate) fn text(text: &str) -> Result<(), CliError> {
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(CliError::output)
+}

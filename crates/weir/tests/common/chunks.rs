@@ -50,6 +50,7 @@ pub(crate) fn chunk(counter: &str, period: u64, packets: &[u64]) -> Chunk {
             link: totals,
             lost_inside: 0,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
             previous: [0; 32],
         },
         measures: vec![measure("packets"), measure("bytes")],

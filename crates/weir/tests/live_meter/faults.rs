@@ -2,7 +2,8 @@
 
 use super::{AccessServer, meter, packets, write_config, write_radius_config};
 use crate::common::{Folder, stdout, weir};
-use crate::live::{PATIENCE, Running, net};
+use crate::live::{PATIENCE, Running};
+use crate::net;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -186,6 +187,7 @@ fn a_chunk_that_the_ledger_refuses_holds_up_no_other() {
             link: Totals::default(),
             lost_inside: 0,
             gap_unix_ns: None,
+            interfaces: Vec::new(),
             previous: [0; 32],
         },
         measures: Vec::new(),

@@ -4,7 +4,7 @@
 
 use super::{meter, packets, write_config};
 use crate::common::{Folder, stdout, weir};
-use crate::live::net;
+use crate::net;
 use std::fs;
 use std::time::Duration;
 use weir_lab::net::Signal;

@@ -1,19 +1,23 @@
 //! `weir meter` on a live link: every frame is in one record, whatever happens to the process.
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
 mod kills;
 #[path = "../common/live.rs"]
 mod live;
+mod measures;
+mod pins;
 mod radclient;
 mod sniff;
 
 use common::{Folder, stdout, weir};
-use live::{Net, Running, net};
+use live::{Net, Running};
 use std::fs;
 use std::net::UdpSocket;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
 use weir_lab::testenv;
@@ -50,15 +54,23 @@ fn packets(folder: &Folder, subscriber: &str) -> [u64; 2] {
     [sum(true), sum(false)]
 }
 
-/// How many folders of pins there are of b's interface.
-fn pins(net: &Net) -> usize {
-    let namespace = net
-        .b
-        .run(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
-    let name = format!("eth0-{namespace}");
-    let folder = fs::read_dir("/run/weir/meter");
-    let names = folder.map(|entries| entries.map(|entry| entry.unwrap().file_name()));
-    names.map_or(0, |mut names| usize::from(names.any(|it| *it == *name)))
+/// Two hosts; what is metered in b is pinned in a file system of the test's own, which goes with it.
+fn net() -> Option<Net> {
+    let net = live::net()?;
+    net.b.own_pins(PINS.as_ref()).unwrap();
+    Some(net)
+}
+
+/// The folder of pins of all counters.
+const PINS: &str = "/run/weir/meter";
+
+/// The folders of pins.
+fn pins(net: &Net) -> Vec<PathBuf> {
+    let folder = net.b.seen(PINS.as_ref());
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    // The file system has two files of the kernel's own.
+    paths.filter(|path| path.is_dir()).collect()
 }
 
 fn meter(net: &Net, folder: &Folder, more: &[&str]) -> Running {
@@ -101,7 +113,7 @@ fn a_killed_counter_misses_no_frame_and_counts_none_twice() {
         "{proof:?}"
     );
     // Nothing counts any more, and nothing is left.
-    assert_eq!(pins(&net), 0);
+    assert_eq!(pins(&net), Vec::<PathBuf>::new());
     net.send(9, 10);
     let ended = meter(&net, &folder, &["--json"]).stop();
     assert_eq!(ended.code, Some(0));
@@ -205,7 +217,7 @@ fn what_cannot_be_metered_is_refused_with_a_remedy() {
     );
     first.stop();
     for (more, why) in [
-        ("adoption = \"30s\"", "in captures only"),
+        ("each_address = true", "in captures only"),
         ("each_address = true", "each_address"),
         ("[radius]\nlisten = \"[::]:1813\"", "[[radius.client]]"),
     ] {
@@ -248,11 +260,11 @@ fn clean_takes_everything_off_the_link() {
     let running = meter(&net, &folder, &[]);
     running.signal(Signal::KILL);
     running.end();
-    assert_eq!(pins(&net), 1);
+    assert_eq!(pins(&net).len(), 1);
     for _ in 0..2 {
         let ended = net.weir(&["meter", "--config", &config, "--clean"]).end();
         assert_eq!(ended.code, Some(0), "{ended:?}");
-        assert_eq!(pins(&net), 0);
+        assert_eq!(pins(&net), Vec::<PathBuf>::new());
     }
     net.send(9, 100);
     meter(&net, &folder, &[]).stop();

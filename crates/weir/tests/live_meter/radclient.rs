@@ -2,7 +2,7 @@
 
 use super::{meter, packets, write_radius_config};
 use crate::common::Folder;
-use crate::live::net;
+use crate::net;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;

@@ -2,7 +2,8 @@
 
 use super::{meter, packets, write_config, write_secret};
 use crate::common::Folder;
-use crate::live::{PATIENCE, Running, net};
+use crate::live::{PATIENCE, Running};
+use crate::net;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;

@@ -48,7 +48,10 @@ fn net() -> Option<Net> {
     if !testenv::root() {
         return None;
     }
-    Some(Net(Linear::new(Offloads::OFF).unwrap()))
+    let net = Net(Linear::new(Offloads::OFF).unwrap());
+    // Pins of a file system of the test's own, which goes with it.
+    net.middle.own_pins("/run/weir/meter".as_ref()).unwrap();
+    Some(net)
 }
 
 /// Frames of all sources in turn.
@@ -117,6 +120,19 @@ impl Files {
         assert!(proof.status.success(), "{proof:?}");
         let said = stdout(&proof);
         assert!(said.contains("link = sessions + unattributed"), "{said}");
+    }
+
+    /// The interfaces themselves have counted as much, in all periods together.
+    fn assert_interfaces_have(&self, sent: u64) {
+        let ledger = Ledger::open(self.store().as_ref()).unwrap();
+        let periods = ledger.prove(None, None).unwrap().periods;
+        let own = periods
+            .iter()
+            .filter_map(|period| period.interfaces.as_ref());
+        let sums = own.fold((0, 0), |(frames, more), it| {
+            (frames + it.frames, more + it.more_packets)
+        });
+        assert_eq!(sums, (sent, 0), "{periods:?}");
     }
 
     /// Starts a metered command, until frames flow.
@@ -283,6 +299,7 @@ fn the_wire_of_weir_meter_counts_on_when_it_has_ended() {
     meter(&live).until("ready").stop();
     assert!(sink.counted().unwrap().frames >= sum - 100);
     files.assert_has(sum);
+    files.assert_interfaces_have(sum);
     assert_eq!(meter(&["--clean"]).end().code, Some(0));
     assert_eq!(net.attached(), [false, false]);
 }

@@ -10,6 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Signal};
 
+/// Time for a connection that may fail.
+const SHORT: Duration = Duration::from_secs(1);
 const SERVICE: &str = "198.51.100.2:80";
 
 /// A server that sends the last byte of its address on each connection.
@@ -42,10 +44,10 @@ impl Server {
     }
 }
 
-/// The server that a new connection reaches.
-fn reached(net: &Net) -> Option<u8> {
+/// The server that a new connection reaches within a time.
+fn reached(net: &Net, time: Duration) -> Option<u8> {
     let service: SocketAddr = SERVICE.parse().unwrap();
-    let connect = move || TcpStream::connect_timeout(&service, Duration::from_secs(1));
+    let connect = move || TcpStream::connect_timeout(&service, time);
     let mut stream = net.b.run(connect).ok()?;
     stream.set_read_timeout(Some(live::PATIENCE)).unwrap();
     let mut name = [0];
@@ -78,7 +80,7 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
     let running = Running::start(&net.r, weir([]), &arguments).until("ready");
     let mut seen = [0; 2];
     for _ in 0..40 {
-        match reached(&net) {
+        match reached(&net, live::PATIENCE) {
             Some(9) => seen[0] += 1,
             Some(10) => seen[1] += 1,
             other => panic!("{other:?} answered"),
@@ -90,20 +92,20 @@ fn connections_are_shared_and_a_dead_server_is_left_out() {
     let began = Instant::now();
     let mut in_a_row = 0;
     while in_a_row < 30 {
-        match reached(&net) {
+        match reached(&net, SHORT) {
             Some(9) => in_a_row += 1,
             _ => in_a_row = 0,
         }
         assert!(
-            began.elapsed() < Duration::from_secs(30),
+            began.elapsed() < live::PATIENCE,
             "the dead server is still chosen"
         );
     }
     let two = Server::start(&net.a, Ipv4Addr::new(10, 0, 0, 10));
     let began = Instant::now();
-    while reached(&net) != Some(10) {
+    while reached(&net, SHORT) != Some(10) {
         assert!(
-            began.elapsed() < Duration::from_secs(30),
+            began.elapsed() < live::PATIENCE,
             "the server does not come back"
         );
     }

@@ -176,7 +176,6 @@ fn a_killed_translator_fails_to_drop() {
     let Some(net) = Net::new("nat-killed") else {
         return;
     };
-    fs::write("/proc/self/comm", "nat-killed").unwrap_or_default();
     let capture = net.b.capture().unwrap();
     let running = net.start(&[]);
     assert_eq!(net.pings(OUTSIDE), 3);
@@ -360,4 +359,33 @@ fn the_short_command_prints_what_it_stands_for() {
     ]);
     let said = find.output().unwrap();
     assert_eq!(said.status.code(), Some(1));
+}
+
+/// A reader that has gone ends the command without a message, as of every command.
+#[test]
+fn an_output_that_is_closed_is_no_failure() {
+    let arguments = [
+        &["nat", "in0", "out0", "--print"][..],
+        &[
+            "balance",
+            "eth0",
+            "--service",
+            "192.0.2.1:80",
+            "--to",
+            "10.0.0.2",
+            "--print",
+        ],
+    ];
+    for words in arguments {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = weir([]);
+        command
+            .args(words)
+            .stdout(writer)
+            .stderr(std::process::Stdio::piped());
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!((done.status.code(), &*said), (Some(0), ""), "{words:?}");
+    }
 }

@@ -100,11 +100,11 @@ fn without_port(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Packets of the frames that arrive, until none came for a while.
-fn arriving(capture: &OwnedFd, wanted: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+/// Packets of the frames that arrive: so many, or those until none came for a long while.
+fn arriving(capture: &OwnedFd, count: usize, wanted: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
     let (mut out, mut buffer) = (Vec::new(), vec![0; 4096]);
     let mut last = Instant::now();
-    while last.elapsed() < Duration::from_millis(500) {
+    while out.len() < count && last.elapsed() < Duration::from_secs(5) {
         match recv(capture, &mut buffer, RecvFlags::empty()) {
             Ok((len, _)) if len > 34 && buffer[12..14] == [8, 0] && wanted(&buffer[14..len]) => {
                 last = Instant::now();
@@ -138,13 +138,15 @@ fn through(net: &Net, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let from_box = |packet: &[u8]| packet[12..16] == [198, 51, 100, 1] && has_number(packet);
-    let mut out: Vec<Vec<u8>> = arriving(&at_b, from_box)
+    let mut out: Vec<Vec<u8>> = arriving(&at_b, frames.len(), from_box)
         .iter()
         .map(|p| without_port(p))
         .collect();
     out.sort_by_key(|packet| packet[packet.len() - 4..].to_vec());
     let is_error = |packet: &[u8]| packet[9] == 1 && packet[20] == 3;
-    let mut errors: Vec<Vec<u8>> = arriving(&at_a, is_error)
+    // Each datagram is answered by an error.
+    let datagrams = frames.iter().filter(|frame| frame[23] == 17).count();
+    let mut errors: Vec<Vec<u8>> = arriving(&at_a, datagrams, is_error)
         .into_iter()
         .map(|packet| packet[20..].to_vec())
         .collect();

@@ -197,8 +197,10 @@ pub(in crate::xdp) fn parent() -> Result<PinFolder, PinError> {
     Ok(parent)
 }
 
-/// Mounts a folder for pins below `/run/weir`, as [`PinFolder::mount`] does, in the mount namespace
-/// of process 1: the one of `ip netns exec` ends with its last process, and all pins in it.
+/// A folder for pins below `/run/weir`. A BPF file system that is there in the process's own mount
+/// namespace is used: a container's, for example. Otherwise one is mounted, as [`PinFolder::mount`]
+/// does, in the mount namespace of process 1: the one of `ip netns exec` ends with its last process,
+/// and all pins in it.
 ///
 /// # Errors
 /// See [`PinError`].
@@ -266,6 +268,9 @@ fn sweep_dir(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn mount(path: &Path) -> Result<PinFolder, PinError> {
+    if let Ok(folder) = PinFolder::open(path) {
+        return Ok(folder);
+    }
     // Without permission, the present namespace is used.
     let _ = enter_first();
     let made = DirBuilder::new().recursive(true).mode(0o755).create(RUN);

@@ -30,7 +30,7 @@ pub enum CutOwner {
 }
 
 /// A cell that is not zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cell {
     /// Whose traffic.
     pub owner: CutOwner,
@@ -44,6 +44,10 @@ pub struct Cell {
     pub bytes: u64,
     /// Of these, the packets and bytes that a policy did not let pass as they were.
     pub policed: [u64; 2],
+    /// The columns of the measures, in their order.
+    pub more: Vec<u64>,
+    /// Whether a flow found no room, so that the count of flows is a lower bound.
+    pub at_least: bool,
 }
 
 /// A period that has ended: nothing is added to it.
@@ -58,11 +62,12 @@ pub struct Cut<'a> {
 /// changes keys.
 #[derive(Debug)]
 pub struct Banks {
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     control: MapMemory,
-    unknown: MapMemory,
+    pub(super) unknown: MapMemory,
     cells: MapMemory,
     totals: MapMemory,
+    pub(super) flows: Option<MapMemory>,
     /// Cuts that have begun, and those of them after which no program counts in the old bank.
     begun: AtomicU64,
     done: AtomicU64,
@@ -107,6 +112,7 @@ impl Banks {
             unknown: mapped(&maps.unknown)?,
             cells: mapped(&maps.cells)?,
             totals: mapped(&maps.totals)?,
+            flows: maps.flows.as_ref().map(mapped).transpose()?,
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
         })
@@ -194,6 +200,7 @@ impl Banks {
         self.retire_unknown(bank);
         let first = bank as usize * self.geometry.rows() as usize;
         let cell = self.geometry.cell() as usize;
+        let total = self.geometry.total() as usize;
         let words = 2 * self.geometry.classes as usize * cell / 8;
         for row in self.rows_in_use() {
             for word in 0..words {
@@ -205,8 +212,8 @@ impl Banks {
             }
         }
         for cpu in 0..self.totals.entries() {
-            for word in 0..2 * cell / 8 {
-                let at = bank as usize * 2 * cell + 8 * word;
+            for word in 0..2 * total / 8 {
+                let at = bank as usize * 2 * total + 8 * word;
                 let word = self.totals.u64(cpu, at).expect("a total");
                 word.store(0, Ordering::Relaxed);
             }
@@ -300,6 +307,23 @@ impl Banks {
         })
     }
 
+    /// The columns of a cell's measures, and whether a flow found no room.
+    fn measured(&self, bank: u64, row: u32, class: u16, direction: Direction) -> (Vec<u64>, bool) {
+        let (geometry, shape) = (&self.geometry, &self.geometry.shape);
+        if shape.columns == 0 {
+            return (Vec::new(), false);
+        }
+        let index = bank as usize * geometry.rows() as usize + row as usize;
+        let cell = (2 * usize::from(class) + direction as usize) * geometry.cell() as usize;
+        let word = |at: u32| {
+            let word = self.cells.load_u64(index, cell + 8 * at as usize);
+            word.unwrap_or(0)
+        };
+        let first = geometry.total() / 8;
+        let columns = (first..first + shape.columns).map(word).collect();
+        (columns, shape.at_least > 0 && word(shape.at_least) > 0)
+    }
+
     fn owner(&self, row: u32) -> CutOwner {
         let Some(slot) = row.checked_sub(self.geometry.subscribers) else {
             return CutOwner::Row(row);
@@ -320,7 +344,7 @@ impl Banks {
 }
 
 /// Page and offset of a slot of an unknown key.
-fn place_of(slot: u32) -> (usize, usize) {
+pub(super) fn place_of(slot: u32) -> (usize, usize) {
     let at = slot % SLOTS * SLOT_BYTES;
     ((slot / SLOTS) as usize, at as usize)
 }
@@ -336,13 +360,18 @@ impl Cut<'_> {
         let banks = self.banks;
         banks.rows_in_use().flat_map(move |row| {
             let cells = banks.cells_of(self.bank, row);
-            let with = move |(class, direction, counts): (u16, Direction, [u64; 4])| Cell {
-                owner: banks.owner(row),
-                class,
-                direction,
-                packets: counts[0],
-                bytes: counts[1],
-                policed: [counts[2], counts[3]],
+            let with = move |(class, direction, counts): (u16, Direction, [u64; 4])| {
+                let (more, at_least) = banks.measured(self.bank, row, class, direction);
+                Cell {
+                    owner: banks.owner(row),
+                    class,
+                    direction,
+                    packets: counts[0],
+                    bytes: counts[1],
+                    policed: [counts[2], counts[3]],
+                    more,
+                    at_least,
+                }
             };
             cells.map(with)
         })
@@ -364,10 +393,10 @@ impl Cut<'_> {
     /// The sums of all CPUs' totals, of the two words from `first` on.
     fn sums(&self, first: usize) -> Totals {
         let mut totals = Totals::default();
-        let cell = self.banks.geometry.cell() as usize;
+        let total = self.banks.geometry.total() as usize;
         for cpu in 0..self.banks.totals.entries() {
             for direction in 0..2 {
-                let at = (self.bank as usize * 2 + direction) * cell + first;
+                let at = (self.bank as usize * 2 + direction) * total + first;
                 let word = |offset| self.banks.totals.load_u64(cpu, at + offset).unwrap_or(0);
                 totals.packets[direction] += word(0);
                 totals.bytes[direction] += word(8);

@@ -26,6 +26,14 @@ pub enum MeterError {
         /// What is wrong with it.
         source: expr::Error,
     },
+    /// The filter of a measure.
+    #[error("the filter of measure `{measure}` is none: {source}")]
+    Measure {
+        /// The measure's name.
+        measure: String,
+        /// What is wrong with it.
+        source: expr::Error,
+    },
     /// The filter of what goes up.
     #[error("from_inside: {0}")]
     FromInside(#[source] expr::Error),
@@ -72,7 +80,7 @@ pub enum MeterError {
     },
     /// The pinned counters have a layout that this program does not know.
     #[error(
-        "counters of layout {found} are pinned here, and this weir reads layout {known}: end that counter with the version that made it, or remove the pins and lose its last period"
+        "counters of layout {found} are in the kernel, and this weir reads up to layout {known}: start the version of weir that made them and end it, which records them; or give up with --clean what they have counted since their last period"
     )]
     OtherVersion {
         /// The layout that is there.
@@ -81,7 +89,7 @@ pub enum MeterError {
         known: u64,
     },
     /// A filter of a service does not fit into a program.
-    #[error("the filters of the services do not fit into a program: {0}")]
+    #[error("the filters of services and measures do not fit into a program: {0}")]
     Emit(#[from] EmitError),
     /// A program was not loaded.
     #[error(transparent)]

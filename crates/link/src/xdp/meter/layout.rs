@@ -11,15 +11,24 @@
 //!  policies  row ─► meters up and down, quota, flags: a row a value    (one entry without policies)
 //!  leases    [CPU][row] bytes up and down that a CPU has taken of the meters
 //!  tags      row ─► a number of the process's own, for after a restart; the quota that was granted
+//!  flows     flow ─► when its last packet came: pages of FLOW_SLOTS slots       (with that measure)
 //! ```
 //!
-//! With policies a cell and a total have two words more: packets and bytes that were policed.
+//! With policies a cell and a total have two words more: packets and bytes that were policed. Behind
+//! these, a cell has the words of each measure: its columns, then its state, zero at the first frame of
+//! a period.
 //!
 //! A slot is four words: key (2), kind and length of the key (32 bits) with the row plus 1 (32 bits),
-//! and one unused. The third word alone says whether the slot is in use; it is one store.
+//! and one that is unused; in `unknown`, if sessions adopt, when the key was entered. The third word
+//! alone says whether the slot is in use; it is one store.
+//!
+//! A slot of a flow is eight words: what its packets have in common (6), when the last one came, or a
+//! state, and one unused.
 
 /// Version of the layout; the words up to [`at::SEED`] keep their places in all versions.
 pub(super) const VERSION: u64 = 3;
+/// Version of the layout of counters with measures, which a program of version 3 cannot read.
+pub(super) const VERSION_MEASURES: u64 = 4;
 
 /// Bytes of the control value.
 pub(super) const CONTROL_BYTES: u32 = 2048;
@@ -35,6 +44,7 @@ pub(super) mod place {
     pub(in crate::xdp::meter) const SERVICES: u16 = 6;
     pub(in crate::xdp::meter) const POLICIES: u16 = 7;
     pub(in crate::xdp::meter) const LEASES: u16 = 8;
+    pub(in crate::xdp::meter) const FLOWS: u16 = 9;
 }
 
 /// Offsets in the control value, all of 64-bit words.
@@ -71,6 +81,16 @@ pub(super) mod at {
     pub(in crate::xdp::meter) const PORTAL: usize = 144;
     /// When the counters were made: nanoseconds of the monotonic clock, and of Unix time.
     pub(in crate::xdp::meter) const MADE: usize = 152;
+    /// Hash of what the measures are; 0 without any.
+    pub(in crate::xdp::meter) const MEASURES: usize = 168;
+    /// Words of a cell that are columns of measures, and that are their state.
+    pub(in crate::xdp::meter) const COLUMNS: usize = 176;
+    pub(in crate::xdp::meter) const STATES: usize = 184;
+    /// Pages of flows, and after how many nanoseconds without a packet one ends.
+    pub(in crate::xdp::meter) const FLOW_PAGES: usize = 192;
+    pub(in crate::xdp::meter) const FLOW_IDLE: usize = 200;
+    /// Which word of a cell says that a flow found no room, from its first one; 0: none.
+    pub(in crate::xdp::meter) const AT_LEAST: usize = 208;
     /// [list][family][entry] {mask, mask, kind and length}: the longest first, ended by a zero.
     pub(in crate::xdp::meter) const PREFIXES: usize = 256;
     pub(in crate::xdp::meter) const PREFIX_BYTES: usize = 24;
@@ -146,6 +166,24 @@ pub(super) mod kind {
     pub(in crate::xdp::meter) const V6: u32 = 6;
     pub(in crate::xdp::meter) const PREFIX_V4: u32 = 7;
     pub(in crate::xdp::meter) const PREFIX_V6: u32 = 8;
+}
+
+/// Slots of flows: their bytes, how many a page has, and how many a look-up reads at most.
+pub(super) const FLOW_BYTES: u32 = 64;
+pub(super) const FLOW_SLOTS: u32 = PAGE_BYTES / FLOW_BYTES;
+pub(super) const FLOW_PROBES: u32 = 16;
+/// Words that the packets of a flow have in common.
+pub(super) const FLOW_WORDS: usize = 6;
+
+/// The seventh word of a flow's slot: 0 if it is free, one of these, or the time of its last packet,
+/// which is later.
+pub(super) mod flow {
+    /// Where the word is.
+    pub(in crate::xdp::meter) const LAST: usize = 8 * super::FLOW_WORDS;
+    /// The stage writes the flow.
+    pub(in crate::xdp::meter) const BUSY: u64 = 1;
+    /// The process frees it: the stage neither finds nor takes it.
+    pub(in crate::xdp::meter) const RETIRING: u64 = 2;
 }
 
 /// States of slots of unknown keys, in the upper half of the third word.

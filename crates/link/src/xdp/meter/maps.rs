@@ -3,8 +3,10 @@
 use super::error::MeterError;
 use super::layout::{
     CELL_BYTES, CONTROL_BYTES, LEASE_BYTES, LEASE_CPUS, PAGE_BYTES, POLICED_CELL_BYTES,
-    POLICY_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION, at,
+    POLICY_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION,
+    VERSION_MEASURES, at, place,
 };
+use super::measures::Shape;
 use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
 use rustix::time::{ClockId, clock_gettime};
 use siphasher::sip::SipHasher13;
@@ -13,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::Names;
+use weir_meter::config::MeasureConfig;
 use weir_meter::services::{self, Services};
 use weir_wire::LinkType;
 
@@ -38,6 +41,11 @@ pub struct MeterSpec<'a> {
     /// Whether rows may have policies: 64 bytes a row more, 8 for each CPU up to eight, and 64 for
     /// each class of a row.
     pub polices: bool,
+    /// Measures beside packets and bytes: for each class of a row, both directions and both banks,
+    /// eight bytes for each of their columns and words of state; flows have a table beside.
+    pub measures: &'a [MeasureConfig],
+    /// Whether it is noted when an unknown key was entered.
+    pub adopts: bool,
 }
 
 /// The filters of services, compiled.
@@ -99,6 +107,8 @@ pub(super) struct Geometry {
     pub(super) polices: bool,
     /// CPUs that have leases.
     pub(super) lease_cpus: u32,
+    /// What measures take.
+    pub(super) shape: Shape,
 }
 
 impl Geometry {
@@ -130,6 +140,7 @@ impl Geometry {
             } else {
                 0
             },
+            shape: Shape::new(spec),
         })
     }
 
@@ -161,6 +172,11 @@ impl Geometry {
 
     /// Bytes of a cell.
     pub(super) fn cell(&self) -> u32 {
+        self.total() + 8 * self.shape.words()
+    }
+
+    /// Bytes of a total, and of a cell without measures.
+    pub(super) fn total(&self) -> u32 {
         if self.polices {
             POLICED_CELL_BYTES
         } else {
@@ -190,6 +206,7 @@ impl Geometry {
         let policies = u64::from(per_row) * u64::from(self.policed_rows());
         let tags = u64::from(self.tag_bytes()) * u64::from(self.subscribers);
         policies
+            + self.shape.flow_bytes()
             + pages(self.slot_pages)
             + pages(self.unknown_pages.max(1))
             + spill
@@ -212,6 +229,8 @@ pub(super) struct Maps {
     pub(super) policies: Map,
     pub(super) leases: Map,
     pub(super) tags: Map,
+    /// With that measure.
+    pub(super) flows: Option<Map>,
 }
 
 /// The control map's name in the kernel.
@@ -230,6 +249,9 @@ const PINS: [&str; 10] = [
     "meter-leases",
     "meter-tags",
 ];
+
+/// The name of the pin of flows.
+const FLOWS_PIN: &str = "meter-flows";
 
 impl Maps {
     pub(super) fn create(geometry: &Geometry, services: &Services) -> Result<Maps, MeterError> {
@@ -251,7 +273,7 @@ impl Maps {
                 geometry.cell_bytes(),
                 2 * geometry.rows(),
             )?,
-            totals: array("weir_meter_tot", 4 * geometry.cell(), cpus)?,
+            totals: array("weir_meter_tot", 4 * geometry.total(), cpus)?,
             services: array("weir_meter_serv", SERVICES_BYTES, 1)?,
             policies: array("weir_meter_pol", POLICY_BYTES, geometry.policed_rows())?,
             leases: array(
@@ -264,6 +286,10 @@ impl Maps {
                 geometry.tag_bytes(),
                 geometry.subscribers,
             )?,
+            flows: match geometry.shape.flow_pages {
+                0 => None,
+                pages => Some(array("weir_meter_flow", PAGE_BYTES, pages)?),
+            },
         };
         maps.write_services(services)?;
         let control = maps.control.map_memory(true)?;
@@ -285,8 +311,14 @@ impl Maps {
             (at::MADE + 8, made[1]),
             (at::POLICES, geometry.polices.into()),
             (at::LEASE_CPUS, geometry.lease_cpus.into()),
+            (at::MEASURES, geometry.shape.meaning),
+            (at::COLUMNS, geometry.shape.columns.into()),
+            (at::STATES, geometry.shape.states.into()),
+            (at::FLOW_PAGES, geometry.shape.flow_pages.into()),
+            (at::FLOW_IDLE, geometry.shape.flow_idle_ns),
+            (at::AT_LEAST, geometry.shape.at_least.into()),
             // Last, since it says that the rest is there.
-            (at::VERSION, VERSION),
+            (at::VERSION, version(&geometry.shape)),
         ] {
             let word = control.u64(0, at).expect("a word of the page");
             word.store(value, Ordering::Release);
@@ -323,7 +355,8 @@ impl Maps {
 
     /// Those that the stage names, in the order of its places.
     pub(super) fn of_stage(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.all().into_iter().take(9).map(AsFd::as_fd)
+        let stage = self.all().into_iter().take(place::FLOWS.into());
+        stage.chain(&self.flows).map(AsFd::as_fd)
     }
 
     pub(super) fn boot_epoch(&self) -> Result<u64, MeterError> {
@@ -334,6 +367,10 @@ impl Maps {
     /// Pins all in place of what is there; the control page last, since it says that they are whole.
     pub(super) fn pin(&self, folder: &PinFolder) -> Result<(), MeterError> {
         folder.unpin(PINS[0])?;
+        folder.unpin(FLOWS_PIN)?;
+        if let Some(flows) = &self.flows {
+            folder.pin(FLOWS_PIN, flows)?;
+        }
         let pairs = PINS.into_iter().zip(self.all());
         for (name, map) in pairs.rev() {
             folder.unpin(name)?;
@@ -348,8 +385,8 @@ impl Maps {
         if let Some(control) = folder.get(PINS[0])? {
             let memory = Map::from_fd(control)?.map_memory(false)?;
             let found = memory.load_u64(0, at::VERSION).unwrap_or(0);
-            if found != VERSION {
-                let known = VERSION;
+            if ![VERSION, VERSION_MEASURES].contains(&found) {
+                let known = VERSION_MEASURES;
                 return Err(MeterError::OtherVersion { found, known });
             }
         }
@@ -389,6 +426,19 @@ impl Maps {
             counts_ip: word(at::MEANING) & 1 == 1,
             polices: word(at::POLICES) != 0,
             lease_cpus: word(at::LEASE_CPUS) as u32,
+            shape: Shape {
+                meaning: word(at::MEASURES),
+                columns: word(at::COLUMNS) as u32,
+                states: word(at::STATES) as u32,
+                flow_pages: word(at::FLOW_PAGES) as u32,
+                flow_idle_ns: word(at::FLOW_IDLE),
+                at_least: word(at::AT_LEAST) as u32,
+            },
+        };
+        let flows = match folder.get(FLOWS_PIN)? {
+            Some(fd) => Some(Map::from_fd(fd)?),
+            None if geometry.shape.flow_pages > 0 => return Ok(None),
+            None => None,
         };
         let maps = Maps {
             control,
@@ -401,6 +451,7 @@ impl Maps {
             policies,
             leases,
             tags,
+            flows,
         };
         Ok(Some((maps, geometry)))
     }
@@ -466,10 +517,19 @@ pub(super) fn forget(folder: &PinFolder, name: &str) -> Result<(), MeterError> {
 /// # Errors
 /// When a pin cannot be removed.
 pub(super) fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
-    for name in PINS {
+    for name in PINS.into_iter().chain([FLOWS_PIN]) {
         folder.unpin(name)?;
     }
     Ok(())
+}
+
+/// The version of the layout of counters with these measures.
+fn version(shape: &Shape) -> u64 {
+    if shape.meaning == 0 {
+        VERSION
+    } else {
+        VERSION_MEASURES
+    }
 }
 
 const _: () = assert!(PROBES <= SLOTS && SLOT_BYTES * SLOTS == PAGE_BYTES);

@@ -29,11 +29,13 @@
 //! cut, when no program counts in it, and the caller's records of it are durable; a process that
 //! dies in between finds the same bank again ([`Meter::pending`]), with the number of its period.
 
+mod adoption;
 mod bank;
 mod error;
 mod keys;
 mod layout;
 mod maps;
+mod measures;
 mod policy;
 pub(super) mod program;
 mod stage;
@@ -60,6 +62,8 @@ pub struct Meter {
     maps: Arc<Maps>,
     geometry: Geometry,
     filters: Vec<(u16, weir_filter::ir::Program)>,
+    measures: Vec<measures::Measured>,
+    adopts: bool,
     banks: Arc<Banks>,
     control: MapMemory,
     slots: MapMemory,
@@ -172,6 +176,8 @@ impl Meter {
             tags: mapped(&maps.tags)?,
             maps: Arc::new(maps),
             filters: maps::filters(spec)?,
+            measures: measures::compile(spec)?,
+            adopts: spec.adopts,
             geometry,
             used: HashMap::new(),
             free: std::collections::HashSet::new(),
@@ -208,6 +214,11 @@ impl Meter {
     /// Whether the classes and the unit of bytes of another meter are those of this one.
     pub fn means_the_same(&self, other: &Meter) -> bool {
         self.geometry.meaning == other.geometry.meaning
+    }
+
+    /// Whether the measures of another meter are those of this one.
+    pub fn measures_the_same(&self, other: &Meter) -> bool {
+        self.geometry.shape.meaning == other.geometry.shape.meaning
     }
 
     /// Bytes of all maps, which are allocated when the meter is made.

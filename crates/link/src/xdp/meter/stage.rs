@@ -91,6 +91,10 @@ impl Meter {
                 polices: geometry.polices && matches!(way, Way::One(_)),
                 has_policed: geometry.polices,
                 lease_cpus: geometry.lease_cpus,
+                measures: self.measures.clone(),
+                flow_pages: geometry.shape.flow_pages,
+                flow_idle_ns: geometry.shape.flow_idle_ns,
+                adopts: self.adopts,
                 way,
             },
             maps: self.maps.clone(),
@@ -103,7 +107,13 @@ impl Meter {
     /// When a pin cannot be removed.
     pub fn unpin(folder: &PinFolder) -> Result<(), MeterError> {
         unpin(folder)?;
-        let (_, names) = folder.list()?;
+        let (pins, names) = folder.list()?;
+        // Maps of other layouts.
+        for name in pins {
+            if name.starts_with(MAP_PIN) && !is_pin(&name) {
+                folder.unpin(&name)?;
+            }
+        }
         let mut replaced = names.iter().filter(|name| name.starts_with(REPLACED));
         replaced.try_for_each(|name| forget(folder, name))
     }
@@ -354,6 +364,9 @@ impl MeterTap {
         Ok(())
     }
 }
+
+/// The start of the names of all pins of a meter.
+const MAP_PIN: &str = "meter-";
 
 /// The start of the pin's name at a mirror port that was not promiscuous.
 const MIRROR_PIN: &str = "meter-mirror-";

@@ -428,19 +428,34 @@ impl NetState {
         }
         match id {
             Id::Stream(id) => self.stream_readiness(id),
-            Id::Listener(id) => Readiness {
-                readable: self.stack.tcp_accept_queue_len(id) > 0,
-                ..Readiness::default()
-            },
-            Id::Udp(id) => {
-                let failed = self.stack.udp_is_refused(id);
+            Id::Listener(listener) => {
+                let (is_over, _) = self.is_shut(id);
                 Readiness {
-                    readable: failed || self.stack.udp_waiting(id) > 0,
-                    writable: !self.tx_blocked.contains(&Id::Udp(id)),
+                    readable: is_over || self.stack.tcp_accept_queue_len(listener) > 0,
+                    writable: is_over,
+                    ended: is_over,
+                    over: is_over,
+                    ..Readiness::default()
+                }
+            }
+            Id::Udp(udp) => {
+                let (shut_read, shut_write) = self.is_shut(id);
+                let failed = self.stack.udp_is_refused(udp);
+                Readiness {
+                    readable: shut_read || failed || self.stack.udp_waiting(udp) > 0,
+                    writable: shut_write || !self.tx_blocked.contains(&id),
+                    ended: shut_read,
+                    over: shut_read && shut_write,
                     ..Readiness::default()
                 }
             }
         }
+    }
+
+    /// Whether the application has shut a socket down for reading, and for writing.
+    fn is_shut(&self, id: Id) -> (bool, bool) {
+        let watch = self.socket_waiters.get(&id);
+        watch.map_or((false, false), |watch| (watch.shut_read, watch.shut_write))
     }
 
     fn stream_readiness(&mut self, id: TcpId) -> Readiness {
@@ -450,9 +465,8 @@ impl NetState {
         if state == tcp::State::SynSent {
             return Readiness::default();
         }
+        let (shut_read, shut_write) = self.is_shut(Id::Stream(id));
         let watch = self.socket_waiters.get(&Id::Stream(id));
-        let shut_read = watch.is_some_and(|watch| watch.shut_read);
-        let shut_write = watch.is_some_and(|watch| watch.shut_write);
         let is_reported = watch.is_some_and(|watch| watch.error_reported);
         let room = self.stack.tcp_is_writable(id);
         let error = self.stack.tcp_error(id);

@@ -7,9 +7,11 @@
 //! ```
 
 use super::alarms::Alarms;
+use super::clock::{Clock, monotonic_ns};
 use super::feed::{Feed, Sources};
 use super::forwarding::Losses;
-use super::live::Pins;
+use super::interfaces::{OwnCounters, Side};
+use super::pins::Pins;
 use super::policies::{self, Policies};
 use super::rows::{Rows, SharedTable, Table, locked};
 use super::seed;
@@ -17,7 +19,6 @@ use super::stop::Stop;
 use crate::error::{CliError, limited, say};
 use crate::radius::Stats;
 use crate::store;
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use weir_ledger::{Ledger, SessionLog, Spool, StoreLock};
 use weir_link::names::SystemNames;
 use weir_link::xdp::{Banks, Meter, MeterSpec, PreviousMeter};
-use weir_meter::config::Config;
+use weir_meter::config::{Config, MeasureConfig};
 use weir_meter::engine::Unit;
 use weir_meter::period::{Moment, Schedule};
 use weir_meter::services::Services;
@@ -39,6 +40,9 @@ use weir_meter::{SessionEvent, SessionEventKind, SessionInfo, SessionSource, Tot
 const KEYS_OF_SESSION: usize = 2;
 /// Events that are read from the log at a time.
 const EVENTS_AT_ONCE: u32 = 10_000;
+/// The least and most time between two looks for flows that have ended: each passes over the whole
+/// table.
+const FLOWS_NS: [u64; 2] = [1_000_000_000, 15_000_000_000];
 /// The longest wait of the thread that cuts periods.
 const WAIT: Duration = Duration::from_millis(50);
 
@@ -51,6 +55,8 @@ pub(crate) struct Stores<'a> {
     pub(crate) spool: Option<&'a Path>,
     /// Leaves the records in the spool, for `weir mediate`.
     pub(crate) no_store: bool,
+    /// As [`Clock::new`] takes it.
+    pub(crate) wall_set: Option<&'a Path>,
 }
 
 /// What was done, stable for scripts.
@@ -119,9 +125,16 @@ pub(crate) struct Counter {
     pub(super) cut_ended: Option<Moment>,
     /// When to try again to store the period that was cut.
     pub(super) retry_ns: Option<u64>,
+    /// When to look for flows that have ended.
+    flows_ns: u64,
     pub(super) gap_unix_ns: Option<[i64; 2]>,
     /// Frames that this process has lost.
     pub(super) losses: Losses,
+    pub(super) clock: Clock,
+    /// What the interfaces count themselves.
+    pub(super) own: OwnCounters,
+    /// What an earlier process has noted of that at its last cut.
+    left_own: Option<Vec<u8>>,
     pub(super) alarms: Alarms,
     pub(super) done: Done,
 }
@@ -155,9 +168,16 @@ impl Counter {
         let spec = spec(config, capacity, &services, names);
         let opened = Meter::open(&pins.folder, &spec).map_err(CliError::run)?;
         policies::set_portal(config, &opened.meter)?;
-        let began = now();
+        let clock = Clock::new(stores.wall_set.map(Path::to_owned));
+        let began = clock.now();
         let table = Table {
-            rows: Rows::new(capacity, &config.keys, Policies::new(config), seed()),
+            rows: Rows::new(
+                capacity,
+                &config.keys,
+                config.adoption_ns,
+                Policies::new(config),
+                seed(),
+            ),
             meter: opened.meter,
         };
         let mut counter = Counter {
@@ -179,8 +199,12 @@ impl Counter {
             left_ended: None,
             cut_ended: None,
             retry_ns: None,
+            flows_ns: began.monotonic_ns,
             gap_unix_ns: None,
             losses: Losses::default(),
+            clock,
+            own: OwnCounters::default(),
+            left_own: None,
             alarms: Alarms::default(),
             done: Done::default(),
         };
@@ -202,11 +226,6 @@ impl Counter {
     /// The pins of the counter's link.
     pub(crate) fn pins(&self) -> &Pins {
         &self.pins
-    }
-
-    /// The pins, when nothing of this counter is to be kept.
-    pub(crate) fn into_pins(self: Box<Self>) -> Pins {
-        self.pins
     }
 
     /// What was done.
@@ -251,6 +270,8 @@ impl Counter {
         if epoch == epoch_now {
             self.began = base.ended;
             self.left_ended = Some(base.ended);
+            // If the next one was cut, what the interfaces had counted then was lost with its process.
+            self.left_own = self.banks.pending().is_none().then_some(base.own);
         } else if previous.any(|it| it.meter.boot_epoch() == epoch) {
             self.previous_began = base.ended;
         } else {
@@ -271,7 +292,7 @@ impl Counter {
         mut seen: impl FnMut(&SessionEvent),
     ) -> Result<(), CliError> {
         let listed = self.listed()?;
-        let now_ns = now().unix_ns;
+        let now_ns = self.clock.now().unix_ns;
         let event = |kind| SessionEvent {
             number: 0,
             received_unix_ns: now_ns,
@@ -373,21 +394,30 @@ impl Counter {
     pub(crate) fn start(
         mut self,
         was_counting: bool,
+        sides: Vec<Side>,
         sources: Sources,
     ) -> Result<Running, CliError> {
+        let left = self.left_own.take().filter(|_| was_counting);
+        self.own = OwnCounters::new(sides, !self.is_adopted, left.as_deref());
         if self.is_adopted
             && !was_counting
             && let Some(ended) = self.left_ended
         {
             // The interface was made again, for example.
-            self.gap_unix_ns = Some([ended.unix_ns, now().unix_ns]);
+            self.gap_unix_ns = Some([ended.unix_ns, self.clock.now().unix_ns]);
         }
         self.finish_cut()?;
         // The first period is at least as long as the rest of the present one.
-        self.schedule = Schedule::new(now(), self.config.period_ns);
+        self.schedule = Schedule::new(self.clock.now(), self.config.period_ns);
         let stop = Arc::new(Stop::new()?);
         let log = self.log.take().expect("no thread of sessions runs");
-        let mut feed = Feed::new(sources, log, self.logged, self.table.clone());
+        let mut feed = Feed::new(
+            sources,
+            log,
+            self.logged,
+            self.table.clone(),
+            self.clock.clone(),
+        );
         let radius = feed.stats();
         let failed = |error| CliError::run(format!("cannot start a thread: {}", limited(&error)));
         let sessions = if feed.has_sources() {
@@ -427,6 +457,10 @@ impl Counter {
                 self.cut(boundary_ns)?;
             } else if self.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns) {
                 self.retry()?;
+            } else if self.flows_ns <= now_ns {
+                self.flows_ns = now_ns.saturating_add(self.flows_interval_ns());
+                self.banks.end_idle_flows(now_ns).map_err(CliError::run)?;
+                continue;
             } else {
                 stop.wait(WAIT);
                 continue;
@@ -435,6 +469,15 @@ impl Counter {
             *shown.lock().unwrap_or_else(PoisonError::into_inner) = view;
         }
         Ok(())
+    }
+
+    /// Between two looks for flows that have ended: a fraction of the time after which they do.
+    fn flows_interval_ns(&self) -> u64 {
+        let idle = self.config.measures.iter().find_map(|it| match it {
+            MeasureConfig::Flows { idle_ns, .. } => Some(*idle_ns),
+            _ => None,
+        });
+        idle.map_or(u64::MAX, |ns| (ns / 4).clamp(FLOWS_NS[0], FLOWS_NS[1]))
     }
 
     /// What it does, when its last cut took so long.
@@ -512,7 +555,7 @@ impl Running {
 
 /// What the counters of a configuration in the kernel are to be.
 pub(super) fn spec<'a>(
-    config: &Config,
+    config: &'a Config,
     capacity: usize,
     services: &'a Services,
     names: &'a SystemNames,
@@ -526,27 +569,34 @@ pub(super) fn spec<'a>(
         names,
         counts_ip: config.unit == Unit::Ip,
         polices: !config.policies.is_empty(),
+        measures: &config.measures,
+        adopts: config.adoption_ns > 0,
     }
 }
 
 /// What the spool notes beside a period: where the next one begins.
 pub(super) struct Base {
     pub(super) ended: Moment,
+    /// [What interfaces had counted](OwnCounters::note) then; of earlier versions nothing.
+    pub(super) own: Vec<u8>,
 }
 
 impl Base {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let (monotonic, unix) = (self.ended.monotonic_ns, self.ended.unix_ns);
-        [monotonic.to_le_bytes(), unix.to_le_bytes()].concat()
+        let ended = [monotonic.to_le_bytes(), unix.to_le_bytes()].concat();
+        [ended, self.own.clone()].concat()
     }
 
     fn read(bytes: &[u8]) -> Option<Base> {
-        let (monotonic, unix) = bytes.split_first_chunk()?;
+        let (monotonic, rest) = bytes.split_first_chunk()?;
+        let (unix, own) = rest.split_first_chunk()?;
         Some(Base {
             ended: Moment {
                 monotonic_ns: u64::from_le_bytes(*monotonic),
-                unix_ns: i64::from_le_bytes(unix.try_into().ok()?),
+                unix_ns: i64::from_le_bytes(*unix),
             },
+            own: own.to_vec(),
         })
     }
 }
@@ -561,22 +611,6 @@ fn spool_beside(store: &Path, counter: &str) -> PathBuf {
             store.with_file_name(spool)
         }
         _ => store.with_file_name(format!("{counter}.spool")),
-    }
-}
-
-pub(super) fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
-
-pub(super) fn now() -> Moment {
-    let wall = clock_gettime(ClockId::Realtime);
-    Moment {
-        monotonic_ns: monotonic_ns(),
-        unix_ns: wall
-            .tv_sec
-            .saturating_mul(1_000_000_000)
-            .saturating_add(wall.tv_nsec),
     }
 }
 

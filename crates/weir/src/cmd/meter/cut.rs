@@ -1,10 +1,12 @@
 //! Periods, from the kernel's cells to records that are durable.
 
-use super::counter::{Base, Counter, monotonic_ns, now};
+use super::clock::monotonic_ns;
+use super::counter::{Base, Counter};
 use super::rows::{Rows, locked};
 use crate::error::{CliError, say};
 use weir_ledger::LedgerError;
 use weir_link::xdp::{Cell, CutOwner, Meter, PreviousMeter};
+use weir_meter::config::Config;
 use weir_meter::period::{ChunkWriter, Cut, Moment};
 use weir_meter::{Chunk, Flags, Measure, Owner, OwnerKind, Totals};
 
@@ -18,6 +20,8 @@ struct Columns {
     epoch: u64,
     services: Vec<String>,
     polices: bool,
+    /// Those of the measures.
+    more: Vec<Measure>,
 }
 
 impl Counter {
@@ -30,7 +34,7 @@ impl Counter {
             self.close_previous(previous)?;
         }
         if self.banks.pending().is_some() {
-            self.store_cut(now())?;
+            self.store_cut(self.clock.now())?;
         }
         Ok(())
     }
@@ -44,6 +48,11 @@ impl Counter {
             let numbers = 0..meter.classes();
             numbers.map(|number| format!("class-{number}")).collect()
         };
+        let more = if meter.measures_the_same(&table.meter) {
+            more_measures(&self.config)
+        } else {
+            Vec::new()
+        };
         let by_tag = table.rows.by_tag();
         drop(table);
         for _ in 0..1 + usize::from(meter.pending().is_some()) {
@@ -51,19 +60,26 @@ impl Counter {
                 meter.cut().map_err(CliError::run)?;
             }
             let cut = meter.pending().expect("it was cut");
-            let span = [self.previous_began, now()];
+            let span = [self.previous_began, self.clock.now()];
             let about = about(cut.period(), span, cut.totals(), None);
             let owner = |rows: &Rows, owner| match owner {
-                CutOwner::Row(row) => rows.owner_of(by_tag.get(&meter.tag(row)).copied()),
-                other => unknown_owner(other),
+                CutOwner::Row(row) => {
+                    let slot = by_tag.get(&meter.tag(row)).copied();
+                    (rows.owner_of(slot), Flags::default())
+                }
+                other => (unknown_owner(other), Flags::default()),
             };
             let kind = Columns {
                 epoch: meter.boot_epoch(),
                 services: services.clone(),
                 polices: meter.polices(),
+                more: more.clone(),
             };
             let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
-            let base = Base { ended: about.ended };
+            let base = Base {
+                ended: about.ended,
+                own: Vec::new(),
+            };
             let stored = self.spool.store(&mut chunks, &base.bytes());
             stored.map_err(CliError::run)?;
             meter.settle();
@@ -75,7 +91,7 @@ impl Counter {
     /// Ends the period at a boundary, and makes its records durable. A full disk leaves the period
     /// to be stored later: the kernel goes on counting.
     pub(super) fn cut(&mut self, boundary_ns: u64) -> Result<(), CliError> {
-        let ended = now().at(boundary_ns);
+        let ended = self.clock.now().at(boundary_ns);
         let stored = self.store_pending().and_then(|()| self.store_cut(ended));
         self.stored(stored)
     }
@@ -100,23 +116,24 @@ impl Counter {
     /// Ends the period now, and makes its records durable.
     pub(crate) fn cut_now(&mut self) -> Result<(), CliError> {
         self.store_pending()?;
-        self.store_cut(now())
+        self.store_cut(self.clock.now())
     }
 
     /// Stores what was counted between the last cut and the end of the programs.
     pub(crate) fn cut_rest(&mut self) -> Result<(), CliError> {
         locked(&self.table).rows.note_cut();
+        self.own.note_cut();
         let cut = self.banks.cut().map_err(CliError::run)?;
         if cut.totals() == Totals::default() {
             return Ok(());
         }
-        self.store_cut(now())
+        self.store_cut(self.clock.now())
     }
 
     /// Stores the period that was cut and is not durable, if there is one.
     fn store_pending(&mut self) -> Result<(), CliError> {
         match self.banks.pending() {
-            Some(_) => self.store_cut(now()),
+            Some(_) => self.store_cut(self.clock.now()),
             None => Ok(()),
         }
     }
@@ -146,6 +163,7 @@ impl Counter {
         let banks = self.banks.clone();
         if banks.pending().is_none() {
             locked(&self.table).rows.note_cut();
+            self.own.note_cut();
             banks.cut().map_err(CliError::run)?;
             self.cut_ended = Some(ended);
         }
@@ -154,17 +172,27 @@ impl Counter {
         let span = [self.began, ended];
         let mut about = about(cut.period(), span, cut.totals(), self.gap_unix_ns);
         about.lost_inside = self.losses.unrecorded();
+        about.interfaces = self.own.of_cut();
+        let period = about.period;
         let owner = |rows: &Rows, owner| match owner {
-            CutOwner::Row(row) => rows.owner(row),
-            other => unknown_owner(other),
+            CutOwner::Row(row) => (rows.owner(row), Flags::default()),
+            CutOwner::Unknown(key) => match rows.adopter(&key, period) {
+                Some(adopter) => (adopter, Flags::ADOPTED),
+                None => (unknown_owner(owner), Flags::default()),
+            },
+            CutOwner::Overflow => (unknown_owner(owner), Flags::default()),
         };
         let kind = Columns {
             epoch: banks.boot_epoch(),
             services: self.services.names(),
             polices: banks.polices(),
+            more: more_measures(&self.config),
         };
         let mut chunks = self.chunks(kind, &about, cut.cells(), owner);
-        let base = Base { ended };
+        let base = Base {
+            ended,
+            own: self.own.note(),
+        };
         self.spool
             .store(&mut chunks, &base.bytes())
             .map_err(|error| CliError::Run(error.into()))?;
@@ -191,7 +219,7 @@ impl Counter {
         kind: Columns,
         about: &Cut,
         cells: impl Iterator<Item = Cell>,
-        owner_of: impl Fn(&Rows, CutOwner) -> Owner,
+        owner_of: impl Fn(&Rows, CutOwner) -> (Owner, Flags),
     ) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         let mut emit = |chunk| chunks.push(chunk);
@@ -199,20 +227,21 @@ impl Counter {
             &self.config.counter,
             kind.epoch,
             about,
-            measures(kind.polices),
+            [measures(kind.polices), kind.more.clone()].concat(),
             kind.services,
             self.config.chunk_records,
             &mut emit,
         );
         let mut cells = cells.fuse();
         let mut last = None;
+        let (mut flags, mut counts) = (Flags::default(), Vec::new());
         loop {
             let block: Vec<Cell> = cells.by_ref().take(CELLS_AT_ONCE).collect();
             if block.is_empty() {
                 break;
             }
             let table = locked(&self.table);
-            let owners: Vec<Option<Owner>> = block
+            let owners: Vec<Option<(Owner, Flags)>> = block
                 .iter()
                 .map(|cell| {
                     let is_another = last.replace(cell.owner) != Some(cell.owner);
@@ -221,12 +250,24 @@ impl Counter {
                 .collect();
             drop(table);
             for (cell, owner) in block.iter().zip(owners) {
-                if let Some(owner) = owner {
+                if let Some((owner, of_owner)) = owner {
                     writer.owner(owner);
+                    flags = of_owner;
                 }
-                let (counts, columns) = counts_of(cell, kind.polices);
-                let counts = &counts[..columns];
-                writer.record(cell.class, cell.direction, Flags::default(), counts);
+                counts.clear();
+                counts.extend([cell.packets, cell.bytes]);
+                if kind.polices {
+                    counts.extend(cell.policed);
+                }
+                if !kind.more.is_empty() {
+                    counts.extend(&cell.more);
+                }
+                let flags = if cell.at_least {
+                    flags.with(Flags::AT_LEAST)
+                } else {
+                    flags
+                };
+                writer.record(cell.class, cell.direction, flags, &counts);
             }
         }
         writer.finish();
@@ -279,6 +320,7 @@ fn about(period: u64, span: [Moment; 2], link: Totals, gap_unix_ns: Option<[i64;
         link,
         lost_inside: 0,
         gap_unix_ns,
+        interfaces: Vec::new(),
     }
 }
 
@@ -293,10 +335,11 @@ fn measures(polices: bool) -> Vec<Measure> {
     names.iter().map(measure).collect()
 }
 
-/// The counts of a record.
-fn counts_of(cell: &Cell, polices: bool) -> ([u64; 4], usize) {
-    let counts = [cell.packets, cell.bytes, cell.policed[0], cell.policed[1]];
-    (counts, if polices { 4 } else { 2 })
+/// The columns of the configuration's measures.
+fn more_measures(config: &Config) -> Vec<Measure> {
+    let measures = config.measures.iter();
+    let columns = measures.flat_map(|measure| measure.measurement(0).columns());
+    columns.collect()
 }
 
 /// The owner of a cell that is no session's that is known.

@@ -5,8 +5,8 @@
 //! ```
 
 use super::alarms::Alarms;
+use super::clock::Clock;
 use super::control::Control;
-use super::counter::now;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
 use crate::error::say;
@@ -57,6 +57,7 @@ pub(super) struct Feed {
     /// Events in the log.
     logged: u64,
     table: SharedTable,
+    clock: Clock,
     /// Events that are not durable yet.
     batch: Vec<SessionEvent>,
     /// Those of them, from the first on, that are applied.
@@ -74,7 +75,13 @@ pub(super) struct Feed {
 
 impl Feed {
     /// With a log that has `logged` events.
-    pub(super) fn new(sources: Sources, log: SessionLog, logged: u64, table: SharedTable) -> Feed {
+    pub(super) fn new(
+        sources: Sources,
+        log: SessionLog,
+        logged: u64,
+        table: SharedTable,
+        clock: Clock,
+    ) -> Feed {
         let Sources {
             server,
             sniffer,
@@ -88,6 +95,7 @@ impl Feed {
             log,
             logged,
             table,
+            clock,
             batch: Vec::new(),
             applied: 0,
             refused: Vec::new(),
@@ -175,7 +183,7 @@ impl Feed {
         }
         if let Some(control) = &mut self.control {
             let table = locked(&self.table);
-            control.receive(&mut self.batch, now().unix_ns, &table);
+            control.receive(&mut self.batch, self.clock.now().unix_ns, &table);
         }
     }
 
@@ -255,7 +263,7 @@ impl Feed {
         if self.logged <= 2 * table.rows.count() as u64 + EVENTS_SPARE {
             return;
         }
-        let running = table.rows.running(now().unix_ns);
+        let running = table.rows.running(self.clock.now().unix_ns);
         drop(table);
         match self.log.replace(&running) {
             Ok(count) => self.logged = count,

@@ -11,7 +11,9 @@
 //! this process. What the two threads share is a number: frames that were lost here.
 
 use super::counter::{Counter, View};
-use super::live::{self, Pins, WAIT};
+use super::interfaces::Side;
+use super::live::{self, WAIT};
+use super::pins::Pins;
 use super::watch::Watchers;
 use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
@@ -22,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use weir_link::names::SystemNames;
+use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterStage};
 use weir_meter::Direction;
 use weir_meter::config::Config;
@@ -89,9 +92,7 @@ impl MeterArgs {
 /// Takes away the counters that an earlier process has left for these links.
 pub(crate) fn clean(interfaces: &[&str]) -> Result<(), CliError> {
     let pins = Pins::of(interfaces)?;
-    Meter::unpin(&pins.folder).map_err(CliError::run)?;
-    pins.remove();
-    Ok(())
+    Meter::unpin(&pins.folder).map_err(CliError::run)
 }
 
 /// Which way the frames go that come in at each interface.
@@ -300,7 +301,17 @@ fn run(
             return Ok(counter.done());
         }
     };
-    let running = counter.start(was_counting, sources)?;
+    let sides = interfaces.iter().zip(&directions).map(|(name, way)| {
+        let interface = Interface::named(name).map_err(CliError::run)?;
+        Ok(Side {
+            name: interface.name,
+            index: interface.index,
+            ingress: Some(*way),
+            meters_tx: false,
+        })
+    });
+    let sides = sides.collect::<Result<Vec<_>, CliError>>()?;
+    let running = counter.start(was_counting, sides, sources)?;
     let with_losses = |view| View {
         lost_inside: Some(lost.load(Ordering::Relaxed)),
         ..view
@@ -325,10 +336,6 @@ fn run(
         Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
     }
     counter.deliver()?;
-    let done = counter.done();
-    let shown = watchers.end(&with_losses(counter.view(0)));
-    if !stays {
-        counter.into_pins().remove();
-    }
-    shown.map(|()| done)
+    watchers.end(&with_losses(counter.view(0)))?;
+    Ok(counter.done())
 }

@@ -13,6 +13,8 @@ use super::control::Control;
 use super::counter::{Counter, Done, spec};
 use super::feed::Sources;
 use super::forwarding::{self, Metering};
+use super::interfaces::Side;
+use super::pins::Pins;
 use super::watch::Watchers;
 use crate::cmd::bridge;
 use crate::error::{CliError, say};
@@ -22,29 +24,19 @@ use crate::report::format;
 use crate::report::metrics::Metrics;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
-use siphasher::sip::SipHasher13;
-use std::fmt::Display;
-use std::hash::Hasher;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_link::bpf::PinFolder;
 use weir_link::names::SystemNames;
 use weir_link::net::Interface;
-use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp, mount_for_all};
+use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp};
 use weir_meter::config::Config;
 use weir_meter::engine::Inside;
 use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
 use weir_tap::Tap;
 
-/// Where counters are pinned.
-const PINS: &str = "/run/weir/meter";
-/// Bytes of interfaces' names in that of a folder of pins.
-const PIN_NAME_MAX: usize = 96;
-/// Longest time that the kernel takes to close the descriptors of a process that has ended.
-const CLOSING: Duration = Duration::from_secs(1);
 /// The transport port of RADIUS accounting (RFC 2866 §3).
 const ACCOUNTING_PORT: u16 = 1813;
 /// Between two looks at the interface, and two heartbeats.
@@ -80,8 +72,13 @@ pub(super) fn run(
         memory(config, subscribers.len(), bytes)
     ));
     let folder = &counter.pins().folder;
-    let tap = counter.with_meter(|meter| place.attach(meter, &interface, folder, names))?;
-    let running = counter.start(tap.was_counting(), sources)?;
+    let attached = counter.with_meter(|meter| place.attach(meter, &interface, folder, names));
+    if attached.is_err() && counter.is_new() {
+        MeterTap::clean(folder).map_err(CliError::run)?;
+        Meter::unpin(folder).map_err(CliError::run)?;
+    }
+    let tap = attached?;
+    let running = counter.start(tap.was_counting(), vec![place.side(&interface)], sources)?;
     let mut watchdog = Watchdog::new(None)?;
     watchdog.ready();
     say("ready");
@@ -104,14 +101,12 @@ pub(super) fn run(
     // The last period ends now. A full disk leaves it in the kernel, for the next process, and the
     // kernel counting.
     let mut settled = counter.cut_now();
-    let mut is_off = false;
     if !args.keep && settled.is_ok() {
         let folder = &counter.pins().folder;
         tap.detach(Some(folder)).map_err(CliError::run)?;
         settled = counter.cut_rest();
         if settled.is_ok() {
             Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
-            is_off = true;
         }
     }
     let settled = settled.and_then(|()| counter.deliver());
@@ -126,9 +121,6 @@ pub(super) fn run(
     });
     let shown = watchers.end(&counter.view(0));
     print(args, &counter.done())?;
-    if is_off {
-        counter.into_pins().remove();
-    }
     settled.and(shown)
 }
 
@@ -179,9 +171,7 @@ pub(super) fn clean(config: &Config) -> Result<(), CliError> {
     let interface = Interface::named(&interface).map_err(CliError::run)?;
     let pins = Pins::of(&[&interface.name])?;
     MeterTap::clean(&pins.folder).map_err(CliError::run)?;
-    Meter::unpin(&pins.folder).map_err(CliError::run)?;
-    pins.remove();
-    Ok(())
+    Meter::unpin(&pins.folder).map_err(CliError::run)
 }
 
 /// Where frames of one interface are counted.
@@ -193,6 +183,20 @@ enum Place {
 }
 
 impl Place {
+    /// What the interface's own counters are compared with.
+    fn side(&self, interface: &Interface) -> Side {
+        let ingress = match self {
+            Place::Host(ingress) => Some(*ingress),
+            Place::Mirror(_) => None,
+        };
+        Side {
+            name: interface.name.clone(),
+            index: interface.index,
+            ingress,
+            meters_tx: ingress.is_some(),
+        }
+    }
+
     fn attach(
         &self,
         meter: &Meter,
@@ -253,12 +257,6 @@ pub(super) fn supported(config: &Config) -> Result<(), CliError> {
         let why = format!("{what}: counted in captures only, so far: leave it out for a live link");
         Err(CliError::refused(why))
     };
-    if !config.measures.is_empty() {
-        return refused("[measures]");
-    }
-    if config.adoption_ns > 0 {
-        return refused("adoption");
-    }
     if config.each_address {
         return refused("each_address");
     }
@@ -342,76 +340,4 @@ pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sou
     }
     sources.control = args.control.as_deref().map(Control::bind).transpose()?;
     Ok(sources)
-}
-
-/// The folder of pins of a counter's interfaces, which this process alone uses.
-pub(crate) struct Pins {
-    root: PinFolder,
-    name: String,
-    pub(crate) folder: PinFolder,
-    _lock: std::os::fd::OwnedFd,
-}
-
-impl Pins {
-    pub(super) fn of(interfaces: &[&str]) -> Result<Pins, CliError> {
-        let failed = |error: &dyn Display| CliError::run(format!("cannot keep counters: {error}"));
-        let root = mount_for_all(Path::new(PINS)).map_err(|error| failed(&error))?;
-        // Interfaces of several network namespaces may have one name.
-        let namespace = std::fs::metadata("/proc/self/ns/net").map_err(|error| failed(&error))?;
-        let name = format!("{}-{}", pin_name(interfaces), namespace.ino());
-        let until = Instant::now() + CLOSING;
-        loop {
-            let folder = root.folder(&name).map_err(|error| failed(&error))?;
-            let lock = folder.lock_alone().map_err(|error| failed(&error))?;
-            match lock {
-                // Its last owner may have removed it.
-                Some(_) if !folder.is_there().is_ok_and(|is_there| is_there) => {}
-                Some(lock) => {
-                    return Ok(Pins {
-                        root,
-                        name,
-                        folder,
-                        _lock: lock,
-                    });
-                }
-                // The owner may have been killed a moment ago.
-                None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
-                None => {
-                    let by = folder.locked_by();
-                    let by = by.map_or_else(String::new, |number| format!(" by process {number}"));
-                    let are = if interfaces.len() > 1 { "are" } else { "is" };
-                    return Err(CliError::run(format!(
-                        "{} {are} metered already{by}: end that first",
-                        interfaces.join(", ")
-                    )));
-                }
-            }
-        }
-    }
-
-    /// Removes the folder, if nothing is pinned there.
-    pub(super) fn remove(self) {
-        let _ = self.root.remove_folder(&self.name);
-    }
-}
-
-/// Interfaces' names in that of a folder of pins, which has letters, digits, `-` and `_` alone, and
-/// 128 bytes at most: a byte of another kind is `_` and two digits.
-fn pin_name(interfaces: &[&str]) -> String {
-    let mut sorted = interfaces.to_vec();
-    sorted.sort_unstable();
-    let mut name = String::new();
-    for byte in sorted.join("+").bytes() {
-        match byte {
-            b'+' => name.push('-'),
-            byte if byte.is_ascii_alphanumeric() => name.push(byte.into()),
-            byte => name.push_str(&format!("_{byte:02x}")),
-        }
-    }
-    if name.len() <= PIN_NAME_MAX {
-        return name;
-    }
-    let mut hasher = SipHasher13::new_with_keys(0, 0);
-    hasher.write(name.as_bytes());
-    format!("links-{:016x}", hasher.finish())
 }

@@ -1,13 +1,17 @@
 //! `weir meter`: usage accounting.
 
+mod adoption;
 mod alarms;
 mod capture;
+mod clock;
 mod control;
 mod counter;
 mod cut;
 mod feed;
 pub(crate) mod forwarding;
+mod interfaces;
 mod live;
+mod pins;
 mod policies;
 mod report;
 mod rows;
@@ -120,6 +124,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", conflicts_with = "read")]
     control: Option<PathBuf>,
 
+    /// A file with the nanoseconds by which the wall clock is set, for tests
+    #[arg(long, hide = true, value_name = "FILE")]
+    wall_set: Option<PathBuf>,
+
     /// Take off the link what an earlier process has left, with its counts
     #[arg(long, conflicts_with_all = ["read", "keep"], requires = "config")]
     clean: bool,
@@ -132,6 +140,7 @@ impl Args {
             store: self.store.as_deref(),
             spool: self.spool.as_deref(),
             no_store: self.no_store,
+            wall_set: self.wall_set.as_deref(),
         }
     }
 
@@ -154,6 +163,7 @@ impl Args {
             stats_json: None,
             control: None,
             clean: false,
+            wall_set: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Which row of the kernel's counters is which session's.
 
+use super::adoption::Adoption;
 use super::policies::Policies;
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -49,6 +50,7 @@ pub(super) fn locked(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 /// it is free when the records of that cut are durable.
 pub(super) struct Rows {
     policies: Policies,
+    adoption: Adoption,
     sessions: Sessions,
     row_of_slot: HashMap<Slot, u32>,
     slot_of_row: HashMap<u32, Slot>,
@@ -72,9 +74,16 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn new(capacity: usize, kinds: &[KeyKind], policies: Policies, seed: u64) -> Rows {
+    pub(super) fn new(
+        capacity: usize,
+        kinds: &[KeyKind],
+        adoption_ns: u64,
+        policies: Policies,
+        seed: u64,
+    ) -> Rows {
         Rows {
             policies,
+            adoption: Adoption::new(adoption_ns),
             sessions: Sessions::new(capacity, kinds, seed),
             row_of_slot: HashMap::new(),
             slot_of_row: HashMap::new(),
@@ -175,6 +184,7 @@ impl Rows {
     fn take_over(&mut self, meter: &mut Meter, applied: &Applied) -> Result<(), String> {
         let mut failed = Ok(());
         for key in &applied.lost {
+            self.adoption.end(key);
             let removed = meter.remove(*key).map(drop);
             failed = failed.and(removed.map_err(|error| error.to_string()));
         }
@@ -182,7 +192,18 @@ impl Rows {
             return failed;
         };
         self.releasable.remove(&slot);
-        failed.and(self.enter(meter, slot))
+        failed = failed.and(self.enter(meter, slot));
+        for key in &applied.gained {
+            self.adoption.begin(meter, *key, slot);
+        }
+        failed
+    }
+
+    /// The session that adopts what nobody owned of this key in a period.
+    pub(super) fn adopter(&self, key: &Key, period: u64) -> Option<Owner> {
+        let slot = self.adoption.of(key, period)?;
+        self.sessions.get(slot)?;
+        Some(self.owner_of(Some(slot)))
     }
 
     /// Enters a session's row, and all its keys, in the kernel.
@@ -293,6 +314,7 @@ impl Rows {
     /// Frees the rows of sessions that had ended at the last cut: their last records are durable.
     /// What had no room in the kernel is entered, if it has room now.
     pub(super) fn release_ended(&mut self, meter: &mut Meter) {
+        self.adoption.forget_before(meter.period());
         for (_, row) in self.left_cut.drain() {
             forget(meter, row);
             self.free.push(row);

@@ -2,6 +2,7 @@
 
 use super::link::{LinkArgs, failure};
 use crate::error::CliError;
+use crate::report::round_trips::RoundTrips;
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use serde_json::json;
@@ -37,7 +38,7 @@ pub(crate) struct Args {
 const SILENT_MAX: u32 = 3;
 
 /// Time limit for an echo.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     let Address(asked) = args.host;
@@ -49,7 +50,7 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         },
         ..asked
     };
-    let mut node = args.link.node()?;
+    let mut node = args.link.client(args.host)?;
     let own = node.host.bind();
     let src = node.host.port(own);
     let mut times = Vec::new();
@@ -77,7 +78,7 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
                     _ => {}
                 }
             }
-            let is_over = began.elapsed() >= PATIENCE || stop.is_requested();
+            let is_over = began.elapsed() >= ECHO_TIMEOUT || stop.is_requested();
             if is_over || trouble.is_some() || times.len() > before {
                 break;
             }
@@ -93,24 +94,15 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
             break;
         }
     }
-    times.sort_unstable();
-    let at = |part: usize| {
-        let last = times.len().saturating_sub(1);
-        let time = times.get((times.len() * part / 100).min(last));
-        time.map_or(0.0, |time| time.as_secs_f64() * 1e6)
-    };
-    let (min, median, max) = (at(0), at(50), at(100));
+    let trips = RoundTrips::of(&times);
     let came_back = times.len();
     let json = json!({
         "sent": sent,
         "came_back": came_back,
-        "microseconds": {"min": min, "median": median, "max": max},
+        "microseconds": trips.json(),
     });
     stdout::report(args.json, &json, || {
-        format!(
-            "{came_back} of {sent} came back; microseconds: \
-             min {min:.1}, median {median:.1}, max {max:.1}"
-        )
+        format!("{came_back} of {sent} came back; {}", trips.text())
     })?;
     match (stop.is_requested(), trouble) {
         (true, _) => Err(CliError::Stopped(stop.signal())),

@@ -217,7 +217,7 @@ fn require_name(place: &Place) -> Result<(), CliError> {
 }
 
 pub(super) fn list(args: &ListArgs, stop: &ShutdownSignal) -> Result<(), CliError> {
-    let mut node = args.link.node()?;
+    let mut node = args.link.client(args.place.server)?;
     let asked = || stop.is_requested();
     let path = if args.place.path.is_empty() {
         "*"
@@ -256,7 +256,7 @@ pub(super) fn list(args: &ListArgs, stop: &ShutdownSignal) -> Result<(), CliErro
 
 pub(super) fn get(args: &GetArgs, stop: &ShutdownSignal) -> Result<(), CliError> {
     require_name(&args.place)?;
-    let mut node = args.link.node()?;
+    let mut node = args.link.client(args.place.server)?;
     let asked = || stop.is_requested();
     let got = (|| -> Result<(), FtpError> {
         let mut session = Session::open(&mut node, args.place.server, &asked)?;
@@ -300,7 +300,7 @@ pub(super) fn put(args: &PutArgs, stop: &ShutdownSignal) -> Result<(), CliError>
     } else {
         Box::new(File::open(&args.file).map_err(cannot)?)
     };
-    let mut node = args.link.node()?;
+    let mut node = args.link.client(args.place.server)?;
     let asked = || stop.is_requested();
     let put = (|| -> Result<(), FtpError> {
         let mut session = Session::open(&mut node, args.place.server, &asked)?;

@@ -64,8 +64,22 @@ impl LinkArgs {
         self.own.is_some()
     }
 
-    /// A host on the link.
-    pub(super) fn node(&self) -> Result<Node, CliError> {
+    /// A host on the link that asks `peer`.
+    pub(super) fn client(&self, peer: Address) -> Result<Node, CliError> {
+        if self.own.is_some_and(|own| own.0.host == peer.0.host) {
+            return Err(CliError::refused(format!(
+                "{peer} has the number of this host itself: give --own another one"
+            )));
+        }
+        self.node(peer.0.host)
+    }
+
+    /// A host on the link that only answers.
+    pub(super) fn server(&self) -> Result<Node, CliError> {
+        self.node(0)
+    }
+
+    fn node(&self, peer: u8) -> Result<Node, CliError> {
         let random = RandomState::new().build_hasher().finish();
         let (net, host) = match self.own {
             Some(Address(own)) if own.host == 0 || own.socket != 0 => {
@@ -75,7 +89,7 @@ impl LinkArgs {
                 )));
             }
             Some(Address(own)) => (own.net, own.host),
-            None => (0, 1 + (random % 254) as u8),
+            None => (0, other_than(peer, random)),
         };
         let link = match &self.link {
             LinkName::Port(interface) => {
@@ -86,6 +100,13 @@ impl LinkArgs {
         let link = link.map_err(failure)?;
         Ok(Node::new(Host::new(net, host, (random >> 32) as u32), link))
     }
+}
+
+/// A host number from 1 to 254 that is not the peer's: a link drops what comes from its own host.
+fn other_than(peer: u8, random: u64) -> u8 {
+    let is_among = (1..=254).contains(&peer);
+    let number = 1 + (random % (254 - u64::from(is_among))) as u8;
+    number + u8::from(is_among && number >= peer)
 }
 
 /// The exit status for an error of a link.
@@ -109,6 +130,16 @@ pub(super) fn stream_failure(error: StreamError, stop: &ShutdownSignal) -> CliEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_never_has_the_number_of_its_server() {
+        for peer in 0..=255 {
+            let numbers: std::collections::BTreeSet<u8> =
+                (0..1000).map(|random| other_than(peer, random)).collect();
+            assert!(!numbers.contains(&peer) && !numbers.contains(&0), "{peer}");
+            assert!(!numbers.contains(&255) && numbers.len() >= 253, "{peer}");
+        }
+    }
 
     #[test]
     fn links_are_ports_or_udp() {

@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     let folder = Folder::open(&args.folder).map_err(|error| {
         CliError::run(format!("cannot serve {}: {error}", args.folder.display()))
     })?;
-    let mut node = args.link.node()?;
+    let mut node = args.link.server()?;
     for (name, Address(port)) in &args.names {
         if !node.host.add_name(name, *port) {
             return Err(CliError::refused(format!(

@@ -263,15 +263,7 @@ impl Ftp {
             properties(&path, *len).text()
         });
         if at_once {
-            let text: String = lists.collect();
-            // A client reads no longer argument.
-            let end = text[..text.len().min(ftp::ARGUMENT_LEN_MAX)].rfind("))");
-            let whole = if text.len() > ftp::ARGUMENT_LEN_MAX {
-                &text[..end.map_or(0, |end| end + 2)]
-            } else {
-                &text
-            };
-            let bytes = whole.as_bytes().to_vec();
+            let bytes = joined(lists, ftp::ARGUMENT_LEN_MAX).into_bytes();
             self.say(mark::HERE_IS_PROPERTY_LIST, bytes);
             return;
         }
@@ -304,6 +296,19 @@ fn properties(path: &str, len: u64) -> PropertyList {
         .with("Type", "Binary")
         .with("Byte-Size", "8")
         .with("Size", &len.to_string())
+}
+
+/// The first of these texts that have no more than so many bytes together: a client reads no
+/// longer argument.
+fn joined(texts: impl Iterator<Item = String>, len_max: usize) -> String {
+    let mut all = String::new();
+    for text in texts {
+        if all.len() + text.len() > len_max {
+            break;
+        }
+        all += &text;
+    }
+    all
 }
 
 /// Whether a name matches a pattern, in which `*` stands for anything.
@@ -449,7 +454,18 @@ impl Terminal {
 
 #[cfg(test)]
 mod tests {
-    use super::matches_pattern;
+    use super::{joined, matches_pattern};
+
+    #[test]
+    fn a_long_listing_ends_with_a_whole_name() {
+        // Two bytes a character: the limit is in the middle of one.
+        let names = || (0..100).map(|number| format!("((Name-Body {number}äöü))"));
+        let all = joined(names(), 1000);
+        assert!(all.len() > 900 && all.len() <= 1000, "{}", all.len());
+        let whole: String = names().collect();
+        assert!(whole.starts_with(&all) && all.ends_with("äöü))"), "{all}");
+        assert_eq!(joined(names(), usize::MAX), whole);
+    }
 
     #[test]
     fn a_star_stands_for_anything() {

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         },
         ..asked
     };
-    let mut node = args.link.node()?;
+    let mut node = args.link.client(args.host)?;
     let is_stopped = || stop.is_requested();
     let mut stream = Stream::open(&mut node, remote, &is_stopped).map_err(|error| match error {
         StreamError::Ended(ended) => CliError::run(format!("{}: {ended}", args.host)),

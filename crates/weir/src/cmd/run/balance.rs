@@ -3,6 +3,7 @@
 use super::nat::quoted;
 use super::{LiveArgs, Source, live, parse};
 use crate::error::CliError;
+use crate::report::stdout;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
@@ -94,8 +95,7 @@ fn server(text: &str) -> Result<Server, String> {
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let text = text(args);
     if args.print {
-        print!("{text}");
-        return Ok(());
+        return stdout::text(&text);
     }
     let source = Source {
         name: "the command line".into(),

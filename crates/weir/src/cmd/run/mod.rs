@@ -12,6 +12,7 @@ use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::longest::MtuWarnings;
 use crate::report::stats_file::StatsFile;
+use crate::report::stdout;
 use crate::report::tx_burst::TxBurstMode;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
@@ -240,8 +241,7 @@ fn live(
     let bypass = bypass(args.bypass, &chain)?;
     if is_check {
         router::check(&config.router).map_err(failure)?;
-        println!("{}: good", source.name);
-        return Ok(());
+        return stdout::text(&format!("{}: good\n", source.name));
     }
     let log = config
         .log

@@ -2,6 +2,7 @@
 
 use super::{LiveArgs, Source, is_v4, live, parse};
 use crate::error::CliError;
+use crate::report::stdout;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use weir_chain::nat::log::Inverted;
@@ -104,8 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let text = text(args);
     if args.print {
-        print!("{text}");
-        return Ok(());
+        return stdout::text(&text);
     }
     let source = Source {
         name: "the command line".into(),
@@ -182,10 +182,7 @@ fn look_up(find: &str, time: f64, path: &Path) -> Result<(), CliError> {
             .map_err(|error| CliError::run(format!("{}: {error}", path.display())))?;
     }
     match log.find((time * 1e9) as u64, protocol, *end.ip(), end.port()) {
-        Some(subscriber) => println!("{subscriber}"),
-        None => {
-            return Err(CliError::run(format!("no subscriber had {find} at {time}")));
-        }
+        Some(subscriber) => stdout::text(&format!("{subscriber}\n")),
+        None => Err(CliError::run(format!("no subscriber had {find} at {time}"))),
     }
-    Ok(())
 }

@@ -93,7 +93,8 @@ pub(crate) struct Args {
     planning: bool,
 
     /// Prove the totals: for each period, the link's total against the sum of
-    /// all records, the chain of chunks, and each output's files
+    /// all records, the chain of chunks, and each output's files; beside it, the
+    /// interfaces' own counters
     #[arg(long, conflicts_with_all = ["subscriber", "service", "by"])]
     prove: bool,
 

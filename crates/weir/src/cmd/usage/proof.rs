@@ -5,7 +5,9 @@ use crate::error::CliError;
 use crate::report::format::Column::{Left, Right};
 use crate::report::format::{self, grouped};
 use serde::Serialize;
-use weir_ledger::{Difference, Ledger, PeriodProof, Proof, UsageQuery};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use weir_ledger::{Difference, InterfaceProof, Ledger, PeriodProof, Proof, UsageQuery};
 use weir_meter::Totals;
 
 /// The proof, stable for scripts.
@@ -70,6 +72,7 @@ fn text(proof: &Proof) -> String {
         Right("link bytes"),
         Right("sessions"),
         Right("unattributed"),
+        Right("interface"),
         Left("outputs"),
         Left("agrees"),
     ];
@@ -82,6 +85,9 @@ fn text(proof: &Proof) -> String {
             grouped(both(it.link.bytes)),
             grouped(both(it.sessions.bytes)),
             grouped(both(it.unattributed.bytes)),
+            it.interfaces
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |it| signed(it.more_packets)),
             if it.outputs.is_empty() {
                 "-".to_owned()
             } else {
@@ -96,7 +102,8 @@ fn text(proof: &Proof) -> String {
         ]
     });
     let mut text = format::table(&columns, rows);
-    text += "\n\nSessions and unattributed are bytes.";
+    text += "\n\nSessions and unattributed are bytes; interface: packets of the link less frames that the \
+             interfaces themselves counted.";
     for period in &proof.periods {
         let at = format!("{}, period {}", period.counter, period.period);
         for difference in &period.differences {
@@ -106,11 +113,23 @@ fn text(proof: &Proof) -> String {
             let lost = format::frames(period.lost_inside);
             text += &format!("\n{at}: weir lost {lost} after it had counted them");
         }
+        if period.wall_step_ns != 0 {
+            let by = Duration::from_nanos(period.wall_step_ns.unsigned_abs()).as_secs_f64();
+            let way = if period.wall_step_ns < 0 {
+                "back"
+            } else {
+                "on"
+            };
+            text += &format!(
+                "\n{at}: the wall clock was set {way} by {by:.3} s; the period has its length"
+            );
+        }
         if let Some([from, to]) = period.gap_unix_ns {
             let [from, to] = [from, to].map(|time| format::time(Some(time)));
             text += &format!("\n{at}: nothing was counted from {from} to {to}");
         }
     }
+    text += &interfaces(proof);
     let link = proof.link();
     let periods = format::counted(proof.periods.len() as u64, "period");
     if proof.holds() {
@@ -121,6 +140,65 @@ fn text(proof: &Proof) -> String {
         );
     }
     text
+}
+
+/// Bytes of the header of Ethernet, which interfaces count.
+const LINK_HEADER: i64 = 14;
+
+/// What the interfaces themselves counted in all periods, by counter, and how the links differ.
+fn interfaces(proof: &Proof) -> String {
+    let mut sums: BTreeMap<&str, (BTreeSet<&str>, [i64; 4])> = BTreeMap::new();
+    for period in &proof.periods {
+        let Some(own) = &period.interfaces else {
+            continue;
+        };
+        let (names, sum) = sums.entry(&period.counter).or_default();
+        names.extend(own.interfaces.iter().map(|it| it.name.as_str()));
+        let InterfaceProof { frames, bytes, .. } = own;
+        let more = [
+            frames.cast_signed(),
+            bytes.cast_signed(),
+            own.more_packets,
+            own.more_bytes,
+        ];
+        for (sum, more) in sum.iter_mut().zip(more) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+    let mut text = String::new();
+    for (counter, (names, [frames, bytes, more_packets, more_bytes])) in sums {
+        let names: Vec<&str> = names.into_iter().collect();
+        let [count, sum] = [frames, bytes].map(|it| grouped(it.unsigned_abs()));
+        text += &format!(
+            "\n{counter}: {} counted {count} frames, {sum} bytes",
+            names.join(", ")
+        );
+        let packets = frames.saturating_add(more_packets);
+        text += &match (more_packets, more_bytes) {
+            (0, 0) => "; the link's totals are the same".to_owned(),
+            (0, bytes) if bytes <= -LINK_HEADER.saturating_mul(packets) => format!(
+                "; the link has as many packets, and {} bytes less: it counts IP packets without their \
+                 link headers",
+                grouped(bytes.unsigned_abs())
+            ),
+            (packets, bytes) => format!(
+                "; the link has {} packets, {} bytes",
+                signed(packets),
+                signed(bytes)
+            ),
+        };
+    }
+    text
+}
+
+/// A number with its sign.
+fn signed(number: i64) -> String {
+    let sign = match number {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", grouped(number.unsigned_abs()))
 }
 
 fn both(counts: [u64; 2]) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::{LinkArgs, call_failure};
 use crate::error::CliError;
+use crate::report::round_trips::RoundTrips;
 use crate::report::stdout;
 use crate::signals::ShutdownSignal;
 use serde_json::json;
@@ -66,24 +67,15 @@ pub(super) fn run(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
         }
     }
     let sent = times.len() + usize::from(trouble.is_some());
-    times.sort_unstable();
-    let at = |part: usize| {
-        let last = times.len().saturating_sub(1);
-        let time = times.get((times.len() * part / 100).min(last));
-        time.map_or(0.0, |time| time.as_secs_f64() * 1e6)
-    };
-    let (min, median, max) = (at(0), at(50), at(100));
+    let trips = RoundTrips::of(&times);
     let answered = times.len();
     let json = json!({
         "sent": sent,
         "answered": answered,
-        "microseconds": {"min": min, "median": median, "max": max},
+        "microseconds": trips.json(),
     });
     stdout::report(args.json, &json, || {
-        format!(
-            "{answered} of {sent} answered; microseconds: \
-             min {min:.1}, median {median:.1}, max {max:.1}"
-        )
+        format!("{answered} of {sent} answered; {}", trips.text())
     })?;
     trouble.map_or(Ok(()), Err)
 }

@@ -104,7 +104,7 @@ impl Emit<'_> {
             wire_len: WireLen::Stack(stack::LENGTH),
             result: Reg::R0,
             free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5],
-            stack_top: stack::TOP,
+            stack_top: self.spec.stack_top(),
             accept,
             reject,
             short: reject,

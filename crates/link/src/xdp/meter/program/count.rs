@@ -1,10 +1,9 @@
 //! Adds the frame to its cell and to the totals of its CPU.
 
-use super::super::layout::{CELL_BYTES, POLICED_CELL_BYTES, place};
-use super::{Emit, stack};
+use super::super::layout::{CELL_BYTES, place};
+use super::{Emit, Routines, stack};
 use crate::xdp::abi::{PROCESSOR_ID, atomic_add};
-use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
-use weir_meter::Direction;
+use weir_filter::backend::ebpf::{EmitError, Insn, Label, Reg, helper, op};
 
 /// The cell, then what is added.
 const CELL: Reg = Reg::R7;
@@ -12,14 +11,18 @@ const BYTES: Reg = Reg::R8;
 const PACKETS: Reg = Reg::R9;
 
 impl Emit<'_> {
-    pub(super) fn count(&mut self) {
-        let done = self.asm.label();
+    pub(super) fn count(&mut self, routines: &Routines) -> Result<(), EmitError> {
+        let [counted, done] = [(); 2].map(|()| self.asm.label());
         let rows = self.spec.rows() as i32;
         let bytes = if self.spec.counts_ip {
             stack::IP_BYTES
         } else {
             stack::WIRE
         };
+        if !self.spec.measures.is_empty() {
+            // The verifier follows them once, not for each class.
+            self.forget(&[stack::CLASS]);
+        }
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::BANK),
             Insn::alu64(op::MUL, Reg::R1, rows),
@@ -35,14 +38,9 @@ impl Emit<'_> {
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::CLASS),
         ]);
         self.jump(op::JGE, Reg::R1, classes, done);
-        let cell = if self.spec.has_policed {
-            POLICED_CELL_BYTES
-        } else {
-            CELL_BYTES
-        };
-        let direction = self.direction.unwrap_or(Direction::Up) as i32 * cell as i32;
+        let (cell, total) = (self.spec.cell() as i32, self.spec.total() as i32);
         self.push(&[
-            Insn::alu64(op::MUL, Reg::R1, 2 * cell as i32),
+            Insn::alu64(op::MUL, Reg::R1, 2 * cell),
             Insn::alu64(op::ADD, CELL, Reg::R1),
         ]);
         self.add_direction(CELL, cell);
@@ -51,26 +49,32 @@ impl Emit<'_> {
         // A cell is any CPU's, a total one CPU's alone: programs of one CPU never interrupt one
         // another at these hooks.
         self.push(&[
-            atomic_add(CELL, direction as i16, PACKETS),
-            atomic_add(CELL, direction as i16 + 8, BYTES),
+            atomic_add(CELL, 0, PACKETS),
+            atomic_add(CELL, 8, BYTES),
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::BANK),
             Insn::alu64(op::AND, Reg::R1, 1),
-            Insn::alu64(op::MUL, Reg::R1, 2 * cell as i32),
+            Insn::alu64(op::MUL, Reg::R1, 2 * total),
             Insn::alu64(op::ADD, Reg::R0, Reg::R1),
         ]);
-        self.add_direction(Reg::R0, cell);
-        self.add_to_total(direction as i16);
+        self.add_direction(Reg::R0, total);
+        self.add_to_total(0);
         if self.spec.polices {
             self.push(&[Insn::load(op::DW, Reg::R1, Reg::FP, stack::POLICED)]);
-            self.jump(op::JEQ, Reg::R1, 0, done);
-            let policed = direction as i16 + CELL_BYTES as i16;
+            self.jump(op::JEQ, Reg::R1, 0, counted);
+            let policed = CELL_BYTES as i16;
             self.push(&[
                 atomic_add(CELL, policed, PACKETS),
                 atomic_add(CELL, policed + 8, BYTES),
             ]);
             self.add_to_total(policed);
         }
+        self.asm.bind(counted);
+        if !self.spec.measures.is_empty() {
+            self.push(&[Insn::store(op::DW, Reg::FP, stack::CELL, CELL)]);
+            self.measure(routines)?;
+        }
         self.asm.bind(done);
+        Ok(())
     }
 
     /// Adds to two words of the total r0.
@@ -84,15 +88,16 @@ impl Emit<'_> {
         }
     }
 
-    /// Adds the offset of the frame's direction, if each frame has its own, to a register; r1 is lost.
-    fn add_direction(&mut self, to: Reg, cell: u32) {
-        if self.direction.is_some() {
+    /// Adds the offset of the frame's direction to a register; r1 is lost.
+    fn add_direction(&mut self, to: Reg, cell: i32) {
+        if let Some(direction) = self.direction {
+            self.push(&[Insn::alu64(op::ADD, to, direction as i32 * cell)]);
             return;
         }
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::DIRECTION),
             Insn::alu64(op::AND, Reg::R1, 1),
-            Insn::alu64(op::MUL, Reg::R1, cell as i32),
+            Insn::alu64(op::MUL, Reg::R1, cell),
             Insn::alu64(op::ADD, to, Reg::R1),
         ]);
     }

@@ -5,7 +5,7 @@ use super::super::layout::{
     state,
 };
 use super::{Emit, FRAME, Routines, Spec, stack};
-use crate::xdp::abi::compare_exchange;
+use crate::xdp::abi::{compare_exchange, exchange};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Reg, helper, op};
 use weir_meter::Direction;
 
@@ -242,9 +242,10 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     asm.extend(mix);
     asm.extend(Insn::load64(Reg::R3, MUL_A));
     asm.extend(mix);
+    asm.push(Insn::alu64(op::RSH, HOME, 32));
+    lose_track(asm, HOME);
     asm.extend([
         Insn::mov64(Reg::R4, HOME),
-        Insn::alu64(op::RSH, Reg::R4, 32),
         Insn::alu64(op::AND, Reg::R4, pages as i32 - 1),
         Insn::store(op::W, Reg::FP, -4, Reg::R4),
         Insn::mov64(Reg::R2, Reg::FP),
@@ -255,8 +256,18 @@ fn begin(asm: &mut Asm, spec: &Spec, map: u16, pages: u32, none: Label) {
     asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), none);
     asm.extend([
         Insn::mov64(PAGE, Reg::R0),
-        Insn::alu64(op::RSH, HOME, HOME_SHIFT as i32),
+        Insn::alu64(op::RSH, HOME, HOME_SHIFT as i32 - 32),
         Insn::alu64(op::LSH, HOME, 6),
+    ]);
+}
+
+/// Passes a number of 32 bits through four bytes of the stack that are no whole slot: what it was
+/// made from does not matter to the verifier any more. It tells apart all values that are known of
+/// what an index into memory was made from, and a hash is made from all fields of a key.
+pub(super) fn lose_track(asm: &mut Asm, number: Reg) {
+    asm.extend([
+        Insn::store(op::W, Reg::FP, -4, number),
+        Insn::load(op::W, number, Reg::FP, -4),
     ]);
 }
 
@@ -343,6 +354,18 @@ pub(super) fn emit_claim(asm: &mut Asm, spec: &Spec, claim: Label, first_place: 
         asm.extend([
             Insn::store(op::DW, Reg::R1, 0, KEY),
             Insn::store(op::DW, Reg::R1, 8, KEY_REST),
+        ]);
+        if spec.adopts {
+            asm.extend([
+                Insn::store(op::DW, Reg::FP, -16, Reg::R1),
+                Insn::store(op::DW, Reg::FP, -24, Reg::R4),
+                Insn::call(helper::KTIME_GET_NS),
+                Insn::load(op::DW, Reg::R1, Reg::FP, -16),
+                Insn::load(op::DW, Reg::R4, Reg::FP, -24),
+                Insn::store(op::DW, Reg::R1, 24, Reg::R0),
+            ]);
+        }
+        asm.extend([
             Insn::mov64(Reg::R2, state::READY as i32),
             Insn::alu64(op::LSH, Reg::R2, 32),
             Insn::alu64(op::OR, Reg::R2, META),
@@ -365,12 +388,4 @@ pub(super) fn emit_claim(asm: &mut Asm, spec: &Spec, claim: Label, first_place: 
         Insn::alu64(op::ADD, Reg::R0, 1),
         Insn::exit(),
     ]);
-}
-
-/// `with` and `*(base + at)` change places, after all stores before (`BPF_XCHG`, Linux 5.12).
-fn exchange(base: Reg, at: i16, with: Reg) -> Insn {
-    Insn {
-        imm: 0xe1,
-        ..compare_exchange(base, at, with)
-    }
 }

@@ -4,8 +4,8 @@
 //!  bank ─► fields of the frame ─► row: key's, else unknown address's, else overflow
 //!  (once)  parse.rs                │  find.rs
 //!                                  ▼
-//!                       class: tables, filters ─► cell and total += packets, bytes
-//!                       classify.rs               count.rs
+//!                       class: tables, filters ─► cell and total += packets, bytes ─► measures
+//!                       classify.rs               count.rs                           measure.rs
 //! ```
 //!
 //! The bank is read once, so that a cell and a total are always of the same bank. Whatever the frame
@@ -15,10 +15,12 @@
 mod classify;
 mod count;
 mod find;
+mod measure;
 mod parse;
 mod police;
 
-use super::layout::{at, kind, place};
+use super::layout::{CELL_BYTES, POLICED_CELL_BYTES, at, kind, place};
+use super::measures::{Measured, words_of};
 use crate::xdp::abi::{DATA, DATA_END};
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 use weir_filter::ir::Program as Filter;
@@ -70,6 +72,13 @@ mod stack {
     pub(super) const OTHER: i16 = -208;
     pub(super) const OTHER_REST: i16 = -216;
     pub(super) const TOP: i16 = -216;
+    /// With measures: the frame's cell.
+    pub(super) const CELL: i16 = -224;
+    /// The protocol of a fragment.
+    pub(super) const FRAGMENT: i16 = -232;
+    /// What the packets of a flow have in common.
+    pub(super) const FLOW: i16 = -280;
+    pub(super) const TOP_MEASURES: i16 = -280;
 }
 
 /// Kinds of what a packet carries, as [`stack::TRANSPORT`] has them.
@@ -103,6 +112,11 @@ pub(in crate::xdp) struct Spec {
     pub(super) polices: bool,
     pub(super) has_policed: bool,
     pub(super) lease_cpus: u32,
+    pub(super) measures: Vec<Measured>,
+    pub(super) flow_pages: u32,
+    pub(super) flow_idle_ns: u64,
+    /// Whether the table of unknown keys notes when each was entered.
+    pub(super) adopts: bool,
     pub(super) way: Way,
 }
 
@@ -135,6 +149,33 @@ impl Spec {
         self.unknown_pages * super::layout::SLOTS
     }
 
+    /// Bytes of a total, and of a cell without measures.
+    pub(super) fn total(&self) -> u32 {
+        if self.has_policed {
+            POLICED_CELL_BYTES
+        } else {
+            CELL_BYTES
+        }
+    }
+
+    /// Bytes of a cell.
+    pub(super) fn cell(&self) -> u32 {
+        self.total() + 8 * words_of(&self.measures)
+    }
+
+    pub(super) fn has_flows(&self) -> bool {
+        self.flow_pages > 0
+    }
+
+    /// Where the stack ends that the stage's own fields take.
+    pub(super) fn stack_top(&self) -> i16 {
+        if self.measures.is_empty() {
+            stack::TOP
+        } else {
+            stack::TOP_MEASURES
+        }
+    }
+
     /// Rows of a bank: of sessions, of unknown keys, of the overflow.
     pub(super) fn rows(&self) -> u32 {
         self.subscribers + self.unknown() + 1
@@ -147,6 +188,7 @@ pub(in crate::xdp) struct Routines {
     find: Label,
     claim: Label,
     charge: Label,
+    flow: Label,
     first_place: u16,
 }
 
@@ -162,6 +204,7 @@ pub(in crate::xdp) fn emit(
         find: asm.label(),
         claim: asm.label(),
         charge: asm.label(),
+        flow: asm.label(),
         first_place,
     };
     let mut emit = Emit {
@@ -182,7 +225,7 @@ pub(in crate::xdp) fn emit(
     }
     emit.classify()?;
     emit.police(&routines);
-    emit.count();
+    emit.count(&routines)?;
     emit.act();
     Ok(routines)
 }
@@ -192,6 +235,7 @@ pub(in crate::xdp) fn emit_routines(asm: &mut Asm, spec: &Spec, routines: Routin
     find::emit_find(asm, spec, routines.find, routines.first_place);
     find::emit_claim(asm, spec, routines.claim, routines.first_place);
     police::emit_charge(asm, spec, routines.charge);
+    measure::emit_flow(asm, spec, routines.flow, routines.first_place);
 }
 
 struct Emit<'a> {
@@ -249,23 +293,24 @@ impl Emit<'_> {
         }
         self.asm.bind(goes_down);
         self.set(stack::DIRECTION, Direction::Down as i32);
-        for (from, to) in [
+        for (other, address) in [
             (stack::OTHER, stack::ADDRESS),
             (stack::OTHER_REST, stack::ADDRESS_REST),
         ] {
             self.push(&[
-                Insn::load(op::DW, Reg::R1, Reg::FP, from),
-                Insn::store(op::DW, Reg::FP, to, Reg::R1),
+                Insn::load(op::DW, Reg::R1, Reg::FP, other),
+                Insn::load(op::DW, Reg::R2, Reg::FP, address),
+                Insn::store(op::DW, Reg::FP, address, Reg::R1),
+                Insn::store(op::DW, Reg::FP, other, Reg::R2),
             ]);
         }
         self.asm.bind(known);
-        if is_filter {
-            self.begin_again();
-        } else {
-            self.load_frame();
-        }
+        self.begin_again();
         self.attribute(routines, None);
         self.asm.bind(done);
+        if !is_filter {
+            self.begin_again();
+        }
         Ok(())
     }
 
@@ -279,6 +324,11 @@ impl Emit<'_> {
             stack::FAMILY,
             stack::DIRECTION,
         ]);
+    }
+
+    /// Whether the address of the other side is needed, too.
+    fn needs_other(&self) -> bool {
+        self.direction.is_none() || self.spec.has_flows()
     }
 
     fn load_frame(&mut self) {
@@ -385,14 +435,12 @@ impl Emit<'_> {
             self.set(field, 0);
         }
         if self.direction.is_none() {
-            for field in [
-                stack::ADDRESS,
-                stack::DIRECTION,
-                stack::OTHER,
-                stack::OTHER_REST,
-            ] {
+            for field in [stack::ADDRESS, stack::DIRECTION, stack::OTHER] {
                 self.set(field, 0);
             }
+        }
+        if self.needs_other() {
+            self.set(stack::OTHER_REST, 0);
         }
         self.set(stack::TRANSPORT, transport::NOT_IP);
         self.set(stack::TRANSPORT_AT, 0);

@@ -46,6 +46,9 @@ impl Emit<'_> {
         self.asm.goto(done);
         self.asm.bind(fragment);
         self.set(stack::TRANSPORT, transport::FRAGMENT);
+        if self.spec.has_flows() {
+            self.push(&[Insn::store(op::DW, Reg::FP, stack::FRAGMENT, PROTOCOL)]);
+        }
         self.asm.bind(done);
         if self.hook == At::Tc {
             self.segments();
@@ -170,13 +173,13 @@ impl Emit<'_> {
             Insn::alu64(op::LSH, HEADER_AT, 2),
         ]);
         self.jump(op::JLT, HEADER_AT, 20, done);
-        let address = match self.direction {
-            Some(Direction::Up) | None => 12,
-            Some(Direction::Down) => 16,
+        let [address, other] = match self.direction {
+            Some(Direction::Up) | None => [12, 16],
+            Some(Direction::Down) => [16, 12],
         };
-        if self.direction.is_none() {
+        if self.needs_other() {
             self.push(&[
-                Insn::load(op::W, Reg::R2, AT, 16),
+                Insn::load(op::W, Reg::R2, AT, other),
                 Insn::store(op::DW, Reg::FP, stack::OTHER, Reg::R2),
             ]);
         }
@@ -207,15 +210,15 @@ impl Emit<'_> {
             Insn::alu64(op::RSH, Reg::R2, 4),
         ]);
         self.jump(op::JNE, Reg::R2, 6, done);
-        let address = match self.direction {
-            Some(Direction::Up) | None => 8,
-            Some(Direction::Down) => 24,
+        let [address, other] = match self.direction {
+            Some(Direction::Up) | None => [8, 24],
+            Some(Direction::Down) => [24, 8],
         };
-        if self.direction.is_none() {
+        if self.needs_other() {
             self.push(&[
-                Insn::load(op::DW, Reg::R2, AT, 24),
+                Insn::load(op::DW, Reg::R2, AT, other),
                 Insn::store(op::DW, Reg::FP, stack::OTHER, Reg::R2),
-                Insn::load(op::DW, Reg::R2, AT, 32),
+                Insn::load(op::DW, Reg::R2, AT, other + 8),
                 Insn::store(op::DW, Reg::FP, stack::OTHER_REST, Reg::R2),
             ]);
         }

@@ -133,15 +133,9 @@ impl Network {
             let networks = [Ipv4Addr::new(203, 0, 113, 0)];
             own.route_networks(networks, 24, GATEWAY).map_err(failed)?;
         }
-        // What the kernel keeps of a counter has these names: they are of this process.
-        let own_name = |side: &str| format!("m{}{side}", std::process::id());
-        let link = lab.link(&bridge, &access);
-        let link = link.names(&own_name("i"), "bridge");
-        let (inside, port) = link.connect().map_err(failed)?;
+        let (inside, port) = lab.link(&bridge, &access).connect().map_err(failed)?;
         port.attach_to(&switch).map_err(failed)?;
-        let link = lab.link(&bridge, &server);
-        let link = link.names(&own_name("o"), "eth0");
-        let (outside, own) = link.connect().map_err(failed)?;
+        let (outside, own) = lab.link(&bridge, &server).connect().map_err(failed)?;
         own.add_address(GATEWAY, 24).map_err(failed)?;
         own.add_address(SERVER, 32).map_err(failed)?;
         for device in [&inside, &outside, &port, &own] {
@@ -154,6 +148,10 @@ impl Network {
                 .map_err(failed)?;
             device.wait_running().map_err(failed)?;
         }
+        // What the counter pins goes with the demonstration, however that ends.
+        bridge
+            .own_pins("/run/weir/meter".as_ref())
+            .map_err(failed)?;
         let arrived = Arc::new(AtomicU64::new(0));
         for (_, port) in super::SERVICES {
             let socket = server.run(move || UdpSocket::bind((SERVER, port)));

@@ -16,12 +16,14 @@ fn meter(subscribers: u32) -> Option<Meter> {
         names: &weir_link::names::SystemNames::new(),
         counts_ip: false,
         polices: false,
+        measures: &[],
+        adopts: false,
     };
     Some(Meter::create(&spec).unwrap())
 }
 
 fn rows(capacity: usize) -> Rows {
-    Rows::new(capacity, &KeyKind::ALL, Policies::default(), 1)
+    Rows::new(capacity, &KeyKind::ALL, 0, Policies::default(), 1)
 }
 
 fn key(text: &str) -> Key {

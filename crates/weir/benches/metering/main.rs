@@ -1,0 +1,56 @@
+//! What metering costs a bridge, and how many frames a second a counter beside the host takes, compared
+//! with flow exporters.
+//!
+//! ```sh
+//! sudo cargo bench -p weir --bench metering -- [bridge] [latency] [beside]
+//! ```
+//!
+//! - `bridge`: the highest rate without loss of `weir bridge --meter` and of `weir bridge`, frames of 64 B
+//!   to 256 and to 1,000,000 subscribers in random order, with and without the flow cache. A median of
+//!   rounds, in turn.
+//! - `latency`: the median time of a frame through both, at a rate that both take.
+//! - `beside`: the highest rate without loss of `weir meter` at one interface, softflowd, pmacctd and
+//!   nfpcapd, 256 flows. An exporter that is not installed is left out. Of the exporters only what libpcap
+//!   dropped counts as lost.
+
+mod beside;
+mod bridge;
+
+use weir_lab::results::recorder;
+use weir_lab::testenv;
+
+fn main() {
+    if !testenv::root() {
+        return;
+    }
+    let results = recorder!().seed(bridge::SEED);
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
+    if wanted("bridge") {
+        bridge::rates(&results);
+    }
+    if wanted("latency") {
+        bridge::latencies(&results);
+    }
+    if wanted("beside") {
+        beside::rates(&results);
+    }
+}
+
+/// The median of rates; 0 without any.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// A folder of this process, empty.
+fn folder(name: &str) -> std::path::PathBuf {
+    let name = format!("metering-{}-{name}", std::process::id());
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
