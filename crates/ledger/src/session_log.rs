@@ -96,26 +96,24 @@ impl SessionLog {
         events.collect()
     }
 
-    /// Replaces the log by these events, all or none. Gives their number.
+    /// Deletes the events of these numbers, all or none. A number that is not there is none.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written: then the log is as before.
-    pub fn replace(&mut self, events: &[SessionEvent]) -> Result<u64, LedgerError> {
+    /// If the file cannot be written.
+    pub fn remove(&mut self, numbers: &[u64]) -> Result<(), LedgerError> {
         let path = self.path.clone();
-        let mut replace = || {
+        let mut remove = || {
             let transaction = immediate(&mut self.db)?;
-            transaction.execute("DELETE FROM event", [])?;
             {
-                let mut insert =
-                    transaction.prepare_cached("INSERT INTO event (event) VALUES (?1)")?;
-                for event in events {
-                    insert.insert([serde_json::to_string(event).expect("an event is JSON")])?;
+                let mut delete =
+                    transaction.prepare_cached("DELETE FROM event WHERE number = ?1")?;
+                for number in numbers {
+                    delete.execute([bits(*number)])?;
                 }
             }
             transaction.commit()
         };
-        replace().map_err(of(&path))?;
-        Ok(events.len() as u64)
+        remove().map_err(of(&path))
     }
 }

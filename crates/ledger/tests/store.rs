@@ -498,6 +498,7 @@ fn session_events_are_numbered_and_come_back() {
         class: vec![vec![0, 255]],
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: Some([1, 2, 3, u64::MAX]),
     };
     let event = |kind| SessionEvent {
@@ -505,6 +506,7 @@ fn session_events_are_numbered_and_come_back() {
         received_unix_ns: 5,
         happened_unix_ns: Some(4),
         source: SessionSource::Radius,
+        lost: Some(vec![Key::Vlan(7, Some(9))]),
         kind,
     };
     let mut events = vec![
@@ -522,10 +524,12 @@ fn session_events_are_numbered_and_come_back() {
     drop(log);
     let mut log = SessionLog::beside(&folder.at("spool")).unwrap();
     assert_eq!(log.events(0, 10).unwrap(), events);
-    assert_eq!(log.replace(&events[2..]).unwrap(), 1);
-    let left = log.events(0, 10).unwrap();
-    assert_eq!(left.len(), 1);
-    assert_eq!(left[0].kind, events[2].kind);
+    log.remove(&[1, 2, 9]).unwrap();
+    assert_eq!(log.events(0, 10).unwrap(), events[2..]);
+    // No number is given twice.
+    log.remove(&[3]).unwrap();
+    log.append(&mut events[..1]).unwrap();
+    assert_eq!(events[0].number, 4);
 }
 
 #[test]

@@ -87,6 +87,10 @@ pub struct RadiusClient {
     pub secret_file: (String, usize),
     /// Whether its input octets are those to the subscriber.
     pub swapped: bool,
+    /// Where it takes Disconnect-Requests and CoA-Requests (RFC 5176), if it does.
+    pub dynamic: Option<SocketAddr>,
+    /// The file of the secret of these, as `secret_file`; `None` if it is the same.
+    pub dynamic_secret_file: Option<(String, usize)>,
 }
 
 /// A measure beside packets and bytes.

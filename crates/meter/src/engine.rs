@@ -483,6 +483,7 @@ impl Engine {
             class: Vec::new(),
             chargeable_user: None,
             policy: None,
+            policy_accounted: None,
             reported: None,
         };
         let started = self.began.at(self.now_ns).unix_ns;

@@ -208,6 +208,7 @@ impl List<'_> {
                     class: Vec::new(),
                     chargeable_user: None,
                     policy: None,
+                    policy_accounted: None,
                     reported: None,
                 });
                 self.sessions.len() - 1
@@ -348,6 +349,7 @@ mod tests {
             over: Default::default(),
             quota_bytes: Some(1),
             spent: Default::default(),
+            spent_request: None,
         };
         let policies = [policy("slow"), policy("fast")];
         let read = |text: &str| {

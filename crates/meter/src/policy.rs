@@ -18,6 +18,20 @@ pub struct Policy {
     pub quota_bytes: Option<u64>,
     /// What becomes of packets when the quota is spent.
     pub spent: PolicyAction,
+    /// What the session's access server is asked then.
+    pub spent_request: Option<SpentRequest>,
+}
+
+/// What an access server is asked when a session's quota is spent (RFC 5176).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum SpentRequest {
+    /// A Disconnect-Request: that it ends the session.
+    Disconnect,
+    /// A CoA-Request: that it changes the session.
+    Change {
+        /// Filter-Id: the name of what the session is to have, as the access server knows it.
+        filter: String,
+    },
 }
 
 /// What becomes of packets that a policy does not let pass as they are.

@@ -15,6 +15,17 @@ pub enum SessionSource {
     Control,
 }
 
+impl SessionSource {
+    /// Where a session came from, as its identifier begins.
+    pub fn of(id: &str) -> SessionSource {
+        match id.split_once('/') {
+            Some(("list", _)) => SessionSource::List,
+            Some(("control", _)) => SessionSource::Control,
+            _ => SessionSource::Radius,
+        }
+    }
+}
+
 /// What is known of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo {
@@ -34,6 +45,9 @@ pub struct SessionInfo {
     /// The name of its policy; `None` for the counter's default.
     #[serde(default)]
     pub policy: Option<String>,
+    /// The policy that accounting named last: named again, it does not undo a later change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_accounted: Option<String>,
     /// The access server's own counts so far, for audit: octets and packets, up then down.
     #[serde(default)]
     pub reported: Option<[u64; 4]>,
@@ -65,6 +79,10 @@ pub struct SessionEvent {
     pub happened_unix_ns: Option<i64>,
     /// Where it came from.
     pub source: SessionSource,
+    /// In a log: the keys of a session that begins or changes which are not its own, since other
+    /// sessions have gained them. `None` if that follows from the events before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Vec<Key>>,
     /// What happened.
     #[serde(flatten)]
     pub kind: SessionEventKind,

@@ -9,7 +9,7 @@
 
 use crate::key::{mask_v4, mask_v6};
 use crate::parse::{Addresses, Headers};
-use crate::{Direction, Key, KeyKind, SessionEvent, SessionEventKind, SessionInfo};
+use crate::{Direction, Key, KeyKind, SessionEvent, SessionEventKind, SessionInfo, SessionSource};
 use ahash::RandomState;
 use std::net::IpAddr;
 
@@ -211,7 +211,7 @@ impl Sessions {
         match &event.kind {
             SessionEventKind::Up(info) => {
                 let started = event.happened_unix_ns.unwrap_or(event.received_unix_ns);
-                self.up(info, started)
+                self.begin(info, started, event.lost.as_deref())
             }
             SessionEventKind::Down(info) => Ok(self.down(&info.id)),
             SessionEventKind::AllDown { server } => {
@@ -237,6 +237,17 @@ impl Sessions {
         info: &SessionInfo,
         started_unix_ns: i64,
     ) -> Result<Applied, SessionError> {
+        self.begin(info, started_unix_ns, None)
+    }
+
+    /// As [`up`](Self::up); with `lost`, the session owns all its keys but these, whatever it owned
+    /// before.
+    fn begin(
+        &mut self,
+        info: &SessionInfo,
+        started_unix_ns: i64,
+        lost: Option<&[Key]>,
+    ) -> Result<Applied, SessionError> {
         if info.keys.len() > KEYS_MAX {
             return Err(SessionError::Keys {
                 id: info.id.clone(),
@@ -254,6 +265,8 @@ impl Sessions {
             session.started_unix_ns = started_unix_ns;
             self.ended.retain(|ended| *ended != slot);
         }
+        // A log that was shortened may have a later event first.
+        session.started_unix_ns = session.started_unix_ns.min(started_unix_ns);
         let before = std::mem::replace(&mut session.info, info.clone()).keys;
         let mut applied = Applied {
             slot: Some(slot),
@@ -266,14 +279,49 @@ impl Sessions {
             }
         }
         for key in &info.keys {
+            let is_own = self.of_key(key) == Some(slot);
+            let owns = match lost {
+                Some(lost) => !lost.contains(key),
+                // One that it has lost does not come back.
+                None => is_own || !before.contains(key),
+            };
             if !self.looks_up(key.kind()) {
                 applied.unused.push(*key);
-            } else if self.of_key(key) != Some(slot) && !before.contains(key) {
+            } else if owns && !is_own {
                 self.set(key, Some(slot));
                 applied.gained.push(*key);
+            } else if is_own && !owns {
+                self.set(key, None);
+                applied.lost.push(*key);
             }
         }
         Ok(applied)
+    }
+
+    /// The keys of a session that are not its own: other sessions have gained them since.
+    pub fn lost(&self, slot: Slot) -> Vec<Key> {
+        let session = self.get(slot);
+        let keys = session.iter().flat_map(|session| &session.info.keys);
+        let is_lost = |key: &&Key| self.looks_up(key.kind()) && self.of_key(key) != Some(slot);
+        keys.filter(is_lost).copied().collect()
+    }
+
+    /// The event that begins the session of a slot as it is now, for a log; `None` if none runs there.
+    pub fn event(&self, slot: Slot, now_unix_ns: i64) -> Option<SessionEvent> {
+        let session = self.get(slot).filter(|session| !session.has_ended)?;
+        Some(SessionEvent {
+            number: 0,
+            received_unix_ns: now_unix_ns,
+            happened_unix_ns: Some(session.started_unix_ns),
+            source: SessionSource::of(&session.info.id),
+            lost: Some(self.lost(slot)),
+            kind: SessionEventKind::Up(session.info.clone()),
+        })
+    }
+
+    /// All slots that sessions have had are below this one.
+    pub fn slots(&self) -> Slot {
+        self.slots.len() as Slot
     }
 
     fn add(&mut self, info: &SessionInfo, started_unix_ns: i64) -> Result<Slot, SessionError> {

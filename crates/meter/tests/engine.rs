@@ -516,6 +516,7 @@ fn info(id: &str, keys: Vec<Key>) -> SessionInfo {
         class: Vec::new(),
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: None,
     }
 }
@@ -526,6 +527,7 @@ fn down(id: &str) -> weir_meter::SessionEvent {
         received_unix_ns: 0,
         happened_unix_ns: None,
         source: weir_meter::SessionSource::Control,
+        lost: None,
         kind: weir_meter::SessionEventKind::Down(info(id, Vec::new())),
     }
 }

@@ -51,6 +51,7 @@ fn limit(bits_per_second: u64, burst_bytes: u32) -> Policy {
         over: PolicyAction::Drop,
         quota_bytes: None,
         spent: PolicyAction::Drop,
+        spent_request: None,
     }
 }
 

@@ -11,7 +11,7 @@ use weir_meter::config::MeasureConfig;
 use weir_meter::engine::{Engine, Frame, Settings, Unit};
 use weir_meter::measure::Gaps;
 use weir_meter::period::Moment;
-use weir_meter::services::Services;
+use weir_meter::services::{Service, Services};
 use weir_meter::{Direction, Flags, Key, OwnerKind, SessionInfo};
 use weir_wire::LinkType;
 
@@ -89,6 +89,7 @@ fn engine(services: &Services, measures: &[MeasureConfig], keys: &[(Key, u32)]) 
             class: Vec::new(),
             chargeable_user: None,
             policy: None,
+            policy_accounted: None,
             reported: None,
         };
         engine.up(&info, 0, 0).unwrap();
@@ -319,6 +320,43 @@ fn without_measures_nothing_more_is_allocated() {
     // 100 sessions, 4,096 unknown keys and the rest; 8 classes, 2 directions, 2 banks, 5 words.
     let cells = (100 + 4096 + 1) * 8 * 2 * 2 * 5 * 8;
     assert_eq!(some - none, cells + (2 << 16) * 64);
+}
+
+/// The verifier follows each filter once, whatever came before it.
+#[test]
+fn all_measures_fit_beside_policies_and_many_filters() {
+    if !permitted() {
+        return;
+    }
+    let net = |number: usize| format!("net 10.{number}.0.0/16 or ip6 net 2001:db8:{number}::/48");
+    let services = (0..16).map(|number| Service {
+        name: format!("net-{number}"),
+        filter: Some(net(number)),
+        ..Service::default()
+    });
+    let services = Services::new(services.collect());
+    let mut measures = vec![
+        MeasureConfig::Flows {
+            max: 1 << 10,
+            idle_ns: IDLE_NS,
+        },
+        MeasureConfig::Active { slot_ms: 1000 },
+        MeasureConfig::Gaps,
+    ];
+    measures.extend((0..16).map(|number| accepted(&format!("also-{number}"), &net(number))));
+    let policed = MeterSpec {
+        polices: true,
+        adopts: true,
+        ..with(&services, &measures)
+    };
+    let meter = Meter::create(&policed).unwrap();
+    for hook in HOOKS {
+        for direction in [Direction::Up, Direction::Down] {
+            meter.stage(direction).program(hook).unwrap();
+        }
+        let stage = meter.mirror_stage(&MirrorUp::Sessions, &NoNames).unwrap();
+        stage.program(hook).unwrap();
+    }
 }
 
 #[test]

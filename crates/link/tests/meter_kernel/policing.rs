@@ -31,6 +31,7 @@ fn policy(rates: [Option<RateLimit>; 2], quota_bytes: Option<u64>) -> Policy {
         over: PolicyAction::Drop,
         quota_bytes,
         spent: PolicyAction::Drop,
+        spent_request: None,
     }
 }
 

@@ -1,21 +1,21 @@
 //! From the text of `counter.toml` to a [`Config`].
 
 mod policy;
+mod radius;
 mod values;
 
 use super::{
     CAPACITY_MAX, Config, ConfigError, FLOWS_MAX, INSIDE_MAX, LINKS_MAX, Link, MEASURES_MAX,
-    MeasureConfig, NS_PER_S, PERIOD_NS, RadiusClient, RadiusConfig, UNATTRIBUTED_MAX, duration_ns,
-    private_prefixes,
+    MeasureConfig, NS_PER_S, PERIOD_NS, UNATTRIBUTED_MAX, duration_ns, private_prefixes,
 };
 use crate::engine::{Inside, Unit};
 use crate::policy::PolicyAction;
 use crate::services::{CLASSES, RANGES_MAX, SERVICES_MAX, Service, compile};
 use crate::{Key, KeyKind};
 use policy::PolicyTable;
+use radius::RadiusTable;
 use serde::Deserialize;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use toml::Spanned;
 use values::{MeasureTable, MeasureValue, OneOrMore, Ordered, ServiceValue};
 use weir_filter::lang::expr::Names;
@@ -23,9 +23,6 @@ use weir_wire::{LinkType, Protocol};
 
 /// Characters of a name, at most.
 const NAME_CHARS_MAX: usize = 64;
-
-/// The transport port of RADIUS accounting (RFC 2866 §3).
-const ACCOUNTING_PORT: u16 = 1813;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -63,26 +60,6 @@ struct LinkTable {
     inside: Option<String>,
     outside: Option<String>,
     mirror: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RadiusTable {
-    listen: Option<Spanned<String>>,
-    dynamic: Option<Spanned<String>>,
-    sniff: Option<Spanned<String>>,
-    silence: Option<Spanned<String>>,
-    #[serde(default)]
-    client: Vec<Spanned<RadiusClientTable>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RadiusClientTable {
-    address: Spanned<String>,
-    secret_file: Spanned<String>,
-    #[serde(default)]
-    swapped: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -159,7 +136,7 @@ pub(super) fn read(text: &str, names: &dyn Names) -> Result<Config, ConfigError>
         config.subscribers = Some((path.get_ref().clone(), path.span().start));
     }
     config.links = links(&file.link)?;
-    config.radius = file.radius.as_ref().map(radius).transpose()?;
+    config.radius = file.radius.as_ref().map(radius::radius).transpose()?;
     config.inside = inside(&file.capture, config.subscribers.is_some(), names)?;
     if let Some(each) = &file.each_address {
         config.each_address = *each.get_ref();
@@ -182,6 +159,7 @@ fn policy_words(file: &File, config: &mut Config) -> Result<(), ConfigError> {
         }
         config.default_policy = Some(text.clone());
     }
+    radius::check_requests(config, &file.policy)?;
     let mut policies = config.policies.iter().zip(&file.policy.0);
     let to_portal = policies.find(|(policy, _)| {
         let uses = |action| action == PolicyAction::Portal;
@@ -286,80 +264,6 @@ fn links(tables: &[Spanned<LinkTable>]) -> Result<Vec<Link>, ConfigError> {
         });
     }
     Ok(links)
-}
-
-fn radius(table: &Spanned<RadiusTable>) -> Result<RadiusConfig, ConfigError> {
-    let (at, table) = (table.span().start, table.get_ref());
-    let address = |key: &str, text: &Spanned<String>| {
-        text.get_ref().parse::<SocketAddr>().map_err(|_| {
-            let remedy = "write an address and a port, as in \"[::]:1813\"";
-            wrong(key, text, text.get_ref(), remedy)
-        })
-    };
-    let listen = match &table.listen {
-        None if table.sniff.is_some() => None,
-        None => Some((Ipv6Addr::UNSPECIFIED, ACCOUNTING_PORT).into()),
-        Some(text) => Some(address("listen", text)?),
-    };
-    let dynamic = table.dynamic.as_ref();
-    let dynamic = dynamic.map(|text| address("dynamic", text)).transpose()?;
-    if let (Some(text), None) = (&table.dynamic, listen) {
-        let remedy = "it ends sessions of `listen`, and there is `sniff` alone: add `listen`";
-        return Err(wrong("dynamic", text, text.get_ref(), remedy));
-    }
-    let sniff = match &table.sniff {
-        Some(name) if name.get_ref().is_empty() => {
-            return Err(wrong("sniff", name, "``", "give the name of an interface"));
-        }
-        other => other.as_ref().map(|name| name.get_ref().clone()),
-    };
-    let silence_ns = match &table.silence {
-        None => None,
-        Some(text) => Some(duration(
-            "silence",
-            text,
-            [NS_PER_S, 30 * 86_400 * NS_PER_S],
-        )?),
-    };
-    if table.client.is_empty() {
-        let message =
-            "[radius]: there is no client: add [[radius.client]] with address and secret_file";
-        return Err(error(at, message));
-    }
-    let clients = table.client.iter().map(|client| {
-        let RadiusClientTable {
-            address,
-            secret_file,
-            swapped,
-        } = client.get_ref();
-        let text = address.get_ref();
-        let network = match text.parse::<IpAddr>() {
-            Ok(host) => Some((host, if host.is_ipv4() { 32 } else { 128 })),
-            Err(_) => match inside_prefix(text) {
-                Ok(Key::Prefix(network, prefix_len)) => Some((network, prefix_len)),
-                Ok(Key::Ipv4(host)) => Some((host.into(), 32)),
-                Ok(Key::Ipv6(host)) => Some((host.into(), 128)),
-                Ok(_) | Err(_) => None,
-            },
-        };
-        let Some((network, prefix_len)) = network else {
-            let remedy = "write an address or a network, as in \"192.0.2.1\" or \"192.0.2.0/24\"";
-            return Err(wrong("address", address, text, remedy));
-        };
-        Ok(RadiusClient {
-            address: network,
-            prefix_len,
-            secret_file: (secret_file.get_ref().clone(), secret_file.span().start),
-            swapped: *swapped,
-        })
-    });
-    Ok(RadiusConfig {
-        listen,
-        dynamic,
-        sniff,
-        silence_ns,
-        clients: clients.collect::<Result<_, _>>()?,
-    })
 }
 
 fn inside(table: &CaptureTable, has_list: bool, names: &dyn Names) -> Result<Inside, ConfigError> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{PolicyAction, RateLimit};
+use crate::policy::{PolicyAction, RateLimit, SpentRequest};
 use weir_filter::lang::expr::NoNames;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -105,6 +105,18 @@ fn policies_are_read() {
         (
             "[policy.a]\nquota = '1MB'\nburst = '1MB'",
             "there is no rate",
+        ),
+        (
+            "[policy.a]\nrate = '1M'\nspent_request = 'disconnect'",
+            "spent_request = `disconnect`: there is no quota",
+        ),
+        (
+            "[policy.a]\nquota = '1MB'\nspent_request = 'coa:'",
+            "spent_request = `coa:`: there are \"disconnect\" and",
+        ),
+        (
+            "[policy.a]\nquota = '1MB'\nspent_request = 'disconnect'",
+            "[policy.a]: spent_request: no access server can be asked: add dynamic",
         ),
         ("[policy.'a b']\nquota = '1MB'", "`a b`"),
         ("default_policy = 'z'", "add [policy.z]"),
@@ -250,6 +262,45 @@ fn a_mistake_has_its_place_its_value_and_a_remedy() {
         let error = parse(text).unwrap_err();
         assert!(error.message.contains(message), "{text}: {error:?}");
         assert_eq!(error.at, Some(at), "{text}: {error:?}");
+    }
+}
+
+#[test]
+fn access_servers_that_are_asked_have_addresses() {
+    let config = |client: &str, request: &str| {
+        parse(&format!(
+            "[radius]\n[[radius.client]]\naddress = '192.0.2.0/24'\nsecret_file = 'a'\n{client}\n\
+             [policy.a]\nquota = '1MB'\nspent_request = '{request}'\n"
+        ))
+    };
+    let client = "dynamic = '192.0.2.1:3799'\ndynamic_secret_file = 'b'";
+    let read = config(client, "coa:walled garden").unwrap();
+    let radius = read.radius.unwrap();
+    let asked = radius.clients[0].dynamic.unwrap();
+    assert_eq!(asked.to_string(), "192.0.2.1:3799");
+    let secret = radius.clients[0].dynamic_secret_file.as_ref().unwrap();
+    assert_eq!(secret.0, "b");
+    let change = SpentRequest::Change {
+        filter: "walled garden".into(),
+    };
+    assert_eq!(read.policies[0].spent_request, Some(change));
+    for (client, why) in [
+        (
+            "dynamic = '192.0.2.1'",
+            "dynamic = 192.0.2.1: write an address and a port",
+        ),
+        (
+            "dynamic = '192.0.2.1:0'",
+            "write where the access server listens",
+        ),
+        (
+            "dynamic = '[::]:3799'",
+            "write where the access server listens",
+        ),
+        ("dynamic_secret_file = 'b'", "it is the secret of `dynamic`"),
+    ] {
+        let refused = config(client, "disconnect").unwrap_err();
+        assert!(refused.message.contains(why), "{refused:?}");
     }
 }
 

@@ -21,13 +21,17 @@
 //! the time of receipt less Acct-Delay-Time is of a clock that is wrong, and is not used. What counts
 //! silence and how long an end is remembered is this machine's monotonic clock.
 //!
+//! A session's policy is the one that Filter-Id (RFC 2865 §5.11) names, else Class. Accounting repeats
+//! what the access server was told at first, so a name that it repeats does not undo what a CoA-Request
+//! has changed since; another name does.
+//!
 //! Octets are 64 bits with Acct-Input-Gigawords and Acct-Output-Gigawords (RFC 2869 §5.1, 5.2); for
 //! access servers that swap directions, the caller says so. They are kept for audit alone.
 
 use super::packet::{ACCOUNTING_REQUEST, Packet, attribute};
 use crate::sessions::KEYS_MAX;
 use crate::{Key, SessionEvent, SessionEventKind, SessionInfo, SessionSource};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -66,6 +70,8 @@ pub struct Request {
     pub lasted_ns: i64,
     /// What the session owns.
     pub keys: Vec<Key>,
+    /// Filter-Id attributes.
+    pub filters: Vec<String>,
     /// Class attributes.
     pub class: Vec<Vec<u8>>,
     /// Chargeable-User-Identity.
@@ -152,11 +158,8 @@ impl Request {
             has_timestamp: timestamp.is_some(),
             lasted_ns: seconds(attribute::ACCT_SESSION_TIME),
             keys: keys(packet),
-            class: packet
-                .attributes()
-                .filter(|(kind, _)| *kind == attribute::CLASS)
-                .map(|(_, value)| value.to_vec())
-                .collect(),
+            filters: filters(packet),
+            class: class(packet),
             chargeable_user: packet
                 .first(attribute::CHARGEABLE_USER_IDENTITY)
                 .map(<[u8]>::to_vec),
@@ -173,6 +176,7 @@ impl Request {
             class: self.class.clone(),
             chargeable_user: self.chargeable_user.clone(),
             policy: None,
+            policy_accounted: None,
             reported: self.reported,
         }
     }
@@ -184,8 +188,53 @@ impl Request {
     }
 }
 
+/// What was known of a session, where a later request leaves it out: that has not changed.
+fn keep(info: &mut SessionInfo, known: &SessionInfo) {
+    if info.keys.is_empty() {
+        info.keys.clone_from(&known.keys);
+    }
+    if info.class.is_empty() {
+        info.class.clone_from(&known.class);
+    }
+    let chargeable_user = info.chargeable_user.take();
+    info.chargeable_user = chargeable_user.or_else(|| known.chargeable_user.clone());
+    info.reported = info.reported.or(known.reported);
+    info.policy.clone_from(&known.policy);
+    info.policy_accounted.clone_from(&known.policy_accounted);
+}
+
 /// How identifiers of sessions of RADIUS begin: `radius/CLIENT/SERVER/SESSION/START`.
 const PREFIX: &str = "radius/";
+
+/// What an identifier of a session of RADIUS says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionName {
+    /// The client's name.
+    pub client: String,
+    /// The access server.
+    pub server: String,
+    /// Acct-Session-Id.
+    pub session: String,
+}
+
+impl SessionName {
+    /// The parts of an identifier; `None` if it is no session's of RADIUS.
+    pub fn of(id: &str) -> Option<SessionName> {
+        Some(parts(id)?.0)
+    }
+}
+
+/// The name in an identifier, and the start, Unix seconds.
+fn parts(id: &str) -> Option<(SessionName, i64)> {
+    let mut parts = id.strip_prefix(PREFIX)?.split('/');
+    let mut next = || parts.next().map(unescaped);
+    let name = SessionName {
+        client: next()?,
+        server: next()?,
+        session: next()?,
+    };
+    Some((name, parts.next()?.parse().ok()?))
+}
 
 /// The text without `/`, which divides the parts of a session's identifier.
 fn escaped(text: &str) -> String {
@@ -212,6 +261,20 @@ pub fn named_server(packet: &Packet<'_>) -> Option<String> {
 
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
+}
+
+/// Class attributes, in order.
+pub fn class(packet: &Packet<'_>) -> Vec<Vec<u8>> {
+    let attributes = packet.attributes();
+    let class = attributes.filter(|(kind, _)| *kind == attribute::CLASS);
+    class.map(|(_, value)| value.to_vec()).collect()
+}
+
+/// Filter-Id attributes, in order.
+pub fn filters(packet: &Packet<'_>) -> Vec<String> {
+    let attributes = packet.attributes();
+    let filters = attributes.filter(|(kind, _)| *kind == attribute::FILTER_ID);
+    filters.map(|(_, value)| text(value)).collect()
 }
 
 fn octets<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
@@ -245,7 +308,7 @@ fn reported(packet: &Packet<'_>, swapped: bool) -> Option<[u64; 4]> {
 /// The keys of a session's attributes, the first [`KEYS_MAX`] of them. Framed-IP-Address
 /// 255.255.255.255 and 255.255.255.254 stand for no address (RFC 2865 §5.8). A prefix of no bits is
 /// a default route, not what one session owns.
-fn keys(packet: &Packet<'_>) -> Vec<Key> {
+pub fn keys(packet: &Packet<'_>) -> Vec<Key> {
     let mut keys = Vec::new();
     for (kind, value) in packet.attributes() {
         let key = match kind {
@@ -322,9 +385,48 @@ pub struct Accounting {
     ended: HashMap<Identity, Ended>,
     /// By when they were noted, so that the oldest are forgotten first.
     ended_by_time: BTreeMap<Duration, Vec<Identity>>,
+    /// The names of policies.
+    policies: HashSet<String>,
+    unknown_policies: u64,
+    unknown_policy: String,
 }
 
 impl Accounting {
+    /// Without sessions; these policies may be named.
+    pub fn new(policies: impl IntoIterator<Item = String>) -> Accounting {
+        Accounting {
+            policies: policies.into_iter().collect(),
+            ..Accounting::default()
+        }
+    }
+
+    /// The first of these attributes' values, Filter-Id before Class, that is a policy's name.
+    pub fn policy_of(&self, filters: &[String], class: &[Vec<u8>]) -> Option<&str> {
+        let class = class.iter().filter_map(|value| str::from_utf8(value).ok());
+        let mut names = filters.iter().map(String::as_str).chain(class);
+        let named = names.find_map(|name| self.policies.get(name));
+        named.map(String::as_str)
+    }
+
+    /// Requests whose Filter-Id attributes name no policy, and a value of the last one; without
+    /// policies none, since the attribute is of filters of the access server then.
+    pub fn unknown_policies(&self) -> (u64, &str) {
+        (self.unknown_policies, &self.unknown_policy)
+    }
+
+    /// The policy that a request names; notes one that there is not.
+    fn policy_named(&mut self, request: &Request) -> Option<String> {
+        let named = self.policy_of(&request.filters, &request.class);
+        let named = named.map(str::to_owned);
+        if let (None, Some(filter)) = (&named, request.filters.first())
+            && !self.policies.is_empty()
+        {
+            self.unknown_policies += 1;
+            self.unknown_policy.clone_from(filter);
+        }
+        named
+    }
+
     /// Number of sessions that run.
     pub fn running(&self) -> usize {
         self.running.len()
@@ -336,6 +438,30 @@ impl Accounting {
         let server = (client.to_owned(), server.to_owned());
         let running = self.running.get(&(server, session.to_owned()))?;
         Some(&running.info)
+    }
+
+    /// Changes a session otherwise than by accounting: its policy, and its Class attributes unless
+    /// there are none here. None if that changes nothing, or if no such session runs.
+    pub fn change(
+        &mut self,
+        client: &str,
+        server: &str,
+        session: &str,
+        policy: Option<String>,
+        class: Vec<Vec<u8>>,
+    ) -> Option<SessionInfo> {
+        let server = (client.to_owned(), server.to_owned());
+        let running = self.running.get_mut(&(server, session.to_owned()))?;
+        let mut info = running.info.clone();
+        info.policy = policy.or(info.policy);
+        if !class.is_empty() {
+            info.class = class;
+        }
+        if info == running.info {
+            return None;
+        }
+        running.info.clone_from(&info);
+        Some(info)
     }
 
     /// Ends a session otherwise than by a Stop: a late Start of it begins nothing.
@@ -414,23 +540,18 @@ impl Accounting {
             }
         }
         let mut events = Vec::new();
+        let named = self.policy_named(request);
         if let Some(running) = self.running.get_mut(&identity) {
             let later = started_ns.saturating_sub(running.started_ns) > SAME_START_NS;
             let other = running.info.subscriber != request.user;
             if !(is_start && (later || other)) {
                 running.heard = now;
                 let mut info = request.info(running.started_ns);
-                // An Interim-Update may leave out what has not changed.
-                if info.keys.is_empty() {
-                    info.keys.clone_from(&running.info.keys);
+                keep(&mut info, &running.info);
+                if named.is_some() && named != info.policy_accounted {
+                    info.policy.clone_from(&named);
+                    info.policy_accounted = named;
                 }
-                if info.class.is_empty() {
-                    info.class.clone_from(&running.info.class);
-                }
-                info.chargeable_user = info
-                    .chargeable_user
-                    .or_else(|| running.info.chargeable_user.clone());
-                info.reported = info.reported.or(running.info.reported);
                 if info == running.info {
                     return Ok(Vec::new());
                 }
@@ -445,7 +566,9 @@ impl Accounting {
         } else if self.running.len() >= SESSIONS_MAX {
             return Err(RequestError::Full);
         }
-        let info = request.info(started_ns);
+        let mut info = request.info(started_ns);
+        info.policy.clone_from(&named);
+        info.policy_accounted = named;
         let running = Running {
             info: info.clone(),
             started_ns,
@@ -495,13 +618,7 @@ impl Accounting {
         let info = match running {
             Some(running) => {
                 let mut info = request.info(running.started_ns);
-                if info.keys.is_empty() {
-                    info.keys = running.info.keys;
-                }
-                if info.class.is_empty() {
-                    info.class = running.info.class;
-                }
-                info.chargeable_user = info.chargeable_user.or(running.info.chargeable_user);
+                keep(&mut info, &running.info);
                 info
             }
             None => request.info(started_ns),
@@ -512,14 +629,14 @@ impl Accounting {
     /// Takes up an event of the log, after a restart of the program, at the time `now` on the
     /// monotonic clock. While the program did not run, nothing could be heard: that is no silence.
     pub fn restore(&mut self, event: &SessionEvent, now: Duration) {
-        let server = |parts: &mut std::str::Split<'_, char>| {
-            Some((unescaped(parts.next()?), unescaped(parts.next()?)))
-        };
         let parts = |info: &SessionInfo| {
-            let mut parts = info.id.strip_prefix(PREFIX)?.split('/');
-            let (server, session) = (server(&mut parts)?, unescaped(parts.next()?));
-            let started_ns = parts.next()?.parse::<i64>().ok()?.checked_mul(SECOND_NS)?;
-            Some(((server, session), started_ns))
+            let (name, started_s) = parts(&info.id)?;
+            let started_ns = started_s.checked_mul(SECOND_NS)?;
+            Some((((name.client, name.server), name.session), started_ns))
+        };
+        let server = |id: &str| {
+            let mut parts = id.strip_prefix(PREFIX)?.split('/').map(unescaped);
+            Some((parts.next()?, parts.next()?))
         };
         if event.source != SessionSource::Radius {
             return;
@@ -545,10 +662,7 @@ impl Accounting {
                 self.end(identity, happened_ns, now);
             }
             SessionEventKind::AllDown { server: id } => {
-                let Some(server) = id
-                    .strip_prefix(PREFIX)
-                    .and_then(|id| server(&mut id.split('/')))
-                else {
+                let Some(server) = server(id) else {
                     return;
                 };
                 self.running.retain(|identity, _| identity.0 != server);

@@ -23,14 +23,22 @@ pub mod attribute {
     pub const USER_NAME: u8 = 1;
     /// NAS-IP-Address.
     pub const NAS_IP_ADDRESS: u8 = 4;
+    /// NAS-Port.
+    pub const NAS_PORT: u8 = 5;
+    /// Service-Type.
+    pub const SERVICE_TYPE: u8 = 6;
     /// Framed-IP-Address.
     pub const FRAMED_IP_ADDRESS: u8 = 8;
+    /// Filter-Id.
+    pub const FILTER_ID: u8 = 11;
     /// Framed-Route: a text, `PREFIX GATEWAY METRIC…`.
     pub const FRAMED_ROUTE: u8 = 22;
     /// Class.
     pub const CLASS: u8 = 25;
     /// Vendor-Specific.
     pub const VENDOR_SPECIFIC: u8 = 26;
+    /// Called-Station-Id.
+    pub const CALLED_STATION_ID: u8 = 30;
     /// Calling-Station-Id.
     pub const CALLING_STATION_ID: u8 = 31;
     /// NAS-Identifier.
@@ -53,16 +61,26 @@ pub mod attribute {
     pub const ACCT_INPUT_PACKETS: u8 = 47;
     /// Acct-Output-Packets.
     pub const ACCT_OUTPUT_PACKETS: u8 = 48;
+    /// Acct-Multi-Session-Id.
+    pub const ACCT_MULTI_SESSION_ID: u8 = 50;
     /// Acct-Input-Gigawords: how often Acct-Input-Octets wrapped.
     pub const ACCT_INPUT_GIGAWORDS: u8 = 52;
     /// Acct-Output-Gigawords.
     pub const ACCT_OUTPUT_GIGAWORDS: u8 = 53;
     /// Event-Timestamp, seconds of Unix time.
     pub const EVENT_TIMESTAMP: u8 = 55;
+    /// NAS-Port-Type.
+    pub const NAS_PORT_TYPE: u8 = 61;
     /// Message-Authenticator.
     pub const MESSAGE_AUTHENTICATOR: u8 = 80;
+    /// NAS-Port-Id.
+    pub const NAS_PORT_ID: u8 = 87;
+    /// Originating-Line-Info.
+    pub const ORIGINATING_LINE_INFO: u8 = 94;
     /// NAS-IPv6-Address.
     pub const NAS_IPV6_ADDRESS: u8 = 95;
+    /// Framed-Interface-Id.
+    pub const FRAMED_INTERFACE_ID: u8 = 96;
     /// Framed-IPv6-Prefix.
     pub const FRAMED_IPV6_PREFIX: u8 = 97;
     /// Framed-IPv6-Route.

@@ -11,6 +11,7 @@ fn info(id: &str, keys: &[&str]) -> SessionInfo {
         class: Vec::new(),
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: None,
     }
 }
@@ -117,6 +118,7 @@ fn ended_sessions_hold_their_slot_until_their_records_are_made() {
         received_unix_ns: 5,
         happened_unix_ns: Some(4),
         source: SessionSource::Radius,
+        lost: None,
         kind,
     };
     let up = event(SessionEventKind::Up(info("nas1/a", &["192.0.2.1"])));

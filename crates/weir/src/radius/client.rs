@@ -14,33 +14,12 @@ const SECRET_LEN_MAX: usize = 1024;
 /// The bits of a file's mode for users who are neither its owner nor in its group.
 const OTHERS: u32 = 0o007;
 
-/// Who may send requests, and with which secret.
-pub(crate) struct Client {
-    address: IpAddr,
-    prefix_len: u8,
-    secret: Vec<u8>,
-    /// Whether its input octets are those to the subscriber.
-    swapped: bool,
-}
+/// A shared secret, as its file has it.
+pub(crate) struct Secret(Vec<u8>);
 
-/// Without the secret: what is written for developers ends in logs.
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("name", &self.name())
-            .field("swapped", &self.swapped)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Client {
-    /// A client of this address, or of all addresses of a prefix.
-    pub(crate) fn new(
-        address: IpAddr,
-        prefix_len: u8,
-        secret_file: &Path,
-        swapped: bool,
-    ) -> Result<Client, CliError> {
+impl Secret {
+    /// Reads the file of a secret, which other users must not read or write.
+    pub(crate) fn read(secret_file: &Path) -> Result<Secret, CliError> {
         let refused = |why: &str| {
             CliError::refused(format!("the secret file {}: {why}", secret_file.display()))
         };
@@ -65,6 +44,41 @@ impl Client {
         if secret.len() > SECRET_LEN_MAX {
             return Err(refused("it is longer than 1,024 bytes"));
         }
+        Ok(Secret(secret))
+    }
+
+    /// The secret.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Without the secret: what is written for developers ends in logs.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Who may send requests, and with which secret.
+#[derive(Debug)]
+pub(crate) struct Client {
+    address: IpAddr,
+    prefix_len: u8,
+    secret: Secret,
+    /// Whether its input octets are those to the subscriber.
+    swapped: bool,
+}
+
+impl Client {
+    /// A client of this address, or of all addresses of a prefix.
+    pub(crate) fn new(
+        address: IpAddr,
+        prefix_len: u8,
+        secret_file: &Path,
+        swapped: bool,
+    ) -> Result<Client, CliError> {
+        let secret = Secret::read(secret_file)?;
         Ok(Client {
             address,
             prefix_len,
@@ -84,7 +98,7 @@ impl Client {
     }
 
     pub(crate) fn secret(&self) -> &[u8] {
-        &self.secret
+        &self.secret.0
     }
 
     pub(crate) fn is_swapped(&self) -> bool {
@@ -140,7 +154,7 @@ mod tests {
         let client = |address: &str, prefix_len, secret: &[u8]| Client {
             address: address.parse().unwrap(),
             prefix_len,
-            secret: secret.to_vec(),
+            secret: Secret(secret.to_vec()),
             swapped: false,
         };
         let clients = Clients::new(vec![

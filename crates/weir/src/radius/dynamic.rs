@@ -1,11 +1,15 @@
-//! Dynamic authorization (RFC 5176): Disconnect-Requests, which end sessions.
+//! Dynamic authorization (RFC 5176): Disconnect-Requests, which end sessions, and CoA-Requests, which
+//! change their policies.
 //!
 //! | what arrives | answer |
 //! |---|---|
 //! | Disconnect-Request of a session that runs and came by the same client | the session ends: ACK, when that is durable |
+//! | CoA-Request of such a session, with Filter-Id or Class | its policy is the one named: ACK, when that is durable |
 //! | of another session | NAK, Error-Cause 503 (Session Context Not Found) |
-//! | without Acct-Session-Id, or without NAS-Identifier and NAS address | NAK, 402 (Missing Attribute) |
-//! | CoA-Request | NAK, 401 (Unsupported Attribute): no attribute of a session can be changed |
+//! | without Acct-Session-Id, or without NAS-Identifier and NAS address; CoA-Request without Filter-Id and Class | NAK, 402 (Missing Attribute) |
+//! | CoA-Request whose Filter-Id names no policy | NAK, 407 (Invalid Attribute Value) |
+//! | CoA-Request with Service-Type | NAK, 405 (Unsupported Service) |
+//! | CoA-Request with another attribute that would change something | NAK, 401 (Unsupported Attribute) |
 //! | the same packet again | the same answer |
 //! | wrong or missing authenticators, Event-Timestamp beyond 300 s (RFC 5176 §6.3) | counted, no answer |
 //!
@@ -18,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use weir_meter::radius::accounting::{Accounting, named_server};
+use weir_meter::radius::accounting::{self, Accounting, named_server};
 use weir_meter::radius::packet::{self, COA_REQUEST, DISCONNECT_REQUEST, Packet, attribute};
 use weir_meter::{SessionEvent, SessionEventKind};
 
@@ -33,13 +37,45 @@ const TIMESTAMP_S: u64 = 300;
 /// Error-Cause (RFC 5176 §3.5).
 const UNSUPPORTED_ATTRIBUTE: u32 = 401;
 const MISSING_ATTRIBUTE: u32 = 402;
+const UNSUPPORTED_SERVICE: u32 = 405;
+const INVALID_VALUE: u32 = 407;
 const NO_SESSION: u32 = 503;
+
+/// What a CoA-Request may have: what identifies access server and session (RFC 5176 §3), what it can
+/// change, and what is of the packet alone. All of a CoA-Request is applied, or nothing (§2.2).
+const COA_ATTRIBUTES: [u8; 23] = [
+    attribute::USER_NAME,
+    attribute::NAS_IP_ADDRESS,
+    attribute::NAS_PORT,
+    attribute::FRAMED_IP_ADDRESS,
+    attribute::FILTER_ID,
+    attribute::CLASS,
+    attribute::CALLED_STATION_ID,
+    attribute::CALLING_STATION_ID,
+    attribute::NAS_IDENTIFIER,
+    attribute::PROXY_STATE,
+    attribute::ACCT_SESSION_ID,
+    attribute::ACCT_MULTI_SESSION_ID,
+    attribute::EVENT_TIMESTAMP,
+    attribute::NAS_PORT_TYPE,
+    attribute::MESSAGE_AUTHENTICATOR,
+    attribute::NAS_PORT_ID,
+    attribute::CHARGEABLE_USER_IDENTITY,
+    attribute::NAS_IPV6_ADDRESS,
+    attribute::FRAMED_IPV6_PREFIX,
+    attribute::DELEGATED_IPV6_PREFIX,
+    attribute::FRAMED_IPV6_ADDRESS,
+    attribute::FRAMED_INTERFACE_ID,
+    attribute::ORIGINATING_LINE_INFO,
+];
 
 /// What became of packets, stable for scripts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct DynamicStats {
     /// Sessions that were ended.
     pub(crate) disconnected: u64,
+    /// CoA-Requests that were granted.
+    pub(crate) changed: u64,
     /// Requests answered with a NAK.
     pub(crate) refused: u64,
     /// Packets of unknown clients, without proof of the secret, too old, or malformed.
@@ -53,7 +89,7 @@ type Seen = (SocketAddr, u8, [u8; 16]);
 #[derive(Debug)]
 pub(super) struct Dynamic {
     socket: UdpSocket,
-    /// Answers that wait until the ends of their sessions are durable.
+    /// Answers that wait until what they acknowledge is durable.
     replies: Vec<(Seen, Vec<u8>)>,
     answers: HashMap<Seen, Vec<u8>>,
     by_time: VecDeque<(Instant, Seen)>,
@@ -77,7 +113,7 @@ impl Dynamic {
         &self.socket
     }
 
-    /// Takes the requests that are there, and adds the ends of sessions to the batch.
+    /// Takes the requests that are there, and adds what becomes of sessions to the batch.
     pub(super) fn receive(
         &mut self,
         clients: &Clients,
@@ -108,16 +144,17 @@ impl Dynamic {
                 continue;
             }
             let secret = client.secret();
-            let refusal = match packet.code() {
-                DISCONNECT_REQUEST => {
-                    let ended = disconnect(&packet, &client.name(), accounting, now, now_ns);
-                    ended.map(|kind| batch.push(event(kind, now_ns, None)))
-                }
-                _ => Err(UNSUPPORTED_ATTRIBUTE),
+            let is_end = packet.code() == DISCONNECT_REQUEST;
+            let done = if is_end {
+                disconnect(&packet, &client.name(), accounting, now, now_ns).map(Some)
+            } else {
+                change(&packet, &client.name(), accounting)
             };
-            let reply = match refusal {
-                Ok(()) => {
-                    self.stats.disconnected += 1;
+            let reply = match done {
+                Ok(kind) => {
+                    batch.extend(kind.map(|kind| event(kind, now_ns, None)));
+                    self.stats.disconnected += u64::from(is_end);
+                    self.stats.changed += u64::from(!is_end);
                     packet.signed_response(packet.code() + 1, &[], secret)
                 }
                 Err(cause) => {
@@ -131,7 +168,7 @@ impl Dynamic {
         }
     }
 
-    /// Answers: the ends of sessions are durable.
+    /// Answers: what became of sessions is durable.
     pub(super) fn answer(&mut self) {
         let now = Instant::now();
         while let Some((at, seen)) = self.by_time.front()
@@ -172,6 +209,28 @@ fn proved<'a, 'b>(
     Some((packet, client))
 }
 
+/// Access server and Acct-Session-Id of the session that a request names, if it runs and is what the
+/// request says of it.
+fn named_session(
+    packet: &Packet<'_>,
+    client: &str,
+    accounting: &Accounting,
+) -> Result<(String, String), u32> {
+    let text = |kind| packet.first(kind).map(String::from_utf8_lossy);
+    let session = text(attribute::ACCT_SESSION_ID).ok_or(MISSING_ATTRIBUTE)?;
+    let server = named_server(packet).ok_or(MISSING_ATTRIBUTE)?;
+    let user = text(attribute::USER_NAME);
+    let found = accounting.find(client, &server, &session);
+    let found = found.ok_or(NO_SESSION)?;
+    let is_of_user = user.is_none_or(|user| user == found.subscriber);
+    // All that identifies it has to fit (RFC 5176 §3).
+    let keys = accounting::keys(packet);
+    if !is_of_user || keys.iter().any(|key| !found.keys.contains(key)) {
+        return Err(NO_SESSION);
+    }
+    Ok((server, session.into_owned()))
+}
+
 /// Ends the session that a Disconnect-Request names.
 fn disconnect(
     packet: &Packet<'_>,
@@ -180,16 +239,36 @@ fn disconnect(
     now: Duration,
     now_ns: i64,
 ) -> Result<SessionEventKind, u32> {
-    let text = |kind| packet.first(kind).map(String::from_utf8_lossy);
-    let session = text(attribute::ACCT_SESSION_ID).ok_or(MISSING_ATTRIBUTE)?;
-    let server = named_server(packet).ok_or(MISSING_ATTRIBUTE)?;
-    let user = text(attribute::USER_NAME);
-    let found = accounting
-        .find(client, &server, &session)
-        .ok_or(NO_SESSION)?;
-    if user.is_some_and(|user| user != found.subscriber) {
-        return Err(NO_SESSION);
-    }
+    let (server, session) = named_session(packet, client, accounting)?;
     let ended = accounting.disconnect(client, &server, &session, now_ns, now);
     ended.map(SessionEventKind::Down).ok_or(NO_SESSION)
+}
+
+/// Changes the session that a CoA-Request names; no event if it is so already.
+fn change(
+    packet: &Packet<'_>,
+    client: &str,
+    accounting: &mut Accounting,
+) -> Result<Option<SessionEventKind>, u32> {
+    let mut kinds = packet.attributes().map(|(kind, _)| kind);
+    if packet.first(attribute::SERVICE_TYPE).is_some() {
+        return Err(UNSUPPORTED_SERVICE);
+    }
+    if kinds.any(|kind| !COA_ATTRIBUTES.contains(&kind)) {
+        return Err(UNSUPPORTED_ATTRIBUTE);
+    }
+    let (filters, class) = (accounting::filters(packet), accounting::class(packet));
+    if filters.is_empty() && class.is_empty() {
+        return Err(MISSING_ATTRIBUTE);
+    }
+    let (server, session) = named_session(packet, client, accounting)?;
+    let policy = if filters.is_empty() {
+        accounting.policy_of(&[], &class)
+    } else {
+        let named = accounting.policy_of(&filters, &[]);
+        Some(named.ok_or(INVALID_VALUE)?)
+    };
+    let policy = policy.map(str::to_owned);
+    let changed = accounting.change(client, &server, &session, policy, class);
+    Ok(changed.map(SessionEventKind::Up))
 }

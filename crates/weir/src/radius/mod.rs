@@ -6,7 +6,7 @@ mod dynamic;
 mod server;
 mod sniffer;
 
-pub(crate) use client::{Client, Clients};
+pub(crate) use client::{Client, Clients, Secret};
 pub(crate) use server::{Refused, Server, Stats};
 pub(crate) use sniffer::Sniffer;
 

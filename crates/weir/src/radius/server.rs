@@ -37,6 +37,8 @@ pub(crate) struct Stats {
     pub(crate) not_durable: u64,
     /// Requests not answered, since there are too many sessions.
     pub(crate) too_many_sessions: u64,
+    /// Requests with a Filter-Id that names no policy.
+    pub(crate) unknown_policies: u64,
     /// Disconnect-Requests and CoA-Requests, if they are listened for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dynamic: Option<DynamicStats>,
@@ -62,6 +64,7 @@ impl Stats {
             malformed: self.malformed + other.malformed,
             not_durable: self.not_durable + other.not_durable,
             too_many_sessions: self.too_many_sessions + other.too_many_sessions,
+            unknown_policies: self.unknown_policies + other.unknown_policies,
             dynamic: self.dynamic.or(other.dynamic),
         }
     }
@@ -124,6 +127,7 @@ impl Server {
     pub(crate) fn bind(
         address: SocketAddr,
         clients: Clients,
+        accounting: Accounting,
         silence: Option<Duration>,
     ) -> Result<Server, CliError> {
         let bound = UdpSocket::bind(address).and_then(|socket| {
@@ -138,7 +142,7 @@ impl Server {
         Ok(Server {
             socket,
             clients,
-            accounting: Accounting::default(),
+            accounting,
             silence,
             silence_due: Duration::ZERO,
             began: Instant::now(),
@@ -177,8 +181,14 @@ impl Server {
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             dynamic: self.dynamic.as_ref().map(|dynamic| dynamic.stats),
+            unknown_policies: self.accounting.unknown_policies().0,
             ..self.stats
         }
+    }
+
+    /// The last name of a policy that there is not.
+    pub(crate) fn unknown_policy(&self) -> &str {
+        self.accounting.unknown_policies().1
     }
 
     /// Takes the requests that are there, at most [`BATCH_MAX`], and adds their events to the batch,
@@ -288,6 +298,7 @@ pub(super) fn event(
         received_unix_ns,
         happened_unix_ns: happened,
         source: SessionSource::Radius,
+        lost: None,
         kind,
     }
 }

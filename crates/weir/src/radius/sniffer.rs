@@ -89,11 +89,16 @@ fn datagram(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
 impl Sniffer {
     /// With a port that has the exchange's frames; sessions of which nothing is heard for `silence`
     /// end.
-    pub(crate) fn new(port: Port, clients: Clients, silence: Option<Duration>) -> Sniffer {
+    pub(crate) fn new(
+        port: Port,
+        clients: Clients,
+        accounting: Accounting,
+        silence: Option<Duration>,
+    ) -> Sniffer {
         Sniffer {
             port,
             clients,
-            accounting: Accounting::default(),
+            accounting,
             waiting: HashMap::new(),
             by_time: VecDeque::new(),
             silence,
@@ -111,7 +116,15 @@ impl Sniffer {
 
     /// What became of packets; those that were answered are the exchanges that were seen whole.
     pub(crate) fn stats(&self) -> Stats {
-        self.stats
+        Stats {
+            unknown_policies: self.accounting.unknown_policies().0,
+            ..self.stats
+        }
+    }
+
+    /// The last name of a policy that there is not.
+    pub(crate) fn unknown_policy(&self) -> &str {
+        self.accounting.unknown_policies().1
     }
 
     /// Frames of the exchange that were lost before they were seen: sessions may be missing.

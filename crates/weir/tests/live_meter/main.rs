@@ -3,6 +3,7 @@
 mod beside;
 #[path = "../common/mod.rs"]
 mod common;
+mod dynamic;
 mod faults;
 mod kills;
 #[path = "../common/live.rs"]

@@ -1,17 +1,20 @@
 //! FreeRADIUS' `radclient` as the access server.
 
+use super::sniff::{SETTLING, answered, logged};
 use super::{meter, packets, write_radius_config};
 use crate::common::Folder;
+use crate::live::Running;
 use crate::net;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Output;
+use weir_lab::net::Signal;
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
 use weir_ledger::SessionLog;
 use weir_meter::sessions::Sessions;
-use weir_meter::{Key, KeyKind};
+use weir_meter::{Key, KeyKind, SessionEventKind};
 
 const SESSIONS: u32 = 10_000;
 /// Addresses, each of which passes from session to session.
@@ -31,11 +34,13 @@ fn request(status: &str, session: u32, address: u32, delay_s: u32) -> String {
     )
 }
 
-/// What the requests come to: sessions that run, and whose each address is.
+/// What the requests come to: sessions that run, whose each address is, and the events of the log:
+/// Start or Stop, session and address.
 #[derive(Default)]
 struct Model {
     running: Vec<u32>,
     owners: HashMap<u32, u32>,
+    events: Vec<(&'static str, u32, u32)>,
 }
 
 /// Requests of sessions that begin, repeat themselves, end, and end before they begin, and each
@@ -51,12 +56,14 @@ fn requests(seed: u64) -> (Vec<String>, Model) {
             0 => {
                 requests.push(request("Stop", session, address, 0));
                 requests.push(request("Start", session, address, 8));
+                model.events.push(("Stop", session, address));
                 continue;
             }
             1..=6 => true,
             _ => false,
         };
         requests.push(start.clone());
+        model.events.push(("Start", session, address));
         if random.below(3) == 0 {
             requests.push(start);
         }
@@ -68,6 +75,7 @@ fn requests(seed: u64) -> (Vec<String>, Model) {
             requests.extend([stop.clone(), stop]);
             // Late: nothing.
             requests.push(request("Interim-Update", session, address, 4));
+            model.events.push(("Stop", session, address));
             model.owners.remove(&address);
         } else {
             model.running.push(session);
@@ -77,6 +85,22 @@ fn requests(seed: u64) -> (Vec<String>, Model) {
     (requests, model)
 }
 
+/// The events that answered requests stand for, by status and session: the first one that begins a
+/// session which has not ended, and its first end.
+fn events(answered: Vec<(String, String)>) -> Vec<(String, String)> {
+    let (mut begun, mut ended) = (HashSet::new(), HashSet::new());
+    let mut events = answered;
+    events.retain_mut(|(status, session)| {
+        if status == "Stop" {
+            return ended.insert(session.clone());
+        }
+        // An Interim-Update may be the first that is heard.
+        "Start".clone_into(status);
+        !ended.contains(session) && begun.insert(session.clone())
+    });
+    events
+}
+
 fn said(output: &Output, what: &str) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.contains(what));
@@ -84,10 +108,12 @@ fn said(output: &Output, what: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no `{what}`: {text} {output:?}"))
 }
 
+/// Sessions of `radclient`, with duplicates, reordering and addresses that pass on: the log has what was
+/// sent, and what `radsniff` saw answered.
 #[test]
 fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
     let Some(net) = net() else { return };
-    if !testenv::programs(&["radclient"]) {
+    if !testenv::programs(&["radclient", "radsniff", "tcpdump"]) {
         return;
     }
     let folder = Folder::new("live-meter-radclient");
@@ -111,6 +137,12 @@ fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
         client.args(more).args(["127.0.0.1:1813", "acct", secret]);
         net.b.output(client).unwrap()
     };
+    // All of it is in the file, however slow `radsniff` is.
+    let pcap = folder.path("pcap");
+    let mut capture = testenv::program("tcpdump").unwrap();
+    capture.args(["-i", "lo", "-B", "65536", "--immediate-mode", "-U"]);
+    capture.args(["-Z", "root", "-w", &pcap, "udp", "port", "1813"]);
+    let capture = Running::start(&net.b, capture, &[]).until("listening on");
     // Sent in the order of the file, which a socket keeps: the model depends on it. radclient looks
     // through its whole file for each, so it has many short ones.
     for part in requests.chunks(PART) {
@@ -127,6 +159,13 @@ fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
     let last = request("Start", SESSIONS, 0, 0).replace("10.9.0.0", "10.0.0.1");
     assert_eq!(said(&send(&[last], "s3cret", &[]), "Lost"), 0);
     net.send(9, 100);
+    std::thread::sleep(SETTLING);
+    capture.signal_at_once(Signal::INT);
+    let captured = capture.end();
+    let mut radsniff = testenv::program("radsniff").unwrap();
+    radsniff.args(["-I", &pcap, "-f", "udp port 1813", "-p", "1813", "-x"]);
+    let printed = radsniff.output().unwrap().stdout;
+    let seen = answered(&String::from_utf8_lossy(&printed));
     let ended = running.stop();
     let radius = &ended.json()["radius"];
     assert_eq!(radius["bad_authenticators"], 5, "{ended:?}");
@@ -134,11 +173,30 @@ fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
     assert_eq!(packets(&folder, &format!("u{SESSIONS}")), [100, 0]);
     // What the log comes to is what the requests came to.
     let log = SessionLog::beside(folder.path("test.spool").as_ref()).unwrap();
-    let mut sessions = Sessions::new(20_000, &[KeyKind::Ipv4], 1);
-    for event in log.events(0, u32::MAX >> 1).unwrap() {
-        sessions.apply(&event).unwrap();
+    let log = log.events(0, u32::MAX >> 1).unwrap();
+    let mut expected: Vec<(String, String)> = model
+        .events
+        .iter()
+        .map(|(kind, session, _)| ((*kind).to_owned(), format!("s{session}")))
+        .collect();
+    expected.push(("Start".to_owned(), format!("s{SESSIONS}")));
+    assert_eq!(logged(&log), expected);
+    for (event, (_, session, address)) in log.iter().zip(&model.events) {
+        let (SessionEventKind::Up(info) | SessionEventKind::Down(info)) = &event.kind else {
+            panic!("{event:?}")
+        };
+        let [_, _, high, low] = address.to_be_bytes();
+        assert_eq!(info.keys, [Key::Ipv4([10, 9, high, low].into())]);
+        assert_eq!(info.subscriber, format!("u{session}"));
     }
-    let mut running: Vec<String> = sessions
+    // So is what another program saw on the way.
+    assert_eq!(seen.len(), requests.len() + 1, "{captured:?}");
+    assert_eq!(events(seen), expected);
+    let mut table = Sessions::new(12_000, &[KeyKind::Ipv4], 1);
+    for event in &log {
+        table.apply(event).unwrap();
+    }
+    let mut running: Vec<String> = table
         .iter()
         .filter(|(_, session)| !session.has_ended)
         .map(|(_, session)| session.info.subscriber.clone())
@@ -150,8 +208,8 @@ fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
     assert_eq!(running, expected);
     for address in 0..ADDRESSES {
         let [_, _, high, low] = address.to_be_bytes();
-        let slot = sessions.of_key(&Key::Ipv4([10, 9, high, low].into()));
-        let owner = slot.and_then(|slot| Some(sessions.get(slot)?.info.subscriber.clone()));
+        let slot = table.of_key(&Key::Ipv4([10, 9, high, low].into()));
+        let owner = slot.and_then(|slot| Some(table.get(slot)?.info.subscriber.clone()));
         let expected = model.owners.get(&address);
         let expected = expected.map(|session| format!("u{session}"));
         assert_eq!(owner, expected, "10.9.{high}.{low}");

@@ -15,12 +15,12 @@ use std::time::Duration;
 use weir_lab::net::Signal;
 use weir_lab::testenv;
 use weir_ledger::SessionLog;
-use weir_meter::SessionEventKind;
 use weir_meter::radius::packet::{Packet, attribute};
+use weir_meter::{SessionEvent, SessionEventKind};
 
 const SESSIONS: u32 = 150;
-/// How long radsniff may take to begin, and to read what was captured.
-const SETTLING: Duration = Duration::from_secs(1);
+/// How long a capturing program may take to begin, and to read what was captured.
+pub(super) const SETTLING: Duration = Duration::from_secs(1);
 
 /// Answers each request but those of the user `refused`.
 fn answer(socket: &UdpSocket, has_ended: &AtomicBool) {
@@ -47,7 +47,7 @@ fn request(status: &str, session: &str, user: &str, address: &str) -> String {
 }
 
 /// Status and session of the answered requests, as `radsniff -x` prints them.
-fn answered(printed: &str) -> Vec<(String, String)> {
+pub(super) fn answered(printed: &str) -> Vec<(String, String)> {
     let mut answered = Vec::new();
     let (mut requests, mut last) = (Vec::new(), None);
     let value = |line: &str| {
@@ -80,6 +80,20 @@ fn answered(printed: &str) -> Vec<(String, String)> {
         }
     }
     answered
+}
+
+/// Kind and Acct-Session-Id of the events of a log.
+pub(super) fn logged(events: &[SessionEvent]) -> Vec<(String, String)> {
+    let logged = events.iter().map(|event| {
+        let (status, info) = match &event.kind {
+            SessionEventKind::Up(info) => ("Start", info),
+            SessionEventKind::Down(info) => ("Stop", info),
+            other => panic!("{other:?}"),
+        };
+        let session = info.id.split('/').nth(3).unwrap();
+        (status.to_owned(), session.to_owned())
+    });
+    logged.collect()
 }
 
 #[test]
@@ -162,23 +176,11 @@ fn the_log_has_what_radsniff_sees_answered() {
     assert_eq!(packets(&folder, "alice"), [50, 0]);
     let log = SessionLog::beside(folder.path("test.spool").as_ref()).unwrap();
     let events = log.events(0, 10_000).unwrap();
-    let logged: Vec<(String, String)> = events
-        .iter()
-        .map(|event| {
-            let (status, info) = match &event.kind {
-                SessionEventKind::Up(info) => ("Start", info),
-                SessionEventKind::Down(info) => ("Stop", info),
-                other => panic!("{other:?}"),
-            };
-            let session = info.id.split('/').nth(3).unwrap();
-            (status.to_owned(), session.to_owned())
-        })
-        .collect();
     let mut seen = answered(&printed);
     // radsniff, without the secret, believes the answer to a forged request.
     seen.retain(|(_, session)| session != "forged");
     let unique: HashSet<_> = seen.iter().collect();
     assert_eq!(unique.len(), seen.len(), "radclient did not send again");
-    assert_eq!(logged, seen);
+    assert_eq!(logged(&events), seen);
     assert!(seen.len() > SESSIONS as usize, "{seen:?}");
 }

@@ -2,7 +2,9 @@
 
 use super::super::{ConfigError, POLICIES_MAX};
 use super::{Ordered, check_name, error, wrong};
-use crate::policy::{BURST_BYTES, Policy, PolicyAction, QUOTA_BYTES_MAX, RATE_BITS, RateLimit};
+use crate::policy::{
+    BURST_BYTES, Policy, PolicyAction, QUOTA_BYTES_MAX, RATE_BITS, RateLimit, SpentRequest,
+};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -13,6 +15,9 @@ use toml::Spanned;
 const BURST_PART: u64 = 10;
 const BURST_MIN: u64 = 16_000;
 
+/// Bytes of Filter-Id, at most: those of an attribute (RFC 2865 §5).
+const FILTER_BYTES_MAX: usize = 253;
+
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PolicyTable {
@@ -21,6 +26,7 @@ pub(super) struct PolicyTable {
     over: Option<Spanned<String>>,
     quota: Option<Spanned<String>>,
     spent: Option<Spanned<String>>,
+    spent_request: Option<Spanned<String>>,
 }
 
 /// One rate for either direction, or a rate for each.
@@ -134,6 +140,12 @@ fn policy(name: &str, value: &Spanned<PolicyTable>) -> Result<Policy, ConfigErro
             "quota",
             quota_bytes.is_some(),
         ),
+        (
+            "spent_request",
+            table.spent_request.as_ref(),
+            "quota",
+            quota_bytes.is_some(),
+        ),
     ] {
         if let Some(given) = given.filter(|_| !has) {
             let remedy = format!("there is no {needs}: give one, or leave this out");
@@ -147,7 +159,28 @@ fn policy(name: &str, value: &Spanned<PolicyTable>) -> Result<Policy, ConfigErro
         over: action(&format!("{place}: over"), &table.over)?,
         quota_bytes,
         spent: action(&format!("{place}: spent"), &table.spent)?,
+        spent_request: match &table.spent_request {
+            None => None,
+            Some(text) => Some(request(&format!("{place}: spent_request"), text)?),
+        },
     })
+}
+
+/// What the access server is asked.
+fn request(key: &str, text: &Spanned<String>) -> Result<SpentRequest, ConfigError> {
+    let word = text.get_ref().as_str();
+    let is_filter = |filter: &str| (1..=FILTER_BYTES_MAX).contains(&filter.len());
+    match (word, word.strip_prefix("coa:")) {
+        ("disconnect", _) => Ok(SpentRequest::Disconnect),
+        (_, Some(filter)) if is_filter(filter) => Ok(SpentRequest::Change {
+            filter: filter.to_owned(),
+        }),
+        _ => {
+            let remedy = "there are \"disconnect\" and \"coa:FILTER\", with the Filter-Id that the \
+                          access server is to give the session, 1 to 253 bytes";
+            Err(wrong(key, text, format!("`{word}`"), remedy))
+        }
+    }
 }
 
 /// A whole number and one of these units.

@@ -257,6 +257,7 @@ fn logged(kind: SessionEventKind) -> SessionEvent {
         received_unix_ns: T * SECOND_NS,
         happened_unix_ns: None,
         source: SessionSource::Radius,
+        lost: None,
         kind,
     }
 }
@@ -397,4 +398,75 @@ fn what_stands_for_no_session_is_refused() {
         RequestError::Status(None)
     );
     assert_eq!(refused(&[status]), RequestError::Session);
+}
+
+#[test]
+fn a_policy_is_the_one_named_last_and_a_name_repeated_undoes_no_change() {
+    let mut accounting = Accounting::new(["slow", "fast", "gold"].map(str::to_owned));
+    let request = |status, filters: &[&str], class: &[&[u8]]| {
+        let mut request = at(status, 0, 0);
+        request.filters = filters.iter().map(|name| (*name).to_owned()).collect();
+        request.class = class.iter().map(|value| value.to_vec()).collect();
+        request
+    };
+    let policy = |events: Vec<SessionEventKind>| match events.into_iter().next()? {
+        SessionEventKind::Up(info) | SessionEventKind::Down(info) => info.policy,
+        SessionEventKind::AllDown { .. } => None,
+    };
+    let mut now = Duration::ZERO;
+    let mut named = |accounting: &mut Accounting, status, filters: &[&str], class: &[&[u8]]| {
+        now += Duration::from_secs(1);
+        let events = accounting.events(&request(status, filters, class), now);
+        policy(events.unwrap())
+    };
+    let change = |accounting: &mut Accounting, policy: &str| {
+        let changed = accounting.change("nas", "203.0.113.1", "1", Some(policy.to_owned()), vec![]);
+        changed.map(|info| info.policy.unwrap())
+    };
+    // No policy: the session has the counter's default, and goes on with it.
+    assert_eq!(
+        named(&mut accounting, START, &["acl-7.in"], &[b"\xff"]),
+        None
+    );
+    assert_eq!(accounting.unknown_policies(), (1, "acl-7.in"));
+    assert_eq!(
+        named(&mut accounting, INTERIM, &["acl-7.in"], &[b"x"]),
+        None
+    );
+    // Filter-Id before Class, whatever stands first.
+    let found = named(&mut accounting, INTERIM, &["acl-7.in", "slow"], &[b"gold"]);
+    assert_eq!(found.as_deref(), Some("slow"));
+    let changed = change(&mut accounting, "fast");
+    assert_eq!(changed.as_deref(), Some("fast"));
+    assert_eq!(change(&mut accounting, "fast"), None);
+    // What accounting says again, or leaves out, does not undo that, after a restart neither.
+    let found = accounting.find("nas", "203.0.113.1", "1").unwrap().clone();
+    let logged = SessionEvent {
+        number: 1,
+        received_unix_ns: 0,
+        happened_unix_ns: None,
+        source: SessionSource::Radius,
+        lost: None,
+        kind: SessionEventKind::Up(found),
+    };
+    accounting = Accounting::new(["slow", "fast", "gold"].map(str::to_owned));
+    accounting.restore(&logged, Duration::ZERO);
+    for filters in [&["slow"][..], &[]] {
+        let found = named(&mut accounting, INTERIM, filters, &[b"y"]);
+        assert!(found.is_none_or(|policy| policy == "fast"));
+    }
+    // Another name does; so does Class, without Filter-Id.
+    let found = named(&mut accounting, INTERIM, &[], &[b"gold"]);
+    assert_eq!(found.as_deref(), Some("gold"));
+    // A name that is no policy changes nothing.
+    let found = named(&mut accounting, INTERIM, &["platinum"], &[b"z"]);
+    assert_eq!(found.as_deref(), Some("gold"));
+    assert_eq!(accounting.unknown_policies(), (1, "platinum"));
+    let found = named(&mut accounting, STOP, &[], &[]);
+    assert_eq!(found.as_deref(), Some("gold"));
+    assert_eq!(change(&mut accounting, "slow"), None);
+    // Without policies, Filter-Id is of filters of the access server alone.
+    let mut plain = Accounting::default();
+    assert_eq!(named(&mut plain, START, &["slow"], &[]), None);
+    assert_eq!(plain.unknown_policies(), (0, ""));
 }

@@ -311,6 +311,7 @@ fn answer_of(line: &[u8], now_ns: i64, table: &Table) -> (Option<SessionEvent>, 
                 received_unix_ns: now_ns,
                 happened_unix_ns: None,
                 source: SessionSource::Control,
+                lost: None,
                 kind,
             };
             (Some(event), done)
@@ -372,6 +373,7 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
                 chargeable_user: None,
                 reported: None,
                 policy,
+                policy_accounted: None,
             })))
         }
         Request::Down { id } => Ok(Asked::Event(SessionEventKind::Down(known(&id)?))),

@@ -3,6 +3,7 @@
 //! ```text
 //!  Counter::open ─► restore ─► (programs are attached) ─► start ─► Running ─► stop ─► Counter
 //!                                                           ├ thread "sessions": feed.rs
+//!                                                           ├ thread "quotas": quotas.rs
 //!                                                           └ thread "periods": cut.rs
 //! ```
 
@@ -13,6 +14,7 @@ use super::forwarding::Losses;
 use super::interfaces::{OwnCounters, Side};
 use super::pins::Pins;
 use super::policies::{self, Policies};
+use super::quotas::Quotas;
 use super::rows::{Rows, SharedTable, Table, locked};
 use super::seed;
 use super::stop::Stop;
@@ -33,6 +35,7 @@ use weir_link::xdp::{Banks, Meter, MeterSpec, PreviousMeter};
 use weir_meter::config::{Config, MeasureConfig};
 use weir_meter::engine::Unit;
 use weir_meter::period::{Moment, Schedule};
+use weir_meter::radius::requests::RequestStats;
 use weir_meter::services::Services;
 use weir_meter::{SessionEvent, SessionEventKind, SessionInfo, SessionSource, Totals};
 
@@ -71,6 +74,9 @@ pub(crate) struct Done {
     /// RADIUS packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) radius: Option<Stats>,
+    /// Requests to access servers when quotas were spent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) quota_requests: Option<RequestStats>,
 }
 
 /// What a counter does, for people and programs that watch it.
@@ -298,6 +304,7 @@ impl Counter {
             received_unix_ns: now_ns,
             happened_unix_ns: Some(0),
             source: SessionSource::List,
+            lost: None,
             kind,
         };
         let is_logged = |info: &SessionInfo| listed.get(&info.id) == Some(&(true, info.clone()));
@@ -395,7 +402,7 @@ impl Counter {
         mut self,
         was_counting: bool,
         sides: Vec<Side>,
-        sources: Sources,
+        mut sources: Sources,
     ) -> Result<Running, CliError> {
         let left = self.left_own.take().filter(|_| was_counting);
         self.own = OwnCounters::new(sides, !self.is_adopted, left.as_deref());
@@ -411,6 +418,9 @@ impl Counter {
         self.schedule = Schedule::new(self.clock.now(), self.config.period_ns);
         let stop = Arc::new(Stop::new()?);
         let log = self.log.take().expect("no thread of sessions runs");
+        let servers = std::mem::take(&mut sources.access_servers);
+        let (table, clock) = (self.table.clone(), self.clock.clone());
+        let asks = (!servers.is_empty()).then(|| Quotas::new(servers, table, clock));
         let mut feed = Feed::new(
             sources,
             log,
@@ -428,6 +438,16 @@ impl Counter {
         } else {
             None
         };
+        let quota_requests = asks.as_ref().map(Quotas::stats);
+        let quotas = match asks {
+            Some(mut quotas) => {
+                let stop = stop.clone();
+                let thread = Builder::new().name("quotas".into());
+                let thread = thread.spawn(move || quotas.run(&stop));
+                Some(thread.map_err(failed)?)
+            }
+            None => None,
+        };
         let beat = Arc::new(AtomicU64::new(monotonic_ns()));
         let shown = Arc::new(Mutex::new(self.view(0)));
         let table = self.table.clone();
@@ -440,6 +460,8 @@ impl Counter {
         Ok(Running {
             stop,
             sessions,
+            quotas,
+            quota_requests,
             periods: periods.map_err(failed)?,
             beat,
             shown,
@@ -506,6 +528,8 @@ impl Counter {
 pub(crate) struct Running {
     stop: Arc<Stop>,
     sessions: Option<JoinHandle<()>>,
+    quotas: Option<JoinHandle<()>>,
+    quota_requests: Option<Arc<Mutex<RequestStats>>>,
     periods: JoinHandle<(Box<Counter>, Result<(), CliError>)>,
     beat: Arc<AtomicU64>,
     shown: Arc<Mutex<View>>,
@@ -516,7 +540,13 @@ pub(crate) struct Running {
 impl Running {
     /// Whether it has ended by itself: [`stop`](Self::stop) says why.
     pub(crate) fn has_ended(&self) -> bool {
-        self.periods.is_finished() || self.sessions.as_ref().is_some_and(JoinHandle::is_finished)
+        let mut others = self.sessions.iter().chain(&self.quotas);
+        self.periods.is_finished() || others.any(JoinHandle::is_finished)
+    }
+
+    fn quota_requests(&self) -> Option<RequestStats> {
+        let stats = self.quota_requests.as_ref()?;
+        Some(*stats.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How long ago the thread that cuts periods was seen to work.
@@ -531,21 +561,26 @@ impl Running {
         let mut view = shown.clone();
         drop(shown);
         view.done.radius = *self.radius.lock().unwrap_or_else(PoisonError::into_inner);
+        view.done.quota_requests = self.quota_requests();
         view.sessions = locked(&self.table).rows.count();
         view
     }
 
     /// Ends the threads, and gives the counter, whose last period is not cut yet; and why the thread
     /// that cuts periods has ended, if by itself.
-    pub(crate) fn stop(self) -> (Box<Counter>, Result<(), CliError>) {
+    pub(crate) fn stop(mut self) -> (Box<Counter>, Result<(), CliError>) {
         self.stop.request();
-        if let Some(Err(panic)) = self.sessions.map(JoinHandle::join) {
-            resume_unwind(panic);
+        for thread in self.sessions.take().into_iter().chain(self.quotas.take()) {
+            if let Err(panic) = thread.join() {
+                resume_unwind(panic);
+            }
         }
+        let quota_requests = self.quota_requests();
         match self.periods.join() {
             Ok((mut counter, ended)) => {
                 let radius = self.radius.lock().unwrap_or_else(PoisonError::into_inner);
                 counter.done.radius = *radius;
+                counter.done.quota_requests = quota_requests;
                 (counter, ended)
             }
             Err(panic) => resume_unwind(panic),

@@ -7,17 +7,18 @@
 use super::alarms::Alarms;
 use super::clock::Clock;
 use super::control::Control;
+use super::quotas::AccessServers;
 use super::rows::{SharedTable, locked};
 use super::stop::Stop;
-use crate::error::say;
+use crate::error::{harmless, say};
 use crate::radius::{Refused, Server, Sniffer, Stats, stats_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use weir_ledger::SessionLog;
-use weir_meter::SessionEvent;
+use weir_ledger::{LedgerError, SessionLog, Shortening};
+use weir_meter::{SessionEvent, SessionEventKind};
 
 /// The longest wait for a request: silent sessions are looked for between two.
 const WAIT: Duration = Duration::from_millis(500);
@@ -27,6 +28,10 @@ const RETRY: Duration = Duration::from_millis(50);
 const REPORT: Duration = Duration::from_mins(1);
 /// The log is shortened when it has so many more events than twice the sessions.
 const EVENTS_SPARE: u64 = 100_000;
+/// Events that are appended or deleted for the log to be shortened, between two batches: more than come
+/// in meanwhile, so that it ends, and so few that an answer waits for milliseconds.
+const SHORTENED_PER_EVENT: u32 = 3;
+const SHORTENED_AT_ONCE: [u32; 2] = [256, 768];
 
 /// Where sessions come from, beside the list.
 #[derive(Debug, Default)]
@@ -34,6 +39,8 @@ pub(crate) struct Sources {
     pub(crate) server: Option<Server>,
     pub(crate) sniffer: Option<Sniffer>,
     pub(crate) control: Option<Control>,
+    /// What is asked when quotas of sessions are spent.
+    pub(crate) access_servers: AccessServers,
 }
 
 impl Sources {
@@ -56,6 +63,10 @@ pub(super) struct Feed {
     log: SessionLog,
     /// Events in the log.
     logged: u64,
+    /// Number of the last one that was appended.
+    last: u64,
+    shortening: Option<Shortening>,
+    spare: u64,
     table: SharedTable,
     clock: Clock,
     /// Events that are not durable yet.
@@ -67,6 +78,8 @@ pub(super) struct Feed {
     alarms: Alarms,
     /// RADIUS packets whose refusal was reported, and when.
     reported: Refused,
+    /// As many requests that name no policy.
+    reported_policies: u64,
     reported_at: Option<Instant>,
     /// Frames of the exchange that the listener has lost.
     lost: u64,
@@ -86,6 +99,7 @@ impl Feed {
             server,
             sniffer,
             control,
+            access_servers: _,
         } = sources;
         let stats = stats_of(server.as_ref(), sniffer.as_ref());
         Feed {
@@ -94,6 +108,9 @@ impl Feed {
             control,
             log,
             logged,
+            last: 0,
+            shortening: None,
+            spare: EVENTS_SPARE,
             table,
             clock,
             batch: Vec::new(),
@@ -101,6 +118,7 @@ impl Feed {
             refused: Vec::new(),
             alarms: Alarms::default(),
             reported: Refused::default(),
+            reported_policies: 0,
             reported_at: None,
             lost: 0,
             stats: Arc::new(Mutex::new(stats)),
@@ -138,7 +156,8 @@ impl Feed {
     }
 
     fn wait(&mut self, stop: &Stop) {
-        let mut has_more = self.control.as_ref().is_some_and(Control::has_more);
+        let mut has_more = self.shortening.is_some();
+        has_more |= self.control.as_ref().is_some_and(Control::has_more);
         if let Some(sniffer) = &mut self.sniffer {
             has_more |= !sniffer.arm();
         }
@@ -210,11 +229,13 @@ impl Feed {
         if let Some(control) = &mut self.control {
             control.answer(&self.batch, &self.refused);
         }
-        self.logged += self.batch.len() as u64;
+        let events = self.batch.len();
+        self.logged += events as u64;
+        self.last = self.batch.last().map_or(self.last, |event| event.number);
         self.batch.clear();
         self.refused.clear();
         self.applied = 0;
-        self.shorten_log();
+        self.shorten_log(events);
         true
     }
 
@@ -226,9 +247,12 @@ impl Feed {
             return;
         }
         let mut table = locked(&self.table);
-        for (at, event) in self.batch.iter().enumerate().skip(self.applied) {
+        for (at, event) in self.batch.iter_mut().enumerate().skip(self.applied) {
             if let Err(why) = table.apply(event) {
                 self.refused.push((at, why));
+            }
+            if let SessionEventKind::Up(info) = &event.kind {
+                event.lost = table.rows.lost(&info.id);
             }
         }
         drop(table);
@@ -238,40 +262,71 @@ impl Feed {
         self.applied = self.batch.len();
     }
 
-    /// Says which RADIUS packets were refused, at most once a minute.
+    /// Says which RADIUS packets were refused, and which named no policy, at most once a minute.
     fn report_refused(&mut self) {
         let Some(stats) = self.stats_now() else {
             return;
         };
-        let refused = stats.refused();
+        let (refused, policies) = (stats.refused(), stats.unknown_policies);
         let is_due = self.reported_at.is_none_or(|at| at.elapsed() >= REPORT);
-        if refused == self.reported || !is_due {
+        let is_known = refused == self.reported && policies == self.reported_policies;
+        if is_known || !is_due {
             return;
         }
-        say(&format!("weir: RADIUS packets refused so far: {refused}"));
-        self.reported = refused;
+        if refused != self.reported {
+            say(&format!("weir: RADIUS packets refused so far: {refused}"));
+        }
+        if policies != self.reported_policies {
+            let server = self.server.iter().map(Server::unknown_policy);
+            let sniffer = self.sniffer.iter().map(Sniffer::unknown_policy);
+            let mut names = server.chain(sniffer);
+            let name = names.find(|name| !name.is_empty()).unwrap_or_default();
+            let name = harmless(name);
+            say(&format!(
+                "weir: RADIUS requests so far whose Filter-Id names no policy: {policies}, the last \
+                 `{name}`: add [policy.{name}]; the sessions go on as they were"
+            ));
+        }
+        (self.reported, self.reported_policies) = (refused, policies);
         self.reported_at = Some(Instant::now());
     }
 
-    /// Replaces the log by one event for each session that runs, when it has grown long: after so
-    /// many events that the cost of each stays the same.
-    fn shorten_log(&mut self) {
-        if self.logged <= EVENTS_SPARE {
+    /// Shortens the log by a step, when it has grown long, after a batch of so many events: to one
+    /// event for each session that runs, and those that come meanwhile. It grows by so many before
+    /// that the cost of each stays the same.
+    fn shorten_log(&mut self, events: usize) {
+        let is_long = |sessions| self.logged > 2 * sessions as u64 + self.spare;
+        if self.shortening.is_none() && (self.last == 0 || !is_long(0)) {
             return;
         }
+        let [least, most] = SHORTENED_AT_ONCE;
+        let limit = u32::try_from(events).unwrap_or(most);
+        let limit = limit.saturating_mul(SHORTENED_PER_EVENT).clamp(least, most);
         let table = locked(&self.table);
-        if self.logged <= 2 * table.rows.count() as u64 + EVENTS_SPARE {
+        let sessions = table.rows.sessions();
+        if self.shortening.is_none() && !is_long(sessions.len()) {
             return;
         }
-        let running = table.rows.running(self.clock.now().unix_ns);
+        let last = self.last;
+        let shortening = self.shortening.take();
+        let mut shortening = shortening.unwrap_or_else(|| Shortening::new(last, sessions));
+        let events = shortening.events(sessions, limit, self.clock.now().unix_ns);
         drop(table);
-        match self.log.replace(&running) {
-            Ok(count) => self.logged = count,
-            Err(error) => {
-                self.alarms.warn("log of sessions", &error.to_string());
-                // Not with each event.
-                self.logged /= 2;
+        match shortening.step(&mut self.log, events, limit) {
+            Ok([appended, deleted]) => {
+                self.logged = (self.logged + appended).saturating_sub(deleted);
+                self.shortening = (!shortening.is_done()).then_some(shortening);
             }
+            Err(error) => self.put_off(&error),
         }
     }
+
+    /// The log stays as it is, and is shortened later: not with each event.
+    fn put_off(&mut self, error: &LedgerError) {
+        self.alarms.warn("log of sessions", &error.to_string());
+        self.spare += EVENTS_SPARE;
+    }
 }
+
+#[cfg(test)]
+mod tests;

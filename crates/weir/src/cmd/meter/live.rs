@@ -15,11 +15,13 @@ use super::feed::Sources;
 use super::forwarding::{self, Metering};
 use super::interfaces::Side;
 use super::pins::Pins;
+use super::quotas::AccessServers;
+use super::seed;
 use super::watch::Watchers;
 use crate::cmd::bridge;
 use crate::error::{CliError, say};
 use crate::input::live_port;
-use crate::radius::{Client, Clients, Server, Sniffer};
+use crate::radius::{Client, Clients, Secret, Server, Sniffer};
 use crate::report::format;
 use crate::report::metrics::Metrics;
 use crate::signals::ShutdownSignal;
@@ -33,6 +35,7 @@ use weir_link::net::Interface;
 use weir_link::xdp::{Meter, MeterError, MeterTap, MirrorUp};
 use weir_meter::config::Config;
 use weir_meter::engine::Inside;
+use weir_meter::radius::accounting::Accounting;
 use weir_meter::services::Services;
 use weir_meter::{Direction, SessionInfo};
 use weir_tap::Tap;
@@ -272,6 +275,7 @@ pub(super) fn check(
     names: &SystemNames,
 ) -> Result<String, CliError> {
     clients(config, source)?;
+    access_servers(config, source)?;
     if config.links.is_empty() {
         return Ok(String::new());
     }
@@ -315,14 +319,37 @@ fn clients(config: &Config, source: &Path) -> Result<Vec<Client>, CliError> {
     clients.collect()
 }
 
+/// The access servers that are asked when quotas are spent; none if no policy has them asked.
+fn access_servers(config: &Config, source: &Path) -> Result<AccessServers, CliError> {
+    let mut servers = AccessServers::default();
+    let mut policies = config.policies.iter();
+    if !policies.any(|policy| policy.spent_request.is_some()) {
+        return Ok(servers);
+    }
+    let folder = source.parent().unwrap_or(Path::new(""));
+    let configured = config.radius.iter().flat_map(|radius| &radius.clients);
+    for (client, configured) in clients(config, source)?.iter().zip(configured) {
+        let Some(address) = configured.dynamic else {
+            continue;
+        };
+        let file = configured.dynamic_secret_file.as_ref();
+        let (file, _) = file.unwrap_or(&configured.secret_file);
+        let secret = Secret::read(&folder.join(file))?;
+        servers.add(client.name(), address, secret, seed())?;
+    }
+    Ok(servers)
+}
+
 /// Where sessions come from, beside the list.
 pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
     if let Some(radius) = &config.radius {
         let silence = radius.silence_ns.map(Duration::from_nanos);
+        let names = config.policies.iter().map(|policy| policy.name.clone());
+        let accounting = Accounting::new(names);
         if let Some(listen) = radius.listen {
             let clients = Clients::new(clients(config, source)?);
-            let mut server = Server::bind(listen, clients, silence)?;
+            let mut server = Server::bind(listen, clients, accounting.clone(), silence)?;
             if let Some(dynamic) = radius.dynamic {
                 server.listen_dynamic(dynamic)?;
             }
@@ -335,9 +362,10 @@ pub(super) fn sources(args: &Args, config: &Config, source: &Path) -> Result<Sou
                 .map_or(ACCOUNTING_PORT, |listen| listen.port());
             let port = live_port::port(interface, &format!("udp port {port}"), None)?;
             let port = port.in_process().open().map_err(live_port::failure)?;
-            sources.sniffer = Some(Sniffer::new(port, clients, silence));
+            sources.sniffer = Some(Sniffer::new(port, clients, accounting, silence));
         }
     }
+    sources.access_servers = access_servers(config, source)?;
     sources.control = args.control.as_deref().map(Control::bind).transpose()?;
     Ok(sources)
 }

@@ -13,6 +13,7 @@ mod interfaces;
 mod live;
 mod pins;
 mod policies;
+mod quotas;
 mod report;
 mod rows;
 mod stop;

@@ -7,10 +7,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_link::xdp::Meter;
+use weir_meter::policy::SpentRequest;
 use weir_meter::sessions::{Applied, Sessions, Slot};
-use weir_meter::{
-    Key, KeyKind, Owner, OwnerKind, SessionEvent, SessionEventKind, SessionInfo, SessionSource,
-};
+use weir_meter::{Key, KeyKind, Owner, OwnerKind, SessionEvent, SessionInfo};
 
 /// Sessions and the kernel's table of keys, which change together.
 pub(super) struct Table {
@@ -342,6 +341,31 @@ impl Rows {
         }
     }
 
+    /// The rows that sessions have had: all are below this one.
+    pub(super) fn rows(&self) -> u32 {
+        self.next
+    }
+
+    /// The session of a row, and what its access server is asked when the quota is spent, if it runs
+    /// and its policy has that.
+    pub(super) fn spent_request(&self, row: u32) -> Option<(&SessionInfo, &SpentRequest)> {
+        let session = self.sessions.get(*self.slot_of_row.get(&row)?)?;
+        let policy = self.policies.of(&session.info)?;
+        let request = policy.spent_request.as_ref()?;
+        (!session.has_ended).then_some((&session.info, request))
+    }
+
+    /// The sessions.
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The keys of the session with this identifier that are not its own; `None` if it is not known.
+    pub(super) fn lost(&self, id: &str) -> Option<Vec<Key>> {
+        let slot = self.sessions.of_id(id)?;
+        Some(self.sessions.lost(slot))
+    }
+
     /// Sessions that run.
     pub(super) fn count(&self) -> usize {
         self.sessions.len()
@@ -361,30 +385,6 @@ impl Rows {
     /// Whether the configuration has a policy of this name.
     pub(super) fn has_policy(&self, name: &str) -> bool {
         self.policies.has(name)
-    }
-
-    /// An event for each session that runs.
-    pub(super) fn running(&self, now_unix_ns: i64) -> Vec<SessionEvent> {
-        let sessions = self.sessions.iter().map(|(_, session)| session);
-        let sessions = sessions.filter(|session| !session.has_ended);
-        sessions
-            .map(|session| SessionEvent {
-                number: 0,
-                received_unix_ns: now_unix_ns,
-                happened_unix_ns: Some(session.started_unix_ns),
-                source: source_of(&session.info.id),
-                kind: SessionEventKind::Up(session.info.clone()),
-            })
-            .collect()
-    }
-}
-
-/// Where a session came from, as its identifier begins.
-fn source_of(id: &str) -> SessionSource {
-    match id.split_once('/') {
-        Some(("list", _)) => SessionSource::List,
-        Some(("control", _)) => SessionSource::Control,
-        _ => SessionSource::Radius,
     }
 }
 

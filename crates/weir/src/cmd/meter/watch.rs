@@ -157,5 +157,20 @@ fn prometheus(view: &View) -> Exposition {
             &refused,
         );
     }
+    if let Some(requests) = &done.quota_requests {
+        let answers = [
+            ("ack", requests.ack),
+            ("nak", requests.nak),
+            ("none", requests.none),
+            ("unsent", requests.unsent),
+        ];
+        let answers = answers.map(|(answer, count)| (label("answer", answer), count));
+        out.metric(
+            "quota_requests_total",
+            "counter",
+            "Requests to access servers when quotas were spent.",
+            &answers,
+        );
+    }
     out
 }

@@ -2,6 +2,7 @@ use super::*;
 use weir_lab::testenv;
 use weir_link::xdp::MeterSpec;
 use weir_meter::services::Services;
+use weir_meter::{SessionEventKind, SessionSource};
 
 fn meter(subscribers: u32) -> Option<Meter> {
     if !testenv::root() {
@@ -38,6 +39,7 @@ fn event(up: bool, id: &str, keys: &[&str]) -> SessionEvent {
         class: Vec::new(),
         chargeable_user: None,
         policy: None,
+        policy_accounted: None,
         reported: None,
     };
     SessionEvent {
@@ -45,6 +47,7 @@ fn event(up: bool, id: &str, keys: &[&str]) -> SessionEvent {
         received_unix_ns: 1,
         happened_unix_ns: None,
         source: SessionSource::Radius,
+        lost: None,
         kind: if up {
             SessionEventKind::Up(info)
         } else {
@@ -143,7 +146,7 @@ fn the_log_leaves_the_kernel_alone_until_it_is_read() {
     assert_eq!(next.owner(carol.unwrap()).subscriber, "carol");
     // Bob's last frames are not settled.
     assert_eq!(next.owner(1 - carol.unwrap()).subscriber, "bob");
-    assert_eq!(next.running(1).len(), 1);
+    assert_eq!(next.count(), 1);
 }
 
 #[test]
