@@ -14,6 +14,14 @@ pub enum LedgerError {
         /// What SQLite says.
         source: rusqlite::Error,
     },
+    /// The file cannot be read.
+    #[error("{path}: {source}: name another file, or let this user read it")]
+    Unreadable {
+        /// The store's file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The file is a store of another version.
     #[error(
         "{path}: layout {found}, this weir knows {known}: use a weir of the version that made it, or name another file"
@@ -125,6 +133,9 @@ fn remedy(source: &rusqlite::Error) -> &'static str {
         Some(rusqlite::ErrorCode::DiskFull) => ": make room on its disk; nothing is lost meanwhile",
         Some(rusqlite::ErrorCode::CannotOpen) => {
             ": is the folder there, and may this user write to it?"
+        }
+        Some(rusqlite::ErrorCode::SystemIoFailure) => {
+            ": is its disk full, or does it fail? What was committed is there"
         }
         Some(rusqlite::ErrorCode::DatabaseBusy) => ": another program holds it; try again later",
         Some(rusqlite::ErrorCode::ReadOnly) => ": this user may not write to it",

@@ -24,6 +24,7 @@ mod nats;
 mod output;
 mod planning;
 mod points;
+mod progress;
 mod prove;
 mod session_log;
 mod shorten;
@@ -39,6 +40,7 @@ pub use nats::{NatsError, RESEND, Shipped, Shipper, Taken, Taker, check_nats_url
 pub use output::{Column, Delivered, Filter, Format, Output, Replay, Shape, Span, Target};
 pub use planning::{Load, SessionUse};
 pub use points::{Audit, AuditRow, Point, Role, fill_counter};
+pub use progress::Progress;
 pub use prove::{Difference, InterfaceProof, PeriodProof, Proof};
 pub use session_log::SessionLog;
 pub use shorten::Shortening;

@@ -137,6 +137,7 @@ pub(crate) fn open_read(
     layout: &Layout,
 ) -> Result<(Connection, Option<Stamp>), LedgerError> {
     let error = of(path);
+    readable(path)?;
     let stamp = Stamp::of_quiet(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = match stamp {
@@ -157,6 +158,19 @@ pub(crate) fn open_read(
         return Err(layout.wrong(path, version));
     }
     Ok((db, stamp))
+}
+
+/// Whether this user can read a file. SQLite would say less.
+fn readable(path: &Path) -> Result<(), LedgerError> {
+    let unreadable = |source| LedgerError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let file = fs::File::open(path).map_err(unreadable)?;
+    if file.metadata().map_err(unreadable)?.is_dir() {
+        return Err(unreadable(std::io::ErrorKind::IsADirectory.into()));
+    }
+    Ok(())
 }
 
 /// A store's file while no program has it open for writing.

@@ -593,8 +593,37 @@ fn a_ledger_is_read_without_writing_to_it() {
     let said = |path: &Path| Ledger::open_read(path).unwrap_err().to_string();
     fs::write(folder.at("text"), "no database ".repeat(100)).unwrap();
     assert!(said(&folder.at("text")).contains("not a store of weir"));
-    assert!(said(&folder.at("missing")).contains("is the folder there"));
+    assert!(said(&folder.at("missing")).contains("No such file"));
     assert!(!folder.at("missing").exists());
+    assert!(said(&folder.0).contains("directory: name another file"));
+}
+
+#[test]
+fn how_far_counters_and_outputs_are_is_told() {
+    let folder = Folder::new("progress");
+    let mut ledger = Ledger::open(&folder.at("ledger")).unwrap();
+    assert_eq!(ledger.progress().unwrap().counters, []);
+    for (period, counter) in ["b", "a", "b", "c"].into_iter().enumerate() {
+        let mut chunk = chunk(period as u64, period as i64 * MINUTE, 10);
+        chunk.manifest.id.counter = counter.to_owned();
+        ledger.accept(&encode(&chunk)).unwrap();
+        if period == 1 {
+            ledger
+                .deliver(&files("early", Format::Csv, &folder.0))
+                .unwrap();
+        }
+    }
+    let progress = ledger.progress().unwrap();
+    let until = |name: &str, periods| (name.to_owned(), periods * MINUTE);
+    assert_eq!(
+        progress.counters,
+        [until("a", 2), until("b", 3), until("c", 4)]
+    );
+    assert_eq!(
+        (progress.last, progress.outputs),
+        (4, vec![("early".to_owned(), 2)])
+    );
+    assert!(progress.bytes > 4096, "{}", progress.bytes);
 }
 
 #[test]

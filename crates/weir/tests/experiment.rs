@@ -219,6 +219,7 @@ fn bridges_and_routers_stand_beside_the_papers() {
         .collect();
     let all = [
         "weir bridge",
+        "weir bridge --meter",
         "weir route",
         "linux-bridge",
         "linux-routing",
@@ -228,7 +229,13 @@ fn bridges_and_routers_stand_beside_the_papers() {
     ];
     assert_eq!(names, all);
     assert_eq!(rows[0]["paper_celeron_kpps"], 92.0, "{json}");
+    assert_eq!(rows[1]["paper_latency_us"], 49.0, "{json}");
     assert_eq!(json["paper_calls_us"], 4.5);
+    // The bridge that is measured as NetCounter counts, and knows who sends.
+    let counted = &json["net_counter_packets"];
+    let of = |key: &str| counted[key].as_u64().unwrap();
+    assert!(of("attributed") > 0, "{json}");
+    assert!(of("unattributed") * 100 < of("attributed"), "{json}");
     for row in rows {
         let point = &row["points"][0];
         assert_eq!(point["size"], 64, "{row}");

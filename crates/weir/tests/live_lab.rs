@@ -47,14 +47,15 @@ fn a_person_sees_a_table() {
     assert!(text.contains("10.0.0.2"), "{text}");
 }
 
-/// With a kill of the counter in the middle.
+/// With a kill of the bridge in the middle, which the kernel then is.
 #[test]
 fn the_meters_records_are_what_was_sent() {
     if !testenv::root() {
         return;
     }
-    let run = weir(["lab", "meter-demo", "--json", "-n", "60"]);
-    let run = { run }.output().unwrap();
+    let run = weir(["lab", "meter-demo", "--json", "-n", "60"])
+        .output()
+        .unwrap();
     assert!(run.status.success(), "{run:?}");
     let story: Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(story["holds"], true, "{story}");
@@ -87,8 +88,10 @@ fn without_privilege_it_says_what_it_needs() {
     if !testenv::root() {
         return;
     }
-    let run = unprivileged::run(|| weir(["lab", "demo"]).output().unwrap());
-    assert_eq!(run.status.code(), Some(1), "{run:?}");
-    let message = String::from_utf8_lossy(&run.stderr);
-    assert!(message.contains("a lab needs root"), "{message}");
+    for demo in ["demo", "meter-demo"] {
+        let run = unprivileged::run(|| weir(["lab", demo]).output().unwrap());
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        let message = String::from_utf8_lossy(&run.stderr);
+        assert!(message.contains("a lab needs root"), "{message}");
+    }
 }

@@ -326,6 +326,24 @@ fn a_list_of_subscribers_names_the_traffic_in_a_table_with_its_proof() {
 }
 
 #[test]
+fn a_list_that_fits_nobody_is_said() {
+    let folder = Folder::new("meter-nobody");
+    let file = folder.write("a.pcap", &capture(&[53, 80]));
+    let config = folder.write("counter.toml", b"subscribers = 'list.csv'\n");
+    for (list, why) in [
+        ("subscriber,key\n", "it names no subscriber"),
+        (
+            "alice,203.0.113.1\n",
+            "is from or to a subscriber of the list",
+        ),
+    ] {
+        folder.write("list.csv", list.as_bytes());
+        let (_, said) = run(0, ["meter", "-r", &file, "--config", &config]);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
 fn records_of_periods_are_the_same_each_time() {
     let folder = Folder::new("meter-periods");
     let file = folder.write("a.pcap", &capture(&[53, 80, 53, 9, 9, 9]));

@@ -6,9 +6,12 @@ use common::chunks::chunk;
 use common::{Folder, stdout, weir};
 use rustix::process::Signal;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::net::Process;
 use weir_lab::postgres::Postgres;
@@ -156,6 +159,75 @@ fn a_database_that_fails_within_commit_gets_the_records_later() {
     let said = once(&config).unwrap_err();
     assert!(said.contains("two counters have the same name"), "{said}");
     assert_eq!(server.psql(SUMS), "5|15|960");
+}
+
+/// The name of a server's socket in its folder.
+const SOCKET: &str = ".s.PGSQL.5432";
+
+/// Passes on one connection to a server, up to its commit: the server's answer to that is not passed
+/// on, and both ends are closed.
+fn cut_at_commit(listener: &UnixListener, server: &str) {
+    let (mut client, _) = listener.accept().unwrap();
+    let mut server = UnixStream::connect(server).unwrap();
+    let (mut back, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    let is_committing = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = back.read(&mut bytes) {
+                if is_committing.load(Ordering::SeqCst) {
+                    // It has answered: it has committed.
+                    break;
+                }
+                to_client.write_all(&bytes[..length]).unwrap();
+            }
+            let _ = to_client.shutdown(Shutdown::Both);
+            let _ = back.shutdown(Shutdown::Both);
+        });
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = client.read(&mut bytes) {
+            let commits = bytes[..length].windows(6).any(|word| word == b"COMMIT");
+            is_committing.fetch_or(commits, Ordering::SeqCst);
+            if server.write_all(&bytes[..length]).is_err() {
+                break;
+            }
+        }
+    });
+    assert!(is_committing.load(Ordering::SeqCst), "it did not commit");
+}
+
+#[test]
+fn a_commit_whose_answer_is_lost_is_not_made_twice() {
+    let Some(server) = Postgres::start() else {
+        return;
+    };
+    let folder = Folder::new("outputs-answer");
+    let real = server.connection();
+    let (host, rest) = real.split_once(' ').unwrap();
+    let socket = format!("{}/{SOCKET}", host.strip_prefix("host=").unwrap());
+    let between = folder.path("");
+    let listener = UnixListener::bind(folder.path(SOCKET)).unwrap();
+    let output = |connection: &str| {
+        format!("name = 'db'\nformat = 'postgresql'\nconnection = '{connection}'\n")
+    };
+    let mut spool = spool(&folder);
+    spool.store(&mut [chunk("one", 0, &[1, 2])], b"").unwrap();
+    // The tables are there: the first commit is that of the records.
+    let config = configure(&folder, &output(&real));
+    once(&config).unwrap();
+    spool.store(&mut [chunk("one", 1, &[4, 8])], b"").unwrap();
+    let config = configure(&folder, &output(&format!("host={between} {rest}")));
+    let proxy = std::thread::spawn(move || cut_at_commit(&listener, &socket));
+    let said = once(&config).unwrap_err();
+    proxy.join().unwrap();
+    assert!(said.contains("output db: PostgreSQL"), "{said}");
+    // The database has them, and the ledger does not know.
+    assert_eq!(server.psql(SUMS), "4|15|960");
+    let config = configure(&folder, &output(&real));
+    assert_eq!(once(&config).unwrap()["chunks"], 0);
+    assert_eq!(server.psql(SUMS), "4|15|960");
+    assert_eq!(server.psql("SELECT count(*) FROM weir_usage_chunk"), "2");
+    proof_holds(&folder);
 }
 
 #[test]
@@ -413,7 +485,8 @@ fn a_collector_that_goes_away_is_sent_the_rest_later() {
     let listener = TcpListener::bind(address).unwrap();
     let received = std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut listener.accept().unwrap().0, &mut bytes).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_to_end(&mut bytes).unwrap();
         bytes
     });
     let done = once(&config).unwrap();

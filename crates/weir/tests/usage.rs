@@ -5,12 +5,18 @@ mod common;
 use common::chunks::chunk;
 use common::{Folder, stdout, weir};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_ledger::{Format, Ledger, Spool};
 use weir_wire::rng::SplitMix64;
+
+/// Time limit of a wait.
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn configure(folder: &Folder, counters: &[&str]) -> String {
     let mut text = format!("store = '{}'\ninterval = '1ms'\n", folder.path("ledger"));
@@ -160,6 +166,91 @@ fn a_full_disk_and_a_missing_folder_are_said_once_and_lose_nothing() {
         .unwrap();
     assert!(run.status.success(), "{run:?}");
     assert_eq!(packets_of_files(Path::new(&nowhere), Format::Csv), 3);
+}
+
+/// What a mediator shows at `/metrics`: values by name and labels.
+fn metrics(at: &str) -> BTreeMap<String, u64> {
+    let mut client = TcpStream::connect(at).unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    let value = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let name = name.strip_prefix("weir_mediate_").unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    };
+    lines.map(value).collect()
+}
+
+#[test]
+fn metrics_show_counters_outputs_and_failures() {
+    let folder = Folder::new("usage-metrics");
+    let config = configure(&folder, &["one", "two"]);
+    let nowhere = folder.path("nowhere");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replacen(
+        &format!("folder = '{}'", folder.path("")),
+        &format!("folder = '{nowhere}'"),
+        1,
+    );
+    fs::write(&config, text).unwrap();
+    let mut spool = Spool::open(folder.path("one").as_ref()).unwrap();
+    for period in 0..3 {
+        spool
+            .store(&mut [chunk("one", period, &[1, 2])], b"")
+            .unwrap();
+    }
+    let mut mediator = weir(["mediate", "--config", &config, "--metrics", "127.0.0.1:0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let errors = mediator.child_mut().stderr.take().unwrap();
+    let mut lines = BufReader::new(weir_lab::wait::Limited::new(errors, "metrics")).lines();
+    let at = lines.find_map(|line| {
+        let line = line.unwrap();
+        let at = line.strip_prefix("weir: metrics at http://")?;
+        Some(at.strip_suffix("/metrics")?.to_owned())
+    });
+    let at = at.unwrap();
+    let until = |holds: &dyn Fn(&BTreeMap<String, u64>) -> bool| {
+        let began = Instant::now();
+        loop {
+            let now = metrics(&at);
+            if holds(&now) {
+                return now;
+            }
+            assert!(began.elapsed() < LIMIT, "{now:#?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // The folder of `billing` is not there, nor the spool of `two`.
+    let now = until(&|now| now.get("output_position{output=\"archive\"}") == Some(&3));
+    let of = |name: &str| now.get(name).copied();
+    assert_eq!(of("chunks_total"), Some(3));
+    assert_eq!(of("records_total"), Some(6));
+    assert_eq!(of("counter_until_seconds{counter=\"one\"}"), Some(180));
+    let left = format!("chunks_left{{spool=\"{}\"}}", folder.path("one"));
+    assert_eq!(of(&left), Some(0));
+    assert_eq!(of("output_waiting{output=\"archive\"}"), Some(0));
+    assert_eq!(of("output_waiting{output=\"billing\"}"), Some(3));
+    assert_eq!(of("alarm{source=\"output billing\"}"), Some(1));
+    assert!(of("failures_total{source=\"output billing\"}") >= Some(1));
+    assert!(of("ledger_bytes") > Some(0));
+    let spool_of_two = format!("alarm{{source=\"{}\"}}", folder.path("two"));
+    assert_eq!(of(&spool_of_two), Some(1), "{now:#?}");
+    // It is over.
+    fs::create_dir(&nowhere).unwrap();
+    drop(Spool::open(folder.path("two").as_ref()).unwrap());
+    let now = until(&|now| !now.keys().any(|name| name.starts_with("alarm{")));
+    let of = |name: &str| now.get(name).copied();
+    assert_eq!(of("output_waiting{output=\"billing\"}"), Some(0));
+    assert_eq!(of("output_deliveries_total{output=\"billing\"}"), Some(1));
+    mediator.signal(Signal::TERM).unwrap();
+    assert!(mediator.ended(LIMIT).unwrap().success());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::Output;
 use super::given::Given;
 use super::lines::{Line, Memory};
 use crate::{Ledger, LedgerError};
+use ::postgres::config::SslMode;
 use ::postgres::{Client, Config, NoTls, Transaction};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -32,6 +33,12 @@ pub(super) fn check(connection: &str) -> Result<(), String> {
     let config = parsed.map_err(|error| chain(&error))?;
     if config.get_hosts().is_empty() {
         return Err("it names no host: give `host=` with a name or the folder of a socket".into());
+    }
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err(
+            "weir has no TLS: leave `sslmode` out, and use a socket of this machine or a tunnel"
+                .into(),
+        );
     }
     Ok(())
 }

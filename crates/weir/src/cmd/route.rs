@@ -186,6 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    let mut metering = args.metering.start(&links, metrics.as_ref())?;
     let mut teller = StatsReporter {
         args,
         life: Watchdog::new(None)?,
@@ -198,7 +199,6 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         refused: None,
         trouble: None,
     };
-    let mut metering = args.metering.start(&links)?;
     let stages = metering
         .as_ref()
         .map_or(Vec::new(), |it| it.stages().to_vec());

@@ -2,6 +2,7 @@
 //! shows it.
 
 use crate::error::{CliError, say};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,11 +45,6 @@ impl Exposition {
     pub(crate) fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
         self.metric(name, kind, help, &[(String::new(), value)]);
     }
-
-    /// The text.
-    pub(crate) fn text(self) -> String {
-        self.text
-    }
 }
 
 /// A label, with its value escaped.
@@ -66,10 +62,13 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(wrong)
 }
 
-/// Serves the last metrics on a separate thread, so that a slow reader delays
-/// no frame.
-#[derive(Debug)]
-pub(crate) struct Metrics(Arc<Mutex<String>>);
+/// Serves the last metrics on a separate thread, so that a slow reader delays no frame. Copies are the
+/// same server: a command's parts, such as a bridge and its counter, each show their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics(Arc<Mutex<Parts>>);
+
+/// The text of each part, by the prefix of its names.
+type Parts = BTreeMap<&'static str, String>;
 
 impl Metrics {
     /// Listens at the address; port 0 chooses a free port, which is printed.
@@ -80,24 +79,29 @@ impl Metrics {
             let at = listener.local_addr().map_err(cannot)?;
             say(&format!("weir: metrics at http://{at}/metrics"));
         }
-        let text = Arc::new(Mutex::new(String::new()));
-        let shown = Arc::clone(&text);
+        let parts = Arc::new(Mutex::new(Parts::new()));
+        let shown = Arc::clone(&parts);
         let serve = move || {
             for client in listener.incoming().flatten() {
-                let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let text = text(&shown.lock().unwrap_or_else(PoisonError::into_inner));
                 // A client that has disconnected is not an error.
                 let _ = answer(client, &text);
             }
         };
         let thread = std::thread::Builder::new().name("metrics".into());
         thread.spawn(serve).map_err(cannot)?;
-        Ok(Metrics(text))
+        Ok(Metrics(parts))
     }
 
-    /// Replaces what is served.
-    pub(crate) fn show(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    /// Replaces what is served of these names.
+    pub(crate) fn show(&self, metrics: Exposition) {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.insert(metrics.prefix, metrics.text);
     }
+}
+
+fn text(parts: &Parts) -> String {
+    parts.values().map(String::as_str).collect()
 }
 
 fn answer(mut client: TcpStream, text: &str) -> io::Result<()> {
@@ -138,7 +142,7 @@ mod tests {
         out.metric("frames_total", "counter", "Frames.", &rows);
         out.one("sessions", "gauge", "Sessions.", 3);
         assert_eq!(
-            out.text(),
+            out.text,
             "# HELP weir_test_frames_total Frames.\n\
              # TYPE weir_test_frames_total counter\n\
              weir_test_frames_total{name=\"a\\\"b\\\\c\\nd\"} 7\n\
@@ -146,5 +150,22 @@ mod tests {
              # TYPE weir_test_sessions gauge\n\
              weir_test_sessions 3\n"
         );
+    }
+
+    #[test]
+    fn parts_of_a_command_are_served_together() {
+        let metrics = Metrics::serve(([127, 0, 0, 1], 0).into()).unwrap();
+        let show = |prefix, value| {
+            let mut out = Exposition::new(prefix);
+            out.one("a", "gauge", "A.", value);
+            metrics.clone().show(out);
+        };
+        show("weir_two_", 1);
+        show("weir_one_", 2);
+        show("weir_two_", 3);
+        let said = text(&metrics.0.lock().unwrap());
+        let values = said.lines().filter(|line| !line.starts_with('#'));
+        let values: Vec<&str> = values.collect();
+        assert_eq!(values, ["weir_one_a 2", "weir_two_a 3"]);
     }
 }

@@ -12,12 +12,14 @@ mod route;
 use common::{Folder, stdout, weir};
 use live::{Ended, PATIENCE, Running};
 use std::fs;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Generator, Rate, Sending, Sent, Sink, Udp};
 use weir_lab::net::{Device, Host, Linear, Offloads, Signal};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
+use weir_lab::wait;
 use weir_ledger::{Ledger, UsageQuery};
 use weir_link::bpf::Hook;
 use weir_meter::OwnerKind;
@@ -300,6 +302,75 @@ fn the_wire_of_weir_meter_counts_on_when_it_has_ended() {
     files.assert_interfaces_have(sum);
     assert_eq!(meter(&["--clean"]).end().code, Some(0));
     assert_eq!(net.attached(), [false, false]);
+}
+
+/// What a command in the middle shows at `/metrics`.
+fn metrics(net: &Net, running: &Running) -> String {
+    let (_, at) = running.said().split_once("metrics at http://").unwrap();
+    let (at, _) = at.split_once("/metrics\n").unwrap();
+    net.middle.run(|| {
+        let mut client = wait::connect(at.parse().unwrap()).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        text
+    })
+}
+
+/// `weir bridge --meter`, and `weir meter` as a bridge.
+#[test]
+fn metrics_of_forwarding_and_counter_are_at_one_address() {
+    let Some(net) = net() else { return };
+    for is_bridge in [true, false] {
+        let links = if is_bridge {
+            BRIDGE
+        } else {
+            "[[link]]\ninside = \"left\"\noutside = \"right\"\n"
+        };
+        let files = Files::new("metering-metrics", links);
+        let _cleaned = Cleaned(&net);
+        let (config, store, json) = (files.config(), files.store(), files.0.path("stats.json"));
+        let shown = ["--metrics", "127.0.0.1:0"];
+        let running = if is_bridge {
+            bridge(&net, &files, &shown)
+        } else {
+            let words = ["meter", "--config", &config, "--store", &store];
+            let words = [&words[..], &["--stats-json", &json], &shown].concat();
+            Running::start(&net.middle, weir([]), &words).until("ready")
+        };
+        let mut generator = Generator::new(&net.eth_a, &udp(&net.eth_a, &net.eth_b)).unwrap();
+        let sent = generator.send(2000, Rate::PerSecond(20_000.0)).unwrap();
+        let sum = sent.frames - sent.dropped;
+        // When the period of a second is durable.
+        let began = Instant::now();
+        let counted = |text: &str| {
+            let line = "weir_meter_packets_total{direction=\"up\"} ";
+            let value = text.split_once(line)?.1.lines().next()?;
+            value.parse::<u64>().ok()
+        };
+        let mut text = metrics(&net, &running);
+        while counted(&text) < Some(sum) {
+            assert!(began.elapsed() < PATIENCE, "{text}");
+            std::thread::sleep(Duration::from_millis(50));
+            text = metrics(&net, &running);
+        }
+        for line in [
+            "\nweir_bridge_rx_frames_total{link=\"left\"} ",
+            "\nweir_bridge_dropped_total{reason=\"vlan\"} 0\n",
+            "\nweir_meter_sessions 100\n",
+            "\nweir_meter_lost_inside_total ",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let ended = running.stop();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        if !is_bridge {
+            let said = fs::read_to_string(&json).unwrap();
+            let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+            assert!(said["link"]["packets"][0].as_u64() >= Some(sum), "{said}");
+            assert!(said["lost_inside"].is_u64(), "{said}");
+        }
+    }
 }
 
 #[test]

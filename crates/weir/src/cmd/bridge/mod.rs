@@ -8,6 +8,7 @@ use crate::cmd::meter::forwarding::{self as meter, Done, MeterArgs, Metering};
 use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::longest::MtuWarnings;
+use crate::report::metrics::{self, Metrics};
 use crate::report::stats_file::StatsFile;
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use crate::signals::ShutdownSignal;
@@ -16,6 +17,7 @@ use clap::Parser;
 use clap::builder::ArgPredicate;
 use report::Report;
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
@@ -151,6 +153,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0
+    /// chooses a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
+
     /// Started by --restart
     #[arg(long, hide = true)]
     supervised: bool,
@@ -219,8 +226,17 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     // With --restart the supervising process feeds the watchdog.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Watchdog::new(watchdog)?;
-    let mut metering = args.metering.start(&[&args.a, &args.b])?;
-    let ran = bridge(args, &stop, life, json, metering.as_mut());
+    let metrics = match args.metrics.map(Metrics::serve) {
+        // As for statistics.
+        Some(Err(error)) if args.supervised => {
+            say(&format!("weir: {error}"));
+            None
+        }
+        metrics => metrics.transpose()?,
+    };
+    let mut metering = args.metering.start(&[&args.a, &args.b], metrics.as_ref())?;
+    let show = Show { json, metrics };
+    let ran = bridge(args, &stop, life, show, metering.as_mut());
     let ended = metering.map_or(Ok(()), |metering| {
         metering.end(args.leaves_programs()).map(drop)
     });
@@ -232,13 +248,18 @@ pub(crate) fn in_the_wire(
     inside: &str,
     outside: &str,
     mut metering: Metering,
+    metrics: Option<Metrics>,
 ) -> Result<Done, CliError> {
     let words = ["weir", inside, outside, "--bypass", "wire"];
     let options = Options::try_parse_from(words).map_err(CliError::refused)?;
     let _ = weir_link::xdp::raise_priority();
     let stop = ShutdownSignal::watch_hangup_too()?;
     let life = Watchdog::new(None)?;
-    let ran = bridge(&options.args, &stop, life, None, Some(&mut metering));
+    let show = Show {
+        json: None,
+        metrics,
+    };
+    let ran = bridge(&options.args, &stop, life, show, Some(&mut metering));
     let ended = metering.end(options.args.leaves_programs());
     ran.and(ended)
 }
@@ -250,11 +271,33 @@ impl Args {
     }
 }
 
+/// Where reports go, beside `--stats`.
+struct Show {
+    json: Option<StatsFile>,
+    metrics: Option<Metrics>,
+}
+
+impl Show {
+    fn is_wanted(&self) -> bool {
+        self.json.is_some() || self.metrics.is_some()
+    }
+
+    fn show(&mut self, report: &Report) {
+        if let Some(file) = &mut self.json {
+            // If the write fails now, the one at the end may succeed.
+            let _ = file.write(report);
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.show(report.prometheus());
+        }
+    }
+}
+
 fn bridge(
     args: &Args,
     stop: &ShutdownSignal,
     mut life: Watchdog,
-    mut json: Option<StatsFile>,
+    mut show: Show,
     mut metering: Option<&mut Metering>,
 ) -> Result<(), CliError> {
     let asked = weir_tap::StopToken::default();
@@ -307,15 +350,12 @@ fn bridge(
                 life.stopping();
                 asked.stop();
             }
-            if (args.stats || json.is_some())
+            if (args.stats || show.is_wanted())
                 && (written.elapsed() >= WRITE || stop.is_requested() || last.is_empty())
             {
                 written = Instant::now();
                 last = Report::of(tap, &switch.borrow(), second.get(), args.tx_burst);
-                if let Some(file) = &mut json {
-                    // If the write fails now, the one at the end may succeed.
-                    let _ = file.write(&last);
-                }
+                show.show(&last);
             }
         },
     );
@@ -329,7 +369,7 @@ fn bridge(
         if args.stats {
             say(&last.to_string());
         }
-        wrote = json.map_or(Ok(()), |file| file.end(&last));
+        wrote = show.json.map_or(Ok(()), |file| file.end(&last));
     }
     ran.map_err(failure)?;
     wrote

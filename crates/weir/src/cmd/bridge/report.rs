@@ -1,6 +1,7 @@
 //! The report of a bridge: traffic and cost.
 
 use crate::report::flow_cache::FlowCacheReport;
+use crate::report::metrics::{Exposition, label};
 use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::fmt;
@@ -153,6 +154,91 @@ impl Report {
     /// Whether nothing was reported yet.
     pub(super) fn is_empty(&self) -> bool {
         self.links.is_empty()
+    }
+}
+
+type LinkMetric = (&'static str, &'static str, fn(&Link) -> u64);
+
+/// Counters of each link.
+const BY_LINK: [LinkMetric; 12] = [
+    ("rx_frames_total", "Frames received.", |l| l.rx_frames),
+    ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
+    ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
+    ("tx_bytes_total", "Bytes sent.", |l| l.tx_bytes),
+    (
+        "rx_full_total",
+        "Frames that found no room before weir saw them.",
+        |l| l.rx_full,
+    ),
+    (
+        "no_room_total",
+        "Frames that found no room in the send ring.",
+        |l| l.no_room,
+    ),
+    (
+        "tx_too_long_total",
+        "Frames longer than the link can send.",
+        |l| l.tx_too_long,
+    ),
+    ("bypassed_total", "Frames that took the bypass.", |l| {
+        l.bypassed
+    }),
+    (
+        "stale_total",
+        "Frames too old to be sent, after a hang.",
+        |l| l.stale,
+    ),
+    ("late_total", "Frames overtaken by the bypass.", |l| l.late),
+    (
+        "forwarded_total",
+        "Frames to a known station, by the link that they came in at.",
+        |l| l.forwarded,
+    ),
+    (
+        "flooded_total",
+        "Frames to an unknown or group address, by the link that they came in at.",
+        |l| l.flooded,
+    ),
+];
+
+type Reason = (&'static str, fn(&Link) -> u64);
+
+/// Why a bridge drops a frame.
+const DROPPED: [Reason; 4] = [
+    ("local", |l| l.dropped_local),
+    ("vlan", |l| l.dropped_vlan),
+    ("reserved", |l| l.dropped_reserved),
+    ("malformed", |l| l.dropped_malformed),
+];
+
+impl Report {
+    /// The metrics.
+    pub(super) fn prometheus(&self) -> Exposition {
+        let mut out = Exposition::new("weir_bridge_");
+        for (name, help, value) in BY_LINK {
+            let rows = self.links.iter();
+            let rows: Vec<_> = rows
+                .map(|link| (label("link", &link.name), value(link)))
+                .collect();
+            out.metric(name, "counter", help, &rows);
+        }
+        let dropped = DROPPED.map(|(reason, value)| {
+            let count = self.links.iter().map(value).sum();
+            (label("reason", reason), count)
+        });
+        let help = "Frames that went no further, by decision of the bridge.";
+        out.metric("dropped_total", "counter", help, &dropped);
+        let hung = "Times that weir was found hung.";
+        out.one("hung_total", "counter", hung, self.hung);
+        let died = "Times that weir was found dead.";
+        out.one("died_total", "counter", died, self.died);
+        if let Some(fast) = &self.fast {
+            let help = "Frames that the kernel forwarded by itself.";
+            out.one("fast_frames_total", "counter", help, fast.frames);
+        }
+        let stations = "Stations in the table.";
+        out.one("stations", "gauge", stations, self.stations as u64);
+        out
     }
 }
 

@@ -1,6 +1,8 @@
 //! `weir experiment nettap`: bridges and routers by the size of frames, as the
 //! NetTap paper plots them.
 
+mod net_counter;
+
 use super::NOT_IN_OUR_COPY;
 use crate::cmd::lab::rfc2544::{Report, SizeResult, measured};
 use crate::error::CliError;
@@ -8,6 +10,7 @@ use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use crate::report::plot::{self, Curve, Frame, draw};
 use crate::signals::ShutdownSignal;
+use net_counter::{Counted, NetCounter};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,10 +18,11 @@ use std::path::{Path, PathBuf};
 /// Bridge and route frames of all sizes, beside the kernel and its interfaces
 ///
 /// Repeats section 7 of Blott, Brustoloni and Martin, "NetTap: An Efficient and
-/// Reliable PC-Based Platform for Network Programming" (2000), as far as the
-/// applications exist: figures 5 and 7 (throughput without loss), figure 6
-/// (latency), and what its text states. As root; `weir lab rfc2544` measures,
-/// between virtual links. The paper's NetCounter is not built yet.
+/// Reliable PC-Based Platform for Network Programming" (2000): figures 5 and 7
+/// (throughput without loss), figure 6 (latency), and what its text states. As
+/// root; `weir lab rfc2544` measures, between virtual links. NetCounter is `weir
+/// bridge --meter` with a list of 250 subscribers, three services and periods of
+/// a second.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Sizes of frames in bytes, check sequence included; by default 64, 512
@@ -93,14 +97,24 @@ const fn contestant(
 
 const NONE: [Option<f64>; 2] = [None, None];
 
+/// Stands for the command of the bridge that counts, which needs files.
+const NET_COUNTER: &str = "NetCounter";
+
 /// In the order of the paper's text.
-const ALL: [Candidate; 7] = [
+const ALL: [Candidate; 8] = [
     contestant(
         "weir bridge",
         "NetTap bridging",
         ("--dut", "weir bridge {a} {b}"),
         [Some(92.0), Some(90.0)],
         Some(45.0),
+    ),
+    contestant(
+        "weir bridge --meter",
+        "NetCounter on NetTap",
+        ("--dut", NET_COUNTER),
+        [Some(67.0), Some(80.0)],
+        Some(49.0),
     ),
     contestant(
         "weir route",
@@ -222,7 +236,13 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         ["--attempts", "2"],
     ]
     .concat();
-    let who = ALL.iter().flat_map(|one| [one.option, one.value]);
+    let counter = NetCounter::new()?;
+    let counting = counter.command()?;
+    let value = |one: &'static Candidate| match one.value {
+        NET_COUNTER => &*counting,
+        value => value,
+    };
+    let who = ALL.iter().flat_map(|one| [one.option, value(one)]);
     let mut line: Vec<&str> = who.collect();
     line.extend(["--sizes", &sizes]);
     line.extend(&times);
@@ -250,10 +270,16 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if let Some(folder) = &args.svg {
         figures(folder, &rows)?;
     }
+    let found = Found {
+        rows,
+        calls_us: by_calls,
+        paper_calls_us: PAPER_CALLS_US,
+        net_counter_packets: counter.counted()?,
+    };
     let text = if args.json {
-        json(&rows, by_calls)?
+        serde_json::to_string(&found).map_err(CliError::run)?
     } else {
-        table(args.sizes(), &rows, by_calls)
+        table(args.sizes(), &found)
     };
     writeln!(std::io::stdout(), "{text}").map_err(CliError::output)
 }
@@ -272,33 +298,28 @@ fn calls(report: &Report) -> Option<[f64; 2]> {
     Some([median(0)?, median(1)?])
 }
 
+/// All that is reported; the form of `--json`.
 #[derive(Serialize)]
-struct Json<'a> {
-    rows: &'a [Row],
+struct Found {
+    rows: Vec<Row>,
     /// Medians without and with a call for each frame; the paper: 4.5 more.
     calls_us: Option<[f64; 2]>,
     paper_calls_us: f64,
+    /// What the bridge that counts has recorded.
+    net_counter_packets: Counted,
 }
 
 /// The paper's cost of a call before and after each frame, in microseconds.
 const PAPER_CALLS_US: f64 = 4.5;
 
-fn json(rows: &[Row], calls_us: Option<[f64; 2]>) -> Result<String, CliError> {
-    let json = Json {
-        rows,
-        calls_us,
-        paper_calls_us: PAPER_CALLS_US,
-    };
-    serde_json::to_string(&json).map_err(CliError::run)
-}
-
-fn table(sizes: &[usize], rows: &[Row], by_calls: Option<[f64; 2]>) -> String {
+fn table(sizes: &[usize], found: &Found) -> String {
+    let rows = &found.rows[..];
     let rate = |point: &Point| point.frames_per_second.map(|rate| rate / 1e3);
     let figure_5 = by_size(sizes, rows, |point| Some(format!("{:.0}", rate(point)?)));
     let figure_6 = by_size(sizes, rows, |point| {
         Some(format!("{:.2}", point.latency_us?))
     });
-    let calls = match by_calls {
+    let calls = match found.calls_us {
         Some([without, with]) => format!(
             "A call before and after each frame: the paper +{PAPER_CALLS_US} µs; ours {:+.2} µs \
              ({without:.2}, {with:.2}), at 50,000 frames/s, 64 B",
@@ -321,8 +342,10 @@ fn table(sizes: &[usize], rows: &[Row], by_calls: Option<[f64; 2]>) -> String {
     format!(
         "Figures 5 and 7: thousands of frames a second without loss, by bytes of a frame\n\n\
          {figure_5}\n\n{}\n\nFigure 6: median latency at half of that, µs\n\n{figure_6}\n\n\
-         {calls}\nNetCounter (the paper: 67 and 80 thousand, 49 µs): not built yet{}{faults}",
+         {calls}\nNetCounter has recorded {} of subscribers and {} of nobody known{}{faults}",
         stated(rows),
+        format::counted(found.net_counter_packets.attributed, "packet"),
+        format::grouped(found.net_counter_packets.unattributed),
         if faults.is_empty() { "" } else { "\n\nFaults:" },
     )
 }
@@ -438,6 +461,7 @@ mod tests {
         };
         let both = |a, b| [Some(a), Some(b)];
         assert_eq!(of("NetTap bridging"), (both(92.0, 90.0), Some(45.0)));
+        assert_eq!(of("NetCounter on NetTap"), (both(67.0, 80.0), Some(49.0)));
         let kernel = of("kernel-level IP forwarding");
         assert_eq!(kernel, (both(59.0, 71.0), Some(37.0)));
         assert_eq!(of("kernel-level bridging"), (NONE, Some(28.0)));
@@ -447,7 +471,7 @@ mod tests {
 
     /// Rows as they would be measured: one figure that there is, one that there
     /// is not.
-    fn rows() -> Vec<Row> {
+    fn found(calls_us: Option<[f64; 2]>) -> Found {
         let point = |frames_per_second, latency_us, faults: &[&str]| Point {
             size: 64,
             frames_per_second,
@@ -462,15 +486,23 @@ mod tests {
             paper_latency_us: contestant.latency_us,
             points: vec![point],
         };
-        vec![
-            row(&ALL[0], point(Some(863_200.0), Some(4.4), &[])),
-            row(&ALL[4], point(None, None, &["no libpcap"])),
-        ]
+        Found {
+            rows: vec![
+                row(&ALL[0], point(Some(863_200.0), Some(4.4), &[])),
+                row(&ALL[5], point(None, None, &["no libpcap"])),
+            ],
+            calls_us,
+            paper_calls_us: PAPER_CALLS_US,
+            net_counter_packets: Counted {
+                attributed: 1_234_567,
+                unattributed: 8,
+            },
+        }
     }
 
     #[test]
     fn the_table_has_the_papers_figures_and_ours() {
-        let text = table(&[64], &rows(), Some([3.1, 5.35]));
+        let text = table(&[64], &found(Some([3.1, 5.35])));
         let line = |begins: &str| {
             let found = text.lines().find(|line| line.starts_with(begins));
             let words = found.unwrap_or_else(|| panic!("{begins}: {text}"));
@@ -492,13 +524,16 @@ mod tests {
             text.ends_with("libpcap-bridge, 64 bytes: no libpcap"),
             "{text}"
         );
-        assert!(table(&[64], &rows(), None).contains("each frame: not measured"));
+        assert!(
+            text.contains("recorded 1,234,567 packets of subscribers and 8 of nobody known"),
+            "{text}"
+        );
+        assert!(table(&[64], &found(None)).contains("each frame: not measured"));
     }
 
     #[test]
     fn the_json_says_what_was_not_measured() {
-        let json = json(&rows(), None).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let json = serde_json::to_value(found(None)).unwrap();
         assert_eq!(json["rows"][0]["points"][0]["frames_per_second"], 863_200.0);
         assert!(json["rows"][1]["points"][0]["latency_us"].is_null());
         assert!(json["rows"][1]["paper_celeron_kpps"].is_null());

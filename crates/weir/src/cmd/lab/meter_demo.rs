@@ -16,11 +16,11 @@ use weir_meter::OwnerKind;
 /// Meter two subscribers, kill the counter in the middle, and prove the records
 ///
 /// Needs root. Alice, Bob and a server are hosts of network namespaces that
-/// only this process holds, with a router between them on which `weir meter`
-/// runs: no interface of this machine is touched. An access server tells the
-/// counter by RADIUS who has which address. The counter is killed while packets
-/// pass, and started again. In the end the records say what the senders sent,
-/// to the packet.
+/// only this process holds, with a bridge between them, which is `weir meter`:
+/// no interface of this machine is touched. An access server tells the counter
+/// by RADIUS who has which address. The bridge is killed while packets pass, and
+/// started again: meanwhile the kernel joins the links, and counts. In the end
+/// the records say what the senders sent, to the packet.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if a host, a link or the counter cannot be made, as without root, or the proof does
@@ -55,9 +55,9 @@ struct Usage {
 #[derive(Serialize, Debug)]
 struct Report {
     usage: Vec<Usage>,
-    /// Packets that passed while no counter ran.
+    /// Datagrams that arrived at the server while no bridge ran.
     passed_without: u64,
-    /// Of them the router's interface says the same.
+    /// Periods that were compared.
     periods: usize,
     holds: bool,
 }
@@ -78,10 +78,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     };
     let mut network = Network::new()?;
     tell(
-        "alice 10.0.1.2 ─┐\n                 ├─ router with a counter ─ server 203.0.113.2\nbob   10.0.1.3 ─┘\n",
+        "alice 10.0.1.2 ─┐\n                 ├─ bridge that counts ─ server 203.0.113.2\nbob   10.0.1.3 ─┘\n",
     )?;
     network.start_counter()?;
-    tell("The counter runs: weir meter --config counter.toml")?;
+    tell("The bridge runs, and counts: weir meter --config counter.toml")?;
     let mut sent = Sent::default();
     for subscriber in [Subscriber::Alice, Subscriber::Bob] {
         let took = network.account(subscriber, true)?;
@@ -94,16 +94,19 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let both = [Subscriber::Alice, Subscriber::Bob];
     sent.add(&network, &both, count, true)?;
     tell(&format!("Both send {count} datagrams for each service."))?;
-    network.kill_counter()?;
     let before = sent.packets();
+    let arrived = network.arrived(before);
+    network.kill_counter()?;
     sent.add(&network, &both, count, true)?;
-    let passed_without = sent.packets() - before;
+    let sent_without = sent.packets() - before;
+    let passed_without = network.arrived(arrived + sent_without) - arrived;
     tell(&format!(
-        "kill -9: no counter runs. {} pass meanwhile, and the kernel counts them.",
-        format::counted(passed_without, "datagram")
+        "kill -9: no bridge runs. {} of {} arrive meanwhile: the kernel joins the links, and counts.",
+        format::grouped(passed_without),
+        format::counted(sent_without, "datagram")
     ))?;
     network.start_counter()?;
-    tell("The counter runs again: it takes over counters, sessions and the period.")?;
+    tell("The bridge runs again: it takes over counters, sessions and the period.")?;
     sent.add(&network, &both, count, true)?;
     network.account(Subscriber::Bob, false)?;
     sent.add(&network, &[Subscriber::Alice], count, true)?;

@@ -2,11 +2,13 @@
 
 mod config;
 mod keep;
+mod watch;
 
 use crate::config as config_file;
 use crate::error::{CliError, harmless, say};
 use crate::input::read_limited;
 use crate::report::format;
+use crate::report::metrics::{self, Metrics};
 use crate::signals::ShutdownSignal;
 use crate::store;
 use crate::watchdog::Watchdog;
@@ -15,6 +17,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_ledger::{Accepted, Ledger, LedgerError, NatsError, Spool, StoreLock, Taker, Target};
@@ -98,6 +101,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", requires = "replay")]
     until: Option<String>,
 
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0
+    /// chooses a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address, conflicts_with = "task")]
+    metrics: Option<SocketAddr>,
+
     /// At the end, print what was done as a line of JSON
     #[arg(long)]
     json: bool,
@@ -160,6 +168,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let config = config.expect("what is to be done without one is done");
     let mut mediator = Mediator::new(config, args.once)?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut watchdog = Watchdog::new(None)?;
     if !args.once {
         watchdog.ready();
@@ -172,6 +181,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         if retention_due.is_zero() {
             failed |= mediator.delete_old();
             retention_due = RETENTION_INTERVAL;
+        }
+        if let Some(metrics) = &metrics {
+            mediator.show(metrics);
         }
         if args.once || stop.is_requested() {
             break failed;
@@ -211,6 +223,7 @@ struct Mediator {
     taker: Option<Taker>,
     /// Servers that have failed, and when: of outputs, and of NATS.
     waiting: BTreeMap<String, Instant>,
+    watched: watch::Watched,
 }
 
 impl Mediator {
@@ -228,6 +241,7 @@ impl Mediator {
             once,
             taker: None,
             waiting: BTreeMap::new(),
+            watched: watch::Watched::default(),
         })
     }
 
@@ -289,6 +303,8 @@ impl Mediator {
                 Err(error) => return Err(error),
             }
         }
+        let left = spool.waiting()?;
+        self.watched.left.insert(path.display().to_string(), left);
         refused.map_or(Ok(()), Err)
     }
 
@@ -347,7 +363,11 @@ impl Mediator {
             if files.is_err() && !matches!(self.config.outputs[at].target, Target::Files { .. }) {
                 self.waiting.insert(name.clone(), Instant::now());
             }
-            let outcome = files.map(|files| self.done.files += files.len() as u64);
+            let outcome = files.map(|files| {
+                let (count, output) = (files.len() as u64, &self.config.outputs[at].name);
+                self.done.files += count;
+                *self.watched.deliveries.entry(output.clone()).or_default() += count;
+            });
             failed |= self.note(name, outcome);
         }
         failed
@@ -372,6 +392,12 @@ impl Mediator {
         self.note("retention".to_owned(), outcome)
     }
 
+    /// Shows what it does.
+    fn show(&mut self, metrics: &Metrics) {
+        let outcome = self.metrics().map(|now| metrics.show(now));
+        self.note("metrics".to_owned(), outcome);
+    }
+
     /// Says what is wrong once, and that it is over once.
     fn note(&mut self, with: String, outcome: Result<(), impl std::fmt::Display>) -> bool {
         match outcome {
@@ -383,6 +409,7 @@ impl Mediator {
             }
             Err(error) => {
                 let why = error.to_string();
+                *self.watched.failures.entry(with.clone()).or_default() += 1;
                 if self.alarms.get(&with) != Some(&why) {
                     say(&harmless(&format!("weir: {why}")));
                     self.alarms.insert(with, why);

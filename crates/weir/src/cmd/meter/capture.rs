@@ -51,10 +51,16 @@ pub(super) fn run(
             for (linktype, refusal) in &meter.refusals {
                 gaps.troubles.push(refused(*linktype, refusal));
             }
-            if meter.frames > 0 && config.each_address && output.is_all_outside() {
-                say(
-                    "weir: no frame is from or to a subscriber: name their networks by --inside NET",
-                );
+            if meter.frames > 0 && output.is_all_outside() {
+                if config.each_address {
+                    say(
+                        "weir: no frame is from or to a subscriber: name their networks by --inside NET",
+                    );
+                } else if !subscribers.is_empty() {
+                    say(
+                        "weir: no frame is from or to a subscriber of the list: all is unattributed",
+                    );
+                }
             }
             meter.frames
         }

@@ -98,6 +98,9 @@ pub(crate) struct View {
     /// How long the last period took from its end until its records were durable and delivered,
     /// microseconds.
     pub(crate) cut_us: u64,
+    /// Frames that were counted, and then lost by this process; none if it does not forward.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost_inside: Option<u64>,
     /// What does not work now.
     pub(crate) alarms: Vec<&'static str>,
 }
@@ -514,6 +517,7 @@ impl Counter {
                 0
             },
             cut_us: took_ns / 1000,
+            lost_inside: None,
             alarms: self.alarms.sources().collect(),
         }
     }

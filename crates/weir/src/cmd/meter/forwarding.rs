@@ -10,12 +10,14 @@
 //! The programs count before the gate, so the counts do not depend on the forwarding thread, nor on
 //! this process. What the two threads share is a number: frames that were lost here.
 
-use super::counter::Counter;
+use super::counter::{Counter, View};
 use super::interfaces::Side;
 use super::live::{self, WAIT};
 use super::pins::Pins;
+use super::watch::Watchers;
 use super::{Args, configuration, policies, subscribers};
 use crate::error::{CliError, say};
+use crate::report::metrics::Metrics;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,8 +57,13 @@ pub(crate) struct MeterArgs {
 }
 
 impl MeterArgs {
-    /// Prepares the counter of these links, in their order, if one is asked for.
-    pub(crate) fn start(&self, interfaces: &[&str]) -> Result<Option<Metering>, CliError> {
+    /// Prepares the counter of these links, in their order, if one is asked for. What it does is shown
+    /// among these metrics.
+    pub(crate) fn start(
+        &self,
+        interfaces: &[&str],
+        metrics: Option<&Metrics>,
+    ) -> Result<Option<Metering>, CliError> {
         let Some(file) = &self.meter else {
             return Ok(None);
         };
@@ -66,7 +73,7 @@ impl MeterArgs {
             self.spool.as_deref(),
             self.no_store,
         );
-        Metering::start(args, interfaces).map(Some)
+        Metering::start(args, interfaces, metrics.cloned()).map(Some)
     }
 
     /// Checks the configuration of the counter of these links, if there is one.
@@ -163,7 +170,11 @@ pub(crate) struct Metering {
 
 impl Metering {
     /// Starts the counter, up to where frames may be counted.
-    pub(super) fn start(args: Args, interfaces: &[&str]) -> Result<Metering, CliError> {
+    pub(super) fn start(
+        args: Args,
+        interfaces: &[&str],
+        metrics: Option<Metrics>,
+    ) -> Result<Metering, CliError> {
         let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
         let (news, heard) = mpsc::channel();
         let (give, stages) = mpsc::channel();
@@ -172,9 +183,10 @@ impl Metering {
             now: lost.clone(),
             recorded: 0,
         };
+        let watchers = Watchers::new(&args, metrics)?;
         let thread = std::thread::Builder::new()
             .name("meter".to_owned())
-            .spawn(move || run(&args, &names, losses, &give, &heard))
+            .spawn(move || run(&args, &names, losses, watchers, &give, &heard))
             .map_err(|error| CliError::run(format!("cannot start the counter: {error}")))?;
         match stages.recv() {
             Ok(stages) => Ok(Metering {
@@ -253,6 +265,7 @@ fn run(
     args: &Args,
     interfaces: &[String],
     losses: Losses,
+    mut watchers: Watchers,
     give: &Sender<Vec<MeterStage>>,
     heard: &Receiver<News>,
 ) -> Result<Done, CliError> {
@@ -268,6 +281,7 @@ fn run(
     live::check_sizes(&config, subscribers.len())?;
     let pins = Pins::of(&interfaces)?;
     let mut counter = Counter::open(args.stores(), &config, &subscribers, &names, pins)?;
+    let lost = losses.now.clone();
     counter.losses = losses;
     let source = args.config.as_deref().unwrap_or(Path::new(""));
     let mut sources = live::sources(args, &config, source)?;
@@ -298,6 +312,10 @@ fn run(
     });
     let sides = sides.collect::<Result<Vec<_>, CliError>>()?;
     let running = counter.start(was_counting, sides, sources)?;
+    let with_losses = |view| View {
+        lost_inside: Some(lost.load(Ordering::Relaxed)),
+        ..view
+    };
     let stays = loop {
         match heard.recv_timeout(WAIT) {
             Err(RecvTimeoutError::Timeout) | Ok(News::Attached { .. }) => {}
@@ -308,6 +326,7 @@ fn run(
         if running.has_ended() {
             break true;
         }
+        watchers.show(|| with_losses(running.view()));
     };
     let (mut counter, ended) = running.stop();
     ended?;
@@ -317,5 +336,6 @@ fn run(
         Meter::unpin(&counter.pins().folder).map_err(CliError::run)?;
     }
     counter.deliver()?;
+    watchers.end(&with_losses(counter.view(0)))?;
     Ok(counter.done())
 }

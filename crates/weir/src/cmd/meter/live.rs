@@ -23,6 +23,7 @@ use crate::error::{CliError, say};
 use crate::input::live_port;
 use crate::radius::{Client, Clients, Secret, Server, Sniffer};
 use crate::report::format;
+use crate::report::metrics::Metrics;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
 use std::io::Write;
@@ -63,7 +64,7 @@ pub(super) fn run(
     supported(config)?;
     check_sizes(config, subscribers.len())?;
     let interface = Interface::named(&interface).map_err(CliError::run)?;
-    let mut watchers = Watchers::new(args)?;
+    let mut watchers = Watchers::new(args, args.metrics.map(Metrics::serve).transpose()?)?;
     let pins = Pins::of(&[&interface.name])?;
     let mut counter = Counter::open(args.stores(), config, subscribers, names, pins)?;
     let mut sources = sources(args, config, source)?;
@@ -148,18 +149,9 @@ fn wire(config: &Config) -> Option<[&str; 2]> {
 /// whenever no process runs.
 fn in_the_wire(args: &Args, config: &Config, inside: &str, outside: &str) -> Result<(), CliError> {
     supported(config)?;
-    for (name, is_given) in [
-        ("--metrics", args.metrics.is_some()),
-        ("--stats-json", args.stats_json.is_some()),
-    ] {
-        if is_given {
-            return Err(CliError::refused(format!(
-                "{name}: for one interface so far, not for a bridge of two"
-            )));
-        }
-    }
-    let metering = Metering::start(args.clone(), &[inside, outside])?;
-    let done = bridge::in_the_wire(inside, outside, metering)?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    let metering = Metering::start(args.clone(), &[inside, outside], metrics.clone())?;
+    let done = bridge::in_the_wire(inside, outside, metering, metrics)?;
     print(args, &done)
 }
 

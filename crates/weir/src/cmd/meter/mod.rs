@@ -260,8 +260,15 @@ fn subscribers(args: &Args, config: &Config, text: &str) -> Result<Vec<SessionIn
     })?;
     let capacity = config.capacity.unwrap_or(CAPACITY);
     let (keys, policies) = (&config.keys, &config.policies);
-    list::read_with_policies(&bytes, keys, policies, capacity, seed())
-        .map_err(|errors| CliError::refused(errors.of(path.display())))
+    let listed = list::read_with_policies(&bytes, keys, policies, capacity, seed())
+        .map_err(|errors| CliError::refused(errors.of(path.display())))?;
+    if listed.is_empty() {
+        say(&format!(
+            "weir: {}: it names no subscriber: write lines such as alice,192.0.2.1",
+            path.display()
+        ));
+    }
+    Ok(listed)
 }
 
 /// A random number.

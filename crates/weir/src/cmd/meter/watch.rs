@@ -18,10 +18,11 @@ pub(super) struct Watchers {
 }
 
 impl Watchers {
-    pub(super) fn new(args: &Args) -> Result<Watchers, CliError> {
+    /// `metrics` is where they are served, if they are.
+    pub(super) fn new(args: &Args, metrics: Option<Metrics>) -> Result<Watchers, CliError> {
         let json = args.stats_json.as_deref().map(StatsFile::open);
         Ok(Watchers {
-            metrics: args.metrics.map(Metrics::serve).transpose()?,
+            metrics,
             json: json.transpose()?,
             shown: None,
         })
@@ -53,7 +54,7 @@ impl Watchers {
     }
 }
 
-fn prometheus(view: &View) -> String {
+fn prometheus(view: &View) -> Exposition {
     let mut out = Exposition::new("weir_meter_");
     let done = &view.done;
     let directions = |counts: [u64; 2]| {
@@ -120,6 +121,14 @@ fn prometheus(view: &View) -> String {
     ] {
         out.one(name, kind, help, value);
     }
+    if let Some(lost) = view.lost_inside {
+        out.one(
+            "lost_inside_total",
+            "counter",
+            "Frames that were counted, and then lost by this process.",
+            lost,
+        );
+    }
     let alarms: Vec<_> = view
         .alarms
         .iter()
@@ -163,5 +172,5 @@ fn prometheus(view: &View) -> String {
             &answers,
         );
     }
-    out.text()
+    out
 }

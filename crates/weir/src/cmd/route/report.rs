@@ -158,8 +158,8 @@ impl Report {
         line
     }
 
-    /// The text of Prometheus' exposition format.
-    pub(super) fn prometheus(&self) -> String {
+    /// The metrics.
+    pub(super) fn prometheus(&self) -> Exposition {
         let mut out = Exposition::new("weir_route_");
         let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
             out.metric(name, kind, help, rows);
@@ -284,6 +284,6 @@ impl Report {
             "Frames that went no further.",
             &drops,
         );
-        out.text()
+        out
     }
 }

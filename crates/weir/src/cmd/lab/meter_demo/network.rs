@@ -8,20 +8,26 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
-use weir_lab::net::{Host, Lab, Process, Signal};
+use weir_lab::net::{Host, Lab, Offloads, Process, Signal};
 use weir_meter::radius::packet::{ACCOUNTING_RESPONSE, Packet, attribute, request};
 
 /// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a RADIUS request is sent, as an access server does without an answer.
 const ATTEMPTS: u8 = 3;
-const ROUTER_IN: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
-const ROUTER_OUT: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+/// The server's address in the network of the subscribers.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const SECRET: &[u8] = b"demo";
+/// Bytes that a socket of the server has room for.
+const RECEIVE_LEN: usize = 8 << 20;
+/// How long datagrams may be on their way.
+const ARRIVAL_MAX: Duration = Duration::from_secs(5);
+const CONFIG: &str = "counter.toml";
 /// Datagrams without a pause: a socket's buffer holds as many.
 const AT_ONCE: u32 = 50;
 
@@ -52,15 +58,50 @@ pub(super) struct Network {
     /// Ended before the hosts.
     counter: Option<Process>,
     hosts: [Host; 2],
-    router: Host,
-    /// The name of the router's interface on the subscribers' side.
-    inside: String,
+    /// The host of the bridge that counts.
+    bridge: Host,
+    /// The names of its interfaces: that of the subscribers' side, and the other one.
+    sides: [String; 2],
     folder: Folder,
     identifier: u8,
-    /// Sockets that the server's kernel gives datagrams to; the hosts and links.
-    _server: (Host, Vec<UdpSocket>),
+    /// Datagrams that have arrived at the server.
+    arrived: Arc<AtomicU64>,
+    _server: Host,
     _access: Host,
     _lab: Lab,
+}
+
+/// Counts what arrives at a socket, on a thread that ends when the count has gone.
+fn count(socket: UdpSocket, arrived: Weak<AtomicU64>) -> std::io::Result<()> {
+    // Root may: no datagram is lost here while this thread waits for a CPU.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_LEN)?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    std::thread::Builder::new().spawn(move || {
+        let mut payload = [0; 2048];
+        while let Some(arrived) = arrived.upgrade() {
+            if socket.recv(&mut payload).is_ok() {
+                arrived.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+impl Drop for Network {
+    /// Takes away what the kernel keeps for a next counter.
+    fn drop(&mut self) {
+        if let Some(mut counter) = self.counter.take() {
+            let _ = counter.signal(Signal::KILL);
+            let _ = counter.wait(PATIENCE);
+        }
+        // Nothing is there if no counter has begun.
+        let _ = self.meter().and_then(|mut command| {
+            command.arg("--clean");
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let mut process = self.bridge.spawn(command).map_err(failed)?;
+            process.wait(PATIENCE).map_err(failed)
+        });
+    }
 }
 
 /// A folder that goes with the demo.
@@ -81,51 +122,67 @@ impl Network {
         let lab = Lab::new();
         let host = |name| lab.host(name).map_err(failed);
         let (alice, bob, access) = (host("alice")?, host("bob")?, host("access")?);
-        let (router, server) = (host("router")?, host("server")?);
-        let bridge = access.bridge("access").map_err(failed)?;
+        let (bridge, server) = (host("bridge")?, host("server")?);
+        let switch = access.bridge("access").map_err(failed)?;
         for (subscriber, host) in [(Subscriber::Alice, &alice), (Subscriber::Bob, &bob)] {
             let (own, port) = lab.link(host, &access).connect().map_err(failed)?;
             own.add_address(subscriber.address(), 24).map_err(failed)?;
-            port.attach_to(&bridge).map_err(failed)?;
+            // Datagrams as on a wire, with their checksums.
+            own.set_offloads(Offloads::OFF).map_err(failed)?;
+            port.attach_to(&switch).map_err(failed)?;
             let networks = [Ipv4Addr::new(203, 0, 113, 0)];
-            own.route_networks(networks, 24, ROUTER_IN)
-                .map_err(failed)?;
+            own.route_networks(networks, 24, GATEWAY).map_err(failed)?;
         }
-        let (inside, port) = lab.link(&router, &access).connect().map_err(failed)?;
-        port.attach_to(&bridge).map_err(failed)?;
-        inside.add_address(ROUTER_IN, 24).map_err(failed)?;
-        let link = lab.link(&router, &server);
-        let (outside, _) = link
-            .addresses(ROUTER_OUT, SERVER, 24)
-            .connect()
-            .map_err(failed)?;
-        for device in [&inside, &outside] {
+        let (inside, port) = lab.link(&bridge, &access).connect().map_err(failed)?;
+        port.attach_to(&switch).map_err(failed)?;
+        let (outside, own) = lab.link(&bridge, &server).connect().map_err(failed)?;
+        own.add_address(GATEWAY, 24).map_err(failed)?;
+        own.add_address(SERVER, 32).map_err(failed)?;
+        for device in [&inside, &outside, &port, &own] {
+            // Otherwise a veth does not accept redirected frames.
+            device
+                .set_offloads(Offloads {
+                    generic_receive: true,
+                    ..Offloads::OFF
+                })
+                .map_err(failed)?;
             device.wait_running().map_err(failed)?;
         }
-        router
-            .set_sysctl("net.ipv4.ip_forward", "1")
-            .map_err(failed)?;
         // What the counter pins goes with the demonstration, however that ends.
-        router
+        bridge
             .own_pins("/run/weir/meter".as_ref())
             .map_err(failed)?;
-        // Subscribers who have lost their session are not answered: nobody is told.
-        let sockets = super::SERVICES
-            .map(|(_, port)| server.run(move || UdpSocket::bind((SERVER, port)).map_err(failed)));
-        let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let arrived = Arc::new(AtomicU64::new(0));
+        for (_, port) in super::SERVICES {
+            let socket = server.run(move || UdpSocket::bind((SERVER, port)));
+            count(socket.map_err(failed)?, Arc::downgrade(&arrived)).map_err(failed)?;
+        }
         let folder = std::env::temp_dir().join(format!("weir-meter-demo-{}", std::process::id()));
         fs::create_dir(&folder).map_err(failed)?;
         Ok(Network {
             counter: None,
             hosts: [alice, bob],
-            inside: inside.name().to_owned(),
-            router,
+            sides: [inside, outside].map(|device| device.name().to_owned()),
+            bridge,
             folder: Folder(folder),
             identifier: 0,
-            _server: (server, sockets),
+            arrived,
+            _server: server,
             _access: access,
             _lab: lab,
         })
+    }
+
+    /// Datagrams that have arrived at the server, when these have or a limit is over.
+    pub(super) fn arrived(&self, expected: u64) -> u64 {
+        let began = Instant::now();
+        loop {
+            let arrived = self.arrived.load(Ordering::Relaxed);
+            if arrived >= expected || began.elapsed() > ARRIVAL_MAX {
+                return arrived;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The store of the counter's records.
@@ -135,13 +192,11 @@ impl Network {
 
     /// Starts the counter, and waits until it counts.
     pub(super) fn start_counter(&mut self) -> Result<(), CliError> {
-        let config = self.configuration()?;
-        let program = std::env::current_exe().map_err(failed)?;
-        let mut command = Command::built(program);
-        command.arg("meter").arg("--config").arg(&config);
+        self.configure()?;
+        let mut command = self.meter()?;
         command.arg("--store").arg(self.store());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut process = self.router.spawn(command).map_err(failed)?;
+        let mut process = self.bridge.spawn(command).map_err(failed)?;
         let errors = process.child_mut().stderr.take().expect("a pipe");
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
@@ -168,21 +223,29 @@ impl Network {
         }
     }
 
-    fn configuration(&self) -> Result<PathBuf, CliError> {
+    fn meter(&self) -> Result<Command, CliError> {
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut command = Command::built(program);
+        command
+            .arg("meter")
+            .arg("--config")
+            .arg(self.folder.0.join(CONFIG));
+        Ok(command)
+    }
+
+    fn configure(&self) -> Result<(), CliError> {
         let folder: &Path = &self.folder.0;
         let secret = folder.join("secret");
         fs::write(&secret, SECRET).map_err(failed)?;
         fs::set_permissions(&secret, Permissions::from_mode(0o600)).map_err(failed)?;
-        let config = folder.join("counter.toml");
+        let [inside, outside] = &self.sides;
         let text = format!(
             "counter = \"demo\"\nperiod = \"1s\"\ncapacity = 1024\nunattributed_max = 256\n\
-             [[link]]\ninside = \"{}\"\n[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\n\
+             [[link]]\ninside = \"{inside}\"\noutside = \"{outside}\"\n[radius]\nlisten = \"127.0.0.1:1813\"\n[[radius.client]]\n\
              address = \"127.0.0.1\"\nsecret_file = \"secret\"\n[services]\ndns = {{ udp = [53] }}\n\
-             web = {{ udp = [443] }}\n",
-            self.inside
+             web = {{ udp = [443] }}\n"
         );
-        fs::write(&config, text).map_err(failed)?;
-        Ok(config)
+        fs::write(folder.join(CONFIG), text).map_err(failed)
     }
 
     /// Kills the counter, as `kill -9` does.
@@ -190,7 +253,7 @@ impl Network {
         self.end_counter(Signal::KILL)
     }
 
-    /// Ends the counter in order: its last period is recorded.
+    /// Ends the counter in order: its last period is recorded, and the kernel joins the links.
     pub(super) fn stop_counter(&mut self) -> Result<(), CliError> {
         self.end_counter(Signal::TERM)
     }
@@ -221,7 +284,7 @@ impl Network {
             (attribute::FRAMED_IP_ADDRESS, &address),
         ];
         let request = request(self.identifier, &attributes, SECRET);
-        let socket = self.router.run(|| UdpSocket::bind("127.0.0.1:0"));
+        let socket = self.bridge.run(|| UdpSocket::bind("127.0.0.1:0"));
         let socket = socket.map_err(failed)?;
         socket.connect("127.0.0.1:1813").map_err(failed)?;
         socket

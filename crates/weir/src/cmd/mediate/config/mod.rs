@@ -301,6 +301,12 @@ mod tests {
                 "m.toml:3:1: ",
                 "where do its files go? give `folder`",
             ),
+            #[cfg(feature = "postgres")]
+            (
+                output("format = 'postgresql'\nconnection = 'host=db sslmode=require'\n"),
+                "m.toml:6:14: ",
+                "weir has no TLS",
+            ),
             (
                 output("format = 'csv'\nfolder = '.'\ntable = 'x'\n"),
                 "m.toml:7:9: ",
