@@ -29,6 +29,8 @@ pub(crate) enum Router {
     Balance,
     Linux,
     Masquerade,
+    /// To as many public addresses as weir has.
+    Snat,
     Jhash,
 }
 
@@ -50,6 +52,7 @@ impl Router {
             Router::Balance => "weir run: balance, cached",
             Router::Linux => "Linux routing",
             Router::Masquerade => "nftables masquerade",
+            Router::Snat => "nftables snat",
             Router::Jhash => "nftables dnat to a jhash map",
         }
     }
@@ -72,7 +75,7 @@ impl Router {
                 .into_iter()
                 .map(String::from)
                 .collect(),
-            Router::Masquerade | Router::Jhash => {
+            Router::Masquerade | Router::Snat | Router::Jhash => {
                 let script = self.nftables();
                 vec![
                     "/bin/sh".into(),
@@ -149,9 +152,13 @@ impl Router {
                  jhash ip saddr . udp sport mod 2 map '{{ 0 : {RECEIVER}, 1 : {SECOND} }}'\n"
             )
         } else {
-            String::from(
-                "nft add chain ip n p '{ type nat hook postrouting priority 100; }'\n\
-                 nft add rule ip n p oif $2 masquerade\n",
+            let to = match self {
+                Router::Snat => "snat to 198.19.0.100-198.19.0.131",
+                _ => "masquerade",
+            };
+            format!(
+                "nft add chain ip n p '{{ type nat hook postrouting priority 100; }}'\n\
+                 nft add rule ip n p oif $2 {to}\n"
             )
         };
         format!(
