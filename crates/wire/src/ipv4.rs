@@ -21,6 +21,64 @@ pub fn header_len(packet: &[u8]) -> usize {
     usize::from(packet[0] & 0xf) * 4
 }
 
+/// Types of options (RFC 791 §3.1).
+pub mod option {
+    /// End of the list.
+    pub const END: u8 = 0;
+    /// No operation: padding between options.
+    pub const NO_OPERATION: u8 = 1;
+    /// Record route.
+    pub const RECORD_ROUTE: u8 = 7;
+    /// Internet timestamp.
+    pub const TIMESTAMP: u8 = 68;
+    /// Loose source and record route.
+    pub const LOOSE_SOURCE_ROUTE: u8 = 131;
+    /// Strict source and record route.
+    pub const STRICT_SOURCE_ROUTE: u8 = 137;
+}
+
+/// The options of a header: the offset of each from the first, and its bytes, which begin with type and
+/// length. Ends at the end of the list; no operations are left out. An option whose length is wrong is an
+/// error with its offset, and the last item.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Options<'a> {
+    /// The options in [`Packet::options`].
+    pub fn new(bytes: &'a [u8]) -> Options<'a> {
+        Options { bytes, at: 0 }
+    }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Result<(usize, &'a [u8]), usize>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let at = self.at;
+            let rest = &self.bytes[at..];
+            let len = match rest {
+                [] | [option::END, ..] => return None,
+                [option::NO_OPERATION, ..] => {
+                    self.at += 1;
+                    continue;
+                }
+                [_, len, ..] => usize::from(*len),
+                [_] => 0,
+            };
+            if len < 2 || len > rest.len() {
+                self.at = self.bytes.len();
+                return Some(Err(at));
+            }
+            self.at += len;
+            return Some(Ok((at, &rest[..len])));
+        }
+    }
+}
+
 /// View of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a>(&'a [u8]);

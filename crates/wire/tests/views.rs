@@ -217,6 +217,22 @@ fn errors_say_what_and_how_much() {
 
 /// A malformed option ends parsing; options before it are kept.
 #[test]
+fn ipv4_options_are_found_up_to_the_first_wrong_length() {
+    use weir_wire::ipv4::{Options, option};
+    fn all(bytes: &[u8]) -> Vec<Result<(usize, &[u8]), usize>> {
+        Options::new(bytes).collect()
+    }
+    assert_eq!(all(&[]), []);
+    let route = [option::RECORD_ROUTE, 3, 4];
+    let bytes = [&[1, 1], &route[..], &[1], &[148, 4, 0, 0], &[0, 7, 3, 4]].concat();
+    assert_eq!(all(&bytes), [Ok((2, &route[..])), Ok((6, &[148, 4, 0, 0]))]);
+    for wrong in [&[7][..], &[7, 0], &[7, 1], &[7, 3]] {
+        let bytes = [&[1][..], wrong].concat();
+        assert_eq!(all(&bytes), [Err(1)], "{wrong:?}");
+    }
+}
+
+#[test]
 fn malformed_tcp_options_end_the_reading() {
     use tcp::Options;
     let mss = Options {

@@ -65,6 +65,12 @@ pub const BENCHES: &[Listed] = &[
     row("demux/acl", Bench("weir-demux", "acl", ""), &[], 120),
     row("weir/small_plans", Bench("weir", "small_plans", ""), &[], 30),
     row("weir/radius", Bench("weir", "radius", ""), &[Root], 40),
+    row(
+        "weir/functions",
+        Bench("weir", "functions", ""),
+        &[Root, Program("nft"), Program("sysctl")],
+        400,
+    ),
     row("weir/metering", Bench("weir", "metering", ""), &[Root], 400),
     row("weir/demux_file", Bench("weir", "demux_file", ""), &[], 180),
     row("link/pcap", Bench("weir-link", "pcap", ""), &[], 60),

@@ -181,7 +181,7 @@ impl Testbed {
     }
 
     /// The tester's ends: frames sent on the first arrive at the second.
-    pub(super) fn ends(&self) -> &[Device; 2] {
+    pub fn ends(&self) -> &[Device; 2] {
         &self.ends
     }
 

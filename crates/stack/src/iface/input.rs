@@ -300,18 +300,9 @@ impl Interface {
 
 /// Whether IPv4 options contain a loose or strict source route (RFC 791 §3.1).
 /// Malformed options count as none.
-fn has_source_route(mut options: &[u8]) -> bool {
-    const LOOSE: u8 = 131;
-    const STRICT: u8 = 137;
-    loop {
-        options = match *options {
-            [] | [0, ..] => return false,
-            [LOOSE | STRICT, ..] => return true,
-            [1, ref rest @ ..] => rest,
-            [_, len, ..] if len >= 2 && usize::from(len) <= options.len() => {
-                &options[usize::from(len)..]
-            }
-            _ => return false,
-        };
-    }
+fn has_source_route(options: &[u8]) -> bool {
+    use ipv4::option::{LOOSE_SOURCE_ROUTE, STRICT_SOURCE_ROUTE};
+    ipv4::Options::new(options)
+        .map_while(Result::ok)
+        .any(|(_, option)| matches!(option[0], LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE))
 }

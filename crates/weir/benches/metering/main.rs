@@ -10,7 +10,7 @@
 //!   rounds, in turn.
 //! - `latency`: the median time of a frame through both, at a rate that both take.
 //! - `beside`: the highest rate without loss of `weir meter` at one interface, softflowd, pmacctd and
-//!   nfpcapd, 256 flows. An exporter that is not installed is left out. Of the exporters only what libpcap
+//!   nfpcapd, with 256 and 100,000 flows. An exporter that is not installed is left out. Of the exporters only what libpcap
 //!   dropped counts as lost.
 
 mod beside;

@@ -3,14 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::field::write;
+use weir_wire::ipv4::option::{LOOSE_SOURCE_ROUTE, RECORD_ROUTE, STRICT_SOURCE_ROUTE, TIMESTAMP};
 use weir_wire::{checksum, ipv4};
-
-const END: u8 = 0;
-const NOTHING: u8 = 1;
-const RECORD_ROUTE: u8 = 7;
-const TIMESTAMP: u8 = 68;
-const LOOSE_ROUTE: u8 = 131;
-const STRICT_ROUTE: u8 = 137;
 
 /// The options in a header that concern a router.
 #[derive(Clone, Copy, Default, Debug)]
@@ -36,22 +30,14 @@ impl Options {
 /// problem).
 pub(in crate::router::engine) fn parse(header: &[u8]) -> Result<Options, u8> {
     let mut options = Options::default();
-    let mut at = ipv4::Repr::LEN;
-    while at < header.len() {
-        let option = &header[at..];
-        let len = match option {
-            [END, ..] => break,
-            [NOTHING, ..] => 1,
-            [_, len, ..] if usize::from(*len) >= 2 && usize::from(*len) <= option.len() => {
-                usize::from(*len)
-            }
-            _ => return Err(at as u8),
-        };
+    for found in ipv4::Options::new(&header[ipv4::Repr::LEN..]) {
+        let place = |at: usize| ipv4::Repr::LEN + at;
+        let (at, option) = found.map_err(|at| place(at) as u8)?;
+        let (at, len) = (place(at), option.len());
         let wrong = |place: usize| Err((at + place) as u8);
-        let option = &option[..len];
         match option[0] {
-            LOOSE_ROUTE | STRICT_ROUTE if options.source_route => return wrong(0),
-            LOOSE_ROUTE | STRICT_ROUTE => match pointed(option, 4) {
+            LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE if options.source_route => return wrong(0),
+            LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => match pointed(option, 4) {
                 Err(place) => return wrong(place),
                 Ok(_) => options.source_route = true,
             },
@@ -69,7 +55,6 @@ pub(in crate::router::engine) fn parse(header: &[u8]) -> Result<Options, u8> {
             },
             _ => {}
         }
-        at += len;
     }
     Ok(options)
 }
