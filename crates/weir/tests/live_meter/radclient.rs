@@ -140,7 +140,9 @@ fn ten_thousand_sessions_of_radclient_come_to_what_they_say() {
     // All of it is in the file, however slow `radsniff` is.
     let pcap = folder.path("pcap");
     let mut capture = testenv::program("tcpdump").unwrap();
-    capture.args(["-i", "lo", "-B", "65536", "--immediate-mode", "-U"]);
+    // Room for all packets: of the default length the buffer holds 256, too few on a busy machine.
+    capture.args(["-i", "lo", "-B", "65536", "-s", "2048"]);
+    capture.args(["--immediate-mode", "-U"]);
     capture.args(["-Z", "root", "-w", &pcap, "udp", "port", "1813"]);
     let capture = Running::start(&net.b, capture, &[]).until("listening on");
     // Sent in the order of the file, which a socket keeps: the model depends on it. radclient looks
