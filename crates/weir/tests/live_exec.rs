@@ -498,10 +498,10 @@ import errno, socket
 try:
     socket.socket().sendto(b'x', socket.MSG_FASTOPEN, ('192.0.2.1', 7))
 except OSError as error:
-    print(errno.errorcode[error.errno])
+    print(error.errno == errno.EOPNOTSUPP)
 ";
     let ended = exec(&kernel, &[], &["python3", "-c", fast]).end();
-    assert_eq!(ended.stdout, "EOPNOTSUPP\n", "{ended:?}");
+    assert_eq!(ended.stdout, "True\n", "{ended:?}");
     let ended = exec(&kernel, &[], &["python3", "-c", script]).end();
     assert_eq!(ended.stdout, "Network is down\n3\nb'x'\n", "{ended:?}");
     assert!(

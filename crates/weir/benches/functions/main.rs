@@ -121,12 +121,12 @@ fn cached(results: &Recorder) {
     let [mark_nat, route, linux, nat, masquerade, uncached] = rates[..] else {
         unreachable!("a rate each");
     };
-    let ratio = |name: &str, rate: f64, peer: f64, peer_name: &str, bar: f64| {
+    let ratio = |name: &str, rate: f64, peer: f64, peer_name: &'static str, bar: f64| {
         println!("{name} : {peer_name}: {:.2}", rate / peer);
         results.record(
             &format!("functions: {name} : {peer_name}"),
             rate / peer,
-            Unit::RateOf("its peer"),
+            Unit::RateOf(peer_name),
             Bar::AtLeast(bar),
         );
     };
