@@ -334,14 +334,15 @@ fn impossible_packets_are_dropped_with_their_reason() {
     tagged[12..14].copy_from_slice(&[0x81, 0]);
     let mut other = echo(v4(), b"");
     other[5] = 77;
-    let route = {
+    // A wrong length hides no source route.
+    let [route, cut_route] = [3, 9].map(|len| {
         let mut bytes = vec![0x46, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0];
         bytes.extend(peer.octets().iter().chain(&us.octets()));
-        bytes.extend([131, 3, 4, 0]);
+        bytes.extend([131, len, 4, 0]);
         let sum = weir_wire::checksum::internet_checksum(&bytes);
         bytes[10..12].copy_from_slice(&sum.to_be_bytes());
         frame(HARDWARE[0], EtherType::IPV4, &bytes)
-    };
+    });
     let elsewhere = AddrPair::V4(peer, Ipv4Addr::new(192, 0, 2, 99));
     for (bytes, reason) in [
         (from(Ipv4Addr::LOCALHOST), DropReason::SourceImpossible),
@@ -357,6 +358,7 @@ fn impossible_packets_are_dropped_with_their_reason() {
         ),
         (datagram(elsewhere, 1, 2, b""), DropReason::NotOurAddress),
         (route, DropReason::SourceRoute),
+        (cut_route, DropReason::SourceRoute),
         (short, DropReason::Malformed),
         (wrong, DropReason::ChecksumWrong),
         (message, DropReason::ChecksumWrong),

@@ -215,7 +215,6 @@ fn errors_say_what_and_how_much() {
     assert!(arp::Packet::new(&bytes).is_err());
 }
 
-/// A malformed option ends parsing; options before it are kept.
 #[test]
 fn ipv4_options_are_found_up_to_the_first_wrong_length() {
     use weir_wire::ipv4::{Options, option};
@@ -232,6 +231,7 @@ fn ipv4_options_are_found_up_to_the_first_wrong_length() {
     }
 }
 
+/// A malformed option ends parsing; options before it are kept.
 #[test]
 fn malformed_tcp_options_end_the_reading() {
     use tcp::Options;

@@ -298,11 +298,12 @@ impl Interface {
     }
 }
 
-/// Whether IPv4 options contain a loose or strict source route (RFC 791 §3.1).
-/// Malformed options count as none.
+/// Whether IPv4 options contain a loose or strict source route (RFC 791 §3.1), also
+/// one of a wrong length. Options behind one of a wrong length count as none.
 fn has_source_route(options: &[u8]) -> bool {
     use ipv4::option::{LOOSE_SOURCE_ROUTE, STRICT_SOURCE_ROUTE};
-    ipv4::Options::new(options)
-        .map_while(Result::ok)
-        .any(|(_, option)| matches!(option[0], LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE))
+    ipv4::Options::new(options).any(|found| {
+        let (Ok((at, _)) | Err(at)) = found;
+        matches!(options[at], LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE)
+    })
 }
