@@ -40,7 +40,8 @@ pub struct StageCounts {
     pub drops: Vec<(&'static str, u64)>,
 }
 
-struct Slot {
+/// A stage, its filter, and what both have counted.
+struct FilteredStage {
     stage: Box<dyn Stage>,
     filter: Option<Arc<Program>>,
     counts: StageCounts,
@@ -49,7 +50,7 @@ struct Slot {
 /// Stages between the inside and the outside. Outward they run in order, inward
 /// in reverse order.
 pub struct Chain {
-    slots: Vec<Slot>,
+    stages: Vec<FilteredStage>,
     plan: Plan,
     /// The stages that get packets whatever the plan says, by direction.
     always: [u32; 2],
@@ -83,7 +84,7 @@ impl Chain {
         }
         let mut plan = Plan::new(seed);
         let mut always = [0; 2];
-        let mut slots = Vec::new();
+        let mut filtered = Vec::new();
         for (number, (stage, filter)) in stages.into_iter().enumerate() {
             for direction in [Direction::Outward, Direction::Inward] {
                 if filter.is_none() || !stage.filters(direction) {
@@ -100,15 +101,15 @@ impl Chain {
                     tag: number as u32,
                 })?;
             }
-            slots.push(Slot {
+            filtered.push(FilteredStage {
                 stage,
                 filter,
                 counts: StageCounts::default(),
             });
         }
         Ok(Chain {
-            has_filters: slots.iter().any(|slot| slot.filter.is_some()),
-            slots,
+            has_filters: filtered.iter().any(|it| it.filter.is_some()),
+            stages: filtered,
             plan,
             always,
             verdict: Verdict::new(),
@@ -119,19 +120,19 @@ impl Chain {
 
     /// Number of stages.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.stages.len()
     }
 
     /// Whether there is no stage.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.stages.is_empty()
     }
 
     /// Runs a batch of frames, as they came, through all stages.
     pub fn run(&mut self, now: u64, direction: Direction, batch: &mut Batch<'_>) {
         let first = match direction {
             Direction::Outward => 0,
-            Direction::Inward => self.slots.len(),
+            Direction::Inward => self.stages.len(),
         };
         self.run_from(now, direction, first, batch);
     }
@@ -146,7 +147,7 @@ impl Chain {
     ) {
         self.select(direction, batch);
         batch.next_ticket = self.next_ticket;
-        let count = self.slots.len();
+        let count = self.stages.len();
         for step in 0..count {
             let at = match direction {
                 Direction::Outward => step,
@@ -173,7 +174,7 @@ impl Chain {
     fn run_from(&mut self, now: u64, direction: Direction, first: usize, batch: &mut Batch<'_>) {
         self.select(direction, batch);
         batch.next_ticket = self.next_ticket;
-        let count = self.slots.len();
+        let count = self.stages.len();
         match direction {
             Direction::Outward => {
                 (first..count).for_each(|at| self.stage(now, direction, at, batch))
@@ -202,7 +203,7 @@ impl Chain {
     }
 
     fn stage(&mut self, now: u64, direction: Direction, at: usize, batch: &mut Batch<'_>) {
-        let slot = &mut self.slots[at];
+        let it = &mut self.stages[at];
         let passing =
             |packet: &&Packet<'_>| packet.fate() == Fate::Pass && packet.applies >> at & 1 == 1;
         let before = batch.packets.iter().filter(passing).count();
@@ -211,11 +212,11 @@ impl Chain {
         }
         batch.stage = at as u8;
         self.output.stage = at as u8;
-        slot.counts.packets[index(direction)] += before as u64;
+        it.counts.packets[index(direction)] += before as u64;
         let output = &mut self.output;
         match direction {
-            Direction::Outward => slot.stage.outward(now, batch, output),
-            Direction::Inward => slot.stage.inward(now, batch, output),
+            Direction::Outward => it.stage.outward(now, batch, output),
+            Direction::Inward => it.stage.inward(now, batch, output),
         }
         if batch.packets.iter().filter(passing).count() == before {
             return;
@@ -225,7 +226,7 @@ impl Chain {
                 && usize::from(packet.stage) == at
                 && packet.applies >> at & 1 == 1
             {
-                slot.counts.drop(reason);
+                it.counts.drop(reason);
             }
         }
     }
@@ -236,8 +237,8 @@ impl Chain {
     pub fn compose(&self, trace: &Trace, direction: Direction) -> Option<Composed> {
         let composed = Composed::of(trace, direction)?;
         let always = self.always[index(direction)];
-        for (at, slot) in self.slots.iter().enumerate() {
-            if let Some(program) = &slot.filter
+        for (at, it) in self.stages.iter().enumerate() {
+            if let Some(program) = &it.filter
                 && always >> at & 1 == 0
             {
                 key_only::verdict(program, &composed.flow)?;
@@ -249,14 +250,14 @@ impl Chain {
     /// Whether a packet from the inside goes out through the chain and in again,
     /// before the base sees it.
     pub fn turns(&self, packet: &Packet<'_>) -> bool {
-        self.slots.iter().any(|slot| slot.stage.turns(packet))
+        self.stages.iter().any(|it| it.stage.turns(packet))
     }
 
     /// Has the stages process what is due.
     pub fn poll(&mut self, now: u64) {
-        for (at, slot) in self.slots.iter_mut().enumerate() {
+        for (at, it) in self.stages.iter_mut().enumerate() {
             self.output.stage = at as u8;
-            slot.stage.poll(now, &mut self.output);
+            it.stage.poll(now, &mut self.output);
         }
     }
 
@@ -266,7 +267,7 @@ impl Chain {
         if !self.output.sent.is_empty() {
             return Some(0);
         }
-        let due = self.slots.iter().map(|slot| slot.stage.next_deadline());
+        let due = self.stages.iter().map(|it| it.stage.next_deadline());
         due.flatten().min()
     }
 
@@ -279,34 +280,34 @@ impl Chain {
     /// Tells the stages of an entry that it was last used at `used`; returns
     /// whether it still holds.
     pub fn used(&mut self, entry: &Composed, used: u64) -> bool {
-        let slots = self.slots.iter_mut().zip(entry.cookies);
+        let stages = self.stages.iter_mut().zip(entry.cookies);
         // Every stage hears of it.
-        slots.fold(true, |holds, (slot, cookie)| {
-            (cookie == 0 || slot.stage.used(cookie, entry.direction, used)) && holds
+        stages.fold(true, |holds, (it, cookie)| {
+            (cookie == 0 || it.stage.used(cookie, entry.direction, used)) && holds
         })
     }
 
     /// The next stage and cookie whose entries the caller ends before it
     /// processes another frame.
     pub fn withdrawn(&mut self) -> Option<(usize, u64)> {
-        let mut slots = self.slots.iter_mut().enumerate();
-        slots.find_map(|(at, slot)| Some((at, slot.stage.withdrawn()?)))
+        let mut stages = self.stages.iter_mut().enumerate();
+        stages.find_map(|(at, it)| Some((at, it.stage.withdrawn()?)))
     }
 
     /// The next line of a stage's log, with the number of the stage.
     pub fn next_line(&mut self) -> Option<(usize, String)> {
-        let mut slots = self.slots.iter_mut().enumerate();
-        slots.find_map(|(at, slot)| Some((at, slot.stage.next_line()?)))
+        let mut stages = self.stages.iter_mut().enumerate();
+        stages.find_map(|(at, it)| Some((at, it.stage.next_line()?)))
     }
 
     /// The stages and what they have counted, in order.
     pub fn stages(&self) -> impl Iterator<Item = (&dyn Stage, &StageCounts)> {
-        self.slots.iter().map(|slot| (&*slot.stage, &slot.counts))
+        self.stages.iter().map(|it| (&*it.stage, &it.counts))
     }
 
     /// Whether frames may pass without the chain when the process has died.
     pub fn may_bypass(&self) -> bool {
-        self.slots.iter().all(|slot| slot.stage.may_bypass())
+        self.stages.iter().all(|it| it.stage.may_bypass())
     }
 }
 

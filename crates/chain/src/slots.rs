@@ -75,6 +75,11 @@ impl<T> Slots<T> {
         place.1.as_ref().filter(|_| place.0 == handle.generation)
     }
 
+    pub(crate) fn at_mut(&mut self, handle: Handle) -> Option<&mut T> {
+        let place = self.places.get_mut(handle.at as usize)?;
+        place.1.as_mut().filter(|_| place.0 == handle.generation)
+    }
+
     pub(crate) fn handle(&self, at: u32) -> Handle {
         let generation = self.places.get(at as usize).map_or(0, |place| place.0);
         Handle { at, generation }

@@ -725,11 +725,7 @@ impl Stage for Balance {
     }
 
     fn used(&mut self, cookie: u64, _direction: Direction, used: u64) -> bool {
-        let handle = Handle::of_cookie(cookie);
-        if self.sessions.at(handle).is_none() {
-            return false;
-        }
-        let Some(session) = self.sessions.get_mut(handle.at) else {
+        let Some(session) = self.sessions.at_mut(Handle::of_cookie(cookie)) else {
             return false;
         };
         session.used = session.used.max(used);

@@ -584,11 +584,7 @@ impl Table {
     /// The kernel last used an entry of a session at `used`; returns whether
     /// there still is such a session.
     pub(super) fn used(&mut self, cookie: u64, used: u64) -> bool {
-        let handle = Handle::of_cookie(cookie);
-        if self.sessions.at(handle).is_none() {
-            return false;
-        }
-        match self.sessions.get_mut(handle.at) {
+        match self.sessions.at_mut(Handle::of_cookie(cookie)) {
             Some(session) => {
                 session.used = session.used.max(used);
                 session.is_cached
