@@ -115,6 +115,15 @@ pub(super) const PROBES: u32 = 8;
 pub(super) const CELL_BYTES: u32 = 16;
 pub(super) const POLICED_CELL_BYTES: u32 = 32;
 
+/// Bytes of a total, and of a cell without measures.
+pub(super) fn total_bytes(polices: bool) -> u32 {
+    if polices {
+        POLICED_CELL_BYTES
+    } else {
+        CELL_BYTES
+    }
+}
+
 /// Bytes of a row's policy.
 pub(super) const POLICY_BYTES: u32 = 64;
 /// Bytes of a row's leases on one CPU: two words of 32 bits.

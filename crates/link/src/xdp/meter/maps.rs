@@ -2,9 +2,8 @@
 
 use super::error::MeterError;
 use super::layout::{
-    CELL_BYTES, CONTROL_BYTES, LEASE_BYTES, LEASE_CPUS, PAGE_BYTES, POLICED_CELL_BYTES,
-    POLICY_BYTES, PORT_PROTOCOLS, PROBES, SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION,
-    VERSION_MEASURES, at, place,
+    CONTROL_BYTES, LEASE_BYTES, LEASE_CPUS, PAGE_BYTES, POLICY_BYTES, PORT_PROTOCOLS, PROBES,
+    SERVICES_BYTES, SLOT_BYTES, SLOTS, VERSION, VERSION_MEASURES, at, place, total_bytes,
 };
 use super::measures::Shape;
 use crate::bpf::{Map, MapSpec, PinFolder, possible_cpus};
@@ -175,13 +174,9 @@ impl Geometry {
         self.total() + 8 * self.shape.words()
     }
 
-    /// Bytes of a total, and of a cell without measures.
+    /// Bytes of a total.
     pub(super) fn total(&self) -> u32 {
-        if self.polices {
-            POLICED_CELL_BYTES
-        } else {
-            CELL_BYTES
-        }
+        total_bytes(self.polices)
     }
 
     fn cell_bytes(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use super::bank::Banks;
 use super::error::MeterError;
-use super::layout::{CELL_BYTES, FLOW_BYTES, FLOW_SLOTS, POLICED_CELL_BYTES, flow};
+use super::layout::{FLOW_BYTES, FLOW_SLOTS, flow, total_bytes};
 use super::maps::MeterSpec;
 use crate::bpf::grace_period;
 use siphasher::sip::SipHasher13;
@@ -54,16 +54,6 @@ fn words(measure: &MeasureConfig) -> [u32; 2] {
     }
 }
 
-/// Words of a cell that measures take.
-pub(super) fn words_of(measures: &[Measured]) -> u32 {
-    let words = measures.iter().map(|measure| match measure {
-        Measured::Accepted { .. } => 1,
-        Measured::Active { .. } | Measured::Flows { .. } => 2,
-        Measured::Gaps { .. } => Gaps::BUCKETS as u32 + 1,
-    });
-    words.sum()
-}
-
 impl Shape {
     pub(super) fn new(spec: &MeterSpec<'_>) -> Shape {
         let mut shape = Shape::default();
@@ -75,7 +65,7 @@ impl Shape {
             shape.columns += columns;
             shape.states += states;
         }
-        let mut state = first_word(spec.polices) + shape.columns;
+        let mut state = total_bytes(spec.polices) / 8 + shape.columns;
         for measure in spec.measures {
             if let MeasureConfig::Flows { max, idle_ns } = measure {
                 // At half load few flows find no place.
@@ -98,16 +88,6 @@ impl Shape {
     pub(super) fn flow_bytes(&self) -> u64 {
         u64::from(self.flow_pages) * u64::from(FLOW_SLOTS * FLOW_BYTES)
     }
-}
-
-/// The first word of a cell that is a measure's.
-fn first_word(polices: bool) -> u32 {
-    let bytes = if polices {
-        POLICED_CELL_BYTES
-    } else {
-        CELL_BYTES
-    };
-    bytes / 8
 }
 
 /// A hash of what the measures are, the same in each build; never 0.
@@ -136,7 +116,7 @@ fn meaning(measures: &[MeasureConfig]) -> u64 {
 /// The measures as the stage counts them.
 pub(super) fn compile(spec: &MeterSpec<'_>) -> Result<Vec<Measured>, MeterError> {
     let shape = Shape::new(spec);
-    let first = first_word(spec.polices);
+    let first = total_bytes(spec.polices) / 8;
     let (mut column, mut state) = (first, first + shape.columns);
     let at = |word: u32| (8 * word) as i16;
     let mut compiled = Vec::new();
@@ -177,8 +157,8 @@ fn filter_of(name: &str, filter: &str, names: &dyn Names) -> Result<Program, Met
 
 impl Banks {
     /// Frees the slots of flows without a packet for so long that the next one begins a flow anew:
-    /// first no program finds them, and when none compares them any more, they are free. Takes up to
-    /// 25 ms, and 1 ns a slot. `now_ns` is the monotonic time.
+    /// first no program finds them, and when none compares them any more, they are free. Waits for
+    /// that, and passes over the whole table. `now_ns` is the monotonic time.
     ///
     /// # Errors
     /// If the kernel refuses to wait.

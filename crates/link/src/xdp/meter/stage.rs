@@ -89,7 +89,8 @@ impl Meter {
                 counts_ip: geometry.counts_ip,
                 // Frames at a mirror port are copies.
                 polices: geometry.polices && matches!(way, Way::One(_)),
-                has_policed: geometry.polices,
+                total: geometry.total(),
+                cell: geometry.cell(),
                 lease_cpus: geometry.lease_cpus,
                 measures: self.measures.clone(),
                 flow_pages: geometry.shape.flow_pages,

@@ -27,7 +27,7 @@ use weir_meter::radius::requests::{RequestStats, Requests};
 
 /// Between two looks at all quotas.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Rows that are looked at at a time, while no session can begin: about 0.1 ms.
+/// Rows that are read at a time, while no session can begin.
 const ROWS_AT_ONCE: u32 = 4096;
 /// Packets that are taken from an access server at a time.
 const BATCH_MAX: usize = 256;

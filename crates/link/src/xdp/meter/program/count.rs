@@ -38,7 +38,7 @@ impl Emit<'_> {
             Insn::load(op::DW, Reg::R1, Reg::FP, stack::CLASS),
         ]);
         self.jump(op::JGE, Reg::R1, classes, done);
-        let (cell, total) = (self.spec.cell() as i32, self.spec.total() as i32);
+        let (cell, total) = (self.spec.cell as i32, self.spec.total as i32);
         self.push(&[
             Insn::alu64(op::MUL, Reg::R1, 2 * cell),
             Insn::alu64(op::ADD, CELL, Reg::R1),

@@ -128,7 +128,7 @@ impl Emit<'_> {
             Insn::alu64(op::DIV, Reg::R4, 1000),
         ]);
         self.bits_of_r4();
-        self.push(&[Insn::load(op::DW, Reg::R3, Reg::FP, stack::CELL)]);
+        self.cell();
         self.jump(op::JLE, Reg::R5, Gaps::BUCKETS as i32 - 1, capped);
         self.push(&[Insn::mov64(Reg::R5, Gaps::BUCKETS as i32 - 1)]);
         self.asm.bind(capped);

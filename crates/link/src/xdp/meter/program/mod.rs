@@ -19,8 +19,8 @@ mod measure;
 mod parse;
 mod police;
 
-use super::layout::{CELL_BYTES, POLICED_CELL_BYTES, at, kind, place};
-use super::measures::{Measured, words_of};
+use super::layout::{at, kind, place};
+use super::measures::Measured;
 use crate::xdp::abi::{DATA, DATA_END};
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Reg, helper, op};
 use weir_filter::ir::Program as Filter;
@@ -108,9 +108,11 @@ pub(in crate::xdp) struct Spec {
     /// Services by filter, by number.
     pub(super) filters: Vec<(u16, Filter)>,
     pub(super) counts_ip: bool,
-    /// Whether frames are policed, and whether cells have room for those that were.
+    /// Whether frames are policed.
     pub(super) polices: bool,
-    pub(super) has_policed: bool,
+    /// Bytes of a total, and of a cell.
+    pub(super) total: u32,
+    pub(super) cell: u32,
     pub(super) lease_cpus: u32,
     pub(super) measures: Vec<Measured>,
     pub(super) flow_pages: u32,
@@ -147,20 +149,6 @@ impl Spec {
 
     pub(super) fn unknown(&self) -> u32 {
         self.unknown_pages * super::layout::SLOTS
-    }
-
-    /// Bytes of a total, and of a cell without measures.
-    pub(super) fn total(&self) -> u32 {
-        if self.has_policed {
-            POLICED_CELL_BYTES
-        } else {
-            CELL_BYTES
-        }
-    }
-
-    /// Bytes of a cell.
-    pub(super) fn cell(&self) -> u32 {
-        self.total() + 8 * words_of(&self.measures)
     }
 
     pub(super) fn has_flows(&self) -> bool {
