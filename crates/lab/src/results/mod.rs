@@ -20,6 +20,7 @@
 //! - [`read`]: the measurements of a file.
 //! - [`Summary`]: measurements of one name over several runs.
 //! - [`Comparison`]: whether new runs are worse than old ones.
+//! - [`Parts`]: the parts that a bench is to run.
 //! - [`BENCHES`]: the list of benches; [`Running`]: runs them.
 
 mod benches;
@@ -27,6 +28,7 @@ mod checkout;
 mod compare;
 mod machine;
 mod measurement;
+mod parts;
 mod read;
 mod recorder;
 mod running;
@@ -37,6 +39,7 @@ pub use checkout::{Checkout, Commit};
 pub use compare::{Comparison, Verdict, compare};
 pub use machine::{Machine, Platform};
 pub use measurement::{Bar, Better, Measurement, Unit};
+pub use parts::Parts;
 pub use read::{LineRef, ReadError, read};
 pub use recorder::{RecordError, Recorder};
 pub use running::{Ended, Running};

@@ -15,7 +15,7 @@ mod stage;
 mod tables;
 
 use weir_filter::backend::ebpf::{Insn, Reg};
-use weir_lab::results::recorder;
+use weir_lab::results::{Parts, recorder};
 use weir_link::bpf::{Load, Program, ProgramType};
 
 fn main() {
@@ -24,18 +24,14 @@ fn main() {
         return eprintln!("not measured: {error}");
     }
     let results = recorder!().seed(tables::SEED);
-    let named: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
-    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
-    if wanted("tables") {
+    let parts = Parts::of_arguments();
+    if parts.wants("tables") {
         tables::tables(&results);
     }
-    if wanted("stage") {
+    if parts.wants("stage") {
         stage::stage(&results);
     }
-    if wanted("policing") {
+    if parts.wants("policing") {
         policing::policing(&results);
     }
 }

@@ -16,9 +16,11 @@
 mod routers;
 
 use routers::{Bed, Flows, Router};
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::time::Duration;
-use weir_lab::load::{Rate, Search, Trial};
-use weir_lab::results::{Bar, Recorder, Unit, recorder};
+use weir_lab::load::{Outcome, Rate, Search, SearchError};
+use weir_lab::results::{Bar, Figures, Parts, Recorder, Unit, recorder};
 use weir_lab::testenv;
 
 const ROUNDS: usize = 3;
@@ -44,47 +46,52 @@ fn main() {
     if !testenv::root() || !testenv::programs(&["nft", "sh", "sysctl"]) {
         return;
     }
-    let named: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
-    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
-    if wanted("cached") {
+    let parts = Parts::of_arguments();
+    if parts.wants("cached") {
         cached(&results);
     }
-    if wanted("new") {
+    if parts.wants("new") {
         new_sessions(&results);
     }
-    if wanted("balance") {
+    if parts.wants("balance") {
         balance(&results);
     }
-    if wanted("entries") {
+    if parts.wants("entries") {
         entries(&results);
     }
 }
 
-/// The median of each router's rates, in turn.
-fn medians(routers: &[Router], rate: impl Fn(Router) -> f64) -> Vec<f64> {
-    let mut all = vec![Vec::new(); routers.len()];
+/// The medians of what is measured of each of these, in turn.
+fn medians<T: Copy>(all: &[T], measured: impl Fn(T) -> f64) -> Vec<f64> {
+    let mut found = vec![Vec::new(); all.len()];
     for _ in 0..ROUNDS {
-        for (rates, router) in all.iter_mut().zip(routers) {
-            let found = rate(*router);
-            println!("{}: {:.3} M frames/s", router.name(), found / 1e6);
-            rates.push(found);
+        for (values, one) in found.iter_mut().zip(all) {
+            values.push(measured(*one));
         }
     }
-    let mut medians = Vec::new();
-    for (mut rates, router) in all.into_iter().zip(routers) {
-        rates.sort_by(f64::total_cmp);
-        let median = rates[rates.len() / 2];
-        println!(
-            "median of {}: {:.3} M frames/s",
-            router.name(),
-            median / 1e6
-        );
-        medians.push(median);
-    }
-    medians
+    let figures = found.into_iter().map(Figures::of);
+    figures.map(|it| it.expect("rounds").median()).collect()
+}
+
+/// The rate of a router, in frames a second; 0, with the reason, if there is none.
+fn rate_of<E: Display>(router: Router, found: Result<Outcome, SearchError<E>>) -> f64 {
+    let rate = match found {
+        Ok(found) => found.rate.unwrap_or_default(),
+        Err(error) => {
+            println!("{}: {error}", router.name());
+            0.0
+        }
+    };
+    println!("{}: {:.3} M frames/s", router.name(), rate / 1e6);
+    rate
+}
+
+/// Records a rate as a ratio to a peer's.
+fn record(results: &Recorder, name: &str, rates: [f64; 2], peer: &'static str, bar: f64) {
+    let ratio = rates[0] / rates[1];
+    println!("{name} : {peer}: {ratio:.2}");
+    let name = format!("functions: {name} : {peer}");
+    results.record(&name, ratio, Unit::RateOf(peer), Bar::AtLeast(bar));
 }
 
 /// The highest rate without loss of flows that have been learnt.
@@ -102,10 +109,10 @@ fn learnt(router: Router, learn: Flows, flows: Flows) -> f64 {
     let mut generator = bed.generator(flows);
     let found = SEARCH.run(|rate, time| {
         let frames = (rate * time.as_secs_f64()) as u64;
-        Ok::<Trial, ()>(bed.trial(&mut generator, frames, rate))
+        Ok::<_, Infallible>(bed.trial(&mut generator, frames, rate))
     });
     bed.end();
-    found.ok().and_then(|found| found.rate).unwrap_or_default()
+    rate_of(router, found)
 }
 
 fn cached(results: &Recorder) {
@@ -121,37 +128,29 @@ fn cached(results: &Recorder) {
     let [mark_nat, route, linux, nat, masquerade, uncached] = rates[..] else {
         unreachable!("a rate each");
     };
-    let ratio = |name: &str, rate: f64, peer: f64, peer_name: &'static str, bar: f64| {
-        println!("{name} : {peer_name}: {:.2}", rate / peer);
-        results.record(
-            &format!("functions: {name} : {peer_name}"),
-            rate / peer,
-            Unit::RateOf(peer_name),
-            Bar::AtLeast(bar),
-        );
-    };
-    ratio(
-        "mark and NAT, cached",
-        mark_nat,
-        route,
-        "weir route, cached",
-        0.9,
-    );
-    ratio(
-        "mark and NAT, cached",
-        mark_nat,
-        linux,
-        "Linux routing",
-        2.3,
-    );
-    ratio("NAT, cached", nat, masquerade, "nftables masquerade", 2.5);
-    ratio(
-        "NAT, uncached",
-        uncached,
-        masquerade,
-        "nftables masquerade",
-        0.8,
-    );
+    for (name, rates, peer, bar) in [
+        (
+            "mark and NAT, cached",
+            [mark_nat, route],
+            "weir route, cached",
+            0.9,
+        ),
+        (
+            "mark and NAT, cached",
+            [mark_nat, linux],
+            "Linux routing",
+            2.3,
+        ),
+        ("NAT, cached", [nat, masquerade], "nftables masquerade", 2.5),
+        (
+            "NAT, uncached",
+            [uncached, masquerade],
+            "nftables masquerade",
+            0.8,
+        ),
+    ] {
+        record(results, name, rates, peer, bar);
+    }
 }
 
 fn new_sessions(results: &Recorder) {
@@ -159,47 +158,42 @@ fn new_sessions(results: &Recorder) {
         ports: 60_000,
         addresses: 4,
     };
-    // A fresh router each time: nothing is known of the sessions, and no table is full.
-    let rate = |router: Router| {
-        // A trial has its own router, which takes a second.
-        let search = Search {
-            resolution: 0.1,
-            attempts_max: 2,
-            ..SEARCH
-        };
+    // A trial has its own router, which takes a second: nothing is known of the sessions, and no table
+    // is full.
+    let search = Search {
+        resolution: 0.1,
+        attempts_max: 2,
+        ..SEARCH
+    };
+    let rates = medians(&[Router::Nat, Router::Snat], |router| {
         let found = search.run(|rate, _| {
             let bed = Bed::new(router);
             let mut generator = bed.generator(flows);
             let trial = bed.trial(&mut generator, NEW_SESSIONS, rate);
             drop(generator);
             bed.end();
-            Ok::<Trial, ()>(trial)
+            Ok::<_, Infallible>(trial)
         });
-        found.ok().and_then(|found| found.rate).unwrap_or_default()
-    };
-    let [weir, nft] = medians(&[Router::Nat, Router::Snat], rate)[..] else {
-        unreachable!("a rate each");
-    };
-    println!("new NAT sessions : nftables: {:.2}", weir / nft);
-    results.record(
-        "functions: new NAT sessions a second",
-        weir / nft,
-        Unit::RateOf("nftables snat"),
-        Bar::AtLeast(1.0),
+        rate_of(router, found)
+    });
+    record(
+        results,
+        "new NAT sessions",
+        [rates[0], rates[1]],
+        "nftables snat",
+        1.0,
     );
 }
 
 fn balance(results: &Recorder) {
-    let rate = |router: Router| learnt(router, FEW, FEW);
-    let [weir, nft] = medians(&[Router::Balance, Router::Jhash], rate)[..] else {
-        unreachable!("a rate each");
-    };
-    println!("balance : nftables jhash: {:.2}", weir / nft);
-    results.record(
-        "functions: balance, cached",
-        weir / nft,
-        Unit::RateOf("nftables jhash map"),
-        Bar::AtLeast(2.5),
+    let all = [Router::Balance, Router::Jhash];
+    let rates = medians(&all, |router| learnt(router, FEW, FEW));
+    record(
+        results,
+        "balance, cached",
+        [rates[0], rates[1]],
+        "nftables jhash map",
+        2.5,
     );
 }
 
@@ -212,19 +206,12 @@ fn entries(results: &Recorder) {
         ports: 1,
         addresses: 1,
     };
-    for (name, bar) in [("one hot flow", 1.2), ("flows at random", 1.8)] {
-        let mut nanoseconds = [const { Vec::new() }; 2];
-        for _ in 0..ROUNDS {
-            for (times, addresses) in nanoseconds.iter_mut().zip([1, 100]) {
-                let learn = flows(addresses);
-                let used = if bar == 1.2 { hot } else { learn };
-                times.push(1e9 / learnt(Router::NatMany, learn, used));
-            }
-        }
-        let [few, many] = nanoseconds.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            times[times.len() / 2]
+    for (name, is_hot, bar) in [("one hot flow", true, 1.2), ("flows at random", false, 1.8)] {
+        let rates = medians(&[1, 100], |addresses| {
+            let learn = flows(addresses);
+            learnt(Router::NatMany, learn, if is_hot { hot } else { learn })
         });
+        let [few, many] = [rates[0], rates[1]].map(|rate| 1e9 / rate);
         println!(
             "{name}: {few:.0} ns a frame with 10,000 entries, {many:.0} with 1,000,000: {:.2}",
             many / few

@@ -1,6 +1,7 @@
 //! `weir meter` at one interface, beside flow exporters at the same one.
 
 use super::{folder, median};
+use std::error::Error;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -20,7 +21,7 @@ const FLOWS: [u32; 2] = [256, 100_000];
 /// The source address of the first flow.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const ROUNDS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 const SEARCH: Search = Search {
     rate_min: 1e4,
     rate_max: 8e6,
@@ -175,14 +176,17 @@ impl<'a> Counting<'a> {
             if log.contains(text) {
                 return log;
             }
-            assert!(began.elapsed() < PATIENCE, "{text} in {log}");
+            assert!(began.elapsed() < END_TIMEOUT, "{text} in {log}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     fn end(&mut self) {
         self.process.signal(Signal::TERM).expect("a signal");
-        let ended = self.process.wait(PATIENCE).expect("it can be waited for");
+        let ended = self
+            .process
+            .wait(END_TIMEOUT)
+            .expect("it can be waited for");
         assert!(ended.is_some(), "{} ends", self.probe.name());
     }
 }
@@ -209,24 +213,26 @@ fn number_after(text: &str, before: &str) -> u64 {
 /// The highest rate without loss, and whether it is the sender's; `None` if the probe is not installed.
 fn rate(probe: Probe, net: &Pair, frames: &Udp, folder: &Path) -> Option<(f64, bool)> {
     let trial = |rate: f64, time: Duration| {
-        let counting = Counting::start(probe, net, folder).ok_or(())?;
+        let counting = Counting::start(probe, net, folder).ok_or("it is not installed")?;
         // Behind the driver, in batches: so little is the sender's that the probes show.
-        let generator = Generator::arriving(&net.eth_b, frames).map_err(drop)?;
+        let generator = Generator::arriving(&net.eth_b, frames)?;
         let count = (rate * time.as_secs_f64()) as u64;
-        let sent = generator
-            .on_cpu(0)
-            .send(count, Rate::PerSecond(rate))
-            .map_err(drop)?;
+        let sent = generator.on_cpu(0).send(count, Rate::PerSecond(rate))?;
         std::thread::sleep(Duration::from_millis(300));
         let lost = counting.lost(sent.frames);
-        Ok::<_, ()>(Trial {
+        Ok::<_, Box<dyn Error>>(Trial {
             sent: sent.frames,
             received: sent.frames.saturating_sub(lost),
             elapsed: sent.elapsed,
         })
     };
-    let found = SEARCH.run(trial).ok()?;
-    Some((found.rate.unwrap_or_default(), found.limited_by_sender))
+    match SEARCH.run(trial) {
+        Ok(found) => Some((found.rate.unwrap_or_default(), found.limited_by_sender)),
+        Err(error) => {
+            println!("{}: {error}", probe.name());
+            None
+        }
+    }
 }
 
 pub(crate) fn rates(results: &Recorder) {

@@ -26,6 +26,7 @@ const SEARCH: Search = Search {
     ..Search::QUICK
 };
 const LATENCY_RATE: f64 = 300_000.0;
+const LATENCY_TIME: Duration = Duration::from_millis(500);
 /// A million subscribers are read and put into the kernel's table.
 const READY: Ready = Ready::Said("ready", Duration::from_secs(60));
 
@@ -106,7 +107,7 @@ fn through<T>(
     bridge: &Bridge<'_>,
     destinations: u32,
     level: CheckLevel,
-    measured: impl FnOnce(&mut Tester<'_>, &mut dyn Running) -> Result<T, Error>,
+    measured: impl Fn(&mut Tester<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let setup = Setup {
         sink: SinkKind::Tc,
@@ -117,44 +118,56 @@ fn through<T>(
         destinations,
     };
     let bench = Testbed::new(bridge.layout(), &setup)?;
-    let mut running = bridge.start(&bench)?;
+    let running = bridge.start(&bench)?;
     let most = if level == CheckLevel::Timed {
         1 << 20
     } else {
         FRAMES_MAX
     };
     let mut tester = Tester::new(&bench, FRAME_BYTES, level, most)?;
-    let found = measured(&mut tester, running.as_mut())?;
+    let found = measured(&mut tester)?;
     drop(tester);
     running.stop()?;
     Ok(found)
 }
 
+/// Medians of the plain bridge and of the one that meters, in turn.
+fn compared(
+    folder: &Path,
+    subscribers: u32,
+    more: &[&str],
+    level: CheckLevel,
+    measured: impl Fn(&mut Tester<'_>) -> Result<f64, Error>,
+) -> [f64; 2] {
+    let subscribers_list = list(folder, subscribers);
+    let mut found = [const { Vec::new() }; 2];
+    for round in 0..2 * ROUNDS {
+        let is_metered = round % 2;
+        let bridge = Bridge {
+            folder,
+            subscribers: (is_metered == 1).then_some(&*subscribers_list),
+            more,
+        };
+        match through(&bridge, subscribers, level, &measured) {
+            Ok(value) => found[is_metered].push(value),
+            Err(error) => println!("{}: {error}", bridge.name()),
+        }
+    }
+    found.map(median)
+}
+
 pub(crate) fn rates(results: &Recorder) {
     let folder = folder("bridge");
     for (subscribers, bars) in [(256, [0.95, 0.80]), (1_000_000, [0.85, 0.55])] {
-        let subscribers_list = list(&folder, subscribers);
         for (more, path, bar) in [
             (&[][..], "user path", bars[0]),
             (&["--flow-cache", "on"], "cached", bars[1]),
         ] {
-            let mut found = [const { Vec::new() }; 2];
-            for round in 0..2 * ROUNDS {
-                let is_metered = round % 2;
-                let bridge = Bridge {
-                    folder: &folder,
-                    subscribers: (is_metered == 1).then_some(&*subscribers_list),
-                    more,
-                };
-                let one = through(&bridge, subscribers, CheckLevel::Quick, |tester, _| {
-                    throughput(&SEARCH, &mut |ask| tester.trial(ask))
+            let [plain, metered] =
+                compared(&folder, subscribers, more, CheckLevel::Quick, |tester| {
+                    let found = throughput(&SEARCH, &mut |ask| tester.trial(ask))?;
+                    Ok(found.rate.unwrap_or_default())
                 });
-                match one {
-                    Ok(one) => found[is_metered].push(one.rate.unwrap_or_default()),
-                    Err(error) => println!("{}: {error}", bridge.name()),
-                }
-            }
-            let [plain, metered] = found.map(median);
             println!(
                 "{path}, {subscribers} subscribers: {:.3} M frames/s metered, {:.3} plain: {:.3}",
                 metered / 1e6,
@@ -174,31 +187,14 @@ pub(crate) fn rates(results: &Recorder) {
 
 pub(crate) fn latencies(results: &Recorder) {
     let folder = folder("latency");
-    let subscribers = 256;
-    let subscribers_list = list(&folder, subscribers);
     for (more, path) in [
         (&["--spin-us", "1000", "--hang-ms", "1000"][..], "user path"),
         (&["--flow-cache", "on"], "cached"),
     ] {
-        let mut found = [const { Vec::new() }; 2];
-        for round in 0..2 * ROUNDS {
-            let is_metered = round % 2;
-            let bridge = Bridge {
-                folder: &folder,
-                subscribers: (is_metered == 1).then_some(&*subscribers_list),
-                more,
-            };
-            let time = Duration::from_millis(500);
-            let one = through(&bridge, subscribers, CheckLevel::Timed, |tester, _| {
-                latency(LATENCY_RATE, time, &mut |ask| tester.trial(ask))
-            });
-            match one {
-                Ok(Some(one)) => found[is_metered].push(one.p50.as_nanos() as f64 / 1e3),
-                Ok(None) => println!("{}: no frame arrived", bridge.name()),
-                Err(error) => println!("{}: {error}", bridge.name()),
-            }
-        }
-        let [plain, metered] = found.map(median);
+        let [plain, metered] = compared(&folder, 256, more, CheckLevel::Timed, |tester| {
+            let found = latency(LATENCY_RATE, LATENCY_TIME, &mut |ask| tester.trial(ask))?;
+            Ok(found.map_or(0.0, |found| found.p50.as_nanos() as f64 / 1e3))
+        });
         println!(
             "latency, {path}: {metered:.3} µs metered, {plain:.3} plain: {:+.3}",
             metered - plain

@@ -16,7 +16,7 @@
 mod beside;
 mod bridge;
 
-use weir_lab::results::recorder;
+use weir_lab::results::{Figures, Parts, recorder};
 use weir_lab::testenv;
 
 fn main() {
@@ -24,26 +24,21 @@ fn main() {
         return;
     }
     let results = recorder!().seed(bridge::SEED);
-    let named: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
-    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
-    if wanted("bridge") {
+    let parts = Parts::of_arguments();
+    if parts.wants("bridge") {
         bridge::rates(&results);
     }
-    if wanted("latency") {
+    if parts.wants("latency") {
         bridge::latencies(&results);
     }
-    if wanted("beside") {
+    if parts.wants("beside") {
         beside::rates(&results);
     }
 }
 
-/// The median of rates; 0 without any.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+/// The median; 0 without any.
+fn median(values: Vec<f64>) -> f64 {
+    Figures::of(values).map_or(0.0, |figures| figures.median())
 }
 
 /// A folder of this process, empty.
