@@ -1,5 +1,6 @@
 //! Chunks of a counter, for tests of the ledger's commands.
 
+use weir_ledger::{Ledger, Spool};
 use weir_meter::{
     Chunk, ChunkId, Direction, Flags, Key, Manifest, Measure, Owner, OwnerKind, Record, Totals,
 };
@@ -58,4 +59,27 @@ pub(crate) fn chunk(counter: &str, period: u64, packets: &[u64]) -> Chunk {
         owners: owners.collect(),
         records: records.collect(),
     }
+}
+
+/// Packets of service `test` in all records of a spool, and those of them that were policed.
+pub(crate) fn policed(folder: &super::Folder) -> [u64; 2] {
+    let spool = Spool::open(folder.path("spool").as_ref()).unwrap();
+    let mut ledger = Ledger::open(folder.path("scratch.db").as_ref()).unwrap();
+    let (mut after, mut sums) = (0, [0; 2]);
+    while let Some(stored) = spool.next(after).unwrap() {
+        after = stored.sequence;
+        let (chunk, _) = ledger.accept(&stored.encoded).unwrap();
+        let names: Vec<&str> = chunk.measures.iter().map(|it| &*it.name).collect();
+        assert_eq!(
+            names,
+            ["packets", "bytes", "policed_packets", "policed_bytes"]
+        );
+        for record in &chunk.records {
+            if chunk.services[usize::from(record.service)] == "test" {
+                sums[0] += record.counts[0];
+                sums[1] += record.counts[2];
+            }
+        }
+    }
+    sums
 }

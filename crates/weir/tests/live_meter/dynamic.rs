@@ -2,6 +2,7 @@
 
 use super::{AccessServer, meter, write_config, write_secret};
 use crate::common::Folder;
+use crate::common::chunks::policed;
 use crate::live::PATIENCE;
 use crate::net;
 use std::fs;
@@ -9,29 +10,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Output;
 use std::time::Duration;
 use weir_lab::testenv;
-use weir_ledger::{Ledger, SessionLog, Spool};
+use weir_ledger::SessionLog;
 use weir_meter::SessionEventKind;
 use weir_meter::radius::packet::{COA_REQUEST, DISCONNECT_REQUEST, Packet, attribute};
-
-/// Packets of service `test` in the records of a spool, and those of them that were policed.
-fn policed(folder: &Folder) -> [u64; 2] {
-    let spool = Spool::open(folder.path("spool").as_ref()).unwrap();
-    let mut ledger = Ledger::open(folder.path("scratch.db").as_ref()).unwrap();
-    let (mut after, mut sums) = (0, [0; 2]);
-    while let Some(stored) = spool.next(after).unwrap() {
-        after = stored.sequence;
-        let (chunk, _) = ledger.accept(&stored.encoded).unwrap();
-        let of_test = chunk
-            .records
-            .iter()
-            .filter(|record| chunk.services[usize::from(record.service)] == "test");
-        for record in of_test {
-            sums[0] += record.counts[0];
-            sums[1] += record.counts[2];
-        }
-    }
-    sums
-}
 
 /// The policies of a session in the log of sessions, one after another.
 fn policies(folder: &Folder) -> Vec<Option<String>> {

@@ -218,8 +218,10 @@ fn what_cannot_be_metered_is_refused_with_a_remedy() {
     );
     first.stop();
     for (more, why) in [
-        ("each_address = true", "in captures only"),
-        ("each_address = true", "each_address"),
+        (
+            "each_address = true",
+            "each_address: counted in captures only",
+        ),
         ("[radius]\nlisten = \"[::]:1813\"", "[[radius.client]]"),
     ] {
         write_config(&folder, more);

@@ -1,36 +1,13 @@
 //! `[policy.NAME]` on a live bridge.
 
 use super::*;
-use weir_ledger::Spool;
+use crate::common::chunks::policed;
 
 /// Bytes of the IP packet of a generator's frame, padding apart.
 const PACKET: u64 = 46;
 /// Bytes of each subscriber's quota, and how many packets that is: the one that uses it up passes.
 const QUOTA: u64 = 1000;
 const PACKETS: u64 = QUOTA.div_ceil(PACKET);
-
-/// Packets of service `test` in all records of a spool, and those of them that were policed.
-fn recorded(folder: &Folder) -> [u64; 2] {
-    let spool = Spool::open(folder.path("spool").as_ref()).unwrap();
-    let mut ledger = Ledger::open(folder.path("scratch.db").as_ref()).unwrap();
-    let (mut after, mut sums) = (0, [0; 2]);
-    while let Some(stored) = spool.next(after).unwrap() {
-        after = stored.sequence;
-        let (chunk, _) = ledger.accept(&stored.encoded).unwrap();
-        let names: Vec<&str> = chunk.measures.iter().map(|it| &*it.name).collect();
-        assert_eq!(
-            names,
-            ["packets", "bytes", "policed_packets", "policed_bytes"]
-        );
-        for record in &chunk.records {
-            if chunk.services[usize::from(record.service)] == "test" {
-                sums[0] += record.counts[0];
-                sums[1] += record.counts[2];
-            }
-        }
-    }
-    sums
-}
 
 #[test]
 fn a_quota_holds_through_kills_and_what_it_stops_is_counted() {
@@ -71,7 +48,7 @@ fn a_quota_holds_through_kills_and_what_it_stops_is_counted() {
         running.end();
     }
     start().stop();
-    let [packets, policed] = recorded(&files.0);
+    let [packets, policed] = policed(&files.0);
     assert_eq!(packets, sum);
     let known = u64::from(SOURCES / 2);
     assert_eq!(policed, sum / 2 - known * PACKETS);
