@@ -27,11 +27,8 @@ fn random(rng: &mut Rng, at: i64) -> SessionEvent {
         id: format!("nas{}/{id}", id % 2),
         subscriber: format!("u{id}"),
         keys,
-        class: Vec::new(),
-        chargeable_user: None,
-        policy: None,
-        policy_accounted: None,
         reported: Some([at.cast_unsigned(), 0, 0, 0]),
+        ..SessionInfo::default()
     };
     let kind = match rng.below(20) {
         0 => SessionEventKind::AllDown {

@@ -496,10 +496,8 @@ fn session_events_are_numbered_and_come_back() {
             Key::Vlan(7, Some(9)),
         ],
         class: vec![vec![0, 255]],
-        chargeable_user: None,
-        policy: None,
-        policy_accounted: None,
         reported: Some([1, 2, 3, u64::MAX]),
+        ..SessionInfo::default()
     };
     let event = |kind| SessionEvent {
         number: 0,

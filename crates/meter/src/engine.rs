@@ -480,11 +480,7 @@ impl Engine {
             id: address.to_string(),
             subscriber: address.to_string(),
             keys: vec![key_of(address)],
-            class: Vec::new(),
-            chargeable_user: None,
-            policy: None,
-            policy_accounted: None,
-            reported: None,
+            ..SessionInfo::default()
         };
         let started = self.began.at(self.now_ns).unix_ns;
         // Without room it stays unattributed.

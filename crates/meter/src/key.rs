@@ -106,6 +106,15 @@ impl Key {
         })
     }
 
+    /// Whether another key is this one, or an address within this prefix.
+    pub fn contains(&self, other: Key) -> bool {
+        match other {
+            Key::Ipv4(address) => self.covers(address.into()),
+            Key::Ipv6(address) => self.covers(address.into()),
+            _ => *self == other,
+        }
+    }
+
     /// Whether an address is this key or within this prefix.
     pub fn covers(&self, address: IpAddr) -> bool {
         match (*self, address) {

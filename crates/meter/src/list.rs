@@ -205,11 +205,7 @@ impl List<'_> {
                     id: format!("list/{name}"),
                     subscriber: name.clone(),
                     keys: Vec::new(),
-                    class: Vec::new(),
-                    chargeable_user: None,
-                    policy: None,
-                    policy_accounted: None,
-                    reported: None,
+                    ..SessionInfo::default()
                 });
                 self.sessions.len() - 1
             }

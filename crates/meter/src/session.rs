@@ -27,7 +27,7 @@ impl SessionSource {
 }
 
 /// What is known of a session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo {
     /// Identifier, unique for the counter. RADIUS repeats Acct-Session-Id after a reboot of the
     /// access server, so this one is made of the server, Acct-Session-Id, and the start.

@@ -513,11 +513,7 @@ fn info(id: &str, keys: Vec<Key>) -> SessionInfo {
         id: id.into(),
         subscriber: id.into(),
         keys,
-        class: Vec::new(),
-        chargeable_user: None,
-        policy: None,
-        policy_accounted: None,
-        reported: None,
+        ..SessionInfo::default()
     }
 }
 

@@ -22,8 +22,8 @@
 //! silence and how long an end is remembered is this machine's monotonic clock.
 //!
 //! A session's policy is the one that Filter-Id (RFC 2865 §5.11) names, else Class. Accounting repeats
-//! what the access server was told at first, so a name that it repeats does not undo what a CoA-Request
-//! has changed since; another name does.
+//! the name of the Access-Accept, so a name that is repeated does not undo what a CoA-Request has
+//! changed since; another name does.
 //!
 //! Octets are 64 bits with Acct-Input-Gigawords and Acct-Output-Gigawords (RFC 2869 §5.1, 5.2); for
 //! access servers that swap directions, the caller says so. They are kept for audit alone.
@@ -175,9 +175,8 @@ impl Request {
             keys: self.keys.clone(),
             class: self.class.clone(),
             chargeable_user: self.chargeable_user.clone(),
-            policy: None,
-            policy_accounted: None,
             reported: self.reported,
+            ..SessionInfo::default()
         }
     }
 

@@ -8,11 +8,7 @@ fn info(id: &str, keys: &[&str]) -> SessionInfo {
         id: id.into(),
         subscriber: format!("subscriber of {id}"),
         keys: keys.iter().map(|key| key.parse().unwrap()).collect(),
-        class: Vec::new(),
-        chargeable_user: None,
-        policy: None,
-        policy_accounted: None,
-        reported: None,
+        ..SessionInfo::default()
     }
 }
 

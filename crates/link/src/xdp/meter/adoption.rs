@@ -10,7 +10,7 @@ impl Meter {
     /// The unknown keys that this key is, or that are addresses in this prefix, and when each was
     /// entered: nanoseconds of the monotonic clock. Those of which that was not noted are left out.
     ///
-    /// For a prefix all unknown keys are looked at: 1 ns for each that there is room for.
+    /// For a prefix, the whole table of unknown keys is passed over.
     pub fn unknown_since(&self, key: Key) -> Vec<(Key, u64)> {
         self.banks().unknown_since(key)
     }
@@ -23,13 +23,8 @@ impl Banks {
             return Vec::new();
         }
         if key.kind() == KeyKind::Prefix {
-            let is_in = |found: Key| match found {
-                Key::Ipv4(address) => key.covers(address.into()),
-                Key::Ipv6(address) => key.covers(address.into()),
-                _ => false,
-            };
             let slots = (0..self.geometry.unknown()).filter_map(|slot| self.entered(slot));
-            return slots.filter(|(found, _)| is_in(*found)).collect();
+            return slots.filter(|(found, _)| key.contains(*found)).collect();
         }
         let wanted = SlotKey::from(key);
         let hash = hash(self.geometry.seed, wanted.words, wanted.meta);

@@ -43,12 +43,7 @@ impl Adoption {
     /// adopted, so that none of it is.
     pub(super) fn end(&mut self, key: &Key) {
         for (found, (_, slot)) in &mut self.adopted {
-            let is_in = match found {
-                Key::Ipv4(address) => key.covers((*address).into()),
-                Key::Ipv6(address) => key.covers((*address).into()),
-                other => other == key,
-            };
-            if is_in {
+            if key.contains(*found) {
                 *slot = None;
             }
         }

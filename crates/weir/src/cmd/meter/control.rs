@@ -369,11 +369,8 @@ fn kind_of(request: Request, table: &Table) -> Result<Asked, String> {
                 id: format!("control/{id}"),
                 subscriber,
                 keys: keys.collect::<Result<_, String>>()?,
-                class: Vec::new(),
-                chargeable_user: None,
-                reported: None,
                 policy,
-                policy_accounted: None,
+                ..SessionInfo::default()
             })))
         }
         Request::Down { id } => Ok(Asked::Event(SessionEventKind::Down(known(&id)?))),

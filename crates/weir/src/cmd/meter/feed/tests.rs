@@ -20,8 +20,8 @@ const SESSIONS: u32 = 1000;
 const EVENTS: u32 = 4;
 /// Events beyond twice the sessions at which the log is shortened.
 const SPARE: u64 = 1000;
-/// Answers that are waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -53,11 +53,8 @@ fn event(session: u32, round: u32) -> SessionEvent {
             id: format!("radius/127.0.0.1/old/{session}/0"),
             subscriber: format!("u{session}"),
             keys: vec![Key::Ipv4(Ipv4Addr::from_bits(0x0a00_0000 + session))],
-            class: Vec::new(),
-            chargeable_user: None,
-            policy: None,
-            policy_accounted: None,
             reported: Some([round.into(), 0, 0, 0]),
+            ..SessionInfo::default()
         }),
     }
 }
@@ -72,7 +69,7 @@ fn server(folder: &Folder) -> (Server, UdpSocket) {
     let server = Server::bind((local, 0).into(), clients, Accounting::default(), None).unwrap();
     let socket = UdpSocket::bind((local, 0)).unwrap();
     socket.connect(server.address().unwrap()).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT)).unwrap();
     (server, socket)
 }
 

@@ -36,11 +36,7 @@ fn event(up: bool, id: &str, keys: &[&str]) -> SessionEvent {
         id: id.to_owned(),
         subscriber: id.to_owned(),
         keys: keys.iter().map(|text| key(text)).collect(),
-        class: Vec::new(),
-        chargeable_user: None,
-        policy: None,
-        policy_accounted: None,
-        reported: None,
+        ..SessionInfo::default()
     };
     SessionEvent {
         number: 0,
