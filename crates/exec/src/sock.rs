@@ -233,10 +233,10 @@ impl Sock {
         Ok(())
     }
 
-    /// Ends a connection for its peer, whoever has the socket.
+    /// Ends a connection for its peer, though other calls hold the socket.
     pub(crate) fn end(&self) {
         if let Endpoint::Stream(stream) = self.endpoint() {
-            // One that is over has told its peer.
+            // A connection that is over has sent its FIN.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }

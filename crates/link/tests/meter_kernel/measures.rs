@@ -44,7 +44,7 @@ fn with<'a>(services: &'a Services, measures: &'a [MeasureConfig]) -> MeterSpec<
     }
 }
 
-/// Columns of measures by session (`None`: nobody's), class and direction.
+/// Columns of measures by session (`None`: unattributed), class and direction.
 type Sums = BTreeMap<(Option<u32>, u16, u8), Vec<u64>>;
 
 fn add(sums: &mut Sums, key: (Option<u32>, u16, u8), more: &[u64]) {
@@ -86,11 +86,7 @@ fn engine(services: &Services, measures: &[MeasureConfig], keys: &[(Key, u32)]) 
             id: row.to_string(),
             subscriber: row.to_string(),
             keys,
-            class: Vec::new(),
-            chargeable_user: None,
-            policy: None,
-            policy_accounted: None,
-            reported: None,
+            ..SessionInfo::default()
         };
         engine.up(&info, 0, 0).unwrap();
     }

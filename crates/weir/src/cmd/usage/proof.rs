@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use weir_ledger::{Difference, InterfaceProof, Ledger, PeriodProof, Proof, UsageQuery};
 use weir_meter::Totals;
+use weir_wire::ethernet;
 
 /// The proof, stable for scripts.
 #[derive(Serialize)]
@@ -142,8 +143,8 @@ fn text(proof: &Proof) -> String {
     text
 }
 
-/// Bytes of the header of Ethernet, which interfaces count.
-const LINK_HEADER: i64 = 14;
+/// Bytes of the link header, which interfaces count.
+const LINK_HEADER: i64 = ethernet::Repr::LEN as i64;
 
 /// What the interfaces themselves counted in all periods, by counter, and how the links differ.
 fn interfaces(proof: &Proof) -> String {
