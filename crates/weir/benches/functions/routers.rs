@@ -14,7 +14,7 @@ use weir_link::bpf::Hook;
 const SENDER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const RECEIVER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 2);
 /// The balanced service, and its second server.
-const SERVICE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const SERVICE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 100);
 const SECOND: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 3);
 const PORT: u16 = 7;
 
@@ -193,14 +193,15 @@ impl Bed {
         let bench = Testbed::new(Layout::Router, &setup).expect("a network");
         let [_, end] = bench.ends();
         let [_, port] = bench.ports().expect("two ports");
+        end.add_address(SECOND, 24).expect("an address");
         port.add_neighbour(SECOND, end.mac()).expect("a neighbour");
         let running = router.start(&bench, &folder);
-        // The router asks for the receiver's address before the sink takes all frames.
-        let one = Flows {
-            ports: 1,
+        // The router asks for the receivers' addresses before the sink takes all frames.
+        let some = Flows {
+            ports: 64,
             addresses: 1,
         };
-        let mut generator = generator(&bench, router, one);
+        let mut generator = generator(&bench, router, some);
         generator
             .send(1_000, Rate::PerSecond(10_000.0))
             .expect("frames");
