@@ -6,7 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use support::{Packet, jain};
 use weir_lab::seeds::seeds;
 use weir_sched::{
-    Ceiling, CoDelConfig, Config, Discipline, FqCodelConfig, Limit, Next, Order, RedConfig, Scheduler,
+    Ceiling, CoDelConfig, Config, Discipline, FqCodelConfig, Limit, Next, Order, RedConfig,
+    Scheduler,
 };
 use weir_wire::rng::SplitMix64;
 
