@@ -46,7 +46,9 @@ const ARROWS: [(&str, &[&str]); 24] = [
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "apps",
-        &["wire", "filter", "chain", "ring", "link", "stack", "tap"],
+        &[
+            "wire", "filter", "demux", "chain", "sched", "ring", "link", "stack", "tap",
+        ],
     ),
     (
         "weir",

@@ -327,3 +327,12 @@ fn memory_is_bounded_whatever_comes() {
         assert_eq!(came, left + dropped + shaper.flushed(), "seed {seed}");
     }
 }
+
+#[test]
+fn the_example_is_accepted() {
+    let text = include_str!("../../../../examples/shape.toml");
+    let config = ShapeConfig::parse(text, &NoNames).unwrap();
+    let [inside, outside] = config.schedulers.map(Option::unwrap);
+    assert_eq!((inside.classes.len(), outside.classes.len()), (1, 3));
+    assert!(Shaper::<Vec<u8>>::new(&outside, 1).is_ok());
+}
