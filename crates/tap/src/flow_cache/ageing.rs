@@ -111,14 +111,14 @@ impl FlowCache {
     }
 
     /// Calls `holds` for entries from slot `at` on, at most `batch_max` slots,
-    /// with the time of the entry's last frame, and ends the entries for which
-    /// it returns `false`. Updates `at`; returns `true` when it has wrapped to
-    /// the first slot.
+    /// with the slot and the time of the entry's last frame, and ends the
+    /// entries for which it returns `false`. Updates `at`; returns `true` when
+    /// it has wrapped to the first slot.
     pub fn revalidate(
         &mut self,
         at: &mut usize,
         most: usize,
-        mut holds: impl FnMut(&FlowKey, &FlowAction, u64) -> bool,
+        mut holds: impl FnMut(u32, &FlowKey, &FlowAction, u64) -> bool,
     ) -> bool {
         let end = (*at).saturating_add(most).min(self.entries.len());
         for slot in (*at).min(end)..end {
@@ -126,7 +126,7 @@ impl FlowCache {
                 continue;
             };
             let (key, used) = (entry.key, self.kernel.last_used(slot as u32));
-            if !holds(&key, &entry.action, used) {
+            if !holds(slot as u32, &key, &entry.action, used) {
                 self.forget(&key);
             }
         }

@@ -24,7 +24,7 @@ impl Revalidator {
     /// each call, in rotation.
     pub(super) fn follow(&mut self, fast: &mut FlowCache, switch: &mut Switch, now: u32) {
         let (noted_at, newest) = (self.last_used_at, &mut self.newest);
-        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
+        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |_, key, action, used_at| {
             let FlowKey::MacPair {
                 link,
                 vlan,
