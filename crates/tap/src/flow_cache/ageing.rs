@@ -98,15 +98,9 @@ impl FlowCache {
             }
             self.resting.pop_front();
             self.count_entry(slot);
-            let Some(entry) = self.entries[slot as usize].take() else {
-                continue;
-            };
-            // Unless the key has another slot by now. An entry that stays in
-            // the table has no effect, but takes room.
-            if !self.numbers.contains_key(&entry.key) {
-                let _ = self.kernel.remove(&entry.key);
+            if self.entries[slot as usize].take().is_some() {
+                self.free.push(slot);
             }
-            self.free.push(slot);
         }
     }
 

@@ -233,13 +233,10 @@ impl FlowCache {
             return InsertOutcome::Full;
         };
         // Until the slot is open, its frames still come to the application.
-        match self.kernel.insert(&key, slot, &action) {
-            Ok(true) => {}
-            Ok(false) | Err(_) => {
-                self.free.push(slot);
-                self.counts.full += 1;
-                return InsertOutcome::Full;
-            }
+        if !self.kernel.insert(&key, slot, &action) {
+            self.free.push(slot);
+            self.counts.full += 1;
+            return InsertOutcome::Full;
         }
         let ageing_ns = u64::try_from(ageing.as_nanos()).unwrap_or(u64::MAX);
         self.enter(key, action, slot, ageing_ns);
@@ -318,10 +315,11 @@ impl FlowCache {
         keys.iter().filter(|key| self.end(key).is_some()).count() as u64
     }
 
-    /// Ends an entry; its slot is quarantined before it leaves the tables.
+    /// Ends an entry. Its slot is quarantined: programs may have found it a moment ago.
     fn end(&mut self, key: &FlowKey) -> Option<u32> {
         let slot = self.numbers.remove(key)?;
         self.kernel.close_slot(slot);
+        self.kernel.remove(key, slot);
         if let FlowKey::MacPair { src, dst, .. } = *key {
             self.stations.remove(&(src, *key));
             self.stations.remove(&(dst, *key));
@@ -343,6 +341,7 @@ impl FlowCache {
             self.kernel.close_slot(slot);
             self.resting.push_back((until, slot));
         }
+        self.kernel.remove_all();
         self.counts.flushed += self.numbers.len() as u64;
         self.numbers.clear();
         self.stations.clear();

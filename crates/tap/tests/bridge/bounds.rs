@@ -47,7 +47,10 @@ fn tap(entries_max: u32) -> Tap {
 fn remember(tap: &mut Tap, number: u32) {
     let action = FlowAction::Forward { link: 1 };
     let remembered = tap.flow_cache().unwrap().insert(flow(number), action, LONG);
-    assert!(matches!(remembered, InsertOutcome::Yes(_)), "{remembered:?}");
+    assert!(
+        matches!(remembered, InsertOutcome::Yes(_)),
+        "{remembered:?}"
+    );
 }
 
 /// What this thread has used of a processor.
