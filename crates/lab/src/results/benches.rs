@@ -89,6 +89,7 @@ pub const BENCHES: &[Listed] = &[
     row("link/meter_kernel tables", Bench("weir-link", "meter_kernel", "tables"), &[Root], 30),
     row("link/meter_kernel stage", Bench("weir-link", "meter_kernel", "stage"), &[Root], 60),
     row("link/meter_kernel policing", Bench("weir-link", "meter_kernel", "policing"), &[Root], 60),
+    row("esp/esp", Bench("weir-esp", "esp", ""), &[], 15),
     row("sched/classes", Bench("weir-sched", "classes", ""), &[], 15),
     row("broker/ports", Bench("weir-broker", "ports", ""), &[Root], 30),
     row("stack/pcb", Bench("weir-stack", "pcb", "10000000"), &[], 300),
