@@ -47,7 +47,9 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "apps",
-        &["wire", "filter", "chain", "ring", "link", "stack", "tap"],
+        &[
+            "wire", "filter", "demux", "chain", "sched", "ring", "link", "stack", "tap",
+        ],
     ),
     (
         "weir",

@@ -17,7 +17,7 @@ use std::time::Instant;
 use weir_chain::{
     Batch, Bytes, Chain, Direction, Fate, Packet, Routed, Sent, SentFrame, Ticket, Trace,
 };
-use weir_tap::{FlowAction, FlowKey, Frame, Pull, Tap};
+use weir_tap::{FlowAction, Frame, Pull, Tap};
 use weir_wire::ethernet::Address;
 
 /// Number of frames that stages may hold. A further one is dropped.
@@ -68,8 +68,8 @@ pub(super) struct LiveChain {
 }
 
 impl LiveChain {
-    /// `has_cache` is whether the tap has a flow cache.
-    pub(super) fn new(stages: Stages, has_cache: bool) -> LiveChain {
+    /// `flow_entries` is how many entries the tap's flow cache may have, if it has one.
+    pub(super) fn new(stages: Stages, flow_entries: Option<u32>) -> LiveChain {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let passed = stages.began.elapsed().as_nanos() as u64;
@@ -77,8 +77,8 @@ impl LiveChain {
             stages,
             held: HashMap::new(),
             verdicts: Vec::new(),
-            entries: Entries::new(now_ns.saturating_sub(passed)),
-            fresh: has_cache.then(Vec::new),
+            entries: Entries::new(now_ns.saturating_sub(passed), flow_entries.unwrap_or(0)),
+            fresh: flow_entries.map(|_| Vec::new()),
             held_full: 0,
         }
     }
@@ -265,10 +265,11 @@ impl LiveChain {
         &mut self,
         router: &mut Router,
         now: u64,
-        entry: (&FlowKey, &FlowAction, u64),
+        slot: u32,
+        entry: (&FlowAction, u64),
     ) -> bool {
         self.entries
-            .holds(&mut self.stages.chain, router, now, entry)
+            .holds(&mut self.stages.chain, router, now, slot, entry)
     }
 
     /// Inserts the new entries, and ends those that a stage withdraws.

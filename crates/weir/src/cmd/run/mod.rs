@@ -144,13 +144,14 @@ pub(crate) struct LiveArgs {
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A configuration's text and the name that messages give it.
-struct Source {
-    name: String,
-    text: String,
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) text: String,
 }
 
 impl Source {
-    fn wrong(&self, error: &ConfigError) -> CliError {
+    /// The refusal of the configuration with this error.
+    pub(crate) fn wrong(&self, error: &ConfigError) -> CliError {
         let message = config::plain(&error.message);
         let wrong = match error.at {
             Some(at) => Wrong::at(&self.text, at, message),
