@@ -84,7 +84,7 @@ impl Ended {
 
 impl Running {
     /// What a command that was started with `--metrics 127.0.0.1:0` on this host shows.
-    pub fn metrics(&self, host: &Host) -> String {
+    pub(crate) fn metrics(&self, host: &Host) -> String {
         let (_, at) = self.said().split_once("metrics at http://").unwrap();
         let (at, _) = at.split_once("/metrics\n").unwrap();
         host.run(|| {
