@@ -77,6 +77,7 @@ impl BoxConfig {
         };
         let log = log.as_ref().map(|log| string("log", log)).transpose()?;
         let stages = read_stages(stages.take(), names)?;
+        check_ipsec(&stages)?;
         let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
         let schedulers = schedulers_of(schedulers.take(), &links, names)?;
         let is_one_armed = stages.iter().any(StageConfig::may_be_one_armed);
@@ -94,6 +95,11 @@ impl BoxConfig {
             log,
             schedulers,
         })
+    }
+
+    /// The file of tunnels, SAs and policies, if a stage is `ipsec`.
+    pub fn sa_file(&self) -> Option<&str> {
+        self.stages.iter().find_map(StageConfig::sa_file)
     }
 
     /// Whether a stage translates addresses.
@@ -208,6 +214,19 @@ fn read_stages(
         read.push(StageConfig::read(Spanned::new(span, table), names)?);
     }
     Ok(read)
+}
+
+/// Whether only the last stage is `ipsec`: stages behind it would see nothing
+/// but ESP.
+fn check_ipsec(stages: &[StageConfig]) -> Result<(), ConfigError> {
+    let before = stages.split_last().map_or(&[][..], |(_, before)| before);
+    match before.iter().find(|stage| stage.sa_file().is_some()) {
+        Some(stage) => Err(wrong(
+            Some(stage.at()),
+            "kind = \"ipsec\": it must be the last stage, and there may be one".into(),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn wrong(at: Option<usize>, message: String) -> ConfigError {

@@ -381,6 +381,33 @@ impl LiveChain {
         }
     }
 
+    /// The router sends a frame that a stage made; if it has to resolve a
+    /// neighbour first, the frame comes again by [`of_router`](Self::of_router).
+    fn route(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        mut bytes: Vec<u8>,
+        send: &mut impl FnMut(LinkId, Out),
+    ) {
+        let outside = self.outside();
+        if let Some(station) = bytes.first_chunk_mut() {
+            *station = router.link(outside).0.0;
+        }
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let mut frames = [bytes];
+        // It comes from an address of the router's.
+        router.set_turned(true);
+        router.process(now, outside, &mut frames, &mut verdicts);
+        router.set_turned(false);
+        let [mut bytes] = frames;
+        if let Some(&Verdict::Forward { link, len }) = verdicts.first() {
+            bytes.truncate(len);
+            send(link, Out::Made(bytes));
+        }
+        self.verdicts = verdicts;
+    }
+
     /// The stages and the router behind the stage that sent or released a frame.
     fn resume(
         &mut self,
@@ -398,6 +425,9 @@ impl LiveChain {
                     *station = router.link(self.outside()).0.0;
                 }
                 (None, bytes)
+            }
+            SentFrame::Routed(bytes) => {
+                return self.route(router, now, bytes.clone(), send);
             }
             SentFrame::Released(ticket) => match self.held.remove(ticket) {
                 Some(frame) => (Some(frame), Vec::new()),
