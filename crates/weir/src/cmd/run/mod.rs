@@ -39,8 +39,8 @@ use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind};
 ///
 /// The configuration is that of a router (docs/reference/router.md), with the
 /// link that is the outside, and the stages between router and outside, in
-/// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. docs/reference/box.md explains each
-/// key.
+/// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. A link may have a
+/// scheduler of what leaves it. docs/reference/box.md explains each key.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -258,6 +258,9 @@ fn live(
     let began = Instant::now();
     config.add_pool(&own);
     let bypass = bypass(args.bypass, &chain)?;
+    let shapers = config.shapers(seed());
+    let shapers = shapers.map_err(|error| source.wrong(&error))?;
+    let tap = tap(args, bypass, &config);
     if is_check {
         router::check(&config.router).map_err(failure)?;
         return stdout::text(&format!("{}: good\n", source.name));
@@ -290,10 +293,11 @@ fn live(
         outside: config.outside,
         began,
         log: Log::sink(log),
+        shapers,
     };
     let ran = router::run_through(
         &config.router,
-        tap(args, bypass, config.router.links.len()),
+        tap,
         &[],
         Some(stages),
         args.restore,
@@ -333,14 +337,17 @@ fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
     }
 }
 
-/// The configuration of a tap of `links` links.
-fn tap(args: &LiveArgs, bypass: Bypass, links: usize) -> weir_tap::Config {
+/// The configuration of the tap, with memory for the frames that wait in queues. With queues the
+/// kernel forwards nothing by itself: that would overtake what waits.
+fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config {
+    let (links, held) = (config.router.links.len(), config.chunks_max());
     let tap = weir_tap::Config {
         bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
         tx_burst: args.tx_burst.is_tried(),
-        flow_cache: args.flow_cache.is_on().then_some(FlowCacheConfig {
+        held,
+        flow_cache: (args.flow_cache.is_on() && held == 0).then_some(FlowCacheConfig {
             kinds: &[FlowKind::FiveTuple],
             entries_max: args.flow_entries,
         }),

@@ -2,7 +2,7 @@
 
 use crate::report::metrics::{Exposition, label, labels};
 use serde::Serialize;
-use weir_apps::shape::{ClassCounts, Snapshot};
+use weir_apps::shape::{ClassCounts, Shaped, Shaper, Snapshot};
 
 /// The reported values at one time.
 #[derive(Serialize)]
@@ -47,6 +47,26 @@ struct Class {
     waiting_bytes: u64,
 }
 
+/// The queues of what leaves a link.
+#[derive(Serialize)]
+pub(crate) struct Queues {
+    /// Frames whose wait the end of weir has cut short.
+    flushed: u64,
+    classes: Vec<Class>,
+}
+
+impl Queues {
+    pub(crate) fn of<B: Shaped>(shaper: &Shaper<B>) -> Queues {
+        let classes = shaper.classes();
+        Queues {
+            flushed: shaper.flushed(),
+            classes: classes
+                .map(|(name, counts)| Class::new(name, &counts))
+                .collect(),
+        }
+    }
+}
+
 impl Class {
     fn new(name: &str, counts: &ClassCounts) -> Class {
         Class {
@@ -68,7 +88,9 @@ impl Report {
         let links = links.map(|((name, link), shaper)| {
             let counts = view.tap.link_counts(link);
             let decided = view.switch.counts(link.number());
-            let shaper = shaper.as_ref();
+            let queues = shaper.as_ref().map(Queues::of);
+            let (flushed, classes) =
+                queues.map_or((0, Vec::new()), |queues| (queues.flushed, queues.classes));
             Link {
                 name: name.clone(),
                 rx_frames: counts.rx_frames,
@@ -82,13 +104,8 @@ impl Report {
                 no_room: counts.tx_ring_full,
                 tx_too_long: counts.tx_too_long,
                 not_passed: decided.local + decided.vlan + decided.reserved + decided.malformed,
-                flushed: shaper.map_or(0, |shaper| shaper.flushed()),
-                classes: shaper.map_or_else(Vec::new, |shaper| {
-                    let classes = shaper.classes();
-                    classes
-                        .map(|(name, counts)| Class::new(name, &counts))
-                        .collect()
-                }),
+                flushed,
+                classes,
             }
         });
         let counts = view.tap.counts();
