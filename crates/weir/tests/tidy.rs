@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The crates that a workspace crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. Tests of any crate may use `lab`.
-const ARROWS: [(&str, &[&str]); 24] = [
+const ARROWS: [(&str, &[&str]); 25] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -43,6 +43,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
     ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
     ("exec", &["socket", "stack"]),
+    ("pcap", &["filter", "broker"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "apps",
@@ -61,6 +62,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
             "tap",
             "socket",
             "exec",
+            "pcap",
             "lab",
             "apps",
             "experiments",
@@ -76,7 +78,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
 ];
 
 /// The only places where code may opt out of the compiler's safety checks.
-const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 14] = [
+const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 16] = [
     "crates/filter/src/backend/native/",
     "crates/ring/",
     "crates/link/benches/plan_kernel/",
@@ -90,6 +92,8 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 14] = [
     "crates/packetdrill/",
     "crates/ctap/src/",
     "crates/exec/src/",
+    "crates/pcap/src/",
+    "crates/pcap/tests/",
     "crates/tap/src/trust.rs",
 ];
 
