@@ -1,9 +1,11 @@
-//! Network applications on the frames of shared links: at present an IP router.
+//! Network applications on the frames of shared links: an IP router, and the
+//! scheduler of output links.
 //!
 //! - [`router::engine`]: an IPv4 and IPv6 router without I/O; frames in,
 //!   verdicts out.
 //! - [`router`]: the engine on live links, with routes and addresses of the
 //!   host.
+//! - [`shape`]: two links, and the scheduler of what leaves each.
 //!
 //! ```
 //! use weir_apps::router::engine::fib::Fib;
@@ -18,8 +20,9 @@
 //! states; [`router::engine`] lists the protocols that the router does not
 //! speak.
 //!
-//! `docs/explanation/forwarding.md` explains the engine; `weir route` is the
-//! command.
+//! `docs/explanation/forwarding.md` explains the engine; `weir route` and
+//! `weir shape` are the commands.
 
 pub mod chain;
 pub mod router;
+pub mod shape;

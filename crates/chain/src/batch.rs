@@ -82,6 +82,9 @@ pub enum SentFrame {
     Made(Vec<u8>),
     /// The frame that a stage held by this ticket.
     Released(Ticket),
+    /// A frame that a stage made, for the router to send by its destination: it
+    /// goes through no further stage.
+    Routed(Vec<u8>),
     /// The frame of this ticket, which the stage drops, for a reason.
     Dropped(Ticket, &'static str),
 }
@@ -90,6 +93,13 @@ impl Output {
     /// Sends a frame of the stage's own.
     pub fn send(&mut self, direction: crate::Direction, frame: Vec<u8>) {
         self.push(direction, SentFrame::Made(frame));
+    }
+
+    /// Sends a frame of the stage's own by the way that the router finds for its
+    /// destination, outward. The router sets the MAC addresses. No further stage
+    /// gets the frame.
+    pub fn route(&mut self, frame: Vec<u8>) {
+        self.push(crate::Direction::Outward, SentFrame::Routed(frame));
     }
 
     /// Sends a frame that was held, see [`Packet::hold`].

@@ -17,6 +17,7 @@
 //! ```
 
 use crate::balance::{Balance, BalanceConfig, Server, WEIGHT_MAX};
+use crate::ipsec::{Ipsec, Reload};
 use crate::nat::{Filtering, Forward, Nat, NatConfig, Prefix, Timeouts, Transport};
 use crate::stages::{BURST_BYTES_MAX, Discard, Mark, Police, RATE_BITS_MAX};
 use crate::{Stage, filter};
@@ -55,7 +56,7 @@ const CODE_POINTS: [(&str, u8); 22] = [
 ];
 
 /// The kinds of stages, for messages.
-const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\" or \"balance\"";
+const KINDS: &str = "\"mark\", \"drop\", \"police\", \"nat\", \"balance\" or \"ipsec\"";
 
 /// The reason why a stage is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -101,6 +102,8 @@ enum Kind {
     Police(Police),
     Nat(Box<NatConfig>),
     Balance(Box<BalanceConfig>, [Ipv4Addr; 1]),
+    /// The name of the file `sa.toml`.
+    Ipsec(String),
 }
 
 /// What a stage needs to know beside its configuration.
@@ -112,6 +115,8 @@ pub struct Context<'a> {
     pub epoch: u64,
     /// The addresses of the outside link: the default pool.
     pub outside: &'a [Ipv4Addr],
+    /// What the file of a stage `ipsec` says, and where changes of it come.
+    pub ipsec: Option<(&'a weir_esp::Config, Reload)>,
 }
 
 #[derive(Deserialize)]
@@ -214,6 +219,14 @@ struct BalanceTable {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct IpsecTable {
+    #[serde(rename = "kind")]
+    _kind: String,
+    sa: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ServerTable {
     to: Spanned<String>,
     weight: Option<Spanned<u32>>,
@@ -258,6 +271,8 @@ impl StageConfig {
                 let address = [config.service.0];
                 (Kind::Balance(Box::new(config), address), filter)
             }
+            // No filter: what it would not select would be unprotected.
+            "ipsec" => (Kind::Ipsec(IpsecTable::deserialize(read)?.sa), None),
             other => {
                 let message = format!("kind = \"{other}\": write {KINDS}");
                 return Err(ConfigError::new(head.kind.span().start, message));
@@ -283,6 +298,19 @@ impl StageConfig {
         }
     }
 
+    /// The file of tunnels, SAs and policies of a stage `ipsec`; `None` of others.
+    pub fn sa_file(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Ipsec(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Where the table begins in the text.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
     /// Whether the stage translates addresses.
     pub fn translates(&self) -> bool {
         matches!(self.kind, Kind::Nat(_) | Kind::Balance(..))
@@ -301,6 +329,7 @@ impl StageConfig {
             Kind::Police(_) => "police",
             Kind::Nat(_) => "nat",
             Kind::Balance(..) => "balance",
+            Kind::Ipsec(_) => "ipsec",
         }
     }
 
@@ -333,6 +362,14 @@ impl StageConfig {
                     ConfigError::new(self.at, error.to_string())
                 };
                 Box::new(balance.map_err(wrong)?)
+            }
+            Kind::Ipsec(file) => {
+                let Some((config, reload)) = &context.ipsec else {
+                    let message = format!("sa = \"{file}\": the file was not read");
+                    return Err(ConfigError::new(self.at, message));
+                };
+                let made = Ipsec::new(config, reload.clone(), context.seed);
+                Box::new(made.map_err(|error| ConfigError::new(self.at, error.to_string()))?)
             }
         };
         Ok((stage, self.program.clone()))

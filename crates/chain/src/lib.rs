@@ -23,6 +23,7 @@
 //! - [`stages`]: marking, dropping, policing.
 //! - [`nat`]: translation of addresses and ports.
 //! - [`balance`]: load sharing.
+//! - [`ipsec`]: ESP by policies, of `weir-esp`.
 //! - [`config`]: `[[stage]]` of a configuration file.
 //!
 //! # Invariants
@@ -41,6 +42,7 @@ pub mod config;
 mod edits;
 pub mod filter;
 mod flow;
+pub mod ipsec;
 mod key_only;
 mod layers;
 pub mod nat;

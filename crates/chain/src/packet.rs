@@ -10,7 +10,7 @@
 //! | addresses, ports, [`flow`](Packet::flow), [`tcp_control`](Packet::tcp_control) | may be cached: the key of the entry has these fields |
 //! | an edit | may be cached: the entry repeats the edit |
 //! | [`bytes`](Packet::bytes), [`dscp`](Packet::dscp), [`ttl`](Packet::ttl), [`len`](Packet::len) | are not cached: another frame may differ there |
-//! | [`raw`](Packet::raw), [`replace`](Packet::replace), [`mark_ce`](Packet::mark_ce), [`hold`](Packet::hold), [`forfeit`](Packet::forfeit) | are not cached |
+//! | [`raw`](Packet::raw), [`replace`](Packet::replace), [`mark_ce`](Packet::mark_ce), [`hold`](Packet::hold), [`consume`](Packet::consume), [`forfeit`](Packet::forfeit) | are not cached |
 
 use crate::edits::{Edits, Routed};
 use crate::flow::{Direction, Flow};
@@ -530,6 +530,12 @@ impl<'f> Packet<'f> {
         self.trace.is_cacheable.set(false);
         self.trace.fate = Fate::Taken;
         self.view().to_vec()
+    }
+
+    /// As [`take`](Self::take), without the copy: what the frame was for is done.
+    pub fn consume(&mut self) {
+        self.trace.is_cacheable.set(false);
+        self.trace.fate = Fate::Taken;
     }
 
     /// Whether the checksum of the IPv4 header is right, or the packet is IPv6.

@@ -143,6 +143,26 @@ pub enum Order {
     Wfq,
 }
 
+/// A class of frames.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Class {
+    /// The share of the link, relative to those of the other classes.
+    pub weight: u32,
+    /// The queue.
+    pub discipline: Discipline,
+    /// The most that the class gets of the link, even if the link is free.
+    pub ceiling: Option<Ceiling>,
+}
+
+/// A rate that a class does not exceed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ceiling {
+    /// Bytes per second.
+    pub rate: u64,
+    /// Bytes that may leave at once after a pause, beyond one frame.
+    pub burst: u64,
+}
+
 /// What is wanted of a [`Scheduler`](crate::Scheduler).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -152,8 +172,8 @@ pub struct Config {
     pub burst: u64,
     /// The order among classes.
     pub order: Order,
-    /// Weight and queue of each class.
-    pub classes: Vec<(u32, Discipline)>,
+    /// The classes.
+    pub classes: Vec<Class>,
 }
 
 impl Config {
@@ -167,9 +187,13 @@ impl Config {
         }
     }
 
-    /// Adds a class with this weight.
+    /// Adds a class with this weight, and without a ceiling.
     pub fn class(&mut self, weight: u32, discipline: Discipline) -> &mut Config {
-        self.classes.push((weight, discipline));
+        self.classes.push(Class {
+            weight,
+            discipline,
+            ceiling: None,
+        });
         self
     }
 
@@ -187,11 +211,21 @@ impl Config {
         if self.classes.is_empty() || self.classes.len() > CLASSES_MAX {
             return Err(ConfigError::Classes(self.classes.len()));
         }
-        for (class, (weight, discipline)) in self.classes.iter().enumerate() {
+        for (class, found) in self.classes.iter().enumerate() {
+            let Class {
+                weight,
+                discipline,
+                ceiling,
+            } = found;
             if *weight == 0 || *weight > WEIGHT_MAX {
                 return Err(ConfigError::Weight(class, *weight));
             }
             discipline.check(class)?;
+            if let Some(Ceiling { rate, burst }) = *ceiling
+                && (rate == 0 || rate > RATE_MAX || burst > RATE_MAX)
+            {
+                return Err(ConfigError::Ceiling { class, rate, burst });
+            }
             if self.order == Order::Wfq && matches!(discipline, Discipline::FqCodel(_)) {
                 return Err(ConfigError::Reorders(class));
             }
@@ -266,6 +300,18 @@ pub enum ConfigError {
     /// A weight that is not in 1 to [`WEIGHT_MAX`].
     #[error("class {0} has the weight {1}: it must be 1 to {WEIGHT_MAX}")]
     Weight(usize, u32),
+    /// A ceiling whose rate is not in 1 to [`RATE_MAX`], or whose burst is above it.
+    #[error(
+        "class {class} has a ceiling of {rate} bytes per second with a burst of {burst} bytes: the rate must be 1 to {RATE_MAX}, the burst {RATE_MAX} at most"
+    )]
+    Ceiling {
+        /// The class.
+        class: usize,
+        /// Bytes per second.
+        rate: u64,
+        /// Bytes.
+        burst: u64,
+    },
     /// Another value of a class's queue.
     #[error("class {class}: {what} is {value}")]
     Value {

@@ -55,8 +55,8 @@ mod rate;
 mod scheduler;
 
 pub use config::{
-    CLASSES_MAX, CoDelConfig, Config, ConfigError, Discipline, FLOWS_MAX, FqCodelConfig, Limit,
-    Order, RATE_MAX, RedConfig, WEIGHT_MAX,
+    CLASSES_MAX, Ceiling, Class, CoDelConfig, Config, ConfigError, Discipline, FLOWS_MAX,
+    FqCodelConfig, Limit, Order, RATE_MAX, RedConfig, WEIGHT_MAX,
 };
 pub use frame::Frame;
 pub use scheduler::{ClassCounts, Next, Scheduler};

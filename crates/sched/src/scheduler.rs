@@ -1,10 +1,12 @@
 //! The scheduler of a link.
 
-use crate::config::{Config, ConfigError, Discipline, Order};
+use crate::config::{Config, ConfigError, Order};
 use crate::frame::{Frame, Queued};
 use crate::order::{Drr, Priority, Turn, Wfq};
 use crate::queue::Queue;
 use crate::rate::Rate;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// What leaves next.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,11 +45,15 @@ pub struct Scheduler<T> {
     turn: Turn,
     rate: Rate,
     frames: u64,
+    /// Classes that have reached their ceilings, by the time at which each may send again.
+    parked: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 #[derive(Debug)]
 struct Class<T> {
     queue: Queue<T>,
+    ceiling: Option<Rate>,
+    is_parked: bool,
     frames: u64,
     bytes: u64,
 }
@@ -60,9 +66,17 @@ impl<T: Frame> Scheduler<T> {
     /// If [`Config::check`] refuses the configuration.
     pub fn new(config: &Config, seed: u64) -> Result<Scheduler<T>, ConfigError> {
         config.check()?;
-        let weights = || config.classes.iter().map(|(weight, _)| *weight);
-        let class = |(index, (_, discipline)): (usize, &(u32, Discipline))| Class {
-            queue: Queue::new(discipline, config.rate, seed.wrapping_add(index as u64)),
+        let weights = || config.classes.iter().map(|class| class.weight);
+        let class = |(index, class): (usize, &crate::Class)| Class {
+            queue: Queue::new(
+                &class.discipline,
+                config.rate,
+                seed.wrapping_add(index as u64),
+            ),
+            ceiling: class
+                .ceiling
+                .map(|ceiling| Rate::new(ceiling.rate, ceiling.burst)),
+            is_parked: false,
             frames: 0,
             bytes: 0,
         };
@@ -75,6 +89,7 @@ impl<T: Frame> Scheduler<T> {
             classes: config.classes.iter().enumerate().map(class).collect(),
             rate: Rate::new(config.rate, config.burst),
             frames: 0,
+            parked: BinaryHeap::new(),
         })
     }
 
@@ -119,6 +134,9 @@ impl<T: Frame> Scheduler<T> {
 
     /// Lets the order among classes know whether a class has frames.
     fn announce(&mut self, class: usize) {
+        if self.classes[class].is_parked {
+            return;
+        }
         let head = self.classes[class].queue.head_finish();
         match (&mut self.turn, head) {
             (Turn::Priority(priority), head) => priority.set(class, head.is_some()),
@@ -138,8 +156,15 @@ impl<T: Frame> Scheduler<T> {
         if now < at {
             return Next::At(at);
         }
+        self.unpark(now);
         while let Some(index) = self.next_class() {
             let class = &mut self.classes[index];
+            if let Some(at) = class.ceiling.as_ref().map(Rate::next)
+                && now < at
+            {
+                self.park(index, at);
+                continue;
+            }
             let before = class.queue.size().0;
             let queued = class.queue.dequeue(now, dropped);
             let after = class.queue.size().0;
@@ -155,10 +180,59 @@ impl<T: Frame> Scheduler<T> {
             }
             if let Some(queued) = queued {
                 self.rate.sent(now, len);
+                if let Some(ceiling) = &mut self.classes[index].ceiling {
+                    ceiling.sent(now, len);
+                }
                 return Next::Frame(queued.frame);
             }
         }
-        Next::Empty
+        match self.parked.peek() {
+            Some(&Reverse((at, _))) if self.frames > 0 => Next::At(at),
+            _ => Next::Empty,
+        }
+    }
+
+    /// Takes a class, whose turn it is, out of the order until its ceiling lets it send.
+    fn park(&mut self, index: usize, at: u64) {
+        self.classes[index].is_parked = true;
+        self.parked.push(Reverse((at, index as u32)));
+        match &mut self.turn {
+            Turn::Priority(priority) => priority.set(index, false),
+            Turn::Drr(drr) => drr.sent(0, false),
+            // The class has left the order with its turn.
+            Turn::Wfq(_) => {}
+        }
+    }
+
+    /// Puts the classes back whose ceilings let them send.
+    fn unpark(&mut self, now: u64) {
+        while let Some(&Reverse((at, index))) = self.parked.peek()
+            && at <= now
+        {
+            self.parked.pop();
+            self.classes[index as usize].is_parked = false;
+            self.announce(index as usize);
+        }
+    }
+
+    /// Drops from the class with the most bytes, for a caller that lacks memory: the oldest
+    /// frame, or of FQ-CoDel up to 64 frames of the flow with the most bytes. They are added
+    /// to `dropped`. Returns `false` if nothing waits. Looks at each class.
+    pub fn drop_from_longest(&mut self, dropped: &mut Vec<T>) -> bool {
+        let classes = self.classes.iter().enumerate();
+        let longest = classes.max_by_key(|(_, class)| class.queue.size().1);
+        let Some((index, class)) = longest else {
+            return false;
+        };
+        let before = class.queue.size().0;
+        if before == 0 {
+            return false;
+        }
+        let queue = &mut self.classes[index].queue;
+        queue.drop_oldest(dropped);
+        self.frames -= u64::from(before - queue.size().0);
+        self.announce(index);
+        true
     }
 
     fn next_class(&mut self) -> Option<usize> {

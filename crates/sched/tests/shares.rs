@@ -6,7 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use support::{Packet, jain};
 use weir_lab::seeds::seeds;
 use weir_sched::{
-    CoDelConfig, Config, Discipline, FqCodelConfig, Limit, Next, Order, RedConfig, Scheduler,
+    Ceiling, CoDelConfig, Config, Discipline, FqCodelConfig, Limit, Next, Order, RedConfig,
+    Scheduler,
 };
 use weir_wire::rng::SplitMix64;
 
@@ -275,6 +276,90 @@ fn weighted_fair_queueing_is_at_most_a_frame_behind_the_fluid_server() {
     }
 }
 
+/// Bytes a second that each of two classes gets of 1 MB/s, the first with a ceiling of 200 kB/s.
+/// Both always have frames, or the first alone.
+fn under_a_ceiling(order: Order, is_alone: bool) -> [u64; 2] {
+    let mut config = Config::new(1_000_000, order);
+    for _ in 0..2 {
+        config.class(1, Discipline::Fifo(Limit::default()));
+    }
+    config.classes[0].ceiling = Some(Ceiling {
+        rate: 200_000,
+        // While it waits for its turn, the class saves up what its ceiling lets it send.
+        burst: 5_000,
+    });
+    let mut link = Scheduler::new(&config, 7).unwrap();
+    let (mut now, mut got, mut dropped) = (0, [0; 2], Vec::new());
+    while now < 10 * SECOND {
+        for class in 0..if is_alone { 1 } else { 2 } {
+            if link.counts(class).waiting < 3 {
+                let packet = Packet::new(class, 0, 0, 1_000, now);
+                link.enqueue(now, class, 0, packet, &mut dropped);
+            }
+        }
+        match link.dequeue(now, &mut dropped) {
+            Next::Frame(packet) => got[packet.class] += u64::from(packet.len),
+            Next::At(at) => {
+                assert!(at > now, "{order:?}: the time of the next frame has passed");
+                now = at;
+            }
+            Next::Empty => panic!("{order:?}: frames wait"),
+        }
+    }
+    got.map(|bytes| bytes / 10)
+}
+
+#[test]
+fn a_class_keeps_below_its_ceiling_and_others_get_the_rest() {
+    for order in [Order::Priority, Order::Drr, Order::Wfq] {
+        let [first, second] = under_a_ceiling(order, false);
+        assert!((198_000..=202_000).contains(&first), "{order:?}: {first}");
+        assert!((798_000..=802_000).contains(&second), "{order:?}: {second}");
+        let [alone, _] = under_a_ceiling(order, true);
+        assert!((198_000..=202_000).contains(&alone), "{order:?}: {alone}");
+    }
+}
+
+#[test]
+fn the_longest_queue_gives_way() {
+    let mut config = Config::new(1_000_000, Order::Drr);
+    config.class(1, Discipline::Fifo(Limit::default()));
+    config.class(1, Discipline::FqCodel(FqCodelConfig::default()));
+    let mut link = Scheduler::new(&config, 7).unwrap();
+    let mut dropped = Vec::new();
+    // Four frames in the first class; in the second six of flow 1, and one of flow 2.
+    for (number, (class, flow)) in (0..).zip([
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (1, 2),
+        (1, 1),
+        (1, 1),
+        (1, 1),
+        (1, 1),
+        (1, 1),
+        (1, 1),
+    ]) {
+        let packet = Packet::new(class, flow, number, 1_000, 0);
+        assert!(link.enqueue(0, class, flow, packet, &mut dropped));
+    }
+    let mut numbers = |link: &mut Scheduler<Packet>| {
+        let is_any = link.drop_from_longest(&mut dropped);
+        let numbers: Vec<u64> = dropped.drain(..).map(|packet| packet.number).collect();
+        is_any.then_some(numbers)
+    };
+    assert_eq!(numbers(&mut link), Some(vec![5, 6, 7]), "half of flow 1");
+    assert_eq!(numbers(&mut link), Some(vec![8, 9]), "half of its rest");
+    assert_eq!(numbers(&mut link), Some(vec![0]), "the oldest");
+    assert_eq!(link.counts(0).dropped, 1);
+    assert_eq!(link.counts(1).dropped, 5);
+    while link.waiting() > 0 {
+        assert!(numbers(&mut link).is_some());
+    }
+    assert_eq!(numbers(&mut link), None);
+}
+
 #[test]
 fn each_frame_leaves_once_or_is_given_back_once() {
     for seed in seeds(200) {
@@ -313,6 +398,10 @@ fn each_frame_leaves_once_or_is_given_back_once() {
                 _ => Discipline::CoDel(codel),
             };
             config.class(1 + random(5) as u32, discipline);
+            config.classes.last_mut().unwrap().ceiling = (random(3) == 0).then(|| Ceiling {
+                rate: 1 + random(100_000),
+                burst: random(5_000),
+            });
         }
         let mut link = Scheduler::new(&config, seed).unwrap();
         let (mut now, mut dropped, mut left) = (0, Vec::new(), Vec::new());
@@ -323,6 +412,9 @@ fn each_frame_leaves_once_or_is_given_back_once() {
             let mut packet = Packet::new(class, flow, number, 1 + random(1_514) as u32, now);
             packet.is_ecn = random(2) == 0;
             link.enqueue(now, class, flow, packet, &mut dropped);
+            if random(50) == 0 {
+                assert!(link.drop_from_longest(&mut dropped) || link.waiting() == 0);
+            }
             if let Next::Frame(packet) = link.dequeue(now, &mut dropped) {
                 // A flow keeps its order.
                 let before = last.insert((packet.class, packet.flow), packet.number);

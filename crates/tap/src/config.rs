@@ -31,6 +31,9 @@ pub struct Config {
     /// Number of chunks reserved for the application, which are never lent to
     /// the kernel to receive.
     pub reserved: u32,
+    /// Number of chunks of frames that the application may hold for a while: a queue's. They
+    /// are not counted on to receive.
+    pub held: u32,
     /// Number of frames in each ring, a power of two up to 2^16.
     pub ring: u32,
     /// How frames get to the memory.
@@ -82,6 +85,7 @@ impl Default for Config {
             chunks: 0,
             chunk_bytes: 2048,
             reserved: 64,
+            held: 0,
             ring: 0,
             mode: Mode::Auto,
             spin: Duration::from_micros(50),
@@ -114,7 +118,8 @@ impl Config {
     pub fn with_rings(self, ring: u32, links: usize) -> Config {
         let chunks = ring
             .saturating_mul(rings(links))
-            .saturating_add(self.reserved);
+            .saturating_add(self.reserved)
+            .saturating_add(self.held);
         Config {
             ring,
             chunks: chunks.min(CHUNKS_MAX),
@@ -151,8 +156,8 @@ pub(crate) fn check(config: &Config) -> Result<(), TapError> {
         let range = "a power of two from 64 to 65536";
         return setting("a ring", config.ring.into(), range);
     }
-    if config.reserved >= config.chunks {
-        let range = "fewer than there are chunks";
+    if config.reserved.saturating_add(config.held) >= config.chunks {
+        let range = "with the chunks held for a while fewer than there are chunks";
         return setting("a reserve", config.reserved.into(), range);
     }
     if let Some(limit) = config.hang_max

@@ -424,7 +424,8 @@ impl Tap {
     /// with many queues, the first ones would get all chunks.
     fn share_out(&mut self) -> Result<(), TapError> {
         let queues = || self.links.iter().flatten().flat_map(|link| &link.queues);
-        let each = (self.config.chunks - self.config.reserved) / queues().count().max(1) as u32;
+        let kept = self.config.reserved + self.config.held;
+        let each = (self.config.chunks - kept) / queues().count().max(1) as u32;
         for link in self.links.iter_mut().flatten() {
             for queue in &mut link.queues {
                 queue.ring.set_share(each.max(1));

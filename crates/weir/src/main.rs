@@ -4,7 +4,7 @@
 //! Subcommands read their arguments in [`cmd`] and build on the crates below:
 //! `weir_broker` for live ports (`listen`, `top`, `ports`, `broker`), `weir_demux` and
 //! `weir_link::pcap` for captures (`demux`, `filter`), `weir_tap`, `weir_apps` and
-//! `weir_chain` for whole links (`bridge`, `route`, `run`, `nat`, `balance`),
+//! `weir_chain` for whole links (`bridge`, `route`, `run`, `nat`, `balance`, `shape`),
 //! `weir_meter` and `weir_ledger` for usage records (`meter`, `ship`, `mediate`,
 //! `usage`), `weir_socket` for hosts of weir's own (`host`, `serve`, `get`, `echo`,
 //! `iperf`) and programs that run on them (`exec`), `weir_protocols` for the
@@ -65,6 +65,8 @@ enum Command {
     Run(cmd::run::Args),
     Nat(cmd::run::nat::Args),
     Balance(cmd::run::balance::Args),
+    Ipsec(cmd::run::ipsec::Args),
+    Shape(cmd::shape::Args),
     Ports(cmd::ports::Args),
     Extcap(cmd::extcap::Args),
     Broker(cmd::broker::Args),
@@ -117,6 +119,8 @@ fn run() -> ExitCode {
         Command::Run(args) => cmd::run::run(&args),
         Command::Nat(args) => cmd::run::nat::run(&args),
         Command::Balance(args) => cmd::run::balance::run(&args),
+        Command::Ipsec(args) => cmd::run::ipsec::run(&args),
+        Command::Shape(args) => cmd::shape::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),

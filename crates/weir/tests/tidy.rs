@@ -12,8 +12,9 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("meter", &["wire", "filter"]),
-    ("chain", &["wire", "filter", "demux"]),
+    ("chain", &["wire", "filter", "demux", "esp"]),
     ("sched", &["wire"]),
+    ("esp", &["wire", "filter", "demux"]),
     ("ledger", &["meter"]),
     ("monitor", &["wire"]),
     ("ring", &[]),
@@ -47,7 +48,9 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "apps",
-        &["wire", "filter", "chain", "ring", "link", "stack", "tap"],
+        &[
+            "wire", "filter", "demux", "chain", "sched", "ring", "link", "stack", "tap",
+        ],
     ),
     (
         "weir",
@@ -68,6 +71,7 @@ const ARROWS: [(&str, &[&str]); 25] = [
             "experiments",
             "meter",
             "chain",
+            "esp",
             "ledger",
             "vmtp",
             "pup",
@@ -98,7 +102,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 16] = [
 ];
 
 /// Code that takes time, randomness and I/O from its caller.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "crates/wire/src",
     "crates/filter/src",
     "crates/demux/src",
@@ -106,6 +110,7 @@ const PURE: [&str; 11] = [
     "crates/monitor/src",
     "crates/chain/src",
     "crates/sched/src",
+    "crates/esp/src",
     "crates/stack/src",
     "crates/vmtp/src",
     "crates/pup/src",

@@ -197,7 +197,11 @@ impl Balance {
             members: members.collect(),
             table: Table::default(),
             sessions: Slots::default(),
-            by_client: HashMap::with_hasher(RandomState::with_seeds(seed, 8, !seed, 2)),
+            // Never grown: while a million sessions move, packets wait for too long.
+            by_client: HashMap::with_capacity_and_hasher(
+                config.sessions_max as usize,
+                RandomState::with_seeds(seed, 8, !seed, 2),
+            ),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),
             sequence: seed as u32,

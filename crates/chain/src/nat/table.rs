@@ -143,16 +143,18 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(config: &NatConfig, seed: u64) -> Table {
         let state = |stream: u64| RandomState::with_seeds(seed, stream, !seed, 0x6e61_7400);
+        // Never grown: while a million sessions move, packets wait for too long.
+        let sessions = config.sessions_max as usize;
         let mut table = Table {
             ports: Ports::new(config, seed),
             subscribers: Slots::default(),
             mappings: Slots::default(),
             sessions: Slots::default(),
             by_address: HashMap::with_hasher(state(1)),
-            by_inside: HashMap::with_hasher(state(2)),
-            by_outside: HashMap::with_hasher(state(3)),
-            outward: HashMap::with_hasher(state(4)),
-            inward: HashMap::with_hasher(state(5)),
+            by_inside: HashMap::with_capacity_and_hasher(sessions, state(2)),
+            by_outside: HashMap::with_capacity_and_hasher(sessions, state(3)),
+            outward: HashMap::with_capacity_and_hasher(sessions, state(4)),
+            inward: HashMap::with_capacity_and_hasher(sessions, state(5)),
             remotes: HashMap::with_hasher(state(6)),
             due: BinaryHeap::new(),
             withdrawn: VecDeque::new(),

@@ -68,8 +68,8 @@ pub const BENCHES: &[Listed] = &[
     row(
         "weir/functions",
         Bench("weir", "functions", ""),
-        &[Root, Program("nft"), Program("sysctl")],
-        400,
+        &[Root, Program("nft"), Program("sysctl"), Program("tc")],
+        560,
     ),
     row("weir/metering", Bench("weir", "metering", ""), &[Root], 400),
     row("weir/demux_file", Bench("weir", "demux_file", ""), &[], 180),
@@ -89,6 +89,7 @@ pub const BENCHES: &[Listed] = &[
     row("link/meter_kernel tables", Bench("weir-link", "meter_kernel", "tables"), &[Root], 30),
     row("link/meter_kernel stage", Bench("weir-link", "meter_kernel", "stage"), &[Root], 60),
     row("link/meter_kernel policing", Bench("weir-link", "meter_kernel", "policing"), &[Root], 60),
+    row("esp/esp", Bench("weir-esp", "esp", ""), &[], 15),
     row("sched/classes", Bench("weir-sched", "classes", ""), &[], 15),
     row("broker/ports", Bench("weir-broker", "ports", ""), &[Root], 30),
     row("stack/pcb", Bench("weir-stack", "pcb", "10000000"), &[], 300),

@@ -120,7 +120,7 @@ impl State {
 /// One queue with CoDel.
 #[derive(Debug)]
 pub(crate) struct CoDel<T> {
-    store: Store<T>,
+    pub(super) store: Store<T>,
     state: State,
     pub(super) actions: Actions,
 }

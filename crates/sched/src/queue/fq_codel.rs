@@ -92,16 +92,16 @@ impl<T: Frame> FqCodel<T> {
         if self.frames <= self.limit.frames && self.bytes <= self.limit.bytes {
             return true;
         }
-        self.drop_from_longest(index, dropped)
+        self.drop_from_longest(dropped);
+        !self.flows[index as usize].store.is_empty()
     }
 
-    /// Drops half of the longest queue, from its head. Returns whether the last frame
-    /// of the flow `last` is still there.
-    fn drop_from_longest(&mut self, last: u32, dropped: &mut Vec<T>) -> bool {
+    /// Drops half of the longest queue, from its head.
+    pub(super) fn drop_from_longest(&mut self, dropped: &mut Vec<T>) {
         let longest = self.backlogs.iter().enumerate();
         let longest = longest.max_by_key(|(_, bytes)| **bytes);
         let Some((index, _)) = longest else {
-            return true;
+            return;
         };
         let store = &mut self.flows[index].store;
         let (frames, _) = store.size();
@@ -113,7 +113,6 @@ impl<T: Frame> FqCodel<T> {
             }
         }
         self.backlogs[index] = store.bytes();
-        index as u32 != last || !store.is_empty()
     }
 
     pub(super) fn dequeue(&mut self, now: u64, dropped: &mut Vec<T>) -> Option<Queued<T>> {

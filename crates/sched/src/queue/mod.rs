@@ -84,6 +84,19 @@ impl<T: Frame> Queue<T> {
         }
     }
 
+    /// Drops the oldest frame, or some of the longest flow; for lack of memory.
+    pub(crate) fn drop_oldest(&mut self, dropped: &mut Vec<T>) {
+        let (store, actions) = match self {
+            Queue::Fifo(store, actions) => (store, actions),
+            Queue::Red(red) => return red.drop_oldest(dropped),
+            Queue::CoDel(codel) => (&mut codel.store, &mut codel.actions),
+            Queue::FqCodel(fq) => return fq.drop_from_longest(dropped),
+        };
+        if let Some(queued) = store.pop() {
+            actions.drop(queued, dropped);
+        }
+    }
+
     /// The finish of the frame that came first; 0 with FQ-CoDel.
     pub(crate) fn head_finish(&self) -> Option<u128> {
         let head = match self {

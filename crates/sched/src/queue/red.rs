@@ -75,6 +75,17 @@ impl<T: Frame> Red<T> {
         Some(queued)
     }
 
+    /// Drops the oldest frame. The average takes notice with the next frame that comes.
+    pub(super) fn drop_oldest(&mut self, dropped: &mut Vec<T>) {
+        let Some(queued) = self.store.pop() else {
+            return;
+        };
+        if self.store.is_empty() {
+            self.idle = Some(queued.since);
+        }
+        self.actions.drop(queued, dropped);
+    }
+
     fn update_average(&mut self, now: u64) {
         let weight = self.config.weight;
         match self.idle {

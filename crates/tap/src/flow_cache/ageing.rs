@@ -98,27 +98,21 @@ impl FlowCache {
             }
             self.resting.pop_front();
             self.count_entry(slot);
-            let Some(entry) = self.entries[slot as usize].take() else {
-                continue;
-            };
-            // Unless the key has another slot by now. An entry that stays in
-            // the table has no effect, but takes room.
-            if !self.numbers.contains_key(&entry.key) {
-                let _ = self.kernel.remove(&entry.key);
+            if self.entries[slot as usize].take().is_some() {
+                self.free.push(slot);
             }
-            self.free.push(slot);
         }
     }
 
     /// Calls `holds` for entries from slot `at` on, at most `batch_max` slots,
-    /// with the time of the entry's last frame, and ends the entries for which
-    /// it returns `false`. Updates `at`; returns `true` when it has wrapped to
-    /// the first slot.
+    /// with the slot and the time of the entry's last frame, and ends the
+    /// entries for which it returns `false`. Updates `at`; returns `true` when
+    /// it has wrapped to the first slot.
     pub fn revalidate(
         &mut self,
         at: &mut usize,
         most: usize,
-        mut holds: impl FnMut(&FlowKey, &FlowAction, u64) -> bool,
+        mut holds: impl FnMut(u32, &FlowKey, &FlowAction, u64) -> bool,
     ) -> bool {
         let end = (*at).saturating_add(most).min(self.entries.len());
         for slot in (*at).min(end)..end {
@@ -126,7 +120,7 @@ impl FlowCache {
                 continue;
             };
             let (key, used) = (entry.key, self.kernel.last_used(slot as u32));
-            if !holds(&key, &entry.action, used) {
+            if !holds(slot as u32, &key, &entry.action, used) {
                 self.forget(&key);
             }
         }

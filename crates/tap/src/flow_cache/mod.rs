@@ -67,8 +67,10 @@ impl FlowCacheConfig {
 /// The result of inserting an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InsertOutcome {
-    /// The entry exists from now on, or existed already.
-    Yes,
+    /// The entry exists from now on, or existed already: in this slot, below
+    /// [`FlowCacheConfig::entries_max`]. Another entry has the slot only after
+    /// this one has ended.
+    Yes(u32),
     /// The cache is full; counted.
     Full,
     /// The driver of the outgoing link does not accept redirected frames (a
@@ -156,8 +158,9 @@ impl FlowCache {
             tending: Tending::new(kernel.cells_per_entry()),
             kernel,
             config,
-            numbers: HashMap::new(),
-            entries: Vec::new(),
+            // Never grown: while a million entries move, frames wait for too long.
+            numbers: HashMap::with_capacity(entries as usize),
+            entries: Vec::with_capacity(entries as usize),
             stations: BTreeSet::new(),
             free: (0..entries).rev().collect(),
             resting: VecDeque::new(),
@@ -208,7 +211,7 @@ impl FlowCache {
         {
             let is_aged = known.is_aged(self.kernel.last_used(slot), self.now);
             match (known.action == action, is_aged) {
-                (true, false) => return InsertOutcome::Yes,
+                (true, false) => return InsertOutcome::Yes(slot),
                 (_, true) => self.counts.aged += u64::from(self.end(&key).is_some()),
                 (false, false) => _ = self.forget(&key),
             }
@@ -230,18 +233,15 @@ impl FlowCache {
             return InsertOutcome::Full;
         };
         // Until the slot is open, its frames still come to the application.
-        match self.kernel.insert(&key, slot, &action) {
-            Ok(true) => {}
-            Ok(false) | Err(_) => {
-                self.free.push(slot);
-                self.counts.full += 1;
-                return InsertOutcome::Full;
-            }
+        if !self.kernel.insert(&key, slot, &action) {
+            self.free.push(slot);
+            self.counts.full += 1;
+            return InsertOutcome::Full;
         }
         let ageing_ns = u64::try_from(ageing.as_nanos()).unwrap_or(u64::MAX);
         self.enter(key, action, slot, ageing_ns);
         self.kernel.open_slot(slot, self.now, ageing_ns);
-        InsertOutcome::Yes
+        InsertOutcome::Yes(slot)
     }
 
     fn enter(&mut self, key: FlowKey, action: FlowAction, slot: u32, ageing_ns: u64) {
@@ -315,10 +315,11 @@ impl FlowCache {
         keys.iter().filter(|key| self.end(key).is_some()).count() as u64
     }
 
-    /// Ends an entry; its slot is quarantined before it leaves the tables.
+    /// Ends an entry. Its slot is quarantined: programs may have found it a moment ago.
     fn end(&mut self, key: &FlowKey) -> Option<u32> {
         let slot = self.numbers.remove(key)?;
         self.kernel.close_slot(slot);
+        self.kernel.remove(key, slot);
         if let FlowKey::MacPair { src, dst, .. } = *key {
             self.stations.remove(&(src, *key));
             self.stations.remove(&(dst, *key));
@@ -331,7 +332,19 @@ impl FlowCache {
 
     /// Ends all entries, since the gate has shut.
     pub(crate) fn flush(&mut self) {
-        self.counts.flushed += self.end_if(|_, _| true);
+        let until = self.now.saturating_add(ageing::QUARANTINE_NS);
+        for (slot, entry) in (0..).zip(&mut self.entries) {
+            let Some(entry) = entry.as_mut().filter(|entry| !entry.is_over) else {
+                continue;
+            };
+            entry.is_over = true;
+            self.kernel.close_slot(slot);
+            self.resting.push_back((until, slot));
+        }
+        self.kernel.remove_all();
+        self.counts.flushed += self.numbers.len() as u64;
+        self.numbers.clear();
+        self.stations.clear();
     }
 
     /// Whether there are entries, which may wait for frames to drain.

@@ -186,6 +186,23 @@ impl Tap {
         }
     }
 
+    /// Number of frames (of a long frame, of its pieces) given to a link that its device has
+    /// not taken; 0 if the link is not tapped.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn unsent(&mut self, link: LinkId) -> Result<u32, TapError> {
+        let Some(Some(link)) = self.links.get_mut(link.0) else {
+            return Ok(0);
+        };
+        let mut unsent = 0;
+        for queue in &mut link.queues {
+            let of_queue = queue.ring.unsent();
+            unsent += of_queue.map_err(|error| ring_error(&link.interface, error))?;
+        }
+        Ok(unsent)
+    }
+
     /// Number of queues of a link; 0 if it is not tapped.
     pub fn queues(&self, link: LinkId) -> usize {
         let link = self.links.get(link.0).and_then(Option::as_ref);
@@ -270,6 +287,13 @@ impl Tap {
         // Of the page, which earlier processes counted in, too.
         let held_back = self.page.held_back() - self.held_back_before;
         lost.sum::<u64>() + self.counts.untapped + held_back
+    }
+
+    /// How often the gate has shut, as of the last [`pull`](Self::pull) or
+    /// [`push`](Self::push): when it changes, frames have taken the bypass.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// The numbers of chunks by owner.

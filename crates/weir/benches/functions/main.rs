@@ -1,7 +1,7 @@
 //! Network functions of `weir run`, compared with nftables, Linux' routing and weir's plain router.
 //!
 //! ```sh
-//! sudo cargo bench -p weir --bench functions -- [cached] [new] [balance] [entries]
+//! sudo cargo bench -p weir --bench functions -- [cached] [new] [balance] [entries] [shape]
 //! ```
 //!
 //! Rates are the highest without loss, 64 B into an XDP sink, medians of rounds in turn.
@@ -12,14 +12,17 @@
 //! - `balance`: a service of two servers : nftables' `dnat` to a `jhash` map.
 //! - `entries`: time of a frame with 1,000,000 entries in the kernel : with 10,000, one hot flow and flows
 //!   at random.
+//! - `shape`: `weir shape` without a queue : `weir bridge` with the flow cache; with one, the 99th percentile
+//!   of a sparse flow's round trips : the kernel's HTB with a FIFO.
 
 mod routers;
+mod shaping;
 
 use routers::{Bed, Flows, Router};
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::Duration;
-use weir_lab::load::{Outcome, Rate, Search, SearchError};
+use weir_lab::load::{Order, Outcome, Rate, Search, SearchError};
 use weir_lab::results::{Bar, Figures, Parts, Recorder, Unit, recorder};
 use weir_lab::testenv;
 
@@ -38,6 +41,9 @@ const SEARCH: Search = Search {
 };
 /// Frames whose flows the kernel learns meanwhile.
 const LEARNING_RATE: f64 = 200_000.0;
+/// Frames of each flow that the kernel learns: NAT has a session cached from its third packet on, and
+/// some packets come before the router has dealt with the one before.
+const LEARNING_FRAMES: u64 = 5;
 /// Sessions of a trial: fewer than the kernel's connection tracking has room for by default.
 const NEW_SESSIONS: u64 = 60_000;
 
@@ -58,6 +64,10 @@ fn main() {
     }
     if parts.wants("entries") {
         entries(&results);
+    }
+    if parts.wants("shape") {
+        shaping::uncongested(&results);
+        shaping::congested(&results);
     }
 }
 
@@ -98,15 +108,15 @@ fn record(results: &Recorder, name: &str, rates: [f64; 2], peer: &'static str, b
 fn learnt(router: Router, learn: Flows, flows: Flows) -> f64 {
     let bed = Bed::new(router);
     let all = u64::from(learn.ports) * u64::from(learn.addresses);
-    let mut first = bed.generator(learn);
-    for _ in 0..2 {
+    let mut first = bed.generator(learn, Order::InTurn);
+    for _ in 0..LEARNING_FRAMES {
         first
-            .send(all.max(20_000), Rate::PerSecond(LEARNING_RATE))
+            .send(all.max(10_000), Rate::PerSecond(LEARNING_RATE))
             .expect("frames");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(first);
-    let mut generator = bed.generator(flows);
+    let mut generator = bed.generator(flows, Order::Scattered);
     let found = SEARCH.run(|rate, time| {
         let frames = (rate * time.as_secs_f64()) as u64;
         Ok::<_, Infallible>(bed.trial(&mut generator, frames, rate))
@@ -168,7 +178,7 @@ fn new_sessions(results: &Recorder) {
     let rates = medians(&[Router::Nat, Router::Snat], |router| {
         let found = search.run(|rate, _| {
             let bed = Bed::new(router);
-            let mut generator = bed.generator(flows);
+            let mut generator = bed.generator(flows, Order::Scattered);
             let trial = bed.trial(&mut generator, NEW_SESSIONS, rate);
             drop(generator);
             bed.end();

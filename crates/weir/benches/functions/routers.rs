@@ -201,7 +201,7 @@ impl Bed {
             ports: 64,
             addresses: 1,
         };
-        let mut generator = generator(&bench, router, some);
+        let mut generator = generator(&bench, router, some, Order::InTurn);
         generator
             .send(1_000, Rate::PerSecond(10_000.0))
             .expect("frames");
@@ -217,8 +217,8 @@ impl Bed {
         }
     }
 
-    pub(crate) fn generator(&self, flows: Flows) -> Generator {
-        generator(&self.bench, self.router, flows)
+    pub(crate) fn generator(&self, flows: Flows, order: Order) -> Generator {
+        generator(&self.bench, self.router, flows, order)
     }
 
     /// Sends frames, and waits until no more come.
@@ -250,14 +250,14 @@ impl Bed {
     }
 }
 
-fn generator(bench: &Testbed, router: Router, flows: Flows) -> Generator {
+fn generator(bench: &Testbed, router: Router, flows: Flows, order: Order) -> Generator {
     let [from, _] = bench.ends();
     let [port, _] = bench.ports().expect("two ports");
     let frames = Udp {
         src_ports: flows.ports,
         src_addresses: flows.addresses,
         dst_port: PORT,
-        order: Order::Scattered,
+        order,
         ..Udp::new(from.mac(), port.mac(), SENDER, router.destination())
     };
     let generator = Generator::new(from, &frames).expect("a generator");

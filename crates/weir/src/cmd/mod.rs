@@ -23,6 +23,7 @@ pub(crate) mod rarpd;
 pub(crate) mod route;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod shape;
 pub(crate) mod ship;
 pub(crate) mod top;
 pub(crate) mod usage;

@@ -12,12 +12,13 @@
 use super::chain_cache::{Entries, Fresh};
 use super::{LiveRouter, RunError};
 use crate::router::engine::{LinkId, Router, Verdict};
+use crate::shape::Shaper;
 use std::collections::HashMap;
 use std::time::Instant;
 use weir_chain::{
     Batch, Bytes, Chain, Direction, Fate, Packet, Routed, Sent, SentFrame, Ticket, Trace,
 };
-use weir_tap::{FlowAction, FlowKey, Frame, Pull, Tap};
+use weir_tap::{FlowAction, Frame, Pull, Tap};
 use weir_wire::ethernet::Address;
 
 /// Number of frames that stages may hold. A further one is dropped.
@@ -36,6 +37,9 @@ pub struct Stages {
     pub began: Instant,
     /// Gets each line of the stages' logs, with the number of the stage.
     pub log: LogSink,
+    /// The queues of each link, if it has a scheduler; by the links' numbers. With one, the tap
+    /// has no flow cache: what the kernel forwards would overtake what waits.
+    pub shapers: Vec<Option<Shaper<Frame>>>,
 }
 
 /// What becomes of one frame.
@@ -68,8 +72,8 @@ pub(super) struct LiveChain {
 }
 
 impl LiveChain {
-    /// `has_cache` is whether the tap has a flow cache.
-    pub(super) fn new(stages: Stages, has_cache: bool) -> LiveChain {
+    /// `flow_entries` is how many entries the tap's flow cache may have, if it has one.
+    pub(super) fn new(stages: Stages, flow_entries: Option<u32>) -> LiveChain {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let passed = stages.began.elapsed().as_nanos() as u64;
@@ -77,8 +81,8 @@ impl LiveChain {
             stages,
             held: HashMap::new(),
             verdicts: Vec::new(),
-            entries: Entries::new(now_ns.saturating_sub(passed)),
-            fresh: has_cache.then(Vec::new),
+            entries: Entries::new(now_ns.saturating_sub(passed), flow_entries.unwrap_or(0)),
+            fresh: flow_entries.map(|_| Vec::new()),
             held_full: 0,
         }
     }
@@ -265,10 +269,11 @@ impl LiveChain {
         &mut self,
         router: &mut Router,
         now: u64,
-        entry: (&FlowKey, &FlowAction, u64),
+        slot: u32,
+        entry: (&FlowAction, u64),
     ) -> bool {
         self.entries
-            .holds(&mut self.stages.chain, router, now, entry)
+            .holds(&mut self.stages.chain, router, now, slot, entry)
     }
 
     /// Inserts the new entries, and ends those that a stage withdraws.
@@ -376,6 +381,33 @@ impl LiveChain {
         }
     }
 
+    /// The router sends a frame that a stage made; if it has to resolve a
+    /// neighbour first, the frame comes again by [`of_router`](Self::of_router).
+    fn route(
+        &mut self,
+        router: &mut Router,
+        now: u64,
+        mut bytes: Vec<u8>,
+        send: &mut impl FnMut(LinkId, Out),
+    ) {
+        let outside = self.outside();
+        if let Some(station) = bytes.first_chunk_mut() {
+            *station = router.link(outside).0.0;
+        }
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let mut frames = [bytes];
+        // It comes from an address of the router's.
+        router.set_turned(true);
+        router.process(now, outside, &mut frames, &mut verdicts);
+        router.set_turned(false);
+        let [mut bytes] = frames;
+        if let Some(&Verdict::Forward { link, len }) = verdicts.first() {
+            bytes.truncate(len);
+            send(link, Out::Made(bytes));
+        }
+        self.verdicts = verdicts;
+    }
+
     /// The stages and the router behind the stage that sent or released a frame.
     fn resume(
         &mut self,
@@ -393,6 +425,9 @@ impl LiveChain {
                     *station = router.link(self.outside()).0.0;
                 }
                 (None, bytes)
+            }
+            SentFrame::Routed(bytes) => {
+                return self.route(router, now, bytes.clone(), send);
             }
             SentFrame::Released(ticket) => match self.held.remove(ticket) {
                 Some(frame) => (Some(frame), Vec::new()),
@@ -491,7 +526,7 @@ impl LiveRouter {
         };
         let decisions = stages.decide(&mut self.router, now, link as LinkId, held);
         for (frame, decision) in held.drain(..).zip(decisions) {
-            self.carry_out(tap, frame, decision, None)?;
+            self.carry_out(tap, now, frame, decision, None)?;
         }
         self.poll_stages(tap, now)
     }
@@ -501,6 +536,7 @@ impl LiveRouter {
     pub(super) fn carry_out(
         &mut self,
         tap: &mut Tap,
+        now: u64,
         mut frame: Frame,
         decision: Decision,
         bytes: Option<&[u8]>,
@@ -525,10 +561,10 @@ impl LiveRouter {
             }
             Decision::Replaced { link, bytes } => (link, bytes.len(), frame.set(&bytes)),
         };
-        let Some(&out) = self.links.get(usize::from(link)) else {
+        if usize::from(link) >= self.links.len() {
             return Ok(());
-        };
-        if !is_set || !tap.give(out, frame)? {
+        }
+        if !is_set || !self.output.give(tap, &self.links, link, frame, now)? {
             self.router.tx_dropped(link, 1, len as u64);
         }
         Ok(())
@@ -547,7 +583,7 @@ impl LiveRouter {
                 Out::Made(bytes) => self.send_made(tap, link, &bytes)?,
                 Out::Frame(frame) => {
                     let len = frame.len();
-                    self.carry_out(tap, frame, Decision::Send { link, len }, None)?;
+                    self.carry_out(tap, now, frame, Decision::Send { link, len }, None)?;
                 }
             }
         }
@@ -569,8 +605,12 @@ impl LiveRouter {
             room = tap.alloc();
         }
         let filled = room.as_mut().is_some_and(|frame| frame.set(bytes));
-        let sent = match (room, self.links.get(usize::from(link))) {
-            (Some(frame), Some(&out)) if filled => tap.give(out, frame)?,
+        let now = self.now_ns();
+        let is_link = usize::from(link) < self.links.len();
+        let sent = match room {
+            Some(frame) if filled && is_link => {
+                self.output.give(tap, &self.links, link, frame, now)?
+            }
             _ => false,
         };
         if !sent {

@@ -6,31 +6,31 @@
 //! both directions of a session age as one.
 
 use crate::router::engine::{LinkId, NextHop, Router};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use weir_chain::{Chain, Composed, Direction};
-use weir_tap::{FlowAction, FlowCache, FlowKey, Rewrite, Translation};
+use weir_tap::{FlowAction, FlowCache, FlowKey, InsertOutcome, Rewrite, Translation};
 use weir_wire::ethernet::Address;
 
 /// Time after which an entry without packets is removed.
 const AGEING: Duration = Duration::from_secs(30);
 
-/// An entry in the kernel.
+/// An entry in the kernel, or one that has ended and whose slot no other has.
 #[derive(Debug)]
 struct Known {
+    key: FlowKey,
     composed: Composed,
-    /// The round of revalidation that last met the entry.
-    round: u64,
 }
 
 /// All entries of a chain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Entries {
-    known: HashMap<FlowKey, Known>,
-    /// The entries of what a stage remembered.
-    by_cookie: HashMap<(usize, u64), Vec<FlowKey>>,
-    round: u64,
+    /// By slot of the flow cache.
+    known: Vec<Option<Known>>,
+    /// The slots of entries of what a stage remembered.
+    by_cookie: HashMap<(usize, u64), SmallVec<[u32; 4]>>,
     /// `CLOCK_MONOTONIC` at time 0 of the stages, in ns.
     offset: u64,
 }
@@ -105,11 +105,13 @@ fn translation(composed: &Composed) -> Option<Translation> {
 }
 
 impl Entries {
-    /// No entries; `offset` is `CLOCK_MONOTONIC` at time 0 of the stages, in ns.
-    pub(super) fn new(offset: u64) -> Entries {
+    /// No entries, of `entries_max` at most; `offset` is `CLOCK_MONOTONIC` at time 0 of the stages, in
+    /// ns. Nothing is made larger later: while a million entries move, frames wait for too long.
+    pub(super) fn new(offset: u64, entries_max: u32) -> Entries {
         Entries {
+            known: Vec::with_capacity(entries_max as usize),
+            by_cookie: HashMap::with_capacity(entries_max as usize),
             offset,
-            ..Entries::default()
         }
     }
 
@@ -121,30 +123,28 @@ impl Entries {
             composed,
         } in fresh
         {
-            if fast.insert(key, action, AGEING) != weir_tap::InsertOutcome::Yes {
+            let InsertOutcome::Yes(slot) = fast.insert(key, action, AGEING) else {
                 continue;
-            }
-            let known = Known {
-                composed,
-                round: self.round,
             };
-            if let Some(before) = self.known.insert(key, known) {
-                if before.composed.cookies == composed.cookies {
-                    continue;
-                }
-                self.leave(&key, &before.composed);
+            let at = slot as usize;
+            if self.known.len() <= at {
+                self.known.resize_with(at + 1, || None);
             }
-            for (stage, cookie) in cookies(&composed) {
-                self.by_cookie.entry((stage, cookie)).or_default().push(key);
+            if let Some(before) = self.known[at].take() {
+                self.leave(slot, &before.composed);
             }
+            for place in cookies(&composed) {
+                self.by_cookie.entry(place).or_default().push(slot);
+            }
+            self.known[at] = Some(Known { key, composed });
         }
     }
 
-    fn leave(&mut self, key: &FlowKey, composed: &Composed) {
+    fn leave(&mut self, slot: u32, composed: &Composed) {
         for place in cookies(composed) {
-            if let Some(keys) = self.by_cookie.get_mut(&place) {
-                keys.retain(|other| other != key);
-                if keys.is_empty() {
+            if let Some(slots) = self.by_cookie.get_mut(&place) {
+                slots.retain(|other| *other != slot);
+                if slots.is_empty() {
                     self.by_cookie.remove(&place);
                 }
             }
@@ -153,21 +153,14 @@ impl Entries {
 
     /// Ends the entries of what a stage remembered.
     pub(super) fn withdraw(&mut self, fast: &mut FlowCache, stage: usize, cookie: u64) {
-        let Some(keys) = self.by_cookie.remove(&(stage, cookie)) else {
+        let Some(slots) = self.by_cookie.remove(&(stage, cookie)) else {
             return;
         };
-        for key in keys {
-            fast.forget(&key);
-            if let Some(known) = self.known.remove(&key) {
-                self.leave(&key, &known.composed);
+        for slot in slots {
+            if let Some(known) = self.known[slot as usize].take() {
+                fast.forget(&known.key);
+                self.leave(slot, &known.composed);
             }
-        }
-    }
-
-    /// Notes that an entry is still in the kernel's table.
-    pub(super) fn meet(&mut self, key: &FlowKey) {
-        if let Some(known) = self.known.get_mut(key) {
-            known.round = self.round;
         }
     }
 
@@ -177,12 +170,13 @@ impl Entries {
         chain: &mut Chain,
         router: &mut Router,
         now: u64,
-        (key, action, used_at): (&FlowKey, &FlowAction, u64),
+        slot: u32,
+        (action, used_at): (&FlowAction, u64),
     ) -> bool {
-        let Some(known) = self.known.get(key) else {
+        let Some(Some(known)) = self.known.get(slot as usize) else {
             return false;
         };
-        let composed = &known.composed;
+        let (key, composed) = (&known.key, &known.composed);
         if !chain.used(composed, used_at.saturating_sub(self.offset)) {
             return false;
         }
@@ -198,19 +192,6 @@ impl Entries {
         };
         let hop = router.next_hop(now, key.link() as LinkId, src, dst);
         hop.is_some_and(|hop| is_way(rewrite, &hop))
-    }
-
-    /// All entries in the kernel's table have been met: forgets the others.
-    pub(super) fn end_round(&mut self) {
-        let round = self.round;
-        let over = self.known.iter().filter(|(_, known)| known.round < round);
-        let over: Vec<FlowKey> = over.map(|(key, _)| *key).collect();
-        for key in over {
-            if let Some(known) = self.known.remove(&key) {
-                self.leave(&key, &known.composed);
-            }
-        }
-        self.round += 1;
     }
 }
 

@@ -72,16 +72,13 @@ impl Revalidator {
     ) {
         let (noted_at, is_of_all) = (self.last_used_at, self.is_of_all);
         let newest = &mut self.newest;
-        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
-            if let Some(stages) = &mut stages {
-                stages.entries.meet(key);
-            }
+        let holds = |slot: u32, key: &FlowKey, action: &FlowAction, used_at: u64| {
             if !is_of_all && used_at <= noted_at {
                 return true;
             }
             *newest = used_at.max(*newest);
             if let Some(stages) = &mut stages {
-                return stages.holds(router, now_ns, (key, action, used_at));
+                return stages.holds(router, now_ns, slot, (action, used_at));
             }
             let FlowKey::IpPair { link, src, dst, .. } = *key else {
                 return true;
@@ -96,12 +93,9 @@ impl Revalidator {
                 };
                 now == *action
             })
-        });
-        if is_round {
+        };
+        if fast.revalidate(&mut self.at, REVALIDATE_BATCH, holds) {
             self.rounds -= 1;
-            if let Some(stages) = stages {
-                stages.entries.end_round();
-            }
             self.last_used_at = self.newest;
             self.next_ns = now_ns + REVALIDATE_NS;
         }

@@ -17,28 +17,27 @@ use weir_wire::ethernet::Address;
 pub(super) const SHORT: usize = 16;
 pub(super) const LONG: usize = 40;
 
-/// Bytes of an entry's value: a cache line.
-pub(super) const VALUE: usize = 64;
+/// Bytes of an action: a cache line.
+pub(super) const ACTION: usize = 64;
 
-/// Offsets in a value.
+/// Offsets in an action.
 pub(super) mod value {
-    pub(crate) const SLOT: i16 = 0;
-    pub(crate) const OUT: i16 = 4;
-    pub(crate) const HOW: i16 = 8;
-    pub(crate) const MTU: i16 = 12;
-    pub(crate) const MACS: i16 = 16;
+    pub(crate) const OUT: i16 = 0;
+    pub(crate) const HOW: i16 = 4;
+    pub(crate) const MTU: i16 = 8;
+    pub(crate) const MACS: i16 = 12;
     /// Of a rewrite: the MAC address that the frames come to, six bytes.
-    pub(crate) const STATION: i16 = 28;
+    pub(crate) const STATION: i16 = 24;
     /// The DSCP, shifted as in the header, or [`NO_DSCP`].
-    pub(crate) const DSCP: i16 = 34;
+    pub(crate) const DSCP: i16 = 30;
     /// Whether addresses and ports are translated.
-    pub(crate) const TRANSLATES: i16 = 35;
+    pub(crate) const TRANSLATES: i16 = 31;
     /// Source and destination address, source and destination port.
-    pub(crate) const ADDRESSES: i16 = 36;
-    pub(crate) const PORTS: i16 = 44;
+    pub(crate) const ADDRESSES: i16 = 32;
+    pub(crate) const PORTS: i16 = 40;
     /// Deltas of the checksums of header and transport, as numbers.
-    pub(crate) const HEADER: i16 = 48;
-    pub(crate) const TRANSPORT: i16 = 52;
+    pub(crate) const HEADER: i16 = 44;
+    pub(crate) const TRANSPORT: i16 = 48;
     /// The lower two bits are those of ECN.
     pub(crate) const NO_DSCP: i32 = 0xff;
     /// Numbers of the actions. From [`REWRITE`] on, TCP segments that begin or
@@ -118,9 +117,25 @@ pub enum FlowKey {
 }
 
 /// A key in the format of the kernel's tables.
+#[derive(Clone, Copy)]
 pub(super) enum Encoded {
     Short([u8; SHORT]),
     Long([u8; LONG]),
+}
+
+impl Encoded {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Encoded::Short(key) => key,
+            Encoded::Long(key) => key,
+        }
+    }
+}
+
+/// The words of bytes, as a program loads them.
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word))
 }
 
 impl FlowKey {
@@ -343,13 +358,12 @@ impl FlowAction {
         }
     }
 
-    pub(super) fn encode(&self, slot: u32) -> [u8; VALUE] {
-        let mut bytes = [0; VALUE];
+    pub(super) fn encode(&self) -> [u8; ACTION] {
+        let mut bytes = [0; ACTION];
         let mut put = |at: i16, value: &[u8]| {
             let at = at as usize;
             bytes[at..at + value.len()].copy_from_slice(value);
         };
-        put(value::SLOT, &slot.to_ne_bytes());
         put(value::OUT, &self.link().unwrap_or_default().to_ne_bytes());
         let how = match *self {
             FlowAction::Drop => value::DROP,

@@ -2,7 +2,7 @@
 //! the application.
 //!
 //! ```text
-//!  short, long   key of a frame ─► number of a slot, and what to do
+//!  index         hash of a frame's key ─► number of a slot (index.rs)
 //!  slots         u64 when a frame came last, or it was made
 //!                i64 ns after which it no longer holds; the least: it has ended
 //!                u64 for which queues it has begun, by bit
@@ -10,14 +10,20 @@
 //!                    before that; its queue in the upper 8 bits
 //!                u64 since when frames have come without a pause
 //!                u64 whether some were held back
+//!                the key, if it is short; what to do; the key, if it is long
 //!  counts        for each CPU and slot: u64 frames, u64 bytes
 //!  outs          number of a link ─► its interface
 //! ```
 //!
 //! The program uses the cache only while the gate is open and the process is alive (see
 //! [`program`](super::gate::program)): whatever shuts the gate also disables the cache. An entry is
-//! disabled by one store to its slot; its remains in the tables have no effect.
+//! disabled by one store to its slot.
+//!
+//! Of a flow among a million each map is a miss of the cache and of the TLB. The number of the slot
+//! is all that the next loads wait for: key, state, action and counts come from memory together,
+//! where the kernel's own hash table has them wait for one another (bench `functions -- entries`).
 
+mod index;
 mod key;
 pub(super) mod program;
 mod xdp_features;
@@ -26,7 +32,8 @@ pub use key::{FlowAction, FlowKey, FlowKind, Rewrite, Translation};
 pub use xdp_features::{XdpFeatureEvent, XdpFeatureMonitor, supports_ndo_xmit};
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
-use key::{Encoded, LONG, SHORT, VALUE};
+use index::Index;
+use key::{ACTION, Encoded, LONG, SHORT, words};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,14 +47,18 @@ pub const ACTIVATE_WAIT: Duration = Duration::from_millis(10);
 
 /// Layout of slots, and of the cells with their counts.
 mod slot {
-    /// Bytes of a slot: one cache line.
-    pub(crate) const BYTES: usize = 64;
+    /// Bytes of a slot: two cache lines, or three if keys may be long.
+    pub(crate) const BYTES: usize = 128;
+    pub(crate) const BYTES_LONG: usize = 192;
     pub(crate) const LAST_USED: i16 = 0;
     pub(crate) const AGEING: i16 = 8;
     pub(crate) const ACTIVE_QUEUES: i16 = 16;
     pub(crate) const LAST_QUEUE: i16 = 24;
     pub(crate) const SINCE: i16 = 32;
     pub(crate) const HELD_BACK: i16 = 40;
+    pub(crate) const SHORT_KEY: i16 = 48;
+    pub(crate) const ACTION: i16 = 64;
+    pub(crate) const LONG_KEY: i16 = 128;
 
     /// The queue's position in [`LAST_QUEUE`]; an invalid queue means none.
     pub(crate) const QUEUE_SHIFT: i32 = 56;
@@ -69,6 +80,7 @@ mod slot {
 pub(super) struct FlowProgramSpec {
     pub(super) kinds: Vec<FlowKind>,
     pub(super) slots_log2: u32,
+    pub(super) index: index::Geometry,
     /// Whether checksums may be partial (left to the device): such frames go to the application.
     pub(super) completes: bool,
 }
@@ -77,8 +89,7 @@ pub(super) struct FlowProgramSpec {
 #[derive(Debug)]
 pub struct FlowMaps {
     kinds: Vec<FlowKind>,
-    short: Map,
-    long: Map,
+    index: Index,
     slots: Map,
     slots_memory: MapMemory,
     counts: Map,
@@ -107,14 +118,18 @@ impl FlowMaps {
             };
             Map::create(name, &spec)
         };
-        let table = |bytes| MapSpec::hash(bytes as u32, VALUE as u32, entries);
-        let slots = shared("weir_fast_slots", slot::BYTES as u32, entries)?;
+        let has_long = kinds.iter().any(|kind| *kind != FlowKind::MacPair);
+        let bytes = if has_long {
+            slot::BYTES_LONG
+        } else {
+            slot::BYTES
+        };
+        let slots = shared("weir_fast_slots", bytes as u32, entries)?;
         let cells = u32::try_from(cpus).unwrap_or(1).saturating_mul(entries);
         let counts = shared("weir_fast_count", 16, cells)?;
         Ok(FlowMaps {
             kinds: kinds.to_vec(),
-            short: Map::create("weir_fast_short", &table(SHORT))?,
-            long: Map::create("weir_fast_long", &table(LONG))?,
+            index: Index::new(entries)?,
             slots_memory: slots.map_memory(true)?,
             slots,
             counts_memory: counts.map_memory(false)?,
@@ -139,20 +154,14 @@ impl FlowMaps {
         FlowProgramSpec {
             kinds: self.kinds.clone(),
             slots_log2: self.entries_log2,
+            index: self.index.geometry(),
             completes,
         }
     }
 
     /// In the order in which the program refers to them.
-    pub(super) fn maps(&self) -> [BorrowedFd<'_>; 5] {
-        [
-            &self.short,
-            &self.long,
-            &self.slots,
-            &self.counts,
-            &self.devmap,
-        ]
-        .map(AsFd::as_fd)
+    pub(super) fn maps(&self) -> [BorrowedFd<'_>; 4] {
+        [self.index.map(), &self.slots, &self.counts, &self.devmap].map(AsFd::as_fd)
     }
 
     /// Sets the interface of an egress link, in the calling thread's network namespace.
@@ -164,31 +173,47 @@ impl FlowMaps {
             .update(&link.to_ne_bytes(), &ifindex.to_ne_bytes())
     }
 
-    /// Inserts a key with its slot; `false` for a key with addresses of two families.
+    /// Inserts a key with its slot, which no program uses; `false` if there is no room, or if the
+    /// key has addresses of two families.
     ///
-    /// # Errors
-    /// If the table is full.
-    pub fn insert(&self, key: &FlowKey, slot: u32, action: &FlowAction) -> Result<bool, MapError> {
-        let value = action.encode(slot);
-        match key.encode() {
-            Some(Encoded::Short(key)) => self.short.update(&key, &value)?,
-            Some(Encoded::Long(key)) => self.long.update(&key, &value)?,
-            None => return Ok(false),
+    /// # Panics
+    /// If `slot` is not below [`entries_max`](Self::entries_max).
+    pub fn insert(&self, key: &FlowKey, slot: u32, action: &FlowAction) -> bool {
+        let Some(key) = key.encode() else {
+            return false;
+        };
+        let (at, other, bytes) = match key {
+            Encoded::Short(_) => (slot::SHORT_KEY, slot::LONG_KEY, LONG),
+            Encoded::Long(_) => (slot::LONG_KEY, slot::SHORT_KEY, SHORT),
+        };
+        if at == slot::SHORT_KEY && self.slots.value_bytes() == slot::BYTES {
+            self.set_words(slot, at, words(key.bytes()));
+        } else {
+            // No earlier key is left beside this one.
+            self.set_words(slot, other, std::iter::repeat_n(0, bytes / 8));
+            self.set_words(slot, at, words(key.bytes()));
         }
-        Ok(true)
+        let action: [u8; ACTION] = action.encode();
+        self.set_words(slot, slot::ACTION, words(&action));
+        self.index.insert(key.bytes(), slot)
     }
 
-    /// Removes a key from the tables, to free its room.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn remove(&self, key: &FlowKey) -> Result<(), MapError> {
-        match key.encode() {
-            Some(Encoded::Short(key)) => self.short.delete(&key)?,
-            Some(Encoded::Long(key)) => self.long.delete(&key)?,
-            None => false,
-        };
-        Ok(())
+    fn set_words(&self, slot: u32, at: i16, words: impl Iterator<Item = u64>) {
+        for (at, word) in (at..).step_by(8).zip(words) {
+            self.cell(slot, at).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a key: programs that begin from now on do not find the slot.
+    pub fn remove(&self, key: &FlowKey, slot: u32) {
+        if let Some(key) = key.encode() {
+            self.index.remove(key.bytes(), slot);
+        }
+    }
+
+    /// Removes all keys.
+    pub fn remove_all(&self) {
+        self.index.clear();
     }
 
     fn cell(&self, slot: u32, at: i16) -> &AtomicU64 {

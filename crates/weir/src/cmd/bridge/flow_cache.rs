@@ -24,25 +24,26 @@ impl Revalidator {
     /// each call, in rotation.
     pub(super) fn follow(&mut self, fast: &mut FlowCache, switch: &mut Switch, now: u32) {
         let (noted_at, newest) = (self.last_used_at, &mut self.newest);
-        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
-            let FlowKey::MacPair {
-                link,
-                vlan,
-                src,
-                dst,
-            } = *key
-            else {
-                return true;
-            };
-            let from_there = if used_at > noted_at {
-                switch.note_forwarded_by_kernel(link as u16, vlan, src, now)
-            } else {
-                switch.port(vlan, src, now) == Some(link as u16)
-            };
-            *newest = used_at.max(*newest);
-            let to_there = switch.port(vlan, dst, now).map(u32::from) == action.link();
-            from_there && to_there
-        });
+        let is_round =
+            fast.revalidate(&mut self.at, REVALIDATE_BATCH, |_, key, action, used_at| {
+                let FlowKey::MacPair {
+                    link,
+                    vlan,
+                    src,
+                    dst,
+                } = *key
+                else {
+                    return true;
+                };
+                let from_there = if used_at > noted_at {
+                    switch.note_forwarded_by_kernel(link as u16, vlan, src, now)
+                } else {
+                    switch.port(vlan, src, now) == Some(link as u16)
+                };
+                *newest = used_at.max(*newest);
+                let to_there = switch.port(vlan, dst, now).map(u32::from) == action.link();
+                from_there && to_there
+            });
         if is_round {
             self.last_used_at = self.newest;
         }

@@ -5,6 +5,7 @@
 //! is not private is a reply, and goes through the chain as it would come to
 //! the outside, with the address that the flow was translated to.
 
+use super::ipsec::SaFile;
 use super::{Source, chain};
 use crate::error::CliError;
 use crate::input::capture_file;
@@ -50,9 +51,10 @@ pub(super) fn explain(
     source: &Source,
     config: &BoxConfig,
     own: &[String],
-    path: &Path,
+    (path, directory): (&Path, &Path),
 ) -> Result<(), CliError> {
-    let chain = chain(source, config, own)?;
+    let sa_file = SaFile::of(config, own, directory);
+    let chain = chain(source, config, own, sa_file.as_ref())?;
     let kinds = chain.stages().map(|(stage, _)| stage.kind()).collect();
     let mut explained = Explained {
         chain,

@@ -1,8 +1,9 @@
 //! `weir run`: a chain of network functions between an inside and an outside;
-//! `weir nat` and `weir balance` are short for configurations of it.
+//! `weir nat`, `weir balance` and `weir ipsec` are short for configurations of it.
 
 pub(crate) mod balance;
 mod explain;
+pub(crate) mod ipsec;
 pub(crate) mod nat;
 mod report;
 
@@ -16,6 +17,7 @@ use crate::report::stdout;
 use crate::report::tx_burst::TxBurstMode;
 use crate::signals::ShutdownSignal;
 use crate::watchdog::Watchdog;
+use ipsec::{Rereader, SaFile};
 use report::Report;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -36,8 +38,8 @@ use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind};
 ///
 /// The configuration is that of a router (docs/reference/router.md), with the
 /// link that is the outside, and the stages between router and outside, in
-/// order: `mark`, `drop`, `police`, `nat`, `balance`. docs/reference/box.md explains each
-/// key.
+/// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. A link may have a
+/// scheduler of what leaves it. docs/reference/box.md explains each key.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -58,6 +60,8 @@ A translator of two links:
   kind = \"nat\"
 
 Runs in the foreground and says `ready` on standard error when frames flow.
+
+With a stage `ipsec`, SIGHUP has weir read its file again.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused.")]
@@ -140,13 +144,14 @@ pub(crate) struct LiveArgs {
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A configuration's text and the name that messages give it.
-struct Source {
-    name: String,
-    text: String,
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) text: String,
 }
 
 impl Source {
-    fn wrong(&self, error: &ConfigError) -> CliError {
+    /// The refusal of the configuration with this error.
+    pub(crate) fn wrong(&self, error: &ConfigError) -> CliError {
         let message = config::plain(&error.message);
         let wrong = match error.at {
             Some(at) => Wrong::at(&self.text, at, message),
@@ -178,11 +183,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         text: read_limited::text(&args.config, FILE_BYTES_MAX)?,
     };
     let config = parse(&source)?;
+    let directory = args.config.parent().unwrap_or(Path::new(""));
     if let (true, Some(capture)) = (args.explain, &args.read) {
         let own = own_addresses(&config).unwrap_or_default();
-        return explain::explain(&source, &config, &own, capture);
+        return explain::explain(&source, &config, &own, (capture, directory));
     }
-    let directory = args.config.parent().unwrap_or(Path::new(""));
     live(&source, config, &args.live, args.check, directory)
 }
 
@@ -205,13 +210,20 @@ fn seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-fn chain(source: &Source, config: &BoxConfig, own: &[String]) -> Result<Chain, CliError> {
+fn chain(
+    source: &Source,
+    config: &BoxConfig,
+    own: &[String],
+    sa_file: Option<&SaFile>,
+) -> Result<Chain, CliError> {
+    let sas = sa_file.map(SaFile::read).transpose()?;
     let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     let outside = config.outside_addresses(own);
     let made = config.chain(&Context {
         seed: seed(),
         epoch: epoch.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         outside: &outside,
+        ipsec: sas.as_ref().zip(sa_file.map(|file| file.reload.clone())),
     });
     made.map_err(|error| source.wrong(&error))
 }
@@ -235,10 +247,14 @@ fn live(
         return Ok(());
     }
     let own = own_addresses(&config).map_err(failure)?;
-    let chain = chain(source, &config, &own)?;
+    let sa_file = SaFile::of(&config, &own, directory);
+    let chain = chain(source, &config, &own, sa_file.as_ref())?;
     let began = Instant::now();
     config.add_pool(&own);
     let bypass = bypass(args.bypass, &chain)?;
+    let shapers = config.shapers(seed());
+    let shapers = shapers.map_err(|error| source.wrong(&error))?;
+    let tap = tap(args, bypass, &config);
     if is_check {
         router::check(&config.router).map_err(failure)?;
         return stdout::text(&format!("{}: good\n", source.name));
@@ -252,7 +268,11 @@ fn live(
     let json = json.transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
-    let stop = ShutdownSignal::watch_hangup_too()?;
+    let stop = match &sa_file {
+        Some(_) => ShutdownSignal::watch()?,
+        None => ShutdownSignal::watch_hangup_too()?,
+    };
+    let rereader = sa_file.map(Rereader::watch).transpose()?;
     let mut teller = Teller {
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
@@ -265,10 +285,11 @@ fn live(
         outside: config.outside,
         began,
         log: Log::sink(log),
+        shapers,
     };
     let ran = router::run_through(
         &config.router,
-        tap(args, bypass, config.router.links.len()),
+        tap,
         &[],
         Some(stages),
         args.restore,
@@ -279,6 +300,7 @@ fn live(
                 teller.life.stopping();
             }
             teller.tell(&view);
+            rereader.iter().for_each(Rereader::look);
             match asked {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -298,8 +320,8 @@ fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
             "--bypass wire: a router's links cannot be joined: use kernel or drop",
         )),
         (Some(Bypass::Kernel), Some(kind)) => Err(CliError::refused(format!(
-            "--bypass kernel: frames would pass without the stage `{kind}`, untranslated or \
-             unfiltered: use drop"
+            "--bypass kernel: frames would pass without the stage `{kind}`, untranslated, \
+             unfiltered or unprotected: use drop"
         ))),
         (Some(bypass), _) => Ok(bypass),
         (None, Some(_)) => Ok(Bypass::Drop),
@@ -307,14 +329,17 @@ fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
     }
 }
 
-/// The configuration of a tap of `links` links.
-fn tap(args: &LiveArgs, bypass: Bypass, links: usize) -> weir_tap::Config {
+/// The configuration of the tap, with memory for the frames that wait in queues. With queues the
+/// kernel forwards nothing by itself: that would overtake what waits.
+fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config {
+    let (links, held) = (config.router.links.len(), config.chunks_max());
     let tap = weir_tap::Config {
         bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
         tx_burst: args.tx_burst.is_tried(),
-        flow_cache: args.flow_cache.is_on().then_some(FlowCacheConfig {
+        held,
+        flow_cache: (args.flow_cache.is_on() && held == 0).then_some(FlowCacheConfig {
             kinds: &[FlowKind::FiveTuple],
             entries_max: args.flow_entries,
         }),

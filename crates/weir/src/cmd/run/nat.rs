@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
 }
 
 /// A text as TOML.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 

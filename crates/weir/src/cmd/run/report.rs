@@ -1,5 +1,6 @@
 //! The report of a chain, as JSON.
 
+use crate::cmd::shape::report::Queues;
 use crate::report::flow_cache::FlowCacheReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ struct Link {
     tx_frames: u64,
     tx_bytes: u64,
     bypassed: u64,
+    /// The queues of what leaves, if the link has a scheduler.
+    queues: Option<Queues>,
 }
 
 #[derive(Serialize)]
@@ -49,6 +52,7 @@ impl Report {
         Report {
             links: links
                 .map(|(name, link)| {
+                    let shaper = view.shapers.get(link.number());
                     let counts = view.tap.link_counts(link);
                     Link {
                         name: name.clone(),
@@ -57,6 +61,7 @@ impl Report {
                         tx_frames: counts.tx_frames,
                         tx_bytes: counts.tx_bytes,
                         bypassed: counts.bypassed,
+                        queues: shaper.and_then(Option::as_ref).map(Queues::of),
                     }
                 })
                 .collect(),

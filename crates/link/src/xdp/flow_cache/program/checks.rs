@@ -24,7 +24,7 @@ impl Emit<'_> {
         self.check_flow(out);
         self.link_accepts(state);
         self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
-        if self.completes {
+        if self.spec.completes {
             self.checksum_is_complete();
             self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
         }

@@ -32,7 +32,9 @@ const SEND: i16 = -16;
 /// Stack offset: bytes of the frame.
 const LEN: i16 = -24;
 const NUMBER: i16 = -32;
-const KEY: i16 = -32 - LONG as i16;
+/// Stack offset: the entry's counts of this CPU.
+const COUNTS: i16 = -40;
+const KEY: i16 = COUNTS - LONG as i16;
 /// Stack offset: reserved for the caller.
 pub(in crate::xdp) const CALLER_SAVED: i16 = KEY - 8;
 
@@ -42,11 +44,10 @@ const IP: i16 = 14;
 
 /// Indices of the maps in a link's program.
 mod place {
-    pub(super) const SHORT: u16 = 3;
-    pub(super) const LONG: u16 = 4;
-    pub(super) const SLOTS: u16 = 5;
-    pub(super) const COUNTS: u16 = 6;
-    pub(super) const OUTS: u16 = 7;
+    pub(super) const INDEX: u16 = 3;
+    pub(super) const SLOTS: u16 = 4;
+    pub(super) const COUNTS: u16 = 5;
+    pub(super) const OUTS: u16 = 6;
 }
 
 /// Appends the flow cache's code. On entry r6 is the frame's context and [`NOW`] the time. The code
@@ -58,7 +59,7 @@ pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSp
         asm,
         link,
         pass_to_userspace,
-        completes: spec.completes,
+        spec,
     };
     emit.find_frame();
     emit.within(IP, pass_to_userspace);
@@ -74,7 +75,7 @@ pub(in crate::xdp) fn emit_lookup(asm: &mut Asm, link: u32, spec: &FlowProgramSp
     emit.rewrite_headers();
     emit.rewrite_flow(out);
     emit.asm.bind(out);
-    emit.send(spec.slots_log2);
+    emit.send();
     emit.asm.bind(pass_to_userspace);
 }
 
@@ -82,7 +83,7 @@ struct Emit<'a> {
     asm: &'a mut Asm,
     link: u32,
     pass_to_userspace: Label,
-    completes: bool,
+    spec: &'a FlowProgramSpec,
 }
 
 /// A number in network byte order, as a load of the frame returns it.

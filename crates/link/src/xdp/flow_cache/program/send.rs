@@ -1,7 +1,7 @@
 //! Rewrites headers, and sends or drops the frame.
 
-use super::{CTX, ENTRY, Emit, FRAME, IP, LEN, NUMBER, SEND, TYPE, place, wire};
-use crate::xdp::abi::{PROCESSOR_ID, XDP_ADJUST_TAIL, XDP_DROP, XDP_REDIRECT};
+use super::{COUNTS, CTX, ENTRY, Emit, FRAME, IP, LEN, SEND, TYPE, place, wire};
+use crate::xdp::abi::{XDP_ADJUST_TAIL, XDP_DROP, XDP_REDIRECT};
 use crate::xdp::flow_cache::key::value;
 use crate::xdp::flow_cache::slot;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
@@ -66,7 +66,7 @@ impl Emit<'_> {
     }
 
     /// Sends or drops the frame, and counts it in this CPU's cells.
-    pub(super) fn send(&mut self, slots_log2: u32) {
+    pub(super) fn send(&mut self) {
         let [dropped, count, done] = [(); 3].map(|()| self.asm.label());
         const VERDICT: Reg = FRAME;
         self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
@@ -87,15 +87,7 @@ impl Emit<'_> {
         self.push(&[Insn::mov64(VERDICT, XDP_DROP)]);
         self.asm.bind(count);
         self.push(&[
-            Insn::call(PROCESSOR_ID),
-            Insn::alu64(op::LSH, Reg::R0, slots_log2 as i32),
-            Insn::load(op::W, Reg::R1, Reg::FP, NUMBER),
-            Insn::alu64(op::ADD, Reg::R0, Reg::R1),
-            Insn::store(op::W, Reg::FP, NUMBER, Reg::R0),
-        ]);
-        self.look_up(place::COUNTS, NUMBER);
-        self.asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), done);
-        self.push(&[
+            Insn::load(op::DW, Reg::R0, Reg::FP, COUNTS),
             Insn::load(op::DW, Reg::R1, Reg::R0, slot::FRAMES),
             Insn::alu64(op::ADD, Reg::R1, 1),
             Insn::store(op::DW, Reg::R0, slot::FRAMES, Reg::R1),

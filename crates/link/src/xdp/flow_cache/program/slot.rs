@@ -15,9 +15,8 @@
 //! socket, and the application reports the number up to which its frames are
 //! drained. Only one CPU at a time processes a queue.
 
-use super::{CTX, ENTRY, Emit, NOW, NUMBER, place};
-use crate::xdp::abi::{JSGE, JSGT, JSLE, RX_QUEUE, XDP_DROP, atomic_add, atomic_or};
-use crate::xdp::flow_cache::key::value;
+use super::{COUNTS, CTX, ENTRY, Emit, NOW, NUMBER, place};
+use crate::xdp::abi::{JSGE, JSGT, JSLE, PROCESSOR_ID, RX_QUEUE, XDP_DROP, atomic_add, atomic_or};
 use crate::xdp::flow_cache::slot::{self, ACTIVATE_WAIT_NS, HOLD_MAX_NS};
 use crate::xdp::gate::shared_page::{QUEUES_MAX, at};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
@@ -28,16 +27,13 @@ const DELIVERED: Reg = Reg::R3;
 const DRAINED: Reg = Reg::R4;
 
 impl Emit<'_> {
-    /// Falls through if the frame may be forwarded; r0 is its entry.
+    /// Falls through if the frame may be forwarded; r0 is its slot.
     pub(super) fn try_forward(&mut self, state: u16) {
         let [begun, stamped] = [(); 2].map(|()| self.asm.label());
         self.push(&[
-            Insn::mov64(ENTRY, Reg::R0),
-            Insn::load(op::W, Reg::R1, ENTRY, value::SLOT),
-            Insn::store(op::W, Reg::FP, NUMBER, Reg::R1),
+            Insn::mov64(ENTRY, SLOT),
+            Insn::alu64(op::ADD, ENTRY, i32::from(slot::ACTION)),
         ]);
-        self.look_up(place::SLOTS, NUMBER);
-        self.pass_to_userspace_if(op::JEQ, SLOT, 0);
         // r5 is the time since the last frame. The clocks of two CPUs may
         // differ.
         let pass_to_userspace = self.pass_to_userspace;
@@ -67,6 +63,25 @@ impl Emit<'_> {
             Insn::store(op::DW, SLOT, slot::LAST_USED, Reg::R1),
         ]);
         self.asm.bind(stamped);
+        self.counts();
+    }
+
+    /// Finds the entry's counts of this CPU, and has them come from memory before they are needed.
+    fn counts(&mut self) {
+        let slots_log2 = self.spec.slots_log2 as i32;
+        self.push(&[
+            Insn::call(PROCESSOR_ID),
+            Insn::alu64(op::LSH, Reg::R0, slots_log2),
+            Insn::load(op::W, Reg::R1, Reg::FP, NUMBER),
+            Insn::alu64(op::ADD, Reg::R0, Reg::R1),
+            Insn::store(op::W, Reg::FP, NUMBER, Reg::R0),
+        ]);
+        self.look_up(place::COUNTS, NUMBER);
+        self.pass_to_userspace_if(op::JEQ, Reg::R0, 0);
+        self.push(&[
+            Insn::store(op::DW, Reg::FP, COUNTS, Reg::R0),
+            Insn::load(op::DW, Reg::R1, Reg::R0, slot::FRAMES),
+        ]);
     }
 
     /// Activates the entry, or sends the frame to the application; r1 is the

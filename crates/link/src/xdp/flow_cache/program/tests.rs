@@ -62,7 +62,7 @@ impl Kernel {
             src: (flow.src, flow.src_port),
             dst: (flow.dst, flow.dst_port),
         };
-        assert!(self.flows.insert(&key, slot, &action(composed)).unwrap());
+        assert!(self.flows.insert(&key, slot, &action(composed)));
         self.flows.open_slot(slot, now(), u64::MAX);
     }
 

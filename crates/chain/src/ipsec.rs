@@ -1,0 +1,193 @@
+//! IPsec as a stage: what leaves is protected by ESP as policies say, and what
+//! enters has to have been.
+//!
+//! The stage is the last one before the outside, so that no other stage sees
+//! ESP. ESP packets do not go on with the frame that they carry: they are the
+//! router's to send (see [`Output::route`]), which finds the way to the peer by
+//! the outer destination. No frame that the stage has decided on makes an entry
+//! in the kernel.
+
+use crate::batch::{Batch, Output};
+use crate::flow::Direction;
+use crate::packet::Packet;
+use crate::stage::Stage;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_esp::{Config, ConfigError, Gateway, Inward, Outward};
+use weir_wire::EtherType;
+use weir_wire::field::read_u16;
+
+/// Interval at which a new configuration is looked for, in ns.
+const RELOAD_INTERVAL: u64 = 100_000_000;
+
+/// Where another thread puts a new configuration for a running stage.
+#[derive(Clone, Default)]
+pub struct Reload(Arc<Mutex<Option<Config>>>);
+
+impl Reload {
+    /// Has the stage take this configuration; an earlier one that it has not
+    /// taken yet is forgotten.
+    pub fn put(&self, config: Config) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    }
+
+    /// The new configuration; `None` if there is none, or one is being put.
+    fn take(&self) -> Option<Config> {
+        self.0.try_lock().ok()?.take()
+    }
+}
+
+impl fmt::Debug for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reload(…)")
+    }
+}
+
+/// The stage; see the [module](self).
+pub struct Ipsec {
+    gateway: Gateway,
+    reload: Reload,
+    reloads: u64,
+    reloads_refused: u64,
+    /// When a new configuration is looked for next.
+    look_at: u64,
+}
+
+impl Ipsec {
+    /// A stage of this configuration, which takes another one from `reload`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself.
+    pub fn new(config: &Config, reload: Reload, seed: u64) -> Result<Ipsec, ConfigError> {
+        Ok(Ipsec {
+            gateway: Gateway::new(config, 0, seed)?,
+            reload,
+            reloads: 0,
+            reloads_refused: 0,
+            look_at: 0,
+        })
+    }
+}
+
+/// A frame of an IP packet; who sends it sets the MAC addresses.
+fn frame(packet: &[u8]) -> Vec<u8> {
+    let kind = match packet.first().map(|byte| byte >> 4) {
+        Some(6) => EtherType::IPV6,
+        _ => EtherType::IPV4,
+    };
+    let mut frame = Vec::with_capacity(14 + packet.len());
+    frame.extend_from_slice(&[0; 12]);
+    frame.extend_from_slice(&kind.0.to_be_bytes());
+    frame.extend_from_slice(packet);
+    frame
+}
+
+/// The offset of the IP header, or what becomes of a frame without one: of
+/// others, only ARP may pass.
+fn ip(packet: &Packet<'_>) -> Result<usize, Option<&'static str>> {
+    if let Some(layers) = packet.layers() {
+        return Ok(layers.ip);
+    }
+    let bytes = packet.bytes();
+    match bytes.len() >= 14 && EtherType(read_u16(bytes, 12)) == EtherType::ARP {
+        true => Err(None),
+        false => Err(Some("not-ip")),
+    }
+}
+
+impl Stage for Ipsec {
+    fn kind(&self) -> &'static str {
+        "ipsec"
+    }
+
+    fn outward(&mut self, now: u64, batch: &mut Batch<'_>, output: &mut Output) {
+        for packet in batch.packets() {
+            let at = match ip(packet) {
+                Ok(at) => at,
+                Err(None) => continue,
+                Err(Some(reason)) => {
+                    packet.drop(reason);
+                    continue;
+                }
+            };
+            let gateway = &mut self.gateway;
+            match packet.raw(|bytes| gateway.outward(now, &mut bytes[at..])) {
+                Outward::Pass => {}
+                Outward::Protected(sealed) => {
+                    sealed.iter().for_each(|packet| output.route(frame(packet)));
+                    packet.consume();
+                }
+                Outward::Drop(reason, error) => {
+                    packet.drop(reason);
+                    if let Some(error) = error {
+                        output.send(Direction::Inward, frame(&error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn inward(&mut self, now: u64, batch: &mut Batch<'_>, _output: &mut Output) {
+        for packet in batch.packets() {
+            let at = match ip(packet) {
+                Ok(at) => at,
+                Err(None) => continue,
+                Err(Some(reason)) => {
+                    packet.drop(reason);
+                    continue;
+                }
+            };
+            let gateway = &mut self.gateway;
+            match packet.raw(|bytes| gateway.inward(now, &mut bytes[at..])) {
+                Inward::Pass => {}
+                Inward::Opened(inner) => {
+                    let mut opened = frame(&inner);
+                    opened[..12].copy_from_slice(&packet.bytes()[..12]);
+                    packet.replace(opened);
+                }
+                Inward::Consumed => packet.consume(),
+                Inward::Drop(reason) => packet.drop(reason),
+            }
+        }
+    }
+
+    fn poll(&mut self, now: u64, output: &mut Output) {
+        if now >= self.look_at {
+            self.look_at = now.saturating_add(RELOAD_INTERVAL);
+            if let Some(config) = self.reload.take() {
+                match self.gateway.reload(&config, now) {
+                    Ok(()) => self.reloads += 1,
+                    Err(_) => self.reloads_refused += 1,
+                }
+            }
+        }
+        for packet in self.gateway.poll(now) {
+            output.route(frame(&packet));
+        }
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        let due = self.gateway.next_deadline();
+        Some(due.unwrap_or(u64::MAX).min(self.look_at))
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let counters = self.gateway.counters();
+        each("sealed", counters.sealed);
+        each("sealed_bytes", counters.sealed_bytes);
+        each("opened", counters.opened);
+        each("opened_bytes", counters.opened_bytes);
+        each("bypassed", counters.bypassed);
+        each("fragmented", counters.fragmented);
+        each("too_big", counters.too_big);
+        each("keepalives_sent", counters.keepalives_sent);
+        each("keepalives_received", counters.keepalives_received);
+        each("dummies", counters.dummies);
+        each("reloads", self.reloads);
+        each("reloads_refused", self.reloads_refused);
+    }
+
+    fn may_bypass(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,559 @@
+//! A gateway: policies, tunnels and their SAs (RFC 4301).
+
+use crate::config::{Config, ConfigError, Direction};
+use crate::icmp::{self, RateLimit};
+use crate::ip::{self, ESP, Headers};
+use crate::policy::{Action, Decision, Policies, Way};
+use crate::sa::{InboundSa, Opened, OutboundSa};
+use crate::tunnel::{Mode, Tunnel, decapsulate_ecn};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use weir_wire::field::{read_u16, read_u32, write};
+use weir_wire::{Protocol, udp};
+
+/// What becomes of a packet that leaves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outward {
+    /// It goes on as it is.
+    Pass,
+    /// These ESP packets go in its place: several, if it had to be fragmented.
+    Protected(Vec<Vec<u8>>),
+    /// It is dropped, for this reason. Its sender gets the ICMP error, if there
+    /// is one.
+    Drop(&'static str, Option<Vec<u8>>),
+}
+
+/// What becomes of a packet that enters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Inward {
+    /// It goes on as it is.
+    Pass,
+    /// This packet goes on in its place.
+    Opened(Vec<u8>),
+    /// It was for the gateway itself: a keepalive, or a dummy packet (RFC 4303
+    /// §2.6).
+    Consumed,
+    /// It is dropped, for this reason.
+    Drop(&'static str),
+}
+
+/// What a gateway has counted, beside drops.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// ESP packets made, and the bytes in them.
+    pub sealed: u64,
+    /// Bytes of their payload.
+    pub sealed_bytes: u64,
+    /// ESP packets from which a packet was taken.
+    pub opened: u64,
+    /// Bytes of those packets.
+    pub opened_bytes: u64,
+    /// Packets that a policy let pass as they are.
+    pub bypassed: u64,
+    /// Packets that were cut into fragments.
+    pub fragmented: u64,
+    /// ICMP errors about packets that were too big.
+    pub too_big: u64,
+    /// Keepalives sent.
+    pub keepalives_sent: u64,
+    /// Keepalives received.
+    pub keepalives_received: u64,
+    /// Dummy packets received.
+    pub dummies: u64,
+}
+
+/// A tunnel and its outbound SA.
+struct Side {
+    tunnel: Tunnel,
+    outbound: Vec<OutboundSa>,
+    /// The identification of the next outer header.
+    id: u16,
+    /// When something was last sent.
+    sent_at: u64,
+}
+
+/// An inbound SA and the number of its tunnel.
+struct Inbound {
+    sa: InboundSa,
+    tunnel: usize,
+}
+
+/// Number of keys without an SA that a gateway remembers, at most.
+pub const RETIRED_MAX: usize = 65_536;
+
+/// Where the keys are whose SAs were removed: should one come again, its
+/// sequence goes on.
+#[derive(Clone, Default)]
+struct Retired {
+    /// Last number sent, and mask of the IV.
+    outbound: HashMap<[u8; 32], (u64, u64)>,
+    /// Highest number that came.
+    inbound: HashMap<[u8; 32], u64>,
+}
+
+/// A gateway; see the [module](self).
+pub struct Gateway {
+    policies: Policies,
+    sides: Vec<Side>,
+    inbound: HashMap<u32, Inbound>,
+    retired: Retired,
+    limit: RateLimit,
+    counters: Counters,
+    seed: u64,
+}
+
+impl Gateway {
+    /// A gateway of this configuration. `seed` is a random number that peers
+    /// cannot predict.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself.
+    pub fn new(config: &Config, now: u64, seed: u64) -> Result<Gateway, ConfigError> {
+        config.check()?;
+        let policies = Policies::new(&config.policies, seed.into());
+        let policies = policies.map_err(|error| ConfigError::whole(error.to_string()))?;
+        let sides = config.tunnels.iter().map(|tunnel| Side {
+            tunnel: tunnel.clone(),
+            outbound: Vec::new(),
+            id: seed as u16,
+            sent_at: now,
+        });
+        let mut gateway = Gateway {
+            policies,
+            sides: sides.collect(),
+            inbound: HashMap::new(),
+            retired: Retired::default(),
+            limit: RateLimit::new(),
+            counters: Counters::default(),
+            seed,
+        };
+        for sa in &config.sas {
+            let wrong = || ConfigError::whole("a key has another length than its algorithm's");
+            match sa.direction {
+                Direction::Out => {
+                    let made =
+                        OutboundSa::new(&sa.sa, now, seed.rotate_left(17) ^ u64::from(sa.sa.spi));
+                    gateway.sides[sa.tunnel]
+                        .outbound
+                        .push(made.ok_or_else(wrong)?);
+                }
+                Direction::In => {
+                    let made = Inbound {
+                        sa: InboundSa::new(&sa.sa, now).ok_or_else(wrong)?,
+                        tunnel: sa.tunnel,
+                    };
+                    gateway.inbound.insert(sa.sa.spi, made);
+                }
+            }
+        }
+        Ok(gateway)
+    }
+
+    /// Changes the configuration. An SA whose key was there before goes on where
+    /// it is, with its sequence number, window, use and age; so an SA is added
+    /// or removed without loss at the others.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself; then nothing changes.
+    pub fn reload(&mut self, config: &Config, now: u64) -> Result<(), ConfigError> {
+        let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut new = Gateway::new(config, now, seed)?;
+        let mut retired = self.retired.clone();
+        for sa in self.sides.iter().flat_map(|side| &side.outbound) {
+            let place = (sa.sequence, sa.iv_mask());
+            retired.outbound.insert(sa.common.fingerprint, place);
+        }
+        for Inbound { sa, .. } in self.inbound.values() {
+            retired.inbound.insert(sa.common.fingerprint, sa.sequence());
+        }
+        if retired.outbound.len().max(retired.inbound.len()) > RETIRED_MAX {
+            let message = format!("more than {RETIRED_MAX} keys since the start: start anew");
+            return Err(ConfigError::whole(message));
+        }
+        for sa in new.sides.iter_mut().flat_map(|side| &mut side.outbound) {
+            let key = sa.common.fingerprint;
+            let mut old = self.sides.iter().flat_map(|side| &side.outbound);
+            if let Some(old) = old.find(|old| old.common.fingerprint == key) {
+                sa.common.follow(&old.common);
+            }
+            if let Some((sequence, iv_mask)) = retired.outbound.get(&key) {
+                sa.resume(*sequence, *iv_mask);
+            }
+        }
+        for (spi, now) in &mut new.inbound {
+            let key = now.sa.common.fingerprint;
+            match self.inbound.remove(spi) {
+                Some(old) if old.sa.common.fingerprint == key => now.sa.follow(old.sa),
+                _ => {
+                    if let Some(top) = retired.inbound.get(&key) {
+                        now.sa.resume(*top);
+                    }
+                }
+            }
+        }
+        new.retired = retired;
+        new.counters = self.counters;
+        new.limit = self.limit;
+        *self = new;
+        Ok(())
+    }
+
+    /// What the gateway has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Each SA: name of its tunnel, direction, and how it was used.
+    pub fn sas(&self, mut each: impl FnMut(&str, Direction, SaState)) {
+        for side in &self.sides {
+            for sa in &side.outbound {
+                let state = SaState {
+                    spi: sa.spi(),
+                    sequence: sa.sequence(),
+                    packets: sa.usage().packets,
+                    bytes: sa.usage().bytes,
+                };
+                each(&side.tunnel.name, Direction::Out, state);
+            }
+        }
+        for inbound in self.inbound.values() {
+            let state = SaState {
+                spi: inbound.sa.spi(),
+                sequence: inbound.sa.sequence(),
+                packets: inbound.sa.usage().packets,
+                bytes: inbound.sa.usage().bytes,
+            };
+            each(
+                &self.sides[inbound.tunnel].tunnel.name,
+                Direction::In,
+                state,
+            );
+        }
+    }
+
+    /// Processes a packet that leaves, from the IP header on. `packet` is as
+    /// before, unless it was protected.
+    pub fn outward(&mut self, now: u64, packet: &mut [u8]) -> Outward {
+        let Some(headers) = Headers::of(packet) else {
+            return Outward::Drop("malformed", None);
+        };
+        if headers.is_discovery(packet) || self.is_own(&headers, packet) {
+            return Outward::Pass;
+        }
+        match self.policies.decide(now, Way::Out, &headers, packet) {
+            Decision::By(Action::Bypass) => {
+                self.counters.bypassed += 1;
+                Outward::Pass
+            }
+            Decision::By(Action::Discard) => Outward::Drop("policy", None),
+            Decision::NoPolicy => Outward::Drop("no-policy", None),
+            Decision::UnknownFragment => Outward::Drop("fragment-unknown", None),
+            Decision::By(Action::Protect(tunnel)) => {
+                self.protect(now, tunnel, &headers, &packet[..headers.len])
+            }
+        }
+    }
+
+    /// Whether a packet is one that the gateway has sealed already: it waited
+    /// for a neighbour.
+    fn is_own(&self, headers: &Headers, packet: &[u8]) -> bool {
+        self.sides.iter().any(|side| {
+            side.tunnel.sent_spi(headers, packet).is_some_and(|spi| {
+                // 0 stands for a keepalive.
+                spi == 0 && headers.len == side.tunnel.outer_len() + 1
+                    || side.outbound.iter().any(|sa| sa.spi() == spi)
+            })
+        })
+    }
+
+    fn protect(&mut self, now: u64, tunnel: usize, headers: &Headers, packet: &[u8]) -> Outward {
+        let side = &mut self.sides[tunnel];
+        let inner_mtu = side.tunnel.inner_mtu();
+        if side.tunnel.mode == Mode::Transport {
+            return self.seal(now, tunnel, headers, &[packet]);
+        }
+        if packet.len() <= inner_mtu {
+            return self.seal(now, tunnel, headers, &[packet]);
+        }
+        if headers.dont_fragment {
+            let error = match self.limit.take(now) {
+                true => icmp::too_big(packet, headers, inner_mtu, side.tunnel.local),
+                false => None,
+            };
+            self.counters.too_big += u64::from(error.is_some());
+            return Outward::Drop("too-big", error);
+        }
+        let pieces = ip::fragments(packet, headers, inner_mtu);
+        let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        self.counters.fragmented += 1;
+        self.seal(now, tunnel, headers, &pieces)
+    }
+
+    /// The ESP packets of these packets, which have these headers, by the newest
+    /// SA.
+    fn seal(&mut self, now: u64, tunnel: usize, headers: &Headers, packets: &[&[u8]]) -> Outward {
+        let side = &mut self.sides[tunnel];
+        let Some(sa) = side.outbound.last_mut() else {
+            return Outward::Drop("no-outbound-sa", None);
+        };
+        let mut sealed = Vec::with_capacity(packets.len());
+        for packet in packets {
+            let made = match side.tunnel.mode {
+                Mode::Tunnel => {
+                    let next = if headers.is_v6 { 41 } else { 4 };
+                    let outer_len = side.tunnel.outer_len();
+                    let mut out = Vec::with_capacity(outer_len + packet.len() + 64);
+                    out.resize(outer_len, 0);
+                    let made = sa.seal(now, packet, next, &mut out);
+                    made.map(|()| {
+                        side.tunnel.outer(Some(headers), side.id, &mut out);
+                        out
+                    })
+                }
+                Mode::Transport => {
+                    if let Some(reason) = no_transport(&side.tunnel, headers) {
+                        return Outward::Drop(reason, None);
+                    }
+                    let header = &packet[..headers.payload];
+                    let mut out = header.to_vec();
+                    let payload = headers.payload(packet);
+                    let made = sa.seal(now, payload, headers.protocol.0, &mut out);
+                    made.map(|()| {
+                        state_payload(&mut out, ESP);
+                        out
+                    })
+                }
+            };
+            match made {
+                Ok(out) => {
+                    side.id = side.id.wrapping_add(1);
+                    self.counters.sealed += 1;
+                    self.counters.sealed_bytes += packet.len() as u64;
+                    sealed.push(out);
+                }
+                Err(error) => return Outward::Drop(error.name(), None),
+            }
+        }
+        side.sent_at = now;
+        Outward::Protected(sealed)
+    }
+
+    /// Processes a packet that enters, from the IP header on. Its bytes are
+    /// undefined afterwards, unless it passes.
+    pub fn inward(&mut self, now: u64, packet: &mut [u8]) -> Inward {
+        let Some(headers) = Headers::of(packet) else {
+            return Inward::Drop("malformed");
+        };
+        if headers.is_discovery(packet) {
+            return Inward::Pass;
+        }
+        if let Some(at) = self.esp_at(&headers, packet) {
+            if headers.fragment.is_some() {
+                return Inward::Drop("esp-fragment");
+            }
+            let at = match at {
+                EspAt::Esp(at) => at,
+                EspAt::Keepalive => {
+                    self.counters.keepalives_received += 1;
+                    return Inward::Consumed;
+                }
+            };
+            return match self.open(now, &headers, packet, at) {
+                Ok(Some(inner)) => {
+                    self.counters.opened += 1;
+                    self.counters.opened_bytes += inner.len() as u64;
+                    Inward::Opened(inner)
+                }
+                Ok(None) => {
+                    self.counters.dummies += 1;
+                    Inward::Consumed
+                }
+                Err(reason) => Inward::Drop(reason),
+            };
+        }
+        match self.policies.decide(now, Way::In, &headers, packet) {
+            Decision::By(Action::Bypass) => {
+                self.counters.bypassed += 1;
+                Inward::Pass
+            }
+            Decision::By(Action::Protect(_)) => Inward::Drop("unprotected"),
+            Decision::By(Action::Discard) => Inward::Drop("policy"),
+            Decision::NoPolicy => Inward::Drop("no-policy"),
+            Decision::UnknownFragment => Inward::Drop("fragment-unknown"),
+        }
+    }
+
+    /// Where ESP begins in a packet to an end of ours; `None` of other packets,
+    /// and of those with a non-ESP marker (RFC 3948 §2.2), which are IKE's.
+    fn esp_at(&self, headers: &Headers, packet: &[u8]) -> Option<EspAt> {
+        let mut here = self.sides.iter().map(|side| &side.tunnel);
+        if headers.protocol == ESP {
+            let is_here =
+                here.any(|tunnel| tunnel.udp.is_none() && tunnel.is_here(headers, packet));
+            return is_here.then_some(EspAt::Esp(headers.payload));
+        }
+        let is_later = headers.fragment.is_some_and(|fragment| !fragment.is_first);
+        if headers.protocol != Protocol::UDP
+            || is_later
+            || !here.any(|tunnel| tunnel.udp.is_some() && tunnel.is_here(headers, packet))
+        {
+            return None;
+        }
+        let datagram = headers.payload(packet);
+        let len = usize::from(read_u16(datagram, 4)).clamp(udp::Repr::LEN, datagram.len());
+        match &datagram[udp::Repr::LEN..len] {
+            [0xff] => Some(EspAt::Keepalive),
+            [0, 0, 0, 0, ..] => None,
+            _ => Some(EspAt::Esp(headers.payload + udp::Repr::LEN)),
+        }
+    }
+
+    fn open(
+        &mut self,
+        now: u64,
+        outer: &Headers,
+        packet: &mut [u8],
+        at: usize,
+    ) -> Result<Option<Vec<u8>>, &'static str> {
+        let end = esp_end(outer, packet, at);
+        if end - at < 8 {
+            return Err("esp-malformed");
+        }
+        let spi = read_u32(packet, at);
+        let inbound = self.inbound.get_mut(&spi).ok_or("no-sa")?;
+        let number = inbound.tunnel;
+        let tunnel = &self.sides[number].tunnel;
+        let is_udp = outer.protocol == Protocol::UDP;
+        if !tunnel.is_here(outer, packet) || tunnel.udp.is_some() != is_udp {
+            return Err("no-sa");
+        }
+        let (before, esp) = packet[..end].split_at_mut(at);
+        let Opened {
+            payload,
+            next_header,
+        } = inbound.sa.open(now, esp).map_err(|error| error.name())?;
+        if next_header == Protocol::IPV6_NO_NEXT_HEADER.0 {
+            return Ok(None);
+        }
+        let payload = &esp[payload];
+        let mut inner = match tunnel.mode {
+            Mode::Tunnel => match (next_header, payload.first().map(|byte| byte >> 4)) {
+                (4, Some(4)) | (41, Some(6)) => payload.to_vec(),
+                _ => return Err("next-header"),
+            },
+            Mode::Transport => {
+                if (outer.src, outer.dst) != (tunnel.remote, tunnel.local) {
+                    return Err("transport-address");
+                }
+                let mut whole = before.to_vec();
+                whole.extend_from_slice(payload);
+                state_payload(&mut whole, Protocol(next_header));
+                whole
+            }
+        };
+        let headers = Headers::of(&inner).ok_or("inner-malformed")?;
+        // What follows the packet is traffic flow confidentiality padding.
+        inner.truncate(headers.len);
+        match self.policies.decide(now, Way::In, &headers, &mut inner) {
+            Decision::By(Action::Protect(wanted)) if wanted == number => {}
+            Decision::UnknownFragment => return Err("fragment-unknown"),
+            _ => return Err("policy-mismatch"),
+        }
+        if tunnel.mode == Mode::Tunnel
+            && !decapsulate_ecn(outer.traffic_class, &mut inner, &headers)
+        {
+            return Err("congestion");
+        }
+        Ok(Some(inner))
+    }
+
+    /// The keepalives that are due (RFC 3948 §4).
+    pub fn poll(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let mut due = Vec::new();
+        for side in &mut self.sides {
+            let every = side.tunnel.keepalive;
+            if every == 0 || now.saturating_sub(side.sent_at) < every {
+                continue;
+            }
+            if let Some(packet) = side.tunnel.keepalive(side.id) {
+                side.id = side.id.wrapping_add(1);
+                side.sent_at = now;
+                self.counters.keepalives_sent += 1;
+                due.push(packet);
+            }
+        }
+        due
+    }
+
+    /// The next time for [`poll`](Self::poll); `None` if there is none.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let sides = self.sides.iter();
+        let sides = sides.filter(|side| side.tunnel.keepalive > 0 && side.tunnel.udp.is_some());
+        sides
+            .map(|side| side.sent_at.saturating_add(side.tunnel.keepalive))
+            .min()
+    }
+
+    /// This gateway's addresses.
+    pub fn local_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.sides.iter().map(|side| side.tunnel.local)
+    }
+}
+
+/// How an SA was used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SaState {
+    /// Its SPI.
+    pub spi: u32,
+    /// The last sequence number sent, or the highest received.
+    pub sequence: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+}
+
+enum EspAt {
+    Esp(usize),
+    Keepalive,
+}
+
+/// The end of an ESP packet: that of the IP packet, or of the UDP datagram.
+fn esp_end(outer: &Headers, packet: &[u8], at: usize) -> usize {
+    if outer.protocol != Protocol::UDP {
+        return outer.len;
+    }
+    let len = usize::from(read_u16(packet, outer.payload + 4));
+    (outer.payload + len).clamp(at, outer.len)
+}
+
+/// Why a packet cannot be protected in transport mode, if so: it carries no
+/// fragments (RFC 4303 §3.3.4), and only what the ends themselves send.
+fn no_transport(tunnel: &Tunnel, headers: &Headers) -> Option<&'static str> {
+    if (headers.src, headers.dst) != (tunnel.local, tunnel.remote) {
+        return Some("transport-address");
+    }
+    headers.fragment.map(|_| "transport-fragment")
+}
+
+/// Writes protocol and length of a packet whose payload was exchanged.
+fn state_payload(packet: &mut [u8], protocol: Protocol) {
+    let len = packet.len();
+    if packet[0] >> 4 == 4 {
+        packet[9] = protocol.0;
+        write(packet, 2, &(len.min(0xffff) as u16).to_be_bytes());
+        ip::refresh(packet);
+        return;
+    }
+    let payload = len - 40;
+    write(packet, 4, &(payload.min(0xffff) as u16).to_be_bytes());
+    // The last extension header before the payload names it.
+    let (mut at, mut next) = (6, 40);
+    while let 0 | 43 | 60 = packet[at]
+        && next + 2 <= packet.len()
+    {
+        at = next;
+        next += 8 + usize::from(packet[next + 1]) * 8;
+    }
+    packet[at] = protocol.0;
+}

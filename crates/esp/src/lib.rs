@@ -1,0 +1,48 @@
+//! IPsec without I/O: ESP (RFC 4303) with the policies of RFC 4301.
+//!
+//! ```text
+//!  outward: packet ─► policy ─┬─► protect: newest outbound SA ─► ESP packet
+//!                             ├─► bypass: as it is
+//!                             └─► discard, counted by its reason
+//!  inward:  ESP packet ─► SA of its SPI ─► replay, ICV ─► packet ─► does the SA fit its policy?
+//!           any other ─► policy: only bypass lets it in
+//! ```
+//!
+//! # Modules, in reading order
+//!
+//! - [`algorithm`]: AES-GCM (RFC 4106) and ChaCha20-Poly1305 (RFC 7634).
+//! - [`replay`]: the anti-replay window, and the high half of extended sequence
+//!   numbers.
+//! - [`sa`]: a security association in each direction.
+//! - [`tunnel`]: two ends and their outer header (RFC 4301 §5.1.2, RFC 6040, RFC
+//!   3948).
+//! - [`policy`]: the security policy database (RFC 4301 §4.4.1).
+//! - [`gateway`]: all of it together.
+//! - [`config`]: the file `sa.toml`.
+//!
+//! # Invariants
+//!
+//! - No nonce is used twice with a key: an SA sends each sequence number once
+//!   and stops at the last one; a configuration in which a key occurs twice is
+//!   refused; a reload goes on with the sequence of a key that it knows.
+//! - What a policy protects or discards never leaves or enters as it is.
+//! - All packets are hostile: no call panics because of what is in one.
+//! - Keys are erased when they are dropped, and no text shows one.
+//! - The crate is pure: time, random numbers and files' contents are passed in.
+//!
+//! Not here: reassembly of ESP packets that the path has fragmented (they are
+//! dropped and counted), path MTU discovery by ICMP about ESP packets,
+//! resynchronisation of extended sequence numbers (RFC 4303 appendix A3), AH, IKE.
+
+pub mod algorithm;
+pub mod config;
+pub mod gateway;
+mod icmp;
+mod ip;
+pub mod policy;
+pub mod replay;
+pub mod sa;
+pub mod tunnel;
+
+pub use config::{Config, ConfigError};
+pub use gateway::{Counters, Gateway, Inward, Outward};

@@ -1,0 +1,234 @@
+//! `weir ipsec`: short for `weir run` with a stage `ipsec`; and the file of
+//! tunnels, SAs and policies, `sa.toml`.
+
+use super::nat::quoted;
+use super::{LiveArgs, Source, live, parse};
+use crate::config::{self, Wrong};
+use crate::error::{CliError, say};
+use crate::report::stdout;
+use signal_hook::consts::SIGHUP;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weir_apps::chain::BoxConfig;
+use weir_chain::ipsec::Reload;
+use weir_esp::config::FILE_BYTES_MAX;
+use weir_esp::{Config, ConfigError};
+use weir_link::names::SystemNames;
+use weir_link::net::Interface;
+use zeroize::Zeroizing;
+
+/// MTU of the outside if there is no such interface, as with --explain.
+const MTU_DEFAULT: usize = 1500;
+
+/// Protect what leaves by a link with ESP, as policies say (IPsec)
+///
+/// Routes as `weir route` does, with the kernel's routes. What goes between the
+/// links INSIDE and OUTSIDE is protected by ESP (RFC 4303), passes as it is, or
+/// is dropped, as the policies of FILE say; docs/reference/sa.md explains each
+/// key. The file has keys, so that others than its owner must not be able to
+/// read it. SIGHUP has weir read it again: SAs that stay go on, without loss.
+/// Short for a configuration of `weir run`, which --print shows.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir ipsec eth0 eth1 --sa sa.toml
+  weir ipsec eth0 eth1 --sa sa.toml --check
+  weir ipsec eth0 eth1 --sa sa.toml --stats-json -
+  weir ipsec eth0 eth1 --sa sa.toml --print > box.toml
+
+A tunnel, its SAs, and what it protects:
+  [[tunnel]]
+  name = \"office\"
+  local = \"192.0.2.1\"
+  remote = \"198.51.100.1\"
+  [[sa]]
+  tunnel = \"office\"
+  direction = \"out\"
+  spi = 0x1001
+  algorithm = \"aes256gcm\"
+  key = \"…\"                       # openssl rand -hex 36
+  [[sa]]
+  tunnel = \"office\"
+  direction = \"in\"
+  spi = 0x1002
+  algorithm = \"aes256gcm\"
+  key = \"…\"
+  [[policy]]
+  match = \"src net 10.1.0.0/16 and dst net 10.2.0.0/16\"
+  action = \"protect\"
+  tunnel = \"office\"
+
+While weir does not run, frames are dropped.
+
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file cannot be
+written or something else failed; 2 if the configuration or an option is refused.")]
+pub(crate) struct Args {
+    /// The link of the peers
+    #[arg(value_name = "OUTSIDE")]
+    outside: String,
+
+    /// The links of the hosts that are protected
+    #[arg(value_name = "INSIDE", required = true)]
+    inside: Vec<String>,
+
+    /// The tunnels, their SAs with keys, and the policies
+    #[arg(long, value_name = "FILE")]
+    sa: PathBuf,
+
+    /// Only print the configuration for `weir run`
+    #[arg(long)]
+    print: bool,
+
+    /// Only check the file against the existing interfaces
+    #[arg(long, conflicts_with = "clean")]
+    check: bool,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let text = text(args)?;
+    if args.print {
+        return stdout::text(&text);
+    }
+    let source = Source {
+        name: "the command line".into(),
+        text,
+    };
+    let config = parse(&source)?;
+    live(&source, config, &args.live, args.check, Path::new(""))
+}
+
+/// The configuration that the options stand for.
+fn text(args: &Args) -> Result<String, CliError> {
+    let Some(sa) = args.sa.to_str() else {
+        return Err(CliError::refused("--sa: write a file's name in UTF-8"));
+    };
+    let mut text = String::new();
+    let outside = quoted(&args.outside);
+    let _ = writeln!(text, "outside = {outside}\n\n[kernel]\nroutes = true");
+    let inside = args.inside.iter().map(|name| quoted(name));
+    for name in inside.chain([outside]) {
+        let _ = writeln!(text, "\n[[link]]\nname = {name}");
+    }
+    let _ = writeln!(text, "\n[[stage]]\nkind = \"ipsec\"\nsa = {}", quoted(sa));
+    Ok(text)
+}
+
+/// The file of a stage `ipsec`, and the stage that it is for.
+pub(super) struct SaFile {
+    path: PathBuf,
+    mtu: usize,
+    /// The addresses of the box's links.
+    addresses: Vec<IpAddr>,
+    pub(super) reload: Reload,
+}
+
+impl SaFile {
+    /// The file of a configuration in `directory`, whose outside has these
+    /// addresses; `None` without a stage `ipsec`.
+    pub(super) fn of(config: &BoxConfig, own: &[String], directory: &Path) -> Option<SaFile> {
+        let path = directory.join(config.sa_file()?);
+        let links = &config.router.links;
+        let outside = &links[config.outside];
+        let mtu = Interface::named(&outside.name).map_or(MTU_DEFAULT, |it| it.mtu as usize);
+        let configured = links.iter().flat_map(|link| &link.addresses);
+        let all = own.iter().chain(configured);
+        let plain = all.filter_map(|text| text.split('/').next());
+        Some(SaFile {
+            path,
+            mtu,
+            addresses: plain.filter_map(|text| text.parse().ok()).collect(),
+            reload: Reload::default(),
+        })
+    }
+
+    /// Reads the file. Its text is erased afterwards.
+    pub(super) fn read(&self) -> Result<Config, CliError> {
+        let text = self.text()?;
+        let refused = |error: &ConfigError| {
+            let message = config::plain(&error.message);
+            let wrong = match error.at {
+                Some(at) => Wrong::at(&text, at, message),
+                None => Wrong::in_all(message),
+            };
+            wrong.refused(&self.path)
+        };
+        let config = Config::parse(&text, &SystemNames::new(), self.mtu);
+        let config = config.map_err(|error| refused(&error))?;
+        for tunnel in &config.tunnels {
+            if !self.addresses.is_empty() && !self.addresses.contains(&tunnel.local) {
+                let known: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+                let why = format!(
+                    "local = \"{}\" of tunnel `{}`: the outside has another address, {}",
+                    tunnel.local,
+                    tunnel.name,
+                    known.join(", ")
+                );
+                return Err(Wrong::in_all(why).refused(&self.path));
+            }
+        }
+        Ok(config)
+    }
+
+    fn text(&self) -> Result<Zeroizing<String>, CliError> {
+        let name = self.path.display();
+        let failed = |error| CliError::run(format!("cannot read {name}: {error}"));
+        let file = File::open(&self.path).map_err(failed)?;
+        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+        if mode & 0o006 != 0 {
+            return Err(CliError::refused(format!(
+                "{name}: every user may read or change it (mode {mode:04o}), and it has keys: \
+                 chmod 600 {name}"
+            )));
+        }
+        let size = file.metadata().map_err(failed)?.size().min(FILE_BYTES_MAX);
+        // Large enough that it does not move: an earlier place would not be erased.
+        let mut text = Zeroizing::new(String::with_capacity(size as usize + 1));
+        let mut limited = file.take(FILE_BYTES_MAX + 1);
+        limited.read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            let why = format!("{name}: longer than {FILE_BYTES_MAX} bytes");
+            return Err(CliError::refused(why));
+        }
+        Ok(text)
+    }
+}
+
+/// Reads the file again at each SIGHUP.
+pub(super) struct Rereader {
+    file: SaFile,
+    is_asked: Arc<AtomicBool>,
+}
+
+impl Rereader {
+    pub(super) fn watch(file: SaFile) -> Result<Rereader, CliError> {
+        let is_asked = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGHUP, Arc::clone(&is_asked))
+            .map_err(|error| CliError::run(format!("cannot watch for signals: {error}")))?;
+        Ok(Rereader { file, is_asked })
+    }
+
+    /// Passes the changed file to the stage, if a signal asked for that. A file
+    /// that is refused changes nothing.
+    pub(super) fn look(&self) {
+        if !self.is_asked.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        match self.file.read() {
+            Ok(config) => {
+                self.file.reload.put(config);
+                say(&format!("weir: {}: read again", self.file.path.display()));
+            }
+            Err(error) => say(&format!("weir: {error}; the earlier SAs and policies stay")),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! `weir shape`: a bump in the wire that schedules what leaves each of two links.
+
+pub(crate) mod report;
+
+use crate::cmd::run::Source;
+use crate::cmd::run::nat::quoted;
+use crate::config;
+use crate::error::{CliError, say};
+use crate::input::read_limited;
+use crate::longest::MtuWarnings;
+use crate::report::metrics::{self, Metrics};
+use crate::report::stats_file::StatsFile;
+use crate::report::stdout;
+use crate::report::tx_burst::TxBurstMode;
+use crate::signals::ShutdownSignal;
+use crate::watchdog::Watchdog;
+use clap::ValueEnum;
+use report::Report;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use weir_apps::router::engine::config::FILE_BYTES_MAX;
+use weir_apps::shape::config::{LinkConfig, ShapeConfig};
+use weir_apps::shape::{self, Shaper, Snapshot};
+use weir_chain::config::ConfigError;
+use weir_link::names::SystemNames;
+use weir_link::net::Interface;
+use weir_tap::{Bypass, Config, Frame, Tap, TapError};
+
+/// Shape what leaves two interfaces that weir joins
+///
+/// A bridge of A and B, as `weir bridge`, that sends on each of them no faster
+/// than a rate. Frames that have to wait are queued in user space: by flow
+/// (FQ-CoDel, RFC 8290), or in one queue with active management (CoDel, RED) or
+/// without (FIFO). Short for a configuration with classes, which --print shows;
+/// docs/reference/shape.md explains each key.
+#[derive(clap::Args, Debug)]
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
+Examples:
+  weir shape eth0 eth1 --rate 100M --by source
+  weir shape eth0 eth1 --rate 100M --rate-a 20M --by inside
+  weir shape eth0 eth1 --rate 100M --queue red
+  weir shape eth0 eth1 --rate 100M --print > shape.toml
+  weir shape --config shape.toml --check
+  weir shape --config shape.toml --stats-json -
+  weir shape eth0 eth1 --clean              # take apart what stayed joined
+
+Two classes of what leaves eth1:
+  links = [\"eth0\", \"eth1\"]
+  [[scheduler]]
+  link = \"eth1\"
+  rate = \"100M\"
+  order = \"priority\"
+  [[scheduler.class]]
+  match = \"udp dst port 5060\"
+  queue = \"fifo\"
+  [[scheduler.class]]
+  by = \"source\"
+
+Runs in the foreground and says `ready` on standard error when frames flow.
+
+The bypass applies whenever weir does not run: killed, hung, or ended by a signal. By default the
+two interfaces stay joined (wire) by the kernel, unshaped. With --restore, SIGINT and SIGTERM restore
+the interfaces in any case. Frames that wait when weir ends are dropped, and counted as flushed.
+
+Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
+cannot be written or something else failed; 2 if the configuration or an option is refused."
+)]
+pub(crate) struct Args {
+    /// The first interface, for example of the inside
+    #[arg(value_name = "A", required_unless_present = "config", requires = "b")]
+    a: Option<String>,
+
+    /// The second interface
+    #[arg(value_name = "B")]
+    b: Option<String>,
+
+    /// The configuration, instead of A and B
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["a", "rate", "rate_a", "by", "queue", "burst", "print"])]
+    config: Option<PathBuf>,
+
+    /// Bits per second that leave each interface, such as 100M
+    #[arg(long, value_name = "RATE", value_parser = rate, required_unless_present_any = ["config", "clean"])]
+    rate: Option<String>,
+
+    /// Bits per second that leave A, if another rate
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate_a: Option<String>,
+
+    /// Whose frames have a queue each: those of a flow, of a source address, of a
+    /// destination address, or of an address behind A (inside); of FQ-CoDel
+    #[arg(long, value_name = "WHAT")]
+    by: Option<By>,
+
+    /// The queue
+    #[arg(long, value_name = "KIND", default_value = "fq-codel")]
+    queue: QueueKind,
+
+    /// Bytes that may leave at once after a pause, by default those of 4 ms
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    burst: Option<String>,
+
+    /// Only print the configuration
+    #[arg(long)]
+    print: bool,
+
+    /// Only check the configuration against the existing interfaces
+    #[arg(long, conflicts_with = "clean")]
+    check: bool,
+
+    /// Remove from the interfaces what an earlier run has left, and exit
+    #[arg(long)]
+    clean: bool,
+
+    /// Write the statistics to a file every second and at the end, as JSON;
+    /// standard output (-), a FIFO or a device gets a line each time
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0
+    /// chooses a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
+
+    /// Path of frames while weir does not run: between the two links in the
+    /// kernel (wire), to the host (kernel), or dropped (drop)
+    #[arg(long, value_name = "WHAT", default_value = "wire")]
+    bypass: Bypass,
+
+    /// Restore the interfaces on SIGINT and SIGTERM
+    #[arg(long)]
+    restore: bool,
+
+    /// Longest time that a frame may wait for a weir that does not respond, in
+    /// milliseconds, before the bypass takes over
+    #[arg(long, value_name = "N", default_value_t = weir_tap::HANG_MAX_DEFAULT.as_millis() as u64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    hang_ms: u64,
+
+    /// In copy mode, send many frames at once without a socket buffer for each:
+    /// where the devices support it (auto), the same with a message where not
+    /// (on), or never (off)
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    tx_burst: TxBurstMode,
+
+    /// Frames in each ring, a power of two
+    #[arg(long, value_name = "N", default_value_t = Config::ring_for(LINKS))]
+    ring: u32,
+
+    /// How long to poll for frames before sleeping, in microseconds; a long
+    /// time occupies a core and lowers the latency
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    spin_us: u64,
+}
+
+/// Frames that share a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum By {
+    Flow,
+    Source,
+    Destination,
+    Inside,
+}
+
+/// The queue of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum QueueKind {
+    FqCodel,
+    Codel,
+    Red,
+    Fifo,
+}
+
+/// Number of links.
+const LINKS: usize = 2;
+
+/// Interval of the statistics.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+fn rate(text: &str) -> Result<String, String> {
+    match shape::config::rate(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write bits per second from 8k to 1T, with k, M, G or T, as 100M".into()),
+    }
+}
+
+fn bytes(text: &str) -> Result<String, String> {
+    match shape::config::bytes(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write bytes, up to 4294967296, or with k, M or G, as 125k".into()),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    if let (true, Some(a), Some(b)) = (args.clean, &args.a, &args.b) {
+        return clean([a, b]);
+    }
+    let source = match &args.config {
+        Some(path) => Source {
+            name: config::name(path),
+            text: read_limited::text(path, FILE_BYTES_MAX)?,
+        },
+        None => Source {
+            name: "the command line".into(),
+            text: text(args),
+        },
+    };
+    if args.print {
+        return stdout::text(&source.text);
+    }
+    let wrong = |error: ConfigError| source.wrong(&error);
+    let config = ShapeConfig::parse(&source.text, &SystemNames::new()).map_err(wrong)?;
+    let [a, b] = &config.links;
+    if args.clean {
+        return clean([a, b]);
+    }
+    let seed = seed();
+    let [of_a, of_b] = &config.schedulers;
+    let shapers = [shaper(of_a, seed), shaper(of_b, seed.rotate_left(1))];
+    let [of_a, of_b] = shapers;
+    let shapers = [of_a.map_err(wrong)?, of_b.map_err(wrong)?];
+    let tap = tap(args, &config)?;
+    if args.check {
+        for name in [a, b] {
+            Interface::named(name).map_err(CliError::run)?;
+        }
+        return stdout::text(&format!("{}: good\n", source.name));
+    }
+    shape(args, &config, shapers, tap, seed)
+}
+
+type LiveShaper = Option<Shaper<Frame>>;
+
+fn shaper(config: &Option<LinkConfig>, seed: u64) -> Result<LiveShaper, ConfigError> {
+    let config = config.as_ref();
+    config.map(|config| Shaper::new(config, seed)).transpose()
+}
+
+/// A seed that peers do not know.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+/// The configuration that the options stand for.
+fn text(args: &Args) -> String {
+    let mut text = String::new();
+    let names = [&args.a, &args.b].map(|name| quoted(name.as_deref().unwrap_or_default()));
+    let [a, b] = &names;
+    let _ = writeln!(text, "links = [{a}, {b}]");
+    let rate = args.rate.as_deref().unwrap_or_default();
+    let rates = [args.rate_a.as_deref().unwrap_or(rate), rate];
+    for (link, (name, rate)) in names.iter().zip(rates).enumerate() {
+        let _ = writeln!(
+            text,
+            "\n[[scheduler]]\nlink = {name}\nrate = {}",
+            quoted(rate)
+        );
+        if let Some(burst) = &args.burst {
+            let _ = writeln!(text, "burst = {}", quoted(burst));
+        }
+        let queue = args.queue.to_possible_value();
+        let queue = queue.as_ref().map_or("", |value| value.get_name());
+        let _ = writeln!(text, "\n[[scheduler.class]]\nqueue = {}", quoted(queue));
+        let by = match (args.by, link) {
+            (None, _) => continue,
+            (Some(By::Flow), _) => "flow",
+            (Some(By::Source), _) | (Some(By::Inside), 1) => "source",
+            (Some(By::Destination | By::Inside), _) => "destination",
+        };
+        let _ = writeln!(text, "by = {}", quoted(by));
+    }
+    text
+}
+
+/// The configuration of the tap, with memory for the frames that wait.
+fn tap(args: &Args, config: &ShapeConfig) -> Result<Config, CliError> {
+    let tap = Config {
+        bypass: args.bypass,
+        hang_max: Some(Duration::from_millis(args.hang_ms)),
+        spin: Duration::from_micros(args.spin_us),
+        tx_burst: args.tx_burst.is_tried(),
+        held: config.chunks_max(),
+        ..Config::default()
+    };
+    let tap = tap.with_rings(args.ring, LINKS);
+    let wanted = u64::from(args.ring) * 3 + u64::from(tap.reserved + tap.held);
+    if u64::from(tap.chunks) < wanted {
+        return Err(CliError::refused(format!(
+            "--ring {} and queues of {} frames need {wanted} chunks of memory, and there are {} at \
+             most: choose a shorter ring, or shorter queues (limit)",
+            args.ring, tap.held, tap.chunks
+        )));
+    }
+    Ok(tap)
+}
+
+fn shape(
+    args: &Args,
+    config: &ShapeConfig,
+    shapers: [LiveShaper; LINKS],
+    tap: Config,
+    seed: u64,
+) -> Result<(), CliError> {
+    let json = args.stats_json.as_deref().map(StatsFile::open);
+    let json = json.transpose()?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    // Without privilege the process keeps its normal priority.
+    let _ = weir_link::xdp::raise_priority();
+    let stop = ShutdownSignal::watch_hangup_too()?;
+    let mut teller = Teller {
+        life: Watchdog::new(None)?,
+        longest: MtuWarnings::default(),
+        json,
+        metrics,
+        is_ready: false,
+        last: None,
+        ended: Ok(()),
+    };
+    let wakes = vec![stop.wakes()?];
+    let ran = shape::run(config, shapers, tap, seed, args.restore, wakes, |view| {
+        let asked = stop.is_requested();
+        if asked {
+            teller.life.stopping();
+        }
+        teller.tell(&view);
+        match asked {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    teller.life.end(ran.is_ok());
+    ran.map_err(failure)?;
+    teller.ended
+}
+
+/// Reports on a running shaper.
+struct Teller {
+    life: Watchdog,
+    longest: MtuWarnings,
+    json: Option<StatsFile>,
+    metrics: Option<Metrics>,
+    is_ready: bool,
+    last: Option<Instant>,
+    /// Whether the last report was written.
+    ended: Result<(), CliError>,
+}
+
+impl Teller {
+    fn tell(&mut self, view: &Snapshot<'_>) {
+        if !self.is_ready && !view.is_last {
+            self.is_ready = true;
+            self.life.ready();
+            introduce(view);
+        }
+        self.life.beat();
+        self.longest.warn(view.tap);
+        if view.is_last {
+            if let (Some(file), true) = (self.json.take(), self.is_ready) {
+                self.ended = file.end(&Report::new(view));
+            }
+            return;
+        }
+        let is_due = self
+            .last
+            .is_none_or(|last| last.elapsed() >= REPORT_INTERVAL);
+        if !is_due || self.json.is_none() && self.metrics.is_none() {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let report = Report::new(view);
+        if let Some(file) = &mut self.json {
+            // If the write fails now, the one at the end may succeed.
+            let _ = file.write(&report);
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.show(report.prometheus());
+        }
+    }
+}
+
+/// Prints the mode, and that frames are forwarded.
+fn introduce(view: &Snapshot<'_>) {
+    let links = view.names.iter().zip(view.tap.links());
+    let modes: Vec<String> = links
+        .filter_map(|(name, link)| {
+            let (mode, hook) = view.tap.mode(link)?;
+            Some(format!("{name} by {mode} at {hook}"))
+        })
+        .collect();
+    say(&format!("weir: {}", modes.join("; ")));
+    let links = view.tap.links();
+    for interface in links.filter_map(|link| view.tap.interface(link)) {
+        if !interface.up {
+            let name = &interface.name;
+            say(&format!(
+                "weir: {name} is down: nothing passes until `ip link set {name} up`"
+            ));
+        }
+    }
+    say("ready");
+}
+
+fn clean([a, b]: [&str; LINKS]) -> Result<(), CliError> {
+    if !Tap::clean(&[a, b]).map_err(failure)? {
+        say(&format!("weir: nothing joins {a} and {b}"));
+    }
+    Ok(())
+}
+
+fn failure(error: TapError) -> CliError {
+    match error {
+        TapError::Same { .. }
+        | TapError::NotEthernet { .. }
+        | TapError::Loopback { .. }
+        | TapError::Setting { .. } => CliError::refused(error),
+        error => CliError::run(error),
+    }
+}
