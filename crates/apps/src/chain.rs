@@ -8,9 +8,15 @@
 //!
 //! [[stage]]               # in order, outward
 //! kind = "nat"
+//!
+//! [[scheduler]]           # the queues of a link, see [`shape::config`](crate::shape::config)
+//! link = "eth1"
+//! rate = "100M"
 //! ```
 
 use crate::router::engine::config::{Config, ConfigError as RouterError, LinkConfig};
+use crate::shape::config::{LinkConfig as SchedulerConfig, schedulers_of};
+use crate::shape::{Shaped, Shaper};
 use serde::Deserialize;
 use std::net::Ipv4Addr;
 use toml::Spanned;
@@ -30,10 +36,12 @@ pub struct BoxConfig {
     pub stages: Vec<StageConfig>,
     /// The file for the stages' logs.
     pub log: Option<String>,
+    /// The scheduler of each link, if it has one.
+    pub schedulers: Vec<Option<SchedulerConfig>>,
 }
 
 /// The keys that a router does not have.
-const OWN: [&str; 3] = ["outside", "log", "stage"];
+const OWN: [&str; 4] = ["outside", "log", "stage", "scheduler"];
 
 impl BoxConfig {
     /// Reads a configuration.
@@ -46,7 +54,7 @@ impl BoxConfig {
         let mut own = OWN.map(|key| top.remove(key));
         let router = Config::deserialize(Deserializer::from(document))?;
         router.check().map_err(|error| of_router(&error, text))?;
-        let [outside, log, stages] = &mut own;
+        let [outside, log, stages, schedulers] = &mut own;
         let string = |key: &str, value: &Spanned<DeValue<'_>>| match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),
             _ => Err(wrong(
@@ -70,6 +78,8 @@ impl BoxConfig {
         let log = log.as_ref().map(|log| string("log", log)).transpose()?;
         let stages = read_stages(stages.take(), names)?;
         check_ipsec(&stages)?;
+        let links: Vec<&str> = router.links.iter().map(|link| &*link.name).collect();
+        let schedulers = schedulers_of(schedulers.take(), &links, names)?;
         let is_one_armed = stages.iter().any(StageConfig::may_be_one_armed);
         if router.links.len() < 2 && !is_one_armed {
             let message = "a chain needs an inside, too: write a second [[link]]";
@@ -83,6 +93,7 @@ impl BoxConfig {
             outside: number,
             stages,
             log,
+            schedulers,
         })
     }
 
@@ -135,6 +146,28 @@ impl BoxConfig {
         };
         let plain = texts.iter().filter_map(|text| text.split('/').next());
         plain.filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// Chunks of memory that frames in the links' queues occupy, at most; 0 if no link has a
+    /// scheduler.
+    pub fn chunks_max(&self) -> u32 {
+        let schedulers = self.schedulers.iter().flatten();
+        schedulers.map(|link| link.chunks_max).sum()
+    }
+
+    /// Makes the queues of the links.
+    ///
+    /// # Errors
+    /// As [`Shaper::new`].
+    pub fn shapers<B: Shaped>(&self, seed: u64) -> Result<Vec<Option<Shaper<B>>>, ConfigError> {
+        let links = self.schedulers.iter().zip(0..);
+        links
+            .map(|(link, number)| {
+                let link = link.as_ref();
+                link.map(|link| Shaper::new(link, seed ^ number))
+                    .transpose()
+            })
+            .collect()
     }
 
     /// Makes the chain.

@@ -180,25 +180,33 @@ impl Running {
 
     /// Gives a link the frames that leave now; returns the time until the next one does.
     fn send(&mut self, tap: &mut Tap, link: usize) -> Result<Duration, TapError> {
-        if self.shapers[link]
-            .as_ref()
-            .is_none_or(|it| it.waiting() == 0)
-        {
-            return Ok(POLL_INTERVAL);
-        }
         let now = self.now();
-        let id = self.links[link];
-        let room = UNSENT_MAX.saturating_sub(tap.unsent(id)?);
-        let Some(shaper) = &mut self.shapers[link] else {
-            return Ok(POLL_INTERVAL);
+        let wait = match &mut self.shapers[link] {
+            Some(shaper) => send(shaper, tap, self.links[link], now)?,
+            None => None,
         };
-        for _ in 0..room {
-            match shaper.dequeue(now) {
-                Next::Frame(frame) => _ = tap.give(id, frame)?,
-                Next::At(at) => return Ok(Duration::from_nanos(at.saturating_sub(now))),
-                Next::Empty => return Ok(POLL_INTERVAL),
-            }
-        }
-        Ok(RETRY)
+        Ok(wait.unwrap_or(POLL_INTERVAL))
     }
+}
+
+/// Gives a link the frames of its queues that leave `now`; returns the time until the next one
+/// does, or `None` if none waits.
+pub(crate) fn send(
+    shaper: &mut Shaper<Frame>,
+    tap: &mut Tap,
+    link: LinkId,
+    now: u64,
+) -> Result<Option<Duration>, TapError> {
+    if shaper.waiting() == 0 {
+        return Ok(None);
+    }
+    let room = UNSENT_MAX.saturating_sub(tap.unsent(link)?);
+    for _ in 0..room {
+        match shaper.dequeue(now) {
+            Next::Frame(frame) => _ = tap.give(link, frame)?,
+            Next::At(at) => return Ok(Some(Duration::from_nanos(at.saturating_sub(now)))),
+            Next::Empty => return Ok(None),
+        }
+    }
+    Ok(Some(RETRY))
 }

@@ -21,6 +21,7 @@ mod shaper;
 mod tests;
 mod values;
 
+pub(crate) use live::send;
 pub use live::{Snapshot, run};
 pub use shaper::{Shaped, Shaper};
 pub use weir_sched::{ClassCounts, Next};

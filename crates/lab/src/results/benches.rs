@@ -68,8 +68,8 @@ pub const BENCHES: &[Listed] = &[
     row(
         "weir/functions",
         Bench("weir", "functions", ""),
-        &[Root, Program("nft"), Program("sysctl")],
-        400,
+        &[Root, Program("nft"), Program("sysctl"), Program("tc")],
+        560,
     ),
     row("weir/metering", Bench("weir", "metering", ""), &[Root], 400),
     row("weir/demux_file", Bench("weir", "demux_file", ""), &[], 180),

@@ -1,7 +1,7 @@
 //! Network functions of `weir run`, compared with nftables, Linux' routing and weir's plain router.
 //!
 //! ```sh
-//! sudo cargo bench -p weir --bench functions -- [cached] [new] [balance] [entries]
+//! sudo cargo bench -p weir --bench functions -- [cached] [new] [balance] [entries] [shape]
 //! ```
 //!
 //! Rates are the highest without loss, 64 B into an XDP sink, medians of rounds in turn.
@@ -12,8 +12,11 @@
 //! - `balance`: a service of two servers : nftables' `dnat` to a `jhash` map.
 //! - `entries`: time of a frame with 1,000,000 entries in the kernel : with 10,000, one hot flow and flows
 //!   at random.
+//! - `shape`: `weir shape` without a queue : `weir bridge` with the flow cache; with one, the 99th percentile
+//!   of a sparse flow's round trips : the kernel's HTB with a FIFO.
 
 mod routers;
+mod shaping;
 
 use routers::{Bed, Flows, Router};
 use std::convert::Infallible;
@@ -61,6 +64,10 @@ fn main() {
     }
     if parts.wants("entries") {
         entries(&results);
+    }
+    if parts.wants("shape") {
+        shaping::uncongested(&results);
+        shaping::congested(&results);
     }
 }
 

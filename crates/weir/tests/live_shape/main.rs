@@ -4,6 +4,7 @@
 mod common;
 #[path = "../common/live.rs"]
 mod live;
+mod router;
 
 use common::{Folder, weir};
 use live::{Ended, PATIENCE, Running, ip};
@@ -62,11 +63,15 @@ impl Net {
 
     fn receiver(&self) -> UdpSocket {
         let socket = self.b.run(|| UdpSocket::bind(("10.9.0.2", PORT)).unwrap());
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // So much that a receiver that is late loses nothing.
-        rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+        prepare(&socket);
         socket
     }
+}
+
+fn prepare(socket: &UdpSocket) {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // So much that a receiver that is late loses nothing.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 64 << 20).unwrap();
 }
 
 /// Removes everything that a test leaves.
@@ -81,6 +86,7 @@ impl Drop for Cleaned<'_> {
 /// A sender of numbered datagrams.
 struct Source {
     from: &'static str,
+    to: &'static str,
     port: u16,
     /// Datagrams per second.
     rate: f64,
@@ -102,7 +108,7 @@ fn send(host: &Host, sources: &[Source], time: Duration) -> Vec<u64> {
             while *sent < due(source) {
                 payload[..8].copy_from_slice(&sent.to_be_bytes());
                 // What the socket has no room for is sent later.
-                let to = ("10.9.0.2", PORT);
+                let to = (source.to, PORT);
                 if socket.send_to(&payload, to).is_err() {
                     break;
                 }
@@ -183,6 +189,7 @@ fn the_rate_is_kept_and_no_flow_is_reordered() {
     let sources: Vec<Source> = (0..4)
         .map(|flow| Source {
             from: "10.9.0.1",
+            to: "10.9.0.2",
             port: 6_000 + flow,
             rate: full() * 0.75,
         })
@@ -220,7 +227,12 @@ fn sources_get_equal_shares_whatever_they_send() {
     let running = net
         .shape(&["--rate", "20M", "--by", "source", "--restore"])
         .until("ready");
-    let source = |from, port, rate| Source { from, port, rate };
+    let source = |from, port, rate| Source {
+        from,
+        to: "10.9.0.2",
+        port,
+        rate,
+    };
     let mut sources = vec![source("10.9.0.3", 6_000, full())];
     // One address with several flows sends three times as much.
     sources.extend((0..6).map(|flow| source("10.9.0.1", 7_000 + flow, full() / 2.0)));
@@ -248,6 +260,7 @@ fn loaded(net: &Net, options: &[&str]) -> Vec<Duration> {
         let bulk = scope.spawn(|| {
             let source = Source {
                 from: "10.9.0.1",
+                to: "10.9.0.2",
                 port: 6_000,
                 rate: full() * 1.5,
             };
@@ -289,6 +302,7 @@ fn sigterm_counts_what_waits_and_the_links_stay_joined() {
     assert!(net.pings().unwrap());
     let source = Source {
         from: "10.9.0.1",
+        to: "10.9.0.2",
         port: 6_000,
         rate: 1_000.0,
     };
@@ -360,6 +374,7 @@ fn classes_have_priorities_and_rates() {
     let sources: Vec<Source> = (0..3)
         .map(|flow| Source {
             from: "10.9.0.1",
+            to: "10.9.0.2",
             port: 6_000 + flow,
             rate: full(),
         })

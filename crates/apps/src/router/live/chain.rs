@@ -12,6 +12,7 @@
 use super::chain_cache::{Entries, Fresh};
 use super::{LiveRouter, RunError};
 use crate::router::engine::{LinkId, Router, Verdict};
+use crate::shape::Shaper;
 use std::collections::HashMap;
 use std::time::Instant;
 use weir_chain::{
@@ -36,6 +37,9 @@ pub struct Stages {
     pub began: Instant,
     /// Gets each line of the stages' logs, with the number of the stage.
     pub log: LogSink,
+    /// The queues of each link, if it has a scheduler; by the links' numbers. With one, the tap
+    /// has no flow cache: what the kernel forwards would overtake what waits.
+    pub shapers: Vec<Option<Shaper<Frame>>>,
 }
 
 /// What becomes of one frame.
@@ -68,8 +72,8 @@ pub(super) struct LiveChain {
 }
 
 impl LiveChain {
-    /// `flow_entries` is how many entries the tap's flow cache may have, if it has one.
-    pub(super) fn new(stages: Stages, flow_entries: Option<u32>) -> LiveChain {
+    /// `has_cache` is whether the tap has a flow cache.
+    pub(super) fn new(stages: Stages, has_cache: bool) -> LiveChain {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let passed = stages.began.elapsed().as_nanos() as u64;
@@ -77,8 +81,8 @@ impl LiveChain {
             stages,
             held: HashMap::new(),
             verdicts: Vec::new(),
-            entries: Entries::new(now_ns.saturating_sub(passed), flow_entries.unwrap_or(0)),
-            fresh: flow_entries.map(|_| Vec::new()),
+            entries: Entries::new(now_ns.saturating_sub(passed)),
+            fresh: has_cache.then(Vec::new),
             held_full: 0,
         }
     }
@@ -522,7 +526,7 @@ impl LiveRouter {
         };
         let decisions = stages.decide(&mut self.router, now, link as LinkId, held);
         for (frame, decision) in held.drain(..).zip(decisions) {
-            self.carry_out(tap, frame, decision, None)?;
+            self.carry_out(tap, now, frame, decision, None)?;
         }
         self.poll_stages(tap, now)
     }
@@ -532,6 +536,7 @@ impl LiveRouter {
     pub(super) fn carry_out(
         &mut self,
         tap: &mut Tap,
+        now: u64,
         mut frame: Frame,
         decision: Decision,
         bytes: Option<&[u8]>,
@@ -556,10 +561,10 @@ impl LiveRouter {
             }
             Decision::Replaced { link, bytes } => (link, bytes.len(), frame.set(&bytes)),
         };
-        let Some(&out) = self.links.get(usize::from(link)) else {
+        if usize::from(link) >= self.links.len() {
             return Ok(());
-        };
-        if !is_set || !tap.give(out, frame)? {
+        }
+        if !is_set || !self.output.give(tap, &self.links, link, frame, now)? {
             self.router.tx_dropped(link, 1, len as u64);
         }
         Ok(())
@@ -578,7 +583,7 @@ impl LiveRouter {
                 Out::Made(bytes) => self.send_made(tap, link, &bytes)?,
                 Out::Frame(frame) => {
                     let len = frame.len();
-                    self.carry_out(tap, frame, Decision::Send { link, len }, None)?;
+                    self.carry_out(tap, now, frame, Decision::Send { link, len }, None)?;
                 }
             }
         }
@@ -600,8 +605,12 @@ impl LiveRouter {
             room = tap.alloc();
         }
         let filled = room.as_mut().is_some_and(|frame| frame.set(bytes));
-        let sent = match (room, self.links.get(usize::from(link))) {
-            (Some(frame), Some(&out)) if filled => tap.give(out, frame)?,
+        let now = self.now_ns();
+        let is_link = usize::from(link) < self.links.len();
+        let sent = match room {
+            Some(frame) if filled && is_link => {
+                self.output.give(tap, &self.links, link, frame, now)?
+            }
             _ => false,
         };
         if !sent {

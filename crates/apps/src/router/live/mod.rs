@@ -9,6 +9,7 @@ mod chain;
 mod chain_cache;
 pub(crate) mod flow_cache;
 pub(crate) mod kernel_routes;
+mod output;
 
 pub use chain::{LogSink, Stages};
 
@@ -18,6 +19,8 @@ use crate::router::live::address_monitor::{AddressUpdate, Addresses};
 use crate::router::live::chain::{Decision, LiveChain};
 use crate::router::live::flow_cache::{Revalidator, cache};
 use crate::router::live::kernel_routes::RouteImporter;
+use crate::router::live::output::Output;
+use crate::shape::Shaper;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -93,6 +96,8 @@ pub struct Snapshot<'a> {
     pub host_refused: Option<&'a str>,
     /// The stages between the router and its outside link, if there are some.
     pub chain: Option<&'a weir_chain::Chain>,
+    /// The queues of each link, if it has a scheduler; empty if no link has one.
+    pub shapers: &'a [Option<Shaper<Frame>>],
     /// The router has ended; the view is final.
     pub is_last: bool,
 }
@@ -167,7 +172,6 @@ pub fn run_through(
     };
     let names: Vec<String> = interfaces.iter().map(|i| i.name.clone()).collect();
     let links: Vec<&str> = names.iter().map(String::as_str).collect();
-    let flow_entries = tap.flow_cache.as_ref().map(|cache| cache.entries_max);
     let mut tap = Tap::across(tap, &links, filter, meters)?;
     let follow = |tap: &Tap| {
         let changes = tap.host_filter_updaters()?;
@@ -181,7 +185,12 @@ pub fn run_through(
             return Err(error);
         }
     };
-    let stages = stages.map(|stages| LiveChain::new(stages, flow_entries));
+    let mut stages = stages;
+    let shapers = stages
+        .as_mut()
+        .map(|stages| std::mem::take(&mut stages.shapers));
+    let has_cache = tap.flow_cache().is_some();
+    let stages = stages.map(|stages| LiveChain::new(stages, has_cache));
     let mut running = LiveRouter {
         names,
         router,
@@ -196,6 +205,7 @@ pub fn run_through(
         links: tap.links().collect(),
         began: stages.as_ref().map_or_else(Instant::now, LiveChain::began),
         stages,
+        output: Output::new(shapers.unwrap_or_default()),
         batch: Vec::with_capacity(BATCH),
         verdicts: Vec::with_capacity(BATCH),
         revalidator: Revalidator::default(),
@@ -205,6 +215,7 @@ pub fn run_through(
     if let Some(fast) = tap.flow_cache() {
         fast.tally();
     }
+    running.output.flush();
     let view = Snapshot {
         is_last: true,
         ..running.view(&tap)
@@ -332,6 +343,7 @@ struct LiveRouter {
     links: Vec<weir_tap::LinkId>,
     began: Instant,
     stages: Option<LiveChain>,
+    output: Output,
     batch: Vec<Frame>,
     verdicts: Vec<Verdict>,
     revalidator: Revalidator,
@@ -391,6 +403,10 @@ impl LiveRouter {
             self.router.poll(now_ns);
             self.poll_stages(tap, now_ns)?;
             self.send_own(tap)?;
+            if !self.output.is_empty() {
+                let now = self.now_ns();
+                self.output.send(tap, &self.links, now)?;
+            }
             tap.push()?;
             self.confirm_neighbours();
             if self.is_importing && (idle || rounds.is_multiple_of(16)) {
@@ -416,6 +432,7 @@ impl LiveRouter {
             skipped: (elsewhere, refused + self.routes_refused),
             host_refused: self.host_refused.as_deref(),
             chain: self.stages.as_ref().map(LiveChain::chain),
+            shapers: self.output.shapers(),
             is_last: false,
         }
     }
@@ -436,7 +453,8 @@ impl LiveRouter {
             let left = due.saturating_sub(self.now_ns());
             Duration::from_nanos(left)
         });
-        due.map_or(POLL_INTERVAL, |due| due.min(POLL_INTERVAL))
+        let due = due.map_or(POLL_INTERVAL, |due| due.min(POLL_INTERVAL));
+        due.min(self.output.wait())
     }
 
     fn set_clock(&mut self) {
@@ -544,7 +562,7 @@ impl LiveRouter {
                 cache(tap, came, (out, mtu), &frame.bytes()[..len]);
             }
             frame.set_len(len);
-            if !tap.give(self.links[usize::from(out)], frame)? {
+            if !self.output.give(tap, &self.links, out, frame, now_ns)? {
                 self.router.tx_dropped(out, 1, len as u64);
             }
         }
@@ -588,14 +606,14 @@ impl LiveRouter {
             let frames = std::slice::from_mut(&mut bytes);
             let mut decisions = stages.decide(&mut self.router, now_ns, link as LinkId, frames);
             let decision = decisions.pop().unwrap_or(Decision::Gone);
-            return self.carry_out(tap, frame, decision, Some(&bytes));
+            return self.carry_out(tap, now_ns, frame, decision, Some(&bytes));
         }
         let mut verdicts = Vec::with_capacity(1);
         self.router
             .process(now_ns, link as LinkId, &mut [&mut bytes[..]], &mut verdicts);
         if let Some(Verdict::Forward { link, len }) = verdicts.first().copied() {
-            let sent =
-                frame.set(&bytes[..len]) && tap.give(self.links[usize::from(link)], frame)?;
+            let sent = frame.set(&bytes[..len])
+                && self.output.give(tap, &self.links, link, frame, now_ns)?;
             if !sent {
                 self.router.tx_dropped(link, 1, len as u64);
             }

@@ -12,6 +12,7 @@ use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
 use crate::input::read_limited;
 use crate::longest::MtuWarnings;
+use crate::report::metrics::{self, Metrics};
 use crate::report::stats_file::StatsFile;
 use crate::report::stdout;
 use crate::report::tx_burst::TxBurstMode;
@@ -21,7 +22,7 @@ use ipsec::{Rereader, SaFile};
 use report::Report;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,8 +39,8 @@ use weir_tap::{Bypass, FLOW_ENTRIES_MAX, FlowCacheConfig, FlowKind};
 ///
 /// The configuration is that of a router (docs/reference/router.md), with the
 /// link that is the outside, and the stages between router and outside, in
-/// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. docs/reference/box.md explains each
-/// key.
+/// order: `mark`, `drop`, `police`, `nat`, `balance`, `ipsec`. A link may have a
+/// scheduler of what leaves it. docs/reference/box.md explains each key.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -98,6 +99,11 @@ pub(crate) struct LiveArgs {
     /// standard output (-), a FIFO or a device gets a line each time
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
+
+    /// Serve metrics for Prometheus at this address, at /metrics; port 0
+    /// chooses a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
 
     /// Path of frames while weir does not run: to the host (kernel), or dropped
     /// (drop); by default dropped if a stage translates or drops, otherwise to
@@ -252,6 +258,9 @@ fn live(
     let began = Instant::now();
     config.add_pool(&own);
     let bypass = bypass(args.bypass, &chain)?;
+    let shapers = config.shapers(seed());
+    let shapers = shapers.map_err(|error| source.wrong(&error))?;
+    let tap = tap(args, bypass, &config);
     if is_check {
         router::check(&config.router).map_err(failure)?;
         return stdout::text(&format!("{}: good\n", source.name));
@@ -263,6 +272,7 @@ fn live(
     let log = log.transpose()?;
     let json = args.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
     // Without privilege the process keeps its normal priority.
     let _ = weir_link::xdp::raise_priority();
     let stop = match &sa_file {
@@ -274,6 +284,7 @@ fn live(
         life: Watchdog::new(None)?,
         longest: MtuWarnings::default(),
         json,
+        metrics,
         is_ready: false,
         last: None,
     };
@@ -282,10 +293,11 @@ fn live(
         outside: config.outside,
         began,
         log: Log::sink(log),
+        shapers,
     };
     let ran = router::run_through(
         &config.router,
-        tap(args, bypass, config.router.links.len()),
+        tap,
         &[],
         Some(stages),
         args.restore,
@@ -325,14 +337,17 @@ fn bypass(asked: Option<Bypass>, chain: &Chain) -> Result<Bypass, CliError> {
     }
 }
 
-/// The configuration of a tap of `links` links.
-fn tap(args: &LiveArgs, bypass: Bypass, links: usize) -> weir_tap::Config {
+/// The configuration of the tap, with memory for the frames that wait in queues. With queues the
+/// kernel forwards nothing by itself: that would overtake what waits.
+fn tap(args: &LiveArgs, bypass: Bypass, config: &BoxConfig) -> weir_tap::Config {
+    let (links, held) = (config.router.links.len(), config.chunks_max());
     let tap = weir_tap::Config {
         bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
         tx_burst: args.tx_burst.is_tried(),
-        flow_cache: args.flow_cache.is_on().then_some(FlowCacheConfig {
+        held,
+        flow_cache: (args.flow_cache.is_on() && held == 0).then_some(FlowCacheConfig {
             kinds: &[FlowKind::FiveTuple],
             entries_max: args.flow_entries,
         }),
@@ -390,6 +405,7 @@ struct Teller {
     life: Watchdog,
     longest: MtuWarnings,
     json: Option<StatsFile>,
+    metrics: Option<Metrics>,
     is_ready: bool,
     last: Option<Instant>,
 }
@@ -420,12 +436,16 @@ impl Teller {
             return;
         }
         let is_due = self.last.is_none_or(|last| now - last >= REPORT_INTERVAL);
-        if let Some(file) = &mut self.json
-            && is_due
-        {
+        if is_due && (self.json.is_some() || self.metrics.is_some()) {
             self.last = Some(now);
-            // If the write fails now, the one at the end may succeed.
-            let _ = file.write(&Report::new(view));
+            let report = Report::new(view);
+            if let Some(file) = &mut self.json {
+                // If the write fails now, the one at the end may succeed.
+                let _ = file.write(&report);
+            }
+            if let Some(metrics) = &self.metrics {
+                metrics.show(report.prometheus());
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `weir shape`: a bump in the wire that schedules what leaves each of two links.
 
-mod report;
+pub(crate) mod report;
 
 use crate::cmd::run::Source;
 use crate::cmd::run::nat::quoted;

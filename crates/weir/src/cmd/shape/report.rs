@@ -1,8 +1,8 @@
 //! The report of a shaper: links, and the classes of what leaves each.
 
-use crate::report::metrics::{Exposition, label};
+use crate::report::metrics::{Exposition, label, labels};
 use serde::Serialize;
-use weir_apps::shape::{ClassCounts, Snapshot};
+use weir_apps::shape::{ClassCounts, Shaped, Shaper, Snapshot};
 
 /// The reported values at one time.
 #[derive(Serialize)]
@@ -47,6 +47,26 @@ struct Class {
     waiting_bytes: u64,
 }
 
+/// The queues of what leaves a link.
+#[derive(Serialize)]
+pub(crate) struct Queues {
+    /// Frames whose wait the end of weir has cut short.
+    flushed: u64,
+    classes: Vec<Class>,
+}
+
+impl Queues {
+    pub(crate) fn of<B: Shaped>(shaper: &Shaper<B>) -> Queues {
+        let classes = shaper.classes();
+        Queues {
+            flushed: shaper.flushed(),
+            classes: classes
+                .map(|(name, counts)| Class::new(name, &counts))
+                .collect(),
+        }
+    }
+}
+
 impl Class {
     fn new(name: &str, counts: &ClassCounts) -> Class {
         Class {
@@ -68,7 +88,9 @@ impl Report {
         let links = links.map(|((name, link), shaper)| {
             let counts = view.tap.link_counts(link);
             let decided = view.switch.counts(link.number());
-            let shaper = shaper.as_ref();
+            let queues = shaper.as_ref().map(Queues::of);
+            let (flushed, classes) =
+                queues.map_or((0, Vec::new()), |queues| (queues.flushed, queues.classes));
             Link {
                 name: name.clone(),
                 rx_frames: counts.rx_frames,
@@ -82,13 +104,8 @@ impl Report {
                 no_room: counts.tx_ring_full,
                 tx_too_long: counts.tx_too_long,
                 not_passed: decided.local + decided.vlan + decided.reserved + decided.malformed,
-                flushed: shaper.map_or(0, |shaper| shaper.flushed()),
-                classes: shaper.map_or_else(Vec::new, |shaper| {
-                    let classes = shaper.classes();
-                    classes
-                        .map(|(name, counts)| Class::new(name, &counts))
-                        .collect()
-                }),
+                flushed,
+                classes,
             }
         });
         let counts = view.tap.counts();
@@ -184,7 +201,8 @@ impl Report {
             let mut rows = Vec::new();
             for link in &self.links {
                 for class in &link.classes {
-                    rows.push((labels(&link.name, &class.name), value(class)));
+                    let of = labels(&[("link", &link.name), ("class", &class.name)]);
+                    rows.push((of, value(class)));
                 }
             }
             out.metric(name, kind, help, &rows);
@@ -195,10 +213,4 @@ impl Report {
         out.one("died_total", "counter", died, self.died);
         out
     }
-}
-
-/// The labels of a class.
-fn labels(link: &str, class: &str) -> String {
-    let (link, class) = (label("link", link), label("class", class));
-    format!("{},{}", link.trim_end_matches('}'), &class[1..])
 }
