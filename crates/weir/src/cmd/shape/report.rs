@@ -217,5 +217,16 @@ impl Report {
 /// The labels of a class.
 fn labels(link: &str, class: &str) -> String {
     let (link, class) = (label("link", link), label("class", class));
-    format!("{},{}", link.trim_end_matches('}'), &class[1..])
+    // One pair of braces around both.
+    format!("{},{}", &link[..link.len() - 1], &class[1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::labels;
+
+    #[test]
+    fn a_class_is_labelled_by_its_link_and_its_name() {
+        assert_eq!(labels("eth0", "a\"}"), r#"{link="eth0",class="a\"}"}"#);
+    }
 }
